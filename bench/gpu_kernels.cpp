@@ -4,7 +4,7 @@
 // none is in the L2 cache; attention's are normal, its blocks of the cache in no order. Times are
 // of recorded graphs.
 //
-//   gpu_kernels [--only linear|attention|sampling] [FILE]     the figures as JSON as well
+//   gpu_kernels [--only linear|tiles|attention|sampling] [FILE]     the figures as JSON as well
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -193,6 +193,68 @@ Json linear_layers(GpuRig& rig, CublasLt* cublas, const Limits& limits) {
   return figures;
 }
 
+// One layer of weights in tiles: the seconds with activations of either width.
+double tiles_seconds(GpuRig& rig,
+                     const Layer& layer,
+                     WeightFormat weight,
+                     kernels::ActivationFormat activations,
+                     int32_t rows) {
+  namespace k = kernels;
+  const int64_t bytes = packed_bytes(weight, layer.n, layer.k);
+  const int32_t copies = rig.copies_for(bytes);
+  const auto weights = rig.random(bytes * copies);
+  const auto x = rig.random(k::activation_bytes(activations, rows, layer.k));
+  const auto out = rig.zeros(int64_t{rows} * layer.n * 4);
+  const auto launch = activations == k::ActivationFormat::kInt8
+                          ? k::cuda::launch_linear_blocks
+                          : k::cuda::launch_linear_blocks_half;
+  return rig.seconds(copies, [&](int32_t i) {
+    const PackedWeight matrix{
+        .format = weight, .n = layer.n, .k = layer.k, .data = weights.data() + i * bytes};
+    launch(rig.stream(),
+           {.x = k::carve_activations(activations, rows, layer.k, x.data()),
+            .weight = &matrix,
+            .out = reinterpret_cast<float*>(out.data()),
+            .out_stride = layer.n},
+           nullptr);
+  });
+}
+
+Json tile_layers(GpuRig& rig, const Limits& limits) {
+  constexpr WeightFormat kFormats[] = {
+      WeightFormat::kQ4_K, WeightFormat::kMXFP4, WeightFormat::kNVFP4, WeightFormat::kInt4Group128};
+  Json figures = Json::array();
+  std::printf(
+      "\n%-14s %-5s %-14s %5s %10s %6s %8s\n", "", "x", "layer", "rows", "us", "read", "TOP/s");
+  for (const WeightFormat format : kFormats) {
+    for (const Layer& layer : kLayers) {
+      for (const bool half : {false, true}) {
+        for (const int32_t rows : kRows) {
+          using kernels::ActivationFormat;
+          const auto activations = half ? ActivationFormat::kBF16 : ActivationFormat::kInt8;
+          const double time = tiles_seconds(rig, layer, format, activations, rows);
+          const auto bytes = static_cast<double>(packed_bytes(format, layer.n, layer.k));
+          std::printf("%-14s %-5s %-14s %5d %10.1f %5.1f%% %8.1f\n",
+                      format_info(format).name.data(),
+                      half ? "BF16" : "int8",
+                      layer.name,
+                      rows,
+                      time * 1e6,
+                      percent(bytes / time, limits.read),
+                      2e-12 * rows * layer.n * layer.k / time);
+          std::fflush(stdout);
+          figures.push_back({{"type", format_info(format).name},
+                             {"activations", half ? "BF16" : "int8"},
+                             {"layer", layer.name},
+                             {"rows", rows},
+                             {"us", time * 1e6}});
+        }
+      }
+    }
+  }
+  return figures;
+}
+
 // `tokens` rows each of `reqs` requests whose KV is `length` long: the time of one layer.
 double attention_seconds(GpuRig& rig, int32_t reqs, int32_t tokens, int32_t length) {
   namespace k = kernels;
@@ -348,6 +410,7 @@ int run(GpuRig& rig, std::string_view only, const char* json_path) {
   Json figures = {{"gpu", rig.name()}, {"read_bytes_per_second", limits.read}};
   const auto wanted = [only](std::string_view part) { return only.empty() || only == part; };
   if (wanted("linear")) figures["linear"] = linear_layers(rig, cublas.get(), limits);
+  if (wanted("tiles")) figures["tiles"] = tile_layers(rig, limits);
   if (wanted("attention")) figures["attention"] = attention(rig, limits);
   if (wanted("sampling")) sampling(rig, limits);
   std::printf("\nread again %.0f GB/s\n", rig.probe_read() * 1e-9);
@@ -370,8 +433,9 @@ int main(int argc, char** argv) {
       json_path = argv[i];
     }
   }
-  if (!only.empty() && only != "linear" && only != "attention" && only != "sampling") {
-    std::fprintf(stderr, "usage: gpu_kernels [--only linear|attention|sampling] [FILE]\n");
+  if (!only.empty() && only != "linear" && only != "tiles" && only != "attention" &&
+      only != "sampling") {
+    std::fprintf(stderr, "usage: gpu_kernels [--only linear|tiles|attention|sampling] [FILE]\n");
     return 2;
   }
   return sluice::bench::run_on_gpu([only, json_path](sluice::bench::GpuRig& rig) {

@@ -26,7 +26,7 @@ constexpr int64_t kPiece = int64_t{16} << 20;
 constexpr std::chrono::milliseconds kWaking{400};
 
 kernels::DeviceBuffer allocated(kernels::DeviceMemory& memory, int64_t bytes) {
-  auto buffer = kernels::DeviceBuffer::allocate(&memory, bytes, "benchmark");
+  auto buffer = kernels::DeviceBuffer::allocate(memory, bytes, "benchmark");
   if (!buffer) {
     std::fprintf(stderr, "%s\n", buffer.error().message.c_str());
     std::exit(1);

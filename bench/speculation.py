@@ -4,15 +4,16 @@
 
 usage: bench/speculation.py --model FILE [--sluice build/sluice] [--streams 1,8,32] [--rounds 5]
                             [--tokens 128] [--modes ngram,suffix,ngram+suffix,prediction]
-                            [--tasks quote,edit,ordinary,random] [--json FILE]
+                            [--tasks quote,edit,ordinary,random,schema] [--json FILE]
        bench/speculation.py --model FILE --replay 0,0.1,0.3,0.5,1 [--streams 1,8,32] ...
 
 Tasks: `quote` copies a passage of the prompt, `edit` a piece of code with a name changed, `ordinary`
-goes on with a text, `random` with random tokens. Prompts differ by stream and round.
+goes on with a text, `random` with random tokens, `schema` fills in an object with long keys, by a JSON
+schema. Prompts differ by stream and round.
 
 A mode is a server with `--speculative-config` (ngram+suffix: both), beside one without. `prediction`
 is one without, whose requests send as `prediction` the answer that the server without drafts has
-just given. A round asks every server for the same streams, in an order that turns; a ratio is of
+just given; `forced` is one without, which drafts what a schema leaves no choice about. A round asks every server for the same streams, in an order that turns; a ratio is of
 that round's tokens/s, or of its median time to the first token. --replay takes another road: each
 request's true answer is drafted with that share of wrong tokens, and the table is gain over error
 rate and streams.
@@ -67,6 +68,16 @@ BEGINNINGS = ("The history of the city begins", "To cook rice well you need", "A
               "In the mountains the weather", "My brother and I used to", "The main idea of physics is")
 
 
+SCHEMA = {"type": "object", "additionalProperties": False, "properties": {
+    "first_name_of_the_customer": {"type": "string", "maxLength": 20},
+    "is_registered_for_the_newsletter": {"type": "boolean"},
+    "preferred_method_of_delivery": {"enum": ["by mail", "by courier", "collects it"]},
+    "number_of_orders_in_this_year": {"type": "integer", "minimum": 0, "maximum": 99},
+    "country_of_the_billing_address": {"enum": ["France", "Norway", "Portugal", "Japan"]},
+    "has_a_complaint_that_is_open": {"type": "boolean"}}}
+SCHEMA["required"] = list(SCHEMA["properties"])
+
+
 def prompt_of(task, number):
     """A string, or token ids. `number` makes it differ from all others of the run."""
     chance = random.Random(number)
@@ -79,6 +90,8 @@ def prompt_of(task, number):
         code = CODE.format(name=name)
         head = code.replace(name, "digest").split("\n")[0]
         return f"# Before\n{code}\n# After: {name} is called digest, nothing else changes\n{head}\n"
+    if task == "schema":
+        return f"Customer {number} of the shop, as JSON:\n"
     passage = f"Letter {number}. {chance.choice(PASSAGES)}"
     front = " ".join(passage.split()[:8])
     return f"Original:\n{passage}\n\nThe same text once more:\n{front}"
@@ -142,12 +155,14 @@ def counters(url):
     return drafts, {int(position): float(value) for position, value in positions}
 
 
-def bodies_of(args, task, streams, number, predictions=None):
+def bodies_of(args, task, streams, number, speculative, predictions=None):
     bodies = []
     for i in range(streams):
         body = {"prompt": prompt_of(task, 1000 * number + i), "max_tokens": args.tokens,
                 "temperature": args.temperature, "seed": number, "ignore_eos": True, "stream": True,
-                "stream_options": {"include_usage": True}}
+                "stream_options": {"include_usage": True}, "speculative": speculative}
+        if task == "schema":
+            body |= {"structured_outputs": {"json": SCHEMA}, "ignore_eos": False}
         if predictions is not None:
             body["prediction"] = {"type": "content", "content": predictions[i]}
         bodies.append(body)
@@ -166,7 +181,7 @@ class Side:
         predictions = truth["texts"] if self.predicts else None
         before = counters(self.server.url)
         result = run_streams(self.server.url,
-                             bodies_of(args, task, streams, number, predictions))
+                             bodies_of(args, task, streams, number, self.name != "off", predictions))
         after = counters(self.server.url)
         self.drafts += after[0] - before[0]
         for position, value in after[1].items():
@@ -187,7 +202,7 @@ def measure(args, off, sides, task, streams, first_number):
     ratios = {side.name: {"rate": [], "first": []} for side in sides}
     for number in range(first_number, first_number + args.rounds + 1):
         # The truth is known before any prediction is sent, and `off` is timed in its turn.
-        truth = run_streams(off.server.url, bodies_of(args, task, streams, number))
+        truth = run_streams(off.server.url, bodies_of(args, task, streams, number, False))
         order = [off, *sides]
         turn = number % len(order)
         results = {side.name: side.play(args, task, streams, number, truth)
@@ -222,8 +237,8 @@ def start_sides(args, sides):
                               ["--speculative-config", json.dumps(config)], True))
         return
     for mode in args.modes.split(","):
-        predicts = mode == "prediction"
-        sides.append(Side(args, mode, [] if predicts else mode_words(mode), predicts))
+        is_plain = mode in ("prediction", "forced")
+        sides.append(Side(args, mode, [] if is_plain else mode_words(mode), mode == "prediction"))
 
 
 def main():
@@ -233,7 +248,7 @@ def main():
     parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
+    parser.add_argument("--tokens", type=int, default=128, help="of each answer, at most")
     parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--modes", default="ngram,suffix,ngram+suffix,prediction")
     parser.add_argument("--tasks", default="quote,edit,ordinary,random")

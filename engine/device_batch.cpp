@@ -42,12 +42,14 @@ int64_t DeviceBatch::bytes(const InputBatch::Bounds& bounds) { return places(bou
 Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
                                           const InputBatch::Bounds& bounds) {
   DeviceBatch batch;
+  batch.is_direct_ = memory.is_host();
+  if (batch.is_direct_) return batch;
   batch.places_ = places(bounds);
   batch.block_size_ = bounds.block_size;
   const int64_t total = batch.places_.end;
   SLUICE_TRY(batch.staging_,
              kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
-  SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(&memory, total, "a step's arrays"));
+  SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(memory, total, "a step's arrays"));
   batch.sent_ = memory.make_event();
   batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
   batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
@@ -66,7 +68,7 @@ std::span<const T> DeviceBatch::stage(const Place& place, std::span<const T> val
 }
 
 void DeviceBatch::send() {
-  if (!parts_.empty()) device_.memory()->upload_parts(device_.data(), staging_.data(), parts_);
+  if (!parts_.empty()) device_.memory().upload_parts(device_.data(), staging_.data(), parts_);
   parts_.clear();
 }
 
@@ -98,6 +100,7 @@ TokenId* DeviceBatch::token_ids() const {
 }
 
 ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
+  if (is_direct_) return host;
   sent_->wait();
   CHECK_EQ(host.slot_mapping.size(), slot_mapping_.size());
   CHECK_EQ(host.block_tables.size(), block_tables_.size());
@@ -122,6 +125,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
 }
 
 std::span<const int32_t> DeviceBatch::upload_rows(std::span<const int32_t> rows) {
+  if (is_direct_) return rows;
   sent_->wait();
   const std::span<const int32_t> staged = stage(places_.rows, rows);
   send();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step's arrays in the memory of a device: fixed places, filled through pinned memory, so that a
-// recorded launch reads every step from the same addresses. By the thread that runs the steps.
+// recorded launch reads every step from the same addresses. Operators that read the host's memory
+// read the step's own arrays, and nothing is taken or copied. By the thread that runs the steps.
 #pragma once
 
 #include <cstdint>
@@ -62,6 +63,7 @@ class DeviceBatch {
   // Puts on its way what was staged since the last call, and nothing else.
   void send();
 
+  bool is_direct_ = false;  // operators read the host's memory; nothing below is used
   Places places_;
   int32_t block_size_ = 0;
   kernels::DeviceBuffer staging_;

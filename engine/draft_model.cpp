@@ -82,7 +82,8 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
              planned.spec->build(std::move(planned.model),
                                  {.activation_bits = config.activation_bits,
                                   .max_model_len = plan_.max_model_len,
-                                  .embedding = is_head() ? &target->embedding() : nullptr},
+                                  .embedding = is_head() ? &target->embedding() : nullptr,
+                                  .output = is_head() ? &target->output() : nullptr},
                                  *weights_));
   MemoryPlan own = plan;
   own.kv_groups = plan_.kv_groups;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drafts by a second model: a smaller language model with the target's vocabulary, or a head that
-// reads the target's hidden states (models/eagle3.h). It guesses a token as
+// reads the target's hidden states (models/eagle.h, models/eagle3.h). It guesses a token as
 // the target chooses one, by the same sampler with the request's own seed, position, temperature,
 // filters and edits, over its own logits: noise of which both have the same makes them agree more
 // often than independent draws would, also at temperatures above 0.

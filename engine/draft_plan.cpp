@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/head_rows.h"
+#include "engine/models/eagle.h"
 #include "engine/models/eagle3.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
@@ -55,7 +56,10 @@ StepBounds pass_bounds(const Config& config,
 }
 
 // Whether the head reads what the target has.
-Expected<void> fit_head(const std::string& path, const ModelConfig& target, ModelConfig& model) {
+Expected<void> fit_head(SpecConfig::ModelKind kind,
+                        const std::string& path,
+                        const ModelConfig& target,
+                        ModelConfig& model) {
   HeadConfig& head = model.head;
   const auto expect = [&](const char* what, int64_t found, int64_t expected) -> Expected<void> {
     if (found == expected) return {};
@@ -65,6 +69,10 @@ Expected<void> fit_head(const std::string& path, const ModelConfig& target, Mode
   SLUICE_TRY_VOID(expect("tokens", head.target_vocab, target.vocab_size));
   SLUICE_TRY_VOID(expect("hidden size of the target", head.target_hidden, target.hidden));
   if (!head.has_embedding) SLUICE_TRY_VOID(expect("hidden size", model.hidden, target.hidden));
+  if (kind == SpecConfig::ModelKind::kEagle) {
+    head.taps = {target.num_layers};
+    return {};
+  }
   if (head.taps.empty()) {
     SLUICE_TRY(head.taps, usual_taps(target.num_layers));
   }
@@ -101,15 +109,22 @@ Expected<PlannedDraft> open_draft(const Config& config,
   PlannedDraft planned;
   const LoadFormat format = config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(spec.model, format));
-  const bool is_head = spec.model_kind == SpecConfig::ModelKind::kEagle3;
+  const bool is_first = spec.model_kind == SpecConfig::ModelKind::kEagle;
+  const bool is_head = is_first || spec.model_kind == SpecConfig::ModelKind::kEagle3;
+  if (is_first && config.tensor_parallel_size > 1) {
+    return unsupported(
+        "method eagle reads the output layer, which several ranks share: found "
+        "--tensor-parallel-size " +
+        std::to_string(config.tensor_parallel_size) + ", expected 1");
+  }
   if (is_head) {
     planned.source = DraftSource::kEagle;
-    planned.spec = &kEagle3Spec;
+    planned.spec = is_first ? &kEagleSpec : &kEagle3Spec;
   } else {
     SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   }
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-  if (is_head) SLUICE_TRY_VOID(fit_head(spec.model, target, planned.model));
+  if (is_head) SLUICE_TRY_VOID(fit_head(*spec.model_kind, spec.model, target, planned.model));
   SLUICE_TRY(planned.memory.max_model_len, longest(spec, target, planned.model));
   planned.num_tokens = spec.num_speculative_tokens;
   planned.vocab_size = target.vocab_size;
@@ -118,17 +133,19 @@ Expected<PlannedDraft> open_draft(const Config& config,
 
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
-                          const std::vector<KvLayout>& target_layouts,
+                          const Model& target,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned) {
   DraftMemory& memory = planned.memory;
-  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
+  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target.kv_layouts()));
   planned.bounds = pass_bounds(config, planned, target_bounds, memory.max_model_len);
   WeightStore shapes(*planned.checkpoint);
-  SLUICE_TRY(
-      const std::unique_ptr<Model> shape,
-      planned.spec->build(
-          planned.model, {.activation_bits = config.activation_bits, .max_model_len = 1}, shapes));
+  SLUICE_TRY(const std::unique_ptr<Model> shape,
+             planned.spec->build(planned.model,
+                                 {.activation_bits = config.activation_bits,
+                                  .max_model_len = 1,
+                                  .output = &target.output()},
+                                 shapes));
   if (const std::vector<std::string> unused = shapes.unused(); !unused.empty()) {
     return unsupported(spec.model + ": tensor " + quoted(unused.front()) +
                        " has no place in what drafts");

@@ -44,11 +44,11 @@ Expected<PlannedDraft> open_draft(const Config& config,
                                   const ModelConfig& target,
                                   DeviceType device);
 
-// Sizes it for a target with these groups. kUnsupported, with the same param: none of them keeps
-// every token.
+// Sizes it for a target of this shape. kUnsupported, with the same param: none of its KV groups
+// keeps every token.
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
-                          const std::vector<KvLayout>& target_layouts,
+                          const Model& target,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned);
 

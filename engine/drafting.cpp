@@ -3,21 +3,38 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string_view>
+#include <utility>
 
 namespace sluice {
 
 Drafting::Drafting(const SpecConfig& config,
                    int32_t vocab_size,
+                   const Tokenizer& tokenizer,
                    const KvCacheManager& kv,
                    DraftModel* model)
-    : config_(config), kv_(kv), model_(model), speculator_(config, vocab_size) {}
+    : config_(config),
+      kv_(kv),
+      model_(model),
+      speculator_(config, vocab_size, [&tokenizer](TokenId token) {
+        return tokenizer.is_special(token) ? std::string_view() : tokenizer.token_bytes(token);
+      }) {}
 
 void Drafting::begin(RequestId id, const ValidRequest& request) {
-  const bool drafts = config_.has_method() || !request.prediction.empty();
+  const bool drafts =
+      config_.has_method() || !request.prediction.empty() || request.grammar.is_set();
   if (!request.speculative || !drafts) return;
-  Wish wish = {.salt = request.tenant_salt, .prediction = request.prediction, .sampling = {}};
+  Wish wish = {.salt = request.tenant_salt,
+               .prediction = request.prediction,
+               .sampling = {},
+               .grammar = nullptr};
   if (model_ != nullptr) wish.sampling = request.sampling;
   wishes_.emplace(id, std::move(wish));
+}
+
+void Drafting::bind(RequestId id, std::shared_ptr<const GrammarState> grammar) {
+  const auto found = wishes_.find(id);
+  if (found != wishes_.end()) found->second.grammar = std::move(grammar);
 }
 
 // Those of ids_ that have just come to decode.
@@ -31,7 +48,8 @@ void Drafting::begin_decoding(const Scheduler& scheduler) {
                       {.known = request.tokens,
                        .num_prompt_tokens = request.num_prompt_tokens,
                        .salt = found->second.salt,
-                       .prediction = found->second.prediction});
+                       .prediction = found->second.prediction,
+                       .grammar = found->second.grammar.get()});
     if (model_ != nullptr) model_->begin(id, found->second.sampling);
     begun_.insert(id);
     wishes_.erase(found);
@@ -98,19 +116,32 @@ void Drafting::add_task(const Request& request, int32_t max) {
   task.num_rows = std::max(0, request.num_computed_tokens - rows->position);
 }
 
-void Drafting::ask_model(const Scheduler& scheduler, int32_t most) {
+// Of tasks_; those that draft are asked for `depth` tokens.
+void Drafting::run_model(Scheduler& scheduler, int32_t depth) {
+  using Clock = std::chrono::steady_clock;
+  modelled_.resize(tasks_.size());
+  const Clock::time_point begin = Clock::now();
+  model_->propose(tasks_, modelled_);
+  const std::chrono::duration<double, std::milli> passed = Clock::now() - begin;
+  const auto num_drafting = static_cast<int32_t>(
+      std::ranges::count_if(tasks_, [](const DraftTask& task) { return task.max > 0; }));
+  if (num_drafting > 0) scheduler.note_passes(num_drafting, depth, passed.count());
+}
+
+void Drafting::ask_model(Scheduler& scheduler, int32_t most) {
   constexpr double kSureProposer = 1;  // accepted tokens that are expected of its draft
   const DraftSurvival& survival = scheduler.draft_survival();
   const auto expected = [&](const Draft& draft) {
     return survival.expected(draft.source, draft.confidence(), {});
   };
+  const int32_t depth = scheduler.draft_depth(ids_, most);
   tasks_.clear();
   asked_.clear();
   for (size_t i = 0; i < ids_.size(); ++i) {
     if (!begun_.contains(ids_[i])) continue;
     const bool is_sure = expected(drafts_[i]) > kSureProposer;
     if (is_sure && !model_->is_head()) continue;
-    add_task(*scheduler.find(ids_[i]), is_sure ? 0 : most);
+    add_task(*scheduler.find(ids_[i]), is_sure ? 0 : depth);
     asked_.push_back(i);
   }
   for (const StepRows& rows : followed_) {
@@ -118,8 +149,7 @@ void Drafting::ask_model(const Scheduler& scheduler, int32_t most) {
     const bool is_asked = std::ranges::find(ids_, rows.id) != ids_.end();
     if (request != nullptr && !is_asked && begun_.contains(rows.id)) add_task(*request, 0);
   }
-  modelled_.resize(tasks_.size());
-  model_->propose(tasks_, modelled_);
+  run_model(scheduler, depth);
   for (size_t i = 0; i < asked_.size(); ++i) {
     Draft& draft = drafts_[asked_[i]];
     if (expected(modelled_[i]) > expected(draft)) draft = modelled_[i];

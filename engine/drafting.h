@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -20,8 +21,10 @@
 #include "engine/core/types.h"
 #include "engine/draft_model.h"
 #include "engine/request.h"
+#include "engine/sampling/grammar/grammar_state.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 
@@ -29,14 +32,18 @@ namespace sluice {
 
 class Drafting {
  public:
-  // `vocab_size`: that of the model; `model`: one that drafts, or null. Both must outlive it.
+  // `vocab_size`: that of the model; `model`: one that drafts, or null. It, `kv` and `tokenizer`
+  // must outlive this.
   Drafting(const SpecConfig& config,
            int32_t vocab_size,
+           const Tokenizer& tokenizer,
            const KvCacheManager& kv,
            DraftModel* model);
 
   // A request of which nothing is held but what it says, until it decodes.
   void begin(RequestId id, const ValidRequest& request);
+  // Before it decodes: what binds its answer.
+  void bind(RequestId id, std::shared_ptr<const GrammarState> grammar);
   void committed(RequestId id, std::span<const TokenId> tokens);
   void end(RequestId id);
 
@@ -73,11 +80,13 @@ class Drafting {
     uint64_t salt = 0;
     std::vector<TokenId> prediction;
     SamplingParams sampling;  // where a model drafts
+    std::shared_ptr<const GrammarState> grammar;  // null: none
   };
 
   void begin_decoding(const Scheduler& scheduler);
-  void ask_model(const Scheduler& scheduler, int32_t most);
+  void ask_model(Scheduler& scheduler, int32_t most);
   void add_task(const Request& request, int32_t max);
+  void run_model(Scheduler& scheduler, int32_t depth);
 
   const SpecConfig config_;
   const KvCacheManager& kv_;

@@ -119,7 +119,8 @@ bool LocalEngine::launch() {
       gate_.leave(queued);
     }
   }
-  core_->executor.submit(output, core_->scheduler, core_->requests);
+  core_->orders.write(output, core_->scheduler, core_->requests, core_->executor.next_order());
+  core_->executor.submit();
   return true;
 }
 
@@ -137,7 +138,7 @@ void LocalEngine::retire() {
   counters_.device_idle_ns += static_cast<uint64_t>(step.device_idle_ns);
   add_results(work);
   commit(work);
-  core_->drafting.follow(work.decision);
+  core_->drafting.follow(work.order.decision);
   step.num_running = core_->scheduler.num_running();
   step.num_waiting = core_->scheduler.num_waiting();
   step.end_ns = now_ns();
@@ -161,7 +162,9 @@ void LocalEngine::add_results(StepWork& work) {
   core_->failed.clear();
   if (work.has_failed) {
     note_failed_rank();
-    for (const ScheduledRequest& item : work.decision.scheduled) core_->failed.push_back(item.id);
+    for (const ScheduledRequest& item : work.order.decision.scheduled) {
+      core_->failed.push_back(item.id);
+    }
   }
   for (ScoredPrompt& prompt : work.prompts) {
     const bool is_over = core_->requests.find(prompt.id) == nullptr;  // an earlier chunk failed
@@ -195,9 +198,8 @@ void LocalEngine::add_results(StepWork& work) {
       end_request(id,
                   {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
     } else {
-      const bool is_predicted = sampled.draft_source == DraftSource::kPrediction;
-      const size_t num_predicted = is_predicted ? sampled.drafts.size() : 0;
-      core_->requests.add_tokens(id, results, num_predicted, now, counters_);
+      const bool are_predicted = sampled.draft_source == DraftSource::kPrediction;
+      core_->requests.add_tokens(id, results, sampled.drafts.size(), are_predicted, now, counters_);
     }
     const int32_t num_generated = request.num_generated() + static_cast<int32_t>(results.size());
     if (ends) gate_.observe_output(num_generated);
@@ -205,7 +207,7 @@ void LocalEngine::add_results(StepWork& work) {
 }
 
 void LocalEngine::commit(StepWork& work) {
-  const SchedulerOutput& output = work.decision;
+  const SchedulerOutput& output = work.order.decision;
   const double seconds = seconds_between(work.started, work.sampled);
   core_->aborted.clear();
   if (core_->store) {

@@ -105,8 +105,9 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
                  .param = held.param});
     return true;
   }
-  core_->requests.set_grammar(
-      held.request.id, std::make_shared<GrammarState>(*compiled, std::move(held.begins_behind)));
+  core_->drafting.bind(held.request.id,
+                       std::make_shared<GrammarState>(*compiled, held.begins_behind));
+  core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
   hold_for_cache(std::move(held.request));
   return true;
 }
@@ -164,6 +165,9 @@ void LocalEngine::handle(const StateCommand& command) {
   EngineState state;
   publish_stats();
   state.stats = stats();
+  for (const RowTimes::Measured& measured : core_->scheduler.row_times()) {
+    state.row_times.push_back({.num_rows = measured.num_rows, .ms = measured.ms});
+  }
   const KvUsage usage = core_->kv.usage();
   state.num_blocks_free = usage.num_free;
   state.num_blocks_cached = usage.num_cached;
@@ -177,6 +181,8 @@ void LocalEngine::handle(const StateCommand& command) {
     summary.num_cached_tokens = known.num_cached_tokens;
     summary.num_generated = known.num_generated;
     summary.max_tokens = known.sampling->max_tokens;
+    summary.num_draft_tokens = known.num_draft_tokens;
+    summary.num_accepted_tokens = known.num_accepted_tokens;
     summary.timings = RequestTable::timings(known);
     const Request* request = core_->scheduler.find(id);
     if (request == nullptr) continue;  // the store holds it

@@ -57,12 +57,13 @@ LocalEngine::Core::Core(const Config& config,
                                  .is_fixed = speculation.is_fixed},
                  .preempt_every = config.debug_preempt_every},
                 kv),
+      orders(scheduler.num_slots()),
       executor(*runner,
                {.overlap = config.overlap,
                 .num_slots = scheduler.num_slots(),
                 .max_logprobs = config.max_logprobs,
                 .end_tokens = tokenizer.end_tokens()}),
-      drafting(speculation, runner->model().vocab_size, kv, runner->draft_model()) {
+      drafting(speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model()) {
   if (DraftModel* const model = runner->draft_model()) {
     model->use_end_tokens(tokenizer.end_tokens());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hidden states that rows of a head have beside their tokens (models/eagle3.h): of the target's
+// The hidden states that rows of a head have beside their tokens (models/eagle.h): of the target's
 // last step, kept from an earlier one, zeros where nobody knows them, or the head's own. On the
 // CPU.
 #pragma once

@@ -19,6 +19,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   logits_indices_.reserve(static_cast<size_t>(bounds.max_rows));
   open_tokens_.reserve(max_seqs);
   prompt_rows_.reserve(max_tokens);
+  embedded_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
   for (auto& slots : slot_mapping_) slots.reserve(max_tokens);
   block_tables_.assign(
@@ -36,6 +37,7 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
   logits_indices_.clear();
   open_tokens_.clear();
   prompt_rows_.clear();
+  embedded_rows_.clear();
   for (auto& slots : slot_mapping_) slots.clear();
 
   std::span<const TokenId> token_ids = output.token_ids;
@@ -50,6 +52,9 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
       prompt_rows_.push_back(
           {.id = item.id, .row = first_row + position, .next = scored_tokens.front()});
       scored_tokens = scored_tokens.subspan(1);
+    }
+    for (int32_t position = item.embedded.begin; position < item.embedded.end; ++position) {
+      embedded_rows_.push_back(first_row + position);
     }
     for (int32_t position = item.chosen.begin; position < item.chosen.end; ++position) {
       logits_indices_.push_back(first_row + position);

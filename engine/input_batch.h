@@ -48,6 +48,9 @@ class InputBatch {
   // order.
   [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return prompt_rows_; }
 
+  // Rows whose states are wanted, by request, in order.
+  [[nodiscard]] std::span<const int32_t> embedded_rows() const { return embedded_rows_; }
+
  private:
   void add_tokens(const ScheduledRequest& item,
                   std::span<const TokenId> token_ids,
@@ -68,6 +71,7 @@ class InputBatch {
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::span<const int32_t>> block_table_views_;
   std::vector<PromptRow> prompt_rows_;
+  std::vector<int32_t> embedded_rows_;
 };
 
 }  // namespace sluice

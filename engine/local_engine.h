@@ -25,10 +25,10 @@
 #include "engine/queue_gate.h"
 #include "engine/request_table.h"
 #include "engine/sampling/grammar/grammar_compiler.h"
-#include "engine/sampling/grammar/grammar_state.h"
 #include "engine/spec/spec_config.h"
 #include "engine/step_executor.h"
 #include "engine/step_log.h"
+#include "engine/step_order.h"
 #include "engine/tiers/kv_event_publisher.h"
 #include "engine/tiers/prefix_store.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -120,6 +120,7 @@ class LocalEngine final : public Engine {
     KvCacheManager kv;
     Scheduler scheduler;
     RequestTable requests;
+    StepOrders orders;
     StepExecutor executor;
     Drafting drafting;
     std::vector<StepNote> notes;         // of steps in flight, oldest first

@@ -81,6 +81,10 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
           .block_size = block_size};
 }
 
+int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows) {
+  return num_rows * std::max(model.vocab_size, model.hidden) * static_cast<int64_t>(sizeof(float));
+}
+
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
   return {.max_rows = max_chosen_rows(config),
           .max_logprobs = static_cast<int32_t>(config.max_logprobs),
@@ -124,7 +128,7 @@ Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Confi
 
 int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devices) {
   int64_t least = std::numeric_limits<int64_t>::max();
-  for (const auto& device : devices) least = std::min(least, device->memory()->free_bytes());
+  for (const auto& device : devices) least = std::min(least, device->memory().free_bytes());
   return least;
 }
 
@@ -136,7 +140,7 @@ struct RanksMemory {
   int32_t num_kv_heads = 0;  // some ranks may have the same
 };
 
-// Without a method that is asked for only predictions are followed, which are the client's tokens.
+// Without a method that is asked for only clients' predictions and grammars are followed.
 int64_t proposer_bytes(const Config& config, int32_t max_length) {
   const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
   if (!speculation || !(speculation->ngram || speculation->suffix)) return 0;
@@ -174,7 +178,8 @@ FixedMemory fixed_memory(const Config& config,
   fixed.device_free_bytes = target.free_bytes;
   fixed.num_devices = size;
   fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
-  fixed.host_bytes = logits_bytes + sampler_bytes + DeviceSampling::host_bytes(sampling) +
+  fixed.host_bytes = host_rows_bytes(planned.model, max_chosen_rows(config)) + sampler_bytes +
+                     DeviceSampling::host_bytes(sampling) +
                      size * (ModelRank::pinned_bytes(bounds) +
                              std::min(2 * ranks.weight_bytes, DeviceUpload::kBytes));
   return fixed;
@@ -259,7 +264,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   counted.num_kv_heads = ranks.num_kv_heads;
   FixedMemory fixed = fixed_memory(config, planned, layouts.size(), ranks, target);
   if (planned.draft) {
-    SLUICE_TRY_VOID(size_draft(config, spec, layouts, planned.bounds, *planned.draft));
+    SLUICE_TRY_VOID(size_draft(config, spec, *shape, planned.bounds, *planned.draft));
     fixed.file_bytes += planned.draft->checkpoint->file_bytes();
     fixed.draft = planned.draft->memory;
   }
@@ -279,7 +284,7 @@ Expected<PlannedDevices> plan_on_devices(const Config& config) {
         plan_model(config,
                    {.device = first.type(),
                     .num_threads = first.num_threads(),
-                    .free_bytes = first.memory() == nullptr ? 0 : least_free_bytes(devices)}));
+                    .free_bytes = least_free_bytes(devices)}));
     model.plan.placement = placement_text(config, placement, model.plan);
     return PlannedDevices{std::move(devices), std::move(model), placement};
   };

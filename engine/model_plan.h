@@ -79,6 +79,8 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
                                    size_t num_groups);
+// Bytes of so many rows that come from a device: of logits, or of states where these are longer.
+int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows);
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size);
 
 // Flags that ask for what a mapped file of packed weights does not obey: its pages are the system's

@@ -96,44 +96,48 @@ Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& de
 }
 
 Expected<void> ModelRank::allocate(const Placement& placement, const Config& config) {
-  kernels::DeviceMemory* const memory = device_.memory();
+  kernels::DeviceMemory& memory = device_.memory();
   SLUICE_TRY(arena_,
              DeviceBuffer::allocate(memory,
                                     model_->arena_bytes(bounds_.step),
                                     "activations",
                                     pages_of(config, Pages::kHuge)));
-  if (memory == nullptr) {
-    place_memory(kv_storage_.bytes(), placement);
-    place_memory(arena_.span(), placement);
-  }
+  if (memory.is_host()) use_host_pages(placement, config);
   model_->bind(bounds_.step, arena_.span());
   if (is_first()) {
     const int64_t bytes = bounds_.step.max_logits * int64_t{model_->config().vocab_size} *
                           static_cast<int64_t>(sizeof(float));
     SLUICE_TRY(logits_, DeviceBuffer::allocate(memory, bytes, "logits"));
   }
+  SLUICE_TRY(workspace_, DeviceBuffer::allocate(memory, workspace_bytes_of(bounds_), "workspace"));
+  SLUICE_TRY(device_batch_, DeviceBatch::create(memory, bounds_.batch));
   exec_ = device_.context();
-  if (memory != nullptr) return allocate_on(*memory);
-  prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
+  exec_.workspace = workspace_.span();
+  if (!memory.is_host()) SLUICE_TRY_VOID(allocate_exchange(memory));
+  memory.wait();
   return {};
 }
 
-Expected<void> ModelRank::allocate_on(kernels::DeviceMemory& memory) {
-  SLUICE_TRY(workspace_, DeviceBuffer::allocate(&memory, workspace_bytes_of(bounds_), "workspace"));
-  exec_.workspace = workspace_.span();
-  SLUICE_TRY(device_batch_, DeviceBatch::create(memory, bounds_.batch));
+// Before anything touches them.
+void ModelRank::use_host_pages(const Placement& placement, const Config& config) {
+  place_memory(kv_storage_.bytes(), placement);
+  place_memory(arena_.span(), placement);
+  prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
+}
+
+// Ranks of the CPU read each other's parts where they are.
+Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
   if (const int32_t size = model_->config().share.size; size > 1) {
     const int64_t part = model_->max_part_bytes(bounds_.step);
     SLUICE_TRY(received_,
                DeviceBuffer::allocate(
-                   &memory, received_bytes(bounds_.step, part, size), "parts of other ranks"));
+                   memory, received_bytes(bounds_.step, part, size), "parts of other ranks"));
   }
   if (!is_first()) {
     SLUICE_TRY(copied_,
-               DeviceBuffer::allocate(&memory, chosen_bytes(bounds_.step), "chosen tokens"));
+               DeviceBuffer::allocate(memory, chosen_bytes(bounds_.step), "chosen tokens"));
     chosen_ = reinterpret_cast<TokenId*>(copied_.data());
   }
-  memory.wait();
   return {};
 }
 
@@ -146,13 +150,13 @@ Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
   for (size_t i = 0; i < buckets.sizes().size(); ++i) {
     step_ = device_batch_->upload(buckets.pad(empty.view(), i));
     step_.max_seq_len = bounds_.max_model_len;
-    device_.memory()->wait();
+    device_.memory().wait();
     if (Expected<void> done = body(); !done) {
       if (communicator_ != nullptr) communicator_->fail();  // the others wait for this one
       return done;
     }
   }
-  device_.memory()->wait();
+  device_.memory().wait();
   if (has_failed()) {
     return make_error(ErrorCode::kUnavailable, "a rank has failed before the first step");
   }
@@ -176,7 +180,7 @@ void ModelRank::run_largest_padding() {
   step.max_seq_len = bounds_.max_model_len;
   step_ = device_batch_->upload(step);
   model_->forward(context());
-  device_.memory()->wait();
+  device_.memory().wait();
 }
 
 Expected<void> ModelRank::warm_up(const Config& config) {
@@ -188,7 +192,7 @@ Expected<void> ModelRank::warm_up(const Config& config) {
 }
 
 Expected<void> ModelRank::record_steps(const Config& config) {
-  kernels::DeviceMemory& memory = *device_.memory();
+  kernels::DeviceMemory& memory = device_.memory();
   return for_buckets(config, [&]() -> Expected<void> {
     memory.begin_recording();
     run_padding();
@@ -200,12 +204,13 @@ Expected<void> ModelRank::record_steps(const Config& config) {
 void ModelRank::run(const RankJob& job) {
   if (has_failed()) return;
   if (job.kind == RankJob::Kind::kLayers) return run_layers(job);
-  if (!job.rows) return run_logits(step_.logits_indices);
-  run_logits(device_batch_ ? device_batch_->upload_rows(*job.rows) : *job.rows);
+  const std::span<const int32_t> rows =
+      job.rows ? device_batch_->upload_rows(*job.rows) : step_.logits_indices;
+  job.kind == RankJob::Kind::kLogits ? run_logits(rows) : run_states(rows);
 }
 
 void ModelRank::run_layers(const RankJob& job) {
-  step_ = device_batch_ ? device_batch_->upload(*job.batch) : *job.batch;
+  step_ = device_batch_->upload(*job.batch);
   hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
   take_open_tokens();
@@ -239,6 +244,11 @@ void ModelRank::take_open_tokens() {
 void ModelRank::run_logits(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
   if (!rows.empty()) model_->logits(context(), rows, logits());
+}
+
+void ModelRank::run_states(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
+  embedded_ = model_->embed(context(), rows);
 }
 
 }  // namespace sluice

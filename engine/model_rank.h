@@ -29,7 +29,7 @@ namespace sluice {
 
 // What every rank does at the same time; valid until all have.
 struct RankJob {
-  enum class Kind : uint8_t { kLayers, kLogits };
+  enum class Kind : uint8_t { kLayers, kLogits, kStates };
   Kind kind = Kind::kLayers;
 
   // kLayers. The step, in memory of the host, and blocks to copy before it.
@@ -40,7 +40,7 @@ struct RankJob {
   // Recorded by rank 0 before the first operator.
   kernels::DeviceEvent* begun = nullptr;
 
-  // kLogits. Rows of the last step, in memory of the host; none: those that sample.
+  // kLogits, kStates. Rows of the last step, in memory of the host; none: those that sample.
   std::optional<std::span<const int32_t>> rows = {};
 };
 
@@ -105,6 +105,9 @@ class ModelRank {
   // step.
   [[nodiscard]] float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
 
+  // [rows][hidden] of the last job of states, where operators read them; null: none has run.
+  [[nodiscard]] const float* embedded() const { return embedded_; }
+
   // Whether one of the ranks has: then nothing that was computed since means anything.
   [[nodiscard]] bool has_failed() const {
     return communicator_ != nullptr && communicator_->has_failed();
@@ -135,7 +138,8 @@ class ModelRank {
   [[nodiscard]] bool is_first() const { return model_->config().share.rank == 0; }
 
   Expected<void> allocate(const Placement& placement, const Config& config);
-  Expected<void> allocate_on(kernels::DeviceMemory& memory);
+  void use_host_pages(const Placement& placement, const Config& config);
+  Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
   // body() with each bucket's step at hand.
   template <typename Body>
   Expected<void> for_buckets(const Config& config, const Body& body);
@@ -143,6 +147,7 @@ class ModelRank {
   void run_largest_padding();
   void run_layers(const RankJob& job);
   void run_logits(std::span<const int32_t> rows);
+  void run_states(std::span<const int32_t> rows);
   void take_open_tokens();
 
   [[nodiscard]] ForwardContext context() const {
@@ -162,17 +167,18 @@ class ModelRank {
   kernels::DeviceBuffer arena_;
   kernels::DeviceBuffer logits_;  // of rank 0
   kernels::ExecContext exec_;
-  // Of a device with memory of its own.
   kernels::DeviceBuffer workspace_;
+  std::optional<DeviceBatch> device_batch_;
+  // Of a device with memory of its own.
   kernels::DeviceBuffer received_;  // from other ranks
   kernels::DeviceBuffer copied_;    // chosen_ of ranks above 0
-  std::optional<DeviceBatch> device_batch_;
   TokenId* chosen_ = nullptr;  // [max_logits]
 
   std::unique_ptr<Communicator> communicator_;  // of several ranks; gone before what it receives in
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
   ForwardBatch step_;                                             // the last
   HiddenRows hidden_;                                             // the same
+  const float* embedded_ = nullptr;
 };
 
 }  // namespace sluice

@@ -41,7 +41,9 @@ void side_by_side(int32_t num_ranks, const Body& body) {
 Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
                                                            const RankGroups& groups) {
   SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
-  ConnectRanks connect;
+  ConnectRanks connect = [&groups](std::span<const DeviceRank> ranks) {
+    return groups.on_cpu(static_cast<int32_t>(ranks.size()));
+  };
   if (planned.model.plan.on_device && planned.devices.size() > 1) {
     Expected<ConnectRanks> found = groups.on_devices();
     if (!found && config.device == "cuda") return tl::unexpected(std::move(found).error());
@@ -56,11 +58,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   }
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
   SLUICE_TRY_VOID(runner->load(planned, config));
-  if (runner->plan_.on_device) {
-    SLUICE_TRY_VOID(runner->start_devices(config, connect));
-  } else if (runner->ranks_.size() > 1) {
-    runner->connect(groups.on_cpu(static_cast<int32_t>(runner->ranks_.size())));
-  }
+  SLUICE_TRY_VOID(runner->connect(connect));
+  if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
+  SLUICE_TRY_VOID(runner->add_sampling(config));
   if (auto& ranks = runner->ranks_; ranks.size() > 1) {
     runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
   }
@@ -94,9 +94,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   SLUICE_TRY(text_, std::move(text));
   if (model.draft) SLUICE_TRY_VOID(load_draft(*model.draft, config));
   const WeightStore& weights = *weights_.front();
-  if (!plan_.on_device) {
-    cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
-  }
+  cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
   fingerprint_ = fingerprint_of(*checkpoint_, weights, config, model.model, plan_);
   return {};
 }
@@ -172,18 +170,16 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
                                                             int32_t rank) const {
   const int32_t size = config.tensor_parallel_size;
   const kernels::Device& device = *devices_[static_cast<size_t>(rank)];
-  kernels::DeviceMemory* const memory = device.memory();
-  WeightStore& weights = *weights_[memory == nullptr ? 0 : static_cast<size_t>(rank)];
-  if (memory != nullptr) {
-    memory->enter();
-    SLUICE_TRY_VOID(weights.allocate_on(*memory, plan_.weight_bytes));
-  }
+  kernels::DeviceMemory& memory = device.memory();
+  memory.enter();
+  WeightStore& weights = *weights_[std::min(static_cast<size_t>(rank), weights_.size() - 1)];
+  if (!memory.is_host()) SLUICE_TRY_VOID(weights.allocate_on(memory, plan_.weight_bytes));
   SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(own,
                                  {.activation_bits = config.activation_bits,
                                   .max_model_len = plan_.max_model_len,
-                                  .memory = memory,
+                                  .memory = &memory,
                                   .taps = taps_of(planned)},
                                  weights));
   SLUICE_TRY(auto made,
@@ -193,25 +189,25 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
   return made;
 }
 
-void ModelRunner::connect(std::vector<std::unique_ptr<Communicator>> communicators) const {
+// One alone has none to find.
+Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks) const {
+  if (ranks_.size() == 1) return {};
+  std::vector<DeviceRank> ends;
+  for (const auto& rank : ranks_) {
+    ends.push_back(rank->device_rank(static_cast<int32_t>(ends.size())));
+  }
+  SLUICE_TRY(auto communicators, connect_ranks(ends));
   CHECK_EQ(communicators.size(), ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
+  return {};
 }
 
-Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRanks& connect_ranks) {
-  if (ranks_.size() > 1) {
-    std::vector<DeviceRank> ends;
-    for (const auto& rank : ranks_) {
-      ends.push_back(rank->device_rank(static_cast<int32_t>(ends.size())));
-    }
-    SLUICE_TRY(auto communicators, connect_ranks(ends));
-    connect(std::move(communicators));
-  }
+Expected<void> ModelRunner::record_steps(const Config& config) {
   const auto on_each = [&](const auto& body) -> Expected<void> {
     std::vector<Expected<void>> results(ranks_.size());
     side_by_side(static_cast<int32_t>(ranks_.size()), [&](int32_t i) {
       ModelRank& rank = *ranks_[static_cast<size_t>(i)];
-      rank.device().memory()->enter();
+      rank.device().memory().enter();
       results[static_cast<size_t>(i)] = body(rank);
     });
     // Where one has failed, the others say that a rank has; the reason is its own.
@@ -225,19 +221,20 @@ Expected<void> ModelRunner::start_devices(const Config& config, const ConnectRan
   };
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));
-  return add_sampling(config);
+  buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
+  return {};
 }
 
-// What chooses tokens on rank 0's device, and what brings the logits of others to the host.
+// What chooses tokens on rank 0's device, and what brings the logits of others to the host, which
+// where it reads them in place chooses all.
 Expected<void> ModelRunner::add_sampling(const Config& config) {
-  kernels::DeviceMemory& memory = *ranks_.front()->device().memory();
-  const int64_t logits_bytes =
-      bounds_.step.max_logits * int64_t{model().vocab_size} * static_cast<int64_t>(sizeof(float));
-  SLUICE_TRY(host_logits_, kernels::DeviceBuffer::allocate_pinned(memory, logits_bytes, "logits"));
-  SLUICE_TRY(sampling_,
-             DeviceSampling::create(memory, sampling_bounds_of(config, model().vocab_size)));
+  kernels::DeviceMemory& memory = device().memory();
+  DeviceSampling::Bounds bounds = sampling_bounds_of(config, model().vocab_size);
+  int64_t bytes = host_rows_bytes(model(), bounds_.step.max_logits);
+  if (memory.is_host()) bytes = bounds.max_rows = 0;
+  SLUICE_TRY(host_rows_, kernels::DeviceBuffer::allocate_pinned(memory, bytes, "logits"));
+  SLUICE_TRY(sampling_, DeviceSampling::create(memory, bounds));
   ranks_.front()->use_chosen(sampling_->chosen());
-  buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
   return {};
 }
 
@@ -251,10 +248,7 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
       buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
   has_logits_ = bucket.has_value() || step.logits_indices.empty();
   if (bucket) step = buckets_->pad(step, *bucket);
-  run({.batch = &step,
-       .copies = copies,
-       .bucket = bucket,
-       .begun = sampling_ ? sampling_->begun() : nullptr});
+  run({.batch = &step, .copies = copies, .bucket = bucket, .begun = sampling_->begun()});
 }
 
 void ModelRunner::run(const RankJob& job) {
@@ -271,19 +265,30 @@ void ModelRunner::compute_logits(std::span<const int32_t> rows) {
   run({.kind = RankJob::Kind::kLogits, .rows = rows});
 }
 
+const float* ModelRunner::embed(std::span<const int32_t> rows) {
+  run({.kind = RankJob::Kind::kStates, .rows = rows});
+  if (has_failed()) return nullptr;
+  const float* const states = ranks_.front()->embedded();
+  if (host_rows_.size() == 0) return states;
+  const size_t bytes = rows.size() * static_cast<size_t>(model().hidden) * sizeof(float);
+  CHECK_LE(bytes, host_rows_.size());
+  device().memory().download(
+      host_rows_.data(), reinterpret_cast<const std::byte*>(states), static_cast<int64_t>(bytes));
+  device().memory().wait();
+  return reinterpret_cast<const float*>(host_rows_.data());
+}
+
 float* ModelRunner::begin_host_copy(size_t first, size_t count) {
   const size_t row = static_cast<size_t>(model().vocab_size) * sizeof(float);
-  kernels::DeviceMemory* const memory = device().memory();
   std::byte* const from = reinterpret_cast<std::byte*>(logits()) + first * row;
-  if (memory == nullptr) return reinterpret_cast<float*>(from);
-  std::byte* const to = host_logits_.data() + first * row;
-  memory->download(to, from, static_cast<int64_t>(count * row));
+  std::byte* const to = host_rows_.size() > 0 ? host_rows_.data() + first * row : from;
+  device().memory().download(to, from, static_cast<int64_t>(count * row));
   is_copying_ = true;
   return reinterpret_cast<float*>(to);
 }
 
 void ModelRunner::wait_for_host_copies() {
-  if (is_copying_) device().memory()->wait();
+  if (is_copying_) device().memory().wait();
   is_copying_ = false;
 }
 

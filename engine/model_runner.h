@@ -43,11 +43,15 @@ class ModelRunner {
   ModelRunner& operator=(const ModelRunner&) = delete;
 
   // Copies the blocks of one step, then runs its layers. Tokens that are open are taken from
-  // sampling(), which there is then.
+  // sampling().
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
   // To logits(): of at most max_rows() rows of that step; of those that choose a token.
   void compute_logits(std::span<const int32_t> rows);
   void compute_logits();
+
+  // States of at most max_rows() rows of that step behind the last norm, [rows][hidden], for the
+  // host to read until the next call; null: a rank has failed.
+  const float* embed(std::span<const int32_t> rows);
 
   // [rows][vocab], where operators read them. The caller's to change until the next call.
   [[nodiscard]] float* logits() const { return ranks_.front()->logits(); }
@@ -63,8 +67,13 @@ class ModelRunner {
   // Of operators on rank 0's device, with its workspace.
   [[nodiscard]] const kernels::ExecContext& exec() const { return ranks_.front()->exec(); }
 
-  // Of a device with memory of its own; null on others.
-  [[nodiscard]] DeviceSampling* sampling() { return sampling_ ? &*sampling_ : nullptr; }
+  // Of rank 0's device.
+  [[nodiscard]] DeviceSampling& sampling() { return *sampling_; }
+
+  [[nodiscard]] const DeviceSampling& sampling() const { return *sampling_; }
+
+  // Steps that the device's queue holds behind the one that runs.
+  [[nodiscard]] int32_t queue_depth() const { return sampling_->chooses() ? 1 : 0; }
 
   // Null: no second model drafts.
   [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
@@ -110,9 +119,9 @@ class ModelRunner {
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
   // Once text_ is read.
   Expected<void> load_draft(PlannedDraft& planned, const Config& config);
-  void connect(std::vector<std::unique_ptr<Communicator>> communicators) const;
-  // What ranks do together before the first step. `connect_ranks`: of several.
-  Expected<void> start_devices(const Config& config, const ConnectRanks& connect_ranks);
+  Expected<void> connect(const ConnectRanks& connect_ranks) const;
+  // What ranks do together before the first step, once they are connected.
+  Expected<void> record_steps(const Config& config);
   Expected<void> add_sampling(const Config& config);
   // Every rank.
   void run(const RankJob& job);
@@ -130,11 +139,11 @@ class ModelRunner {
   std::unique_ptr<Followers> followers_;  // of several
   std::unique_ptr<DraftModel> draft_model_;
   std::unique_ptr<PackedCacheWriter> cache_writer_;
-  // Of a device with memory of its own.
-  kernels::DeviceBuffer host_logits_;  // as logits()
+  // For logits() or embed() of as many rows; empty where the host reads those.
+  kernels::DeviceBuffer host_rows_;
   std::optional<DeviceSampling> sampling_;
   bool is_copying_ = false;  // logits to the host
-  std::optional<DecodeBuckets> buckets_;
+  std::optional<DecodeBuckets> buckets_;  // of a device that records steps
   bool has_logits_ = false;  // of all rows of the last step that sample, or there are none
 };
 

@@ -49,7 +49,8 @@ bool RequestTable::note_scheduled(RequestId id,
 
 void RequestTable::add_tokens(RequestId id,
                               std::span<const SamplerResult> results,
-                              size_t num_predicted,
+                              size_t num_drafts,
+                              bool are_predicted,
                               Clock::time_point now,
                               EngineStats& stats) {
   RequestState& state = states_.at(id);
@@ -62,6 +63,9 @@ void RequestTable::add_tokens(RequestId id,
   }
   state.last_token = now;
   stats.generation_tokens += results.size();
+  state.num_draft_tokens += static_cast<int32_t>(num_drafts);
+  state.num_accepted_tokens += static_cast<int32_t>(results.size()) - 1;
+  const size_t num_predicted = are_predicted ? num_drafts : 0;
   for (const SamplerResult& result : results) {
     const bool is_last = &result == &results.back();
     ++state.num_generated;
@@ -74,7 +78,7 @@ void RequestTable::add_tokens(RequestId id,
   const FinishReason reason = results.back().finish_reason;
   if (reason != FinishReason::kNone) {
     count_end(state, reason, stats);
-    states_.erase(id);
+    remove(id);
   }
 }
 
@@ -122,7 +126,12 @@ void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
   queue(it->second.sink, std::move(output));
   count_end(it->second, ending.reason, stats);
   if (ending.code == ErrorCode::kDeadlineExceeded) ++stats.num_expired;
-  states_.erase(it);
+  remove(id);
+}
+
+void RequestTable::remove(RequestId id) {
+  states_.erase(id);
+  ++num_ended_;
 }
 
 RequestTimings RequestTable::timings(const RequestState& state) {

@@ -15,7 +15,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/request.h"
-#include "engine/sampling/grammar/grammar_state.h"
+#include "engine/sampling/grammar/grammar.h"
 #include "engine/sampling/sampler.h"
 #include "scheduler/admission.h"
 
@@ -34,7 +34,8 @@ struct RequestState {
   using Clock = std::chrono::steady_clock;
 
   std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
-  std::shared_ptr<GrammarState> grammar;           // the same; null: none, or being compiled
+  std::shared_ptr<const Grammar> grammar;          // the same; null: none, or being compiled
+  std::vector<TokenId> begins_behind;              // as in GrammarSpec
   OutputSink* sink = nullptr;
   QueuedWork queued;  // until it is scheduled
   Clock::time_point arrival;
@@ -46,6 +47,8 @@ struct RequestState {
   int32_t num_given = 0;      // of its answer, by another worker before it came here
   int32_t num_generated = 0;  // those included
   int32_t num_preemptions = 0;
+  int32_t num_draft_tokens = 0;          // in steps
+  int32_t num_accepted_tokens = 0;       // of them
   int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
@@ -64,21 +67,29 @@ class RequestTable {
                       Clock::time_point now,
                       EngineStats& stats);
   // Before it is scheduled.
-  void set_grammar(RequestId id, std::shared_ptr<GrammarState> grammar) {
-    states_.at(id).grammar = std::move(grammar);
+  void set_grammar(RequestId id,
+                   std::shared_ptr<const Grammar> grammar,
+                   std::vector<TokenId> begins_behind) {
+    RequestState& state = states_.at(id);
+    state.grammar = std::move(grammar);
+    state.begins_behind = std::move(begins_behind);
   }
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
-  // carries a finish reason. `num_predicted`: drafts of the step that were the client's prediction;
-  // all outputs but the last are such.
+  // carries a finish reason. All outputs but the last are drafts of the step, of which there were
+  // `num_drafts`; `are_predicted`: by the client.
   void add_tokens(RequestId id,
                   std::span<const SamplerResult> results,
-                  size_t num_predicted,
+                  size_t num_drafts,
+                  bool are_predicted,
                   Clock::time_point now,
                   EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
+
+  // Requests that have left the table.
+  [[nodiscard]] uint64_t num_ended() const { return num_ended_; }
 
   [[nodiscard]] static RequestTimings timings(const RequestState& state);
   [[nodiscard]] const std::unordered_map<RequestId, RequestState>& states() const {
@@ -90,10 +101,12 @@ class RequestTable {
 
  private:
   void queue(OutputSink* sink, TokenOutput output);
+  void remove(RequestId id);
   void queue_token(RequestId id, const RequestState& state, const SamplerResult& result);
   static void count_end(const RequestState& state, FinishReason reason, EngineStats& stats);
 
   std::unordered_map<RequestId, RequestState> states_;
+  uint64_t num_ended_ = 0;
   struct Pending {
     OutputSink* sink;
     OutputBatch batch;

@@ -2,24 +2,13 @@
 #include "engine/step_executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/status.h"
 #include "kernels/trace.h"
 
 namespace sluice {
 namespace {
-
-// Of the row behind so many of the request's drafts.
-SamplerInput input_of(const SampledRequest& request, size_t num_drafts) {
-  const size_t num_unread = request.drafts.size() - num_drafts;
-  const std::span<const TokenId> history = request.history;
-  return {.params = request.params.get(),
-          .logits = nullptr,
-          .tokens = history.empty() ? request.tokens : history.first(history.size() - num_unread),
-          .num_prompt_tokens = request.num_prompt_tokens,
-          .num_generated = request.num_generated + static_cast<int32_t>(num_drafts),
-          .grammar = request.grammar.get()};
-}
 
 // How many tokens the request got: drafts count as long as each is what was chosen in its place.
 // A row whose logits mean nothing ends that; it fails the request once it is the first one.
@@ -34,22 +23,21 @@ size_t count_tokens(const SampledRequest& request, std::span<const SamplerResult
 
 }  // namespace
 
-StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
+StepExecutor::StepExecutor(ModelRunner& runner, Options options)
     : runner_(runner),
-      is_queued_(runner.sampling() != nullptr),
-      is_threaded_(options.overlap && !is_queued_),
+      depth_(std::max(runner.queue_depth(), options.overlap ? 1 : 0)),
       row_of_slot_(static_cast<size_t>(options.num_slots)),
+      slots_(static_cast<size_t>(options.num_slots)),
       sampler_(runner.model().vocab_size,
                runner.batch_bounds().max_rows,
                options.max_logprobs,
                runner.device().num_threads(),
-               options.end_tokens) {
+               std::move(options.end_tokens)) {
   const auto max_seqs = static_cast<size_t>(runner.batch_bounds().max_seqs);
   const auto max_rows = static_cast<size_t>(runner.batch_bounds().max_rows);
   const auto max_logprobs = static_cast<size_t>(options.max_logprobs);
-  works_.reserve(static_cast<size_t>(depth()) + 1);
-  if (is_queued_) CHECK_LT(static_cast<uint64_t>(depth()), DeviceSampling::kSteps);
-  for (int32_t i = 0; i <= depth(); ++i) {
+  works_.reserve(static_cast<size_t>(depth_) + 1);
+  for (int32_t i = 0; i <= depth_; ++i) {
     StepWork& added = works_.emplace_back(runner.batch_bounds());
     added.requests.reserve(max_seqs);
     added.prompts.reserve(max_seqs);
@@ -62,184 +50,155 @@ StepExecutor::StepExecutor(ModelRunner& runner, const Options& options)
   device_rows_.reserve(max_rows);
   score_inputs_.reserve(max_rows);
   score_rows_.reserve(max_rows);
-  if (is_threaded_) thread_ = std::thread([this] { thread_main(); });
+  // What no queue of the device holds a thread of the host runs.
+  queue_.emplace([this](uint64_t number) { run(work(number)); },
+                 depth_ > runner.queue_depth(),
+                 runner.device());
 }
 
 StepExecutor::~StepExecutor() {
-  while (is_queued_ && num_in_flight() > 0) retire();
-  if (!is_threaded_) return;
-  {
-    const std::scoped_lock lock(mutex_);
-    is_ending_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  while (num_in_flight() > 0) retire();
 }
 
 // --- Engine thread ---------------------------------------------------------------------------
 
-void StepExecutor::submit(const SchedulerOutput& decision,
-                          const Scheduler& scheduler,
-                          const RequestTable& requests) {
-  CHECK_LE(num_in_flight(), depth());
+void StepExecutor::submit() {
+  CHECK_LE(num_in_flight(), depth_);
   StepWork& next = work(num_submitted_);
   next.number = num_submitted_;
-  next.decision = decision;
-  next.batch.build(decision, row_of_slot_);
-  fill(next, scheduler, requests);
   next.is_done = false;
-  if (is_threaded_) {
-    {
-      const std::scoped_lock lock(mutex_);
-      ++num_submitted_;
-    }
-    changed_.notify_all();
-    return;
-  }
-  if (is_queued_) {
-    enqueue(next);
-  } else {
-    begin(next);
-    finish(next);
-  }
+  next.batch.build(next.order.decision, row_of_slot_);
+  lay_out(next);
   ++num_submitted_;
+  queue_->push();
 }
 
-void StepExecutor::fill(StepWork& work,
-                        const Scheduler& scheduler,
-                        const RequestTable& requests) {
+// Whose rows are where.
+void StepExecutor::lay_out(StepWork& work) {
   work.requests.clear();
-  work.inputs.clear();
-  std::span<const TokenId> token_ids = work.decision.token_ids;
-  for (const ScheduledRequest& item : work.decision.scheduled) {
-    const std::span<const TokenId> own =
-        token_ids.first(static_cast<size_t>(item.num_scheduled_tokens));
-    token_ids = token_ids.subspan(own.size());
-    if (item.chosen.empty()) continue;
-    add_request(work,
-                item,
-                own.last(static_cast<size_t>(item.num_draft_tokens)),
-                *scheduler.find(item.id),
-                *requests.find(item.id));
-  }
   work.prompts.clear();
-  for (const PromptRow& row : work.batch.prompt_rows()) {
-    if (work.prompts.empty() || work.prompts.back().id != row.id) {
+  work.embedded.clear();
+  size_t num_rows = 0;
+  std::span<const TokenId> token_ids = work.order.decision.token_ids;
+  for (const ScheduledRequest& item : work.order.decision.scheduled) {
+    const auto own = token_ids.first(static_cast<size_t>(item.num_scheduled_tokens));
+    token_ids = token_ids.subspan(own.size());
+    if (!item.scored.empty()) {
       ScoredPrompt& added = work.prompts.emplace_back();
-      added.id = row.id;
-      added.num_logprobs = requests.find(row.id)->sampling->num_prompt_logprobs;
+      added.id = item.id;
+      added.slot = item.slot;
+      added.num_rows = static_cast<size_t>(item.scored.size());
     }
-    ++work.prompts.back().num_rows;
+    for (int32_t position = item.embedded.begin; position < item.embedded.end; ++position) {
+      EmbeddedRow& added = work.embedded.emplace_back();
+      added.id = item.id;
+      added.position = position;
+    }
+    if (item.chosen.empty()) continue;
+    SampledRequest& added = work.requests.emplace_back();
+    added.id = item.id;
+    added.slot = item.slot;
+    added.drafts = own.last(static_cast<size_t>(item.num_draft_tokens));
+    added.draft_source = item.draft_source;
+    added.num_tokens_before = item.chosen.begin + 1;
+    added.first_row = num_rows;
+    num_rows += added.num_rows();
+    row_of_slot_[static_cast<size_t>(item.slot)] = static_cast<int32_t>(num_rows) - 1;
   }
-}
-
-void StepExecutor::add_request(StepWork& work,
-                               const ScheduledRequest& item,
-                               std::span<const TokenId> drafts,
-                               const Request& request,
-                               const RequestState& state) {
-  SampledRequest& added = work.requests.emplace_back();
-  int32_t& row_of_slot = row_of_slot_[static_cast<size_t>(item.slot)];
-  added.id = item.id;
-  added.row_before = row_of_slot;
-  added.params = state.sampling;
-  added.grammar = state.grammar;
-  added.tokens = request.tokens;
-  added.drafts = drafts;
-  added.draft_source = item.draft_source;
-  added.num_prompt_tokens = request.num_prompt_tokens;
-  const int32_t num_tokens = item.chosen.begin + 1;
-  added.num_generated = num_tokens - request.num_prompt_tokens;
-  const bool is_open = num_tokens > request.num_tokens();
-  const bool reads = added.grammar != nullptr || reads_tokens(*added.params);
-  if ((is_open || !drafts.empty()) && reads) {
-    added.history.reserve(static_cast<size_t>(num_tokens) + drafts.size());
-    added.history = request.tokens;
-    if (is_open) added.history.push_back(kInvalidToken);
-    added.history.insert(added.history.end(), drafts.begin(), drafts.end());
-  }
-  added.first_row = work.inputs.size();
-  for (size_t i = 0; i < added.num_rows(); ++i) {
-    SamplerInput& input = work.inputs.emplace_back(input_of(added, i));
-    input.on_device = is_queued_ && sampler_.can_choose(input);
-  }
-  row_of_slot = static_cast<int32_t>(work.inputs.size()) - 1;
 }
 
 StepWork& StepExecutor::retire() {
   CHECK_GT(num_in_flight(), 0);
-  if (is_threaded_) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return num_run_ > num_retired_; });
-  }
+  queue_->wait(num_retired_);
   StepWork& oldest = work(num_retired_++);
   if (!oldest.is_done) finish(oldest);
   return oldest;
 }
 
+// --- The thread that runs the steps ----------------------------------------------------------
+
 // A step that the host has a part in needs the tokens of the one before, and has its own at once.
-void StepExecutor::enqueue(StepWork& next) {
-  const bool waits =
-      !next.prompts.empty() || !std::ranges::all_of(next.inputs, &SamplerInput::on_device);
-  if (waits && num_in_flight() > 0) {
-    StepWork& before = work(num_submitted_ - 1);
-    if (!before.is_done) finish(before);
-  }
-  next.follows = num_in_flight() > 0 && !waits;
-  begin(next);
-  if (waits) finish(next);
+void StepExecutor::run(StepWork& work) {
+  take_requests(work.order);
+  work.inputs.clear();
+  for (SampledRequest& request : work.requests) add_inputs(work, request);
+  const bool waits = needs_host(work);
+  while (waits && num_finished_ < work.number) finish(this->work(num_finished_));
+  work.follows = num_finished_ < work.number;
+  begin(work);
+  if (waits) finish(work);
 }
 
-// --- Whoever runs the steps ------------------------------------------------------------------
+bool StepExecutor::needs_host(const StepWork& work) const {
+  return !runner_.sampling().chooses() || !work.prompts.empty() || !work.embedded.empty() ||
+         !std::ranges::all_of(work.inputs, &SamplerInput::on_device);
+}
 
-void StepExecutor::thread_main() {
-  runner_.device().enter();
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return num_run_ < num_submitted_ || is_ending_; });
-    if (num_run_ == num_submitted_) return;
-    StepWork& next = work(num_run_);
-    lock.unlock();
-    begin(next);
-    finish(next);
-    lock.lock();
-    ++num_run_;
-    changed_.notify_all();
+void StepExecutor::take_requests(StepOrder& order) {
+  for (const int32_t ended : order.ended_slots) slot(ended) = {};
+  for (BegunRequest& begun : order.begun) {
+    SlotState& state = slot(begun.slot);
+    state.history = std::move(begun.tokens);
+    state.grammar.reset();
+    if (begun.grammar != nullptr) {
+      state.grammar.emplace(begun.grammar, std::move(begun.begins_behind));
+    }
+    state.request = std::move(begun);
+  }
+}
+
+// A choice that reads the tokens before has a step that the host takes part in: those of the steps
+// before are all there.
+void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
+  SlotState& state = slot(request.slot);
+  CHECK(state.request.id == request.id);
+  request.params = state.request.params;
+  const auto num_before = static_cast<size_t>(request.num_tokens_before);
+  const bool reads = reads_history(state.request);
+  if (reads) {
+    CHECK_EQ(state.history.size(), num_before);
+    state.history.insert(state.history.end(), request.drafts.begin(), request.drafts.end());
+  }
+  for (size_t i = 0; i < request.num_rows(); ++i) {
+    SamplerInput& input = work.inputs.emplace_back();
+    input.params = request.params.get();
+    if (reads) input.tokens = std::span(state.history).first(num_before + i);
+    input.num_prompt_tokens = state.request.num_prompt_tokens;
+    input.num_generated =
+        request.num_tokens_before - input.num_prompt_tokens + static_cast<int32_t>(i);
+    input.grammar = state.grammar ? &*state.grammar : nullptr;
+    input.on_device = runner_.sampling().chooses() && sampler_.can_choose(input);
   }
 }
 
 void StepExecutor::begin(StepWork& work) {
   const kernels::TraceRange range(runner_.device().type(), "step");
   work.started = Clock::now();
-  const bool is_behind = is_queued_ && work.number > 0 && !this->work(work.number - 1).is_done;
-  if (!is_behind) {
+  if (!work.follows) {
     work.batch.resolve(runner_.device().host_context(), chosen_, runner_.model().vocab_size);
   }
-  set_inputs(work);
-  if (is_queued_) send_rows(work);
-  runner_.execute(work.decision.copies, work.batch);
+  send_rows(work);
+  runner_.execute(work.order.decision.copies, work.batch);
   work.executed = Clock::now();
   score(work);
+  embed(work);
   runner_.compute_logits();
-  if (!is_queued_) return;
-  runner_.sampling()->choose(runner_.exec(), work.number);
+  runner_.sampling().choose(runner_.exec(), work.number);
   for (size_t i = 0; i < work.inputs.size(); ++i) {
     if (!work.inputs[i].on_device) work.inputs[i].logits = runner_.begin_host_copy(i, 1);
   }
 }
 
 void StepExecutor::finish(StepWork& work) {
-  std::span<const kernels::SampleRow> chosen;
-  if (is_queued_) {
-    chosen = runner_.sampling()->wait(work.number);
-    runner_.wait_for_host_copies();
-    // What it waited for in the queue was the step before.
-    work.started = std::max(work.started, finished_);
-    work.executed = finished_ = Clock::now();
-    // A step that a failed rank did not begin has no time of its beginning.
-    work.device_idle =
-        work.follows && !runner_.has_failed() ? runner_.sampling()->idle_before(work.number) : 0;
-  }
+  const std::span<const kernels::SampleRow> chosen = runner_.sampling().wait(work.number);
+  runner_.wait_for_host_copies();
+  // What it waited for in a device's queue was the step before.
+  work.started = std::max(work.started, finished_);
+  finished_ = Clock::now();
+  if (runner_.sampling().chooses()) work.executed = finished_;
+  // A step that a failed rank did not begin has no time of its beginning.
+  work.device_idle =
+      work.follows && !runner_.has_failed() ? runner_.sampling().idle_before(work.number) : 0;
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);
   work.results.assign(results.begin(), results.end());
@@ -254,32 +213,49 @@ void StepExecutor::finish(StepWork& work) {
     chosen_.push_back(std::max(result.token, TokenId{0}));
   }
   work.tokens = chosen_;
-  for (SampledRequest& request : work.requests) {
-    const std::span<const SamplerResult> rows = work.results;
-    request.num_tokens = count_tokens(request, rows.subspan(request.first_row, request.num_rows()));
-  }
+  for (SampledRequest& request : work.requests) note_chosen(request, work);
   work.has_failed = runner_.has_failed();
   work.is_done = true;
+  ++num_finished_;
   work.sampled = Clock::now();
 }
 
-void StepExecutor::set_inputs(StepWork& work) {
-  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
-  for (SampledRequest& request : work.requests) {
-    if (request.history.empty() || request.history.back() != kInvalidToken) continue;
-    request.history.back() = chosen_[static_cast<size_t>(request.row_before)];
-  }
-  for (size_t i = 0; i < work.inputs.size(); ++i) {
-    work.inputs[i].logits = runner_.logits() + i * vocab;
-  }
+// The request's slot may have another one by now, unless the choice read its tokens.
+void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
+  const std::span<const SamplerResult> results = work.results;
+  const std::span<const TokenId> tokens = work.tokens;
+  request.num_tokens =
+      count_tokens(request, results.subspan(request.first_row, request.num_rows()));
+  SlotState& state = slot(request.slot);
+  if (state.request.id != request.id || !reads_history(state.request)) return;
+  state.history.resize(static_cast<size_t>(request.num_tokens_before));
+  const auto added = tokens.subspan(request.first_row, std::max(request.num_tokens, size_t{1}));
+  state.history.insert(state.history.end(), added.begin(), added.end());
 }
 
 void StepExecutor::send_rows(StepWork& work) {
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
   device_rows_.clear();
-  for (const SamplerInput& input : work.inputs) {
+  for (size_t i = 0; i < work.inputs.size(); ++i) {
+    SamplerInput& input = work.inputs[i];
+    input.logits = runner_.logits() + i * vocab;
     if (input.on_device) device_rows_.push_back(sampler_.device_row(input));
   }
-  runner_.sampling()->send(work.number, device_rows_);
+  runner_.sampling().send(work.number, device_rows_);
+}
+
+void StepExecutor::embed(StepWork& work) {
+  const auto width = static_cast<size_t>(runner_.model().hidden);
+  const std::span<const int32_t> all = work.batch.embedded_rows();
+  for (size_t begin = 0; begin < all.size(); begin += runner_.max_rows()) {
+    const std::span<const int32_t> rows =
+        all.subspan(begin, std::min(all.size() - begin, runner_.max_rows()));
+    const float* states = runner_.embed(rows);
+    if (states == nullptr) return;
+    for (size_t i = 0; i < rows.size(); ++i, states += width) {
+      work.embedded[begin + i].state.assign(states, states + width);
+    }
+  }
 }
 
 // As many rows at once as there is room for logits; a row's bits do not depend on that.
@@ -290,6 +266,7 @@ void StepExecutor::score(StepWork& work) {
   for (ScoredPrompt& prompt : work.prompts) {
     std::span<const PromptRow> rest = all.subspan(begin, prompt.num_rows);
     begin += prompt.num_rows;
+    const int32_t num_logprobs = slot(prompt.slot).request.params->num_prompt_logprobs;
     prompt.logprobs.reserve(prompt.num_rows);
     while (!rest.empty()) {
       const std::span<const PromptRow> rows = rest.first(std::min(rest.size(), runner_.max_rows()));
@@ -301,9 +278,8 @@ void StepExecutor::score(StepWork& work) {
       runner_.wait_for_host_copies();
       score_inputs_.clear();
       for (size_t i = 0; i < rows.size(); ++i) {
-        score_inputs_.push_back({.logits = logits + i * vocab,
-                                 .token = rows[i].next,
-                                 .num_logprobs = prompt.num_logprobs});
+        score_inputs_.push_back(
+            {.logits = logits + i * vocab, .token = rows[i].next, .num_logprobs = num_logprobs});
       }
       const std::span<const ScoreResult> results =
           sampler_.score(runner_.device().host_context(), score_inputs_);

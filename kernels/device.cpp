@@ -112,10 +112,9 @@ Expected<std::unique_ptr<Device>> Device::create(const Options& options) {
   std::unique_ptr<Device> device(new Device());
   if (options.type == DeviceType::kCuda) {
     SLUICE_TRY(cuda::OpenedDevice opened, cuda::open_device(options.number));
-    device->memory_ = std::move(opened.memory);
+    device->own_memory_ = std::move(opened.memory);
     device->name_ = "cuda:" + opened.name;
-    device->context_ = {
-        .device = DeviceType::kCuda, .stream = opened.stream, .memory = device->memory_.get()};
+    device->context_ = {.device = DeviceType::kCuda, .stream = opened.stream};
   }
   const int32_t threads =
       options.threads > 0 ? options.threads : default_num_threads(options.placement);
@@ -139,7 +138,7 @@ int32_t Device::num_threads() const { return pool_->num_threads(); }
 
 void Device::enter() const {
   pool_->enter();
-  if (memory_ != nullptr) memory_->enter();
+  memory().enter();
 }
 
 std::string Device::name() const { return name_; }

@@ -39,10 +39,9 @@ struct ExecContext {
   // same.
   bool unpacks_fast = false;
   bool dots_bf16 = false;  // kCpu: FP8 takes AVX-512's vdpbf16ps, not fma. The bits are the same.
-  // kCuda: where work is put, the device's memory, and room in it that operators use one after the
+  // kCuda: where work is put, and room in the device's memory that operators use one after the
   // other: workspace_bytes (gemm.h).
   CUstream_st* stream = nullptr;
-  DeviceMemory* memory = nullptr;
   std::span<std::byte> workspace = {};
 };
 
@@ -67,8 +66,8 @@ class Device {
   // For operators on memory of the host; context() on the CPU.
   [[nodiscard]] const ExecContext& host_context() const { return host_context_; }
 
-  // Null: operators read memory of the host.
-  [[nodiscard]] DeviceMemory* memory() const { return context_.memory; }
+  // What operators read and write: its own, or the host's.
+  [[nodiscard]] DeviceMemory& memory() const { return own_memory_ ? *own_memory_ : host_memory(); }
 
   [[nodiscard]] DeviceType type() const { return context_.device; }
 
@@ -84,7 +83,7 @@ class Device {
   Device();
   std::unique_ptr<cpu::ThreadPool> pool_;
   std::unique_ptr<cpu::ReadAhead> read_ahead_;
-  std::unique_ptr<DeviceMemory> memory_;  // null on the CPU
+  std::unique_ptr<DeviceMemory> own_memory_;  // of a GPU
   std::string name_;
   ExecContext context_;
   ExecContext host_context_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that operators of one device read and write: pages of the host for the CPU, memory of its
-// own for a GPU, with the copies between the two.
+// Bytes that operators of one device read and write, and the copies between them and what the host
+// reads: memory of its own for a GPU, pages of the host for the CPU, where both are the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -35,21 +35,27 @@ class DeviceEvent {
   [[nodiscard]] virtual double seconds_since(const DeviceEvent& before) const = 0;
 };
 
-// Memory that the host does not read. Copies run in the order of the operators that were called
-// before and after them; they, like operators, may still be under way when a call returns. A device
-// that fails is found by whoever waits, which ends the process: its memory is lost. Any thread may
-// call; work of several threads runs in the order of their calls.
+// Memory of one device. Copies run in the order of the operators that were called before and after
+// them; they, like operators, may still be under way when a call returns, but for host_memory(),
+// which has done what it was called for. A device that fails is found by the next wait, which ends
+// the process: its memory is lost. Any thread may call; work of several threads runs in the order
+// of their calls.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
+
+  // Operators and the host read the same bytes: nothing has to be copied between the two.
+  [[nodiscard]] virtual bool is_host() const { return false; }
 
   // What this thread calls from now on is for this device: operators, once another device's memory
   // was in use on the thread. The calls below do it themselves.
   virtual void enter() const = 0;
 
-  // Zeros, 256-byte aligned. kResourceExhausted: there is not that much. A release waits, as wait()
-  // does, for whatever still uses the memory.
-  virtual Expected<std::byte*> allocate(int64_t bytes, const char* purpose) = 0;
+  // Zeros, 256-byte aligned; `bytes` >= 1. `pages`: of the host. kResourceExhausted: there is not
+  // that much. A release waits, as wait() does, for whatever still uses the memory.
+  virtual Expected<std::byte*> allocate(int64_t bytes,
+                                        const char* purpose,
+                                        AlignedBuffer::Pages pages) = 0;
   virtual void release(std::byte* data) = 0;
 
   // Memory of the host from and to which copies run by themselves.
@@ -95,24 +101,25 @@ class DeviceMemory {
   // It must not outlive this.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 
-  // What this thread calls in between is recorded and does not run. Nobody may wait, upload,
+  // What this thread calls in between is recorded and does not run. No thread may wait, upload,
   // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what
-  // was recorded, which must not outlive this; kUnavailable: something else was called.
+  // was recorded, which must not outlive this; kUnavailable: something else was called;
+  // kUnsupported: the host's, whose operators run when they are called.
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 
+  // Of a device; the host's is counted by available_memory_bytes() of the memory plan, and 0 here.
   [[nodiscard]] virtual int64_t free_bytes() const = 0;
 };
 
-// Memory of a device; of the host where `memory()` is null or it is pinned.
+// That of the CPU backend, for the life of the process. A copy of bytes onto themselves is none; no
+// copy, event or wait allocates.
+DeviceMemory& host_memory();
+
+// Memory of a device, or pinned memory of the host.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
-
-  explicit DeviceBuffer(AlignedBuffer host) : host_(std::move(host)) {
-    data_ = host_.data();
-    bytes_ = host_.size();
-  }
 
   DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
 
@@ -121,17 +128,16 @@ class DeviceBuffer {
     std::swap(bytes_, other.bytes_);
     std::swap(memory_, other.memory_);
     std::swap(is_pinned_, other.is_pinned_);
-    std::swap(host_, other.host_);
     return *this;
   }
 
   ~DeviceBuffer() {
-    if (memory_ == nullptr || data_ == nullptr) return;
+    if (data_ == nullptr) return;
     is_pinned_ ? memory_->release_pinned(data_) : memory_->release(data_);
   }
 
-  // Of `memory`, which must outlive it; null: pages of the host.
-  static Expected<DeviceBuffer> allocate(DeviceMemory* memory,
+  // Of `memory`, which must outlive it; empty where `bytes` is 0.
+  static Expected<DeviceBuffer> allocate(DeviceMemory& memory,
                                          int64_t bytes,
                                          const char* purpose,
                                          AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall);
@@ -147,15 +153,14 @@ class DeviceBuffer {
 
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // What copies to and from it go through; null: operators and host read the same bytes.
-  [[nodiscard]] DeviceMemory* memory() const { return memory_; }
+  // What copies to and from it go through.
+  [[nodiscard]] DeviceMemory& memory() const { return *memory_; }
 
  private:
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
-  DeviceMemory* memory_ = nullptr;
+  DeviceMemory* memory_ = &host_memory();
   bool is_pinned_ = false;
-  AlignedBuffer host_;
 };
 
 }  // namespace sluice::kernels

@@ -104,10 +104,15 @@ Expected<void> check_activations(DeviceType device,
   if (on_cpu) {
     return make_error(ErrorCode::kUnsupported, type + " have no such kernel on the CPU");
   }
+  if (is_e4m3(activations)) {
+    return make_error(ErrorCode::kUnsupported,
+                      type + " take a GPU of compute capability 9.0 (Hopper); --device cpu runs it",
+                      "device");
+  }
   return make_error(ErrorCode::kUnsupported,
                     type +
-                        " take activations of 8 bits on the CUDA backend: --activation-bits 8; "
-                        "with others, --device cpu runs it",
+                        " take activations of 8 or 16 bits on the CUDA backend: "
+                        "--activation-bits 8 or 16; with others, --device cpu runs it",
                     "device");
 }
 

@@ -155,7 +155,7 @@ Activations activation_rows(const Activations& activations, int64_t first_row, i
 // The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
 // so; kE4M3Token and kE4M3Group for kE4M3Channel and kE4M3Block with 8 bits, with more float, on
 // CUDA bf16; for float weights float, on CUDA those of 16 bits their own; else by
-// --activation-bits.
+// --activation-bits, 16 of which are bf16 on CUDA.
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);

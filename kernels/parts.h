@@ -12,8 +12,9 @@ namespace sluice::kernels {
 
 // y = the upper levels of gemm.h's fold over the parts, which are those of consecutive equal shares
 // of the segments in order: ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7)). Of kInt8Channel the parts are
-// int32 and y = (float(their sum) * s_a) * s_w; of kE4M3Channel y becomes (y * s_a) * s_w, of float
-// activations y * s_w, as that of kNVFP4 does. Then bias is added, if any; then out = y or out + y.
+// int32 and y = (float(their sum) * s_a) * s_w; of kE4M3Channel y becomes (y * s_a) * s_w, where
+// the activations are floats y * s_w, which is also that of kNVFP4. Then bias is added, if any;
+// then out = y or out + y.
 struct JoinPartsArgs {
   std::span<const float* const> parts;  // 2, 4 or 8, each [num_rows, n]
   const PackedWeight* weight;           // [n, k]

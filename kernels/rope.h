@@ -37,8 +37,9 @@ class RopeTable {
   // Room for all positions, no rows yet.
   RopeTable(const RopeParams& params, int32_t num_positions);
 
-  // Memory of a device for a second copy of the rows, bytes() of it; before the first prepare().
-  void use(DeviceBuffer rows);
+  // Takes bytes() of a device's memory, which must outlive it, for a second copy of the rows; none
+  // of the host's. Before the first prepare().
+  Expected<void> place_on(DeviceMemory& memory);
 
   // Computes the rows below `end`; before they are read, and by no two threads at once. Those on a
   // device are there for operators called afterwards.
@@ -52,7 +53,7 @@ class RopeTable {
     return sin_.get() + position * num_pairs_;
   }
 
-  // Row 0 in the device's memory; null without use().
+  // Row 0 in the device's memory; null where it has none.
   [[nodiscard]] const float* device_cos() const {
     return reinterpret_cast<const float*>(device_rows_.data());
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/prefix_extras.h"
 
 namespace sluice {
 
@@ -32,14 +33,6 @@ struct KvGroupSpec {
   int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
                            // i holds the state after (i + 1) * interval tokens
   int32_t num_blocks = 0;  // capacity of the group's pool
-};
-
-// What makes equal tokens unequal for the prefix index.
-struct PrefixExtras {
-  uint64_t tenant_salt = 0;
-  int32_t adapter_id = 0;
-  uint64_t media_hash = 0;
-  friend bool operator==(const PrefixExtras&, const PrefixExtras&) = default;
 };
 
 struct KvManagerOptions {

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "engine/core/types.h"
-#include "kvcache/kv_cache_manager.h"
+#include "kvcache/prefix_extras.h"
 
 namespace sluice {
 

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
 namespace sluice {
 namespace {
@@ -31,7 +30,7 @@ Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
                                       DType dtype,
                                       int32_t block_size,
                                       AlignedBuffer::Pages pages,
-                                      kernels::DeviceMemory* memory) {
+                                      kernels::DeviceMemory& memory) {
   KvStorage storage;
   storage.dtype_ = dtype;
   storage.block_size_ = block_size;
@@ -77,37 +76,29 @@ std::span<std::byte> KvStorage::half_block(size_t group, int32_t half, BlockId b
 void KvStorage::copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const {
   CHECK_EQ(blocks.size(), groups_.size());
   CHECK_EQ(static_cast<int64_t>(out.size()), block_bytes());
-  kernels::DeviceMemory* const memory = buffer_.memory();
+  kernels::DeviceMemory& memory = buffer_.memory();
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
       const std::span<const std::byte> from = half_block(group, half, blocks[group]);
-      if (memory == nullptr) {
-        std::memcpy(out.data(), from.data(), from.size());
-      } else {
-        memory->download(out.data(), from.data(), static_cast<int64_t>(from.size()));
-      }
+      memory.download(out.data(), from.data(), static_cast<int64_t>(from.size()));
       out = out.subspan(from.size());
     }
   }
-  if (memory != nullptr) memory->wait();
+  memory.wait();
 }
 
 void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes) {
   CHECK_EQ(blocks.size(), groups_.size());
   CHECK_EQ(static_cast<int64_t>(bytes.size()), block_bytes());
-  kernels::DeviceMemory* const memory = buffer_.memory();
+  kernels::DeviceMemory& memory = buffer_.memory();
   for (size_t group = 0; group < groups_.size(); ++group) {
     for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
       const std::span<std::byte> to = half_block(group, half, blocks[group]);
-      if (memory == nullptr) {
-        std::memcpy(to.data(), bytes.data(), to.size());
-      } else {
-        memory->upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
-      }
+      memory.upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
       bytes = bytes.subspan(to.size());
     }
   }
-  if (memory != nullptr) memory->wait();
+  memory.wait();
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
@@ -115,11 +106,7 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
   for (int32_t half = 0; half < 2 * groups_[g].num_layers; ++half) {
     const std::span<const std::byte> source = half_block(g, half, from);
     std::byte* const target = half_block(g, half, to).data();
-    if (kernels::DeviceMemory* const memory = buffer_.memory()) {
-      memory->copy(target, source.data(), static_cast<int64_t>(source.size()));
-    } else {
-      std::memcpy(target, source.data(), source.size());
-    }
+    buffer_.memory().copy(target, source.data(), static_cast<int64_t>(source.size()));
   }
 }
 

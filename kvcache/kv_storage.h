@@ -35,19 +35,19 @@ int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_s
 // memory is; those out are there when the call returns, as those in may be changed then.
 class KvStorage {
  public:
-  // In `memory`, which must outlive it; null: in pages of the host.
+  // In `memory`, which must outlive it; `pages`: of the host.
   static Expected<KvStorage> create(std::vector<KvStorageGroup> groups,
                                     DType dtype,
                                     int32_t block_size,
                                     AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall,
-                                    kernels::DeviceMemory* memory = nullptr);
+                                    kernels::DeviceMemory& memory = kernels::host_memory());
   KvStorage(KvStorage&&) noexcept = default;
   KvStorage& operator=(KvStorage&&) noexcept = default;
 
   // Layer `layer` of the group, counted inside it.
   [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
 
-  // Not for the host to read where it is a device's.
+  // Not for the host to read where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
   // The bytes of one block in all groups, block_bytes() of them: blocks[i] is group i's.

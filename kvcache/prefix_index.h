@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
-#include "kvcache/kv_cache_manager.h"
+#include "kvcache/prefix_extras.h"
 
 namespace sluice {
 

@@ -8,9 +8,29 @@ namespace sluice {
 
 namespace {
 
-// Beta(2, 2): what is not known is accepted half of the time.
-constexpr double kPriorAccepted = 2;
-constexpr double kPriorJudged = 4;
+// What is thought of tokens that nothing is known of, with the weight of so many that were judged.
+struct Prior {
+  double accepted = 0;
+  double judged = 0;
+};
+
+// Clients predict what they expect. Any other is accepted half of the time: a grammar's only text,
+// too, which has many spellings.
+constexpr Prior prior_of(DraftSource source) {
+  switch (source) {
+    case DraftSource::kPrediction:
+      return {3, 4};
+    case DraftSource::kForced:
+    case DraftSource::kSuffix:
+    case DraftSource::kNgram:
+    case DraftSource::kReplay:
+    case DraftSource::kDraftModel:
+    case DraftSource::kEagle:
+      break;
+  }
+  return {2, 4};
+}
+
 constexpr uint64_t kHalfLife = 2000;  // drafts
 constexpr uint64_t kFadeEvery = 50;   // drafts
 constexpr double kMaxAcceptance = 0.995;
@@ -18,14 +38,20 @@ constexpr double kStep = 0.02;  // a request's factor moves by it, at each token
 constexpr double kMinFactor = 0.25;
 constexpr double kMaxFactor = 2;
 
-double with_prior(double accepted, double judged) {
-  return (kPriorAccepted + accepted) / (kPriorJudged + judged);
+double with_prior(const Prior& prior, double accepted, double judged) {
+  return (prior.accepted + accepted) / (prior.judged + judged);
 }
 
 }  // namespace
 
 DraftSurvival::DraftSurvival() {
-  for (Counter& counter : counters_) counter.acceptance = with_prior(0, 0);
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    counters_[i].acceptance = with_prior(prior_of(source_at(i)), 0, 0);
+  }
+}
+
+DraftSource DraftSurvival::source_at(size_t index) {
+  return static_cast<DraftSource>(index / (kNumConfidenceBins * kNumDepths));
 }
 
 size_t DraftSurvival::index_of(DraftSource source, uint8_t bin, int32_t depth) {
@@ -66,7 +92,7 @@ void DraftSurvival::observe(DraftSource source,
     Counter& counter = counters_[index_of(source, bins[j], depth)];
     counter.accepted += outcome;
     counter.judged += 1;
-    counter.acceptance = with_prior(counter.accepted, counter.judged);
+    counter.acceptance = with_prior(prior_of(source), counter.accepted, counter.judged);
   }
   if (++num_drafts_ % kFadeEvery == 0) fade();
 }
@@ -74,10 +100,11 @@ void DraftSurvival::observe(DraftSource source,
 void DraftSurvival::fade() {
   static const double kFactor =
       std::exp2(-static_cast<double>(kFadeEvery) / static_cast<double>(kHalfLife));
-  for (Counter& counter : counters_) {
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    Counter& counter = counters_[i];
     counter.accepted *= kFactor;
     counter.judged *= kFactor;
-    counter.acceptance = with_prior(counter.accepted, counter.judged);
+    counter.acceptance = with_prior(prior_of(source_at(i)), counter.accepted, counter.judged);
   }
 }
 

@@ -52,6 +52,7 @@ class DraftSurvival {
     double acceptance = 0;  // their ratio, with the prior
   };
 
+  static DraftSource source_at(size_t index);
   static size_t index_of(DraftSource source, uint8_t bin, int32_t depth);
   void fade();
 

@@ -29,6 +29,20 @@ void Scheduler::offer_drafts(RequestId id, const Draft& draft) {
 
 void Scheduler::note_proposers(double ms) { impl_->offers_ms += ms; }
 
+int32_t Scheduler::draft_depth(std::span<const RequestId> ids, int32_t most) const {
+  StepShape plain;
+  for (const RequestId id : ids) plain.add(/*decode=*/true, find(id)->num_tokens() - 1, 1);
+  return impl_->budget.draft_depth(impl_->cost, plain, most);
+}
+
+void Scheduler::note_passes(int32_t num_requests, int32_t depth, double ms) {
+  impl_->budget.observe_passes(num_requests, depth, ms);
+}
+
+std::vector<RowTimes::Measured> Scheduler::row_times() const {
+  return impl_->budget.times().measured();
+}
+
 int32_t Scheduler::Impl::num_rows_left() const {
   return std::min(num_tokens_left(),
                   std::max(options.max_chosen_rows, options.max_num_seqs) - num_chosen_rows);

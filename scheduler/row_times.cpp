@@ -43,6 +43,20 @@ void RowTimes::observe(const StepShape& shape, double ms) {
   ++bucket.count;
 }
 
+std::vector<RowTimes::Measured> RowTimes::measured() const {
+  std::vector<Measured> list;
+  for (size_t i = 0; i < kNumBuckets; ++i) {
+    if (!is_known(i)) continue;
+    const size_t count = std::min<size_t>(buckets_[i].count, kNumSamples);
+    std::array<double, kNumSamples> ms{};
+    for (size_t j = 0; j < count; ++j) ms[j] = buckets_[i].samples[j].ms;
+    const auto middle = ms.begin() + static_cast<std::ptrdiff_t>(count / 2);
+    std::nth_element(ms.begin(), middle, ms.begin() + static_cast<std::ptrdiff_t>(count));
+    list.push_back({.num_rows = bucket_end(i), .ms = *middle});
+  }
+  return list;
+}
+
 // Measured over fitted time, of a bucket that is known.
 double RowTimes::ratio(const CostModel& cost, size_t bucket) const {
   const Bucket& from = buckets_[bucket];

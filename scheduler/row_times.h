@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "scheduler/cost_model.h"
 
@@ -30,6 +31,14 @@ class RowTimes {
   void predict(const CostModel& cost,
                std::span<const StepShape> shapes,
                std::span<double> ms) const;
+
+  // What was measured, by rising rows: the medians of buckets.
+  struct Measured {
+    int64_t num_rows = 0;  // where the bucket ends
+    double ms = 0;
+  };
+
+  [[nodiscard]] std::vector<Measured> measured() const;
 
   // Measured often enough for a median: what came between two steps once is not taken for their
   // time.

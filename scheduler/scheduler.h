@@ -63,12 +63,18 @@ class Scheduler {
   void offer_drafts(RequestId id, const Draft& draft);
   // Making the coming step's drafts took so long.
   void note_proposers(double ms);
+  // How many tokens a model is asked to draft, from 1 to `most`, for each of these requests, which
+  // will decode; and that such drafts took so long.
+  [[nodiscard]] int32_t draft_depth(std::span<const RequestId> ids, int32_t most) const;
+  void note_passes(int32_t num_requests, int32_t depth, double ms);
   // False: the coming step takes none.
   [[nodiscard]] bool wants_drafts() const;
   // Whether a request has drafts in flight, and so is left out of steps until they retire.
   [[nodiscard]] bool has_drafts_in_flight() const;
   // What was measured of drafts so far.
   [[nodiscard]] const DraftSurvival& draft_survival() const;
+  // How long steps took, by their rows.
+  [[nodiscard]] std::vector<RowTimes::Measured> row_times() const;
   // Requests that will decode in the coming step, if they can go on.
   void list_decoding(std::vector<RequestId>& ids) const;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole decision of one step, as a value, and what came back. With the requests' parameters it
-// is all that running the step takes: whoever runs it needs neither scheduler nor KV manager.
+// The whole decision of one step, as a value, and what came back. With what the engine adds of the
+// requests that begin (engine/step_order.h) it is all that running the step takes: no scheduler, KV
+// manager or table of requests.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ struct ScheduledRequest {
   DraftSource draft_source = DraftSource::kNgram;  // where there are some
   RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
+  RowRange embedded;  // rows whose state behind the last norm is wanted
   int32_t slot = 0;  // its own while it is here, below Scheduler::num_slots()
 
   [[nodiscard]] int32_t end() const { return num_computed_tokens + num_scheduled_tokens; }

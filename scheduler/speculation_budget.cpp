@@ -207,6 +207,16 @@ void SpeculationBudget::observe_draft(DraftSource source,
                                       int32_t num_accepted,
                                       RequestAcceptance& request) {
   survival_.observe(source, bins, num_accepted, request);
+  if (is_of_model(source)) {
+    depth_.observe_draft(bins.size(), static_cast<size_t>(num_accepted));
+  }
+}
+
+int32_t SpeculationBudget::draft_depth(const CostModel& cost,
+                                       const StepShape& plain,
+                                       int32_t most) const {
+  if (options_.is_fixed || most < 1) return most;
+  return depth_.choose(cost, times_, plain, std::min(most, options_.max_tokens));
 }
 
 double SpeculationBudget::plain_ms(const CostModel& cost, const StepShape& plain) const {

@@ -20,6 +20,7 @@
 #include "engine/core/draft.h"
 #include "engine/core/stats.h"
 #include "scheduler/cost_model.h"
+#include "scheduler/draft_depth.h"
 #include "scheduler/draft_survival.h"
 #include "scheduler/row_times.h"
 
@@ -71,6 +72,17 @@ class SpeculationBudget {
   // False: the coming step drafts nothing, so that proposers need not be asked.
   [[nodiscard]] bool offers_wanted() const;
 
+  // How many tokens a model is asked to draft for each request of a step that is `plain` without
+  // drafts, from 1 to `most`.
+  [[nodiscard]] int32_t draft_depth(const CostModel& cost,
+                                    const StepShape& plain,
+                                    int32_t most) const;
+
+  // Such drafts took `ms` for so many requests.
+  void observe_passes(int32_t num_requests, int32_t depth, double ms) {
+    depth_.observe_passes(num_requests, depth, ms);
+  }
+
   // granted[i]: how many of the first tokens of offers[i] the step takes. `cost` predicts steps
   // that are not in the table.
   DraftDecision choose(const CostModel& cost,
@@ -88,6 +100,8 @@ class SpeculationBudget {
   void observe_step(const CostModel& cost, const DraftedStep& step);
 
   [[nodiscard]] const DraftSurvival& survival() const { return survival_; }
+
+  [[nodiscard]] const RowTimes& times() const { return times_; }
 
   // Undrafted steps whose time drafting has lost and not paid back: at 16, which are so many tokens
   // of each decode, it is turned off. Counted in steps, a debt weighs the same whatever runs.
@@ -127,6 +141,7 @@ class SpeculationBudget {
   Options options_;
   DraftSurvival survival_;
   RowTimes times_;
+  DraftDepth depth_;
   Ranking ranking_;
   std::vector<uint8_t> bins_;  // survival of rows: max_tokens for each offer
   uint64_t num_steps_ = 0;     // that retired

@@ -2,10 +2,12 @@
 // Endpoints that show what the engine is doing: its queues and last steps, and the same steps as a
 // trace for chrome://tracing or ui.perfetto.dev. They name requests by number and say nothing of
 // their contents.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "server/api/usage.h"
 #include "server/front_end.h"
@@ -30,6 +32,8 @@ void write_request(JsonWriter& json, const RequestSummary& request) {
   json.key("computed_tokens").integer(request.num_computed_tokens);
   json.key("generated_tokens").integer(request.num_generated);
   json.key("max_tokens").integer(request.max_tokens);
+  json.key("draft_tokens").integer(request.num_draft_tokens);
+  json.key("accepted_tokens").integer(request.num_accepted_tokens);
   json.key("blocks").integer(request.num_blocks);
   json.key("timings");
   write_timings(json, request.timings);
@@ -61,6 +65,22 @@ void write_step(JsonWriter& json, const StepRecord& step) {
   json.close_array().close_object();
 }
 
+// What a step of so many rows takes, and how likely the last of them has to be right to pay for
+// itself where one request runs: its time over that of a step of one row.
+void write_row_times(JsonWriter& json, const std::vector<RowTime>& times) {
+  json.key("row_times").open_array();
+  for (size_t i = 0; i < times.size(); ++i) {
+    json.open_object().key("rows").integer(times[i].num_rows).key("ms").decimal(times[i].ms);
+    if (i > 0 && times.front().num_rows == 1) {
+      const double ms_a_row = (times[i].ms - times[i - 1].ms) /
+                              static_cast<double>(times[i].num_rows - times[i - 1].num_rows);
+      json.key("least_useful").decimal(std::max(ms_a_row / times.front().ms, 0.0));
+    }
+    json.close_object();
+  }
+  json.close_array();
+}
+
 std::string state_json(const EngineState& state) {
   const EngineStats& stats = state.stats;
   std::string out;
@@ -73,6 +93,7 @@ std::string state_json(const EngineState& state) {
   json.key("cached").integer(state.num_blocks_cached);
   json.key("free").integer(state.num_blocks_free);
   json.key("block_size").integer(stats.block_size).close_object();
+  write_row_times(json, state.row_times);
   json.key("requests").open_array();
   for (const RequestSummary& request : state.requests) write_request(json, request);
   json.close_array().key("steps").open_array();

@@ -50,6 +50,8 @@ Expected<void> run(Invocation invocation) {
       return run_bench_mock(invocation);
     case Command::kInspect:
       return run_inspect(invocation);
+    case Command::kQuantize:
+      return run_quantize(invocation);
     case Command::kTokenize:
       return run_tokenize(invocation);
     case Command::kFetch:

@@ -17,6 +17,9 @@ FOLDERS = ("engine", "scheduler", "kvcache", "kernels", "server", "quant", "test
 PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
 SELF = "tests/tidy_test.py"  # holds the bad snippets
 
+# The rooms of engine/, lowest first: one may use those before it, where ALLOWED lets it.
+ENGINE_ORDER = ("core", "tokenizer", "weights", "models", "sampling/grammar", "sampling", "spec", "tiers", "")
+ENGINE_FLOOR = ("engine/parallel.h",)  # of the top folder, and below models: how ranks meet
 # What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
 CORE = "engine/core/"
 ALLOWED = {
@@ -29,11 +32,13 @@ ALLOWED = {
     "engine/weights/": ("engine/weights/", "engine/tokenizer/", "kernels/", "quant/", CORE),
     "engine/models/": ("engine/models/", "engine/weights/", "engine/parallel.h", "kvcache/", "kernels/",
                        "quant/", CORE),
+    "engine/sampling/grammar/": ("engine/sampling/grammar/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
-    "engine/spec/": ("engine/spec/", "scheduler/draft_survival.h", CORE),
+    "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
-    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/tokenizer/", CORE),
+    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/quantize.h",
+                "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
@@ -45,22 +50,18 @@ PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|put
 MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
 MAY_SLEEP = ("server/http_server.cpp",)  # a bounded wait while the process ends
 SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
-# Units that include each other: an interface and its parts, or rooms still to be taken apart.
+# Units that include each other, still to be taken apart: the number may only fall.
+MAX_UNIT_CYCLES = 8
 KNOWN_UNIT_CYCLES = (
-    ("engine/tokenizer", "end_tokens gguf_tokenizer token_pipeline tokenizer"),
     ("engine/weights", "gguf gguf_parse"),
     ("kernels", "attention cpu/read_ahead cpu/simd device elementwise gemm"),
-    ("kernels/cpu", "channel_amx channel_avx2 channel_avx512 channel_impl"),
+    ("kernels/cpu", "channel channel_amx channel_avx2 channel_avx512"),
     ("kernels/cuda", "attention_list attention_list_copies attention_list_memory "
                      "attention_list_outputs attention_list_scores"),
-    ("kvcache", "kv_cache_manager kv_events prefix_index"),
-    ("scheduler", "scheduler scheduler_impl"),
     ("server", "api/generation http/connection http/io_worker"),
     ("server", "front_end metrics routes"),
     ("server/hub", "hub hub_client"),
     ("server/jinja", "methods ops print runtime"),
-    ("server/load", "dataset dataset_impl"),
-    ("server/load", "transport transport_impl"),
 )
 BANNED = (
     (re.compile(r"std::w?regex\b"), "std::regex"),
@@ -139,13 +140,31 @@ def include_cycles(tree):
             yield from visit(path, [])
 
 
+def engine_layers(tree):
+    def room_of(path):
+        return posixpath.dirname(path).removeprefix("engine").removeprefix("/")
+
+    for path in filter(is_cpp, tree):
+        if not path.startswith("engine/"):
+            continue
+        if room_of(path) not in ENGINE_ORDER:
+            yield f"{path}:1: {room_of(path)} has no place in ENGINE_ORDER"
+            continue
+        place = ENGINE_ORDER.index(room_of(path))
+        for number, target in own_includes(tree[path]):
+            if target in tree and target.startswith("engine/") and target not in ENGINE_FLOOR and (
+                    room_of(target) not in ENGINE_ORDER[:place + 1]):
+                yield f"{path}:{number}: {target} is above it in ENGINE_ORDER"
+
+
 def unit_of(path):
-    return posixpath.splitext(path)[0]
+    """x_impl.h is a part of x that its .cpp files share."""
+    return posixpath.splitext(path)[0].removesuffix("_impl")
 
 
 def unit_cycles(tree):
-    """A unit is the files of one stem, in product folders. Those of KNOWN_UNIT_CYCLES are to become
-    fewer; one that is gone leaves the list."""
+    """A unit is the files of one stem, in product folders. Those of KNOWN_UNIT_CYCLES become fewer:
+    one that is gone leaves the list, and its number MAX_UNIT_CYCLES."""
     edges = {}
     for path in filter(is_product, filter(is_cpp, tree)):
         own = edges.setdefault(unit_of(path), set())
@@ -165,6 +184,8 @@ def unit_cycles(tree):
     for cycle in cycles:
         if not any(cycle <= one for one in known):
             yield f"{min(cycle)}.h:1: cycle of units {', '.join(sorted(cycle))}"
+    if len(known) != MAX_UNIT_CYCLES:
+        yield f"{SELF}:1: MAX_UNIT_CYCLES is {MAX_UNIT_CYCLES}, the list has {len(known)}"
     for one in known:
         if min(one) in edges and not any(cycle <= one for cycle in cycles):
             yield f"{SELF}:1: KNOWN_UNIT_CYCLES has one that is gone: {min(one)}"
@@ -382,7 +403,7 @@ def coroutines(tree):
                 yield f"{where} a capturing temporary lambda"
 
 
-RULES = (include_edges, include_cycles, unit_cycles, file_length, line_length, function_length, device_conditions,
+RULES = (include_edges, include_cycles, engine_layers, unit_cycles, file_length, line_length, function_length, device_conditions,
          banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
          dead_files, readmes, links, knob_rows, coroutines)
 
@@ -397,6 +418,10 @@ SELF_TESTS = {  # rule -> trees that it must flag
                     {"engine/models/a.h": '#include "engine/model_runner.h"', "engine/model_runner.h": ""},
                     {"tests/a.cpp": '#include "../engine/engine.h"', "engine/engine.h": ""}],
     include_cycles: [{"a/x.h": '#include "a/y.h"', "a/y.h": '#include "a/x.h"'}],
+    engine_layers: [{"engine/core/a.h": '#include "engine/tokenizer/b.h"', "engine/tokenizer/b.h": ""},
+                    {"engine/sampling/grammar/a.cpp": '#include "engine/sampling/b.h"', "engine/sampling/b.h": ""},
+                    {"engine/spec/a.h": '#include "engine/request.h"', "engine/request.h": ""},
+                    {"engine/attic/a.h": ""}],
     unit_cycles: [{"engine/a.h": "", "engine/a.cpp": '#include "engine/b.h"', "engine/b.h": "",
                    "engine/b.cpp": '#include "engine/a.h"'}],
     file_length: [{"engine/a.cpp": "\n" * 801}],

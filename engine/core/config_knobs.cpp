@@ -79,8 +79,9 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "bits",
           "8|16|32",
-          "Width of activations in matrix products: 8 is fastest, 32 most exact. Checkpoints that "
-          "say it themselves (INT8 W8A8) ignore this."),
+          "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU quantized "
+          "weights take 8 and, as BF16, 16. Checkpoints that say it themselves (INT8 W8A8) ignore "
+          "this."),
       string<&Config::packed_weights_cache>(
           "packed-weights-cache",
           "model",
@@ -145,8 +146,8 @@ std::vector<Knob> make_scheduler_knobs() {
           "speculative-config",
           "scheduler",
           "JSON in vLLM's names: how tokens are guessed, so that several are computed at once "
-          "(method: ngram, suffix, draft_model or eagle3 with a model, or several with commas). "
-          "Changes no answer."),
+          "(method: ngram, suffix, draft_model, eagle or eagle3 with a model, or several with "
+          "commas). Changes no answer."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",
                                      "requests",

@@ -15,12 +15,21 @@
 namespace sluice {
 
 // The source of a guess. Those of models come last: a proposer's guess costs nothing to ask for.
-enum class DraftSource : uint8_t { kPrediction, kSuffix, kNgram, kReplay, kDraftModel, kEagle };
+enum class DraftSource : uint8_t {
+  kForced,
+  kPrediction,
+  kSuffix,
+  kNgram,
+  kReplay,
+  kDraftModel,
+  kEagle
+};
 
-inline constexpr size_t kNumDraftSources = 6;
+inline constexpr size_t kNumDraftSources = 7;
 
 constexpr std::string_view to_string(DraftSource source) {
   switch (source) {
+    case DraftSource::kForced: return "forced";
     case DraftSource::kPrediction: return "prediction";
     case DraftSource::kSuffix: return "suffix";
     case DraftSource::kNgram: return "ngram";
@@ -30,6 +39,8 @@ constexpr std::string_view to_string(DraftSource source) {
   }
   return "unknown";
 }
+
+constexpr bool is_of_model(DraftSource source) { return source >= DraftSource::kDraftModel; }
 
 // A request has no more of them in one step.
 inline constexpr int32_t kMaxDraftTokens = 64;

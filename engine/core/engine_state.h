@@ -34,6 +34,8 @@ struct RequestSummary {
   int32_t num_generated = 0;
   int32_t max_tokens = 0;
   int32_t num_blocks = 0;  // it holds, all groups
+  int32_t num_draft_tokens = 0;     // that steps took of its drafts
+  int32_t num_accepted_tokens = 0;  // of them
   RequestTimings timings = {};
 };
 
@@ -70,8 +72,15 @@ struct StepRecord {
 
 inline constexpr int32_t kKeptSteps = 1024;  // that are remembered
 
+// Steps of so many rows, or a few less.
+struct RowTime {
+  int64_t num_rows = 0;
+  double ms = 0;  // the median of the latest ones
+};
+
 struct EngineState {
   EngineStats stats;
+  std::vector<RowTime> row_times;        // by rising rows; empty: not yet known
   int64_t num_blocks_free = 0;           // neither referenced nor findable
   int64_t num_blocks_cached = 0;         // findable, evictable
   std::vector<RequestSummary> requests;  // in order of arrival

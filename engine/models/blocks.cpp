@@ -70,6 +70,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
   projection.k_ = static_cast<int32_t>(segments.num_columns(k));
   projection.segments_ = segments;
   projection.device_ = weights.device();
+  projection.tap_ = weights.tap();
   const bool on_device = weights.device() == DeviceType::kCuda;
   for (const Part& part : parts) {
     SLUICE_TRY(const PackedWeight weight,
@@ -87,6 +88,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
                                             : some_rows(weight, part.rows, DeviceType::kCpu));
     SLUICE_TRY_VOID(projection.add_format(weights, part, activation_bits));
     SLUICE_TRY_VOID(projection.check_borders(weights, part, k));
+    if (projection.tap_ != nullptr) projection.stems_.push_back(part.stem);
   }
   return projection;
 }
@@ -138,17 +140,22 @@ Expected<void> Projection::check_borders(const WeightStore& weights,
       "tensor-parallel-size");
 }
 
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count) {
+void Projection::show(const kernels::Activations& input) const {
+  if (tap_ == nullptr || input.format != kernels::ActivationFormat::kFloat) return;
+  tap_->see(stems_,
+            {.data = static_cast<const float*>(input.data),
+             .stride = align_up(input.k, 32),
+             .num_rows = input.num_rows,
+             .k = input.k});
+}
+
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count) {
   std::vector<int32_t> numbers(static_cast<size_t>(count));
   std::iota(numbers.begin(), numbers.end(), 0);
-  if (memory == nullptr) {
-    std::ranges::copy(numbers, rows);
-    return;
-  }
-  memory->upload(reinterpret_cast<std::byte*>(rows),
-                 reinterpret_cast<const std::byte*>(numbers.data()),
-                 static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
-  memory->wait();
+  memory.upload(reinterpret_cast<std::byte*>(rows),
+                reinterpret_cast<const std::byte*>(numbers.data()),
+                static_cast<int64_t>(numbers.size() * sizeof(int32_t)));
+  memory.wait();
 }
 
 LinearInput::LinearInput(std::span<const Projection* const> projections,
@@ -199,6 +206,7 @@ void project(const kernels::ExecContext& exec,
   for (int f = 0; f <= last; ++f) {
     const auto format = static_cast<kernels::ActivationFormat>(f);
     if (!projection.needs(format)) continue;
+    projection.show(input.in(format));
     std::array<kernels::RowGroup, kMaxParts> groups;
     size_t num_groups = 0;
     for (size_t i = 0; i < weights.size(); ++i) {

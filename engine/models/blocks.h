@@ -95,6 +95,9 @@ class Projection {
 
   [[nodiscard]] const float* bias(size_t part) const { return biases_[part].data(); }
 
+  // Shows the input to the store's tap, where there is one.
+  void show(const kernels::Activations& input) const;
+
  private:
   std::vector<PackedWeight> weights_;
   std::vector<kernels::ActivationFormat> formats_;
@@ -104,6 +107,8 @@ class Projection {
   int32_t k_ = 0;
   kernels::Segments segments_;
   DeviceType device_ = DeviceType::kCpu;
+  InputTap* tap_ = nullptr;
+  std::vector<std::string> stems_;  // with a tap
 
   Expected<void> add_format(const WeightStore& weights, const Part& part, int32_t activation_bits);
   [[nodiscard]] Expected<void> check_borders(const WeightStore& weights,
@@ -112,7 +117,7 @@ class Projection {
 };
 
 // 0, 1, 2, ... to `rows`, which are the device's where it has memory of its own.
-void number_rows(kernels::DeviceMemory* memory, int32_t* rows, int32_t count);
+void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count);
 
 // The input rows of a projection, once per activation format that some layer's weights need.
 class LinearInput {

@@ -258,8 +258,9 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
 }
 
 // Which tensors there are: seen in the checkpoint, or as its configuration says where there is
-// nothing else. Those that it promises must be there.
-Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& config) {
+// nothing else. Those that it promises must be there; the output layer of a head may be its
+// target's.
+Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   if (checkpoint.is_dummy()) {
     SLUICE_TRY(config.tied_embeddings, metadata.get_bool_or("tied_embeddings", false));
@@ -270,7 +271,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, ModelConfig& conf
   }
   config.tied_embeddings = !checkpoint.has("output.weight");
   SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
-  if (config.tied_embeddings && !may_tie) {
+  if (config.tied_embeddings && !may_tie && !is_head) {
     return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
   }
   SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
@@ -413,7 +414,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   SLUICE_TRY_VOID(read_rope(checkpoint, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   config.layers.resize(static_cast<size_t>(config.num_layers));
-  SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, config));
+  SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));
   SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(spec.configure(checkpoint, config));
   if (config.moe.num_experts == 0 && config.ffn_hidden == 0) {

@@ -58,21 +58,24 @@ class DecoderModel final : public Model {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
     if (buffers_.logits_rows != nullptr) {
-      number_rows(memory_, buffers_.logits_rows, bounds.max_logits);
+      number_rows(*memory_, buffers_.logits_rows, bounds.max_logits);
     }
     if (buffers_.token_rows != nullptr) {
-      number_rows(memory_, buffers_.token_rows, bounds.max_tokens);
+      number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
     }
   }
 
   void forward(const ForwardContext& context) override;
   void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) override;
+  const float* embed(const ForwardContext& context, std::span<const int32_t> rows) override;
 
   [[nodiscard]] const float* states() const override { return buffers_.x; }
 
   [[nodiscard]] const float* taps() const override { return buffers_.taps; }
 
   [[nodiscard]] const PackedWeight& embedding() const override { return embedding_.weight(0); }
+
+  [[nodiscard]] const Projection& output() const override { return head_; }
 
  private:
   Expected<DeviceFloats> load_norm(WeightStore& weights, const std::string& name) const;
@@ -99,6 +102,8 @@ class DecoderModel final : public Model {
   }
 
   void tap(const ForwardContext& context, size_t layer) const;
+  void gather_last(const ForwardContext& context, std::span<const int32_t> rows) const;
+  void tap_output(const ForwardContext& context) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   void add_input_steps(const DeviceFloats& norm,
@@ -117,7 +122,7 @@ class DecoderModel final : public Model {
   void ffn_half(const ForwardContext& context, size_t index) const;
 
   ModelConfig config_;
-  kernels::DeviceMemory* memory_ = nullptr;  // of a device that has some
+  kernels::DeviceMemory* memory_ = nullptr;
   std::vector<int32_t> taps_;
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
@@ -177,12 +182,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   const int32_t bits = options.activation_bits;
   memory_ = options.memory;
   taps_ = options.taps;
-  for (kernels::RopeTable& rope : ropes_) {
-    if (options.memory == nullptr) break;
-    SLUICE_TRY(kernels::DeviceBuffer rows,
-               kernels::DeviceBuffer::allocate(options.memory, rope.bytes(), "rotary positions"));
-    rope.use(std::move(rows));
-  }
+  for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*memory_));
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
@@ -375,11 +375,8 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
                 then);
 }
 
-void DecoderModel::logits(const ForwardContext& context,
-                          std::span<const int32_t> rows,
-                          float* out) {
-  const auto num_rows = static_cast<int32_t>(rows.size());
-  buffers_.logits_in.set_num_rows(num_rows);
+// What layers left of some rows.
+void DecoderModel::gather_last(const ForwardContext& context, std::span<const int32_t> rows) const {
   kernels::gather_rows(context.exec,
                        {.x = buffers_.x,
                         .x_stride = config_.hidden,
@@ -387,6 +384,27 @@ void DecoderModel::logits(const ForwardContext& context,
                         .indices = rows,
                         .out = buffers_.last,
                         .out_stride = config_.hidden});
+}
+
+const float* DecoderModel::embed(const ForwardContext& context, std::span<const int32_t> rows) {
+  gather_last(context, rows);
+  kernels::head_norm(context.exec,
+                     {.x = buffers_.last,
+                      .x_stride = config_.hidden,
+                      .num_rows = static_cast<int32_t>(rows.size()),
+                      .num_heads = 1,
+                      .n = config_.hidden,
+                      .weight = output_norm_.data(),
+                      .eps = config_.norm_eps});
+  return buffers_.last;
+}
+
+void DecoderModel::logits(const ForwardContext& context,
+                          std::span<const int32_t> rows,
+                          float* out) {
+  const auto num_rows = static_cast<int32_t>(rows.size());
+  buffers_.logits_in.set_num_rows(num_rows);
+  gather_last(context, rows);
   kernels::RowSteps norm;
   add_input_steps(output_norm_, head_, buffers_.last, buffers_.logits_in, norm);
   kernels::run_row_steps(context.exec, norm);
@@ -418,6 +436,21 @@ void DecoderModel::tap(const ForwardContext& context, size_t layer) const {
                         .indices = {buffers_.token_rows, context.batch.token_ids.size()},
                         .out = buffers_.taps + (found - taps_.begin()) * config_.hidden,
                         .out_stride = width});
+}
+
+// What the output layer reads is normed, of all rows and not only of those that choose.
+void DecoderModel::tap_output(const ForwardContext& context) const {
+  if (taps_.empty() || taps_.back() != config_.num_layers) return;
+  tap(context, attention_.size());
+  const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+  kernels::head_norm(context.exec,
+                     {.x = buffers_.taps + width - config_.hidden,
+                      .x_stride = width,
+                      .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                      .num_heads = 1,
+                      .n = config_.hidden,
+                      .weight = output_norm_.data(),
+                      .eps = config_.norm_eps});
 }
 
 // Each rank's columns into rank 0's rows.
@@ -475,6 +508,7 @@ void DecoderModel::forward(const ForwardContext& context) {
     ffn_half(context, i);
     if (has_failed()) return;
   }
+  tap_output(context);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ class Eagle3Head final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
-    number_rows(memory_, buffers_.token_rows, bounds.max_tokens);
+    number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
   }
 
   void forward(const ForwardContext& context) override;
@@ -69,6 +69,8 @@ class Eagle3Head final : public Model {
   [[nodiscard]] const float* taps() const override { return nullptr; }
 
   [[nodiscard]] const PackedWeight& embedding() const override { return *embedding_; }
+
+  [[nodiscard]] const Projection& output() const override { return output_; }
 
  private:
   HeadBuffers layout(const StepBounds& bounds, Arena& arena) const;
@@ -98,11 +100,7 @@ Expected<void> Eagle3Head::load(const ModelOptions& options, WeightStore& weight
   const int32_t bits = options.activation_bits;
   const int64_t hidden = config_.hidden;
   memory_ = options.memory;
-  if (memory_ != nullptr) {
-    SLUICE_TRY(kernels::DeviceBuffer rows,
-               kernels::DeviceBuffer::allocate(memory_, rope_.bytes(), "rotary positions"));
-    rope_.use(std::move(rows));
-  }
+  SLUICE_TRY_VOID(rope_.place_on(*memory_));
   const auto matrix = [&](const char* stem, int64_t n, int64_t k) {
     const std::array<Projection::Part, 1> part = {{{stem, n, false, {}, {}}}};
     return Projection::load(weights, part, k, bits);

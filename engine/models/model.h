@@ -25,6 +25,7 @@ namespace sluice {
 
 class Checkpoint;
 class Communicator;
+class Projection;
 class WeightStore;
 
 // Where a layer normalizes.
@@ -71,13 +72,15 @@ struct Portion {
   int32_t whole = 0;
 };
 
-// Of a model that is a head on the hidden states of another one, its target (eagle3.cpp).
+// Of a model that is a head on the hidden states of another one, its target (eagle.h, eagle3.h).
 struct HeadConfig {
   int32_t target_hidden = 0;  // 0: the model is none
   int32_t target_vocab = 0;   // rows of the embedding
   bool has_embedding = false;  // of its own; else it is the target's
   bool norm_before_residual = false;
-  std::vector<int32_t> taps;  // the target's layers whose inputs it reads, ascending
+  // The target's layers whose inputs it reads, ascending; the number of layers: what the target's
+  // output layer reads.
+  std::vector<int32_t> taps;
 };
 
 // What one rank has of a model (rank_share.h).
@@ -205,27 +208,37 @@ class Model {
   [[nodiscard]] virtual int64_t max_part_bytes(const StepBounds& bounds) const = 0;
   // Lays the scratch memory out, once, before the first forward().
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
-  // Engine thread. Runs the layers; then, until the next forward(), logits() gives those of any
-  // rows of the step, at most max_logits at once: [rows.size(), vocab]. Every rank calls both;
-  // `out` is rank 0's. What they leave after a rank has failed means nothing.
+  // By the thread that runs the steps. Runs the layers; then, until the next forward(), logits()
+  // gives those of any rows of the step, at most max_logits at once: [rows.size(), vocab]. Every
+  // rank calls both; `out` is rank 0's. What they leave after a rank has failed means nothing.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
 
+  // What the last norm leaves of some rows, at most max_logits: [rows.size()][hidden], where
+  // operators write, until the next call of one of the three. Not of a head.
+  virtual const float* embed(const ForwardContext&, std::span<const int32_t>) {
+    SLUICE_UNREACHABLE("a head embeds nothing");
+  }
+
   // Of the last forward(), where operators read and write, each [rows][width]: what layers leave
-  // before the last norm, of width config().hidden; and the inputs of the layers that
-  // ModelOptions::taps names, side by side.
+  // before the last norm, of width config().hidden; and what ModelOptions::taps names, side by
+  // side.
   [[nodiscard]] virtual const float* states() const = 0;
   [[nodiscard]] virtual const float* taps() const = 0;
 
   [[nodiscard]] virtual const PackedWeight& embedding() const = 0;
+  // Of several ranks this one's part of it.
+  [[nodiscard]] virtual const Projection& output() const = 0;
 };
 
 struct ModelOptions {
   int32_t activation_bits = 8;
-  int32_t max_model_len = 0;                // rows of the rope table
-  kernels::DeviceMemory* memory = nullptr;  // for a copy of it; null: none
-  std::vector<int32_t> taps = {};           // layers whose inputs are kept, ascending
+  int32_t max_model_len = 0;  // rows of the rope table
+  // What operators read; a device's has a copy of that table.
+  kernels::DeviceMemory* memory = &kernels::host_memory();
+  std::vector<int32_t> taps = {};           // HeadConfig's of the head that reads them
   const PackedWeight* embedding = nullptr;  // of a head that has none: its target's
+  const Projection* output = nullptr;       // the same
 };
 
 // One architecture: `configure` sets what it has beyond the keys that all share; `build` takes its

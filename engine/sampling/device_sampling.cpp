@@ -26,6 +26,7 @@ int64_t DeviceSampling::workspace_begin(const Bounds& bounds) {
 }
 
 int64_t DeviceSampling::device_bytes(const Bounds& bounds) {
+  if (bounds.max_rows == 0) return 0;
   return workspace_begin(bounds) + kernels::device_sampling_workspace_bytes(
                                        DeviceType::kCuda, bounds.vocab_size, bounds.max_rows);
 }
@@ -38,7 +39,7 @@ Expected<DeviceSampling> DeviceSampling::create(kernels::DeviceMemory& memory,
   SLUICE_TRY(sampling.host_,
              kernels::DeviceBuffer::allocate_pinned(memory, host_bytes(bounds), "rows to sample"));
   SLUICE_TRY(sampling.device_,
-             kernels::DeviceBuffer::allocate(&memory, device_bytes(bounds), "rows to sample"));
+             kernels::DeviceBuffer::allocate(memory, device_bytes(bounds), "rows to sample"));
   for (Times& times : sampling.times_) {
     times = {
         .begun = memory.make_event(), .chosen = memory.make_event(), .done = memory.make_event()};
@@ -72,9 +73,9 @@ void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
     staged[i].top_logprobs = {scores, wanted};
     sent.has_scores = sent.has_scores || wanted > 0;
   }
-  device_.memory()->upload(at<std::byte>(device_, number, 0),
-                           at<std::byte>(host_, number, 0),
-                           static_cast<int64_t>(rows.size_bytes()));
+  device_.memory().upload(at<std::byte>(device_, number, 0),
+                          at<std::byte>(host_, number, 0),
+                          static_cast<int64_t>(rows.size_bytes()));
 }
 
 void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number) {
@@ -91,7 +92,7 @@ void DeviceSampling::choose(const kernels::ExecContext& exec, uint64_t number) {
   if (sent.num_rows > 0) {
     const int64_t bytes =
         sent.has_scores ? places_.end : static_cast<int64_t>(sent.num_rows * sizeof(SampleRow));
-    device_.memory()->download(
+    device_.memory().download(
         at<std::byte>(host_, number, 0), at<std::byte>(device_, number, 0), bytes);
   }
   times(number).done->record();

@@ -22,7 +22,7 @@ class DeviceSampling {
   static constexpr uint64_t kSteps = 2;
 
   struct Bounds {
-    int32_t max_rows = 0;
+    int32_t max_rows = 0;  // 0: the host chooses all
     int32_t max_logprobs = 0;
     int32_t vocab_size = 0;
   };
@@ -33,6 +33,9 @@ class DeviceSampling {
 
   // `memory` must outlive it.
   static Expected<DeviceSampling> create(kernels::DeviceMemory& memory, const Bounds& bounds);
+
+  // Whether the device chooses any rows.
+  [[nodiscard]] bool chooses() const { return bounds_.max_rows > 0; }
 
   // Sends the rows of a step, at most max_rows; their log-probabilities find room here. The second
   // step before has been waited for.

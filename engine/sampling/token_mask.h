@@ -13,13 +13,10 @@
 
 namespace sluice {
 
-[[nodiscard]] inline size_t token_mask_words(int32_t vocab_size) {
-  return static_cast<size_t>(ceil_div(vocab_size, 32));
-}
-
-// Writes the mask (bit i: token i may be chosen) and returns true, or returns false: all may.
-// `generated`: the output so far, of so many tokens; may be empty without bad_words. `end_tokens`:
-// the model's own. `grammar`: a mask with a token in it; empty: all.
+// Writes the mask, of token_mask_words(vocab_size), and returns true, or returns false: all may be
+// chosen (bit i: token i may). `generated`: the output so far, of so many tokens; may be empty
+// without bad_words. `end_tokens`: the model's own. `grammar`: a mask with a token in it, or empty:
+// all.
 bool write_token_mask(const SamplingParams& params,
                       int32_t num_generated,
                       std::span<const TokenId> generated,

@@ -19,12 +19,16 @@
 
 namespace sluice {
 
+class GrammarState;
+
 // What a proposer is told of a request that begins. The spans live as long as the call.
 struct DraftSubject {
   std::span<const TokenId> known = {};  // prompt, then what is generated already
   int32_t num_prompt_tokens = 0;
   uint64_t salt = 0;  // requests of different salts learn nothing from each other
   std::span<const TokenId> prediction = {};  // the answer that the client expects; empty: none
+  // What binds the answer; null: nothing. Others move it meanwhile: fresh() alone is called.
+  const GrammarState* grammar = nullptr;
 };
 
 class Proposer {
@@ -36,8 +40,8 @@ class Proposer {
   virtual void begin(int32_t slot, const DraftSubject& subject) = 0;
 
   // Writes at most `max` tokens (1 to kMaxDraftTokens) to `draft`, which is empty with this
-  // proposer's source when it has no guess. Every token is one of `known`'s, of the prediction's or
-  // of another answer's, so it is in the vocabulary.
+  // proposer's source when it has no guess. Every token is one of `known`'s, of the prediction's,
+  // of another answer's or of the grammar's, so it is in the vocabulary.
   virtual void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) = 0;
 
   // The request is over, or drafts no more.

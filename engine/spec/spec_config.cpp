@@ -20,7 +20,7 @@ constexpr size_t kMaxLoadRows = 64;
 constexpr double kMaxSpecFactor = 64;
 constexpr int32_t kMaxModelLen = 1 << 30;
 constexpr int32_t kModelTokens = 3;  // drafted by a model, where no number is given
-constexpr char kMethods[] = "ngram, suffix, draft_model, eagle3, replay";
+constexpr char kMethods[] = "ngram, suffix, draft_model, eagle, eagle3, replay";
 
 std::string shown(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -55,8 +55,7 @@ Expected<double> read_number(std::string_view key, const Json& value, double min
 
 // vLLM's methods that are not offered.
 bool is_unsupported(std::string_view method) {
-  static constexpr std::string_view kNames[] = {"eagle",
-                                                "medusa",
+  static constexpr std::string_view kNames[] = {"medusa",
                                                 "mlp_speculator",
                                                 "dflash",
                                                 "dspark",
@@ -82,6 +81,8 @@ Expected<void> add_method(std::string_view method, SpecConfig& config) {
     config.replay = true;
   } else if (method == "draft_model") {
     return set_kind(SpecConfig::ModelKind::kDraftModel, config);
+  } else if (method == "eagle") {
+    return set_kind(SpecConfig::ModelKind::kEagle, config);
   } else if (method == "eagle3") {
     return set_kind(SpecConfig::ModelKind::kEagle3, config);
   } else {
@@ -242,15 +243,18 @@ Expected<void> finish_model(SpecConfig& config) {
   }
   if (!config.has_method()) {
     if (config.model.empty()) return config_error(std::string("needs a method: ") + kMethods);
-    const bool is_head = config.model.find("eagle3") != std::string::npos;
-    config.model_kind =
-        is_head ? SpecConfig::ModelKind::kEagle3 : SpecConfig::ModelKind::kDraftModel;
+    std::string path = config.model;
+    for (char& c : path) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const auto has = [&](const char* name) { return path.find(name) != std::string::npos; };
+    config.model_kind = has("eagle-")   ? SpecConfig::ModelKind::kEagle
+                        : has("eagle3") ? SpecConfig::ModelKind::kEagle3
+                                        : SpecConfig::ModelKind::kDraftModel;
   }
   if (config.has_model() && config.model.empty()) {
     return config_error("needs a model: the path of what drafts");
   }
   if (!config.has_model() && !config.model.empty()) {
-    return config_error("model needs method draft_model or eagle3 beside the others");
+    return config_error("model needs method draft_model, eagle or eagle3 beside the others");
   }
   return {};
 }

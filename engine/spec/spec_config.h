@@ -28,6 +28,7 @@ struct SpecConfig {
   // A second model guesses.
   enum class ModelKind : uint8_t {
     kDraftModel,  // a language model with the target's vocabulary
+    kEagle,       // a layer that reads what the target's output layer reads
     kEagle3,      // a layer that reads the target's hidden states
   };
   std::optional<ModelKind> model_kind;
@@ -65,8 +66,8 @@ struct SpecConfig {
   [[nodiscard]] int32_t max_tokens(int32_t num_running) const;
 };
 
-// Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle3 and
-// replay, or several of them with commas between: at most one of the two with a model, and replay
+// Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle, eagle3
+// and replay, or several of them with commas between: at most one of those with a model, and replay
 // alone. kInvalidArgument names key and value; a method or key that is not offered, of vLLM's or
 // not, is refused by its name.
 Expected<SpecConfig> parse_spec_config(const std::string& json);

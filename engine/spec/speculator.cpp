@@ -22,13 +22,15 @@ SuffixOptions suffix_options(const SpecConfig& config) {
 }
 
 std::vector<std::unique_ptr<Proposer>> make_proposers(const SpecConfig& config,
-                                                      int32_t vocab_size) {
+                                                      int32_t vocab_size,
+                                                      TokenText text) {
   std::vector<std::unique_ptr<Proposer>> proposers;
   if (config.replay) {
     proposers.push_back(
         make_replay_proposer(config.replay_error_rate, config.replay_seed, vocab_size));
     return proposers;
   }
+  proposers.push_back(make_forced_proposer(vocab_size, std::move(text)));
   proposers.push_back(make_prediction_proposer());
   if (config.suffix) {
     proposers.push_back(make_suffix_proposer(suffix_options(config)));
@@ -41,8 +43,8 @@ std::vector<std::unique_ptr<Proposer>> make_proposers(const SpecConfig& config,
 
 }  // namespace
 
-Speculator::Speculator(const SpecConfig& config, int32_t vocab_size)
-    : Speculator(make_proposers(config, vocab_size), vocab_size) {}
+Speculator::Speculator(const SpecConfig& config, int32_t vocab_size, TokenText text)
+    : Speculator(make_proposers(config, vocab_size, std::move(text)), vocab_size) {}
 
 Speculator::Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size)
     : proposers_(std::move(proposers)), vocab_size_(vocab_size) {}
@@ -119,6 +121,7 @@ int64_t Speculator::max_memory_bytes(const SpecConfig& config,
   // What is known of a request grows by doubling.
   int64_t bytes = num_requests * 2 * static_cast<int64_t>(sizeof(TokenId)) * max_length;
   if (config.replay) return bytes + replay_max_bytes(num_requests, max_length);
+  bytes += forced_max_bytes(num_requests, max_length);
   bytes += prediction_max_bytes(num_requests, max_length);
   if (config.suffix) bytes += suffix_max_bytes(suffix_options(config), num_requests, max_length);
   if (config.ngram) bytes += ngram_max_bytes(num_requests, max_length);

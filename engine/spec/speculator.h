@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The proposers of an engine as one. In each step every proposer guesses for a request, and the
 // guess counts of which most tokens are expected to be accepted, by what was measured of the drafts
-// of its kind (DraftSurvival); among equals the first, in the order prediction, suffix, n-gram.
+// of its kind (DraftSurvival); among equals the first, in the order forced, prediction, suffix,
+// n-gram.
 //
 // One thread, that of the steps: begin() before the first propose() of a request, committed() as
 // its tokens come, end() once. A request that is preempted stays begun. Of an id that was not
@@ -16,6 +17,7 @@
 
 #include "engine/core/draft.h"
 #include "engine/core/types.h"
+#include "engine/spec/forced.h"
 #include "engine/spec/proposer.h"
 #include "engine/spec/spec_config.h"
 #include "scheduler/draft_survival.h"
@@ -24,8 +26,9 @@ namespace sluice {
 
 class Speculator {
  public:
-  // Proposers as `config` says; predictions are always followed. `vocab_size`: that of the target.
-  Speculator(const SpecConfig& config, int32_t vocab_size);
+  // Proposers as `config` says; predictions and grammars are always followed. `vocab_size`: that of
+  // the target. `text`: as in forced.h.
+  Speculator(const SpecConfig& config, int32_t vocab_size, TokenText text = {});
   // The proposers in order; tests and the simulator bring their own.
   Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);
   ~Speculator();

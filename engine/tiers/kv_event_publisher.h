@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_events.h"
 
 namespace sluice {

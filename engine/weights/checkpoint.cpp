@@ -27,6 +27,7 @@ class GgufCheckpoint final : public Checkpoint {
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
         add_tensor({.name = std::string(tensor.name),
+                    .stored_name = std::string(tensor.name),
                     .num_dims = tensor.num_dims,
                     .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
                     .format = tensor.format,

@@ -22,6 +22,7 @@ namespace sluice {
 
 struct CheckpointTensor {
   std::string name;                 // "blk.0.attn_q.weight"
+  std::string stored_name = {};     // in the file; empty: it was put together from several
   uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
   // Of its rows in the file, or what kernels read of a matrix of codes.

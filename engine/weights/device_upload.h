@@ -97,7 +97,7 @@ class DeviceUpload {
   }
 
   void send(const Piece& piece, std::byte* to, int64_t bytes) {
-    piece.bytes.memory()->upload(to, piece.bytes.data(), bytes);
+    piece.bytes.memory().upload(to, piece.bytes.data(), bytes);
     piece.sent->record();
     ++num_sent_;
   }

@@ -172,6 +172,7 @@ CheckpointTensor make_entry(const std::string& name,
                             std::span<const std::byte> data) {
   CheckpointTensor entry;
   entry.name = gguf_name(name);
+  entry.stored_name = name;
   entry.num_dims = static_cast<uint32_t>(shape.size());
   std::reverse_copy(shape.begin(), shape.end(), std::begin(entry.dims));
   entry.format = format;

@@ -200,13 +200,15 @@ std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n
 
 Expected<std::span<std::byte>> WeightStore::allocate(int64_t bytes, AlignedBuffer::Pages pages) {
   CHECK(device_ == DeviceType::kCpu);
-  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(nullptr, bytes, "packed weights", pages));
+  SLUICE_TRY(
+      arena_,
+      kernels::DeviceBuffer::allocate(kernels::host_memory(), bytes, "packed weights", pages));
   return arena_.span();
 }
 
 Expected<void> WeightStore::allocate_on(kernels::DeviceMemory& memory, int64_t bytes) {
   CHECK(device_ == DeviceType::kCuda);
-  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(&memory, bytes, "weights"));
+  SLUICE_TRY(arena_, kernels::DeviceBuffer::allocate(memory, bytes, "weights"));
   SLUICE_TRY(upload_, DeviceUpload::create(memory, bytes));
   return {};
 }

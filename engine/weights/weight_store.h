@@ -19,6 +19,7 @@
 #include "engine/core/status.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/device_upload.h"
+#include "engine/weights/input_tap.h"
 #include "engine/weights/pack.h"
 #include "engine/weights/packed_cache.h"
 #include "kernels/device.h"
@@ -83,6 +84,12 @@ class WeightStore {
       : checkpoint_(checkpoint), device_(device), hashed_(hashed) {}
 
   [[nodiscard]] DeviceType device() const { return device_; }
+
+  // Sees the inputs of matrices that are taken from now on, on a CPU where they are floats. Null:
+  // nobody does. It must outlive what the matrices are used by.
+  void set_tap(InputTap* tap) { tap_ = tap; }
+
+  [[nodiscard]] InputTap* tap() const { return tap_; }
 
   // Of the matrices taken so far.
   [[nodiscard]] const kernels::LargestMatrices& largest() const { return largest_; }
@@ -192,6 +199,7 @@ class WeightStore {
 
   const Checkpoint& checkpoint_;
   const DeviceType device_;
+  InputTap* tap_ = nullptr;
   const Hashed hashed_;
   kernels::LargestMatrices largest_;
   int64_t packed_bytes_ = 0;

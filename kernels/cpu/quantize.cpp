@@ -115,7 +115,7 @@ ActivationFormat activation_format(WeightFormat weight,
     case 8:
       return ActivationFormat::kInt8;
     case 16:
-      return ActivationFormat::kInt16;
+      return device == DeviceType::kCpu ? ActivationFormat::kInt16 : ActivationFormat::kBF16;
     case 32:
       return ActivationFormat::kFloat;
   }

@@ -35,10 +35,11 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
   sin_ = std::make_unique_for_overwrite<float[]>(size);
 }
 
-void RopeTable::use(DeviceBuffer rows) {
+Expected<void> RopeTable::place_on(DeviceMemory& memory) {
   CHECK_EQ(num_ready_, 0);
-  CHECK_EQ(static_cast<int64_t>(rows.size()), bytes());
-  device_rows_ = std::move(rows);
+  if (memory.is_host()) return {};
+  SLUICE_TRY(device_rows_, DeviceBuffer::allocate(memory, bytes(), "rotary positions"));
+  return {};
 }
 
 const float* RopeTable::device_sin() const {
@@ -61,15 +62,14 @@ void RopeTable::prepare(int32_t end) {
       ++at;
     }
   }
-  DeviceMemory* const memory = device_rows_.memory();
-  if (memory == nullptr) return;
+  if (device_rows_.data() == nullptr) return;
+  DeviceMemory& memory = device_rows_.memory();
   const int64_t bytes = int64_t{end - first} * num_pairs_ * static_cast<int64_t>(sizeof(float));
   std::byte* const cos = device_rows_.data() + (reinterpret_cast<const std::byte*>(cos_row(first)) -
                                                 reinterpret_cast<const std::byte*>(cos_row(0)));
-  memory->upload(cos, reinterpret_cast<const std::byte*>(cos_row(first)), bytes);
-  memory->upload(cos + device_rows_.size() / 2,
-                 reinterpret_cast<const std::byte*>(sin_row(first)),
-                 bytes);
+  memory.upload(cos, reinterpret_cast<const std::byte*>(cos_row(first)), bytes);
+  memory.upload(
+      cos + device_rows_.size() / 2, reinterpret_cast<const std::byte*>(sin_row(first)), bytes);
 }
 
 int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {

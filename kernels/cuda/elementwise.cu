@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernels/elementwise.h and the quantization of kernels/gemm.h.
 #include <algorithm>
+#include <type_traits>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/gates.h"
@@ -19,12 +20,20 @@ namespace ptx = gpu::ptx;
 
 namespace {
 
-// Most threads of a block that writes rows of kInt8Token, or of other formats.
-template <bool kToken>
-inline constexpr int kWriters = kToken ? kTokenThreads : kRowThreads;
+// Most threads of a block that writes rows with one scale (write_part), or others.
+template <typename Codes>
+inline constexpr int kWriters = std::is_void_v<Codes> ? kRowThreads : kTokenThreads;
 
-template <GateFunction kFunction, bool kToken>
-__global__ void __launch_bounds__(kWriters<kToken>, 1)
+// f.operator()<Codes>() of a format's rows.
+template <typename F>
+void with_codes(ActivationFormat format, F f) {
+  if (format == ActivationFormat::kInt8Token) return f.template operator()<Int8Codes>();
+  if (format == ActivationFormat::kE4M3Token) return f.template operator()<E4M3Codes>();
+  f.template operator()<void>();
+}
+
+template <GateFunction kFunction, typename Codes>
+__global__ void __launch_bounds__(kWriters<Codes>, 1)
     gate_mul_kernel(const __grid_constant__ GateMulArgs args, int32_t piece) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
@@ -33,7 +42,7 @@ __global__ void __launch_bounds__(kWriters<kToken>, 1)
   const float* const gate = args.gate + row * args.stride;
   const float* const up = args.up + row * args.stride;
   const bool wide = is_wide(gate) && is_wide(up);
-  write_part<kToken>(args.out, row, piece, [&](int32_t i) {
+  write_part<Codes>(args.out, row, piece, [&](int32_t i) {
     return gated<kFunction>(load_four(gate, i, args.out.k, wide),
                             load_four(up, i, args.out.k, wide));
   });
@@ -46,8 +55,8 @@ struct QuantizeWork {
   int32_t piece;
 };
 
-template <bool kToken>
-__global__ void __launch_bounds__(kWriters<kToken>, 1)
+template <typename Codes>
+__global__ void __launch_bounds__(kWriters<Codes>, 1)
     quantize_kernel(const __grid_constant__ QuantizeWork work) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
@@ -63,7 +72,7 @@ __global__ void __launch_bounds__(kWriters<kToken>, 1)
     largest = magnitude > largest ? magnitude : largest;
   }
   const bool wide = is_wide(x);
-  write_part<kToken>(
+  write_part<Codes>(
       args.out,
       to,
       work.piece,
@@ -105,7 +114,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 struct EmbeddingWork {
   const std::byte* table;  // rows, or tiles where the format has blocks (quant/repack.h)
   int64_t stride;          // bytes of one of them
-  int64_t scales_offset;   // kInt8Channel's
+  int64_t scales_offset;   // of rows of codes, which have `row_scales` each
+  int64_t row_scales;
   int32_t k;
   const TokenId* token_ids;
   float* out;
@@ -118,12 +128,16 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   ptx::start_next_launch();
   const TokenId token = work.token_ids[blockIdx.x];
   const std::byte* const row = work.table + token * work.stride;
-  float scale = 0;
-  if constexpr (kFormat == WeightFormat::kInt8Channel) {
-    scale = reinterpret_cast<const float*>(work.table + work.scales_offset)[token];
-  }
+  const auto* const scales =
+      reinterpret_cast<const float*>(work.table + work.scales_offset) + token * work.row_scales;
   float* const out = work.out + blockIdx.x * work.out_stride;
-  for_elements(work.k, [&](int32_t i) { out[i] = weight_at<kFormat>(row, i, scale); });
+  for_elements(work.k, [&](int32_t i) {
+    float scale = 0;
+    if constexpr (kFormat == WeightFormat::kInt8Channel || is_e4m3(kFormat)) {
+      scale = scales[kFormat == WeightFormat::kE4M3Block ? i / kE4M3GroupColumns : 0];
+    }
+    out[i] = weight_at<kFormat>(row, i, scale);
+  });
 }
 
 template <WeightFormat kFormat>
@@ -142,7 +156,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
   const bool all = args.rows.data() == nullptr;
   const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
-  CHECK(args.magnitudes.empty() || args.out.format == ActivationFormat::kInt8Token);
+  CHECK(args.magnitudes.empty() || has_row_scales(args.out.format));
   CHECK_LE(args.magnitudes.size(), size_t{kSegments});
   QuantizeWork work{.args = args,
                     .magnitudes = {},
@@ -152,11 +166,9 @@ void launch_quantize_activations(Stream stream, const QuantizeArgs& args) {
   work.args.magnitudes = {};
   const RowBlocks blocks = blocks_of(args.out, count);
   work.piece = blocks.piece;
-  const bool token = args.out.format == ActivationFormat::kInt8Token;
-  gpu::launch(stream,
-              shape_of(args.out, count, blocks),
-              token ? quantize_kernel<true> : quantize_kernel<false>,
-              work);
+  with_codes(args.out.format, [&]<typename Codes>() {
+    gpu::launch(stream, shape_of(args.out, count, blocks), quantize_kernel<Codes>, work);
+  });
 }
 
 void launch_gate_mul(Stream stream, const GateMulArgs& args) {
@@ -164,13 +176,10 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
   const int64_t count = all ? args.out.num_rows : static_cast<int64_t>(args.rows.size());
   const RowBlocks blocks = blocks_of(args.out, count);
   const gpu::LaunchShape shape = shape_of(args.out, count, blocks);
-  const bool token = args.out.format == ActivationFormat::kInt8Token;
   const auto start = [&]<GateFunction kFunction>() {
-    gpu::launch(stream,
-                shape,
-                token ? gate_mul_kernel<kFunction, true> : gate_mul_kernel<kFunction, false>,
-                args,
-                blocks.piece);
+    with_codes(args.out.format, [&]<typename Codes>() {
+      gpu::launch(stream, shape, gate_mul_kernel<kFunction, Codes>, args, blocks.piece);
+    });
   };
   switch (args.function) {
     case GateFunction::kSilu:
@@ -202,6 +211,7 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
                            .stride = rows ? matrix_row_stride(table.format, table.k)
                                           : packed_tile_bytes(table.format, table.k),
                            .scales_offset = matrix_scales_offset(table.format, table.n, table.k),
+                           .row_scales = matrix_row_scales(table.format, table.k),
                            .k = table.k,
                            .token_ids = args.token_ids.data(),
                            .out = args.out,
@@ -217,6 +227,10 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, work);
     case WeightFormat::kInt8Channel:
       return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, work);
+    case WeightFormat::kE4M3Channel:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Channel>, work);
+    case WeightFormat::kE4M3Block:
+      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Block>, work);
     default:
       return with_block_format(table.format, [&]<WeightFormat kFormat>() {
         gpu::launch(stream, shape, embedding_blocks_kernel<kFormat>, work);

@@ -34,7 +34,7 @@ void start_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) 
   for (int i = 0; i < segments.count; ++i) {
     segments.parts[i] = static_cast<const std::byte*>(outputs.workspace) + i * bytes;
   }
-  launch_fold(stream, matrices.format == MatrixFormat::kInt8, outputs, segments);
+  launch_fold(stream, matrices.format, outputs, segments);
 }
 
 void start(Stream stream, std::span<const Layer> layers) {
@@ -70,6 +70,30 @@ Layer layer_of(const LinearInt8Args& args, const ExpertMatrices* experts) {
                           .x_rows = args.x.num_rows};
   Outputs outputs = outputs_in_rows(args, args.x.num_rows, experts);
   outputs.weight_scale = args.weight_scale;
+  outputs.heads = data;
+  outputs.block_bytes = block;
+  return {matrices, outputs};
+}
+
+Layer layer_of(const LinearFp8Args& args, const ExpertMatrices* experts) {
+  CHECK(is_e4m3(args.x.format));
+  CHECK_EQ(args.segments.num_columns(args.k), args.x.k);
+  const bool blocks = args.x.format == ActivationFormat::kE4M3Group;
+  CHECK(!blocks || args.x.k == 0 || args.segments.first_column(args.k) % kE4M3GroupColumns == 0);
+  const int64_t head = e4m3_head_bytes(args.x.format, args.x.k);
+  const int64_t block = e4m3_block_bytes(args.x.format, args.x.k);
+  const auto* const data = static_cast<const std::byte*>(args.x.data);
+  const Matrices matrices{.format = blocks ? MatrixFormat::kE4M3Block : MatrixFormat::kE4M3,
+                          .k = args.x.k,
+                          .weight = reinterpret_cast<const std::byte*>(
+                              args.weight + args.segments.first_column(args.k)),
+                          .weight_stride = args.weight_stride,
+                          .x = data + head,
+                          .x_stride = block,
+                          .x_rows = args.x.num_rows};
+  Outputs outputs = outputs_in_rows(args, args.x.num_rows, experts);
+  outputs.weight_scale = args.weight_scale;
+  outputs.weight_scale_stride = blocks ? args.weight_scale_stride : 1;
   outputs.heads = data;
   outputs.block_bytes = block;
   return {matrices, outputs};
@@ -135,12 +159,25 @@ void launch_linear_int8(Stream stream, std::span<const LinearInt8Args> layers) {
   start_together(stream, layers, layers.empty() ? 0 : layers[0].x.k);
 }
 
+bool device_has_fp8() { return ptx::device_has_wgmma(); }
+
+void launch_linear_fp8(Stream stream, std::span<const LinearFp8Args> layers) {
+  CHECK(ptx::device_has_wgmma());
+  start_together(stream, layers, 0);
+}
+
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts) {
   const Layer layer = layer_of(args, &experts);
   start(stream, {&layer, 1});
 }
 
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts) {
+  const Layer layer = layer_of(args, &experts);
+  start(stream, {&layer, 1});
+}
+
+void launch_experts_fp8(Stream stream, const LinearFp8Args& args, const ExpertMatrices& experts) {
+  CHECK(ptx::device_has_wgmma());
   const Layer layer = layer_of(args, &experts);
   start(stream, {&layer, 1});
 }

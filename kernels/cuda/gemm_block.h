@@ -22,7 +22,16 @@ inline constexpr int kFewTokens = 8;  // of a tile
 inline constexpr int kManyTokens = 64;
 inline constexpr int kSplitTokens = 128;  // rows, at most, whose segments are dealt out on Hopper
 
-enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8 };
+// kE4M3: a scale per output and per row of x; kE4M3Block: both per 128 of K.
+enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8, kE4M3, kE4M3Block };
+
+constexpr bool is_e4m3(MatrixFormat format) {
+  return format == MatrixFormat::kE4M3 || format == MatrixFormat::kE4M3Block;
+}
+
+constexpr int32_t element_bytes(MatrixFormat format) {
+  return format == MatrixFormat::kBf16 || format == MatrixFormat::kF16 ? 2 : 1;
+}
 
 // Where a layer's matrices are.
 struct Matrices {
@@ -30,8 +39,8 @@ struct Matrices {
   int32_t k;
   const std::byte* weight;
   int64_t weight_stride;  // bytes
-  const std::byte* x;     // INT8: the first block of 8 rows' codes
-  int64_t x_stride;       // bytes from row to row; INT8: from block to block
+  const std::byte* x;     // INT8, e4m3: the first block of 8 rows' codes
+  int64_t x_stride;       // bytes from row to row; INT8, e4m3: from block to block
   int32_t x_rows;
 };
 
@@ -49,9 +58,10 @@ struct Outputs {
   // gemm_split.cu and gemm_wide.cu say.
   void* workspace;
   uint32_t* arrivals;  // where there is a workspace: a launch's kMostArrivals counters
-  // INT8 alone.
-  const float* weight_scale;
-  const std::byte* heads;  // of the activations' blocks: the rows' scales
+  // INT8, e4m3 and HeadSums alone.
+  const float* weight_scale;    // of kE4M3Block [n][weight_blocks], counted from all of K
+  int64_t weight_scale_stride;  // floats
+  const std::byte* heads;  // of the activations' blocks: the rows' scales; of HeadSums, of tiles
   int64_t block_bytes;
   ExpertRows experts;     // of none: one matrix for all rows
   int64_t expert_stride;  // bytes from what is one expert's to what is the next one's
@@ -84,6 +94,11 @@ constexpr int64_t sums_bytes(int64_t num_rows, int64_t n) {
   return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
 }
 
+// Of 8 rows of kE4M3Token or kE4M3Group.
+constexpr int64_t e4m3_block_bytes(ActivationFormat format, int64_t k) {
+  return e4m3_head_bytes(format, k) + kActivationRows * e4m3_row_bytes(k);
+}
+
 // Of 8 rows of kInt8Token.
 constexpr int64_t token_block_bytes(int64_t k) {
   return kTokenHeadBytes +
@@ -97,7 +112,12 @@ struct Parts {
 };
 
 // Joins them to the value of outputs.segments, and what `finish` does with it.
-void launch_fold(gpu::Stream stream, bool int8, const Outputs& outputs, const Parts& parts);
+void launch_fold(gpu::Stream stream,
+                 MatrixFormat format,
+                 const Outputs& outputs,
+                 const Parts& parts);
+// The same of float sums for tiles with heads (HeadSums).
+void launch_fold_heads(gpu::Stream stream, const Outputs& outputs, const Parts& parts);
 
 struct Layer {
   Matrices matrices;
@@ -172,10 +192,20 @@ __device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, 
 
 __device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
 
+// The scale of a row of kInt8Token or kE4M3Token.
+__device__ __forceinline__ float row_scale(const Outputs& outputs, int32_t token) {
+  return reinterpret_cast<const float*>(
+      outputs.heads + token / kActivationRows * outputs.block_bytes)[token % kActivationRows];
+}
+
 // What differs between the formats, whatever multiplies: what becomes of a sum over the segments.
+// kIsScaled: it is multiplied with the scales of its row and output. kEndsAtBlocks: no chunk goes
+// past a multiple of 128 of all of K.
 struct FloatSums {
   using Sum = float;
   static constexpr bool kInOnePiece = false;
+  static constexpr bool kIsScaled = false;
+  static constexpr bool kEndsAtBlocks = false;
 
   __device__ __forceinline__ static float value(
       const Outputs&, float sum, int32_t, int32_t, int32_t) {
@@ -183,19 +213,52 @@ struct FloatSums {
   }
 };
 
-struct Int8Sums {
-  using Sum = int32_t;
-  static constexpr bool kInOnePiece = true;
+// Of tiles with scales of their rows in front, outputs.heads of which there are.
+struct HeadSums : FloatSums {
+  __device__ __forceinline__ static float value(
+      const Outputs& outputs, float sum, int32_t expert, int32_t output, int32_t) {
+    if (!outputs.segments.are_all()) return sum;
+    const std::byte* const tile = of_expert(outputs.heads, outputs.expert_stride, expert) +
+                                  output / kRowTile * outputs.block_bytes;
+    return __fmul_rn(sum, reinterpret_cast<const float*>(tile)[output % kRowTile]);
+  }
+};
+
+// Sums of codes, in `Value`s.
+template <typename Value>
+struct CodeSums {
+  using Sum = Value;
+  static constexpr bool kIsScaled = true;
+  static constexpr bool kEndsAtBlocks = false;
 
   __device__ __forceinline__ static float value(
-      const Outputs& outputs, int32_t sum, int32_t expert, int32_t output, int32_t token) {
-    if (!outputs.segments.are_all()) return __int_as_float(sum);
-    const auto* const scales = reinterpret_cast<const float*>(
-        outputs.heads + token / kActivationRows * outputs.block_bytes);
-    const float scaled = __fmul_rn(__int2float_rn(sum), scales[token % kActivationRows]);
-    return __fmul_rn(scaled,
-                     of_expert(outputs.weight_scale, outputs.expert_stride, expert)[output]);
+      const Outputs& outputs, Sum sum, int32_t expert, int32_t output, int32_t token) {
+    if (!outputs.segments.are_all()) return unscaled(sum);
+    return scaled(sum,
+                  row_scale(outputs, token),
+                  of_expert(outputs.weight_scale, outputs.expert_stride, expert)[output]);
   }
+
+  // A share's value.
+  __device__ __forceinline__ static float unscaled(float sum) { return sum; }
+
+  __device__ __forceinline__ static float unscaled(int32_t sum) { return __int_as_float(sum); }
+
+  __device__ __forceinline__ static float scaled(float sum, float of_row, float of_output) {
+    return __fmul_rn(__fmul_rn(sum, of_row), of_output);
+  }
+
+  __device__ __forceinline__ static float scaled(int32_t sum, float of_row, float of_output) {
+    return scaled(__int2float_rn(sum), of_row, of_output);
+  }
+};
+
+struct Int8Sums : CodeSums<int32_t> {
+  static constexpr bool kInOnePiece = true;
+};
+
+struct E4M3Sums : CodeSums<float> {
+  static constexpr bool kInOnePiece = false;
 };
 
 // A block's outputs from `output` on of one matrix and tokens from `token` to before
@@ -285,9 +348,20 @@ __device__ __forceinline__ Walk walk_all(const Outputs& outputs) {
 template <typename Format>
 inline constexpr int32_t kChunkGroups = kChunkBytes / Format::kElementBytes / kQuantGroup;
 
+// Groups at most of a chunk that begins at `begin`, counted from the first that x has.
+template <typename Format>
+__device__ __forceinline__ int32_t chunk_groups(const Outputs& outputs, int32_t begin) {
+  if constexpr (Format::kEndsAtBlocks) {
+    static_assert(kChunkGroups<Format> * kQuantGroup == kE4M3GroupColumns);
+    const auto skipped = static_cast<int32_t>(outputs.segments.first_group(outputs.k));
+    return kChunkGroups<Format> - (skipped + begin) % kChunkGroups<Format>;
+  }
+  return kChunkGroups<Format>;
+}
+
 template <typename Format>
 __device__ __forceinline__ void take_chunk(const Outputs& outputs, Walk& walk) {
-  walk.left.begin += kChunkGroups<Format>;
+  walk.left.begin += chunk_groups<Format>(outputs, walk.left.begin);
   skip_empty_segments(outputs, walk);
 }
 
@@ -304,15 +378,14 @@ __device__ __forceinline__ void keep(const float (&d)[kWords], float (&level)[kW
   for (int i = 0; i < kWords; ++i) level[i] = d[i];
 }
 
-// d = the sum over all segments. multiply(count, d): d = the chain over the next `count` groups.
+// d = the sum over all segments. multiply(groups, d): d = the chain over the next groups.
 // INT8 is exact, so it goes in one piece; otherwise the segments fold like a binary counter: at
 // most three partial sums wait.
 template <int kWords, typename Multiply>
 __device__ __forceinline__ void multiply_all(const Outputs& outputs,
                                              int32_t (&d)[kWords],
                                              Multiply multiply) {
-  const Groups groups = groups_of(outputs, outputs.segments);
-  multiply(groups.end - groups.begin, d);
+  multiply(groups_of(outputs, outputs.segments), d);
 }
 
 template <int kWords, typename Multiply>
@@ -325,8 +398,7 @@ __device__ __forceinline__ void multiply_all(const Outputs& outputs,
 #pragma unroll
   for (int segment = 0; segment < kSegments; ++segment) {
     if (segment >= outputs.segments.count) break;
-    const Groups groups = groups_of(outputs, segment);
-    multiply(groups.end - groups.begin, d);
+    multiply(groups_of(outputs, segment), d);
     if (segment % 2 == 0) {
       keep(d, one);
       continue;

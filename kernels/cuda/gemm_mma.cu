@@ -232,8 +232,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   for_tiles<kTokens, kExperts>(outputs, [&](const Tile& tile) {
     Pipeline<Format, kTokens, kStages> pipeline(ring, work, tile, walk_all<Format>(outputs));
     typename Format::Sum d[kTokens / 2];
-    multiply_all(outputs, d, [&](int32_t groups, auto& part) {
-      multiply_chunks(pipeline, ring, tile, groups, part);
+    multiply_all(outputs, d, [&](const Groups& groups, auto& part) {
+      multiply_chunks(pipeline, ring, tile, groups.end - groups.begin, part);
     });
     store_tile<Format>(outputs, tile, d);
   });
@@ -293,6 +293,9 @@ void launch_mma(Stream stream, const Matrices& matrices, const Outputs& outputs)
       return start<MmaF16>(stream, work);
     case MatrixFormat::kBf16:
       return start<MmaBf16>(stream, work);
+    case MatrixFormat::kE4M3:
+    case MatrixFormat::kE4M3Block:
+      SLUICE_UNREACHABLE("FP8 without wgmma");
   }
 }
 

@@ -30,6 +30,7 @@ struct XInRows {
 template <bool kBf16>
 struct WgmmaHalf : FloatSums, XInRows {
   static constexpr int32_t kElementBytes = 2;
+  static constexpr bool kIsPromoted = false;
 
   template <int kWords>
   __device__ __forceinline__ static void multiply(float (&d)[kWords],
@@ -50,6 +51,7 @@ struct WgmmaF16 : WgmmaHalf<false> {};
 
 struct WgmmaInt8Sums : Int8Sums {
   static constexpr int32_t kElementBytes = 1;
+  static constexpr bool kIsPromoted = false;
 
   template <int kWords>
   __device__ __forceinline__ static void multiply(int32_t (&d)[kWords],
@@ -77,6 +79,39 @@ struct WgmmaInt8 : WgmmaInt8Sums {
 
 // x in rows, which gemm_wide.cu writes before it multiplies.
 struct WgmmaInt8Rows : WgmmaInt8Sums, XInRows {};
+
+// FP8, of which a chunk's sums are promoted (launch_linear_fp8). x is blocks of 8 rows, in shared
+// memory rows of 128 bytes as those of XInRows.
+template <typename Sums>
+struct WgmmaE4M3 : Sums {
+  static constexpr int32_t kElementBytes = 1;
+  static constexpr bool kIsPromoted = true;
+
+  template <int kWords>
+  __device__ __forceinline__ static void multiply(float (&d)[kWords],
+                                                  uint64_t a,
+                                                  uint64_t b,
+                                                  bool accumulate) {
+    gpu::ptx::wgmma_e4m3(d, a, b, accumulate);
+  }
+
+  __device__ __forceinline__ static void load_x(
+      void* to, const gpu::TensorMap* map, int32_t group, int32_t token, gpu::ptx::Mbarrier* full) {
+    gpu::ptx::tma_load_4d(to, map, group * kQuantGroup, 0, token / kActivationRows, 0, full);
+  }
+
+  __device__ __forceinline__ static uint64_t x_descriptor(uint32_t x, int step) {
+    return XInRows::x_descriptor(x, step);
+  }
+};
+
+struct WgmmaE4M3Rows : WgmmaE4M3<E4M3Sums> {};
+
+struct E4M3BlockSums : FloatSums {
+  static constexpr bool kEndsAtBlocks = true;
+};
+
+struct WgmmaE4M3Blocks : WgmmaE4M3<E4M3BlockSums> {};
 
 inline constexpr int kWarpgroups = kOutputs / 64;
 inline constexpr int kConsumers = 128 * kWarpgroups;  // the first threads of a block
@@ -150,13 +185,107 @@ __device__ __forceinline__ void issue_chunk(const Ring<kTokens, kStages>& ring,
   }
 }
 
+// What a thread adds a chunk's sums of FP8 to those of its segment with, for its words of a tile:
+// with scales per 128 of K the product of those of its outputs and tokens.
+template <typename Format, int kTokens>
+class Promotion {
+ public:
+  static constexpr int kWords = kTokens / 2;
+
+  __device__ __forceinline__ Promotion(const Outputs& outputs, const Tile& tile) {
+    if constexpr (!Format::kEndsAtBlocks) return;
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    const float* const first = of_expert(outputs.weight_scale, outputs.expert_stride, tile.expert);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      // An output that does not exist has the scales of the last one.
+      const int32_t output = tile.output + thread / 32 * 16 + thread % 32 / 4 + 8 * h;
+      weight_[h] =
+          first + (output < outputs.n ? output : outputs.n - 1) * outputs.weight_scale_stride;
+    }
+    x_ = outputs.heads + tile.token / kActivationRows * outputs.block_bytes +
+         thread % 4 * 2 * sizeof(float);
+    block_bytes_ = outputs.block_bytes;
+    blocks_ = (tile.token_end - tile.token + kActivationRows - 1) / kActivationRows;
+    skipped_ = static_cast<int32_t>(outputs.segments.first_group(outputs.k));
+  }
+
+  // Before `add` of the chunk that begins at `group`, so that memory has the time of its products.
+  __device__ __forceinline__ void load(int32_t group) {
+    if constexpr (!Format::kEndsAtBlocks) return;
+    constexpr int64_t kScaleBytes = kActivationRows * sizeof(float);
+    const int32_t block = (skipped_ + group) / kChunkGroups<Format>;
+    of_output_[0] = weight_[0][block];
+    of_output_[1] = weight_[1][block];
+    const int64_t own = block - skipped_ / kChunkGroups<Format>;
+    const std::byte* const from = x_ + own * kScaleBytes;
+#pragma unroll
+    for (int j = 0; j < kTokens / 8; ++j) {
+      const int64_t at = j < blocks_ ? j : blocks_ - 1;
+      of_token_[j] = *reinterpret_cast<const Two*>(from + at * block_bytes_);
+    }
+  }
+
+  __device__ __forceinline__ void add(const float (&sums)[kWords], float (&d)[kWords]) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      if constexpr (Format::kEndsAtBlocks) {
+        const float factor = __fmul_rn(of_output_[i % 4 / 2], of_token_[i / 4].x[i % 2]);
+        d[i] = __fmaf_rn(sums[i], factor, d[i]);
+      } else {
+        d[i] = __fadd_rn(d[i], sums[i]);
+      }
+    }
+  }
+
+ private:
+  // Of two tokens side by side.
+  struct alignas(8) Two {
+    float x[2];
+  };
+
+  const float* weight_[2];
+  const std::byte* x_;
+  int64_t block_bytes_;
+  int32_t blocks_;
+  int32_t skipped_;
+  float of_output_[2];
+  Two of_token_[kTokens / 8];
+};
+
+// d = the sums over `groups` from where the ring is, chunk by chunk: each is a chain of its own.
+// The other warpgroup multiplies while this one adds.
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void promote_chunks(Ring<kTokens, kStages>& ring,
+                                               Cursor<kStages>& at,
+                                               const Outputs& outputs,
+                                               Promotion<Format, kTokens>& promotion,
+                                               Groups groups,
+                                               float (&d)[kTokens / 2]) {
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) d[i] = 0;
+  for (; groups.begin < groups.end; at.advance()) {
+    const int32_t own = chunk_groups<Format>(outputs, groups.begin);
+    const int32_t left = groups.end - groups.begin;
+    float sums[kTokens / 2];
+    promotion.load(groups.begin);
+    gpu::ptx::mbar_wait(&ring.full[at.stage], at.parity);
+    issue_chunk<Format>(ring, at.stage, left < own ? left : own, false, sums);
+    gpu::ptx::wgmma_wait<0>();
+    gpu::ptx::fence_registers(sums);
+    if (is_first_lane()) gpu::ptx::mbar_arrive(&ring.empty[at.stage]);
+    promotion.add(sums, d);
+    groups.begin += own;
+  }
+}
+
 // d = the chain over `groups` from where the ring is; 0 for none. One group of wgmma stays in
 // flight, so that the tensor cores have the next chunk when they are through with one.
 template <typename Format, int kTokens, int kStages, int kWords>
-__device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
-                                                Cursor<kStages>& at,
-                                                int32_t groups,
-                                                typename Format::Sum (&d)[kWords]) {
+__device__ __forceinline__ void chain_chunks(Ring<kTokens, kStages>& ring,
+                                             Cursor<kStages>& at,
+                                             int32_t groups,
+                                             typename Format::Sum (&d)[kWords]) {
   if (groups == 0) {
 #pragma unroll
     for (int i = 0; i < kWords; ++i) d[i] = 0;
@@ -173,6 +302,21 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
   gpu::ptx::wgmma_wait<0>();
   gpu::ptx::fence_registers(d);
   if (is_first_lane()) gpu::ptx::mbar_arrive(&ring.empty[before]);
+}
+
+// d = the value of `groups` of a tile, as the format has it, from where the ring is.
+template <typename Format, int kTokens, int kStages>
+__device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
+                                                Cursor<kStages>& at,
+                                                const Outputs& outputs,
+                                                Promotion<Format, kTokens>& promotion,
+                                                const Groups& groups,
+                                                typename Format::Sum (&d)[kTokens / 2]) {
+  if constexpr (Format::kIsPromoted) {
+    promote_chunks(ring, at, outputs, promotion, groups, d);
+  } else {
+    chain_chunks<Format>(ring, at, groups.end - groups.begin, d);
+  }
 }
 
 // What has `columns` of K. A share of K without a column, as where K has fewer groups than there
@@ -216,13 +360,23 @@ inline gpu::TensorMap blocks_map(const Matrices& matrices, int tokens) {
                  .swizzle = gpu::Swizzle::k32});
 }
 
-inline constexpr int32_t element_bytes(MatrixFormat format) {
-  return format == MatrixFormat::kInt8 ? 1 : 2;
+// Activations of e4m3, in boxes of a chunk of `tokens`.
+inline gpu::TensorMap e4m3_map(const Matrices& matrices, int tokens) {
+  const int64_t row = e4m3_row_bytes(matrices.k);
+  return map_of(matrices.k,
+                {.data = matrices.x,
+                 .element_bytes = 1,
+                 .rank = 4,
+                 .sizes = {row, kActivationRows, ceil_div(matrices.x_rows, kActivationRows), 1},
+                 .strides = {0, row, matrices.x_stride, matrices.x_stride},
+                 .box = {kChunkBytes, kActivationRows, tokens / kActivationRows, 1},
+                 .swizzle = gpu::Swizzle::k128});
 }
 
 // x in boxes of a chunk of `tokens`.
 inline gpu::TensorMap x_map(const Matrices& matrices, int tokens) {
   if (matrices.format == MatrixFormat::kInt8) return blocks_map(matrices, tokens);
+  if (is_e4m3(matrices.format)) return e4m3_map(matrices, tokens);
   return matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
 }
 

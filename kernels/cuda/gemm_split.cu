@@ -84,9 +84,10 @@ __device__ __forceinline__ void copy_chunks(Ring<kTokens, kStages>& ring,
   Cursor<kStages> at;
   for_run<kTokens>(layers, length, [&](int32_t layer, const Tile& tile, Part part) {
     for_chains<Format>(layers.each[0], part, [&](Groups left, int32_t) {
-      for (; left.begin < left.end; left.begin += kChunkGroups<Format>, at.advance()) {
+      for (; left.begin < left.end; at.advance()) {
         ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
         copy(layer, left.begin, tile, at.stage);
+        left.begin += chunk_groups<Format>(layers.each[0], left.begin);
       }
     });
   });
@@ -268,9 +269,10 @@ __device__ __forceinline__ void multiply_run(Memory<typename Format::Sum, kToken
   Subtrees<Format, kTokens, kStages> subtrees(memory);
   for_run<kTokens>(layers, length, [&](int32_t layer, const Tile& tile, Part part) {
     const Outputs& outputs = layers.each[layer];
+    Promotion<Format, kTokens> promotion(outputs, tile);
     for_chains<Format>(layers.each[0], part, [&](const Groups& groups, int32_t segment) {
       Sum d[kTokens / 2];
-      multiply_chunks<Format>(memory.ring, at, groups.end - groups.begin, d);
+      multiply_chunks(memory.ring, at, outputs, promotion, groups, d);
       subtrees.take(segment, part, count, d, [&](int32_t first, auto& sums) {
         if (part.end - part.begin == count) {
           store_tile<Format>(outputs, tile, sums);
@@ -341,8 +343,12 @@ void start(Stream stream, std::span<const Layer> layers) {
   const int32_t num_rows = layers[0].outputs.num_rows;
   if (num_rows <= 8) return start<Format, 8, 12>(stream, layers);
   if (num_rows <= 16) return start<Format, 16, 11>(stream, layers);
-  if (num_rows <= 32) return start<Format, 32, 10>(stream, layers);
-  start<Format, 64, 8>(stream, layers);
+  if constexpr (Format::kIsPromoted) {
+    start<Format, 32, 10>(stream, layers);  // 64 would spill
+  } else {
+    if (num_rows <= 32) return start<Format, 32, 10>(stream, layers);
+    start<Format, 64, 8>(stream, layers);
+  }
 }
 
 }  // namespace
@@ -355,6 +361,10 @@ void launch_split(Stream stream, std::span<const Layer> layers) {
       return start<WgmmaF16>(stream, layers);
     case MatrixFormat::kBf16:
       return start<WgmmaBf16>(stream, layers);
+    case MatrixFormat::kE4M3:
+      return start<WgmmaE4M3Rows>(stream, layers);
+    case MatrixFormat::kE4M3Block:
+      return start<WgmmaE4M3Blocks>(stream, layers);
   }
 }
 

@@ -60,8 +60,9 @@ __device__ __forceinline__ void experts_block(const ExpertsWork& work) {
   if (threadIdx.x < kConsumers) {
     for_tiles<kTokens, true>(outputs, [&](const Tile& tile) {
       typename Format::Sum d[kTokens / 2];
-      multiply_all(outputs, d, [&](int32_t groups, auto& part) {
-        multiply_chunks<Format>(ring, at, groups, part);
+      Promotion<Format, kTokens> promotion(outputs, tile);
+      multiply_all(outputs, d, [&](const Groups& groups, auto& part) {
+        multiply_chunks(ring, at, outputs, promotion, groups, part);
       });
       store_tile<Format>(outputs, tile, d);
     });
@@ -80,6 +81,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kFewStages = 6;
 constexpr int kManyStages = 4;
 
+// A chunk's sums of FP8 would be too many registers beside those of segments in tiles of 64.
+constexpr int most_tokens(bool is_promoted) { return is_promoted ? 32 : kManyTokens; }
+
 template <typename Format, int kTokens, int kStages>
 void start(Stream stream, const ExpertsWork& work) {
   gpu::launch(stream,
@@ -94,7 +98,7 @@ void start(Stream stream, const ExpertsWork& work) {
 template <typename Format>
 void start(Stream stream, const ExpertsWork& work) {
   if (takes_few_tokens(work.outputs)) return start<Format, kFewTokens, kFewStages>(stream, work);
-  start<Format, kManyTokens, kManyStages>(stream, work);
+  start<Format, most_tokens(Format::kIsPromoted), kManyStages>(stream, work);
 }
 
 // The same matrix of every expert.
@@ -112,7 +116,7 @@ TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Out
 }
 
 void launch_experts(Stream stream, const Matrices& matrices, const Outputs& outputs) {
-  const int tokens = takes_few_tokens(outputs) ? kFewTokens : kManyTokens;
+  const int tokens = takes_few_tokens(outputs) ? kFewTokens : most_tokens(is_e4m3(matrices.format));
   const ExpertsWork work{.outputs = outputs,
                          .weight = experts_map(matrices, element_bytes(matrices.format), outputs),
                          .x = x_map(matrices, tokens)};
@@ -123,6 +127,10 @@ void launch_experts(Stream stream, const Matrices& matrices, const Outputs& outp
       return start<WgmmaF16>(stream, work);
     case MatrixFormat::kBf16:
       return start<WgmmaBf16>(stream, work);
+    case MatrixFormat::kE4M3:
+      return start<WgmmaE4M3Rows>(stream, work);
+    case MatrixFormat::kE4M3Block:
+      return start<WgmmaE4M3Blocks>(stream, work);
   }
 }
 

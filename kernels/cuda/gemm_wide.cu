@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by wgmma for many rows, on Hopper: blocks stay and take tiles of 128 outputs and
-// 128 tokens in turn. Two warpgroups multiply, each 64 outputs; a third has the thread that copies
-// and three warps that store, so that a tile is finished while the next one is multiplied.
+// 128 tokens, of FP8 64, in turn. Two warpgroups multiply, each 64 outputs; a third has the thread
+// that copies and three warps that store, so that a tile is finished while the next one is
+// multiplied.
 //
 // Float sums are folded in halves of four segments each, whose sums are three sets of registers:
 // two are folded while a third is multiplied, and the tensor cores wait at a half's end alone. The
 // first half's value is parked in shared memory, where the second's joins it, and from where the
-// storing warps take it. INT8 sums, which are exact, are one chain. INT8 activations are records of
-// 32 bytes, for each of which the copy engine takes about as long as for 128: the workspace gets
-// them in rows first (pack_rows_kernel). INT8 without a workspace is gemm_split.cu's.
+// storing warps take it. FP8 has one set more, a chunk's sums that are promoted, so that its tiles
+// have half of the tokens; no GPU has run it. INT8 sums, which are exact, are one chain. INT8
+// activations are records of 32 bytes, for each of which the copy engine takes about as long as for
+// 128: the workspace gets them in rows first (pack_rows_kernel). INT8 without a workspace is
+// gemm_split.cu's.
 //
 // Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
 // write 64 more. Blocks of a cluster that shared weights or x of floats were slower. Layers that
@@ -24,12 +27,16 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-constexpr int kTokens = 128;  // of a tile
-constexpr int kWords = kTokens / 2;
-constexpr int kStages = 5;
+template <typename Format>
+inline constexpr int kTokens = Format::kIsPromoted ? 64 : 128;  // of a tile
+template <typename Format>
+inline constexpr int kWords = kTokens<Format> / 2;
+template <typename Format>
+inline constexpr int kStages = Format::kIsPromoted ? 7 : 5;
 constexpr int kStoringWarps = 3;
 constexpr int kStorers = kConsumers + 32;  // the first of them; the copying thread's warp is before
-constexpr int kStorerRows = (kTokens + kStoringWarps - 1) / kStoringWarps;
+template <typename Format>
+inline constexpr int kStorerRows = (kTokens<Format> + kStoringWarps - 1) / kStoringWarps;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
 constexpr int kConsumerRegisters = 224;
 constexpr int kOtherRegisters = 56;
@@ -51,22 +58,23 @@ constexpr int kRowWords = kOutputs + 4;  // so that no two lanes of a store meet
 // loads of tile t. No phase completes twice while a warp still waits for it: the next one needs
 // that warp's arrival at the other mbarrier. A first half in the tile is read back by the thread
 // that wrote it.
-template <typename Sum>
+template <typename Format>
 struct alignas(1024) Memory {
-  Ring<kTokens, kStages> ring;
+  Ring<kTokens<Format>, kStages<Format>> ring;
   ptx::Mbarrier written;
   ptx::Mbarrier stored;
-  float scales[kStoringWarps][kStorerRows];
-  alignas(16) Sum tile[kTokens][kRowWords];
+  float scales[kStoringWarps][kStorerRows<Format>];
+  alignas(16) typename Format::Sum tile[kTokens<Format>][kRowWords];
 };
 
 // f(layer, tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that
 // weights come from memory once and few of them are in use at a time.
-template <typename F>
+template <typename Format, typename F>
 __device__ __forceinline__ void for_own_tiles(const Together& layers, F f) {
+  constexpr int kTileTokens = kTokens<Format>;
   const int32_t num_rows = layers.each[0].num_rows;
   const int32_t down = layers.num_tiles;
-  const auto across = static_cast<int32_t>(ceil_div(num_rows, kTokens));
+  const auto across = static_cast<int32_t>(ceil_div(num_rows, kTileTokens));
   const int32_t all = down * across;
   for (auto i = static_cast<int32_t>(blockIdx.x); i < all; i += static_cast<int32_t>(gridDim.x)) {
     const int32_t group = i / (kGroupTiles * down);
@@ -75,23 +83,22 @@ __device__ __forceinline__ void for_own_tiles(const Together& layers, F f) {
     const int32_t in_group = i - group * kGroupTiles * down;
     const Place place = place_of(layers, in_group / width);
     const int32_t token = group * kGroupTiles + in_group % width;
-    f(place.layer, Tile{0, place.output, token * kTokens, num_rows});
+    f(place.layer, Tile{0, place.output, token * kTileTokens, num_rows});
   }
 }
 
 // The block's chunks, by one thread.
 template <typename Format>
-__device__ __forceinline__ void copy_chunks(Memory<typename Format::Sum>& memory,
-                                            const RingWork& work) {
+__device__ __forceinline__ void copy_chunks(Memory<Format>& memory, const RingWork& work) {
   auto& ring = memory.ring;
   const Outputs& first = work.layers.each[0];
-  Cursor<kStages> at;
-  for_own_tiles(work.layers, [&](int32_t layer, const Tile& tile) {
+  Cursor<kStages<Format>> at;
+  for_own_tiles<Format>(work.layers, [&](int32_t layer, const Tile& tile) {
     Walk walk = walk_all<Format>(first);
     for (; walk.left.begin < walk.left.end; take_chunk<Format>(first, walk), at.advance()) {
       ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
       ptx::Mbarrier* const full = &ring.full[at.stage];
-      ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens) * kChunkBytes);
+      ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens<Format>) * kChunkBytes);
       const int32_t column = walk.left.begin * kQuantGroup;
       ptx::tma_load_2d(ring.weight[at.stage], &work.weight[layer], column, tile.output, full);
       Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);
@@ -99,30 +106,42 @@ __device__ __forceinline__ void copy_chunks(Memory<typename Format::Sum>& memory
   });
 }
 
-// The ring as a consumer warp goes through it. One group of wgmma stays in flight.
+// A tile as consumers see it; `outputs` are its layer's.
+template <typename Format>
+struct Work {
+  const Outputs& outputs;
+  Promotion<Format, kTokens<Format>>& promotion;
+};
+
+// The ring as a consumer warp goes through it. One group of wgmma stays in flight, of FP8 none: a
+// chunk is promoted while the other warpgroup multiplies.
 template <typename Format>
 class Chunks {
  public:
   using Sum = typename Format::Sum;
+  using Sums = Sum[kWords<Format>];
 
-  __device__ __forceinline__ explicit Chunks(Memory<Sum>& memory) : ring_(memory.ring) {}
+  __device__ __forceinline__ explicit Chunks(Memory<Format>& memory) : ring_(memory.ring) {}
 
-  // d = the chain over the groups, of which there are some. meanwhile(0) to meanwhile(kPieces - 1),
-  // the numbers being constants, are called behind the first chunks: while each is multiplied, all
-  // sums in front of it are there.
+  // d = the value of the groups, of which there are some. meanwhile(0) to meanwhile(kPieces - 1),
+  // the numbers being constants, are called behind the first chunks: while each is multiplied, or
+  // behind it, all sums in front of it are there.
   template <int kPieces, typename F>
-  __device__ __forceinline__ void multiply(Groups groups, Sum (&d)[kWords], F meanwhile) {
-    int32_t left = groups.end - groups.begin;
-    take<0, kPieces>(left, d, meanwhile);
-    for (; left > 0; left -= kChunkGroups<Format>) take_chunk(left, true, d);
+  __device__ __forceinline__ void multiply(const Work<Format>& work,
+                                           Groups groups,
+                                           Sums& d,
+                                           F meanwhile) {
+    take<0, kPieces>(work, groups, d, meanwhile);
+    while (groups.begin < groups.end) take_chunk(work, groups, true, d);
   }
 
-  __device__ __forceinline__ void multiply(Groups groups, Sum (&d)[kWords]) {
-    multiply<1>(groups, d, [](auto) {});
+  __device__ __forceinline__ void multiply(const Work<Format>& work, Groups groups, Sums& d) {
+    multiply<1>(work, groups, d, [](auto) {});
   }
 
   // Waits for d.
-  __device__ __forceinline__ void drain(Sum (&d)[kWords]) {
+  __device__ __forceinline__ void drain(Sums& d) {
+    if constexpr (Format::kIsPromoted) return;
     ptx::wgmma_wait<0>();
     ptx::fence_registers(d);
     release();
@@ -131,35 +150,62 @@ class Chunks {
 
  private:
   template <int kPiece, int kPieces, typename F>
-  __device__ __forceinline__ void take(int32_t& left, Sum (&d)[kWords], F& meanwhile) {
+  __device__ __forceinline__ void take(const Work<Format>& work,
+                                       Groups& groups,
+                                       Sums& d,
+                                       F& meanwhile) {
     if constexpr (kPiece < kPieces) {
-      if (kPiece == 0 || left > 0) take_chunk(left, kPiece > 0, d);
-      left -= kChunkGroups<Format>;
+      if (kPiece == 0 || groups.begin < groups.end) take_chunk(work, groups, kPiece > 0, d);
       meanwhile(std::integral_constant<int, kPiece>{});
-      take<kPiece + 1, kPieces>(left, d, meanwhile);
+      take<kPiece + 1, kPieces>(work, groups, d, meanwhile);
     }
   }
 
-  __device__ __forceinline__ void take_chunk(int32_t groups, bool accumulate, Sum (&d)[kWords]) {
-    ptx::mbar_wait(&ring_.full[at_.stage], at_.parity);
-    // A chain of exact sums may take what is behind its groups, which is zeros.
-    if (Format::kInOnePiece || groups > 1) {
-      issue_steps<Format, kSteps>(ring_, at_.stage, accumulate, d);
+  // d = (accumulate ? d : 0) + the next chunk.
+  __device__ __forceinline__ void take_chunk(const Work<Format>& work,
+                                             Groups& groups,
+                                             bool accumulate,
+                                             Sums& d) {
+    const int32_t left = groups.end - groups.begin;
+    const int32_t own = chunk_groups<Format>(work.outputs, groups.begin);
+    if constexpr (Format::kIsPromoted) {
+      work.promotion.load(groups.begin);
+      ptx::mbar_wait(&ring_.full[at_.stage], at_.parity);
+      Sums sums;
+      issue_chunk<Format>(ring_, at_.stage, left < own ? left : own, false, sums);
+      ptx::wgmma_wait<0>();
+      ptx::fence_registers(sums);
+      before_ = at_.stage;
+      release();
+      if (!accumulate) clear(d);
+      work.promotion.add(sums, d);
     } else {
-      issue_steps<Format, kSteps / 2>(ring_, at_.stage, accumulate, d);
+      ptx::mbar_wait(&ring_.full[at_.stage], at_.parity);
+      // A chain of exact sums may take what is behind its groups, which is zeros.
+      if (Format::kInOnePiece || left > 1) {
+        issue_steps<Format, kSteps>(ring_, at_.stage, accumulate, d);
+      } else {
+        issue_steps<Format, kSteps / 2>(ring_, at_.stage, accumulate, d);
+      }
+      ptx::wgmma_wait<1>();
+      release();
+      before_ = at_.stage;
     }
-    ptx::wgmma_wait<1>();
-    release();
-    before_ = at_.stage;
+    groups.begin += own;
     at_.advance();
+  }
+
+  __device__ __forceinline__ static void clear(Sums& d) {
+#pragma unroll
+    for (int i = 0; i < kWords<Format>; ++i) d[i] = 0;
   }
 
   __device__ __forceinline__ void release() {
     if (before_ >= 0 && is_first_lane()) ptx::mbar_arrive(&ring_.empty[before_]);
   }
 
-  Ring<kTokens, kStages>& ring_;
-  Cursor<kStages> at_;
+  Ring<kTokens<Format>, kStages<Format>>& ring_;
+  Cursor<kStages<Format>> at_;
   int before_ = -1;  // the stage of the products that may still run
 };
 
@@ -167,12 +213,13 @@ enum class Next : uint8_t { kNothing, kPark, kStore };
 
 // Where a thread's value goes, in pieces, while the next one is multiplied: a first half's is
 // parked in the tile, a second half's joins it there, and the tile goes to the storing warps.
-template <typename Sum>
+template <typename Format>
 class Passing {
  public:
+  using Sum = typename Format::Sum;
   static constexpr int kPieces = 4;
 
-  __device__ __forceinline__ explicit Passing(Memory<Sum>& memory) : memory_(memory) {
+  __device__ __forceinline__ explicit Passing(Memory<Format>& memory) : memory_(memory) {
     const int thread = static_cast<int>(threadIdx.x);
     own_ = &memory.tile[thread % 4 * 2][thread / 32 * 16 + thread % 32 / 4];
   }
@@ -180,14 +227,14 @@ class Passing {
   __device__ __forceinline__ void set_next(Next next) { next_ = next; }
 
   template <int kPiece>
-  __device__ __forceinline__ void pass_on(Sum (&value)[kWords]) {
+  __device__ __forceinline__ void pass_on(Sum (&value)[kWords<Format>]) {
     if (next_ == Next::kNothing) return;
     if (kPiece == 0 && !parked_) {
       ptx::mbar_wait(&memory_.stored, stored_parity_);
       stored_parity_ ^= 1;
     }
-    constexpr int kFirst = kPiece * (kWords / kPieces);
-    constexpr int kEnd = kFirst + kWords / kPieces;
+    constexpr int kFirst = kPiece * (kWords<Format> / kPieces);
+    constexpr int kEnd = kFirst + kWords<Format> / kPieces;
     if (parked_) {
 #pragma unroll
       for (int i = kFirst; i < kEnd; ++i) value[i] = sum_of(word(i), value[i]);
@@ -208,7 +255,7 @@ class Passing {
     return own_[(i / 4 * 8 + i % 2) * kRowWords + i % 4 / 2 * 8];
   }
 
-  Memory<Sum>& memory_;
+  Memory<Format>& memory_;
   Sum* own_;
   Next next_ = Next::kNothing;
   bool parked_ = false;
@@ -216,60 +263,64 @@ class Passing {
 };
 
 // a += b.
-__device__ __forceinline__ void join(float (&a)[kWords], const float (&b)[kWords]) {
+template <int kCount>
+__device__ __forceinline__ void join(float (&a)[kCount], const float (&b)[kCount]) {
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) a[i] = __fadd_rn(a[i], b[i]);
+  for (int i = 0; i < kCount; ++i) a[i] = __fadd_rn(a[i], b[i]);
 }
 
 // value = the sum of the half from segment `first` on; meanwhile the value before is passed on.
 // `one` and `two` are the caller's for all halves: as variables of this function they spill.
 template <typename Format, typename F>
 __device__ __forceinline__ void multiply_half(Chunks<Format>& chunks,
-                                              const Outputs& outputs,
+                                              const Work<Format>& work,
                                               int32_t first,
-                                              float (&one)[kWords],
-                                              float (&two)[kWords],
-                                              float (&value)[kWords],
+                                              float (&one)[kWords<Format>],
+                                              float (&two)[kWords<Format>],
+                                              float (&value)[kWords<Format>],
                                               F pass_on) {
-  chunks.template multiply<Passing<float>::kPieces>(groups_of(outputs, first), two, pass_on);
-  chunks.multiply(groups_of(outputs, first + 1), one);
-  chunks.template multiply<1>(groups_of(outputs, first + 2), value, [&](auto) {
+  const Outputs& outputs = work.outputs;
+  chunks.template multiply<Passing<Format>::kPieces>(work, groups_of(outputs, first), two, pass_on);
+  chunks.multiply(work, groups_of(outputs, first + 1), one);
+  chunks.template multiply<1>(work, groups_of(outputs, first + 2), value, [&](auto) {
     ptx::fence_registers(one);
     ptx::fence_registers(two);
     join(two, one);
   });
-  chunks.multiply(groups_of(outputs, first + 3), one);
+  chunks.multiply(work, groups_of(outputs, first + 3), one);
   chunks.drain(one);
   ptx::fence_registers(value);
 #pragma unroll
-  for (int i = 0; i < kWords; ++i) {
+  for (int i = 0; i < kWords<Format>; ++i) {
     value[i] = __fadd_rn(two[i], __fadd_rn(value[i], one[i]));
   }
 }
 
 template <typename Format>
-__device__ __forceinline__ void multiply_tiles(Memory<typename Format::Sum>& memory,
-                                               const Together& layers) {
+__device__ __forceinline__ void multiply_tiles(Memory<Format>& memory, const Together& layers) {
   using Sum = typename Format::Sum;
-  const Outputs& outputs = layers.each[0];  // whose segments are those of all
   Chunks<Format> chunks(memory);
-  Passing<Sum> passing(memory);
-  Sum value[kWords];
+  Passing<Format> passing(memory);
+  Sum value[kWords<Format>];
   const auto pass_on = [&](auto piece) { passing.template pass_on<piece.value>(value); };
-  for_own_tiles(layers, [&](int32_t, const Tile&) {
+  for_own_tiles<Format>(layers, [&](int32_t layer, const Tile& tile) {
+    // The segments are those of all layers, scales for promotions a layer's own.
+    const Outputs& outputs = layers.each[Format::kIsPromoted ? layer : 0];
+    Promotion<Format, kTokens<Format>> promotion(outputs, tile);
+    const Work<Format> work{outputs, promotion};
     if constexpr (Format::kInOnePiece) {
-      Sum sums[kWords];
+      Sum sums[kWords<Format>];
       const Groups groups = groups_of(outputs, outputs.segments);
-      chunks.template multiply<Passing<Sum>::kPieces>(groups, sums, pass_on);
+      chunks.template multiply<Passing<Format>::kPieces>(work, groups, sums, pass_on);
       chunks.drain(sums);
 #pragma unroll
-      for (int i = 0; i < kWords; ++i) value[i] = sums[i];
+      for (int i = 0; i < kWords<Format>; ++i) value[i] = sums[i];
       passing.set_next(Next::kStore);
     } else {
-      Sum one[kWords];
-      Sum two[kWords];
+      Sum one[kWords<Format>];
+      Sum two[kWords<Format>];
       for (int32_t first = 0; first < outputs.segments.count; first += kHalf) {
-        multiply_half(chunks, outputs, first, one, two, value, pass_on);
+        multiply_half(chunks, work, first, one, two, value, pass_on);
         const bool is_last = first + kHalf >= outputs.segments.count;
         passing.set_next(is_last ? Next::kStore : Next::kPark);
       }
@@ -309,20 +360,19 @@ struct Finish {
   }
 
   __device__ __forceinline__ bool is_scaled() const {
-    return Format::kInOnePiece && outputs.segments.are_all();
+    return Format::kIsScaled && outputs.segments.are_all();
   }
 
-  __device__ __forceinline__ float value(float sum, float, int) const { return sum; }
-
-  __device__ __forceinline__ float value(int32_t sum, float token_scale, int c) const {
-    if (!is_scaled()) return __int_as_float(sum);
-    return __fmul_rn(__fmul_rn(__int2float_rn(sum), token_scale), scale[c]);
+  __device__ __forceinline__ float value(typename Format::Sum sum, float token_scale, int c) const {
+    if constexpr (!Format::kIsScaled) {
+      return sum;
+    } else {
+      return is_scaled() ? Format::scaled(sum, token_scale, scale[c]) : Format::unscaled(sum);
+    }
   }
 
   __device__ __forceinline__ float scale_of(int32_t token) const {
-    if (!is_scaled()) return 0.0F;
-    return reinterpret_cast<const float*>(
-        outputs.heads + token / kActivationRows * outputs.block_bytes)[token % kActivationRows];
+    return is_scaled() ? row_scale(outputs, token) : 0.0F;
   }
 
   __device__ __forceinline__ void store(int32_t token,
@@ -353,20 +403,19 @@ struct Finish {
 };
 
 template <typename Format>
-__device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory,
-                                            const Together& layers) {
+__device__ __forceinline__ void store_tiles(Memory<Format>& memory, const Together& layers) {
   using Sums = FourSums<typename Format::Sum>;
-  constexpr int kAtOnce = Format::kInOnePiece ? 2 : 4;  // rows of a warp
+  constexpr int kAtOnce = Format::kIsScaled ? 2 : 4;  // rows of a warp
   const auto warp = static_cast<int32_t>(threadIdx.x - kStorers) / 32;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  float(&scales)[kStorerRows] = memory.scales[warp];
+  float(&scales)[kStorerRows<Format>] = memory.scales[warp];
   int parity = 0;
-  for_own_tiles(layers, [&](int32_t layer, const Tile& tile) {
+  for_own_tiles<Format>(layers, [&](int32_t layer, const Tile& tile) {
     const Finish<Format> finish(layers.each[layer], tile.output + 4 * lane);
     const int32_t left = tile.token_end - tile.token;
-    const int32_t rows = left < kTokens ? left : kTokens;
+    const int32_t rows = left < kTokens<Format> ? left : kTokens<Format>;
     // Scales are loaded before the tile is there: the loop below would wait for each.
-    if constexpr (Format::kInOnePiece) {
+    if constexpr (Format::kIsScaled) {
       for (int32_t i = lane; i * kStoringWarps + warp < rows; i += 32) {
         scales[i] = finish.scale_of(tile.token + i * kStoringWarps + warp);
       }
@@ -382,7 +431,7 @@ __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory
         const int32_t row = (first + i) * kStoringWarps + warp;
         const int32_t from = row < rows ? row : warp;
         sums[i] = *reinterpret_cast<const Sums*>(&memory.tile[from][4 * lane]);
-        scale[i] = Format::kInOnePiece ? scales[from / kStoringWarps] : 0.0F;
+        scale[i] = Format::kIsScaled ? scales[from / kStoringWarps] : 0.0F;
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -397,7 +446,7 @@ __device__ __forceinline__ void store_tiles(Memory<typename Format::Sum>& memory
 
 template <typename Format>
 __device__ __forceinline__ void wide_block(const RingWork& work) {
-  using Shared = Memory<typename Format::Sum>;
+  using Shared = Memory<Format>;
   GPU_DYN_SHARED(Shared, memory);
   ptx::start_next_launch();
   if (threadIdx.x == 0) {
@@ -465,16 +514,17 @@ void pack_rows(Stream stream, const Matrices& matrices, void* to) {
 template <typename Format>
 void start(Stream stream, std::span<const Layer> layers) {
   gpu::LaunchShape shape{.threads = kThreads,
-                         .shared_bytes = sizeof(Memory<typename Format::Sum>),
+                         .shared_bytes = sizeof(Memory<Format>),
                          .overlaps = overlaps(LaunchKind::kLinear, layers[0].outputs.num_rows)};
   const auto kernel = wide_wgmma_kernel<Format>;
   const auto& [matrices, outputs] = layers[0];
-  RingWork work = ring_work(layers, kTokens);
-  const int64_t tiles = work.layers.num_tiles * ceil_div(outputs.num_rows, kTokens);
+  constexpr int kTileTokens = kTokens<Format>;
+  RingWork work = ring_work(layers, kTileTokens);
+  const int64_t tiles = work.layers.num_tiles * ceil_div(outputs.num_rows, kTileTokens);
   shape.blocks_x = std::min(tiles, gpu::clusters_at_once(shape, kernel));
   if constexpr (std::is_same_v<Format, WgmmaInt8Rows>) {
     const auto* const x = static_cast<const std::byte*>(outputs.workspace);
-    work.x = matrix_map(x, 1, matrices.k, outputs.num_rows, row_stride(matrices), kTokens);
+    work.x = matrix_map(x, 1, matrices.k, outputs.num_rows, row_stride(matrices), kTileTokens);
   }
   gpu::launch(stream, shape, kernel, work);
 }
@@ -515,6 +565,10 @@ void launch_wide(Stream stream, std::span<const Layer> layers) {
       return start<WgmmaF16>(stream, layers);
     case MatrixFormat::kBf16:
       return start<WgmmaBf16>(stream, layers);
+    case MatrixFormat::kE4M3:
+      return start<WgmmaE4M3Rows>(stream, layers);
+    case MatrixFormat::kE4M3Block:
+      return start<WgmmaE4M3Blocks>(stream, layers);
   }
 }
 

@@ -140,6 +140,23 @@ void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts = nullptr);
 
+// The same weights times kBF16 on tensor cores, for rows of any number with the same bits; K, its
+// segments, their fold, shares and scales of rows are those of kernels/gemm.h. c of a code is the
+// integer that kernels/gemm.h multiplies (zero point taken off, codebook looked up), which BF16
+// has, d_w and m_w the scale and the minimum there, and a chain over numbers is the tensor core's
+// over their products with x in order of k, in steps of 16 (what a step is:
+// tests/support/simt/tensorcore.h). In a segment, for its groups of 32 in order, or for their
+// halves of 16 where these have scales of their own:
+//   acc = fma(p, d_w, acc), p the chain over c of the group from 0;
+//   where the format has a minimum: acc = fma(m_w, t, acc), t the chain over ones from 0.
+// Weights w = c * d_w of MXFP4 (from 2^128 on an infinity) and of NVFP4 are numbers of BF16: their
+// segment is one chain over w from 0, of NVFP4 256 times that over w / 256. So MXFP4 has the bits
+// of launch_linear_half for the matrix of its w. On sm_8x, whose steps are of 8, a step of 16 is
+// one of the even k, then one of the odd ones. `experts`: null, or as above.
+void launch_linear_blocks_half(Stream stream,
+                               const LinearMatrixArgs& args,
+                               const ExpertMatrices* experts = nullptr);
+
 // Layers in a launch at most.
 inline constexpr size_t kMostTogether = 4;
 
@@ -205,9 +222,49 @@ inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
   launch_linear_int8(stream, {&args, 1});
 }
 
+// FP8 layers, kE4M3Channel times kE4M3Token and kE4M3Block times kE4M3Group, on Hopper alone: by
+// wgmma, as mma.sync of FP8 is another function there. Segments, their fold and shares of them are
+// those of kernels/gemm.h; the value of a segment is not the CPU's:
+// - Its groups of 32 are cut into runs of at most four: of kE4M3Token counted from its first group,
+//   of kE4M3Group at the multiples of 128 along absolute k, so that a run has one pair of scales.
+// - p, a run's sum, is the tensor core's chain from 0 over its groups in order, a step each (what a
+//   step is: wgmma_float8_step of tests/support/simt/tensorcore.h); past k are zeros.
+// - Runs are promoted in order, from acc = 0 on: of kE4M3Token acc = acc + p, of kE4M3Group
+//   acc = fma(p, s_w * s_a, acc), with the scales of the run's 128 columns and their product
+//   rounded to fp32.
+// Of kE4M3Token the folded sum y then becomes (y * s_a) * s_w. All that is fp32, to nearest, with
+// subnormals. Rows of x, tiles, runs of blocks and ranks have no say in a row's bits. No GPU has
+// run these kernels; that a step gives what its model says was recorded on an H200.
+struct LinearFp8Args {
+  Activations x;  // kE4M3Token, or kE4M3Group, of which a share begins at a multiple of 128 columns
+  const uint8_t* weight;      // [n, k] codes of e4m3, 16-byte aligned, rows too
+  int64_t weight_stride;      // bytes, a multiple of 16
+  const float* weight_scale;  // [n], with kE4M3Group [n][ceil(k / 128)], both from column 0 on
+  int64_t weight_scale_stride = 1;  // floats from output to output, with kE4M3Group
+  int32_t n;
+  int32_t k;
+  const float* bias = nullptr;  // [n]
+  Epilogue epilogue = Epilogue::kStore;
+  float* out;  // [x.num_rows, n]
+  int64_t out_stride;
+  void* workspace = nullptr;  // linear_workspace_bytes, or null
+  Segments segments = {};
+};
+
+// Whether this device has the layers below: Hopper has.
+bool device_has_fp8();
+
+// Layers that differ as those of launch_linear_int8 may.
+void launch_linear_fp8(Stream stream, std::span<const LinearFp8Args> layers);
+
+inline void launch_linear_fp8(Stream stream, const LinearFp8Args& args) {
+  launch_linear_fp8(stream, {&args, 1});
+}
+
 // With experts, see there. The workspace is not used.
 void launch_experts_half(Stream stream, const LinearHalfArgs& args, const ExpertMatrices& experts);
 void launch_experts_int8(Stream stream, const LinearInt8Args& args, const ExpertMatrices& experts);
+void launch_experts_fp8(Stream stream, const LinearFp8Args& args, const ExpertMatrices& experts);
 
 // `args.then` is not read. The array of `args.parts` is the host's. `experts`: null, or as above,
 // of whose rows there are at most x.num_rows.

@@ -109,7 +109,7 @@ class GpuMemory final : public DeviceMemory {
 
   void enter() const override { place_.enter(); }
 
-  Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+  Expected<std::byte*> allocate(int64_t bytes, const char* purpose, AlignedBuffer::Pages) override {
     enter();
     void* data = nullptr;
     const cudaError_t result = cudaMalloc(&data, static_cast<size_t>(bytes));

@@ -98,15 +98,18 @@ __device__ __forceinline__ void write_normed(const Activations& out,
   const auto value = [&](int32_t i, const Four& weight) {
     return normed(load_four(staged, i, out.k, true), r, weight);
   };
-  if (out.format == ActivationFormat::kInt8Token) {
-    return write_token_row<kHeld>(
-        out,
-        row_index,
-        [&](int s, int32_t i) { return value(i, weights.held[s]); },
-        [&](int32_t i) { return value(i, load_four(weights.weight, i, out.k, weights.wide)); });
+  if (has_row_scales(out.format)) {
+    const auto held = [&](int s, int32_t i) { return value(i, weights.held[s]); };
+    const auto other = [&](int32_t i) {
+      return value(i, load_four(weights.weight, i, out.k, weights.wide));
+    };
+    if (out.format == ActivationFormat::kInt8Token) {
+      return write_token_row<Int8Codes, kHeld>(out, row_index, held, other);
+    }
+    return write_token_row<E4M3Codes, kHeld>(out, row_index, held, other);
   }
-  const int32_t vectors = vectors_of(out.k);
-  const DeviceRow row = row_of(out, row_index, vectors / kGroupLanes);
+  const int32_t vectors = vectors_of(out);
+  const DeviceRow row = row_of(out, row_index);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const auto write = [&](int32_t vector, const Four& weight) {
     const bool inside = vector < vectors;

@@ -28,8 +28,9 @@ void linear_matrix(const ExecContext& ctx,
                    Epilogue epilogue,
                    Segments segments,
                    const ExpertMatrices* experts) {
-  const bool blocks = x.format == ActivationFormat::kInt8;
-  const auto launch = blocks ? launch_linear_blocks : launch_linear_float;
+  const auto launch = x.format == ActivationFormat::kInt8   ? launch_linear_blocks
+                      : x.format == ActivationFormat::kBF16 ? launch_linear_blocks_half
+                                                            : launch_linear_float;
   launch(ctx.stream,
          {.x = x,
           .weight = group.weight,
@@ -41,8 +42,8 @@ void linear_matrix(const ExecContext& ctx,
          experts);
 }
 
-bool takes_matrices_alone(const Activations& x) {
-  return x.format == ActivationFormat::kFloat || x.format == ActivationFormat::kInt8;
+bool is_multiplied_alone(const Activations& x, const RowGroup& group) {
+  return x.format == ActivationFormat::kFloat || !has_rows(group.weight->format);
 }
 
 LinearInt8Args int8_args(const Activations& x,
@@ -92,6 +93,48 @@ LinearHalfArgs half_args(const Activations& x,
           .segments = segments};
 }
 
+LinearFp8Args fp8_args(const Activations& x,
+                       const RowGroup& group,
+                       Epilogue epilogue,
+                       Segments segments,
+                       void* workspace) {
+  const PackedWeight& weight = *group.weight;
+  CHECK(x.format == activation_format(weight.format, 8, DeviceType::kCuda));
+  const int64_t columns = weight.stored_columns();
+  const auto* const scales = reinterpret_cast<const float*>(
+      weight.data + matrix_scales_offset(weight.format, weight.n, columns));
+  const bool blocks = weight.format == WeightFormat::kE4M3Block;
+  return {.x = x,
+          .weight = reinterpret_cast<const uint8_t*>(first_of_k(weight)),
+          .weight_stride = matrix_row_stride(weight.format, columns),
+          .weight_scale = blocks ? scales - weight.first_column / kE4M3GroupColumns : scales,
+          .weight_scale_stride = matrix_row_scales(weight.format, columns),
+          .n = weight.n,
+          .k = weight.k,
+          .bias = group.bias,
+          .epilogue = epilogue,
+          .out = group.out,
+          .out_stride = group.out_stride,
+          .workspace = workspace,
+          .segments = segments};
+}
+
+// f(make, launch, launch_experts) for rows of x: what makes the arguments of a matrix, and the
+// launches that take them.
+template <typename F>
+void with_launches(const Activations& x, F f) {
+  if (x.format == ActivationFormat::kInt8Token) {
+    using Launch = void (*)(Stream, std::span<const LinearInt8Args>);
+    return f(int8_args, Launch{launch_linear_int8}, launch_experts_int8);
+  }
+  if (is_e4m3(x.format)) {
+    using Launch = void (*)(Stream, std::span<const LinearFp8Args>);
+    return f(fp8_args, Launch{launch_linear_fp8}, launch_experts_fp8);
+  }
+  using Launch = void (*)(Stream, std::span<const LinearHalfArgs>);
+  f(half_args, Launch{launch_linear_half}, launch_experts_half);
+}
+
 // At most kMostTogether matrices, as one launch where the device can.
 void linear_together(const ExecContext& ctx,
                      const LinearArgs& args,
@@ -101,17 +144,14 @@ void linear_together(const ExecContext& ctx,
   int32_t n = 0;
   for (const RowGroup& group : groups) n += group.weight->n;
   void* const workspace = linear_workspace(ctx, x.num_rows, n, int8 ? x.k : 0);
-  std::array<LinearInt8Args, kMostTogether> int8_layers;
-  std::array<LinearHalfArgs, kMostTogether> half_layers;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    if (int8) {
-      int8_layers[i] = int8_args(x, groups[i], args.epilogue, args.segments, workspace);
-    } else {
-      half_layers[i] = half_args(x, groups[i], args.epilogue, args.segments, workspace);
+  with_launches(x, [&](auto make, auto launch, auto) {
+    using Args = decltype(make(x, groups[0], args.epilogue, args.segments, workspace));
+    std::array<Args, kMostTogether> layers;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      layers[i] = make(x, groups[i], args.epilogue, args.segments, workspace);
     }
-  }
-  if (int8) return launch_linear_int8(ctx.stream, std::span(int8_layers).first(groups.size()));
-  launch_linear_half(ctx.stream, std::span(half_layers).first(groups.size()));
+    launch(ctx.stream, std::span(layers).first(groups.size()));
+  });
 }
 
 void linear_expert_matrix(const ExecContext& ctx,
@@ -120,15 +160,12 @@ void linear_expert_matrix(const ExecContext& ctx,
                           Segments segments,
                           const ExpertMatrices& experts) {
   constexpr Epilogue kEpilogue = Epilogue::kStore;
-  if (takes_matrices_alone(x)) {
+  if (is_multiplied_alone(x, group)) {
     return linear_matrix(ctx, x, group, kEpilogue, segments, &experts);
   }
-  if (x.format == ActivationFormat::kInt8Token) {
-    const LinearInt8Args args = int8_args(x, group, kEpilogue, segments, nullptr);
-    return launch_experts_int8(ctx.stream, args, experts);
-  }
-  const LinearHalfArgs args = half_args(x, group, kEpilogue, segments, nullptr);
-  launch_experts_half(ctx.stream, args, experts);
+  with_launches(x, [&](auto make, auto, auto launch) {
+    launch(ctx.stream, make(x, group, kEpilogue, segments, nullptr), experts);
+  });
 }
 
 // From an expert's first matrix to that of the next, as everywhere; of `each` an expert.
@@ -147,9 +184,12 @@ int64_t expert_stride(std::span<const ExpertMatrix> own, size_t each) {
 }  // namespace
 
 bool has_activations(WeightFormat weight, ActivationFormat activations) {
-  if (weight > WeightFormat::kInt8Channel) return false;
+  if (is_e4m3(weight)) {
+    return device_has_fp8() && activations == activation_format(weight, 8, DeviceType::kCuda);
+  }
   if (!format_info(weight).is_integer) return true;
-  return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt8Token;
+  if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
+  return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kBF16;
 }
 
 // What steps of one token a request split over partitions need, and few rows a request in any step
@@ -167,15 +207,19 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
-  if (takes_matrices_alone(args.x)) {
-    for (const RowGroup& group : args.groups) {
-      linear_matrix(ctx, args.x, group, args.epilogue, args.segments, nullptr);
+  const std::span<const RowGroup> groups = args.groups;
+  for (size_t i = 0; i < groups.size();) {
+    if (is_multiplied_alone(args.x, groups[i])) {
+      linear_matrix(ctx, args.x, groups[i++], args.epilogue, args.segments, nullptr);
+      continue;
     }
-  } else {
-    for (size_t i = 0; i < args.groups.size(); i += kMostTogether) {
-      const size_t count = std::min(kMostTogether, args.groups.size() - i);
-      linear_together(ctx, args, args.groups.subspan(i, count));
+    size_t count = 1;
+    while (count < kMostTogether && i + count < groups.size() &&
+           !is_multiplied_alone(args.x, groups[i + count])) {
+      ++count;
     }
+    linear_together(ctx, args, groups.subspan(i, count));
+    i += count;
   }
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }

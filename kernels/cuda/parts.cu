@@ -73,15 +73,14 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   if (threadIdx.x == 0) args.out[row] = largest;
 }
 
-}  // namespace
-
-void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& parts) {
+template <typename Format>
+void start_fold(Stream stream, const Outputs& outputs, const Parts& parts) {
   if (has_experts(outputs)) {
     return gpu::launch(stream,
                        {.blocks_x = ceil_div(outputs.n, kFoldThreads),
                         .blocks_y = max_chosen(outputs),
                         .threads = kFoldThreads},
-                       int8 ? fold_experts_kernel<Int8Sums> : fold_experts_kernel<FloatSums>,
+                       fold_experts_kernel<Format>,
                        outputs,
                        parts);
   }
@@ -89,13 +88,31 @@ void launch_fold(Stream stream, bool int8, const Outputs& outputs, const Parts& 
                                .blocks_y = ceil_div(outputs.n, kFoldThreads),
                                .threads = kFoldThreads,
                                .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
-  gpu::launch(stream, shape, int8 ? fold_kernel<Int8Sums> : fold_kernel<FloatSums>, outputs, parts);
+  gpu::launch(stream, shape, fold_kernel<Format>, outputs, parts);
+}
+
+}  // namespace
+
+void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
+  switch (format) {
+    case MatrixFormat::kInt8:
+      return start_fold<Int8Sums>(stream, outputs, parts);
+    case MatrixFormat::kE4M3:
+      return start_fold<E4M3Sums>(stream, outputs, parts);
+    default:
+      return start_fold<FloatSums>(stream, outputs, parts);
+  }
+}
+
+void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts) {
+  start_fold<HeadSums>(stream, outputs, parts);
 }
 
 void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
   CHECK_LE(args.parts.size(), size_t{kSegments});
   const PackedWeight& weight = *args.weight;
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
+  const bool e4m3 = weight.format == WeightFormat::kE4M3Channel;
   Outputs outputs{};
   outputs.k = weight.k;
   outputs.n = weight.n;
@@ -108,16 +125,23 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
     outputs.experts = experts->rows;
     outputs.expert_stride = experts->stride;
   }
-  if (int8) {
-    CHECK(args.x.format == ActivationFormat::kInt8Token);
+  if (int8 || e4m3) {
+    CHECK(args.x.format == (int8 ? ActivationFormat::kInt8Token : ActivationFormat::kE4M3Token));
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
     outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
     outputs.heads = static_cast<const std::byte*>(args.x.data);
-    outputs.block_bytes = token_block_bytes(args.x.k);
+    outputs.block_bytes =
+        int8 ? token_block_bytes(args.x.k) : e4m3_block_bytes(args.x.format, args.x.k);
   }
   Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
   std::ranges::copy(args.parts, parts.parts);
-  launch_fold(stream, int8, outputs, parts);
+  if (weight.format == WeightFormat::kNVFP4) {
+    outputs.heads = weight.data;
+    outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
+    return launch_fold_heads(stream, outputs, parts);
+  }
+  const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
+  launch_fold(stream, format, outputs, parts);
 }
 
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {

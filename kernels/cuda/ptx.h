@@ -299,6 +299,8 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 GPU_WGMMA(wgmma_bf16, float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
+// Of FP8; no GPU has run it in this backend.
+GPU_WGMMA(wgmma_e4m3, float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1")
 
 #undef GPU_WGMMA
 #undef GPU_WGMMA_OF
@@ -434,6 +436,14 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
   return pair;
+}
+
+// Of bytes 0 to 3, which are a's, and 4 to 7, which are b's, those that the low four nibbles of
+// `selector` name by their bits 2 to 0; where bit 3 is set, the byte's sign in all of its bits.
+__device__ __forceinline__ uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t bytes;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
+  return bytes;
 }
 
 // a * b + c of two bfloat16 each, where the result is exact.

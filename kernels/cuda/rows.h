@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
@@ -27,8 +28,9 @@ struct DeviceRow {
   int64_t group_bytes;
 };
 
-__device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row, int32_t groups) {
+__device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row) {
   auto* const data = static_cast<std::byte*>(out.data);
+  const int64_t groups = ceil_div(out.k, kQuantGroup);
   const int64_t record = activation_record_bytes(out.format);
   const int64_t lane = row % kActivationRows;
   const int64_t block = row / kActivationRows;
@@ -42,10 +44,15 @@ __device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row,
       std::byte* const head = data + block * (kTokenHeadBytes + groups * record);
       return {head + kTokenHeadBytes + lane * kQuantGroup, head + lane * 4, record};
     }
+    case ActivationFormat::kE4M3Token:
+    case ActivationFormat::kE4M3Group: {
+      const int64_t head = e4m3_head_bytes(out.format, out.k);
+      const int64_t row_bytes = e4m3_row_bytes(out.k);
+      std::byte* const first = data + block * (head + kActivationRows * row_bytes);
+      return {first + head + lane * row_bytes, first + lane * 4, kQuantGroup};
+    }
     case ActivationFormat::kInt8:
     case ActivationFormat::kInt16:
-    case ActivationFormat::kE4M3Token:
-    case ActivationFormat::kE4M3Group:
       break;
   }
   const int64_t code_bytes = out.format == ActivationFormat::kInt16 ? 2 : 1;
@@ -63,8 +70,11 @@ struct CodeFactor {
   bool coded;
 };
 
-__device__ __forceinline__ CodeFactor code_factor(int32_t largest_bits, float limit) {
-  const float scale = __fdiv_rn(__int_as_float(largest_bits), limit);
+// `given`: the scale in any case, or 0.
+__device__ __forceinline__ CodeFactor code_factor(int32_t largest_bits,
+                                                  float limit,
+                                                  float given = 0) {
+  const float scale = given != 0 ? given : __fdiv_rn(__int_as_float(largest_bits), limit);
   const float inverse = __fdiv_rn(1.0F, scale);
   const bool finite = largest_bits < kInfinityBits;
   const bool coded = finite && inverse <= kLargestFloat;
@@ -74,6 +84,29 @@ __device__ __forceinline__ CodeFactor code_factor(int32_t largest_bits, float li
 __device__ __forceinline__ int32_t code_of(float value, const CodeFactor& factor) {
   return factor.coded ? __float2int_rn(__fmul_rn(value, factor.inverse)) : 0;
 }
+
+// Codes with a scale of its own for each row. A given scale may be too small for values, whose
+// codes then are the limit.
+__device__ __forceinline__ float limited(float value, float limit) {
+  return value > limit ? limit : value < -limit ? -limit : value;
+}
+
+struct Int8Codes {
+  static constexpr float kLimit = 127.0F;
+
+  __device__ __forceinline__ static int32_t of(float value, const CodeFactor& factor) {
+    if (!factor.coded) return 0;
+    return __float2int_rn(limited(__fmul_rn(value, factor.inverse), kLimit));
+  }
+};
+
+struct E4M3Codes {
+  static constexpr float kLimit = 448.0F;
+
+  __device__ __forceinline__ static int32_t of(float value, const CodeFactor& factor) {
+    return factor.coded ? to_e4m3(limited(__fmul_rn(value, factor.inverse), kLimit)) : 0;
+  }
+};
 
 __device__ __forceinline__ int32_t magnitude_bits(float value) {
   return __float_as_int(value) & INT32_MAX;
@@ -159,8 +192,28 @@ __device__ __forceinline__ int32_t largest_of_group(int32_t bits) {
   return bits;
 }
 
-// Writes four values of a row from 4 * `vector` on, in every format but kInt8Token. Whole warps
-// call it, in which 8 lanes side by side have a group; nothing is written of groups not `inside`.
+// write_four of kE4M3Group: a warp's lanes have 128 columns side by side.
+__device__ __forceinline__ void write_four_e4m3(const DeviceRow& row,
+                                                int32_t vector,
+                                                const Four& four,
+                                                bool inside) {
+  const auto largest = __reduce_max_sync(kAllLanes, static_cast<uint32_t>(largest_of(four)));
+  const CodeFactor factor = code_factor(static_cast<int32_t>(largest), E4M3Codes::kLimit);
+  if (!inside) return;
+  int32_t code[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) code[j] = E4M3Codes::of(four.v[j], factor);
+  reinterpret_cast<uint32_t*>(row.codes)[vector] = in_one(code);
+  constexpr int32_t kLanes = kE4M3GroupColumns / 4;
+  static_assert(kLanes == 32);
+  if (vector % kLanes != 0) return;
+  constexpr int64_t kScales = kActivationRows * sizeof(float);
+  *reinterpret_cast<float*>(row.tail + vector / kLanes * kScales) = factor.kept;
+}
+
+// Writes four values of a row from 4 * `vector` on, in every format whose rows have no scale of
+// their own. Whole warps call it, in which 8 lanes side by side have a group, and lane 0 what is a
+// multiple of 128; nothing is written of groups not `inside`.
 __device__ __forceinline__ void write_four(
     ActivationFormat format, const DeviceRow& row, int32_t vector, const Four& four, bool inside) {
   const int32_t part = vector % kGroupLanes;
@@ -182,6 +235,7 @@ __device__ __forceinline__ void write_four(
     if (inside) reinterpret_cast<uint64_t*>(group)[part] = in_one(code);
     return;
   }
+  if (format == ActivationFormat::kE4M3Group) return write_four_e4m3(row, vector, four, inside);
   const bool int8 = format == ActivationFormat::kInt8;
   const CodeFactor factor =
       code_factor(largest_of_group(largest_of(four)), int8 ? 127.0F : 32767.0F);
@@ -231,24 +285,31 @@ __device__ __forceinline__ int32_t largest_of_block(int32_t value) {
 
 inline constexpr int32_t kOwnLargest = -1;
 
-// Fours of a row of k, with those that fill its last group.
-constexpr int32_t vectors_of(int32_t k) {
-  return (k + kQuantGroup - 1) / kQuantGroup * kGroupLanes;
+// Fours of a row, with those that fill what its format fills with zeros.
+constexpr int32_t vectors_of(const Activations& out) {
+  const int64_t columns =
+      is_e4m3(out.format) ? e4m3_row_bytes(out.k) : align_up(out.k, kQuantGroup);
+  return static_cast<int32_t>(columns / 4);
 }
 
-// Writes a row of kInt8Token, by all threads of the block. four(i): its values from i on, a
-// multiple of 4; those past k do not matter. first(s, i): the same of a thread's fours s below
-// kHeld, which are asked for once, the others twice unless the bits of the row's `largest`
-// magnitude are known.
-template <int kHeld, typename First, typename Values>
+// Whether a row has one scale, so that a block writes all of it.
+constexpr bool has_row_scales(ActivationFormat format) {
+  return format == ActivationFormat::kInt8Token || format == ActivationFormat::kE4M3Token;
+}
+
+// Writes a row of kInt8Token or kE4M3Token, whose codes Codes are, by all threads of the block.
+// four(i): its values from i on, a multiple of 4; those past k do not matter. first(s, i): the same
+// of a thread's fours s below kHeld, which are asked for once, the others twice unless the bits of
+// the row's `largest` magnitude are known.
+template <typename Codes, int kHeld, typename First, typename Values>
 __device__ __forceinline__ void write_token_row(const Activations& out,
                                                 int64_t row_index,
                                                 First first,
                                                 Values four,
                                                 int32_t largest = kOwnLargest) {
   GPU_SHARED(int32_t, sum_by_warp, kMostWarps);
-  const int32_t vectors = vectors_of(out.k);
-  const DeviceRow row = row_of(out, row_index, vectors / kGroupLanes);
+  const int32_t vectors = vectors_of(out);
+  const DeviceRow row = row_of(out, row_index);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const auto threads = static_cast<int32_t>(blockDim.x);
   const auto values = [&](int32_t vector) {
@@ -279,12 +340,12 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
     }
     largest = largest_of_block(mine);
   }
-  const CodeFactor factor = code_factor(largest, 127.0F);
+  const CodeFactor factor = code_factor(largest, Codes::kLimit, out.static_scale);
   int32_t sum = 0;
   const auto write = [&](int32_t vector, const Four& some) {
     int32_t code[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) code[j] = code_of(some.v[j], factor);
+    for (int j = 0; j < 4; ++j) code[j] = Codes::of(some.v[j], factor);
     std::byte* const group = row.codes + vector / kGroupLanes * row.group_bytes;
     reinterpret_cast<uint32_t*>(group)[vector % kGroupLanes] = in_one(code);
     sum += code[0] + code[1] + code[2] + code[3];
@@ -296,6 +357,10 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
   }
   for (int32_t vector = thread + kHeld * threads; vector < vectors; vector += threads) {
     write(vector, values(vector));
+  }
+  if constexpr (std::is_same_v<Codes, E4M3Codes>) {
+    if (thread == 0) *reinterpret_cast<float*>(row.tail) = factor.kept;
+    return;
   }
   sum = __reduce_add_sync(kAllLanes, sum);
   if (thread % 32 == 0) sum_by_warp[thread / 32] = sum;
@@ -311,7 +376,7 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
 template <typename Values>
 __device__ __forceinline__ void write_vectors(
     const Activations& out, int64_t row_index, int32_t begin, int32_t end, Values four) {
-  const DeviceRow row = row_of(out, row_index, vectors_of(out.k) / kGroupLanes);
+  const DeviceRow row = row_of(out, row_index);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const auto threads = static_cast<int32_t>(blockDim.x);
 #pragma unroll 2
@@ -328,7 +393,7 @@ __device__ __forceinline__ void write_vectors(
   }
 }
 
-inline constexpr int kTokenThreads = 1024;  // most that a row of kInt8Token is written by
+inline constexpr int kTokenThreads = 1024;  // most that a row with one scale is written by
 
 // How rows go to blocks: rows along x, pieces of `piece` fours along y.
 struct RowBlocks {
@@ -337,10 +402,10 @@ struct RowBlocks {
 };
 
 // Rows in pieces for all of the device while there are few, whole rows when there are many; a row
-// of kInt8Token is always whole, and has its scale where it has no value.
+// with one scale is always whole, and has its scale where it has no value.
 inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
-  const int32_t vectors = vectors_of(out.k);
-  if (out.format == ActivationFormat::kInt8Token) {
+  const int32_t vectors = vectors_of(out);
+  if (has_row_scales(out.format)) {
     return {vectors > 2048 ? kTokenThreads : vectors > 512 ? 512 : kRowThreads, vectors};
   }
   constexpr int64_t kBlocks = 1320;  // 10 on each SM of an H200, as registers allow
@@ -350,27 +415,27 @@ inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
 }
 
 inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const RowBlocks& blocks) {
-  const bool token = out.format == ActivationFormat::kInt8Token;
+  const bool token = has_row_scales(out.format);
   return {.blocks_x = rows,
-          .blocks_y = token ? 1 : ceil_div(vectors_of(out.k), blocks.piece),
+          .blocks_y = token ? 1 : ceil_div(vectors_of(out), blocks.piece),
           .threads = blocks.threads,
           .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
-// Writes what blocks_of gave this block: all of a row of kInt8Token (kToken), or a piece of
-// another.
-template <bool kToken, typename Values>
+// Writes what blocks_of gave this block: all of a row of these codes with one scale, or, where
+// Codes is void, a piece of another.
+template <typename Codes, typename Values>
 __device__ __forceinline__ void write_part(const Activations& out,
                                            int64_t row_index,
                                            int32_t piece,
                                            Values four,
                                            int32_t largest = kOwnLargest) {
-  if constexpr (kToken) {
+  if constexpr (!std::is_void_v<Codes>) {
     const auto first = [&](int, int32_t i) { return four(i); };
-    return write_token_row<4>(out, row_index, first, four, largest);
+    return write_token_row<Codes, 4>(out, row_index, first, four, largest);
   }
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * piece;
-  const int32_t vectors = vectors_of(out.k);
+  const int32_t vectors = vectors_of(out);
   const int32_t end = begin + piece < vectors ? begin + piece : vectors;
   write_vectors(out, row_index, begin, end, four);
 }

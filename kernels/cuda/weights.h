@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights out of the layouts of quant/repack.h: rows of floats and kInt8Channel, and the CPU's
-// tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
+// Weights out of the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
+// CPU's tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,12 @@
 #include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/ptx.h"
 #include "quant/repack.h"
 
 namespace sluice::kernels::cuda {
 
-// Column i of a matrix's row; `scale` is kInt8Channel's.
+// Column i of a matrix's row; `scale` is that of its codes, if it has any.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
   if constexpr (kFormat == WeightFormat::kF32) {
@@ -22,6 +23,9 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
     return from_half(reinterpret_cast<const uint16_t*>(row)[i]);
   } else if constexpr (kFormat == WeightFormat::kBF16) {
     return from_bf16(reinterpret_cast<const uint16_t*>(row)[i]);
+  } else if constexpr (is_e4m3(kFormat)) {
+    const float by_256 = e4m3_by_256(reinterpret_cast<const uint8_t*>(row)[i]);
+    return __fmul_rn(__fmul_rn(by_256, 256.0F), scale);
   } else {
     return __fmaf_rn(__int2float_rn(reinterpret_cast<const int8_t*>(row)[i]), scale, 0.0F);
   }
@@ -29,7 +33,7 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
 
 // --- Tiles -----------------------------------------------------------------------------------
 
-// f.operator()<format>(), of a format that has blocks.
+// f.operator()<format>(), of a format that has tiles here.
 template <typename F>
 void with_block_format(WeightFormat format, const F& f) {
   switch (format) {
@@ -59,22 +63,26 @@ void with_block_format(WeightFormat format, const F& f) {
       return f.template operator()<WeightFormat::kIQ4_XS>();
     case WeightFormat::kMXFP4:
       return f.template operator()<WeightFormat::kMXFP4>();
+    case WeightFormat::kNVFP4:
+      return f.template operator()<WeightFormat::kNVFP4>();
+    case WeightFormat::kInt4Group32:
+      return f.template operator()<WeightFormat::kInt4Group32>();
+    case WeightFormat::kInt4Group128:
+      return f.template operator()<WeightFormat::kInt4Group128>();
+    case WeightFormat::kInt8Group32:
+      return f.template operator()<WeightFormat::kInt8Group32>();
     case WeightFormat::kF32:
     case WeightFormat::kF16:
     case WeightFormat::kBF16:
     case WeightFormat::kInt8Channel:
-    case WeightFormat::kNVFP4:
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group128:
-    case WeightFormat::kInt8Group32:
     case WeightFormat::kE4M3Channel:
     case WeightFormat::kE4M3Block:
       break;
   }
-  SLUICE_UNREACHABLE("a format without blocks");
+  SLUICE_UNREACHABLE("a format without tiles");
 }
 
-// What stored codes are too high by.
+// What stored codes are too high by; where groups have zero points, those too.
 constexpr uint32_t zero_point(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ3_K:
@@ -86,30 +94,43 @@ constexpr uint32_t zero_point(WeightFormat format) {
     case WeightFormat::kQ6_K:
       return 32;
     case WeightFormat::kQ8_0:
+    case WeightFormat::kInt8Group32:
       return 128;
     default:
       return 0;
   }
 }
 
-// Eight entries of a codebook as one number, from entry `first` on.
-constexpr uint64_t entries(const int8_t (&codebook)[16], int first) {
-  uint64_t all = 0;
-  for (int i = 0; i < 8; ++i) {
-    all |= uint64_t{static_cast<uint8_t>(codebook[first + i])} << (8 * i);
+// Four entries of a format's codebook, from `kFirst` on.
+template <WeightFormat kFormat, int kFirst>
+constexpr uint32_t entries() {
+  uint32_t all = 0;
+  for (int i = 0; i < 4; ++i) {
+    const int entry = kFirst + i;
+    const int8_t value = kIsE2M1<kFormat> ? kMxfp4Codebook[entry] : kIq4Codebook[entry];
+    all |= uint32_t{static_cast<uint8_t>(value)} << (8 * i);
   }
   return all;
 }
 
-template <WeightFormat kFormat, int kFirst>
-inline constexpr uint64_t kEntries = entries(kFormat == WeightFormat::kMXFP4 ? kMxfp4Codebook
-                                                                             : kIq4Codebook,
-                                             kFirst);
+// What the low four nibbles of `codes` stand for, in bytes.
+template <WeightFormat kFormat>
+__device__ __forceinline__ uint32_t looked_up(uint32_t codes) {
+  constexpr uint32_t kEntries[4] = {
+      entries<kFormat, 0>(), entries<kFormat, 4>(), entries<kFormat, 8>(), entries<kFormat, 12>()};
+  const uint32_t in_half = codes & 0x7777U;
+  const uint32_t low = gpu::ptx::select_bytes(kEntries[0], kEntries[1], in_half);
+  const uint32_t high = gpu::ptx::select_bytes(kEntries[2], kEntries[3], in_half);
+  // Where a code is below 8, 127, and elsewhere the sign of 127, which is 0.
+  const uint32_t below = gpu::ptx::select_bytes(0x7F7F7F7FU, 0x7F7F7F7FU, codes);
+  const uint32_t is_low = below | below << 1;
+  return (low & is_low) | (high & ~is_low);
+}
 
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;
+  const std::byte* super;  // where groups have zero points: the group's [16] uint8
 };
 
 // Group `group` of a tile.
@@ -121,16 +142,52 @@ __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group
   constexpr int32_t kCodeBytes = kLayout.code_bytes();
   constexpr int32_t kScaleBytes = kLayout.scale_bytes();
   const uint32_t in_block = static_cast<uint32_t>(group) % kSpan;
-  const std::byte* const block = tile + int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
+  const std::byte* const block = tile + kLayout.tile_head_bytes() +
+                                 int64_t{static_cast<uint32_t>(group) / kSpan} * kBlockBytes;
+  const std::byte* const codes = block + in_block * kCodeBytes;
   const std::byte* const scales = block + kSpan * kCodeBytes;
-  return {
-      block + in_block * kCodeBytes, scales + in_block * kScaleBytes, scales + kSpan * kScaleBytes};
+  const std::byte* const super = scales + kSpan * kScaleBytes;
+  if constexpr (kLayout.scales == ScaleLayout::kFloat32) {
+    return {codes, scales + in_block * kScaleBytes, super + in_block * kRowTile};
+  } else if constexpr (kLayout.scales == ScaleLayout::kFloat128) {
+    const uint32_t of_four = in_block / 4;
+    constexpr uint32_t kFloats = kRowTile * sizeof(float);
+    return {codes, super + of_four * kFloats, super + kSpan / 4 * kFloats + of_four * kRowTile};
+  } else {
+    return {codes, scales + in_block * kScaleBytes, super};
+  }
 }
 
-// d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves.
+// What one group needs of a tile, side by side: codes, scales, then what its super-block has.
+template <WeightFormat kFormat>
+struct GroupRecord {
+  static constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
+  static constexpr int32_t kScaleBytes = kLayoutOf<kFormat>.scales == ScaleLayout::kFloat128
+                                             ? kRowTile * int32_t{sizeof(float)}
+                                             : kLayoutOf<kFormat>.scale_bytes();
+  static constexpr int32_t kSuperBytes =
+      kHasZeros<kFormat> ? kRowTile : kLayoutOf<kFormat>.super_bytes();
+  static constexpr int32_t kBytes = kCodeBytes + kScaleBytes + kSuperBytes;
+  static_assert(kCodeBytes % 16 == 0 && kScaleBytes % 16 == 0 && kBytes % 16 == 0);
+
+  // Where byte `i` of the record is in the tile.
+  __device__ __forceinline__ static const std::byte* source(const GroupAt& at, int32_t i) {
+    if (i < kCodeBytes) return at.codes + i;
+    i -= kCodeBytes;
+    return i < kScaleBytes ? at.scales + i : at.super + (i - kScaleBytes);
+  }
+
+  __device__ __forceinline__ static GroupAt at(const std::byte* record) {
+    return {record, record + kCodeBytes, record + kCodeBytes + kScaleBytes};
+  }
+};
+
+// d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves. `zero`: the
+// group's zero point, against codes as chunk_of() has them.
 struct GroupScales {
   float scale[2];
   float minimum[2];
+  int32_t zero;
 };
 
 template <WeightFormat kFormat>
@@ -147,6 +204,16 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
     // 2^(e - 128): e - 1 in the exponent field; subnormal for 0 and 1.
     const uint32_t e = bytes[0];
     s.scale[0] = float_of(e < 2 ? (e + 1) << 21 : (e - 1) << 23);
+  } else if constexpr (kHasZeros<kFormat>) {
+    s.scale[0] = reinterpret_cast<const float*>(at.scales)[output];
+    const auto zero = int32_t{reinterpret_cast<const uint8_t*>(at.super)[output]};
+    s.zero = zero - static_cast<int32_t>(zero_point(kFormat));
+  } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
+    // Half of each, for codes are doubled.
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      s.scale[h] = __fmul_rn(e4m3_by_256(bytes[h * kRowTile]), 128.0F);
+    }
   } else {
     const float d = from_half(super[0]);
     const float m = kHasMin<kFormat> ? -from_half(super[kRowTile]) : 0.0F;
@@ -175,6 +242,12 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
   constexpr int kHigh = kLayout.low_bits;  // the register that the high plane begins with
   constexpr uint32_t kBytes = 0x01010101U;
+  if constexpr (kHasCodebook<kFormat>) {
+    static_assert(kLayout.low_bits == 4 && kLayout.high_bits == 0);
+    const uint32_t both = load(c % 4);  // chunks c % 4 and c % 4 + 4, nibble by nibble
+    return gpu::ptx::select_bytes(
+        looked_up<kFormat>(both), looked_up<kFormat>(both >> 16), c < 4 ? 0x6420U : 0x7531U);
+  }
   uint32_t codes;
   if constexpr (kLayout.low_bits == 8) {
     codes = load(c);
@@ -188,21 +261,68 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   } else if constexpr (kLayout.high_bits == 2) {
     codes |= (load(kHigh + c / 4) >> (c % 4 * 2) & 3 * kBytes) << kHigh;
   }
-  if constexpr (kHasCodebook<kFormat>) {
-    uint32_t values = 0;
-#pragma unroll
-    for (int i = 0; i < 32; i += 8) {
-      const uint32_t code = codes >> i & 15;
-      const uint64_t half = code < 8 ? kEntries<kFormat, 0> : kEntries<kFormat, 8>;
-      values |= (static_cast<uint32_t>(half >> (code % 8 * 8)) & 0xFFU) << i;
-    }
-    return values;
-  } else if constexpr (zero_point(kFormat) != 0) {
+  if constexpr (zero_point(kFormat) != 0) {
     // Moved up to where no byte borrows from the next, then the sign turned.
     constexpr uint32_t kUp = (128 - zero_point(kFormat)) * kBytes;
     return (codes + kUp) ^ 128 * kBytes;
   }
   return codes;
+}
+
+// Two numbers of BF16, the first in the low half.
+inline constexpr uint32_t kBf16Ones = 0x3F803F80U;
+inline constexpr uint32_t kBf16MinusZeros = 0x80008000U;
+
+// A float that BF16 has, twice.
+__device__ __forceinline__ uint32_t bf16_pair(float exact) {
+  const uint32_t bits = bits_of(exact);
+  return bits >> 16 | (bits & 0xFFFF0000U);
+}
+
+// Bytes 0 and 2, signed ones, as BF16: 128 plus the low 7 bits, less 128, or 256 where it has the
+// sign.
+__device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t bytes) {
+  const uint32_t high = (bytes & 0x007F007FU) | 0x43004300U;
+  const uint32_t less = (bytes & 0x00800080U) | 0xC300C300U;
+  return gpu::ptx::fma_bf16x2(high, kBf16Ones, less);
+}
+
+// E2M1, doubled, of bits 3 to 0 and 19 to 16 of `codes` moved by `up`, times 2^-127: exponent and
+// mantissa are where BF16 has them, subnormal where E2M1 is.
+template <int kUp>
+__device__ __forceinline__ uint32_t small_bf16_of_e2m1(uint32_t codes) {
+  const auto moved = [&](int up) { return up >= 0 ? codes << up : codes >> -up; };
+  return (moved(6 + kUp) & 0x01C001C0U) | (moved(12 + kUp) & 0x80008000U);
+}
+
+// Four codes of one output as chunk_of() has them, in BF16; of E2M1 times 2^-127.
+struct Bf16Chunk {
+  uint32_t even;  // codes 0 and 2
+  uint32_t odd;   // codes 1 and 3
+};
+
+// Chunk c, of the first 4, of the group's first or second half.
+template <WeightFormat kFormat, int kHalf, typename Load>
+__device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
+  constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
+  constexpr bool kNibbles = kLayout.low_bits == 4 && kLayout.high_bits == 0;
+  if constexpr (kIsE2M1<kFormat>) {
+    constexpr int kUp = -4 * kHalf;
+    const uint32_t codes = load(c);
+    return {small_bf16_of_e2m1<kUp>(codes), small_bf16_of_e2m1<kUp - 8>(codes)};
+  } else if constexpr (kNibbles && !kHasCodebook<kFormat>) {
+    // 128 plus the code, less that and the zero point.
+    constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
+    const uint32_t codes = load(c) >> (4 * kHalf);
+    const auto less = [](uint32_t nibbles) {
+      const uint32_t high = (nibbles & 0x000F000FU) | 0x43004300U;
+      return gpu::ptx::fma_bf16x2(high, kBf16Ones, kLess);
+    };
+    return {less(codes), less(codes >> 8)};
+  } else {
+    const uint32_t bytes = chunk_of<kFormat>(c + 4 * kHalf, load);
+    return {bf16_of_bytes(bytes), bf16_of_bytes(bytes >> 8)};
+  }
 }
 
 // Column i of one output of a tile.
@@ -216,7 +336,13 @@ __device__ __forceinline__ float tile_weight_at(const std::byte* tile, int32_t o
   const auto code = static_cast<int8_t>(chunk >> (in_group % 4 * 8) & 0xFFU);
   const GroupScales scales = load_scales<kFormat>(at, output);
   const int half = kHalves<kFormat> ? in_group / 16 : 0;
-  return __fmaf_rn(__int2float_rn(code), scales.scale[half], scales.minimum[half]);
+  const float weight =
+      __fmaf_rn(__int2float_rn(code - scales.zero), scales.scale[half], scales.minimum[half]);
+  if constexpr (kFormat == WeightFormat::kNVFP4) {
+    return __fmul_rn(weight, reinterpret_cast<const float*>(tile)[output]);
+  } else {
+    return weight;
+  }
 }
 
 }  // namespace sluice::kernels::cuda

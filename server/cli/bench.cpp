@@ -32,10 +32,26 @@ struct DecodeFigure {
   double first_token_ms;     // of the last request to get one
   double tokens_per_second;  // all requests together
   double idle_us;            // of a GPU before a step, the mean of all
+  uint64_t num_drafts = 0;   // of a request in a step
+  std::vector<double> accepted_at;  // by position in the draft: share of the drafts
 };
 
 double milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
+}
+
+// Drafts between two moments.
+void set_drafts(const DraftStats& before, const DraftStats& after, DecodeFigure& figure) {
+  for (size_t i = 0; i < kNumDraftSources; ++i) {
+    figure.num_drafts += after.num_drafts[i] - before.num_drafts[i];
+  }
+  if (figure.num_drafts == 0) return;
+  for (size_t i = 0; i < kMaxDraftTokens; ++i) {
+    const uint64_t accepted = after.num_accepted_at[i] - before.num_accepted_at[i];
+    if (accepted == 0) return;
+    figure.accepted_at.push_back(static_cast<double>(accepted) /
+                                 static_cast<double>(figure.num_drafts));
+  }
 }
 
 double median(std::vector<double> values) {
@@ -106,10 +122,13 @@ class Bench {
     const EngineStats after = engine_.stats();
     const auto steps = static_cast<double>(after.num_steps - before.num_steps);
     const auto idle = static_cast<double>(after.device_idle_ns - before.device_idle_ns);
-    return DecodeFigure{concurrency,
-                        median(std::move(firsts)),
-                        median(std::move(rates)),
-                        1e-3 * idle / std::max(1.0, steps)};
+    DecodeFigure figure = {.concurrency = concurrency,
+                           .first_token_ms = median(std::move(firsts)),
+                           .tokens_per_second = median(std::move(rates)),
+                           .idle_us = 1e-3 * idle / std::max(1.0, steps),
+                           .accepted_at = {}};
+    set_drafts(before.drafts, after.drafts, figure);
+    return figure;
   }
 
  private:
@@ -224,6 +243,9 @@ nlohmann::ordered_json to_json(const Invocation& invocation,
                               {"ms_per_token", 1e3 * figure.concurrency / figure.tokens_per_second},
                               {"tokens_per_second", figure.tokens_per_second}});
     if (model.is_on_gpu()) json["decode"].back()["device_idle_us_per_step"] = figure.idle_us;
+    if (figure.num_drafts == 0) continue;
+    json["decode"].back()["drafts"] = figure.num_drafts;
+    json["decode"].back()["per_position_acceptance_rates"] = figure.accepted_at;
   }
   return json;
 }
@@ -267,6 +289,11 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
                 figure.tokens_per_second,
                 figure.first_token_ms);
     if (on_gpu) std::printf("%19.1f", figure.idle_us);
+    if (figure.num_drafts > 0) {
+      std::printf("   %llu drafts, accepted by position:",
+                  static_cast<unsigned long long>(figure.num_drafts));
+      for (const double share : figure.accepted_at) std::printf(" %.2f", share);
+    }
     std::printf("\n");
     std::fflush(stdout);
   }

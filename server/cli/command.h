@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
+#include "engine/quantize.h"
 #include "server/cli/bench_options.h"
 
 namespace sluice {
@@ -24,6 +25,7 @@ enum class Command : uint8_t {
   kBenchLatency,
   kBenchMock,
   kInspect,
+  kQuantize,
   kTokenize,
   kFetch,
   kRender,
@@ -45,6 +47,14 @@ struct FileOptions {
   bool special = true;  // tokenize: names of special tokens become them
 };
 
+struct QuantizeCommandOptions {
+  QuantizeOptions quantize;  // but for what is in files
+  std::string recipe_file;
+  std::string calibrate_file;
+  std::string evaluate_file;
+  std::string report_file;  // JSON; empty: none
+};
+
 // What main() runs. Fields that a command does not use keep their defaults.
 struct Invocation {
   Command command = Command::kVersion;
@@ -61,6 +71,7 @@ struct Invocation {
   BenchMockOptions bench_mock;
   ChatOptions chat;
   FileOptions files;
+  QuantizeCommandOptions quantize;
 };
 
 // Defaults, then --config, then the environment, then flags. Without an invocation the process is
@@ -85,6 +96,7 @@ Expected<void> run_bench_throughput(const Invocation& invocation);
 Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
+Expected<void> run_quantize(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);
 Expected<void> run_fetch(const Invocation& invocation);
 Expected<void> run_render(const Invocation& invocation);

@@ -14,6 +14,7 @@
 #include "server/cli/bench_flags.h"
 #include "server/cli/command.h"
 #include "server/cli/llama_flags.h"
+#include "server/cli/quantize_flags.h"
 #include "server/cli/vllm_command_line.h"
 
 namespace sluice {
@@ -58,6 +59,7 @@ constexpr CommandRow kCommands[] = {
      false,
      false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
+    {Command::kQuantize, "quantize", "Write a model in other number formats", false, false, false},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
     {Command::kFetch, "fetch", "Download a model by name and print its path", true, false, true},
     {Command::kRender, "render", "Render a chat template", false, false, false},
@@ -108,7 +110,7 @@ void add_knob(Subcommand& sub, const Knob& knob) {
     option = sub.app->add_option("--" + name)->description(help)->type_name(value_name(knob));
   }
   option->multi_option_policy(is_list(knob.kind) ? CLI::MultiOptionPolicy::TakeAll
-                                      : CLI::MultiOptionPolicy::TakeLast);
+                                                 : CLI::MultiOptionPolicy::TakeLast);
   option->group(title_of(knob.group));
   sub.knobs.push_back({&knob, option});
 }
@@ -178,6 +180,9 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       break;
     case Command::kInspect:
       app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
+      break;
+    case Command::kQuantize:
+      add_quantize_flags(app, invocation.quantize);
       break;
     case Command::kTokenize:
       app.add_option("--model", invocation.config.model, "GGUF file with the vocabulary")
@@ -279,8 +284,7 @@ void split_empty_values(std::vector<std::string>& arguments) {
 }
 
 ParsedCommandLine usage_error(const Subcommand* sub, const std::string& message) {
-  const std::string command =
-      sub == nullptr ? "sluice" : "sluice " + shown_command(sub->row->name);
+  const std::string command = sub == nullptr ? "sluice" : "sluice " + shown_command(sub->row->name);
   std::fprintf(stderr,
                "%s: %s (%s --help lists what there is)\n",
                command.c_str(),

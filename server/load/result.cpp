@@ -62,6 +62,22 @@ bool is_shown(const Result& result, const std::string& name) {
   return false;
 }
 
+std::string speculation_block(const Result& result) {
+  const std::optional<Speculation> found = speculation_of(result.server_metrics);
+  if (!found) return {};
+  std::string block = header("Speculative Decoding", '-');
+  block += line("Acceptance rate (%):", 100 * found->rate());
+  block += line("Acceptance length:", found->length());
+  block += count_line("Drafts:", static_cast<int64_t>(found->num_drafts));
+  block += count_line("Draft tokens:", static_cast<int64_t>(found->num_draft_tokens));
+  block += count_line("Accepted tokens:", static_cast<int64_t>(found->num_accepted_tokens));
+  if (!found->accepted_at.empty()) block += "Per-position acceptance (%):\n";
+  for (size_t i = 0; i < found->accepted_at.size(); ++i) {
+    block += line("  Position " + std::to_string(i) + ":", 100 * found->accepted_at[i]);
+  }
+  return block;
+}
+
 std::string checks_block(const Result& result) {
   const Summary& summary = result.summary;
   std::string block;
@@ -122,6 +138,7 @@ std::string console_block(const Result& result) {
   for (const Metric& metric : summary.metrics) {
     if (is_shown(result, metric.name)) block += metric_block(metric);
   }
+  block += speculation_block(result);
   block += checks_block(result);
   return block + std::string(kWidth, '=') + "\n";
 }

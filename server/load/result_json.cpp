@@ -89,24 +89,16 @@ void add_metrics(const Summary& summary, Json& json) {
   }
 }
 
-double change_of(const std::vector<MetricChange>& changes, const std::string& name) {
-  for (const MetricChange& change : changes) {
-    if (change.name == name) return change.after - change.before;
-  }
-  return 0;
-}
-
 // Only when the server speculated.
 void add_speculation(const std::vector<MetricChange>& changes, Json& json) {
-  const double drafts = change_of(changes, "vllm:spec_decode_num_drafts_total");
-  const double proposed = change_of(changes, "vllm:spec_decode_num_draft_tokens_total");
-  const double accepted = change_of(changes, "vllm:spec_decode_num_accepted_tokens_total");
-  if (proposed <= 0) return;
-  json["spec_decode_acceptance_rate"] = 100 * accepted / proposed;
-  json["spec_decode_acceptance_length"] = drafts > 0 ? 1 + accepted / drafts : 0;
-  json["spec_decode_num_drafts"] = static_cast<int64_t>(drafts);
-  json["spec_decode_draft_tokens"] = static_cast<int64_t>(proposed);
-  json["spec_decode_accepted_tokens"] = static_cast<int64_t>(accepted);
+  const std::optional<Speculation> found = speculation_of(changes);
+  if (!found) return;
+  json["spec_decode_acceptance_rate"] = 100 * found->rate();
+  json["spec_decode_acceptance_length"] = found->length();
+  json["spec_decode_num_drafts"] = static_cast<int64_t>(found->num_drafts);
+  json["spec_decode_draft_tokens"] = static_cast<int64_t>(found->num_draft_tokens);
+  json["spec_decode_accepted_tokens"] = static_cast<int64_t>(found->num_accepted_tokens);
+  json["spec_decode_per_position_acceptance_rates"] = found->accepted_at;
 }
 
 void add_more(const Result& result, Json& json) {

@@ -25,6 +25,18 @@ size_t end_of_labels(std::string_view line, size_t brace) {
   return std::string_view::npos;
 }
 
+// `{position="3"}` where the labels have one; empty: they have none.
+std::string position_of(std::string_view labels) {
+  constexpr std::string_view kName = "position=\"";
+  const size_t begin = labels.find(kName);
+  if (begin == std::string_view::npos || begin == 0) return {};
+  if (labels[begin - 1] != '{' && labels[begin - 1] != ',') return {};
+  const std::string_view rest = labels.substr(begin + kName.size());
+  const size_t end = rest.find_first_not_of("0123456789");
+  if (end == 0 || end > 4 || end == std::string_view::npos || rest[end] != '"') return {};
+  return "{position=\"" + std::string(rest.substr(0, end)) + "\"}";
+}
+
 void take_line(std::string_view line, MetricValues& values) {
   if (line.empty() || line.front() == '#') return;
   const size_t name_end = line.find_first_of("{ \t");
@@ -41,6 +53,8 @@ void take_line(std::string_view line, MetricValues& values) {
   if (error != std::errc() || !std::isfinite(value)) return;
   if (values.size() >= kMaxMetrics && !values.contains(std::string(name))) return;
   values[std::string(name)] += value;
+  const std::string position = position_of(line.substr(name_end, at - name_end));
+  if (!position.empty()) values[std::string(name) + position] += value;
 }
 
 }  // namespace
@@ -61,11 +75,32 @@ std::vector<MetricChange> compare_metrics(const MetricValues& before, const Metr
   std::vector<MetricChange> changes;
   for (const auto& [name, value] : after) {
     const auto found = before.find(name);
-    if (found != before.end() && found->second != value) {
-      changes.push_back({name, found->second, value});
-    }
+    const bool is_new_position = found == before.end() && name.ends_with('}');
+    if (found == before.end() && !is_new_position) continue;
+    const double known = is_new_position ? 0 : found->second;
+    if (known != value) changes.push_back({name, known, value});
   }
   return changes;
+}
+
+std::optional<Speculation> speculation_of(const std::vector<MetricChange>& changes) {
+  constexpr const char* kStem = "vllm:spec_decode_num_";
+  const auto change_of = [&](const std::string& name) {
+    const auto found = std::ranges::find(changes, kStem + name, &MetricChange::name);
+    return found == changes.end() ? 0 : found->after - found->before;
+  };
+  Speculation result;
+  result.num_drafts = change_of("drafts_total");
+  result.num_draft_tokens = change_of("draft_tokens_total");
+  result.num_accepted_tokens = change_of("accepted_tokens_total");
+  if (result.num_draft_tokens <= 0) return std::nullopt;
+  if (result.num_drafts <= 0) return result;
+  while (true) {
+    const double accepted = change_of("accepted_tokens_per_pos_total{position=\"" +
+                                      std::to_string(result.accepted_at.size()) + "\"}");
+    if (accepted <= 0) return result;
+    result.accepted_at.push_back(accepted / result.num_drafts);
+  }
 }
 
 }  // namespace sluice::load

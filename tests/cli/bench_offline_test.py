@@ -36,6 +36,15 @@ def check_prefill_and_decode(sluice, model, folder):
     for row in result["decode"]:
         assert (row["context"], row["prompt_len"], row["output_len"]) == (37, 3, 24), row
         assert near(row["ms_per_token"], 1e3 * row["concurrency"] / row["tokens_per_second"])
+    # Predictions are of the served API: here a method has to draft.
+    config = '{"method":"ngram","prompt_lookup_min":1,"prompt_lookup_max":1,"adaptive":false}'
+    text = run(sluice, "bench", model, "--prefill", "16", "--concurrency", "1", "--output-len", "48",
+               "--rounds", "1", "--json", path, "--speculative-config", config)
+    with open(path, encoding="utf-8") as file:
+        row = json.load(file)["decode"][0]
+    assert row["drafts"] > 0 and f"{row['drafts']} drafts, accepted by position:" in text, text
+    rates = row["per_position_acceptance_rates"]
+    assert rates == sorted(rates, reverse=True) and all(0 < rate <= 1 for rate in rates), rates
     few = ["--prefill", "16", "--concurrency", "1", "--context", "37", "--output-len", "4"]
     line = run(sluice, "bench", model, *few, "--no-enable-prefix-caching", code=1)
     assert "of 37 tokens computed beforehand 0 were cached" in line, line

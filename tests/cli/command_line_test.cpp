@@ -209,8 +209,8 @@ TEST(CommandLine, FlagOfTheVersionIsTheCommand) {
 }
 
 TEST(CommandLine, EveryCommandPrintsHelpAndExitsWithZero) {
-  for (const char* command :
-       {"serve", "chat", "bench", "inspect", "tokenize", "render", "config", "health", "version"}) {
+  for (const char* command : {"serve", "chat", "bench", "inspect", "quantize", "tokenize",
+                              "render", "config", "health", "version"}) {
     testing::internal::CaptureStdout();
     const auto parsed = parse({command, "--help"});
     const std::string help = testing::internal::GetCapturedStdout();
@@ -279,6 +279,34 @@ TEST(CommandLine, OwnFlagsOfTheCommandsArrive) {
   parsed = parse({"serve", "--print-config"});
   ASSERT_TRUE(parsed.invocation);
   EXPECT_TRUE(parsed.invocation->print_config);
+}
+
+TEST(CommandLine, QuantizeTakesTwoPathsAndItsFlags) {
+  const auto parsed =
+      parse({"quantize", "--exclude", "mlp",         "model",       "--exclude=down", "out",
+             "--to",     "int4",      "--no-search", "--no-gptq",   "--target-bits",  "4.5",
+             "--verify", "--threads", "3",           "--calibrate", "a.txt",          "--evaluate",
+             "b.txt",    "--recipe",  "r.json",      "--report",    "o.json"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->command, Command::kQuantize);
+  const QuantizeCommandOptions& command = parsed.invocation->quantize;
+  const QuantizeOptions& options = command.quantize;
+  EXPECT_EQ(options.input, "model");
+  EXPECT_EQ(options.output, "out");
+  EXPECT_EQ(options.to, "int4");
+  EXPECT_EQ(options.exclude, (std::vector<std::string>{"mlp", "down"}));
+  EXPECT_FALSE(options.search);
+  EXPECT_FALSE(options.gptq);
+  EXPECT_EQ(options.target_bits, 4.5);
+  EXPECT_TRUE(options.verify);
+  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(command.calibrate_file, "a.txt");
+  EXPECT_EQ(command.evaluate_file, "b.txt");
+  EXPECT_EQ(command.recipe_file, "r.json");
+  EXPECT_EQ(command.report_file, "o.json");
+  EXPECT_NE(refusal({"quantize", "model"}).find("OUT"), std::string::npos);
+  EXPECT_NE(refusal({"quantize", "a", "b", "--target-bits", "0.5"}).find("--target-bits"),
+            std::string::npos);
 }
 
 TEST(CommandLine, BenchServeTakesTheFlagsOfVllm) {

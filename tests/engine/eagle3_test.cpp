@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EAGLE-3 heads against PyTorch (tests/golden/eagle/make_eagle3.py): both styles of names, fewer
 // tokens than the target and as many, the residual before and after its norm, an embedding of its
-// own and the target's.
+// own and the target's. Those of the first kind, too (make_eagle.py).
 #include "engine/models/eagle3.h"
 
 #include <gtest/gtest.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
+#include "engine/models/eagle.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
@@ -59,14 +60,18 @@ Expected<Loaded> load(const std::string& path, const ModelSpec* spec, const Mode
 
 class HeadRig {
  public:
-  static Expected<std::unique_ptr<HeadRig>> create(const std::string& folder, int32_t bits = 32) {
+  static Expected<std::unique_ptr<HeadRig>> create(const std::string& folder,
+                                                   const ModelSpec& spec = kEagle3Spec,
+                                                   int32_t bits = 32) {
     auto rig = std::make_unique<HeadRig>();
     SLUICE_TRY(rig->device_, kernels::Device::create({.threads = 2}));
     const ModelOptions options = {.activation_bits = bits, .max_model_len = kMaxTokens};
     SLUICE_TRY(rig->target_, load(kTiny, nullptr, options));
     ModelOptions of_head = options;
     of_head.embedding = &rig->target_.model->embedding();
-    SLUICE_TRY(rig->head_, load(folder, &kEagle3Spec, of_head));
+    of_head.output = &rig->target_.model->output();
+    SLUICE_TRY(rig->head_, load(folder, &spec, of_head));
+    rig->num_states_ = &spec == &kEagle3Spec ? 3 : 1;
     const ModelConfig& config = rig->model().config();
     SLUICE_TRY(rig->storage_,
                KvStorage::create({{.num_layers = 1,
@@ -119,7 +124,7 @@ class HeadRig {
                                 .block_table_stride = kMaxTokens / kBlockSize,
                                 .max_seq_len = position_};
     const ModelConfig& config = model().config();
-    const int64_t width = is_tapped ? 3 * config.head.target_hidden : config.hidden;
+    const int64_t width = is_tapped ? num_states_ * config.head.target_hidden : config.hidden;
     const kernels::ExecContext exec = device_->context();
     const ForwardContext context = {
         .exec = exec,
@@ -144,6 +149,7 @@ class HeadRig {
   KvStorage storage_ = *KvStorage::create({}, DType::kF32, kBlockSize);
   AlignedBuffer arena_;
   std::vector<LayerCache> caches_;
+  int64_t num_states_ = 3;  // of the target, a row has side by side
   int32_t position_ = 0;
 };
 
@@ -163,9 +169,9 @@ struct Golden {
   }
 };
 
-std::vector<Golden> goldens() {
+std::vector<Golden> goldens(const std::string& list_name = "heads.json") {
   const nlohmann::json document =
-      nlohmann::json::parse(testing::read_whole_file(kFolder + "heads.json"));
+      nlohmann::json::parse(testing::read_whole_file(kFolder + list_name));
   std::vector<Golden> list;
   for (const nlohmann::json& row : document["heads"]) {
     Golden golden;
@@ -195,39 +201,58 @@ void expect_near(const std::vector<float>& expected,
   EXPECT_LE(worst / (*high - *low), 1e-4F) << what;
 }
 
+// A pass in pieces of several sizes, then a chain on the head's own states. Each row has so many
+// states of the target.
+void expect_equals_pytorch(const Golden& golden, const ModelSpec& spec, size_t num_states) {
+  const size_t row = num_states * golden.hidden;
+  for (const size_t piece : {golden.tokens.size(), size_t{1}, size_t{7}}) {
+    auto rig = HeadRig::create(kFolder + golden.name, spec);
+    ASSERT_TRUE(rig.has_value()) << golden.name << ": " << rig.error().message;
+    size_t at = 0;
+    const size_t count = golden.tokens.size();
+    const std::vector<float> hidden = golden.take(at, count * row);
+    HeadRig::Rows all;
+    HeadRig::Rows last;
+    for (size_t begin = 0; begin < count; begin += piece) {
+      const size_t end = std::min(count, begin + piece);
+      last = (*rig)->forward({golden.tokens.begin() + static_cast<ptrdiff_t>(begin),
+                              golden.tokens.begin() + static_cast<ptrdiff_t>(end)},
+                             hidden.data() + begin * row,
+                             true);
+      all.logits.insert(all.logits.end(), last.logits.begin(), last.logits.end());
+      all.states.insert(all.states.end(), last.states.begin(), last.states.end());
+    }
+    const std::string what = golden.name + ", pieces of " + std::to_string(piece);
+    expect_near(golden.take(at, count * golden.num_output), all.logits, what + ", logits");
+    expect_near(golden.take(at, count * golden.hidden), all.states, what + ", states");
+    for (const TokenId token : golden.chain) {
+      const std::vector<float> before(last.states.end() - static_cast<ptrdiff_t>(golden.hidden),
+                                      last.states.end());
+      last = (*rig)->forward({token}, before.data(), false);
+      expect_near(golden.take(at, golden.num_output), last.logits, what + ", chain logits");
+      expect_near(golden.take(at, golden.hidden), last.states, what + ", chain states");
+    }
+    EXPECT_EQ(at, golden.raw.size());
+  }
+}
+
 TEST(Eagle3, EqualsPyTorchForAPassAndAChainBehindIt) {
   ASSERT_EQ(goldens().size(), 4U);
-  for (const Golden& golden : goldens()) {
-    for (const size_t piece : {golden.tokens.size(), size_t{1}, size_t{7}}) {
-      auto rig = HeadRig::create(kFolder + golden.name);
-      ASSERT_TRUE(rig.has_value()) << golden.name << ": " << rig.error().message;
-      size_t at = 0;
-      const size_t count = golden.tokens.size();
-      const std::vector<float> hidden = golden.take(at, count * 3 * golden.hidden);
-      HeadRig::Rows all;
-      HeadRig::Rows last;
-      for (size_t begin = 0; begin < count; begin += piece) {
-        const size_t end = std::min(count, begin + piece);
-        last = (*rig)->forward({golden.tokens.begin() + static_cast<ptrdiff_t>(begin),
-                                golden.tokens.begin() + static_cast<ptrdiff_t>(end)},
-                               hidden.data() + begin * 3 * golden.hidden,
-                               true);
-        all.logits.insert(all.logits.end(), last.logits.begin(), last.logits.end());
-        all.states.insert(all.states.end(), last.states.begin(), last.states.end());
-      }
-      const std::string what = golden.name + ", pieces of " + std::to_string(piece);
-      expect_near(golden.take(at, count * golden.num_output), all.logits, what + ", logits");
-      expect_near(golden.take(at, count * golden.hidden), all.states, what + ", states");
-      for (const TokenId token : golden.chain) {
-        const std::vector<float> before(last.states.end() - static_cast<ptrdiff_t>(golden.hidden),
-                                        last.states.end());
-        last = (*rig)->forward({token}, before.data(), false);
-        expect_near(golden.take(at, golden.num_output), last.logits, what + ", chain logits");
-        expect_near(golden.take(at, golden.hidden), last.states, what + ", chain states");
-      }
-      EXPECT_EQ(at, golden.raw.size());
-    }
-  }
+  for (const Golden& golden : goldens()) expect_equals_pytorch(golden, kEagle3Spec, 3);
+}
+
+TEST(Eagle, EqualsPyTorchForAPassAndAChainBehindIt) {
+  const std::vector<Golden> heads = goldens("first.json");
+  ASSERT_EQ(heads.size(), 1U);
+  expect_equals_pytorch(heads[0], kEagleSpec, 1);
+}
+
+// An EAGLE-3 head has tensors that this one has no place for, and the other way round.
+TEST(Eagle, AHeadOfTheOtherKindIsRefusedByATensor) {
+  const auto newer = HeadRig::create(kFolder + "whole", kEagleSpec);
+  ASSERT_FALSE(newer.has_value());
+  EXPECT_NE(newer.error().message.find("fc"), std::string::npos) << newer.error().message;
+  EXPECT_FALSE(HeadRig::create(kFolder + "first", kEagle3Spec).has_value());
 }
 
 TEST(Eagle3, IdsOfItsTokensAreTheTargets) {
@@ -298,11 +323,12 @@ TEST(Eagle3, WhatDoesNotFitIsRefusedByName) {
   EXPECT_NE(refusal("mapped", "x", 1, "\"I64\"", "\"F64\"").find("d2t"), std::string::npos);
 }
 
-// The inputs of a model's layers, as heads read them: those of the first one are the embedding.
+// The inputs of a model's layers, as heads read them: those of the first one are the embedding, and
+// what is behind the last one is normed, as the output layer reads it.
 TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   const ModelOptions plain = {.activation_bits = 32, .max_model_len = kMaxTokens};
   ModelOptions tapped = plain;
-  tapped.taps = {0, 2};
+  tapped.taps = {0, 2, 3};
   auto loaded = load(kTiny, nullptr, tapped);
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
   auto device = kernels::Device::create({.threads = 2});
@@ -350,13 +376,21 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
                       .token_ids = tokens,
                       .out = embedded.data(),
                       .out_stride = hidden});
+  const auto width = static_cast<size_t>(hidden);
+  const std::vector<float> norm =
+      *WeightStore(*loaded->checkpoint).vector("output_norm.weight", hidden);
   for (size_t row = 0; row < tokens.size(); ++row) {
-    const float* const taps = model.taps() + row * 2 * static_cast<size_t>(hidden);
+    const float* const taps = model.taps() + row * 3 * width;
     const float* const expected = embedded.data() + row * static_cast<size_t>(hidden);
     EXPECT_TRUE(std::equal(expected, expected + hidden, taps)) << row;
     EXPECT_FALSE(std::equal(expected, expected + hidden, taps + hidden)) << row;
     const float* const state = model.states() + row * static_cast<size_t>(hidden);
     EXPECT_FALSE(std::equal(state, state + hidden, taps + hidden)) << row;
+    const double squares = std::inner_product(state, state + hidden, state, 0.0);
+    const double scale = 1 / std::sqrt(squares / hidden + model.config().norm_eps);
+    for (size_t i = 0; i < width; ++i) {
+      EXPECT_NEAR(taps[2 * width + i], scale * norm[i] * state[i], 1e-4) << row;
+    }
   }
 }
 

@@ -247,6 +247,31 @@ TEST(HeadDrafts, BehindAHitTheyUseWhatTheHeadHasOfThePrefix) {
   EXPECT_NE(tokens_of(second), tokens_of(later));
 }
 
+// A preempted request comes back in other blocks, and is computed again, answer and all.
+TEST(HeadDrafts, BehindAPreemptionTheyAreThoseOfAllStatesAtOnce) {
+  for (const char* head : {"layers", "mapped", "whole"}) {
+    const std::vector<TokenId> all = sequence();
+    Rig rig(head);
+    rig.step(all, blocks_for(50), 0, 49);
+    EXPECT_EQ(rig.draft(RequestId(1), all, blocks_for(50), 50, 49).size, kMost);
+    rig.step(all, blocks_for(54), 49, 53);
+    EXPECT_EQ(rig.draft(RequestId(1), all, blocks_for(52), 52, 2).size, kMost);
+    std::vector<TokenId> last;
+    for (int32_t begin = 0; begin < 51; begin += 17) {
+      const int32_t end = begin + 17;
+      const std::vector<BlockId> others = blocks_for(end + 1, 20);
+      rig.step(all, others, begin, end);
+      last = tokens_of(rig.draft(RequestId(1), all, others, end + 1, 17, end == 51 ? kMost : 0));
+    }
+    EXPECT_EQ(last, from_all_states(head, all, 52)) << head;
+    // And goes on from there.
+    rig.step(all, blocks_for(56, 20), 51, 55);
+    EXPECT_EQ(tokens_of(rig.draft(RequestId(1), all, blocks_for(56, 20), 56, 4)),
+              from_all_states(head, all, 56))
+        << head;
+  }
+}
+
 TEST(HeadDrafts, WithoutAStateThereIsNoDraftAndBehindAGapThereIsAgain) {
   const std::vector<TokenId> all = sequence();
   Rig rig("layers");

@@ -186,6 +186,38 @@ TEST(ModelSpeculation, TogetherWithProposersNoAnswerChanges) {
   EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kNgram)], 0U);
 }
 
+// Of the target's last tokens it knows nothing: it never drafts one, and reads another in its
+// place.
+TEST(ModelSpeculation, AModelWithFewerTokensDraftsAndChangesNoAnswer) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 40);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  constexpr TokenId kFewer = 450;
+  int num_beyond = 0;
+  for (const Collected& answer : expected) {
+    num_beyond += static_cast<int>(
+        std::ranges::count_if(answer.tokens, [](TokenId token) { return token >= kFewer; }));
+  }
+  EXPECT_GT(num_beyond, 10);
+  const std::string path = ::testing::TempDir() + "/model_speculation_test_fewer.gguf";
+  const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
+  ASSERT_TRUE(testing::write_random_model(
+      kTiny, path, formats, WeightFormat::kQ8_0, kFewer));
+  for (const bool overlap : {false, true}) {
+    Config config = tiny_config();
+    config.speculative_config = drafting_with(path);
+    config.overlap = overlap;
+    config.debug_preempt_every = overlap ? 5 : 0;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(expected, run_together(*engine, requests), "fewer tokens");
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    EXPECT_GT(sum(engine->stats().drafts.num_drafts), 100U);
+  }
+}
+
 TEST(ModelSpeculation, HeadsOfEveryFormDraftAndChangeNoAnswer) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config());
   ASSERT_NE(plain, nullptr);
@@ -207,6 +239,34 @@ TEST(ModelSpeculation, HeadsOfEveryFormDraftAndChangeNoAnswer) {
       EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kEagle)], 50U) << name;
     }
   }
+}
+
+TEST(ModelSpeculation, AHeadOfTheFirstKindDraftsAndChangesNoAnswer) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 24);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  Config config = tiny_config();
+  config.max_num_batched_tokens = 40;
+  config.speculative_config = R"({"method": "eagle", "num_speculative_tokens": 3,
+      "adaptive": false, "model": ")" +
+                              std::string(SLUICE_TEST_DATA) + "/eagle/first\"}";
+  for (const bool overlap : {false, true}) {
+    config.overlap = overlap;
+    config.debug_preempt_every = overlap ? 5 : 0;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(expected, run_together(*engine, requests), "eagle");
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    const DraftStats drafts = engine->stats().drafts;
+    EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kEagle)], 50U);
+  }
+  config.tensor_parallel_size = 2;
+  const auto shared = create_engine(config);
+  ASSERT_FALSE(shared.has_value());
+  EXPECT_NE(shared.error().message.find("--tensor-parallel-size 2, expected 1"), std::string::npos)
+      << shared.error().message;
 }
 
 // One that names no layers needs a deeper target than the tiny one.

@@ -12,63 +12,34 @@
 #include <future>
 #include <memory>
 #include <mutex>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/engine/speculation_rig.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
 namespace {
 
+using testing::Alone;
+using testing::alone;
 using testing::Collected;
 using testing::expect_same;
+using testing::replay;
 using testing::run_alone;
 using testing::run_together;
 using testing::settle;
 using testing::start_engine;
+using testing::sum;
+using testing::tiny_config;
 using testing::varied_requests;
-
-Config tiny_config() {
-  Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
-  config.threads = 2;
-  config.max_model_len = 512;
-  config.kv_cache_memory = int64_t{8} << 20;
-  return config;
-}
-
-std::string replay(double error_rate, int32_t num_tokens, bool is_fixed = true) {
-  return R"({"method":"replay","replay_error_rate":)" + std::to_string(error_rate) +
-         R"(,"num_speculative_tokens":)" + std::to_string(num_tokens) +
-         R"(,"adaptive":)" + (is_fixed ? "false" : "true") + "}";
-}
-
-struct Alone {
-  std::vector<ValidRequest> requests;  // each with its answer as the prediction
-  std::vector<Collected> answers;
-};
-
-// What requests get without drafts, one after the other.
-Alone alone(const std::vector<ValidRequest>& requests) {
-  const std::unique_ptr<Engine> engine = start_engine(tiny_config());
-  Alone result{.requests = requests, .answers = run_alone(*engine, requests)};
-  for (size_t i = 0; i < requests.size(); ++i) {
-    result.requests[i].prediction = result.answers[i].tokens;
-  }
-  return result;
-}
 
 Alone varied_alone(size_t count) {
   const std::unique_ptr<Engine> engine = start_engine(tiny_config());
   return alone(varied_requests(engine->model().vocab_size, count));
-}
-
-uint64_t sum(const auto& counters) {
-  return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
 }
 
 void expect_conserved(const DraftStats& drafts) {
@@ -288,6 +259,52 @@ TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
       std::filesystem::remove_all(config.kv_disk_path);
     }
   }
+}
+
+// What the budget expects of the latest drafts is the gauge that the metrics show.
+TEST(Speculation, GainOfTheLatestDraftsIsInTheStats) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(1);
+  requests[0].sampling.max_tokens = 300;
+  requests[0].sampling.ignore_eos = true;
+  const Alone expected = alone(requests);
+  Config config = tiny_config();
+  config.speculative_config = replay(0, 12, /*is_fixed=*/false);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->stats().drafts.gain_ratio, 1);
+  // A busy machine may make some rounds of the little model's steps look like losses.
+  for (int round = 0; round < 20 && engine->stats().drafts.gain_ratio <= 1; ++round) {
+    expect_same(expected.answers, run_together(*engine, expected.requests), "adaptive");
+    settle(*engine);
+  }
+  EXPECT_GT(engine->stats().drafts.gain_ratio, 1);
+  EXPECT_GT(sum(engine->stats().drafts.num_drafts), 0U);
+}
+
+// What a request's drafts came to is told of it while it runs.
+TEST(Speculation, StateTellsOfEachRequestsDrafts) {
+  std::vector<ValidRequest> requests = testing::seeded_requests(1);
+  requests[0].sampling.max_tokens = 400;
+  requests[0].sampling.ignore_eos = true;
+  Config config = tiny_config();
+  config.speculative_config = R"({"method":"ngram","prompt_lookup_min":1,"prompt_lookup_max":1,)"
+                              R"("num_speculative_tokens":4,"adaptive":false})";
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  testing::CollectingSink sink;
+  ASSERT_TRUE(engine->submit(requests[0], sink).has_value());
+  bool is_told = false;
+  while (!is_told && engine->stats().num_steps < 500) {
+    std::promise<EngineState> promise;
+    engine->report_state(1, [&](EngineState state) { promise.set_value(std::move(state)); });
+    for (const RequestSummary& summary : promise.get_future().get().requests) {
+      EXPECT_LE(summary.num_accepted_tokens, summary.num_draft_tokens);
+      EXPECT_LT(summary.num_accepted_tokens, std::max(summary.num_generated, 1));
+      is_told = is_told || summary.num_draft_tokens > 0;
+    }
+  }
+  EXPECT_TRUE(is_told);
+  engine->stop();
 }
 
 // Shares are the same with three ranks, whose steps rank 0 decides.

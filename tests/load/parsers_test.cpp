@@ -249,6 +249,39 @@ TEST(ServerMetrics, AddsUpLabelsAndSkipsWhatItCannotRead) {
   EXPECT_EQ(changes[0].after, 7.5);
 }
 
+// Positions are kept apart, and one that no draft had reached before was 0.
+TEST(ServerMetrics, SpeculationIsWhatChangedByPosition) {
+  const std::string stem = "vllm:spec_decode_num_";
+  const auto text = [&](int drafts, int tokens, const std::vector<int>& accepted) {
+    int sum = 0;
+    std::string lines;
+    for (size_t i = 0; i < accepted.size(); ++i) {
+      sum += accepted[i];
+      lines += stem + "accepted_tokens_per_pos_total{model_name=\"m\",position=\"" +
+               std::to_string(i) + "\"} " + std::to_string(accepted[i]) + "\n";
+    }
+    return lines + stem + "drafts_total{model_name=\"m\"} " + std::to_string(drafts) + "\n" + stem +
+           "draft_tokens_total{model_name=\"m\"} " + std::to_string(tokens) + "\n" + stem +
+           "accepted_tokens_total{model_name=\"m\"} " + std::to_string(sum) + "\n";
+  };
+  const MetricValues before = parse_metrics(text(10, 30, {5}));
+  const auto changes = compare_metrics(before, parse_metrics(text(20, 70, {11, 4, 1})));
+  const auto found = speculation_of(changes);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->num_drafts, 10);
+  EXPECT_EQ(found->accepted_at, (std::vector<double>{0.6, 0.4, 0.1}));
+  EXPECT_DOUBLE_EQ(found->rate(), 11.0 / 40);
+  EXPECT_DOUBLE_EQ(found->length(), 2.1);
+  EXPECT_FALSE(speculation_of(compare_metrics(before, before)).has_value());
+  // A label that only ends like it, and one that is no number.
+  for (const char* label :
+       {"x_position=\"1\"", "position=\"a\"", "position=\"\"", "position=\"1"}) {
+    for (const auto& [name, value] : parse_metrics("a{" + std::string(label) + "} 1\n")) {
+      EXPECT_EQ(name, "a") << label;
+    }
+  }
+}
+
 TEST(BaseUrl, IsReadOrRefused) {
   const auto plain = parse_base_url("http://127.0.0.1:8000");
   ASSERT_TRUE(plain);

@@ -213,6 +213,30 @@ TEST(ConsoleBlock, HasTheLinesThatScriptsLookFor) {
   EXPECT_EQ(text.find("End-to-end Latency-----------------\n"), std::string::npos);
 }
 
+// Of a server that drafted, and of no other.
+TEST(ConsoleBlock, ShowsWhatDraftsCameTo) {
+  Result result;
+  EXPECT_EQ(console_block(result).find("Speculative"), std::string::npos);
+  const std::string stem = "vllm:spec_decode_num_";
+  result.server_metrics = {{stem + "drafts_total", 0, 10},
+                           {stem + "draft_tokens_total", 0, 40},
+                           {stem + "accepted_tokens_total", 0, 12},
+                           {stem + "accepted_tokens_per_pos_total", 0, 12},
+                           {stem + "accepted_tokens_per_pos_total{position=\"0\"}", 0, 8},
+                           {stem + "accepted_tokens_per_pos_total{position=\"1\"}", 0, 4}};
+  const std::string text = console_block(result);
+  for (const char* line : {"---------------Speculative Decoding---------------\n",
+                           "Acceptance rate (%):                     30.00     \n",
+                           "Acceptance length:                       2.20      \n",
+                           "  Position 0:                            80.00     \n",
+                           "  Position 1:                            40.00     \n"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
+  }
+  const auto json = nlohmann::json::parse(result_json(result, Detail::kSummary).dump());
+  EXPECT_EQ(json["spec_decode_acceptance_length"], 2.2);
+  EXPECT_EQ(json["spec_decode_per_position_acceptance_rates"], (nlohmann::json{0.8, 0.4}));
+}
+
 TEST(ConsoleBlock, HoldsWhenEverythingFailed) {
   Result result;
   result.run.records = {make_failure(0, ErrorKind::kConnect)};

@@ -36,7 +36,7 @@ TEST(DraftSurvival, LearnsEachSourceBinAndDepthForItself) {
     RequestAcceptance request;
     survival.observe(source, bins, accepted, request);
   }
-  for (const DraftSource source : {DraftSource::kPrediction, DraftSource::kSuffix}) {
+  for (const DraftSource source : {DraftSource::kForced, DraftSource::kPrediction}) {
     for (uint8_t bin = 0; bin < 3; ++bin) {
       for (int32_t depth = 0; depth < 3; ++depth) {
         EXPECT_NEAR(survival.acceptance(source, bin, depth, kAnybody),
@@ -83,6 +83,14 @@ TEST(DraftSurvival, RequestThatDiffersIsKnownByItsFactorWhichFades) {
   for (int i = 0; i < 2000; ++i) bad.forget();
   EXPECT_GT(bad.factor, before);
   EXPECT_NEAR(bad.factor, 1, 0.02);
+}
+
+// What a client predicts is worth a try before anything was measured.
+TEST(DraftSurvival, WhatNothingIsKnownOfDependsOnItsSource) {
+  const DraftSurvival survival;
+  EXPECT_EQ(survival.acceptance(DraftSource::kNgram, 0, 0, kAnybody), 0.5);
+  EXPECT_EQ(survival.acceptance(DraftSource::kPrediction, 0, 0, kAnybody), 0.75);
+  EXPECT_EQ(survival.acceptance(DraftSource::kForced, 5, 3, kAnybody), 0.5);
 }
 
 TEST(DraftSurvival, FarDepthsShareACounter) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "engine/sampling/grammar/grammar.h"
-#include "engine/sampling/token_mask.h"
 
 namespace sluice::testing {
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr uint32_t kHidden = 256;
 constexpr uint32_t kKvWidth = 128;  // 2 heads of 64
-constexpr int64_t kVocab = 487;     // of the tiny model
 constexpr float kWeightRms = 0.06F;
 
 template <typename T>
@@ -129,7 +128,8 @@ bool patch_uint32(std::string& metadata, const std::string& key, uint32_t value)
 bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,
-                        WeightFormat head) {
+                        WeightFormat head,
+                        int64_t num_tokens) {
   std::ifstream in(tiny_path, std::ios::binary);
   const std::string tiny{std::istreambuf_iterator<char>(in), {}};
   std::string metadata = metadata_of(tiny);
@@ -142,7 +142,7 @@ bool write_random_model(const std::string& tiny_path,
       patch_uint32(metadata, "llama.block_count", static_cast<uint32_t>(num_layers));
   if (!patched) return false;
   Writer writer;
-  writer.add("token_embd.weight", head, kVocab, kHidden);
+  writer.add("token_embd.weight", head, num_tokens, kHidden);
   size_t next = 0;
   for (size_t layer = 0; layer < num_layers; ++layer) {
     const std::string prefix = "blk." + std::to_string(layer) + ".";

@@ -3,6 +3,7 @@
 // which the tiny model in the repository cannot have: blocks of 256 need wider rows.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -10,12 +11,14 @@
 
 namespace sluice::testing {
 
-// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file. The matrices
+// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file, of whose
+// tokens the embedding has the first `num_tokens`. The matrices
 // of the layers take `formats` in turn, the embedding and head `head`; there are as many layers as
 // use each format at least once. False: a file could not be read or written.
 bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,
-                        WeightFormat head);
+                        WeightFormat head,
+                        int64_t num_tokens = 487);
 
 }  // namespace sluice::testing

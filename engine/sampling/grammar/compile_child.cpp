@@ -22,7 +22,7 @@
 #include "engine/sampling/grammar/compile_protocol.h"
 #include "engine/sampling/grammar/compile_worker.h"
 #include "engine/sampling/grammar/frames.h"
-#include "engine/sampling/token_mask.h"
+#include "engine/sampling/grammar/grammar.h"
 
 namespace sluice {
 namespace {

@@ -16,6 +16,11 @@
 
 namespace sluice {
 
+// Of a row of a mask over so many tokens.
+[[nodiscard]] inline size_t token_mask_words(int32_t vocab_size) {
+  return static_cast<size_t>(ceil_div(vocab_size, 32));
+}
+
 enum class Allowed : uint8_t {
   kSome,
   kAll,      // every token but the vocabulary's control tokens
@@ -34,7 +39,7 @@ class GrammarMatcher {
   // Takes back the latest tokens, an end token among them; at most as many as were accepted.
   virtual void rollback(int32_t num_tokens) = 0;
   // Writes what may come next: bit i % 32 of word i / 32 is token i. End tokens are allowed where
-  // the text is complete. `row` has a bit for each token of the vocabulary's width. Behind an end
+  // the text is complete. `row`: token_mask_words() of the vocabulary's width. Behind an end
   // token: kNothing.
   virtual Allowed fill(std::span<uint32_t> row) = 0;
   // The text could end here.

@@ -27,6 +27,20 @@ class GrammarState {
   // Whether the next token is bound.
   [[nodiscard]] bool is_bound() const { return matcher_ != nullptr; }
 
+  // Goes on by one token, as follow() would with it; a later follow() takes it back where the
+  // answer did not go so.
+  [[nodiscard]] bool accept(TokenId token);
+
+  // Another state in the same grammar, at the beginning. Any thread, whoever moves this one.
+  [[nodiscard]] std::unique_ptr<GrammarState> fresh() const {
+    return std::make_unique<GrammarState>(grammar_, begins_behind_);
+  }
+
+  // Without what the matcher takes.
+  [[nodiscard]] int64_t memory_bytes() const {
+    return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));
+  }
+
   // What may come next, where it is bound.
   Allowed fill(std::span<uint32_t> row) { return matcher_->fill(row); }
 
@@ -34,11 +48,10 @@ class GrammarState {
   [[nodiscard]] bool is_completed() const { return is_bound() && matcher_->is_completed(); }
 
  private:
-  bool accept(TokenId token);
   void go_back(size_t num_tokens);
 
-  std::shared_ptr<const Grammar> grammar_;
-  std::vector<TokenId> begins_behind_;
+  const std::shared_ptr<const Grammar> grammar_;
+  const std::vector<TokenId> begins_behind_;
   std::vector<TokenId> tokens_;              // of the answer, so far
   size_t num_free_ = 0;                      // of them, before it was bound
   std::unique_ptr<GrammarMatcher> matcher_;  // null: not yet bound

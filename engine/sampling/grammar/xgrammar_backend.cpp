@@ -11,7 +11,6 @@
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/grammar.h"
-#include "engine/sampling/token_mask.h"
 
 namespace sluice {
 namespace {

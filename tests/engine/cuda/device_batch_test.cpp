@@ -24,7 +24,7 @@ class CudaDeviceBatch : public ::testing::Test {
     auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
     CHECK(device.has_value());
     device_ = std::move(*device);
-    auto batch = DeviceBatch::create(*device_->memory(), kBounds);
+    auto batch = DeviceBatch::create(device_->memory(), kBounds);
     CHECK(batch.has_value());
     batch_ = std::make_unique<DeviceBatch>(std::move(*batch));
   }
@@ -32,10 +32,10 @@ class CudaDeviceBatch : public ::testing::Test {
   template <typename T>
   std::vector<T> downloaded(std::span<const T> values) {
     std::vector<T> got(values.size());
-    device_->memory()->download(reinterpret_cast<std::byte*>(got.data()),
-                                reinterpret_cast<const std::byte*>(values.data()),
-                                static_cast<int64_t>(values.size_bytes()));
-    device_->memory()->wait();
+    device_->memory().download(reinterpret_cast<std::byte*>(got.data()),
+                               reinterpret_cast<const std::byte*>(values.data()),
+                               static_cast<int64_t>(values.size_bytes()));
+    device_->memory().wait();
     return got;
   }
 

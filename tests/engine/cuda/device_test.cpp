@@ -42,13 +42,15 @@ TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
   Config wide = int8.config("auto");
   wide.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
   wide.activation_bits = 16;
+  EXPECT_EQ(name_of(wide), "cuda");
+  wide.activation_bits = 32;
   EXPECT_EQ(name_of(wide), "cpu:");
 }
 
 TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
   config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
-  config.activation_bits = 16;
+  config.activation_bits = 32;
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
 
@@ -119,15 +121,27 @@ TEST(CudaDevice, ScoresOfHalfPrecisionAreNearTheCpus) {
   expect_near_scores(TinyWeights::kF16, 0.03);
 }
 
+// Tensors of every type of blocks.
+TEST(CudaDevice, CodesTimesRowsOf16BitsAreNearTheCpusAndTheSameInAnySteps) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  Config config = TinyModel(TinyWeights::kInt8).config("cuda");
+  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.activation_bits = 16;
+  const std::vector<Collected> whole = scored(config, 256);
+  expect_same(whole, scored(config, 5), "steps of 5");
+  config.device = "cpu";
+  expect_near(scored(config, 256), whole);
+}
+
 TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
   constexpr int64_t kRows = 100;
   constexpr int64_t kStride = 48;
   constexpr size_t kFloats = 700;
   const auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
-  const auto buffer = kernels::DeviceBuffer::allocate(&memory, kRows * kStride, "test");
-  const auto floats = kernels::DeviceBuffer::allocate(&memory, kFloats * sizeof(float), "test");
+  kernels::DeviceMemory& memory = (*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, kRows * kStride, "test");
+  const auto floats = kernels::DeviceBuffer::allocate(memory, kFloats * sizeof(float), "test");
   auto upload = DeviceUpload::create(memory, 2000);  // two tiles of rows, 500 floats
   ASSERT_TRUE(buffer.has_value() && floats.has_value() && upload.has_value());
   std::vector<int64_t> begins;

@@ -156,7 +156,7 @@ TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
   constexpr int32_t kK = 96;
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
+  kernels::DeviceMemory& memory = (*device)->memory();
   std::vector<uint16_t> codes((kRows + kN) * kK);  // of x, then of the weights
   for (size_t i = 0; i < codes.size(); ++i) {
     const auto value = static_cast<float>(i * 37 % 101) - 50;
@@ -164,8 +164,8 @@ TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
   }
   const auto bytes = static_cast<int64_t>(codes.size() * sizeof(uint16_t));
   constexpr int64_t kOutBytes = int64_t{kRows} * kN * int64_t{sizeof(float)};
-  const auto in = kernels::DeviceBuffer::allocate(&memory, bytes, "test");
-  const auto out = kernels::DeviceBuffer::allocate(&memory, kOutBytes, "test");
+  const auto in = kernels::DeviceBuffer::allocate(memory, bytes, "test");
+  const auto out = kernels::DeviceBuffer::allocate(memory, kOutBytes, "test");
   ASSERT_TRUE(in.has_value() && out.has_value());
   memory.upload(in->data(), reinterpret_cast<const std::byte*>(codes.data()), bytes);
   const auto* const x = reinterpret_cast<const uint16_t*>(in->data());

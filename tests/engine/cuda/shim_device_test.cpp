@@ -92,10 +92,10 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
 TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
-  const auto input = kernels::DeviceBuffer::allocate(&memory, 1, "test");
-  const auto moved = kernels::DeviceBuffer::allocate(&memory, 1, "test");
-  const auto output = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  kernels::DeviceMemory& memory = (*device)->memory();
+  const auto input = kernels::DeviceBuffer::allocate(memory, 1, "test");
+  const auto moved = kernels::DeviceBuffer::allocate(memory, 1, "test");
+  const auto output = kernels::DeviceBuffer::allocate(memory, 1, "test");
   ASSERT_TRUE(input.has_value() && moved.has_value() && output.has_value());
   const auto put = [&](const kernels::DeviceBuffer& to, int value) {
     const auto byte = static_cast<std::byte>(value);
@@ -127,8 +127,8 @@ TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
 TEST(ShimEvents, WaitForWhatWasBeforeThemAlone) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
-  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 2, "test");
+  kernels::DeviceMemory& memory = (*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, 2, "test");
   ASSERT_TRUE(buffer.has_value());
   const auto event = memory.make_event();
   event->wait();  // nowhere yet
@@ -166,10 +166,10 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
 TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
+  kernels::DeviceMemory& memory = (*device)->memory();
   auto sampling =
       DeviceSampling::create(memory, {.max_rows = 2, .max_logprobs = 1, .vocab_size = 16});
-  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 1, "test");
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, 1, "test");
   ASSERT_TRUE(sampling.has_value() && buffer.has_value());
   const std::byte sent{7};
   std::byte got{};
@@ -187,8 +187,8 @@ using ShimRecordingDeathTest = ::testing::Test;
 TEST(ShimRecordingDeathTest, NobodyWaitsUploadsAllocatesOrReleasesMeanwhile) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
-  kernels::DeviceMemory& memory = *(*device)->memory();
-  const auto buffer = kernels::DeviceBuffer::allocate(&memory, 64, "test");
+  kernels::DeviceMemory& memory = (*device)->memory();
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, 64, "test");
   const auto pinned = kernels::DeviceBuffer::allocate_pinned(memory, 64, "test");
   ASSERT_TRUE(buffer.has_value() && pinned.has_value());
   const auto event = memory.make_event();
@@ -198,7 +198,7 @@ TEST(ShimRecordingDeathTest, NobodyWaitsUploadsAllocatesOrReleasesMeanwhile) {
   EXPECT_DEATH(event->record(), "is_recording");
   EXPECT_DEATH(event->wait(), "is_recording");
   EXPECT_DEATH(memory.upload(buffer->data(), &byte, 1), "is_recording");
-  EXPECT_DEATH((void)memory.allocate(64, "test"), "is_recording");
+  EXPECT_DEATH((void)memory.allocate(64, "test", AlignedBuffer::Pages::kSmall), "is_recording");
   EXPECT_DEATH((void)memory.allocate_pinned(64, "test"), "is_recording");
   EXPECT_DEATH(memory.release(buffer->data()), "is_recording");
   EXPECT_DEATH(memory.release_pinned(pinned->data()), "is_recording");

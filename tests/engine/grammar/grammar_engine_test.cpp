@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/engine/speculation_rig.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
@@ -109,6 +110,84 @@ TEST(BoundAnswers, AreTheSameUnderEverySchedule) {
   }
   ASSERT_FALSE(later.empty());
   testing::expect_same(rest, testing::run_together(*engine, later), "continued");
+}
+
+// Drafts of what a grammar leaves no choice about change nothing but the number of steps, and no
+// configuration asks for them.
+TEST(BoundAnswers, ForcedTokensAreDraftedAndChangeNothing) {
+  const auto plain = testing::start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  std::vector<ValidRequest> requests = bound_requests(*plain);
+  for (size_t i = 2; i < requests.size(); i += 3) {
+    requests[i].grammar = schema(
+        R"({"type":"object","properties":{"a_key_of_many_letters":{"const":"and its only value"},
+            "another_one":{"type":"boolean"}},"required":["a_key_of_many_letters","another_one"]})");
+    requests[i].sampling.max_tokens = 80;
+  }
+  std::vector<ValidRequest> undrafted = requests;
+  for (ValidRequest& request : undrafted) request.speculative = false;
+  const std::vector<Collected> expected = testing::run_alone(*plain, undrafted);
+  EXPECT_EQ(plain->stats().drafts.num_drafts[static_cast<size_t>(DraftSource::kForced)], 0U);
+  testing::expect_same(expected, testing::run_together(*plain, requests), "adaptive");
+  for (const bool overlap : {false, true}) {
+    for (const char* method : {"ngram", "replay"}) {
+      Config config = tiny_config();
+      config.speculative_config = std::string(R"({"method":")") + method +
+                                  R"(","num_speculative_tokens":8,"adaptive":false})";
+      config.overlap = overlap;
+      config.debug_preempt_every = overlap ? 3 : 0;
+      const auto engine = testing::start_engine(config);
+      ASSERT_NE(engine, nullptr);
+      testing::expect_same(expected, testing::run_together(*engine, requests), method);
+      testing::settle(*engine);
+      const DraftStats drafts = engine->stats().drafts;
+      const auto source = static_cast<size_t>(DraftSource::kForced);
+      EXPECT_EQ(drafts.num_accepted_tokens[source] > 100, std::string(method) == "ngram")
+          << drafts.num_accepted_tokens[source] << " of " << drafts.num_draft_tokens[source];
+    }
+  }
+}
+
+// Faults that speculation has had in other engines; more of them in speculation_faults_test.cpp.
+
+GrammarSpec letters(std::vector<TokenId> begins_behind) {
+  GrammarSpec grammar;
+  grammar.kind = GrammarKind::kRegex;
+  grammar.text = "[a-z ]*";
+  grammar.begins_behind = std::move(begins_behind);
+  return grammar;
+}
+
+// The token that ends the free part is itself a draft, and the mask of the row behind it is bound.
+TEST(Speculation, GrammarBeginsInsideDraft) {
+  const std::vector<ValidRequest> requests = testing::requests_of(8, 40);
+  const testing::Alone free = testing::alone(requests);
+  testing::Alone bound;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<TokenId>& tokens = free.answers[i].tokens;
+    const auto marker = std::find_if(tokens.begin() + 4, tokens.end(), [&](const TokenId& token) {
+      return std::find(tokens.begin(), tokens.begin() + (&token - tokens.data()), token) ==
+             tokens.begin() + (&token - tokens.data());
+    });
+    if (marker == tokens.end()) continue;
+    bound.requests.push_back(requests[i]);
+    bound.requests.back().grammar = letters({*marker});
+  }
+  ASSERT_GT(bound.requests.size(), 4U);
+  bound = testing::alone(bound.requests);
+  bool differs = false;
+  for (size_t i = 0; i < bound.answers.size(); ++i) {
+    differs = differs || bound.answers[i].tokens != free.answers[i].tokens;
+  }
+  EXPECT_TRUE(differs);
+  testing::expect_unseen(bound);
+}
+
+// A matcher that was moved along wrong drafts goes back.
+TEST(Speculation, GrammarRollsBack) {
+  std::vector<ValidRequest> requests = testing::requests_of(8, 40);
+  for (ValidRequest& request : requests) request.grammar = letters({});
+  testing::expect_unseen(testing::alone(requests));
 }
 
 ValidRequest regex_request(const std::string& regex) {

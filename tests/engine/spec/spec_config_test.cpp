@@ -57,6 +57,9 @@ TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
   EXPECT_EQ(head->model_kind, Kind::kEagle3);
   EXPECT_EQ(head->num_speculative_tokens, 3);
   EXPECT_EQ(parse_spec_config(R"({"model": "a/draft"})")->model_kind, Kind::kDraftModel);
+  EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE3-of-8B"})")->model_kind, Kind::kEagle3);
+  EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE-of-8B"})")->model_kind, Kind::kEagle);
+  EXPECT_EQ(parse_spec_config(R"({"method": "eagle", "model": "x"})")->model_kind, Kind::kEagle);
 
   const auto both = parse_spec_config(R"({"method": "ngram,draft_model", "model": "a/draft"})");
   ASSERT_TRUE(both.has_value()) << both.error().message;
@@ -102,10 +105,12 @@ TEST(SpecConfig, WhatIsNotOfferedIsRefusedByName) {
       {R"({"method": ""})", "is not known"},
       {R"({"method": "ngram,"})", "is not known"},
       {R"({"method": "lookahead"})", "\"lookahead\" is not known"},
-      {R"({"method": "eagle", "model": "x"})", "\"eagle\" is not supported"},
+      {R"({"method": "medusa", "model": "x"})", "\"medusa\" is not supported"},
+      {R"({"method": "eagle"})", "needs a model"},
       {R"({"method": "draft_model"})", "needs a model"},
       {R"({"method": "eagle3", "model": ""})", "model must be a path"},
       {R"({"method": "draft_model,eagle3", "model": "x"})", "one model at most"},
+      {R"({"method": "eagle,eagle3", "model": "x"})", "one model at most"},
       {R"({"method": "suffix", "model": "x"})", "model needs method draft_model"},
       {R"({"method": "replay,draft_model", "model": "x"})", "replay"},
       {R"({"method": "draft_model", "model": "x", "draft_tensor_parallel_size": 2})",

@@ -1,5 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny random models, and what is written beside the checkpoints that other programs make of them."""
+"""Tiny random models, and what is written beside the checkpoints that other programs make of them.
+
+formats.json has a row a checkpoint: scheme and base (BASES below), tokens of a prompt, files of logits (raw
+fp32, [tokens][vocabulary]: "logits" with inputs of matrices as they are, "rounded" with inputs rounded as the
+scheme says, where it says so), versions of the packages, and of each quantized matrix:
+  shape, first, last  its first and last four decoded values, exact doubles
+  digest              the sum of (2 i + 1) * bits of element i as fp64, row by row, modulo 2^64; -0 counts as 0
+  divisor, divided    NVFP4 of compressed-tensors: shape, first, last and digest are of code * block scale, the
+                      value is that over divisor, of which divided has the first four as fp64 rounds them
+"decoded_type": "fp32" in a row: decoded values are rounded once to fp32. Scales of a KV cache are in some
+checkpoints; no logits have a rounded cache.
+"""
 import contextlib
 import importlib.metadata
 import json
@@ -83,7 +94,7 @@ def tokenizer():
 
 
 def digest(values):
-    """The sum of (2 i + 1) * bits of element i as fp64, row by row, modulo 2^64. -0 counts as 0."""
+    """As formats.json has it, in hexadecimal."""
     bits = (np.ascontiguousarray(values, np.float64).reshape(-1) + 0.0).view(np.uint64)
     odd = np.arange(bits.size, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     with np.errstate(over="ignore"):

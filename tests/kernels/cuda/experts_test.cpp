@@ -391,34 +391,25 @@ class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
   }
 };
 
-constexpr WeightFormat kExpertFormats[] = {WeightFormat::kF32,
-                                           WeightFormat::kF16,
-                                           WeightFormat::kBF16,
-                                           WeightFormat::kQ4_0,
-                                           WeightFormat::kQ4_1,
-                                           WeightFormat::kQ5_0,
-                                           WeightFormat::kQ5_1,
-                                           WeightFormat::kQ8_0,
-                                           WeightFormat::kQ2_K,
-                                           WeightFormat::kQ3_K,
-                                           WeightFormat::kQ4_K,
-                                           WeightFormat::kQ5_K,
-                                           WeightFormat::kQ6_K,
-                                           WeightFormat::kIQ4_NL,
-                                           WeightFormat::kIQ4_XS,
-                                           WeightFormat::kMXFP4};
-constexpr auto kFormatName = [](const auto& info) {
-  return std::string(format_info(info.param).name);
-};
+constexpr WeightFormat kExpertFormats[] = {
+    WeightFormat::kF32,          WeightFormat::kF16,        WeightFormat::kBF16,
+    WeightFormat::kQ4_0,         WeightFormat::kQ4_1,       WeightFormat::kQ5_0,
+    WeightFormat::kQ5_1,         WeightFormat::kQ8_0,       WeightFormat::kQ2_K,
+    WeightFormat::kQ3_K,         WeightFormat::kQ4_K,       WeightFormat::kQ5_K,
+    WeightFormat::kQ6_K,         WeightFormat::kIQ4_NL,     WeightFormat::kIQ4_XS,
+    WeightFormat::kMXFP4,        WeightFormat::kNVFP4,      WeightFormat::kInt4Group32,
+    WeightFormat::kInt4Group128, WeightFormat::kInt8Group32};
+constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats,
                          CudaExpertFormats,
                          ::testing::ValuesIn(kExpertFormats),
                          kFormatName);
 
-// Few rows an expert and many of them take other tiles; the last of n is full in neither.
+// Few rows an expert, more and many of them take other tiles; the last of n is full in none.
 TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
   check({3, 0, 11, 1}, 52);
   check({35, 1, 0}, 24);
+  check({133, 2}, 20);
 }
 
 TEST_P(CudaExpertFormats, ExpertsWithoutRowsWriteNothing) { check({0, 0, 0, 1}, 20); }

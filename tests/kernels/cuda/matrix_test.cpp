@@ -104,32 +104,24 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
   }
 };
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32,
-                                     WeightFormat::kF16,
-                                     WeightFormat::kBF16,
-                                     WeightFormat::kQ4_0,
-                                     WeightFormat::kQ4_1,
-                                     WeightFormat::kQ5_0,
-                                     WeightFormat::kQ5_1,
-                                     WeightFormat::kQ8_0,
-                                     WeightFormat::kQ2_K,
-                                     WeightFormat::kQ3_K,
-                                     WeightFormat::kQ4_K,
-                                     WeightFormat::kQ5_K,
-                                     WeightFormat::kQ6_K,
-                                     WeightFormat::kIQ4_NL,
-                                     WeightFormat::kIQ4_XS,
-                                     WeightFormat::kMXFP4};
-constexpr auto kFormatName = [](const auto& info) {
-  return std::string(format_info(info.param).name);
-};
+constexpr WeightFormat kFormats[] = {
+    WeightFormat::kF32,          WeightFormat::kF16,        WeightFormat::kBF16,
+    WeightFormat::kQ4_0,         WeightFormat::kQ4_1,       WeightFormat::kQ5_0,
+    WeightFormat::kQ5_1,         WeightFormat::kQ8_0,       WeightFormat::kQ2_K,
+    WeightFormat::kQ3_K,         WeightFormat::kQ4_K,       WeightFormat::kQ5_K,
+    WeightFormat::kQ6_K,         WeightFormat::kIQ4_NL,     WeightFormat::kIQ4_XS,
+    WeightFormat::kMXFP4,        WeightFormat::kNVFP4,      WeightFormat::kInt4Group32,
+    WeightFormat::kInt4Group128, WeightFormat::kInt8Group32};
+constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaMatrix, ::testing::ValuesIn(kFormats), kFormatName);
 
-// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of tokens.
+// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of 32 tokens,
+// 67 over two of 64.
 TEST_P(CudaMatrix, HasTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 512, testing::Values::kOrdinary, 83);
   check(matrix, 3, {}, Epilogue::kStore);
   check(matrix, 35, {}, Epilogue::kAdd);
+  check(matrix, 67, {}, Epilogue::kAdd);
   check(make_matrix(GetParam(), 256, testing::Values::kExtreme, 84), 9, {}, Epilogue::kStore);
 }
 
@@ -137,10 +129,58 @@ TEST_P(CudaMatrix, SharesOfTheSegmentsHaveTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 768, testing::Values::kOrdinary, 85);
   check(matrix, 2, {0, 4}, Epilogue::kStore);
   check(matrix, 11, {6, 2}, Epilogue::kStore);
+  check(matrix, 65, {4, 4}, Epilogue::kStore);
   check(matrix, 3, {3, 1}, Epilogue::kStore);
   // Two groups leave the first half of four ranks' shares without a column.
   if (format_info(GetParam()).block_elements > kQuantGroup) return;
   check(make_matrix(GetParam(), 64, testing::Values::kOrdinary, 87), 9, {0, 2}, Epilogue::kStore);
+}
+
+TEST_P(CudaMatrix, SharesJoinToTheBitsOfTheCpu) {
+  constexpr int32_t kRows = 3;
+  constexpr int64_t kK = 768;
+  const auto cpu = test::make_device("scalar", 1);
+  const Matrix matrix = make_matrix(GetParam(), kK, testing::Values::kOrdinary, 88);
+  const std::vector<float> values = Random(89).normals(kRows * kK);
+  const std::vector<float> bias = Random(90).normals(kN);
+  const auto quantized = [&](const test::DeviceBytes& memory, Segments own) {
+    const int64_t columns = own.num_columns(kK);
+    const Activations x = carve_activations(activations(), kRows, columns, memory.data());
+    quantize_activations(cpu->context(),
+                         {.x = values.data() + own.first_column(kK), .x_stride = kK, .out = x});
+    return x;
+  };
+  const test::DeviceBytes whole(activation_bytes(activations(), kRows, kK));
+  std::vector<float> want(kRows * kN);
+  const RowGroup group{
+      .weight = &matrix.cpu.view, .out = want.data(), .out_stride = kN, .bias = bias.data()};
+  linear(cpu->context(), {.x = quantized(whole, {}), .groups = {&group, 1}});
+  constexpr Segments kShares[] = {{0, 4}, {4, 4}};
+  const CutMatrix cut[] = {{matrix, kShares[0]}, {matrix, kShares[1]}};
+  test::on_schedules([&] {
+    std::vector<float> parts[2];
+    for (size_t i = 0; i < 2; ++i) {
+      const test::DeviceBytes memory(activation_bytes(activations(), kRows, kK));
+      parts[i].resize(want.size());
+      launch()(nullptr,
+               {.x = quantized(memory, kShares[i]),
+                .weight = &cut[i].view,
+                .out = parts[i].data(),
+                .out_stride = kN,
+                .segments = kShares[i]},
+               nullptr);
+    }
+    const float* const both[] = {parts[0].data(), parts[1].data()};
+    std::vector<float> out(want.size());
+    cuda::launch_join_parts(nullptr,
+                            {.parts = both,
+                             .weight = &cut[1].view,
+                             .x = carve_activations(activations(), kRows, kK, whole.data()),
+                             .bias = bias.data(),
+                             .out = out.data(),
+                             .out_stride = kN});
+    test::expect_same_floats(out, want);
+  });
 }
 
 TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
@@ -159,19 +199,28 @@ TEST_P(CudaMatrix, EmbeddingsHaveTheBitsOfTheCpu) {
   });
 }
 
-TEST(CudaMatrixActivations, OthersThanOf8BitsAreRefusedWithWhatHelps) {
+TEST(CudaMatrixActivations, OthersThanOf8And16BitsAreRefusedWithWhatHelps) {
   const auto refused = [](WeightFormat weight, ActivationFormat activations) {
     const Expected<void> known = check_activations(DeviceType::kCuda, weight, activations);
     return known ? "" : known.error().message;
   };
   EXPECT_EQ(refused(WeightFormat::kQ4_0, ActivationFormat::kInt8), "");
   EXPECT_EQ(refused(WeightFormat::kF32, ActivationFormat::kFloat), "");
-  for (const int32_t bits : {16, 32}) {
-    const std::string message =
-        refused(WeightFormat::kQ4_0, activation_format(WeightFormat::kQ4_0, bits));
-    EXPECT_NE(message.find("Q4_0"), std::string::npos) << bits << ": " << message;
-    EXPECT_NE(message.find("--activation-bits 8"), std::string::npos) << bits << ": " << message;
+  for (const WeightFormat format : {WeightFormat::kQ4_0, WeightFormat::kNVFP4}) {
+    const auto at = [&](int32_t bits) {
+      return activation_format(format, bits, DeviceType::kCuda);
+    };
+    EXPECT_EQ(at(8), ActivationFormat::kInt8);
+    EXPECT_EQ(at(16), ActivationFormat::kBF16);
+    EXPECT_EQ(refused(format, at(8)), "");
+    EXPECT_EQ(refused(format, at(16)), "");
+    for (const ActivationFormat other : {at(32), ActivationFormat::kInt16}) {
+      const std::string message = refused(format, other);
+      EXPECT_NE(message.find(format_info(format).name), std::string::npos) << message;
+      EXPECT_NE(message.find("--activation-bits 8 or 16"), std::string::npos) << message;
+    }
   }
+  EXPECT_NE(refused(WeightFormat::kInt8Channel, ActivationFormat::kInt8), "");
 }
 
 }  // namespace

@@ -395,17 +395,17 @@ class OnDevice {
   T* copy_of(const T* values, int64_t count) {
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
     std::byte* const to = room(bytes);
-    device_->memory()->upload(to, reinterpret_cast<const std::byte*>(values), bytes);
-    device_->memory()->wait();  // weights are among them
+    device_->memory().upload(to, reinterpret_cast<const std::byte*>(values), bytes);
+    device_->memory().wait();  // weights are among them
     return reinterpret_cast<T*>(to);
   }
 
   std::vector<float> floats_at(const float* from, size_t count) {
     std::vector<float> values(count);
-    device_->memory()->download(reinterpret_cast<std::byte*>(values.data()),
-                                reinterpret_cast<const std::byte*>(from),
-                                static_cast<int64_t>(count * sizeof(float)));
-    device_->memory()->wait();
+    device_->memory().download(reinterpret_cast<std::byte*>(values.data()),
+                               reinterpret_cast<const std::byte*>(from),
+                               static_cast<int64_t>(count * sizeof(float)));
+    device_->memory().wait();
     return values;
   }
 

@@ -24,12 +24,12 @@ template <typename Launch>
 void run(Launch launch) {
   const auto device = Device::create({.type = DeviceType::kCuda, .threads = 1});
   CHECK(device.has_value());
-  DeviceMemory* const memory = (*device)->memory();
+  DeviceMemory& memory = (*device)->memory();
   const auto buffer = DeviceBuffer::allocate(memory, kBytes, "test");
   CHECK(buffer.has_value());
   std::vector<float> host(kN * kN);
   launch((*device)->context().stream, host.data(), reinterpret_cast<float*>(buffer->data()));
-  memory->wait();
+  memory.wait();
 }
 
 #ifdef SLUICE_SIMT_RACE  // alone sees what a kernel itself reads and writes

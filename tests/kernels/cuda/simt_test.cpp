@@ -555,5 +555,12 @@ TEST(SimtFloats, ConversionToIntRoundsTiesToEven) {
   EXPECT_EQ(__float2int_rn(-3.5F), -4);
 }
 
+TEST(SimtBytes, AreSelectedByNibblesAndTheirSignsByTheFourthBit) {
+  constexpr uint32_t kA = 0x83828180U;
+  constexpr uint32_t kB = 0x07060584U;
+  EXPECT_EQ(gpu::ptx::select_bytes(kA, kB, 0x7340U), 0x07838480U);
+  EXPECT_EQ(gpu::ptx::select_bytes(kA, kB, 0xFFFFFDC8U), 0x0000FFFFU);
+}
+
 }  // namespace
 }  // namespace sluice::simt

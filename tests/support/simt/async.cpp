@@ -251,6 +251,14 @@ std::vector<Row> rows_of(const std::vector<uint32_t>& words) {
 }
 
 uint32_t multiply(MatrixType type, const Row& a, const Row& b, uint32_t c) {
+  if (type == MatrixType::kE4M3) {
+    uint8_t x[32];
+    uint8_t y[32];
+    std::memcpy(x, a.data(), sizeof(x));
+    std::memcpy(y, b.data(), sizeof(y));
+    return bits_cast<uint32_t>(
+        wgmma_float8_step(Float8::kE4M3, x, Float8::kE4M3, y, bits_cast<float>(c)));
+  }
   if (type != MatrixType::kS8) {
     uint16_t x[16];
     uint16_t y[16];

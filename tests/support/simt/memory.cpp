@@ -82,7 +82,7 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   CUstream_st* stream() { return &stream_; }
 
-  Expected<std::byte*> allocate(int64_t bytes, const char* purpose) override {
+  Expected<std::byte*> allocate(int64_t bytes, const char* purpose, AlignedBuffer::Pages) override {
     check_not_recording();
     const std::scoped_lock lock(mutex_);
     const int64_t mapped = align_up(bytes, kPage);

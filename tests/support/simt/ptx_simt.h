@@ -9,7 +9,7 @@
 
 namespace sluice::simt {
 
-enum class MatrixType : uint8_t { kBF16, kF16, kS8 };
+enum class MatrixType : uint8_t { kBF16, kF16, kS8, kE4M3 };  // kE4M3: of wgmma alone
 
 // One lane's part; `accumulators` of columns / 2 words.
 struct MatrixOperand {
@@ -123,6 +123,19 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, simt::Site site = {});
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, simt::Site site = {});
 uint32_t pack_bf16(float low, float high);
 uint32_t pack_f16(float low, float high);
+
+inline uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t nibble = selector >> (4 * i) & 15U;
+    const auto byte = static_cast<uint32_t>(both >> (nibble % 8 * 8)) & 0xFFU;
+    const uint32_t sign = byte < 128 ? 0U : 0xFFU;
+    bytes |= (nibble < 8 ? byte : sign) << (8 * i);
+  }
+  return bytes;
+}
+
 uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c, simt::Site site = {});
 
 inline void bar_sync(int id, int threads, simt::Site site = {}) {
@@ -186,6 +199,11 @@ void wgmma_f16(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt
 template <int kWords>
 void wgmma_s8(int32_t (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
   simt::issue_wgmma(simt::MatrixType::kS8, d, a, b, accumulate, site);
+}
+
+template <int kWords>
+void wgmma_e4m3(float (&d)[kWords], uint64_t a, uint64_t b, bool accumulate, simt::Site site = {}) {
+  simt::issue_wgmma(simt::MatrixType::kE4M3, d, a, b, accumulate, site);
 }
 
 template <int kWords>

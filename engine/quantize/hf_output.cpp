@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/hf_output.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/version.h"
+#include "engine/quantize/output_file.h"
+#include "engine/weights/mapped_file.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uintmax_t kMaxCopiedBytes = 256U << 20;
+
+std::string module_of(const PlannedTensor& planned) {
+  constexpr std::string_view kWeight = ".weight";
+  return planned.stored_name.substr(0, planned.stored_name.size() - kWeight.size());
+}
+
+// Linear layers that stay floats, and the embedding's head.
+std::vector<std::string> kept_modules(const QuantizePlan& plan) {
+  std::vector<std::string> modules;
+  for (const PlannedTensor& planned : plan.tensors) {
+    const CheckpointTensor& tensor = *planned.tensor;
+    const bool is_matrix = tensor.num_dims >= 2 && planned.stored_name.ends_with(".weight") &&
+                           tensor.name != "token_embd.weight";
+    if (is_matrix && planned.target.kind != TargetKind::kCodes)
+      modules.push_back(module_of(planned));
+  }
+  // A tied head has no tensor, and is a module of its own for those who read the names.
+  if (std::find(modules.begin(), modules.end(), "lm_head") == modules.end()) {
+    const auto has_head = [](const PlannedTensor& planned) {
+      return planned.stored_name == "lm_head.weight";
+    };
+    if (std::none_of(plan.tensors.begin(), plan.tensors.end(), has_head)) {
+      modules.insert(modules.begin(), "lm_head");
+    }
+  }
+  return modules;
+}
+
+const char* format_name(CodeScheme scheme) {
+  switch (scheme) {
+    case CodeScheme::kInt8Channel:
+      return "int-quantized";
+    case CodeScheme::kInt4Group:
+      return "pack-quantized";
+    case CodeScheme::kNvfp4:
+      return "nvfp4-pack-quantized";
+    case CodeScheme::kMxfp4:
+      return "mxfp4-pack-quantized";
+    case CodeScheme::kE4M3Tensor:
+    case CodeScheme::kE4M3Channel:
+    case CodeScheme::kE4M3Block:
+      return "float-quantized";
+  }
+  return "";
+}
+
+Json weights_of(const Encoding& encoding) {
+  const bool is_int =
+      encoding.scheme == CodeScheme::kInt8Channel || encoding.scheme == CodeScheme::kInt4Group;
+  const bool is_four = encoding.scheme == CodeScheme::kInt4Group ||
+                       encoding.scheme == CodeScheme::kNvfp4 ||
+                       encoding.scheme == CodeScheme::kMxfp4;
+  const char* strategy = "channel";
+  if (encoding.scheme == CodeScheme::kE4M3Tensor) strategy = "tensor";
+  if (encoding.scheme == CodeScheme::kNvfp4) strategy = "tensor_group";
+  if (encoding.scheme == CodeScheme::kInt4Group || encoding.scheme == CodeScheme::kMxfp4) {
+    strategy = "group";
+  }
+  Json scale_type = nullptr;
+  if (encoding.scheme == CodeScheme::kNvfp4) scale_type = "torch.float8_e4m3fn";
+  if (encoding.scheme == CodeScheme::kMxfp4) scale_type = "torch.uint8";
+  return {{"actorder", nullptr},
+          {"block_structure", nullptr},
+          {"dynamic", false},
+          {"group_size", encoding.group == 0 ? Json(nullptr) : Json(encoding.group)},
+          {"num_bits", is_four ? 4 : 8},
+          {"observer", encoding.search ? "mse" : "minmax"},
+          {"observer_kwargs", Json::object()},
+          {"scale_dtype", scale_type},
+          {"strategy", strategy},
+          {"symmetric", true},
+          {"type", is_int ? "int" : "float"},
+          {"zp_dtype", scale_type}};
+}
+
+// Rows of 8-bit schemes get 8 bits each, with a scale of their own; others stay 16 bits.
+Json inputs_of(const Encoding& encoding) {
+  const bool is_int = encoding.scheme == CodeScheme::kInt8Channel;
+  const bool is_float =
+      encoding.scheme == CodeScheme::kE4M3Channel || encoding.scheme == CodeScheme::kE4M3Tensor;
+  if (!is_int && !is_float) return nullptr;
+  return {{"actorder", nullptr},
+          {"block_structure", nullptr},
+          {"dynamic", true},
+          {"group_size", nullptr},
+          {"num_bits", 8},
+          {"observer", nullptr},
+          {"observer_kwargs", Json::object()},
+          {"scale_dtype", nullptr},
+          {"strategy", "token"},
+          {"symmetric", true},
+          {"type", is_int ? "int" : "float"},
+          {"zp_dtype", nullptr}};
+}
+
+// One group for each scheme and group size. The only one has every linear layer that is not
+// ignored; several name their modules.
+Json compressed_tensors_config(const QuantizePlan& plan) {
+  std::map<std::pair<CodeScheme, int32_t>, std::vector<const PlannedTensor*>> by_encoding;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.target.kind != TargetKind::kCodes) continue;
+    const Encoding& encoding = planned.target.encoding;
+    by_encoding[{encoding.scheme, encoding.group}].push_back(&planned);
+  }
+  Json groups = Json::object();
+  std::string format;
+  for (const auto& [key, tensors] : by_encoding) {
+    const Encoding& encoding = tensors.front()->target.encoding;
+    Json targets = Json::array();
+    if (by_encoding.size() == 1) {
+      targets.push_back("Linear");
+    } else {
+      for (const PlannedTensor* planned : tensors) targets.push_back(module_of(*planned));
+    }
+    const std::string name = format_name(encoding.scheme);
+    format = format.empty() || format == name ? name : "mixed-precision";
+    groups["group_" + std::to_string(groups.size())] = {{"format", name},
+                                                        {"input_activations", inputs_of(encoding)},
+                                                        {"output_activations", nullptr},
+                                                        {"targets", targets},
+                                                        {"weights", weights_of(encoding)}};
+  }
+  return {{"config_groups", groups},
+          {"format", format},
+          {"global_compression_ratio", nullptr},
+          {"ignore", kept_modules(plan)},
+          {"kv_cache_scheme", nullptr},
+          {"quant_method", "compressed-tensors"},
+          {"quantization_status", "compressed"}};
+}
+
+Json fp8_config(const QuantizePlan& plan) {
+  return {{"activation_scheme", "dynamic"},
+          {"fmt", "e4m3"},
+          {"modules_to_not_convert", kept_modules(plan)},
+          {"quant_method", "fp8"},
+          {"weight_block_size", {128, 128}}};
+}
+
+// Readers tell this layout by the producer's name.
+Json modelopt_config(const QuantizePlan& plan) {
+  return {{"producer", {{"name", "modelopt"}, {"version", "sluice-" + std::string(version())}}},
+          {"quantization",
+           {{"quant_algo", "W4A16_NVFP4"},
+            {"kv_cache_quant_algo", nullptr},
+            {"group_size", 16},
+            {"exclude_modules", kept_modules(plan)}}}};
+}
+
+Expected<void> write_json(const std::string& path, const Json& json) {
+  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  SLUICE_TRY(OutputFile file, OutputFile::create(path, static_cast<int64_t>(text.size())));
+  SLUICE_TRY_VOID(file.write(0, std::as_bytes(std::span(text))));
+  return file.close();
+}
+
+// Texts and vocabularies; not weights, and not what is written anew.
+bool is_taken_over(const std::filesystem::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  const std::string extension = entry.path().extension().string();
+  if (!entry.is_regular_file() || entry.file_size() > kMaxCopiedBytes) return false;
+  if (name == "config.json" || name == "hf_quant_config.json" || name == "quant_config.json" ||
+      name == "quantize_config.json" || name == "recipe.yaml" || name.ends_with(".index.json")) {
+    return false;
+  }
+  return extension == ".json" || extension == ".jinja" || extension == ".txt" ||
+         extension == ".model" || extension == ".tiktoken" || name.starts_with("LICENSE");
+}
+
+}  // namespace
+
+Expected<void> write_hf_files(const std::string& input,
+                              const std::string& output,
+                              const QuantizePlan& plan) {
+  const std::string config_path = input + "/config.json";
+  SLUICE_TRY(const MappedFile file, MappedFile::open(config_path));
+  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
+  Json config = Json::parse(text, text + file.bytes().size(), nullptr, false);
+  if (!config.is_object()) {
+    return make_error(ErrorCode::kDataLoss,
+                      config_path + ": file: found no JSON object, expected one");
+  }
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    config.erase(key);
+    if (config.contains("text_config") && config["text_config"].is_object()) {
+      config["text_config"].erase(key);
+    }
+  }
+  if (plan.spelling == Spelling::kCompressedTensors) {
+    config["quantization_config"] = compressed_tensors_config(plan);
+  } else if (plan.spelling == Spelling::kFp8) {
+    config["quantization_config"] = fp8_config(plan);
+  } else if (plan.spelling == Spelling::kModelopt) {
+    SLUICE_TRY_VOID(write_json(output + "/hf_quant_config.json", modelopt_config(plan)));
+  }
+  SLUICE_TRY_VOID(write_json(output + "/config.json", config));
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(input, error)) {
+    if (!is_taken_over(entry)) continue;
+    std::filesystem::copy_file(entry.path(), output / entry.path().filename(), error);
+    if (error) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        entry.path().string() + ": copy: " + error.message());
+    }
+  }
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that computes logits of texts in float activations, a window of tokens at a time, with
+// neither scheduler nor sampler: what calibration and comparison of formats run on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/models/model.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/input_tap.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "kvcache/kv_storage.h"
+
+namespace sluice {
+
+class OfflineModel {
+ public:
+  // `tap` may be null; it must outlive the model. Errors as Checkpoint::open and those of a model
+  // that does not fit in memory.
+  static Expected<std::unique_ptr<OfflineModel>> open(const std::string& path,
+                                                      int32_t window,
+                                                      int32_t threads,
+                                                      InputTap* tap);
+
+  // Logits of each position of at most `window` tokens that follow nothing: [tokens.size(), vocab].
+  void forward(std::span<const TokenId> tokens, std::vector<float>& logits);
+
+  [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
+
+  [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
+
+ private:
+  explicit OfflineModel(KvStorage storage) : storage_(std::move(storage)) {}
+
+  std::unique_ptr<kernels::Device> device_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<WeightStore> weights_;
+  std::unique_ptr<Model> model_;
+  KvStorage storage_;
+  AlignedBuffer arena_;
+  std::vector<LayerCache> caches_;  // by layer
+  int32_t num_groups_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/quantize/source_rows.h"
+#include "engine/tokenizer/regex.h"
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMaxRules = 1000;
+constexpr int kMaxDepth = 4;
+
+constexpr std::string_view kLinearNames[] = {"attn_q",
+                                             "attn_k",
+                                             "attn_v",
+                                             "attn_qkv",
+                                             "attn_output",
+                                             "ffn_gate",
+                                             "ffn_up",
+                                             "ffn_down",
+                                             "ffn_gate_exps",
+                                             "ffn_up_exps",
+                                             "ffn_down_exps",
+                                             "ffn_gate_shexp",
+                                             "ffn_up_shexp",
+                                             "ffn_down_shexp"};
+
+struct LayerName {
+  int32_t layer = -1;
+  std::string_view name;  // "attn_q" of "blk.3.attn_q.weight", without the number of an expert
+};
+
+std::optional<LayerName> layer_name(std::string_view name) {
+  constexpr std::string_view kLayers = "blk.";
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.starts_with(kLayers) || !name.ends_with(kWeight)) return std::nullopt;
+  name.remove_prefix(kLayers.size());
+  name.remove_suffix(kWeight.size());
+  LayerName result;
+  const auto [end, error] = std::from_chars(name.begin(), name.end(), result.layer);
+  if (error != std::errc() || end == name.end() || *end != '.') return std::nullopt;
+  result.name = name.substr(static_cast<size_t>(end - name.begin()) + 1);
+  result.name = result.name.substr(0, result.name.find('.'));
+  return result;
+}
+
+bool is_matrix(const CheckpointTensor& tensor) {
+  return tensor.num_dims >= 2 && tensor.name.ends_with(".weight");
+}
+
+bool is_linear(const CheckpointTensor& tensor) {
+  const std::optional<LayerName> name = layer_name(tensor.name);
+  return is_matrix(tensor) && name &&
+         std::find(std::begin(kLinearNames), std::end(kLinearNames), name->name) !=
+             std::end(kLinearNames);
+}
+
+// What GGUF's tools quantize: every matrix but routers.
+bool is_gguf_matrix(const CheckpointTensor& tensor) {
+  return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
+         tensor.name.find("norm") == std::string::npos;
+}
+
+tl::unexpected<Error> wrong(const std::string& message, const std::string& param) {
+  return make_error(ErrorCode::kInvalidArgument, message, param);
+}
+
+struct Rule {
+  std::string expression;
+  std::string flag;
+  Regex regex;
+  std::optional<TargetScheme> scheme = {};  // of a recipe; none: keep
+  bool has_matched = false;
+
+  bool matches(const std::string& name) {
+    Regex::Scanner scanner;
+    Regex::Range range;
+    const bool found = regex.find(name, 0, scanner, range);
+    has_matched = has_matched || found;
+    return found;
+  }
+};
+
+Expected<Rule> make_rule(const std::string& expression, const std::string& flag) {
+  auto regex = Regex::compile(expression);
+  if (!regex) return wrong("--" + flag + ": " + regex.error().message, flag);
+  return Rule{.expression = expression, .flag = flag, .regex = std::move(*regex)};
+}
+
+Expected<std::vector<Rule>> make_rules(const std::vector<std::string>& expressions,
+                                       const std::string& flag) {
+  std::vector<Rule> rules;
+  for (const std::string& expression : expressions) {
+    SLUICE_TRY(Rule rule, make_rule(expression, flag));
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+Expected<std::vector<Rule>> parse_recipe(const std::string& text) {
+  std::vector<Rule> rules;
+  if (text.empty()) return rules;
+  bool too_deep = false;
+  const auto watch_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  const Json recipe = Json::parse(text, watch_depth, false);
+  if (!recipe.is_object() || recipe.empty() || recipe.size() > kMaxRules) {
+    return wrong("--recipe: expected a JSON object of 1 to " + std::to_string(kMaxRules) +
+                     " pairs of an expression and a scheme",
+                 "recipe");
+  }
+  for (const auto& [expression, scheme] : recipe.items()) {
+    if (!scheme.is_string()) {
+      return wrong("--recipe: " + sluice::quoted(expression) + ": expected the name of a scheme",
+                   "recipe");
+    }
+    SLUICE_TRY(Rule rule, make_rule(expression, "recipe"));
+    if (const auto& name = scheme.get_ref<const std::string&>(); name != "keep") {
+      SLUICE_TRY(rule.scheme, parse_target(name));
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
+class Planner {
+ public:
+  Planner(const Checkpoint& checkpoint, const QuantizeOptions& options)
+      : checkpoint_(checkpoint), options_(options) {}
+
+  Expected<QuantizePlan> run() {
+    if (options_.to.empty() && options_.recipe.empty()) {
+      return wrong("needs --to with a scheme, or --recipe", "to");
+    }
+    if (!options_.to.empty()) {
+      SLUICE_TRY(scheme_, parse_target(options_.to));
+      scheme_ = as_of_file(*scheme_);
+    }
+    SLUICE_TRY(recipe_, parse_recipe(options_.recipe));
+    for (Rule& rule : recipe_) {
+      if (rule.scheme) rule.scheme = as_of_file(*rule.scheme);
+    }
+    SLUICE_TRY(include_, make_rules(options_.include, "include"));
+    SLUICE_TRY(exclude_, make_rules(options_.exclude, "exclude"));
+    for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
+      SLUICE_TRY_VOID(add(tensor));
+    }
+    SLUICE_TRY_VOID(check_rules());
+    SLUICE_TRY_VOID(check_spelling());
+    return std::move(plan_);
+  }
+
+ private:
+  Expected<void> add(const CheckpointTensor& tensor) {
+    PlannedTensor planned{.tensor = &tensor, .stored_name = stored_name(tensor), .target = {}};
+    std::optional<TargetScheme> scheme = scheme_of(tensor, planned.stored_name);
+    if (scheme) {
+      planned.target = scheme->spelling == Spelling::kGguf
+                           ? gguf_target(*scheme, place_of(tensor))
+                           : target_of(*scheme, rows_of(tensor).width, options_.search);
+      if (plan_.scheme.name.empty() || scheme_) plan_.scheme = scheme_ ? *scheme_ : *scheme;
+    }
+    // What another spelling says of its codes is lost; 16 bits hold most of them.
+    if (planned.target.kind == TargetKind::kKept && is_coded(tensor)) {
+      planned.target = {.kind = TargetKind::kBlocks, .name = "bf16"};
+    }
+    plan_.tensors.push_back(std::move(planned));
+    return {};
+  }
+
+  // MXFP4 is a type of GGUF as well.
+  [[nodiscard]] TargetScheme as_of_file(TargetScheme scheme) const {
+    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
+    if (!is_gguf || scheme.kind != TargetKind::kCodes || scheme.code != CodeScheme::kMxfp4) {
+      return scheme;
+    }
+    return {.name = "MXFP4",
+            .spelling = Spelling::kGguf,
+            .kind = TargetKind::kBlocks,
+            .format = WeightFormat::kMXFP4};
+  }
+
+  static std::string stored_name(const CheckpointTensor& tensor) {
+    return tensor.stored_name.empty() ? tensor.name : tensor.stored_name;
+  }
+
+  std::optional<TargetScheme> scheme_of(const CheckpointTensor& tensor, const std::string& name) {
+    const auto match = [&](std::vector<Rule>& rules) {
+      bool found = false;
+      for (Rule& rule : rules) found = rule.matches(name) || found;
+      return found;
+    };
+    const bool is_left = match(exclude_);
+    const bool is_asked = match(include_);
+    Rule* of_recipe = nullptr;
+    for (Rule& rule : recipe_) {
+      if (rule.matches(name) && of_recipe == nullptr) of_recipe = &rule;
+    }
+    if (is_left || !is_matrix(tensor)) return std::nullopt;
+    if (of_recipe != nullptr) return of_recipe->scheme;
+    if (!scheme_) return std::nullopt;
+    const bool by_default =
+        scheme_->spelling == Spelling::kGguf ? is_gguf_matrix(tensor) : is_linear(tensor);
+    return by_default || is_asked ? scheme_ : std::nullopt;
+  }
+
+  [[nodiscard]] int32_t number(std::string_view key) const {
+    return static_cast<int32_t>(checkpoint_.metadata().get_uint_or(key, 0).value_or(0));
+  }
+
+  [[nodiscard]] MatrixPlace place_of(const CheckpointTensor& tensor) const {
+    const std::optional<LayerName> name = layer_name(tensor.name);
+    const int32_t heads = number("attention.head_count");
+    const int32_t kv_heads = number("attention.head_count_kv");
+    const bool is_tied = !checkpoint_.has("output.weight");
+    return {.name = tensor.name,
+            .k = rows_of(tensor).width,
+            .layer = name ? name->layer : -1,
+            .num_layers = number("block_count"),
+            .is_head =
+                tensor.name == "output.weight" || (is_tied && tensor.name == "token_embd.weight"),
+            .query_groups = kv_heads > 0 ? heads / kv_heads : 1,
+            .num_experts = number("expert_count")};
+  }
+
+  [[nodiscard]] Expected<void> check_rules() const {
+    for (const std::vector<Rule>* rules : {&recipe_, &include_, &exclude_}) {
+      for (const Rule& rule : *rules) {
+        if (rule.has_matched) continue;
+        return wrong("--" + rule.flag + ": " + sluice::quoted(rule.expression) +
+                         ": found no tensor of such a name, expected one",
+                     rule.flag);
+      }
+    }
+    return {};
+  }
+
+  Expected<void> check_spelling() {
+    bool has_any = false;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const Target& target = planned.target;
+      has_any = has_any || target.kind != TargetKind::kKept;
+      if (target.spelling == Spelling::kNone) continue;
+      if (plan_.spelling != Spelling::kNone && plan_.spelling != target.spelling) {
+        return wrong("--recipe: tensor " + sluice::quoted(planned.stored_name) + ": found scheme " +
+                         target.name +
+                         ", expected one that a checkpoint can have beside the others",
+                     "recipe");
+      }
+      plan_.spelling = target.spelling;
+    }
+    if (!has_any) return wrong("every tensor is kept: there is nothing to quantize", "to");
+    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
+    if (plan_.spelling == Spelling::kGguf || is_gguf) return check_gguf();
+    for (const PlannedTensor& planned : plan_.tensors) {
+      if (!planned.tensor->stored_name.empty()) continue;
+      return make_error(ErrorCode::kUnsupported,
+                        checkpoint_.path() + ": tensor " + sluice::quoted(planned.tensor->name) +
+                            ": found a part of fused experts, expected tensors of their own",
+                        "to");
+    }
+    return {};
+  }
+
+  // A GGUF file is written from one: its metadata and tokenizer are taken over.
+  [[nodiscard]] Expected<void> check_gguf() const {
+    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      if (planned.target.kind != TargetKind::kCodes) continue;
+      return make_error(ErrorCode::kUnsupported,
+                        checkpoint_.path() +
+                            ": found a GGUF file, expected a directory with "
+                            "safetensors for scheme " +
+                            planned.target.name,
+                        "to");
+    }
+    if (is_gguf) return {};
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint_.path() + ": found a directory, expected a GGUF file for scheme " +
+                          plan_.scheme.name,
+                      "to");
+  }
+
+  const Checkpoint& checkpoint_;
+  const QuantizeOptions& options_;
+  std::optional<TargetScheme> scheme_;
+  std::vector<Rule> recipe_;
+  std::vector<Rule> include_;
+  std::vector<Rule> exclude_;
+  QuantizePlan plan_;
+};
+
+}  // namespace
+
+Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
+                                          const QuantizeOptions& options) {
+  return Planner(checkpoint, options).run();
+}
+
+std::string joined_name(const std::string& gguf_name) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kJoined = {
+      {{".attn_q.", ".attn_qkv."},
+       {".attn_k.", ".attn_qkv."},
+       {".attn_v.", ".attn_qkv."},
+       {".ffn_gate.", ".ffn_up."},
+       {".ffn_gate_exps.", ".ffn_up_exps."}}};
+  for (const auto& [part, whole] : kJoined) {
+    const size_t at = gguf_name.find(part);
+    if (at == std::string::npos) continue;
+    std::string name = gguf_name;
+    return name.replace(at, part.size(), whole);
+  }
+  return gguf_name;
+}
+
+}  // namespace sluice

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/quantize.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+
+#include "engine/quantize/allocation.h"
+#include "engine/quantize/calibration.h"
+#include "engine/quantize/gguf_output.h"
+#include "engine/quantize/gptq.h"
+#include "engine/quantize/hf_output.h"
+#include "engine/quantize/output_file.h"
+#include "engine/quantize/source_rows.h"
+#include "engine/weights/gguf_parse.h"
+#include "kernels/device.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kWeight = ".weight";
+
+// What is under way goes when it is not finished.
+class Unfinished {
+ public:
+  explicit Unfinished(const std::string& output)
+      : output_(output), path_(unfinished_name(output)) {}
+
+  ~Unfinished() {
+    std::error_code ignored;
+    if (!is_done_) fs::remove_all(path_, ignored);
+  }
+
+  Unfinished(const Unfinished&) = delete;
+  Unfinished& operator=(const Unfinished&) = delete;
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  Expected<void> rename() {
+    std::error_code error;
+    fs::rename(path_, output_, error);
+    if (error) {
+      return make_error(ErrorCode::kInvalidArgument, output_ + ": rename: " + error.message());
+    }
+    is_done_ = true;
+    return {};
+  }
+
+ private:
+  std::string output_;
+  std::string path_;
+  bool is_done_ = false;
+};
+
+class Quantizer {
+ public:
+  Quantizer(const QuantizeOptions& options, const Checkpoint& checkpoint, QuantizePlan plan)
+      : options_(options),
+        threads_(options.threads > 0
+                     ? options.threads
+                     : kernels::default_num_threads(make_placement(NumaMode::kOff, false))),
+        checkpoint_(checkpoint),
+        plan_(std::move(plan)) {
+    for (const PlannedTensor& planned : plan_.tensors) {
+      all_bytes_ += static_cast<int64_t>(planned.tensor->data.size());
+    }
+  }
+
+  Expected<QuantizeReport> run() {
+    SLUICE_TRY_VOID(calibrate_inputs());
+    SLUICE_TRY_VOID(find_largest());
+    if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
+    Unfinished output(options_.output);
+    if (checkpoint_.kind() == CheckpointKind::kGguf) {
+      SLUICE_TRY(GgufWriter writer, GgufWriter::create(options_.input, output.path(), plan_));
+      SLUICE_TRY_VOID(write_tensors(writer));
+      SLUICE_TRY_VOID(writer.finish());
+    } else {
+      SLUICE_TRY_VOID(write_directory(output.path()));
+    }
+    if (options_.verify) SLUICE_TRY_VOID(verify(output.path()));
+    SLUICE_TRY_VOID(output.rename());
+    if (!options_.evaluate.empty()) {
+      tell(plan_.tensors.size(), "(evaluation)");
+      SLUICE_TRY(report_.comparison,
+                 compare_models(options_.input, options_.output, options_.evaluate, threads_));
+    }
+    return std::move(report_);
+  }
+
+ private:
+  [[nodiscard]] TensorJob job_of(const PlannedTensor& planned) const {
+    const auto found = largest_.find(joined_name(planned.tensor->name));
+    TensorJob job{.source = planned.tensor,
+                  .stored_name = planned.stored_name,
+                  .target = planned.target,
+                  .largest_magnitude = found == largest_.end() ? 0 : found->second};
+    std::string_view stem = planned.tensor->name;
+    if (stem.ends_with(kWeight)) stem.remove_suffix(kWeight.size());
+    const auto inputs = calibration_.find(stem);
+    const int64_t k = rows_of(*planned.tensor).width;
+    if (inputs != calibration_.end() &&
+        static_cast<int64_t>(inputs->second->mean_squares.size()) == k) {
+      job.inputs = inputs->second.get();
+    }
+    return job;
+  }
+
+  // Of 4 bits, where rounding to the nearest code costs most.
+  [[nodiscard]] static bool takes_gptq(const Target& target) {
+    const CodeScheme scheme = target.encoding.scheme;
+    return target.kind == TargetKind::kCodes &&
+           (scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
+            scheme == CodeScheme::kMxfp4);
+  }
+
+  Expected<void> calibrate_inputs() {
+    if (options_.calibrate.empty()) return {};
+    tell(0, "(calibration)");
+    const auto is_gptq = [](const PlannedTensor& planned) { return takes_gptq(planned.target); };
+    const bool has_gptq = std::any_of(plan_.tensors.begin(), plan_.tensors.end(), is_gptq);
+    SLUICE_TRY(calibration_,
+               calibrate(options_.input,
+                         options_.calibrate,
+                         {.products = options_.gptq && has_gptq, .threads = threads_}));
+    return {};
+  }
+
+  // Matrices of one input come one after the other, so that the last factor is all that is kept.
+  void take_gptq(TensorJob& job) {
+    if (job.inputs == nullptr || job.inputs->products.empty() || !takes_gptq(job.target)) return;
+    constexpr double kDamp = 0.01;
+    if (gptq_inputs_ != job.inputs) {
+      gptq_ = Gptq::create(*job.inputs, kDamp);
+      gptq_inputs_ = job.inputs;
+    }
+    job.gptq = gptq_ ? &*gptq_ : nullptr;
+  }
+
+  // Matrices that are joined by readers get the same scheme. Errors are those of outputs, as far as
+  // the calibration says, as a part of the outputs.
+  Expected<void> spend_bits() {
+    SLUICE_TRY(const std::vector<TargetScheme> schemes, schemes_of_more_bits(plan_.scheme));
+    std::map<std::string, std::vector<PlannedTensor*>> groups;
+    double num_weights = 0;
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (planned.target.spelling == Spelling::kNone) continue;
+      groups[joined_name(planned.tensor->name)].push_back(&planned);
+      const TensorRows shape = rows_of(*planned.tensor);
+      num_weights += static_cast<double>(shape.rows * shape.width);
+    }
+    std::vector<std::vector<Choice>> choices;
+    for (const auto& [name, tensors] : groups) {
+      tell(0, name);
+      choices.emplace_back();
+      for (const TargetScheme& scheme : schemes) {
+        SLUICE_TRY(const Choice choice, try_scheme(scheme, tensors));
+        choices.back().push_back(choice);
+      }
+    }
+    const std::vector<size_t> chosen =
+        allocate_bytes(choices, options_.target_bits * num_weights / 8);
+    size_t group = 0;
+    for (const auto& [name, tensors] : groups) {
+      const TargetScheme& scheme = schemes[chosen[group++]];
+      for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
+    }
+    return {};
+  }
+
+  [[nodiscard]] Target target_for(const TargetScheme& scheme, const PlannedTensor& planned) const {
+    const int64_t k = rows_of(*planned.tensor).width;
+    return scheme.spelling == Spelling::kGguf || checkpoint_.kind() == CheckpointKind::kGguf
+               ? gguf_target({.name = scheme.name, .kind = scheme.kind, .format = scheme.format},
+                             {.name = {}, .k = k})
+               : target_of(scheme, k, options_.search);
+  }
+
+  Expected<Choice> try_scheme(const TargetScheme& scheme,
+                              const std::vector<PlannedTensor*>& tensors) const {
+    Choice choice;
+    TensorError error;
+    for (const PlannedTensor* planned : tensors) {
+      TensorJob job = job_of(*planned);
+      job.target = target_for(scheme, *planned);
+      SLUICE_TRY(const EncodedTensor encoded, encode_tensor(checkpoint_.path(), job, threads_));
+      for (const TensorPart& part : encoded.parts) {
+        choice.bytes += static_cast<double>(part.bytes.size());
+      }
+      error.weighed_error += encoded.error.weighed_error;
+      error.weighed_weights += encoded.error.weighed_weights;
+    }
+    choice.error = error.weighed_weights > 0 ? error.weighed_error / error.weighed_weights : 0;
+    return choice;
+  }
+
+  void tell(size_t done, std::string_view name) const {
+    if (!options_.on_progress) return;
+    options_.on_progress({done, plan_.tensors.size(), done_bytes_, all_bytes_, name});
+  }
+
+  // Of matrices that have a scale of the whole, together with those they are joined with.
+  Expected<void> find_largest() {
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const CodeScheme scheme = planned.target.encoding.scheme;
+      const bool has_one = planned.target.kind == TargetKind::kCodes &&
+                           (scheme == CodeScheme::kE4M3Tensor || scheme == CodeScheme::kNvfp4);
+      if (!has_one) continue;
+      SLUICE_TRY(const float largest,
+                 largest_magnitude(checkpoint_.path(), *planned.tensor, threads_));
+      float& all = largest_[joined_name(planned.tensor->name)];
+      all = std::max(all, largest);
+    }
+    return {};
+  }
+
+  Expected<void> write_directory(const std::string& folder) {
+    std::error_code error;
+    fs::create_directory(folder, error);
+    if (error) {
+      return make_error(ErrorCode::kPermissionDenied, folder + ": mkdir: " + error.message());
+    }
+    std::vector<std::vector<StoredTensor>> groups;
+    for (const PlannedTensor& planned : plan_.tensors) groups.push_back(parts_of(job_of(planned)));
+    SLUICE_TRY(SafetensorsWriter writer,
+               SafetensorsWriter::create(folder, groups, options_.max_shard_bytes));
+    SLUICE_TRY_VOID(write_tensors(writer));
+    SLUICE_TRY_VOID(writer.finish());
+    return write_hf_files(options_.input, folder, plan_);
+  }
+
+  template <typename Writer>
+  Expected<void> write_tensors(Writer& writer) {
+    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+      const PlannedTensor& planned = plan_.tensors[i];
+      tell(i, planned.stored_name);
+      TensorJob job = job_of(planned);
+      take_gptq(job);
+      SLUICE_TRY(EncodedTensor encoded, encode_tensor(checkpoint_.path(), job, threads_));
+      TensorReport report{.name = planned.stored_name,
+                          .scheme = planned.target.name,
+                          .error = encoded.error,
+                          .is_matrix = planned.tensor->num_dims >= 2};
+      const TensorRows shape = rows_of(*planned.tensor);
+      report.num_weights = shape.rows * shape.width;
+      for (const TensorPart& part : encoded.parts) {
+        SLUICE_TRY_VOID(writer.write(part.tensor.name, part.bytes));
+        report.bytes += static_cast<int64_t>(part.bytes.size());
+      }
+      report_.tensors.push_back(std::move(report));
+      done_bytes_ += static_cast<int64_t>(planned.tensor->data.size());
+      advise_read(planned.tensor->data);
+    }
+    tell(plan_.tensors.size(), "");
+    return {};
+  }
+
+  // Everything that was written, as this engine's loader understands it.
+  Expected<void> verify(const std::string& path) {
+    SLUICE_TRY(const std::unique_ptr<Checkpoint> written, Checkpoint::open(path));
+    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+      const CheckpointTensor& source = *plan_.tensors[i].tensor;
+      const CheckpointTensor* tensor = written->find(source.name);
+      const bool is_same =
+          tensor != nullptr && rows_of(*tensor).rows == rows_of(source).rows &&
+          rows_of(*tensor).width == rows_of(source).width &&
+          hash_values(path, *tensor, threads_) == report_.tensors[i].error.value_hash;
+      if (is_same) continue;
+      return make_error(ErrorCode::kInternal,
+                        options_.output + ": tensor " + sluice::quoted(source.name) + ": found " +
+                            (tensor == nullptr ? "nothing" : "other weights") +
+                            " when it was read back, expected those that were written");
+    }
+    report_.is_verified = true;
+    return {};
+  }
+
+  const QuantizeOptions& options_;
+  int32_t threads_;
+  const Checkpoint& checkpoint_;
+  QuantizePlan plan_;
+  std::map<std::string, float> largest_;  // by joined name
+  Calibration calibration_;
+  std::optional<Gptq> gptq_;
+  const InputStatistics* gptq_inputs_ = nullptr;
+  int64_t done_bytes_ = 0;
+  int64_t all_bytes_ = 0;
+  QuantizeReport report_;
+};
+
+}  // namespace
+
+Expected<QuantizeReport> quantize_checkpoint(const QuantizeOptions& options) {
+  std::error_code error;
+  if (options.output.empty() || fs::exists(fs::symlink_status(options.output, error))) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "\"" + options.output + "\": found something there, expected a new name",
+                      "output");
+  }
+  if (options.target_bits > 0 && (options.to.empty() || !options.recipe.empty())) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--target-bits: expected --to with the scheme of fewest bits, and no recipe",
+                      "target-bits");
+  }
+  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.input));
+  SLUICE_TRY(QuantizePlan plan, make_quantize_plan(*checkpoint, options));
+  return Quantizer(options, *checkpoint, std::move(plan)).run();
+}
+
+Expected<QuantizeResult> quantize_model(const QuantizeOptions& options) {
+  SLUICE_TRY(const QuantizeReport report, quantize_checkpoint(options));
+  return QuantizeResult{.table = report.table(), .json = report.json()};
+}
+
+std::string quantize_schemes() { return target_names(); }
+
+}  // namespace sluice

@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/tensor_encoder.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "engine/core/types.h"
+#include "quant/kv_code.h"
+
+namespace sluice {
+namespace {
+
+// Rows that a thread takes at once: a block of FP8's.
+constexpr int64_t kChunk = 128;
+
+int64_t num_groups(const Encoding& encoding, int64_t k) {
+  return encoding.group == 0 ? 1 : ceil_div(k, encoding.group);
+}
+
+// What a name has before its ".weight".
+std::string stem_of(const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
+}
+
+bool is_packed(CodeScheme scheme) {
+  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
+         scheme == CodeScheme::kMxfp4;
+}
+
+std::string code_type(CodeScheme scheme) {
+  switch (scheme) {
+    case CodeScheme::kInt8Channel:
+      return "I8";
+    case CodeScheme::kInt4Group:
+      return "I32";
+    case CodeScheme::kNvfp4:
+    case CodeScheme::kMxfp4:
+      return "U8";
+    default:
+      return "F8_E4M3";
+  }
+}
+
+// The largest value of a code, on both sides.
+double reach_of(CodeScheme scheme, bool is_negative) {
+  switch (scheme) {
+    case CodeScheme::kInt8Channel:
+      return 127;
+    case CodeScheme::kInt4Group:
+      return is_negative ? 8 : 7;
+    case CodeScheme::kNvfp4:
+    case CodeScheme::kMxfp4:
+      return 6;
+    default:
+      return 448;
+  }
+}
+
+// Of weights alone: both zeros are one.
+uint64_t hash_of(std::vector<double>& values) {
+  for (double& value : values) value += 0.0;
+  return XXH3_64bits(values.data(), values.size() * sizeof(double));
+}
+
+template <typename T>
+void put(std::byte* bytes, int64_t index, T value) {
+  std::memcpy(bytes + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
+}
+
+class Encoder {
+ public:
+  Encoder(const std::string& file, const TensorJob& job)
+      : file_(file), job_(job), shape_(rows_of(*job.source)) {
+    for (StoredTensor& tensor : parts_of(job)) {
+      const auto bytes = static_cast<size_t>(tensor.bytes());
+      result_.parts.push_back({std::move(tensor), std::vector<std::byte>(bytes)});
+    }
+    num_chunks_ = ceil_div(shape_.rows, kChunk);
+    errors_.resize(static_cast<size_t>(num_chunks_));
+  }
+
+  Expected<EncodedTensor> run(int32_t threads) {
+    if (job_.target.kind == TargetKind::kCodes) {
+      matrix_scale_ = matrix_scale(job_.target.encoding, job_.largest_magnitude);
+      store_matrix_tensors();
+    }
+    const auto work = [this](int64_t chunk) {
+      return job_.target.kind == TargetKind::kCodes ? encode_chunk(chunk) : convert_chunk(chunk);
+    };
+    SLUICE_TRY_VOID(for_chunks(num_chunks_, threads, work));
+    std::vector<uint64_t> hashes;
+    for (const TensorError& error : errors_) {
+      result_.error.squared_error += error.squared_error;
+      result_.error.squared_weights += error.squared_weights;
+      result_.error.weighed_error += error.weighed_error;
+      result_.error.weighed_weights += error.weighed_weights;
+      result_.error.num_clipped += error.num_clipped;
+      hashes.push_back(error.value_hash);
+    }
+    result_.error.value_hash = XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+    return std::move(result_);
+  }
+
+ private:
+  struct Rows {
+    int64_t first;
+    int64_t count;
+  };
+
+  [[nodiscard]] Rows rows_of_chunk(int64_t chunk) const {
+    const int64_t first = chunk * kChunk;
+    return {first, std::min(kChunk, shape_.rows - first)};
+  }
+
+  [[nodiscard]] const float* importance() const {
+    return job_.inputs == nullptr ? nullptr : job_.inputs->mean_squares.data();
+  }
+
+  std::byte* part(size_t index) { return result_.parts[index].bytes.data(); }
+
+  // What a matrix has once.
+  void store_matrix_tensors() {
+    const Encoding& encoding = job_.target.encoding;
+    if (encoding.scheme == CodeScheme::kE4M3Tensor) put(part(1), 0, matrix_scale_);
+    if (encoding.scheme == CodeScheme::kNvfp4) {
+      const bool divides = job_.target.spelling == Spelling::kCompressedTensors;
+      put(part(2), 0, divides ? 1.0F / matrix_scale_ : matrix_scale_);
+    }
+    if (encoding.scheme == CodeScheme::kInt4Group) {
+      put(part(2), 0, shape_.rows);
+      put(part(2), 1, shape_.width);
+    }
+  }
+
+  Expected<void> encode_chunk(int64_t chunk) {
+    const Encoding& encoding = job_.target.encoding;
+    const Rows rows = rows_of_chunk(chunk);
+    const int64_t k = shape_.width;
+    const int64_t groups = num_groups(encoding, k);
+    std::vector<float> x(static_cast<size_t>(rows.count * k));
+    SLUICE_TRY_VOID(SourceRows(file_, *job_.source).read(rows.first, rows.count, x.data()));
+    const FloatRows in{.x = x.data(), .importance = importance(), .rows = rows.count, .k = k};
+    std::vector<float> scales(static_cast<size_t>(rows.count * groups));
+    std::vector<uint8_t> codes(x.size());
+    choose_scales(encoding, in, matrix_scale_, scales.data());
+    if (job_.gptq != nullptr) {
+      job_.gptq->encode(encoding, in, matrix_scale_, scales.data(), codes.data());
+    } else {
+      encode_codes(encoding, in, matrix_scale_, scales.data(), codes.data());
+    }
+    store_codes(rows, codes);
+    store_scales(rows, scales);
+    measure(chunk, in, scales, codes);
+    return {};
+  }
+
+  void store_codes(const Rows& rows, const std::vector<uint8_t>& codes) {
+    const int64_t k = shape_.width;
+    if (!is_packed(job_.target.encoding.scheme)) {
+      std::memcpy(part(0) + rows.first * k, codes.data(), codes.size());
+      return;
+    }
+    // Words of 8 codes are these bytes too: little-endian, the first code lowest.
+    std::byte* out = part(0) + rows.first * k / 2;
+    for (size_t i = 0; i < codes.size(); i += 2) {
+      out[i / 2] = static_cast<std::byte>(codes[i] | codes[i + 1] << 4);
+    }
+  }
+
+  void store_scales(const Rows& rows, const std::vector<float>& scales) {
+    const Encoding& encoding = job_.target.encoding;
+    const int64_t groups = num_groups(encoding, shape_.width);
+    if (encoding.scheme == CodeScheme::kE4M3Tensor) return;
+    const bool is_block = encoding.scheme == CodeScheme::kE4M3Block;
+    const int64_t first = is_block ? rows.first / kChunk * groups : rows.first * groups;
+    const int64_t count = is_block ? groups : rows.count * groups;
+    for (int64_t i = 0; i < count; ++i) {
+      const float scale = scales[static_cast<size_t>(i)];
+      switch (encoding.scheme) {
+        case CodeScheme::kInt4Group:
+          put(part(1), first + i, float_to_bf16(scale));
+          break;
+        case CodeScheme::kNvfp4:
+          put(part(1), first + i, nearest_code(CodeScheme::kE4M3Tensor, scale, 1));
+          break;
+        case CodeScheme::kMxfp4:
+          put(part(1), first + i, static_cast<uint8_t>(std::ilogb(scale) + 127));
+          break;
+        default:
+          put(part(1), first + i, scale);
+          break;
+      }
+    }
+  }
+
+  void measure(int64_t chunk,
+               const FloatRows& in,
+               const std::vector<float>& scales,
+               const std::vector<uint8_t>& codes) {
+    const Encoding& encoding = job_.target.encoding;
+    const int64_t group = encoding.group == 0 ? in.k : encoding.group;
+    const int64_t groups = num_groups(encoding, in.k);
+    const double multiplier = encoding.scheme == CodeScheme::kNvfp4 ? double{matrix_scale_} : 1.0;
+    TensorError& error = errors_[static_cast<size_t>(chunk)];
+    std::vector<double> values(codes.size());
+    for (int64_t r = 0; r < in.rows; ++r) {
+      for (int64_t i = 0; i < in.k; ++i) {
+        const auto at = static_cast<size_t>(r * in.k + i);
+        const double scale =
+            double{scales[static_cast<size_t>(r * groups + i / group)]} * multiplier;
+        const double x = in.x[at];
+        values[at] = double{code_value(encoding.scheme, codes[at])} * scale;
+        add_error(error, i, x, values[at]);
+        const double reach = reach_of(encoding.scheme, x < 0) * scale;
+        error.num_clipped += std::fabs(x) > reach * (1 + 1e-6);
+      }
+    }
+    error.value_hash = hash_of(values);
+  }
+
+  void add_error(TensorError& error, int64_t column, double x, double value) const {
+    const double square = (x - value) * (x - value);
+    const double weight = importance() == nullptr ? 1.0 : double{importance()[column]};
+    error.squared_error += square;
+    error.squared_weights += x * x;
+    error.weighed_error += weight * square;
+    error.weighed_weights += weight * x * x;
+  }
+
+  // To rows of blocks or floats, or kept as they are.
+  Expected<void> convert_chunk(int64_t chunk) {
+    const Rows rows = rows_of_chunk(chunk);
+    const int64_t k = shape_.width;
+    const bool is_kept = job_.target.kind == TargetKind::kKept;
+    const WeightFormat format = is_kept ? job_.source->format : job_.target.format;
+    const int64_t bytes = row_bytes(format, k);
+    std::byte* out = part(0) + rows.first * bytes;
+    std::vector<float> x(static_cast<size_t>(rows.count * k));
+    SLUICE_TRY_VOID(SourceRows(file_, *job_.source).read(rows.first, rows.count, x.data()));
+    TensorError& error = errors_[static_cast<size_t>(chunk)];
+    std::vector<double> values(x.size());
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* row = x.data() + r * k;
+      if (is_kept) {
+        std::memcpy(out + r * bytes,
+                    job_.source->data.data() + (rows.first + r) * bytes,
+                    static_cast<size_t>(bytes));
+      } else {
+        encode_blocks(format, row, importance(), k, out + r * bytes);
+      }
+      dequantize_row_f64(format, out + r * bytes, k, values.data() + r * k);
+    }
+    for (size_t i = 0; i < x.size(); ++i) {
+      add_error(error, static_cast<int64_t>(i) % k, double{x[i]}, values[i]);
+    }
+    error.value_hash = hash_of(values);
+    return {};
+  }
+
+  const std::string& file_;
+  const TensorJob& job_;
+  TensorRows shape_;
+  int64_t num_chunks_ = 0;
+  float matrix_scale_ = 1;
+  std::vector<TensorError> errors_;
+  EncodedTensor result_;
+};
+
+std::string float_type(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kF32:
+      return "F32";
+    case WeightFormat::kF16:
+      return "F16";
+    case WeightFormat::kBF16:
+      return "BF16";
+    default:
+      return "U8";  // GGUF's blocks, whose file has types of its own
+  }
+}
+
+}  // namespace
+
+double TensorError::relative() const {
+  return squared_weights > 0 ? std::sqrt(squared_error / squared_weights) : 0;
+}
+
+std::vector<StoredTensor> parts_of(const TensorJob& job) {
+  const TensorRows shape = rows_of(*job.source);
+  const int64_t n = shape.rows;
+  const int64_t k = shape.width;
+  if (job.target.kind != TargetKind::kCodes) {
+    const bool is_kept = job.target.kind == TargetKind::kKept;
+    const WeightFormat format = is_kept ? job.source->format : job.target.format;
+    StoredTensor tensor{.name = job.stored_name, .dtype = float_type(format), .shape = {}};
+    if (format_info(format).is_integer) {
+      tensor.shape = {n, row_bytes(format, k)};
+    } else {
+      for (uint32_t d = job.source->num_dims; d-- > 0;) {
+        tensor.shape.push_back(static_cast<int64_t>(job.source->dims[d]));
+      }
+    }
+    return {tensor};
+  }
+  const Encoding& encoding = job.target.encoding;
+  const std::string stem = stem_of(job.stored_name);
+  const std::string weight = stem + ".weight";
+  const int64_t groups = num_groups(encoding, k);
+  const std::string codes = code_type(encoding.scheme);
+  const bool divides = job.target.spelling == Spelling::kCompressedTensors;
+  switch (encoding.scheme) {
+    case CodeScheme::kInt8Channel:
+    case CodeScheme::kE4M3Channel:
+      return {{weight, codes, {n, k}}, {weight + "_scale", "F32", {n, 1}}};
+    case CodeScheme::kE4M3Tensor:
+      return {{weight, codes, {n, k}}, {weight + "_scale", "F32", {1}}};
+    case CodeScheme::kE4M3Block:
+      return {{weight, codes, {n, k}},
+              {weight + "_scale_inv", "F32", {ceil_div(n, kChunk), groups}}};
+    case CodeScheme::kInt4Group:
+      return {{weight + "_packed", codes, {n, k / 8}},
+              {weight + "_scale", "BF16", {n, groups}},
+              {weight + "_shape", "I64", {2}}};
+    case CodeScheme::kNvfp4:
+      if (divides) {
+        return {{weight + "_packed", codes, {n, k / 2}},
+                {weight + "_scale", "F8_E4M3", {n, groups}},
+                {weight + "_global_scale", "F32", {1}}};
+      }
+      return {{weight, codes, {n, k / 2}},
+              {weight + "_scale", "F8_E4M3", {n, groups}},
+              {weight + "_scale_2", "F32", {}}};
+    case CodeScheme::kMxfp4:
+      return {{weight + "_packed", codes, {n, k / 2}}, {weight + "_scale", "U8", {n, groups}}};
+  }
+  return {};
+}
+
+Expected<EncodedTensor> encode_tensor(const std::string& file,
+                                      const TensorJob& job,
+                                      int32_t threads) {
+  return Encoder(file, job).run(threads);
+}
+
+Expected<float> largest_magnitude(const std::string& file,
+                                  const CheckpointTensor& tensor,
+                                  int32_t threads) {
+  const TensorRows shape = rows_of(tensor);
+  const int64_t num_chunks = ceil_div(shape.rows, kChunk);
+  std::vector<float> largest(static_cast<size_t>(num_chunks));
+  const auto work = [&](int64_t chunk) -> Expected<void> {
+    const int64_t first = chunk * kChunk;
+    const int64_t count = std::min(kChunk, shape.rows - first);
+    std::vector<float> x(static_cast<size_t>(count * shape.width));
+    SLUICE_TRY_VOID(SourceRows(file, tensor).read(first, count, x.data()));
+    for (const float value : x) {
+      float& here = largest[static_cast<size_t>(chunk)];
+      here = std::max(here, std::fabs(value));
+    }
+    return {};
+  };
+  SLUICE_TRY_VOID(for_chunks(num_chunks, threads, work));
+  float all = 0;
+  for (const float value : largest) all = std::max(all, value);
+  return all;
+}
+
+uint64_t hash_values(const std::string& file, const CheckpointTensor& tensor, int32_t threads) {
+  const TensorRows shape = rows_of(tensor);
+  const int64_t num_chunks = ceil_div(shape.rows, kChunk);
+  std::vector<uint64_t> hashes(static_cast<size_t>(num_chunks));
+  const auto done = for_chunks(num_chunks, threads, [&](int64_t chunk) -> Expected<void> {
+    const int64_t first = chunk * kChunk;
+    const int64_t count = std::min(kChunk, shape.rows - first);
+    std::vector<double> values(static_cast<size_t>(count * shape.width));
+    SourceRows(file, tensor).read_f64(first, count, values.data());
+    hashes[static_cast<size_t>(chunk)] = hash_of(values);
+    return {};
+  });
+  CHECK(done.has_value());
+  return XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+}
+
+Expected<void> for_chunks(int64_t num_chunks,
+                          int32_t threads,
+                          const std::function<Expected<void>(int64_t)>& work) {
+  std::vector<Expected<void>> results(static_cast<size_t>(num_chunks));
+  std::atomic<int64_t> next = 0;
+  const auto run = [&] {
+    for (int64_t chunk = next++; chunk < num_chunks; chunk = next++) {
+      results[static_cast<size_t>(chunk)] = work(chunk);
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int32_t i = 1; i < std::min<int64_t>(threads, num_chunks); ++i) others.emplace_back(run);
+    run();
+  }
+  for (Expected<void>& result : results) {
+    if (!result) return result;
+  }
+  return {};
+}
+
+}  // namespace sluice

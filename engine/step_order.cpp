@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/step_order.h"
+
+#include "engine/sampling/sampler.h"
+
+namespace sluice {
+namespace {
+
+BegunRequest begun_request(int32_t slot, const Request& request, const RequestState& state) {
+  BegunRequest begun = {.id = request.id,
+                        .slot = slot,
+                        .num_prompt_tokens = request.num_prompt_tokens,
+                        .params = state.sampling,
+                        .grammar = state.grammar,
+                        .begins_behind = state.begins_behind};
+  if (reads_history(begun)) begun.tokens = request.tokens;
+  return begun;
+}
+
+}  // namespace
+
+bool reads_history(const BegunRequest& request) {
+  return request.grammar != nullptr || reads_tokens(*request.params);
+}
+
+void StepOrders::write(const SchedulerOutput& decision,
+                       const Scheduler& scheduler,
+                       const RequestTable& requests,
+                       StepOrder& order) {
+  order.decision = decision;
+  order.begun.clear();
+  order.ended_slots.clear();
+  if (requests.num_ended() > num_ended_) {
+    num_ended_ = requests.num_ended();
+    for (size_t slot = 0; slot < begun_.size(); ++slot) {
+      if (begun_[slot] == RequestId{} || requests.find(begun_[slot]) != nullptr) continue;
+      begun_[slot] = {};
+      order.ended_slots.push_back(static_cast<int32_t>(slot));
+    }
+  }
+  for (const ScheduledRequest& item : decision.scheduled) {
+    RequestId& begun = begun_[static_cast<size_t>(item.slot)];
+    if (begun == item.id) continue;
+    begun = item.id;
+    order.begun.push_back(
+        begun_request(item.slot, *scheduler.find(item.id), *requests.find(item.id)));
+  }
+}
+
+}  // namespace sluice

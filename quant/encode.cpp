@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quant/encode.h"
+
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "quant/encode_grid.h"
+#include "quant/kv_code.h"
+
+namespace sluice {
+namespace {
+
+using encode::E2M1Grid;
+using encode::E4M3Grid;
+using encode::IntegerGrid;
+using encode::largest_magnitude;
+using encode::ScaleSearch;
+using encode::Weights;
+
+constexpr int64_t kBlock = 128;  // rows and columns of a block of kE4M3Block
+
+constexpr IntegerGrid kInt8Grid{-127, 127};
+constexpr IntegerGrid kInt4Grid{-8, 7};
+
+float as_is(float scale) { return scale; }
+
+float as_bf16(float scale) { return bf16_to_float(float_to_bf16(scale)); }
+
+// The smallest power of two that is not below `x`, which is positive.
+float power_of_two_from(float x) {
+  int exponent = 0;
+  const float fraction = std::frexp(x, &exponent);  // in [0.5, 1)
+  return std::ldexp(1.0F, std::clamp(fraction == 0.5F ? exponent - 1 : exponent, -126, 127));
+}
+
+uint8_t e2m1_code(float value) {
+  const float magnitude = std::fabs(value);
+  const int code = magnitude <= 2.0F   ? static_cast<int>(magnitude * 2.0F)
+                   : magnitude <= 4.0F ? static_cast<int>(magnitude) + 2
+                                       : 7;
+  return static_cast<uint8_t>((std::signbit(value) && code != 0 ? 8 : 0) | code);
+}
+
+// Of a value that the grid has.
+uint8_t e4m3_code(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
+  const uint32_t magnitude = std::fabs(value) < 0x1p-6F
+                                 ? static_cast<uint32_t>(std::fabs(value) * 0x1p9F)
+                                 : (bits >> 20) - (120U << 3);
+  return static_cast<uint8_t>((std::signbit(value) ? 0x80U : 0U) | magnitude);
+}
+
+// Scales below the largest magnitude's clip it, and those above put it elsewhere on the grid.
+template <typename Grid, typename Store>
+float search_scale(const Grid& grid,
+                   const Weights& in,
+                   float whole,
+                   float least,
+                   float most,
+                   int steps,
+                   const Store& store,
+                   bool search) {
+  if (!search) return store(whole);
+  ScaleSearch best(grid, in, store);
+  best.offer(whole);
+  for (int i = 0; i <= steps; ++i) {
+    const float part = static_cast<float>(i) / static_cast<float>(steps);
+    best.offer(whole * (least + (most - least) * part));
+  }
+  best.refine();
+  return best.best();
+}
+
+float int8_scale(const Weights& in, bool search) {
+  const float whole = largest_magnitude(in) / 127.0F;
+  return search_scale(kInt8Grid, in, whole, 0.7F, 1.0F, 30, as_is, search);
+}
+
+// 7.5 is what both ends of -8..7 are as far from.
+float int4_scale(const Weights& in, bool search) {
+  const float whole = largest_magnitude(in) / 7.5F;
+  return search_scale(kInt4Grid, in, whole, 0.5F, 1.1F, 48, as_bf16, search);
+}
+
+float e4m3_scale(const Weights& in, bool search) {
+  const float whole = largest_magnitude(in) / 448.0F;
+  // Twice a scale is the same grid but at its ends.
+  return search_scale(E4M3Grid{}, in, whole, 0.9F, 2.0F, 44, as_is, search);
+}
+
+// A scale per 16 in units of the matrix's multiplier: largest magnitude to 6, or the best e4m3 code
+// near it, as far as the one that puts it at 4 and beyond.
+float nvfp4_scale(const Weights& in, float multiplier, bool search) {
+  const float whole = largest_magnitude(in) / (6.0F * multiplier);
+  const uint8_t first = e4m3_code(E4M3Grid{}.nearest(whole));
+  if (!search) return e4m3_to_float(first);
+  const auto in_units = [multiplier](float scale) { return scale * multiplier; };
+  ScaleSearch best(E2M1Grid{}, in, in_units);
+  float chosen = 0;
+  for (int code = std::max(0, first - 3); code <= std::min(0x7E, first + 7); ++code) {
+    const float scale = e4m3_to_float(static_cast<uint8_t>(code));
+    best.offer(scale);
+    if (best.best() == in_units(scale)) chosen = scale;
+  }
+  return chosen;
+}
+
+// The exponent of the largest magnitude less that of 4, the largest power of two of e2m1, or one
+// beside it.
+float mxfp4_scale(const Weights& in, bool search) {
+  const float largest = largest_magnitude(in);
+  if (largest == 0) return 1.0F;
+  const int exponent = std::clamp(std::ilogb(largest) - 2, -127, 127);
+  if (!search) return std::ldexp(1.0F, exponent);
+  ScaleSearch best(E2M1Grid{}, in, as_is);
+  for (const int step : {0, 1, -1}) {
+    best.offer(std::ldexp(1.0F, std::clamp(exponent + step, -127, 127)));
+  }
+  return best.best();
+}
+
+// One scale of a block of rows: their weights side by side, each column with its importance.
+float block_scale(const FloatRows& in, int64_t first, int64_t count, bool search) {
+  std::array<float, kBlock * kBlock> x;
+  std::array<float, kBlock * kBlock> importance;
+  CHECK_LE(in.rows, kBlock);
+  int64_t n = 0;
+  for (int64_t r = 0; r < in.rows; ++r) {
+    for (int64_t i = first; i < first + count; ++i, ++n) {
+      x[static_cast<size_t>(n)] = in.row(r)[i];
+      if (in.importance != nullptr) importance[static_cast<size_t>(n)] = in.importance[i];
+    }
+  }
+  return e4m3_scale({x.data(), in.importance != nullptr ? importance.data() : nullptr, n}, search);
+}
+
+float group_scale(const Encoding& encoding, const Weights& in, float matrix) {
+  switch (encoding.scheme) {
+    case CodeScheme::kInt8Channel:
+      return int8_scale(in, encoding.search);
+    case CodeScheme::kInt4Group:
+      return int4_scale(in, encoding.search);
+    case CodeScheme::kE4M3Channel:
+      return e4m3_scale(in, encoding.search);
+    case CodeScheme::kNvfp4:
+      return nvfp4_scale(in, matrix, encoding.search);
+    case CodeScheme::kMxfp4:
+      return mxfp4_scale(in, encoding.search);
+    case CodeScheme::kE4M3Tensor:
+    case CodeScheme::kE4M3Block:
+      break;
+  }
+  SLUICE_UNREACHABLE("a scheme whose scales are not of a row");
+}
+
+}  // namespace
+
+int32_t default_group(CodeScheme scheme) {
+  switch (scheme) {
+    case CodeScheme::kInt4Group:
+    case CodeScheme::kE4M3Block:
+      return 128;
+    case CodeScheme::kNvfp4:
+      return 16;
+    case CodeScheme::kMxfp4:
+      return 32;
+    case CodeScheme::kInt8Channel:
+    case CodeScheme::kE4M3Tensor:
+    case CodeScheme::kE4M3Channel:
+      return 0;
+  }
+  return 0;
+}
+
+double bits_per_weight(const Encoding& encoding, int64_t n, int64_t k) {
+  const auto weights = static_cast<double>(n * k);
+  const int64_t groups = encoding.group == 0 ? 1 : ceil_div(k, encoding.group);
+  switch (encoding.scheme) {
+    case CodeScheme::kInt8Channel:
+    case CodeScheme::kE4M3Channel:
+      return 8 + 32.0 / static_cast<double>(k);
+    case CodeScheme::kInt4Group:
+      return 4 + 16.0 * static_cast<double>(groups) / static_cast<double>(k);
+    case CodeScheme::kE4M3Tensor:
+      return 8 + 32.0 / weights;
+    case CodeScheme::kE4M3Block:
+      return 8 + 32.0 * static_cast<double>(ceil_div(n, kBlock) * groups) / weights;
+    case CodeScheme::kNvfp4:
+      return 4 + 8.0 * static_cast<double>(groups) / static_cast<double>(k) + 32.0 / weights;
+    case CodeScheme::kMxfp4:
+      return 4 + 8.0 * static_cast<double>(groups) / static_cast<double>(k);
+  }
+  return 0;
+}
+
+float matrix_scale(const Encoding& encoding, float largest) {
+  if (encoding.scheme == CodeScheme::kE4M3Tensor) return largest / 448.0F;
+  if (encoding.scheme != CodeScheme::kNvfp4 || largest == 0) return 1.0F;
+  return power_of_two_from(largest / (4.0F * 448.0F));
+}
+
+void choose_scales(const Encoding& encoding, const FloatRows& in, float matrix, float* scales) {
+  const int64_t group = encoding.group == 0 ? in.k : encoding.group;
+  const int64_t groups = ceil_div(in.k, group);
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = g * group;
+    const int64_t count = std::min(group, in.k - first);
+    float shared = matrix;
+    if (encoding.scheme == CodeScheme::kE4M3Block) {
+      shared = block_scale(in, first, count, encoding.search);
+    }
+    for (int64_t r = 0; r < in.rows; ++r) {
+      const float* importance = in.importance == nullptr ? nullptr : in.importance + first;
+      const bool is_shared =
+          encoding.scheme == CodeScheme::kE4M3Block || encoding.scheme == CodeScheme::kE4M3Tensor;
+      scales[r * groups + g] =
+          is_shared ? shared
+                    : group_scale(encoding, {in.row(r) + first, importance, count}, matrix);
+    }
+  }
+}
+
+float code_value(CodeScheme scheme, uint8_t code) {
+  switch (scheme) {
+    case CodeScheme::kInt8Channel:
+      return static_cast<float>(static_cast<int8_t>(code));
+    case CodeScheme::kInt4Group:
+      return static_cast<float>(code - 8);
+    case CodeScheme::kE4M3Tensor:
+    case CodeScheme::kE4M3Channel:
+    case CodeScheme::kE4M3Block:
+      return e4m3_to_float(code);
+    case CodeScheme::kNvfp4:
+    case CodeScheme::kMxfp4:
+      return 0.5F * static_cast<float>(kMxfp4Codebook[code]);
+  }
+  return 0;
+}
+
+uint8_t nearest_code(CodeScheme scheme, float x, double scale) {
+  const auto scaled = scale != 0 ? static_cast<float>(static_cast<double>(x) / scale) : 0.0F;
+  switch (scheme) {
+    case CodeScheme::kInt8Channel:
+      return static_cast<uint8_t>(static_cast<int8_t>(kInt8Grid.nearest(scaled)));
+    case CodeScheme::kInt4Group:
+      return static_cast<uint8_t>(static_cast<int>(kInt4Grid.nearest(scaled)) + 8);
+    case CodeScheme::kE4M3Tensor:
+    case CodeScheme::kE4M3Channel:
+    case CodeScheme::kE4M3Block:
+      return e4m3_code(E4M3Grid{}.nearest(scaled));
+    case CodeScheme::kNvfp4:
+    case CodeScheme::kMxfp4:
+      return e2m1_code(E2M1Grid{}.nearest(scaled));
+  }
+  return 0;
+}
+
+void encode_codes(const Encoding& encoding,
+                  const FloatRows& in,
+                  float matrix,
+                  const float* scales,
+                  uint8_t* codes) {
+  const int64_t group = encoding.group == 0 ? in.k : encoding.group;
+  const int64_t groups = ceil_div(in.k, group);
+  const double multiplier =
+      encoding.scheme == CodeScheme::kNvfp4 ? static_cast<double>(matrix) : 1.0;
+  for (int64_t r = 0; r < in.rows; ++r) {
+    for (int64_t i = 0; i < in.k; ++i) {
+      const double scale = static_cast<double>(scales[r * groups + i / group]) * multiplier;
+      codes[r * in.k + i] = nearest_code(encoding.scheme, in.row(r)[i], scale);
+    }
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orders written by hand on a device with a queue of its own: rows that it chooses, whose tokens
+// are open in the next order, rows that the host chooses, and states of tokens.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/step_executor.h"
+#include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/order_rig.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::kOrderSlot;
+using testing::TinyModel;
+using testing::TinyWeights;
+
+// Requests of rows that the device chooses, and of one that the host does.
+std::vector<ValidRequest> requests_of_both_kinds() {
+  const std::vector<ValidRequest> all = testing::tiny_requests();
+  return {all[1], all[4]};
+}
+
+// An order is in the queue before the one before it has been retired.
+TEST(CudaOrders, GiveWhatTheEngineGives) {
+  const TinyModel model(TinyWeights::kInt8, "float32");
+  const std::vector<ValidRequest> requests = requests_of_both_kinds();
+  std::unique_ptr<Engine> engine = testing::start_engine(model.config("cuda"));
+  ASSERT_NE(engine, nullptr);
+  const std::vector<Collected> expected = testing::run_alone(*engine, requests);
+  engine.reset();
+  testing::OrderRig rig(model.config("cuda"));
+  StepExecutor& executor = rig.executor();
+  EXPECT_EQ(executor.depth(), 1);
+  EXPECT_FALSE(executor.is_threaded());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const RequestId id(i + 1);
+    const std::vector<TokenId>& prompt = requests[i].prompt;
+    const auto length = static_cast<int32_t>(prompt.size());
+    StepOrder order = testing::order_of(id, 0, prompt);
+    order.decision.scheduled.front().chosen = {length - 1, length};
+    order.begun.push_back(testing::begun(id, requests[i]));
+    if (i > 0) order.ended_slots = {kOrderSlot};
+    rig.submit(order);
+    for (size_t n = 0; n < expected[i].tokens.size(); ++n) {
+      // What the host takes part in is done when it is submitted.
+      EXPECT_EQ(executor.is_oldest_done(), i == 1);
+      if (n + 1 < expected[i].tokens.size()) {
+        rig.submit(testing::choice_of(id, length + static_cast<int32_t>(n), {kInvalidToken}));
+      }
+      const StepWork& work = executor.retire();
+      ASSERT_EQ(work.tokens.size(), 1U);
+      EXPECT_EQ(work.tokens.front(), expected[i].tokens[n]) << i << " " << n;
+      EXPECT_EQ(work.results.front().logprob, expected[i].logprobs[n]) << i << " " << n;
+      EXPECT_EQ(work.follows, i == 0 && n > 0);
+    }
+  }
+}
+
+TEST(CudaOrders, StatesAreTheCpus) {
+  const TinyModel model(TinyWeights::kInt8, "float32");
+  const std::vector<TokenId> tokens = testing::tiny_prompt(21, 3);
+  const std::vector<std::vector<float>> states = testing::embed(model.config("cuda"), tokens, 21);
+  ASSERT_EQ(states.size(), tokens.size());
+  EXPECT_EQ(states, testing::embed(model.config("cuda"), tokens, 4));
+  EXPECT_EQ(states, testing::embed(model.config("cpu"), tokens, 21));
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What orders say of requests beside the scheduler's decisions: each once, with all that its rows
+// will need, and when it is gone.
+#include "engine/step_order.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/request_table.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/collecting_sink.h"
+
+namespace sluice {
+namespace {
+
+class StepOrdersTest : public ::testing::Test {
+ protected:
+  void add(uint64_t id, bool has_penalty, int32_t max_tokens = 8) {
+    ValidRequest request;
+    request.prompt.assign(20, static_cast<TokenId>(id));
+    request.generated = {5};
+    request.sampling.max_tokens = max_tokens;
+    if (has_penalty) request.sampling.presence_penalty = 0.5F;
+    NewRequest added;
+    added.id = RequestId(id);
+    added.tokens = request.prompt;
+    added.tokens.push_back(5);
+    added.num_generated = 1;
+    added.max_tokens = max_tokens;
+    requests_.add(RequestId(id), std::move(request), {}, sink_);
+    ASSERT_TRUE(scheduler_.add(std::move(added)).has_value());
+  }
+
+  // A step, which chooses token 9 for all.
+  const StepOrder& step(std::vector<uint64_t> ending = {}) {
+    const SchedulerOutput& decision = scheduler_.schedule(0);
+    orders_.write(decision, scheduler_, requests_, order_);
+    std::vector<StepResult> results;
+    for (const ScheduledRequest& item : decision.scheduled) {
+      const bool ends = std::ranges::find(ending, item.id.value) != ending.end();
+      results.push_back({.id = item.id, .tokens = chosen_, .finished = ends});
+      if (ends) requests_.end(item.id, {}, stats_);
+    }
+    std::vector<RequestId> aborted;
+    scheduler_.update(decision, results, 1, aborted);
+    return order_;
+  }
+
+  KvCacheManager kv_{{.block_size = 16, .max_num_seqs = 2, .max_model_len = 128},
+                     {{.num_blocks = 32}}};
+  Scheduler scheduler_{{.max_num_seqs = 2, .max_model_len = 128, .preempt_every = 3}, kv_};
+  RequestTable requests_;
+  testing::CollectingSink sink_;
+  EngineStats stats_;
+  StepOrders orders_{scheduler_.num_slots()};
+  StepOrder order_;
+  const std::vector<TokenId> chosen_ = {9};
+};
+
+TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
+  add(1, false);
+  add(2, true);
+  {
+    const StepOrder& order = step();
+    ASSERT_EQ(order.begun.size(), 2U);
+    EXPECT_TRUE(order.ended_slots.empty());
+    for (const BegunRequest& begun : order.begun) {
+      EXPECT_EQ(begun.num_prompt_tokens, 20);
+      EXPECT_NE(begun.params, nullptr);
+      const bool reads = begun.id == RequestId(2);
+      EXPECT_EQ(reads_history(begun), reads);
+      EXPECT_EQ(begun.tokens.size(), reads ? 21U : 0U);
+      const auto item =
+          std::ranges::find(order.decision.scheduled, begun.id, &ScheduledRequest::id);
+      ASSERT_NE(item, order.decision.scheduled.end());
+      EXPECT_EQ(item->slot, begun.slot);
+    }
+  }
+  int num_preempted = 0;
+  for (int i = 0; i < 5; ++i) {
+    const StepOrder& order = step();
+    num_preempted += static_cast<int>(order.decision.preempted.size());
+    EXPECT_TRUE(order.begun.empty());
+    EXPECT_TRUE(order.ended_slots.empty());
+  }
+  EXPECT_GT(num_preempted, 0);
+}
+
+TEST_F(StepOrdersTest, SayWhichSlotsAreFree) {
+  add(1, false);
+  const int32_t slot = step().begun.front().slot;
+  step({1});
+  add(2, true);
+  const StepOrder& order = step();
+  ASSERT_EQ(order.ended_slots, std::vector<int32_t>{slot});
+  ASSERT_EQ(order.begun.size(), 1U);
+  EXPECT_EQ(order.begun.front().id, RequestId(2));
+  EXPECT_TRUE(step().ended_slots.empty());
+}
+
+}  // namespace
+}  // namespace sluice

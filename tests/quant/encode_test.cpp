@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoders against searches of every scale there is, and against the decoders.
+#include "quant/encode.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "quant/kv_code.h"
+
+namespace sluice {
+namespace {
+
+// Normally distributed, some columns ten times the others.
+std::vector<float> random_weights(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal(0, 0.02F);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = normal(random) * (i % 97 == 5 ? 10.0F : 1.0F);
+  }
+  return values;
+}
+
+std::vector<float> random_importance(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = 0.01F + static_cast<float>(random() % 1000) / 100.0F;
+  return values;
+}
+
+struct Encoded {
+  float matrix = 1;
+  std::vector<float> scales;
+  std::vector<uint8_t> codes;
+};
+
+Encoded encode(const Encoding& encoding, const FloatRows& in) {
+  float largest = 0;
+  for (int64_t i = 0; i < in.rows * in.k; ++i) largest = std::max(largest, std::fabs(in.x[i]));
+  Encoded out;
+  out.matrix = matrix_scale(encoding, largest);
+  const int64_t groups = encoding.group == 0 ? 1 : (in.k + encoding.group - 1) / encoding.group;
+  out.scales.resize(static_cast<size_t>(in.rows * groups));
+  out.codes.resize(static_cast<size_t>(in.rows * in.k));
+  choose_scales(encoding, in, out.matrix, out.scales.data());
+  encode_codes(encoding, in, out.matrix, out.scales.data(), out.codes.data());
+  return out;
+}
+
+double error_of(const float* x, const float* importance, const std::vector<double>& values) {
+  double error = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double difference = static_cast<double>(x[i]) - values[i];
+    error += (importance == nullptr ? 1.0 : static_cast<double>(importance[i])) * difference *
+             difference;
+  }
+  return error;
+}
+
+// The values of codes under the scales that lie beside them.
+std::vector<double> decode(const Encoding& encoding, const FloatRows& in, const Encoded& encoded) {
+  const int64_t group = encoding.group == 0 ? in.k : encoding.group;
+  const int64_t groups = (in.k + group - 1) / group;
+  const bool is_nvfp4 = encoding.scheme == CodeScheme::kNvfp4;
+  std::vector<double> values;
+  for (int64_t r = 0; r < in.rows; ++r) {
+    for (int64_t i = 0; i < in.k; ++i) {
+      values.push_back(
+          double{code_value(encoding.scheme, encoded.codes[static_cast<size_t>(r * in.k + i)])} *
+          double{encoded.scales[static_cast<size_t>(r * groups + i / group)]} *
+          (is_nvfp4 ? double{encoded.matrix} : 1.0));
+    }
+  }
+  return values;
+}
+
+// All that a code of the scheme can stand for.
+std::vector<double> code_values(CodeScheme scheme) {
+  const bool is_byte = scheme == CodeScheme::kInt8Channel || scheme == CodeScheme::kE4M3Tensor ||
+                       scheme == CodeScheme::kE4M3Channel || scheme == CodeScheme::kE4M3Block;
+  std::vector<double> values;
+  for (int code = 0; code < (is_byte ? 256 : 16); ++code) {
+    const double value = code_value(scheme, static_cast<uint8_t>(code));
+    if (std::isfinite(value) && value != -128) values.push_back(value);
+  }
+  return values;
+}
+
+// Each weight by whichever code is nearest, found by trying all.
+double error_at(const std::vector<double>& values,
+                const float* x,
+                const float* importance,
+                int64_t count,
+                double scale) {
+  double error = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    double least = INFINITY;
+    for (const double value : values) {
+      least = std::min(least, std::fabs(static_cast<double>(x[i]) - scale * value));
+    }
+    error += (importance == nullptr ? 1.0 : static_cast<double>(importance[i])) * least * least;
+  }
+  return error;
+}
+
+constexpr CodeScheme kSchemes[] = {CodeScheme::kInt8Channel,
+                                   CodeScheme::kInt4Group,
+                                   CodeScheme::kE4M3Tensor,
+                                   CodeScheme::kE4M3Channel,
+                                   CodeScheme::kE4M3Block,
+                                   CodeScheme::kNvfp4,
+                                   CodeScheme::kMxfp4};
+
+TEST(Encode, CodesAreTheNearestOnes) {
+  const std::vector<float> x = random_weights(4 * 256, 1);
+  const FloatRows in{.x = x.data(), .rows = 4, .k = 256};
+  for (const CodeScheme scheme : kSchemes) {
+    const Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+    const Encoded encoded = encode(encoding, in);
+    const std::vector<double> decoded = decode(encoding, in, encoded);
+    const std::vector<double> values = code_values(scheme);
+    const int64_t group = encoding.group == 0 ? in.k : encoding.group;
+    const double multiplier = scheme == CodeScheme::kNvfp4 ? double{encoded.matrix} : 1.0;
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      const double scale = double{encoded.scales[i / static_cast<size_t>(group)]} * multiplier;
+      double least = INFINITY;
+      for (const double value : values) {
+        least = std::min(least, std::fabs(double{x[i]} - scale * value));
+      }
+      ASSERT_LE(std::fabs(double{x[i]} - decoded[i]), least * (1 + 1e-6) + 1e-12)
+          << static_cast<int>(scheme) << " weight " << i;
+    }
+  }
+}
+
+// A scale of a search is within 1% of the best of thousands, under any importance, and no worse
+// than that of the largest magnitude.
+TEST(Encode, SearchedScalesAreNearlyTheBestOfAll) {
+  const std::vector<float> x = random_weights(128, 2);
+  const std::vector<float> weights = random_importance(128, 3);
+  for (const CodeScheme scheme :
+       {CodeScheme::kInt8Channel, CodeScheme::kInt4Group, CodeScheme::kE4M3Channel}) {
+    for (const float* importance : {static_cast<const float*>(nullptr), weights.data()}) {
+      const FloatRows in{.x = x.data(), .importance = importance, .rows = 1, .k = 128};
+      Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+      const double searched =
+          error_of(x.data(), importance, decode(encoding, in, encode(encoding, in)));
+      encoding.search = false;
+      const Encoded plain = encode(encoding, in);
+      const double largest = error_of(x.data(), importance, decode(encoding, in, plain));
+      double best = INFINITY;
+      for (int i = 0; i < 3000; ++i) {
+        const double scale = double{plain.scales[0]} * (0.4 + 1.7 * i / 3000);
+        best = std::min(best, error_at(code_values(scheme), x.data(), importance, 128, scale));
+      }
+      EXPECT_LE(searched, largest * (1 + 1e-9));
+      EXPECT_LE(searched, best * 1.06) << static_cast<int>(scheme);
+    }
+  }
+}
+
+TEST(Encode, Nvfp4AndMxfp4ScalesAreTheBestThereAre) {
+  const std::vector<float> x = random_weights(64 * 32, 4);
+  const std::vector<float> importance = random_importance(32, 5);
+  const FloatRows in{.x = x.data(), .importance = importance.data(), .rows = 64, .k = 32};
+  const std::vector<double> values = code_values(CodeScheme::kNvfp4);
+  const Encoding nvfp4{.scheme = CodeScheme::kNvfp4, .group = 16};
+  const Encoded four = encode(nvfp4, in);
+  const std::vector<double> decoded = decode(nvfp4, in, four);
+  int num_worse = 0;
+  for (size_t group = 0; group < 128; ++group) {
+    const float* at = x.data() + 16 * group;
+    const float* here = importance.data() + group % 2 * 16;
+    double best = INFINITY;
+    for (int code = 0; code < 127; ++code) {
+      const double scale = double{e4m3_to_float(static_cast<uint8_t>(code))} * double{four.matrix};
+      best = std::min(best, error_at(values, at, here, 16, scale));
+    }
+    const std::vector<double> ours(decoded.begin() + static_cast<ptrdiff_t>(16 * group),
+                                   decoded.begin() + static_cast<ptrdiff_t>(16 * group + 16));
+    num_worse += error_of(at, here, ours) > best * (1 + 1e-6);
+  }
+  EXPECT_LE(num_worse, 2);  // scales further off than the search looks
+  const Encoding mxfp4{.scheme = CodeScheme::kMxfp4, .group = 32};
+  const Encoded powers = encode(mxfp4, in);
+  const std::vector<double> of_powers = decode(mxfp4, in, powers);
+  for (size_t row = 0; row < 64; ++row) {
+    const float* at = x.data() + 32 * row;
+    double best = INFINITY;
+    for (int exponent = -30; exponent < 10; ++exponent) {
+      best = std::min(best, error_at(values, at, importance.data(), 32, std::ldexp(1, exponent)));
+    }
+    const std::vector<double> ours(of_powers.begin() + static_cast<ptrdiff_t>(32 * row),
+                                   of_powers.begin() + static_cast<ptrdiff_t>(32 * row + 32));
+    EXPECT_LE(error_of(at, importance.data(), ours), best * (1 + 1e-6)) << row;
+  }
+}
+
+// What standard encoders do where nothing is searched: the OCP rule, amax / 448, amax / 127.
+TEST(Encode, ScalesOfTheLargestMagnitudeAreTheUsualOnes) {
+  std::vector<float> x(32, 0.0F);
+  x[3] = -5.0F;
+  const FloatRows in{.x = x.data(), .rows = 1, .k = 32};
+  const auto scale = [&](CodeScheme scheme) {
+    const Encoding encoding{.scheme = scheme, .group = default_group(scheme), .search = false};
+    return encode(encoding, in).scales[0];
+  };
+  EXPECT_EQ(scale(CodeScheme::kInt8Channel), 5.0F / 127.0F);
+  EXPECT_EQ(scale(CodeScheme::kE4M3Channel), 5.0F / 448.0F);
+  EXPECT_EQ(scale(CodeScheme::kE4M3Block), 5.0F / 448.0F);
+  EXPECT_EQ(scale(CodeScheme::kE4M3Tensor), 5.0F / 448.0F);
+  EXPECT_EQ(scale(CodeScheme::kMxfp4), 1.0F);
+}
+
+// Zero, tiny and huge rows: finite scales, and what is zero stays zero.
+TEST(Encode, OddRowsHaveFiniteScales) {
+  for (const float size : {0.0F, 1e-42F, 1e-30F, 3e38F}) {
+    std::vector<float> x(256, size);
+    x[7] = 0.0F;
+    x[9] = -size;
+    const FloatRows in{.x = x.data(), .rows = 1, .k = 256};
+    for (const CodeScheme scheme : kSchemes) {
+      const Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+      const Encoded encoded = encode(encoding, in);
+      for (const float scale : encoded.scales) {
+        EXPECT_TRUE(std::isfinite(scale) && scale >= 0) << static_cast<int>(scheme) << " " << size;
+      }
+      EXPECT_EQ(decode(encoding, in, encoded)[7], 0.0) << static_cast<int>(scheme) << " " << size;
+    }
+    for (const FormatInfo& info : format_table()) {
+      std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 256)));
+      encode_blocks(info.format, x.data(), nullptr, 256, row.data());
+      const bool fits = size < 1e30F || info.format == WeightFormat::kF32 ||
+                        info.format == WeightFormat::kBF16 || info.format == WeightFormat::kMXFP4;
+      if (!fits) continue;
+      EXPECT_FALSE(find_non_finite(info.format, row.data(), 256)) << info.name;
+    }
+  }
+}
+
+double block_error(WeightFormat format, const std::vector<float>& x, const float* importance) {
+  const auto k = static_cast<int64_t>(x.size());
+  std::vector<std::byte> row(static_cast<size_t>(row_bytes(format, k)));
+  encode_blocks(format, x.data(), importance, k, row.data());
+  std::vector<double> values(x.size());
+  dequantize_row_f64(format, row.data(), k, values.data());
+  return error_of(x.data(), importance, values);
+}
+
+// Every half-precision scale of a block, each weight by its nearest code.
+TEST(EncodeBlocks, OneScaleOf32IsNearlyTheBestThereIs) {
+  struct Case {
+    WeightFormat format;
+    int zero;
+    int codes;
+  };
+
+  const std::vector<float> x = random_weights(32, 6);
+  const std::vector<float> importance = random_importance(32, 7);
+  for (const Case& test : {Case{WeightFormat::kQ4_0, 8, 16},
+                           Case{WeightFormat::kQ5_0, 16, 32},
+                           Case{WeightFormat::kIQ4_NL, 0, 16}}) {
+    std::vector<double> values;
+    for (int code = 0; code < test.codes; ++code) {
+      values.push_back(test.zero == 0 ? kIq4Codebook[code] : code - test.zero);
+    }
+    double best = INFINITY;
+    for (uint32_t half = 0; half < 0x10000; ++half) {
+      const float scale = half_to_float(static_cast<uint16_t>(half));
+      if (!(std::fabs(scale) < 1)) continue;
+      best = std::min(best, error_at(values, x.data(), importance.data(), 32, double{scale}));
+    }
+    EXPECT_LE(block_error(test.format, x, importance.data()), best * 1.02)
+        << format_info(test.format).name;
+  }
+}
+
+// With a minimum: no worse than ggml's reference encoding of Q4_1, and than any line on a grid.
+TEST(EncodeBlocks, LinesOf32AreNearlyTheBest) {
+  const std::vector<float> x = random_weights(32, 8);
+  const auto [low, high] = std::minmax_element(x.begin(), x.end());
+  for (const auto& [format, most] :
+       {std::pair(WeightFormat::kQ4_1, 15), std::pair(WeightFormat::kQ5_1, 31)}) {
+    double best = INFINITY;
+    for (int i = 0; i < 60; ++i) {
+      for (int j = 0; j < 60; ++j) {
+        const double scale = double{*high - *low} / most * (0.75 + i * 0.01);
+        const double min = double{*low} + double{*high - *low} * (j - 15) / 120.0;
+        double error = 0;
+        for (const float weight : x) {
+          const double code =
+              std::clamp(std::nearbyint((double{weight} - min) / scale), 0.0, double(most));
+          error += std::pow(double{weight} - (scale * code + min), 2);
+        }
+        best = std::min(best, error);
+      }
+    }
+    EXPECT_LE(block_error(format, x, nullptr), best * 1.05) << format_info(format).name;
+  }
+}
+
+// Round-to-nearest with the largest magnitude of each 16 or 32, the part's scale to as many bits as
+// the format has: what an encoder without a search does.
+double plain_error(const std::vector<float>& x, int part, double end, int sub_limit, bool has_min) {
+  double error = 0;
+  for (size_t block = 0; block < x.size(); block += 256) {
+    double top = 0;
+    std::vector<double> scales, mins;
+    double top_min = 0;
+    for (size_t p = block; p < block + 256; p += static_cast<size_t>(part)) {
+      const auto begin = x.begin() + static_cast<ptrdiff_t>(p);
+      const auto [low, high] = std::minmax_element(begin, begin + part);
+      const double min = has_min ? std::min(double{*low}, 0.0) : 0.0;
+      const double reach = std::max(std::fabs(double{*low}), std::fabs(double{*high}));
+      scales.push_back(has_min ? (double{*high} - min) / end : reach / end);
+      mins.push_back(-min);
+      top = std::max(top, scales.back());
+      top_min = std::max(top_min, mins.back());
+    }
+    for (size_t i = 0; i < scales.size(); ++i) {
+      const double scale = std::nearbyint(scales[i] / top * sub_limit) * top / sub_limit;
+      const double min =
+          has_min ? std::nearbyint(mins[i] / top_min * sub_limit) * top_min / sub_limit : 0;
+      for (size_t j = 0; j < static_cast<size_t>(part); ++j) {
+        const double weight = x[block + i * static_cast<size_t>(part) + j];
+        const double code =
+            scale == 0
+                ? 0
+                : std::clamp(std::nearbyint((weight + min) / scale), has_min ? 0 : -end, end);
+        error += std::pow(weight - (scale * code - min), 2);
+      }
+    }
+  }
+  return error;
+}
+
+TEST(EncodeBlocks, BlocksOf256AreBetterThanWithoutASearch) {
+  struct Case {
+    WeightFormat format;
+    int part;
+    double end;
+    int sub_limit;
+    bool has_min;
+    double at_most;  // of the plain error
+  };
+
+  const std::vector<float> x = random_weights(256 * 16, 9);
+  for (const Case& test : {Case{WeightFormat::kQ2_K, 16, 3, 15, true, 0.8},
+                           Case{WeightFormat::kQ3_K, 16, 3, 31, false, 0.8},
+                           Case{WeightFormat::kQ4_K, 32, 15, 63, true, 0.9},
+                           Case{WeightFormat::kQ5_K, 32, 31, 63, true, 0.95},
+                           Case{WeightFormat::kQ6_K, 16, 31, 127, false, 0.95}}) {
+    const double plain = plain_error(x, test.part, test.end, test.sub_limit, test.has_min);
+    EXPECT_LE(block_error(test.format, x, nullptr), plain * test.at_most)
+        << format_info(test.format).name;
+  }
+  // The blocks of 32 that have the same codes, but a scale of their own for each.
+  EXPECT_LE(block_error(WeightFormat::kIQ4_XS, x, nullptr),
+            block_error(WeightFormat::kIQ4_NL, x, nullptr) * 1.05);
+}
+
+// More bits, less error; and what counts more gets more of it.
+TEST(EncodeBlocks, ErrorFallsWithBitsAndFollowsImportance) {
+  const std::vector<float> x = random_weights(256 * 8, 10);
+  double before = INFINITY;
+  for (const WeightFormat format : {WeightFormat::kQ2_K,
+                                    WeightFormat::kQ3_K,
+                                    WeightFormat::kQ4_K,
+                                    WeightFormat::kQ5_K,
+                                    WeightFormat::kQ6_K,
+                                    WeightFormat::kQ8_0}) {
+    const double error = block_error(format, x, nullptr);
+    EXPECT_LT(error, before * 0.6) << format_info(format).name;
+    before = error;
+  }
+  const std::vector<float> importance = random_importance(256 * 8, 11);
+  for (const FormatInfo& info : format_table()) {
+    if (!info.is_integer || info.format == WeightFormat::kQ8_0) continue;
+    std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 256 * 8)));
+    std::vector<double> values(x.size());
+    encode_blocks(info.format, x.data(), nullptr, 256 * 8, row.data());
+    dequantize_row_f64(info.format, row.data(), 256 * 8, values.data());
+    EXPECT_LT(block_error(info.format, x, importance.data()),
+              error_of(x.data(), importance.data(), values))
+        << info.name;
+  }
+}
+
+// A matrix that has a format's values gets them back.
+TEST(EncodeBlocks, ValuesOfAFormatComeBack) {
+  const std::vector<float> x = random_weights(1024, 12);
+  for (const WeightFormat format : {WeightFormat::kMXFP4, WeightFormat::kQ8_0}) {
+    std::vector<std::byte> row(static_cast<size_t>(row_bytes(format, 1024)));
+    encode_blocks(format, x.data(), nullptr, 1024, row.data());
+    std::vector<float> values(1024);
+    dequantize_row(format, row.data(), 1024, values.data());
+    EXPECT_LE(block_error(format, values, nullptr), 1e-9) << format_info(format).name;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/draft_depth.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kMost = 12;
+
+StepShape plain(int64_t num_requests) {
+  StepShape shape;
+  for (int64_t i = 0; i < num_requests; ++i) shape.add(/*decode=*/true, 200, 1);
+  return shape;
+}
+
+double step_ms(int64_t rows) { return 2 + 0.4 * static_cast<double>(rows); }
+
+// Steps of all sizes were measured, and drafts are right with one probability at each depth.
+class Measured {
+ public:
+  Measured(double acceptance, double pass_ms, int64_t num_requests) : num_requests_(num_requests) {
+    for (int round = 0; round < 5; ++round) {
+      for (int64_t rows = 1; rows <= num_requests * (kMost + 1); ++rows) {
+        const StepShape shape = plain(rows);
+        cost_.observe(shape, step_ms(rows));
+        times_.observe(shape, step_ms(rows));
+      }
+    }
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 3000; ++i) {
+      size_t right = 0;
+      while (right < kMost && static_cast<double>(random() % 1000) < 1000 * acceptance) ++right;
+      depth_.observe_draft(kMost, right);
+    }
+    for (int32_t depth = 1; depth <= kMost; ++depth) {
+      depth_.observe_passes(static_cast<int32_t>(num_requests), depth, pass_ms * depth);
+    }
+  }
+
+  DraftDepth& depth() { return depth_; }
+
+  [[nodiscard]] int32_t choose(int32_t most = kMost) const {
+    return depth_.choose(cost_, times_, plain(num_requests_), most);
+  }
+
+  // Tokens a millisecond at a depth.
+  [[nodiscard]] double rate(double acceptance, double pass_ms, int32_t depth) const {
+    double tokens = 1;
+    double product = 1;
+    for (int32_t i = 0; i < depth; ++i) tokens += product *= acceptance;
+    return tokens / (step_ms(num_requests_ * (1 + depth)) + pass_ms * depth);
+  }
+
+ private:
+  int64_t num_requests_;
+  CostModel cost_;
+  RowTimes times_;
+  DraftDepth depth_;
+};
+
+TEST(DraftDepth, IsNearlyTheBestOne) {
+  for (const int64_t num_requests : {1, 4}) {
+    for (const double acceptance : {0.3, 0.6, 0.8, 0.95}) {
+      for (const double pass_ms : {0.05, 0.3, 2.0}) {
+        const Measured measured(acceptance, pass_ms, num_requests);
+        double best = 0;
+        for (int32_t depth = 1; depth <= kMost; ++depth) {
+          best = std::max(best, measured.rate(acceptance, pass_ms, depth));
+        }
+        EXPECT_GE(measured.rate(acceptance, pass_ms, measured.choose()), 0.96 * best)
+            << num_requests << " requests, " << acceptance << ", " << pass_ms << " ms";
+      }
+    }
+  }
+}
+
+TEST(DraftDepth, IsOneWherePassesCostMoreThanTheyGiveAndNeverBeyondWhatIsAskedFor) {
+  EXPECT_EQ(Measured(0.5, 3, 1).choose(), 1);
+  EXPECT_EQ(Measured(0, 0.1, 1).choose(), 1);
+  EXPECT_EQ(Measured(0.99, 0.01, 1).choose(), kMost);
+  EXPECT_EQ(Measured(0.99, 0.01, 1).choose(3), 3);
+}
+
+// The first call for a request computes its whole prompt.
+TEST(DraftDepth, OneLongPassDoesNotCount) {
+  Measured measured(0.9, 0.1, 1);
+  const int32_t before = measured.choose();
+  measured.depth().observe_passes(1, 1, 80);
+  EXPECT_EQ(measured.choose(), before);
+}
+
+TEST(DraftDepth, WhatIsNotKnownIsTried) {
+  const DraftDepth depth;
+  EXPECT_GT(depth.choose(CostModel(), RowTimes(), plain(1), kMost), 0);
+  EXPECT_EQ(depth.choose(CostModel(), RowTimes(), {}, kMost), kMost);
+}
+
+}  // namespace
+}  // namespace sluice
