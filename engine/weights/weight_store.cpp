@@ -122,8 +122,8 @@ std::string WeightStore::types_text() const {
   std::ranges::stable_sort(types, std::greater(), [this](size_t i) { return bytes_of_types_[i]; });
   std::string text;
   for (const size_t type : types) {
-    text += (text.empty() ? "" : ", ") +
-            std::string(format_info(static_cast<WeightFormat>(type)).name);
+    text +=
+        (text.empty() ? "" : ", ") + std::string(format_info(static_cast<WeightFormat>(type)).name);
   }
   return text;
 }
