@@ -38,6 +38,11 @@ void add_quantize_flags(CLI::App& app, QuantizeCommandOptions& options) {
   app.add_flag("!--no-search",
                quantize.search,
                "Scales of the largest magnitude instead of those of least error");
+  app.add_option("--target-bits",
+                 quantize.target_bits,
+                 "Bits per weight in mean: matrices that lose most get more than --to has")
+      ->check(CLI::Range(1.0, 32.0))
+      ->type_name("N");
   app.add_option(
          "--calibrate", options.calibrate_file, "Text by which errors count, 16k tokens of it")
       ->type_name("FILE");
