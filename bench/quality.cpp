@@ -63,7 +63,8 @@ class Tally {
     kl_ += kl;
     square_ += kl * kl;
     loss_ += sum - static_cast<double>(row[next]);
-    same_ += std::max_element(base, base + vocab) - base == std::max_element(row, row + vocab) - row;
+    const int64_t top_of_base = std::max_element(base, base + vocab) - base;
+    same_ += std::max_element(row, row + vocab) - row == top_of_base;
     ++rows_;
   }
 
