@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far models in other number formats are from the one they were made of, run by this engine with
-// activations in 32 bits:
+// How far models in other number formats are from the one they were made of, run by this engine
+// with activations in 32 bits:
 //   quality TOKENS CONTEXT BASE MODEL...
 //
-// TOKENS is a file of token ids in JSON, as `sluice tokenize --json` prints them; CONTEXT of them are
-// one sequence. One line of JSON a model, BASE among them: mean KL divergence of its distribution from
-// BASE's in nats and the standard error of that mean, the share of positions whose most likely token
-// is BASE's, perplexity of the text, and positions.
+// TOKENS is a file of token ids in JSON, as `sluice tokenize --json` prints them; CONTEXT of them
+// are one sequence. One line of JSON a model, BASE among them: mean KL divergence of its
+// distribution from BASE's in nats and the standard error of that mean, the share of positions
+// whose most likely token is BASE's, perplexity of the text, and positions.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -72,14 +72,15 @@ class Tally {
     const auto n = static_cast<double>(rows_);
     const double mean = kl_ / n;
     const double error = std::sqrt(std::max(0.0, square_ / n - mean * mean) / n);
-    std::printf("{\"model\": \"%s\", \"kl\": %.6e, \"kl_error\": %.1e, \"same_top\": %.5f, "
-                "\"perplexity\": %.4f, \"positions\": %lld}\n",
-                model.c_str(),
-                mean,
-                error,
-                static_cast<double>(same_) / n,
-                std::exp(loss_ / n),
-                static_cast<long long>(rows_));
+    std::printf(
+        "{\"model\": \"%s\", \"kl\": %.6e, \"kl_error\": %.1e, \"same_top\": %.5f, "
+        "\"perplexity\": %.4f, \"positions\": %lld}\n",
+        model.c_str(),
+        mean,
+        error,
+        static_cast<double>(same_) / n,
+        std::exp(loss_ / n),
+        static_cast<long long>(rows_));
   }
 
  private:
@@ -90,7 +91,9 @@ class Tally {
   int64_t rows_ = 0;
 };
 
-void run(const std::vector<TokenId>& tokens, int32_t context, const std::vector<std::string>& paths) {
+void run(const std::vector<TokenId>& tokens,
+         int32_t context,
+         const std::vector<std::string>& paths) {
   std::vector<std::unique_ptr<testing::ModelHarness>> models;
   for (const std::string& path : paths) {
     auto model = testing::ModelHarness::create(path, kActivationBits, DType::kF32, context);
