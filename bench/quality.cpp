@@ -63,8 +63,8 @@ class Tally {
     kl_ += kl;
     square_ += kl * kl;
     loss_ += sum - static_cast<double>(row[next]);
-    const int64_t best = std::max_element(row, row + vocab) - row;
-    same_ += std::max_element(base, base + vocab) - base == best;
+    const int64_t top_of_base = std::max_element(base, base + vocab) - base;
+    same_ += std::max_element(row, row + vocab) - row == top_of_base;
     ++rows_;
   }
 
@@ -72,14 +72,15 @@ class Tally {
     const auto n = static_cast<double>(rows_);
     const double mean = kl_ / n;
     const double error = std::sqrt(std::max(0.0, square_ / n - mean * mean) / n);
-    std::printf("{\"model\": \"%s\", \"kl\": %.6e, \"kl_error\": %.1e, \"same_top\": %.5f, "
-                "\"perplexity\": %.4f, \"positions\": %lld}\n",
-                model.c_str(),
-                mean,
-                error,
-                static_cast<double>(same_) / n,
-                std::exp(loss_ / n),
-                static_cast<long long>(rows_));
+    std::printf(
+        "{\"model\": \"%s\", \"kl\": %.6e, \"kl_error\": %.1e, \"same_top\": %.5f, "
+        "\"perplexity\": %.4f, \"positions\": %lld}\n",
+        model.c_str(),
+        mean,
+        error,
+        static_cast<double>(same_) / n,
+        std::exp(loss_ / n),
+        static_cast<long long>(rows_));
   }
 
  private:

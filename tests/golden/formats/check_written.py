@@ -8,9 +8,10 @@
 BASE is a Hugging Face directory (or a .gguf file of plain floats where OUT is one). Each matrix that the
 report says is quantized is decoded by compressed-tensors, modelopt, transformers' Fp8Dequantize or the
 gguf package, whichever OUT's own keys ask for; its relative error (root mean square, of BASE) has to be
-the report's within 1e-6 of it (1e-4 where gguf computes in fp32). With --run transformers loads OUT, and
-its logits have to be those of BASE with the decoded matrices, within what the checkpoint's 16-bit floats
-round. Exit code 1 where anything differs.
+the report's within 1e-6 of it (1e-4 where gguf computes in fp32). With --run transformers loads OUT (but
+modelopt's layout, which it does not know; and where a block is not whole it takes blocks of other sizes), and
+how far its logits are from BASE's with the decoded matrices is printed, of which 16-bit weights make some.
+Exit code 1 where a value differs.
 """
 import argparse
 import json
@@ -145,7 +146,7 @@ def main():
         print(f"{name}: in the report, not found by {reader}")
         wrong += 1
     print(f"{arguments.out}: {len(decoded)} matrices read by {reader}, {wrong} wrong")
-    if arguments.run:
+    if arguments.run and reader in ("compressed-tensors", "transformers"):
         print(f"transformers' logits differ by {run(arguments.base, arguments.out, decoded):.1e} of the largest")
     sys.exit(wrong > 0)
 
