@@ -55,7 +55,7 @@ class EagleHead final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> buffer) override {
     Arena arena(buffer);
     buffers_ = layout(bounds, arena);
-    number_rows(memory_, buffers_.token_rows, bounds.max_tokens);
+    number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
   }
 
   void forward(const ForwardContext& context) override;
@@ -89,6 +89,7 @@ Expected<void> EagleHead::load(const ModelOptions& options, WeightStore& weights
   const int32_t bits = options.activation_bits;
   const int64_t hidden = config_.hidden;
   memory_ = options.memory;
+  SLUICE_TRY_VOID(rope_.place_on(*memory_));
   output_ = options.output;
   CHECK(output_ != nullptr);
   if (config_.head.has_embedding) {

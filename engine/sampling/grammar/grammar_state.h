@@ -50,8 +50,8 @@ class GrammarState {
  private:
   void go_back(size_t num_tokens);
 
-  const std::shared_ptr<const Grammar> grammar_;
-  const std::vector<TokenId> begins_behind_;
+  std::shared_ptr<const Grammar> grammar_;
+  std::vector<TokenId> begins_behind_;
   std::vector<TokenId> tokens_;              // of the answer, so far
   size_t num_free_ = 0;                      // of them, before it was bound
   std::unique_ptr<GrammarMatcher> matcher_;  // null: not yet bound
