@@ -118,10 +118,14 @@ struct CodesTensor {
   std::span<const std::byte> bytes;
 };
 
+// Dimensions that codes have at most; stacked matrices have more than two.
+constexpr size_t kMaxCodesDims = 4;
+
 class CodedMatrix {
  public:
   // Everything is checked here but values of scales and codes. kDataLoss or kUnsupported: "tensor
-  // "name": found X, expected Y". Dimensions of codes and companions before the last two are rows.
+  // "name": found X, expected Y". Dimensions of codes and companions before the last two are rows;
+  // codes have 2 to kMaxCodesDims, none of them 0.
   static Expected<CodedMatrix> create(const WeightScheme& scheme,
                                       CodesTensor codes,
                                       std::vector<Companion> companions);

@@ -106,6 +106,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
                  sluice::quoted(name + "." + std::string(names.codes)));
   }
   const Part& of_codes = codes->second;
+  if (of_codes.tensor.unreadable) return tl::unexpected(*of_codes.tensor.unreadable);
   std::vector<Companion> companions;
   for (const auto& [role, member] : kRoles) {
     const std::string_view suffix = names.*member;

@@ -11,6 +11,7 @@
 
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/pack.h"
+#include "engine/weights/quantization.h"
 #include "engine/weights/weight_store.h"
 #include "quant/plain_rows.h"
 #include "tests/engine/weights/hf_directory.h"
@@ -230,6 +231,44 @@ TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
                   message.find(kName + ": found shape [96, 64]") != std::string::npos)
           << right.name << " " << suffix << ": " << message;
     }
+  }
+}
+
+// Every scheme's codes of many dimensions, of none and without a weight; CodedMatrix refuses them
+// by itself as well.
+TEST_F(QuantizedLayer, ShapesThatNoMatrixHasAreRefused) {
+  for (const Scheme& right : schemes()) {
+    Scheme wrong = right;
+    Part& codes = wrong.parts.front();
+    const std::string sizes = codes.shape.substr(1);
+    const std::string bytes = codes.bytes;
+    std::string ones = "[";
+    for (int dims = 3; dims <= 64; ++dims) {
+      ones += "1,";
+      codes.shape = ones + sizes;
+      write_scheme(wrong);
+      const std::string message = load_error();
+      if (dims <= 4) continue;
+      EXPECT_NE(message.find(kLayer), std::string::npos) << right.name << " " << dims;
+    }
+    const std::string first = sizes.substr(0, sizes.find(','));
+    for (const std::string& shape :
+         {"[" + first + ",0]", "[0," + first + "]", std::string("[0,0]")}) {
+      codes.shape = shape;
+      codes.bytes.clear();
+      write_scheme(wrong);
+      EXPECT_NE(load_error().find(kLayer), std::string::npos) << right.name << " " << shape;
+    }
+    codes.bytes = bytes;
+  }
+  const WeightScheme int8 = layer_scheme(SchemeKind::kInt8).weights;
+  for (const std::vector<uint64_t>& shape :
+       {std::vector<uint64_t>{1, 1, 1, 4, 8}, {4, 0}, {0, 8}, {1, 0, 4, 8}}) {
+    const auto matrix = CodedMatrix::create(
+        int8, {.name = "a", .type = ElementType::kI8, .shape = shape, .bytes = {}}, {});
+    ASSERT_FALSE(matrix.has_value());
+    EXPECT_EQ(matrix.error().message.find("tensor \"a\": found shape ["), 0U)
+        << matrix.error().message;
   }
 }
 
