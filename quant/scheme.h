@@ -89,8 +89,11 @@ struct WeightScheme {
   SecondScale second = SecondScale::kNone;
   ZeroPoints zeros = ZeroPoints::kNone;
   SchemeInputs inputs = SchemeInputs::kFloats;
-  bool static_inputs = false;  // the rows' scale is a companion, where there is one for each row
-  bool symmetric = true;       // of kGptqV1 and kGptqV2: zero points are half of the range
+  bool static_inputs = false;    // the rows' scale is a companion, where there is one for each row
+  bool has_group_index = false;  // columns of a group may lie apart: kGroupIndex must be there
+  bool symmetric = true;         // of kGptqV1 and kGptqV2: zero points are half of the range
+
+  bool operator==(const WeightScheme&) const = default;
 };
 
 enum class CompanionRole : uint8_t {

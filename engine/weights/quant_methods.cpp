@@ -162,8 +162,9 @@ Expected<void> read_gptq(const Json& config, const std::string& place, Quantizat
   if (fields.find("pack_dtype") != nullptr) {
     SLUICE_TRY_VOID(fields.choice("pack_dtype", kPackTypes));
   }
-  // What the columns' order is, g_idx says.
-  SLUICE_TRY_VOID(fields.flag("desc_act", false));
+  // What the columns' order is, g_idx says; one group has none.
+  SLUICE_TRY(const bool is_ordered, fields.flag("desc_act", false));
+  scheme.weights.has_group_index = is_ordered && scheme.weights.place == ScalePlace::kGroup;
   SLUICE_TRY_VOID(check_data_type(fields));
   SLUICE_TRY_VOID(fields.none("dynamic"));
   SLUICE_TRY_VOID(fields.none("adapter"));

@@ -46,6 +46,8 @@ bool is_needed(CompanionRole role, const WeightScheme& scheme) {
       return scheme.second != SecondScale::kNone;
     case CompanionRole::kZeros:
       return scheme.zeros != ZeroPoints::kNone;
+    case CompanionRole::kGroupIndex:
+      return scheme.has_group_index;
     case CompanionRole::kInputScale:
       return scheme.static_inputs;
     default:

@@ -350,6 +350,33 @@ TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
   }
 }
 
+// A configuration that says columns lie apart is nothing without the index that says where.
+TEST_F(QuantizedLayer, ColumnsThatLieApartNeedTheirIndex) {
+  const auto changed = [](const std::string& name, const std::string& from, const std::string& to) {
+    Scheme scheme = scheme_named(name);
+    scheme.config.replace(scheme.config.find(from), from.size(), to);
+    std::erase_if(scheme.parts, [](const Part& part) { return part.suffix.ends_with("g_idx"); });
+    return scheme;
+  };
+  const std::string strategy = R"("strategy":"group",)";
+  for (const char* order : {R"("group")", R"("Dynamic")", "true"}) {
+    Scheme scheme = changed("packed int4", strategy, strategy + R"("actorder":)" + order + ",");
+    write_scheme(scheme);
+    EXPECT_NE(load_error().find(kLayer + ".weight_g_idx"), std::string::npos) << load_error();
+    scheme.parts.push_back({"weight_g_idx", "I32", "[64]", in_order(64, 32)});
+    write_scheme(scheme);
+    EXPECT_EQ(load_error(), "") << order;
+  }
+  for (const char* order : {R"("weight")", R"("static")", "false", "null"}) {
+    write_scheme(changed("packed int4", strategy, strategy + R"("actorder":)" + order + ","));
+    EXPECT_EQ(load_error(), "") << order;
+  }
+  write_scheme(changed("packed int4", strategy, strategy + R"("actorder":"columns",)"));
+  EXPECT_NE(load_error().find("actorder: found \"columns\""), std::string::npos) << load_error();
+  write_scheme(changed("gptq", R"("desc_act":false)", R"("desc_act":true)"));
+  EXPECT_NE(load_error().find(kLayer + ".g_idx"), std::string::npos) << load_error();
+}
+
 // Of a layer that the model cuts, as q, k and v in one tensor, from rows that are no borders of
 // blocks of scales or of words.
 TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
