@@ -95,6 +95,12 @@ Expected<void> write_stored(const PackedWeight& weight,
   return {};
 }
 
+// Codes are the same whatever it is, and what the model computes is not.
+uint64_t with_input_scale(const CheckpointTensor& tensor, uint64_t hash) {
+  const float scale = tensor.coded ? tensor.coded->input_scale() : 0;
+  return scale > 0 ? XXH3_64bits_withSeed(&scale, sizeof(scale), hash) : hash;
+}
+
 }  // namespace
 
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
@@ -273,13 +279,13 @@ Expected<PackedWeight> WeightStore::take_matrix(
   note_layout(name, weight, slice);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
-    note_content(name, cache_->content_hash(num_matrices_ - 1));
+    note_content(name, with_input_scale(*tensor, cache_->content_hash(num_matrices_ - 1)));
     weight.data = cache_->arena().data() + begin;
     return weight;
   }
   if (dst == nullptr) return weight;
   SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, n, slice, share, dst));
-  note_content(name, hash);
+  note_content(name, with_input_scale(*tensor, hash));
   matrix_hashes_.push_back(hash);
   report_progress();
   weight.data = dst;
