@@ -377,6 +377,18 @@ TEST_F(QuantizedLayer, ColumnsThatLieApartNeedTheirIndex) {
   EXPECT_NE(load_error().find(kLayer + ".g_idx"), std::string::npos) << load_error();
 }
 
+TEST_F(QuantizedLayer, NumbersBeyondOursAreNoOthers) {
+  for (const char* number : {"18446744073709551615", "18446744073709551584", "1e400"}) {
+    Scheme scheme = scheme_named("gptq");
+    const std::string from = R"("group_size":32)";
+    scheme.config.replace(
+        scheme.config.find(from), from.size(), std::string(R"("group_size":)") + number);
+    write_scheme(scheme);
+    EXPECT_NE(load_error(), "") << number;
+    EXPECT_EQ(load_error().find(kLayer), std::string::npos) << load_error();
+  }
+}
+
 // The older place of ModelOpt's configuration says what codes are, as config.json does.
 TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   Scheme scheme = scheme_named("modelopt nvfp4");
