@@ -389,6 +389,26 @@ TEST_F(QuantizedLayer, NumbersBeyondOursAreNoOthers) {
   }
 }
 
+// A piece alone may have any magnitude; the whole is what is trained.
+TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
+  Scheme scheme = scheme_named("int8");
+  std::string& scales = part_of(scheme, "weight_scale").bytes;
+  scales.replace(0, 32, halves(16, 0x2B80));  // 9e-13 of the first 16 rows
+  write_scheme(scheme);
+  const auto opened = Checkpoint::open(folder_);
+  ASSERT_TRUE(opened.has_value()) << opened.error().message;
+  const CodedMatrix& matrix = *(*opened)->find(kName)->coded;
+  Magnitude magnitude;
+  for (const int64_t first : {0, 16}) {
+    const MatrixPart part = {
+        .layout = MatrixLayout::kNone, .first_row = first, .magnitude = &magnitude};
+    EXPECT_TRUE(pack_checked("a", matrix, first, 16, nullptr, part).has_value());
+    EXPECT_EQ(check_magnitude("a", magnitude).has_value(), first == 16);
+  }
+  EXPECT_FALSE(
+      pack_checked("a", matrix, 0, 16, nullptr, {.layout = MatrixLayout::kNone}).has_value());
+}
+
 // The older place of ModelOpt's configuration says what codes are, as config.json does.
 TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   Scheme scheme = scheme_named("modelopt nvfp4");
