@@ -457,7 +457,8 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     }
     SLUICE_TRY(const bool is_ids, take_head_ids(tensor, path));
     if (is_ids) continue;
-    if (quantized_.take(tensor, path)) continue;
+    SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
+    if (is_quantized) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));

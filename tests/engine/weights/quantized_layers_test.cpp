@@ -389,6 +389,25 @@ TEST_F(QuantizedLayer, NumbersBeyondOursAreNoOthers) {
   }
 }
 
+TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
+  for (const Scheme& scheme : schemes()) {
+    write_scheme(scheme);
+    std::filesystem::rename(folder_ + "/model.safetensors",
+                            folder_ + "/model-00001-of-00002.safetensors");
+    SafetensorsBuilder builder;
+    const Part& part = scheme.parts.back();
+    builder.add(kLayer + "." + part.suffix,
+                part.dtype,
+                part.shape,
+                part.suffix == "g_idx" ? in_order(64, 32) : part.bytes);
+    write("model-00002-of-00002.safetensors", builder.file());
+    EXPECT_NE(error().find(part.suffix + "\": found one in "), std::string::npos)
+        << scheme.name << ": " << error();
+    remove("model-00001-of-00002.safetensors");
+    remove("model-00002-of-00002.safetensors");
+  }
+}
+
 // A piece alone may have any magnitude; the whole is what is trained.
 TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
   Scheme scheme = scheme_named("int8");
