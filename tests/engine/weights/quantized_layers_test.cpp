@@ -408,6 +408,20 @@ TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
   }
 }
 
+TEST_F(QuantizedLayer, TwoConfigurationsThatDifferAreRefused) {
+  const Scheme scheme = scheme_named("int8");
+  write_scheme(scheme);
+  const std::string other = scheme_named("gptq").config;
+  for (const bool same : {true, false}) {
+    write("config.json",
+          R"({"model_type":"llama","quantization_config":)" + scheme.config +
+              R"(,"compression_config":)" + (same ? scheme.config : other) + "}");
+    EXPECT_EQ(load_error().find("compression_config: found another one") != std::string::npos,
+              !same)
+        << load_error();
+  }
+}
+
 // A piece alone may have any magnitude; the whole is what is trained.
 TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
   Scheme scheme = scheme_named("int8");
