@@ -197,8 +197,11 @@ Expected<void> CodedMatrix::take_sizes() {
                  "type " + std::string(element_info(codes_.type).name),
                  std::string(element_info(type).name) + " for " + std::string(scheme_.name));
   }
-  if (shape.size() < 2 || (is_transposed() && shape.size() != 2)) {
+  if (shape.size() < 2 || shape.size() > (is_transposed() ? 2U : kMaxCodesDims)) {
     return wrong(codes_.name, "shape " + shape_text(shape), "a matrix");
+  }
+  if (std::ranges::find(shape, uint64_t{0}) != shape.end()) {
+    return wrong(codes_.name, "shape " + shape_text(shape), "1 row and column or more");
   }
   constexpr uint64_t kMost = std::numeric_limits<int32_t>::max() / 16;
   const uint64_t last = shape.back();

@@ -89,8 +89,11 @@ struct WeightScheme {
   SecondScale second = SecondScale::kNone;
   ZeroPoints zeros = ZeroPoints::kNone;
   SchemeInputs inputs = SchemeInputs::kFloats;
-  bool static_inputs = false;  // the rows' scale is a companion, where there is one for each row
-  bool symmetric = true;       // of kGptqV1 and kGptqV2: zero points are half of the range
+  bool static_inputs = false;    // the rows' scale is a companion, where there is one for each row
+  bool has_group_index = false;  // columns of a group may lie apart: kGroupIndex must be there
+  bool symmetric = true;         // of kGptqV1 and kGptqV2: zero points are half of the range
+
+  bool operator==(const WeightScheme&) const = default;
 };
 
 enum class CompanionRole : uint8_t {
@@ -118,10 +121,14 @@ struct CodesTensor {
   std::span<const std::byte> bytes;
 };
 
+// Dimensions that codes have at most; stacked matrices have more than two.
+constexpr size_t kMaxCodesDims = 4;
+
 class CodedMatrix {
  public:
   // Everything is checked here but values of scales and codes. kDataLoss or kUnsupported: "tensor
-  // "name": found X, expected Y". Dimensions of codes and companions before the last two are rows.
+  // "name": found X, expected Y". Dimensions of codes and companions before the last two are rows;
+  // codes have 2 to kMaxCodesDims, none of them 0.
   static Expected<CodedMatrix> create(const WeightScheme& scheme,
                                       CodesTensor codes,
                                       std::vector<Companion> companions);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/core/log.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/weights/gguf_parse.h"
@@ -140,6 +141,7 @@ class Planner {
       : checkpoint_(checkpoint), options_(options) {}
 
   Expected<QuantizePlan> run() {
+    SLUICE_TRY_VOID(check_left_out());
     if (options_.to.empty() && options_.recipe.empty()) {
       return wrong("needs --to with a scheme, or --recipe", "to");
     }
@@ -162,6 +164,24 @@ class Planner {
   }
 
  private:
+  // What the loader does not give cannot be written.
+  [[nodiscard]] Expected<void> check_left_out() const {
+    if (!checkpoint_.id_offsets().empty()) {
+      return make_error(ErrorCode::kUnsupported,
+                        checkpoint_.path() +
+                            ": tensor \"d2t\": found a head that chooses from some of its model's "
+                            "tokens, expected one that chooses from all",
+                        "input");
+    }
+    const std::vector<std::string>& left_out = checkpoint_.left_out();
+    if (left_out.empty()) return {};
+    warn_of_file(checkpoint_.path(),
+                 left_out.front(),
+                 std::to_string(left_out.size()) + " tensors of other parts than the text model",
+                 "nothing: the output does not have them");
+    return {};
+  }
+
   Expected<void> add(const CheckpointTensor& tensor) {
     PlannedTensor planned{.tensor = &tensor, .stored_name = stored_name(tensor), .target = {}};
     std::optional<TargetScheme> scheme = scheme_of(tensor, planned.stored_name);
@@ -171,10 +191,7 @@ class Planner {
                            : target_of(*scheme, rows_of(tensor).width, options_.search);
       if (plan_.scheme.name.empty() || scheme_) plan_.scheme = scheme_ ? *scheme_ : *scheme;
     }
-    // What another spelling says of its codes is lost; 16 bits hold most of them.
-    if (planned.target.kind == TargetKind::kKept && is_coded(tensor)) {
-      planned.target = {.kind = TargetKind::kBlocks, .name = "bf16"};
-    }
+    planned.target = without_lost_codes(tensor, std::move(planned.target));
     plan_.tensors.push_back(std::move(planned));
     return {};
   }
@@ -306,6 +323,21 @@ class Planner {
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options) {
   return Planner(checkpoint, options).run();
+}
+
+Target without_lost_codes(const CheckpointTensor& tensor, Target target) {
+  if (target.kind != TargetKind::kKept || !is_coded(tensor)) return target;
+  return {.kind = TargetKind::kBlocks, .name = "bf16"};
+}
+
+std::string budget_name(const std::string& gguf_name) {
+  std::string name = joined_name(gguf_name);
+  constexpr std::string_view kExperts = "_exps.";
+  const size_t at = name.find(kExperts);
+  if (at == std::string::npos) return name;
+  const size_t number = at + kExperts.size();
+  const size_t end = name.find('.', number);
+  return end == std::string::npos ? name : name.erase(number, end + 1 - number);
 }
 
 std::string joined_name(const std::string& gguf_name) {

@@ -13,6 +13,7 @@
 #include "engine/quantize/hf_output.h"
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/source_rows.h"
+#include "engine/quantize/text_windows.h"
 #include "engine/weights/gguf_parse.h"
 #include "kernels/device.h"
 
@@ -70,6 +71,11 @@ class Quantizer {
   }
 
   Expected<QuantizeReport> run() {
+    // What a text lacks is said before hours of work.
+    std::vector<std::vector<TokenId>> windows;
+    if (!options_.evaluate.empty()) {
+      SLUICE_TRY(windows, text_windows(checkpoint_, options_.evaluate, kMaxComparedTokens));
+    }
     SLUICE_TRY_VOID(calibrate_inputs());
     SLUICE_TRY_VOID(find_largest());
     if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
@@ -82,12 +88,12 @@ class Quantizer {
       SLUICE_TRY_VOID(write_directory(output.path()));
     }
     if (options_.verify) SLUICE_TRY_VOID(verify(output.path()));
-    SLUICE_TRY_VOID(output.rename());
-    if (!options_.evaluate.empty()) {
+    if (!windows.empty()) {
       tell(plan_.tensors.size(), "(evaluation)");
       SLUICE_TRY(report_.comparison,
-                 compare_models(options_.input, options_.output, options_.evaluate, threads_));
+                 compare_models(options_.input, output.path(), windows, threads_));
     }
+    SLUICE_TRY_VOID(output.rename());
     return std::move(report_);
   }
 
@@ -148,7 +154,7 @@ class Quantizer {
     double num_weights = 0;
     for (PlannedTensor& planned : plan_.tensors) {
       if (planned.target.spelling == Spelling::kNone) continue;
-      groups[joined_name(planned.tensor->name)].push_back(&planned);
+      groups[budget_name(planned.tensor->name)].push_back(&planned);
       const TensorRows shape = rows_of(*planned.tensor);
       num_weights += static_cast<double>(shape.rows * shape.width);
     }
@@ -168,6 +174,11 @@ class Quantizer {
       const TargetScheme& scheme = schemes[chosen[group++]];
       for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
     }
+    // Room for 16 bits everywhere: there are no codes that a configuration could describe.
+    const bool has_codes = std::ranges::any_of(plan_.tensors, [](const PlannedTensor& planned) {
+      return planned.target.kind == TargetKind::kCodes;
+    });
+    if (plan_.spelling != Spelling::kGguf && !has_codes) plan_.spelling = Spelling::kNone;
     return {};
   }
 
@@ -176,7 +187,7 @@ class Quantizer {
     return scheme.spelling == Spelling::kGguf || checkpoint_.kind() == CheckpointKind::kGguf
                ? gguf_target({.name = scheme.name, .kind = scheme.kind, .format = scheme.format},
                              {.name = {}, .k = k})
-               : target_of(scheme, k, options_.search);
+               : without_lost_codes(*planned.tensor, target_of(scheme, k, options_.search));
   }
 
   Expected<Choice> try_scheme(const TargetScheme& scheme,

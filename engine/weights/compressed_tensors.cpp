@@ -31,8 +31,20 @@ struct Arguments {
   std::string strategy;
   int64_t group = 0;
   bool is_symmetric = true;
-  std::string dynamic;  // "true", "false" or "local"
+  std::string dynamic;           // "true", "false" or "local"
+  bool has_group_index = false;  // weight_g_idx says each column's group
 };
+
+// Whether columns of one group may lie apart; "weight" is an order of the work alone, after which
+// they lie in the file as they always do.
+Expected<bool> read_order(JsonFields& fields) {
+  constexpr std::string_view kOrders[] = {"group", "dynamic", "weight", "static"};
+  const Json* order = fields.find("actorder");
+  if (order == nullptr) return false;
+  if (order->is_boolean()) return order->get<bool>();
+  SLUICE_TRY(const std::string name, fields.choice("actorder", kOrders, true));
+  return name == "group" || name == "dynamic";
+}
 
 Expected<Arguments> read_arguments(JsonFields& fields) {
   constexpr std::string_view kTypes[] = {"int", "float"};
@@ -58,9 +70,9 @@ Expected<Arguments> read_arguments(JsonFields& fields) {
     return fields.wrong("block_structure",
                         arguments.strategy == "block" ? "[128,128]" : "null without blocks");
   }
-  // How codes and scales came to be, and what types of tensors say anyway: order of columns too,
-  // where weight_g_idx is there.
-  for (const char* key : {"observer", "observer_kwargs", "scale_dtype", "zp_dtype", "actorder"}) {
+  SLUICE_TRY(arguments.has_group_index, read_order(fields));
+  // How codes and scales came to be, and what types of tensors say anyway.
+  for (const char* key : {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"}) {
     fields.any(key);
   }
   SLUICE_TRY_VOID(fields.no_more());
@@ -114,6 +126,8 @@ Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
   } else if (strategy == "group") {
     codes.place = ScalePlace::kGroup;
     codes.group = static_cast<int32_t>(weights.group);
+    codes.has_group_index = weights.has_group_index;
+    SLUICE_TRY_VOID(require(packed || !codes.has_group_index, "actorder", "null or \"weight\""));
     SLUICE_TRY_VOID(require(!floats || codes.group % kBlock == 0, "group_size", "128"));
   } else {
     SLUICE_TRY_VOID(require(strategy == "block" && floats,

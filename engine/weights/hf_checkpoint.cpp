@@ -69,11 +69,11 @@ constexpr NamePair kExpertNames[] = {
     {"w2", "ffn_down_exps"},
 };
 
-// Tensors that are no part of the text model, or that follow from the configuration.
-constexpr std::string_view kIgnored[] = {"vision_tower.",
-                                         "multi_modal_projector.",
-                                         "model.vision_tower.",
-                                         "model.multi_modal_projector."};
+// Beginnings of tensors that are no part of the text model.
+constexpr std::string_view kOtherParts[] = {"vision_tower.",
+                                            "multi_modal_projector.",
+                                            "model.vision_tower.",
+                                            "model.multi_modal_projector."};
 
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix :
@@ -150,14 +150,19 @@ std::string take_fused_layer(std::string& name) {
   return "blk." + *layer + ".";
 }
 
+bool is_other_part(std::string_view stored) {
+  return std::any_of(std::begin(kOtherParts), std::end(kOtherParts), [&](std::string_view prefix) {
+    return stored.starts_with(prefix);
+  });
+}
+
+// Besides those what follows from the configuration or from another tensor.
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
     if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
   }
-  return std::any_of(std::begin(kIgnored), std::end(kIgnored), [&](std::string_view prefix) {
-    return stored.starts_with(prefix);
-  });
+  return is_other_part(stored);
 }
 
 bool exists(const std::string& path) {
@@ -257,7 +262,7 @@ class HfCheckpoint final : public Checkpoint {
  public:
   HfCheckpoint(const std::string& directory,
                HfConfig config,
-               MappedFile config_file,
+               std::vector<MappedFile> config_files,
                LoadFormat format)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
         tied_embeddings_(config.tied_embeddings),
@@ -267,7 +272,8 @@ class HfCheckpoint final : public Checkpoint {
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
     dummy_format_ = quantization_.usual_format();
-    files_.push_back(std::move(config_file));
+    num_configs_ = config_files.size();
+    files_ = std::move(config_files);
   }
 
   Expected<void> read_tensors();
@@ -276,9 +282,10 @@ class HfCheckpoint final : public Checkpoint {
     std::vector<CheckpointFile> files;
     for (size_t i = 0; i < files_.size(); ++i) {
       const auto bytes = files_[i].bytes();
-      files.push_back({.bytes = bytes,
-                       .header_bytes = i == 0 ? bytes.size() : safetensors_header_bytes(bytes),
-                       .identity = files_[i].identity()});
+      files.push_back(
+          {.bytes = bytes,
+           .header_bytes = i < num_configs_ ? bytes.size() : safetensors_header_bytes(bytes),
+           .identity = files_[i].identity()});
     }
     return files;
   }
@@ -320,7 +327,8 @@ class HfCheckpoint final : public Checkpoint {
   bool tied_embeddings_;
   Quantization quantization_;
   QuantizedLayers quantized_;
-  std::vector<MappedFile> files_;                                // config.json first
+  std::vector<MappedFile> files_;                                // configurations first
+  size_t num_configs_ = 0;                                       // config.json and what it lacks
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
 };
@@ -445,8 +453,10 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
   const std::string path = path_ + "/" + shard.name;
   size_t num_behind = 0;
   for (SafetensorsTensor& tensor : shard.tensors) {
+    if (is_other_part(tensor.name)) left_out_.push_back(tensor.name);
     if (is_ignored(tensor.name, tied_embeddings_)) continue;
     if (is_behind_model(tensor.name)) {
+      left_out_.push_back(tensor.name);
       if (num_behind++ == 0) {
         warn_of_file(path, tensor.name, "a tensor behind the model's layers", "not given");
       }
@@ -454,7 +464,8 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     }
     SLUICE_TRY(const bool is_ids, take_head_ids(tensor, path));
     if (is_ids) continue;
-    if (quantized_.take(tensor, path)) continue;
+    SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
+    if (is_quantized) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
@@ -526,8 +537,9 @@ Expected<void> HfCheckpoint::read_tensors() {
 }
 
 std::string HfCheckpoint::describe(bool all_tensors) const {
-  std::string text = path_ + "\n  " + architecture_ + ", " + std::to_string(files_.size() - 1) +
-                     " safetensors file(s), " + std::to_string(tensors().size()) + " tensors\n";
+  std::string text = path_ + "\n  " + architecture_ + ", " +
+                     std::to_string(files_.size() - num_configs_) + " safetensors file(s), " +
+                     std::to_string(tensors().size()) + " tensors\n";
   size_t num_left_out = 0;
   for (const CheckpointTensor& tensor : tensors()) {
     const bool later_layer = tensor.name.starts_with("blk.") && !tensor.name.starts_with("blk.0.");
@@ -554,14 +566,16 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
   // The older place of modelopt's configuration.
   const std::string quantization_path = directory + "/hf_quant_config.json";
-  std::optional<MappedFile> quantization_file;
+  std::vector<MappedFile> files;
+  files.push_back(std::move(file));
   if (config.quantization.empty() && exists(quantization_path)) {
-    SLUICE_TRY(quantization_file, MappedFile::open(quantization_path));
+    SLUICE_TRY(MappedFile quantization_file, MappedFile::open(quantization_path));
     SLUICE_TRY(config.quantization,
-               parse_hf_quant_config(quantization_file->bytes(), quantization_path));
+               parse_hf_quant_config(quantization_file.bytes(), quantization_path));
+    files.push_back(std::move(quantization_file));
   }
   auto checkpoint =
-      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(file), format);
+      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(files), format);
   if (!checkpoint->is_dummy()) SLUICE_TRY_VOID(checkpoint->read_tensors());
   return checkpoint;
 }

@@ -263,11 +263,16 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   // Gemma and SmolLM3 share the embedding where nothing is said.
   result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
   SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
+  const Json* only_quantization = nullptr;
   for (const Json* object : {&root, &config}) {
     // compression_config is the older name.
     for (const char* key : {"quantization_config", "compression_config"}) {
       const Json* quantization = member(*object, key);
       if (quantization == nullptr) continue;
+      if (only_quantization != nullptr && *only_quantization != *quantization) {
+        return fail(key, "another one than that of another place", "one quantization");
+      }
+      only_quantization = quantization;
       SLUICE_TRY(result.quantization, read_quantization(*quantization, file_name + ": " + key));
     }
     if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {

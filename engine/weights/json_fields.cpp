@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace sluice {
@@ -68,7 +69,10 @@ Expected<int64_t> JsonFields::whole(const std::string& name,
                                     std::optional<int64_t> otherwise) {
   const Json* value = find(name);
   if (value == nullptr && otherwise) return *otherwise;
-  if (value != nullptr && value->is_number_integer()) {
+  // A number beyond int64_t's would become another one.
+  const bool is_beyond = value != nullptr && value->is_number_unsigned() &&
+                         value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
+  if (value != nullptr && value->is_number_integer() && !is_beyond) {
     const auto number = value->get<int64_t>();
     if (number >= least && number <= most) return number;
   }

@@ -40,9 +40,8 @@ Error non_finite_error(const std::string& where, WeightFormat format, const BadR
 // What a thread found in its tiles.
 struct PackedTiles {
   std::optional<Error> bad;
-  uint64_t hash = 0;   // sum over the tiles: the same however they are shared out
-  double squares = 0;  // of the weights that were looked at
-  int64_t num_weights = 0;
+  uint64_t hash = 0;  // sum over the tiles: the same however they are shared out
+  Magnitude magnitude;
 };
 
 // Tile by tile, so that what was checked and hashed is still in the cache when it is packed.
@@ -141,8 +140,8 @@ PackedTiles pack_coded_tiles(const std::string& where,
                 .param = {}};
       return result;
     }
-    result.squares += sum_of_squares(rows, 0);
-    result.num_weights += rows.k;
+    result.magnitude.squares += sum_of_squares(rows, 0);
+    result.magnitude.num_weights += rows.k;
     result.hash += hash_of(rows, static_cast<uint64_t>(part.first_row / kRowTile + tile));
     if (part.layout == MatrixLayout::kNone) continue;
     write_rows(
@@ -154,28 +153,40 @@ PackedTiles pack_coded_tiles(const std::string& where,
   return result;
 }
 
-// A matrix of zeros is one.
-Expected<uint64_t> sum_up(const std::string& where, std::vector<PackedTiles> parts) {
-  constexpr double kLeast = 1e-5;
-  constexpr double kMost = 10;
-  PackedTiles sum;
+Expected<uint64_t> sum_up(const std::string& where,
+                          std::vector<PackedTiles> parts,
+                          Magnitude* of_whole) {
+  uint64_t hash = 0;
+  Magnitude sum;
   for (PackedTiles& tiles : parts) {
     if (tiles.bad) return tl::unexpected(std::move(*tiles.bad));
-    sum.hash += tiles.hash;
-    sum.squares += tiles.squares;
-    sum.num_weights += tiles.num_weights;
+    hash += tiles.hash;
+    sum.squares += tiles.magnitude.squares;
+    sum.num_weights += tiles.magnitude.num_weights;
   }
-  if (sum.squares == 0) return sum.hash;
-  const double root = std::sqrt(sum.squares / static_cast<double>(sum.num_weights));
-  if (root >= kLeast && root <= kMost) return sum.hash;
+  if (of_whole == nullptr) {
+    SLUICE_TRY_VOID(check_magnitude(where, sum));
+  } else {
+    of_whole->squares += sum.squares;
+    of_whole->num_weights += sum.num_weights;
+  }
+  return hash;
+}
+
+}  // namespace
+
+Expected<void> check_magnitude(const std::string& where, const Magnitude& magnitude) {
+  constexpr double kLeast = 1e-5;
+  constexpr double kMost = 10;
+  if (magnitude.squares == 0) return {};
+  const double root = std::sqrt(magnitude.squares / static_cast<double>(magnitude.num_weights));
+  if (root >= kLeast && root <= kMost) return {};
   char text[32];
   std::snprintf(text, sizeof(text), "%.3g", root);
   return make_error(
       ErrorCode::kDataLoss,
       where + ": found weights with a root mean square of " + text + ", expected 1e-05 to 10");
 }
-
-}  // namespace
 
 int64_t num_pack_workers(int64_t bytes) {
   if (bytes < kMinParallelBytes) return 1;
@@ -206,7 +217,7 @@ Expected<uint64_t> pack_checked(const std::string& where,
   share_out(ceil_div(n, kRowTile), num_workers, [&](int64_t i, int64_t begin, int64_t end) {
     parts[static_cast<size_t>(i)] = pack_tiles(where, format, src, n, k, begin, end, dst, part);
   });
-  return sum_up(where, std::move(parts));
+  return sum_up(where, std::move(parts), part.magnitude);
 }
 
 Expected<uint64_t> pack_checked(const std::string& where,
@@ -222,7 +233,7 @@ Expected<uint64_t> pack_checked(const std::string& where,
     parts[static_cast<size_t>(i)] =
         pack_coded_tiles(where, matrix, first_row, n, begin, end, dst, part);
   });
-  return sum_up(where, std::move(parts));
+  return sum_up(where, std::move(parts), part.magnitude);
 }
 
 std::vector<float> plain_row_scales(const CodedMatrix& matrix, int64_t first_row, int64_t n) {

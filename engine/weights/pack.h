@@ -27,10 +27,23 @@ void share_out(int64_t count,
 // of its rows the n are: hashes of parts add up to that of the whole, and messages name the row.
 enum class MatrixLayout : uint8_t { kTiles, kRows, kNone };
 
+// Weights of a matrix of codes that were looked at.
+struct Magnitude {
+  double squares = 0;  // summed
+  int64_t num_weights = 0;
+};
+
 struct MatrixPart {
   MatrixLayout layout = MatrixLayout::kTiles;
   int64_t first_row = 0;  // a multiple of kRowTile
+  // Of a matrix that is packed in pieces, one after the other: what was looked at is added to it,
+  // and check_magnitude() is the caller's to call after the last. Null: the piece is the matrix.
+  Magnitude* magnitude = nullptr;
 };
+
+// kDataLoss: a root mean square that no trained matrix has: scales that were read the wrong way. A
+// matrix of zeros is one.
+Expected<void> check_magnitude(const std::string& where, const Magnitude& magnitude);
 
 // Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
 // start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
@@ -45,9 +58,8 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 const MatrixPart& part = {});
 
 // The same for n rows of a matrix of codes from `first_row` on, with the hash of all that makes
-// their weights. kDataLoss as well where the weights, of which one row in 16 is looked at, have a
-// root mean square that no trained matrix has: scales that were read the wrong way. As rows, what
-// lies behind them is left out: plain_row_scales().
+// their weights. kDataLoss as well by check_magnitude(), for which one row in 16 is looked at. As
+// rows, what lies behind them is left out: plain_row_scales().
 Expected<uint64_t> pack_checked(const std::string& where,
                                 const CodedMatrix& matrix,
                                 int64_t first_row,

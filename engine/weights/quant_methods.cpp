@@ -30,7 +30,13 @@ std::vector<std::string> with_parts(const std::vector<std::string>& names) {
 }
 
 // gpt-oss: its experts alone have codes, under names of their own (fused_experts.h).
-Expected<void> read_mxfp4(const Json&, const std::string&, Quantization&) { return {}; }
+Expected<void> read_mxfp4(const Json& config, const std::string& place, Quantization&) {
+  SLUICE_TRY(JsonFields fields, JsonFields::create(config, place));
+  fields.any("quant_method");
+  SLUICE_TRY_VOID(fields.names("modules_to_not_convert"));
+  SLUICE_TRY_VOID(fields.none("dequantize"));
+  return fields.no_more();
+}
 
 // FP8 as DeepSeek-V3 and Qwen 3 have it, or with a scale a matrix.
 Expected<void> read_fp8(const Json& config, const std::string& place, Quantization& quantization) {
@@ -45,10 +51,9 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   if (block != nullptr && *block != Json({128, 128})) {
     return fields.wrong("weight_block_size", "[128,128] or null");
   }
-  bool powers_of_two = false;
+  // Scales of either format may lie in floats, so that their tensor's type says how to read them.
   if (fields.find("scale_fmt") != nullptr) {
-    SLUICE_TRY(const std::string format, fields.choice("scale_fmt", kScaleFormats));
-    powers_of_two = format == "ue8m0";
+    SLUICE_TRY_VOID(fields.choice("scale_fmt", kScaleFormats));
   }
   LayerScheme scheme = layer_scheme(block != nullptr ? SchemeKind::kFp8Block : SchemeKind::kFp8);
   if (block == nullptr) {
@@ -57,7 +62,6 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   } else if (inputs != "dynamic") {
     return fields.wrong("activation_scheme", "\"dynamic\" beside weight_block_size");
   }
-  if (block != nullptr && powers_of_two) scheme.weights.scales = ScaleType::kAnyBlock;
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
     SLUICE_TRY(const std::vector<std::string> kept, fields.names(key));
     SLUICE_TRY_VOID(quantization.ignore(with_parts(kept), place + "." + key));
@@ -162,8 +166,9 @@ Expected<void> read_gptq(const Json& config, const std::string& place, Quantizat
   if (fields.find("pack_dtype") != nullptr) {
     SLUICE_TRY_VOID(fields.choice("pack_dtype", kPackTypes));
   }
-  // What the columns' order is, g_idx says.
-  SLUICE_TRY_VOID(fields.flag("desc_act", false));
+  // What the columns' order is, g_idx says; one group has none.
+  SLUICE_TRY(const bool is_ordered, fields.flag("desc_act", false));
+  scheme.weights.has_group_index = is_ordered && scheme.weights.place == ScalePlace::kGroup;
   SLUICE_TRY_VOID(check_data_type(fields));
   SLUICE_TRY_VOID(fields.none("dynamic"));
   SLUICE_TRY_VOID(fields.none("adapter"));

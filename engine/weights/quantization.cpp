@@ -122,17 +122,28 @@ Expected<void> Quantization::add(const LayerScheme& scheme,
                                  const std::string& place) {
   const size_t index = schemes_.size();
   schemes_.push_back(scheme);
+  const auto check_other = [&](const std::string& target, size_t other) -> Expected<void> {
+    if (schemes_[other] == scheme) return {};
+    return make_error(ErrorCode::kUnsupported,
+                      place + ": found " + shown_json(Json(target)) +
+                          " with another scheme as well, expected one scheme");
+  };
   for (const std::string& target : targets) {
     if (target == "Linear") {
+      SLUICE_TRY_VOID(check_other(target, of_all_.value_or(index)));
       if (!of_all_) of_all_ = index;
       continue;
     }
     SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
     if (pattern) {
+      for (const Pattern& other : patterns_) {
+        if (other.text == target) SLUICE_TRY_VOID(check_other(target, other.scheme));
+      }
       pattern->scheme = index;
       patterns_.push_back(std::move(*pattern));
     } else {
-      by_name_.emplace(target, index);
+      const auto found = by_name_.emplace(target, index).first;
+      SLUICE_TRY_VOID(check_other(target, found->second));
     }
   }
   std::ranges::stable_sort(patterns_, {}, &Pattern::text);

@@ -28,11 +28,15 @@ struct SchemeNames {
   std::string_view shape = {};
   std::string_view input_scale = {};
   std::string_view input_second = {};
+
+  bool operator==(const SchemeNames&) const = default;
 };
 
 struct LayerScheme {
   WeightScheme weights;
   SchemeNames names;
+
+  bool operator==(const LayerScheme&) const = default;
 };
 
 // A row of the table, whose groups, zero points and inputs are still the configuration's to say.
@@ -63,7 +67,7 @@ class Quantization {
 
   // For the readers of configurations. A target is a layer's name, "re:" and a regular expression
   // that matches from the beginning, a name with * or ?, or "Linear": all layers. The most exact
-  // one decides.
+  // one decides. kUnsupported: two schemes of one target.
   Expected<void> add(const LayerScheme& scheme,
                      const std::vector<std::string>& targets,
                      const std::string& place);

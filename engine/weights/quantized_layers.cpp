@@ -46,6 +46,8 @@ bool is_needed(CompanionRole role, const WeightScheme& scheme) {
       return scheme.second != SecondScale::kNone;
     case CompanionRole::kZeros:
       return scheme.zeros != ZeroPoints::kNone;
+    case CompanionRole::kGroupIndex:
+      return scheme.has_group_index;
     case CompanionRole::kInputScale:
       return scheme.static_inputs;
     default:
@@ -62,7 +64,7 @@ WeightScheme with_parts(WeightScheme scheme, bool has_zeros) {
 
 }  // namespace
 
-bool QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& path) {
+Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& path) {
   if (quantization_.empty() || !tensor.type) return false;
   if (is_cache_scale(tensor.name)) {
     if (!has_cache_scales_) {
@@ -88,8 +90,11 @@ bool QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& p
   const bool is_companion = std::ranges::any_of(
       kRoles, [&](const NamedRole& role) { return suffix == names.*role.name; });
   if (!is_codes && !is_companion) return false;
-  layer.parts.insert_or_assign(suffix, Part{tensor, path});
-  return true;
+  const auto [part, is_new] = layer.parts.emplace(suffix, Part{tensor, path});
+  if (is_new) return true;
+  return make_error(ErrorCode::kDataLoss,
+                    path + ": tensor " + sluice::quoted(tensor.name) + ": found one in " +
+                        part->second.path + " as well, expected one");
 }
 
 Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, const Layer& layer) {
@@ -106,6 +111,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
                  sluice::quoted(name + "." + std::string(names.codes)));
   }
   const Part& of_codes = codes->second;
+  if (of_codes.tensor.unreadable) return tl::unexpected(*of_codes.tensor.unreadable);
   std::vector<Companion> companions;
   for (const auto& [role, member] : kRoles) {
     const std::string_view suffix = names.*member;

@@ -25,8 +25,8 @@ class QuantizedLayers {
   explicit QuantizedLayers(const Quantization& quantization) : quantization_(quantization) {}
 
   // Whether it belongs to a quantized layer, or says how a cache is quantized: then it is kept, or
-  // left out. `path`: of the file.
-  bool take(const SafetensorsTensor& tensor, const std::string& path);
+  // left out. `path`: of the file. kDataLoss: two of one name.
+  Expected<bool> take(const SafetensorsTensor& tensor, const std::string& path);
 
   // Once all are taken. kDataLoss, kUnsupported: "file: tensor "name": found X, expected Y".
   [[nodiscard]] Expected<std::vector<QuantizedLayer>> join() const;

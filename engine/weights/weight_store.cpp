@@ -95,6 +95,12 @@ Expected<void> write_stored(const PackedWeight& weight,
   return {};
 }
 
+// Codes are the same whatever it is, and what the model computes is not.
+uint64_t with_input_scale(const CheckpointTensor& tensor, uint64_t hash) {
+  const float scale = tensor.coded ? tensor.coded->input_scale() : 0;
+  return scale > 0 ? XXH3_64bits_withSeed(&scale, sizeof(scale), hash) : hash;
+}
+
 }  // namespace
 
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
@@ -273,13 +279,13 @@ Expected<PackedWeight> WeightStore::take_matrix(
   note_layout(name, weight, slice);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
-    note_content(name, cache_->content_hash(num_matrices_ - 1));
+    note_content(name, with_input_scale(*tensor, cache_->content_hash(num_matrices_ - 1)));
     weight.data = cache_->arena().data() + begin;
     return weight;
   }
   if (dst == nullptr) return weight;
   SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, n, slice, share, dst));
-  note_content(name, hash);
+  note_content(name, with_input_scale(*tensor, hash));
   matrix_hashes_.push_back(hash);
   report_progress();
   weight.data = dst;
@@ -322,18 +328,20 @@ Expected<uint64_t> WeightStore::pack_rows(const CheckpointTensor& tensor,
 Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
                                             int64_t first,
                                             int64_t n,
-                                            const MatrixShare& share) const {
+                                            const MatrixShare& share,
+                                            Magnitude& magnitude) const {
   if (share.num_rows == 0 || hashed_ == Hashed::kShares) return 0;
   uint64_t hash = 0;
   const int64_t end = share.first_row + share.num_rows;
   for (const auto& [begin, last] : {std::pair{int64_t{0}, share.first_row}, {end, n}}) {
     if (begin == last) continue;
-    SLUICE_TRY(const uint64_t part,
-               pack_rows(tensor,
-                         first + begin,
-                         last - begin,
-                         nullptr,
-                         {.layout = MatrixLayout::kNone, .first_row = begin}));
+    SLUICE_TRY(
+        const uint64_t part,
+        pack_rows(tensor,
+                  first + begin,
+                  last - begin,
+                  nullptr,
+                  {.layout = MatrixLayout::kNone, .first_row = begin, .magnitude = &magnitude}));
     hash += part;
   }
   return hash;
@@ -347,7 +355,8 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                                        std::byte* dst) {
   const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
   const bool rows = has_rows(weight.format);
-  SLUICE_TRY(uint64_t hash, hash_others(tensor, first, n, share));
+  Magnitude magnitude;
+  SLUICE_TRY(uint64_t hash, hash_others(tensor, first, n, share, magnitude));
   std::vector<std::byte> scratch;
   const auto fill = [&](int64_t from, int64_t room, std::byte* to) -> Expected<void> {
     const int64_t count = std::min(room, weight.n - from);  // the last tile may not be full
@@ -359,7 +368,8 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                            num_rows,
                            out,
                            {.layout = rows ? MatrixLayout::kRows : MatrixLayout::kTiles,
-                            .first_row = row}));
+                            .first_row = row,
+                            .magnitude = &magnitude}));
       hash += part;
       return {};
     };
@@ -369,10 +379,12 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   if (!rows) {
     const int64_t stride = packed_tile_bytes(weight.format, columns) / kRowTile;
     SLUICE_TRY_VOID(upload_->rows(where, align_up(weight.n, kRowTile), stride, dst, fill));
+    SLUICE_TRY_VOID(check_magnitude(where, magnitude));
     return hash;
   }
   SLUICE_TRY_VOID(
       upload_->rows(where, weight.n, matrix_row_stride(weight.format, columns), dst, fill));
+  SLUICE_TRY_VOID(check_magnitude(where, magnitude));
   if (tensor.coded) {
     upload_scales(weight, plain_row_scales(*tensor.coded, first + share.first_row, weight.n), dst);
   }

@@ -184,7 +184,8 @@ class WeightStore {
   Expected<uint64_t> hash_others(const CheckpointTensor& tensor,
                                  int64_t first,
                                  int64_t n,
-                                 const MatrixShare& share) const;
+                                 const MatrixShare& share,
+                                 Magnitude& magnitude) const;
   static std::vector<float> random_vector(const std::string& name, int64_t n);
   void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
   // `n`: rows of the slice.

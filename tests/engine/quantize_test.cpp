@@ -19,6 +19,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "quant/format.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_hf_model.h"
 
@@ -266,6 +267,25 @@ TEST_F(Quantize, WeightsThatAreNoNumbersAreRefused) {
   }
 }
 
+TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
+  const std::string input = model();
+  std::string file = read_file(input + "/model.safetensors");
+  const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "model");
+  ASSERT_TRUE(tensors.has_value());
+  for (const SafetensorsTensor& tensor : *tensors) {
+    if (tensor.name != "model.layers.1.mlp.up_proj.weight") continue;
+    const auto offset = tensor.data.data() - reinterpret_cast<const std::byte*>(file.data());
+    const size_t in_row_2 = 2 * 2 * tensor.shape[1];
+    file[static_cast<size_t>(offset) + in_row_2] = '\xC3';  // 1e5
+    file[static_cast<size_t>(offset) + in_row_2 + 1] = '\x47';
+  }
+  write_file(input + "/model.safetensors", file);
+  const std::string message = error({.input = input, .output = {}, .to = "f16", .verify = true});
+  EXPECT_NE(message.find("blk.1.ffn_up.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("row 2: found a weight that is inf as f16"), std::string::npos) << message;
+  quantize({.input = input, .output = {}, .to = "bf16", .verify = true}, "bf16");
+}
+
 // Shards hold tensors with their companions, and the index names each.
 TEST_F(Quantize, LargeModelsAreSharded) {
   const std::string input = model();
@@ -366,6 +386,77 @@ TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   wrong = {.input = input, .output = {}, .to = "bf16"};
   wrong.target_bits = 5;
   EXPECT_NE(error(wrong).find("expected one of codes"), std::string::npos);
+// A matrix of codes that a scheme leaves alone becomes bf16, however the scheme was chosen.
+TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
+  size_t num_inputs = 0;
+  size_t num_without_codes = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/formats")) {
+    if (!entry.is_directory()) continue;
+    ++num_inputs;
+    const std::string name = entry.path().filename().string();
+    for (const double bits : {6.0, 12.0, 40.0}) {
+      QuantizeOptions options{.input = entry.path(), .output = {}, .to = "nvfp4-ct"};
+      options.target_bits = bits;
+      options.verify = true;
+      quantize(options, name + std::to_string(static_cast<int>(bits)));
+      EXPECT_EQ(json_["verified"], true) << name;
+      size_t num_codes = 0;
+      for (const Json& row : json_["tensors"]) {
+        const std::string scheme = row["scheme"];
+        num_codes += scheme == "nvfp4-ct" || scheme == "fp8" ? 1 : 0;
+        const bool is_linear = row["name"].get<std::string>().find("_proj.") != std::string::npos;
+        if (!is_linear) continue;
+        EXPECT_LE(row["bytes"], row["weights"].get<int64_t>() * 4) << name;
+      }
+      EXPECT_TRUE(num_codes > 0 || bits > 16) << name << " " << bits;
+      num_without_codes += num_codes == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_inputs, 30U);
+  EXPECT_GT(num_without_codes, 10U);
+}
+
+TEST_F(Quantize, ExpertsOfALayerHaveOneScheme) {
+  QuantizeOptions options{.input = model(TinyWeights::kBF16Experts), .output = {}};
+  options.to = "nvfp4-ct";
+  for (const double bits : {7.0, 8.0, 9.5, 11.0}) {
+    options.target_bits = bits;
+    options.exclude = {"self_attn"};
+    quantize(options, "bits" + std::to_string(bits));
+    std::map<std::string, std::string> schemes;
+    for (const Json& row : json_["tensors"]) {
+      std::string name = row["name"];
+      const size_t at = name.find(".experts.");
+      if (at == std::string::npos) continue;
+      const bool is_down = name.find("down_proj") != std::string::npos;
+      name = name.substr(0, at) + (is_down ? " down" : " up");
+      const std::string scheme = row["scheme"];
+      EXPECT_EQ(schemes.emplace(name, scheme).first->second, scheme) << name;
+    }
+    EXPECT_EQ(schemes.size(), 4U);
+  }
+}
+
+// What the loader leaves out is not in the output: said, and refused where the rest is no model.
+TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
+  const std::string input = model();
+  const auto add_file = [&](const std::string& header, size_t bytes) {
+    std::string file;
+    for (int i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i));
+    fs::rename(input + "/model.safetensors", input + "/model-00001-of-00002.safetensors");
+    write_file(input + "/model-00002-of-00002.safetensors", file + header + std::string(bytes, 0));
+  };
+  add_file(R"({"vision_tower.a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16);
+  const std::string log = logged_by(
+      [&] { quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "out"); });
+  EXPECT_NE(log.find("1 tensors of other parts"), std::string::npos) << log;
+  EXPECT_NE(log.find("vision_tower.a.weight"), std::string::npos) << log;
+  fs::rename(input + "/model-00001-of-00002.safetensors", input + "/model.safetensors");
+  add_file(R"({"d2t":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})", 16);
+  EXPECT_NE(error({.input = input, .output = {}, .to = "int8"}).find("tensor \"d2t\""),
+            std::string::npos);
+}
+
 }
 
 // Against every way of choosing.
@@ -414,6 +505,23 @@ TEST_F(Quantize, ComparisonIsOfBothModels) {
   }
   quantize({.input = gguf_, .output = {}, .to = "Q8_0", .evaluate = text}, "q8.gguf");
   EXPECT_GT(json_["evaluation"]["tokens"], 500);
+}
+
+// A comparison that cannot be is said before anything is written, and leaves nothing behind.
+TEST_F(Quantize, TextsThatCannotBeComparedLeaveNothing) {
+  const std::string text = read_file(kData + "/text.txt");
+  const std::string input = model();
+  const auto refused = [&](const std::string& evaluated) {
+    size_t num_told = 0;
+    QuantizeOptions options{.input = input, .output = {}, .to = "int8", .evaluate = evaluated};
+    options.on_progress = [&](const QuantizeProgress&) { ++num_told; };
+    const std::string message = error(options);
+    EXPECT_EQ(num_told, 0U) << message;
+    return message;
+  };
+  EXPECT_NE(refused(text).find("tokenizer"), std::string::npos);
+  fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
+  EXPECT_NE(refused("a").find("expected 2 or more"), std::string::npos);
 }
 
 // With what inputs are like, 4 bits cost less; and the bytes still do not depend on threads.

@@ -60,8 +60,8 @@ Tensor take_tensor(Input& input) {
   Tensor tensor;
   tensor.type = static_cast<ElementType>(input.below(kNumElementTypes));
   uint64_t count = 1;
-  for (int i = input.below(4); i > 0; --i) {
-    tensor.shape.push_back(1U + input.byte() % 80U);
+  for (int i = input.below(7); i > 0; --i) {
+    tensor.shape.push_back(input.byte() % 80U);
     count *= tensor.shape.back();
   }
   count = std::min<uint64_t>(count, kMostWeights);

@@ -44,6 +44,26 @@ std::string group(const std::string& name,
          R"(,"targets":)" + targets + "}";
 }
 
+// Two schemes of one target, of which either would be a guess; the same one twice is none.
+TEST(Quantization, OneTargetHasOneScheme) {
+  for (const char* target : {"Linear", "re:.*q_proj", "*q_proj", "model.layers.0.mlp.up_proj"}) {
+    const std::string targets = std::string("[\"") + target + "\"]";
+    const std::string first = group("a", "int-quantized", kInt8, targets);
+    const auto two = read(mixed(first + "," + group("b", "float-quantized", kFp8, targets), "[]"));
+    ASSERT_FALSE(two.has_value()) << target;
+    EXPECT_NE(two.error().message.find(target), std::string::npos) << two.error().message;
+    EXPECT_NE(two.error().message.find("with another scheme"), std::string::npos);
+    EXPECT_TRUE(read(mixed(first + "," + group("b", "int-quantized", kInt8, targets), "[]")));
+  }
+}
+
+TEST(Quantization, FieldsOfMxfp4AreKnown) {
+  EXPECT_TRUE(read(R"({"quant_method":"mxfp4","dequantize":false})"));
+  const auto unknown = read(R"({"quant_method":"mxfp4","rotation":"hadamard"})");
+  ASSERT_FALSE(unknown.has_value());
+  EXPECT_NE(unknown.error().message.find("found field \"rotation\""), std::string::npos);
+}
+
 TEST(Quantization, TheMostExactTargetDecides) {
   const std::string groups =
       group("group_0", "int-quantized", kInt8, R"(["Linear"])") + "," +
