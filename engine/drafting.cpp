@@ -27,14 +27,19 @@ void Drafting::begin(RequestId id, const ValidRequest& request) {
   Wish wish = {.salt = request.tenant_salt,
                .prediction = request.prediction,
                .sampling = {},
-               .grammar = nullptr};
+               .grammar = nullptr,
+               .begins_behind = {}};
   if (model_ != nullptr) wish.sampling = request.sampling;
   wishes_.emplace(id, std::move(wish));
 }
 
-void Drafting::bind(RequestId id, std::shared_ptr<const GrammarState> grammar) {
+void Drafting::bind(RequestId id,
+                    std::shared_ptr<const Grammar> grammar,
+                    std::span<const TokenId> begins_behind) {
   const auto found = wishes_.find(id);
-  if (found != wishes_.end()) found->second.grammar = std::move(grammar);
+  if (found == wishes_.end()) return;
+  found->second.grammar = std::move(grammar);
+  found->second.begins_behind.assign(begins_behind.begin(), begins_behind.end());
 }
 
 // Those of ids_ that have just come to decode.
@@ -49,7 +54,8 @@ void Drafting::begin_decoding(const Scheduler& scheduler) {
                        .num_prompt_tokens = request.num_prompt_tokens,
                        .salt = found->second.salt,
                        .prediction = found->second.prediction,
-                       .grammar = found->second.grammar.get()});
+                       .grammar = found->second.grammar,
+                       .begins_behind = found->second.begins_behind});
     if (model_ != nullptr) model_->begin(id, found->second.sampling);
     begun_.insert(id);
     wishes_.erase(found);

@@ -21,7 +21,7 @@
 #include "engine/core/types.h"
 #include "engine/draft_model.h"
 #include "engine/request.h"
-#include "engine/sampling/grammar/grammar_state.h"
+#include "engine/sampling/grammar/grammar.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -42,8 +42,10 @@ class Drafting {
 
   // A request of which nothing is held but what it says, until it decodes.
   void begin(RequestId id, const ValidRequest& request);
-  // Before it decodes: what binds its answer.
-  void bind(RequestId id, std::shared_ptr<const GrammarState> grammar);
+  // Before it decodes: what binds its answer, as in BegunRequest.
+  void bind(RequestId id,
+            std::shared_ptr<const Grammar> grammar,
+            std::span<const TokenId> begins_behind);
   void committed(RequestId id, std::span<const TokenId> tokens);
   void end(RequestId id);
 
@@ -79,8 +81,9 @@ class Drafting {
   struct Wish {
     uint64_t salt = 0;
     std::vector<TokenId> prediction;
-    SamplingParams sampling;  // where a model drafts
-    std::shared_ptr<const GrammarState> grammar;  // null: none
+    SamplingParams sampling;                 // where a model drafts
+    std::shared_ptr<const Grammar> grammar;  // null: none
+    std::vector<TokenId> begins_behind;
   };
 
   void begin_decoding(const Scheduler& scheduler);
