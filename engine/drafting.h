@@ -9,6 +9,7 @@
 // end() for each of its requests, count() for each that had drafts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -55,10 +56,12 @@ class Drafting {
 
   // Whether the next step should wait for those in flight: a request has drafts there, and would be
   // left out of it; or one of theirs has a draft behind the tokens that it is known to have, so it
-  // will hardly be without one behind the next.
-  bool should_wait(const Scheduler& scheduler);
+  // will hardly be without one behind the next. The proposers are asked for that; the time is
+  // counted as in offer().
+  bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
-  // Asks the proposers for all requests that will decode. The time is counted in `stats`.
+  // Asks the proposers for all requests that will decode. The time is counted in `stats` and noted
+  // with the scheduler, whose budget weighs it against what drafts bring.
   void offer(Scheduler& scheduler, DraftStats& stats);
 
   // A step with drafts of a request has retired and given it `num_tokens` tokens; none: it had
@@ -67,6 +70,11 @@ class Drafting {
       DraftSource source, size_t num_drafts, size_t num_tokens, bool ended, DraftStats& stats);
 
  private:
+  // The proposers were asked for the coming step, since `begin`.
+  static void count_asking(std::chrono::steady_clock::time_point begin,
+                           Scheduler& scheduler,
+                           DraftStats& stats);
+
   // Of one request in the coming step; 0: nothing is drafted.
   [[nodiscard]] int32_t most_tokens(const Scheduler& scheduler) const;
 

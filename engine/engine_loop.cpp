@@ -74,7 +74,8 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 // Whether anything ran.
 bool LocalEngine::step() {
   bool retires = false;
-  if (core_->executor.num_in_flight() > 0 && core_->drafting.should_wait(core_->scheduler)) {
+  if (core_->executor.num_in_flight() > 0 &&
+      core_->drafting.should_wait(core_->scheduler, counters_.drafts)) {
     while (core_->executor.num_in_flight() > 0) retire();
     retires = true;
   }
