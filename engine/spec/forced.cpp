@@ -25,8 +25,7 @@ enum Agreement : int32_t { kOnlyText, kOnlyToken };
 class ForcedProposer final : public Proposer {
  public:
   ForcedProposer(int32_t vocab_size, TokenText text)
-      : mask_(static_cast<size_t>(ceil_div(vocab_size, static_cast<int32_t>(kWordBits)))),
-        text_(std::move(text)) {}
+      : mask_(token_mask_words(vocab_size)), text_(std::move(text)) {}
 
   std::string_view name() const override { return to_string(DraftSource::kForced); }
 
