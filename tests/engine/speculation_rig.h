@@ -3,6 +3,7 @@
 // runs of every length are accepted and cut.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -60,8 +61,11 @@ inline std::vector<ValidRequest> requests_of(int32_t count, int32_t num_tokens) 
   return requests;
 }
 
-// All of `drafted.requests` get its answers while drafts with some errors and without are taken.
+// All of `drafted.requests` get its answers while drafts with some errors and without are taken,
+// and more than a quarter of the tokens by those: which are wrong depends on the steps.
 inline void expect_unseen(const Alone& drafted) {
+  size_t num_tokens = 0;
+  for (const Collected& answer : drafted.answers) num_tokens += answer.tokens.size();
   for (const double error_rate : {0.0, 0.3}) {
     Config config = tiny_config();
     config.speculative_config = replay(error_rate, 12);
@@ -71,7 +75,7 @@ inline void expect_unseen(const Alone& drafted) {
                 run_together(*engine, drafted.requests),
                 "error rate " + std::to_string(error_rate));
     settle(*engine);
-    EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 20U);
+    EXPECT_GT(4 * sum(engine->stats().drafts.num_accepted_tokens), num_tokens);
   }
 }
 
