@@ -68,9 +68,19 @@ Expected<void> fit_head(SpecConfig::ModelKind kind,
   };
   SLUICE_TRY_VOID(expect("tokens", head.target_vocab, target.vocab_size));
   SLUICE_TRY_VOID(expect("hidden size of the target", head.target_hidden, target.hidden));
-  if (!head.has_embedding) SLUICE_TRY_VOID(expect("hidden size", model.hidden, target.hidden));
+  if (!head.has_embedding) {
+    SLUICE_TRY_VOID(expect("hidden size", model.hidden, target.hidden));
+    if (target.embedding_scale != 1) {
+      return unsupported(path + ": found no token embedding, and the target's is scaled by " +
+                         std::to_string(target.embedding_scale) +
+                         "; expected a head with its own, or a target that does not scale it");
+    }
+  }
   if (kind == SpecConfig::ModelKind::kEagle) {
     head.taps = {target.num_layers};
+    // The output layer is the target's, with what follows it.
+    model.logit_scale = target.logit_scale;
+    model.logit_soft_cap = target.logit_soft_cap;
     return {};
   }
   if (head.taps.empty()) {

@@ -27,14 +27,19 @@ void Drafting::begin(RequestId id, const ValidRequest& request) {
   Wish wish = {.salt = request.tenant_salt,
                .prediction = request.prediction,
                .sampling = {},
-               .grammar = nullptr};
+               .grammar = nullptr,
+               .begins_behind = {}};
   if (model_ != nullptr) wish.sampling = request.sampling;
   wishes_.emplace(id, std::move(wish));
 }
 
-void Drafting::bind(RequestId id, std::shared_ptr<const GrammarState> grammar) {
+void Drafting::bind(RequestId id,
+                    std::shared_ptr<const Grammar> grammar,
+                    std::span<const TokenId> begins_behind) {
   const auto found = wishes_.find(id);
-  if (found != wishes_.end()) found->second.grammar = std::move(grammar);
+  if (found == wishes_.end()) return;
+  found->second.grammar = std::move(grammar);
+  found->second.begins_behind.assign(begins_behind.begin(), begins_behind.end());
 }
 
 // Those of ids_ that have just come to decode.
@@ -49,7 +54,8 @@ void Drafting::begin_decoding(const Scheduler& scheduler) {
                        .num_prompt_tokens = request.num_prompt_tokens,
                        .salt = found->second.salt,
                        .prediction = found->second.prediction,
-                       .grammar = found->second.grammar.get()});
+                       .grammar = found->second.grammar,
+                       .begins_behind = found->second.begins_behind});
     if (model_ != nullptr) model_->begin(id, found->second.sampling);
     begun_.insert(id);
     wishes_.erase(found);
@@ -72,7 +78,15 @@ int32_t Drafting::most_tokens(const Scheduler& scheduler) const {
   return config_.max_tokens(scheduler.num_running());
 }
 
-bool Drafting::should_wait(const Scheduler& scheduler) {
+void Drafting::count_asking(std::chrono::steady_clock::time_point begin,
+                            Scheduler& scheduler,
+                            DraftStats& stats) {
+  const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - begin;
+  stats.proposer_ns += static_cast<uint64_t>(passed.count());
+  scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
+}
+
+bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
   const int32_t most = most_tokens(scheduler);
   if (scheduler.has_drafts_in_flight()) return true;
   if (most == 0) return false;
@@ -81,11 +95,14 @@ bool Drafting::should_wait(const Scheduler& scheduler) {
     return std::ranges::any_of(
         ids_, [&](RequestId id) { return begun_.contains(id) || wishes_.contains(id); });
   }
+  const auto begin = std::chrono::steady_clock::now();
   drafts_.resize(1);
-  return std::ranges::any_of(ids_, [&](RequestId id) {
+  const bool has_draft = std::ranges::any_of(ids_, [&](RequestId id) {
     speculator_.propose(id, most, scheduler.draft_survival(), drafts_.front());
     return drafts_.front().size > 1;  // the first one stands for the token that is being chosen
   });
+  count_asking(begin, scheduler, stats);
+  return has_draft;
 }
 
 void Drafting::follow(const SchedulerOutput& decision) {
@@ -159,8 +176,7 @@ void Drafting::ask_model(Scheduler& scheduler, int32_t most) {
 void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   const int32_t most = most_tokens(scheduler);
   if (most == 0) return;
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   scheduler.list_decoding(ids_);
   begin_decoding(scheduler);
   drafts_.resize(ids_.size());
@@ -170,9 +186,7 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   if (model_ != nullptr) ask_model(scheduler, most);
   followed_.clear();
   for (size_t i = 0; i < ids_.size(); ++i) scheduler.offer_drafts(ids_[i], drafts_[i]);
-  const std::chrono::nanoseconds passed = Clock::now() - begin;
-  stats.proposer_ns += static_cast<uint64_t>(passed.count());
-  scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
+  count_asking(begin, scheduler, stats);
 }
 
 void Drafting::count(

@@ -9,6 +9,7 @@
 // end() for each of its requests, count() for each that had drafts.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,7 +22,7 @@
 #include "engine/core/types.h"
 #include "engine/draft_model.h"
 #include "engine/request.h"
-#include "engine/sampling/grammar/grammar_state.h"
+#include "engine/sampling/grammar/grammar.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -42,8 +43,10 @@ class Drafting {
 
   // A request of which nothing is held but what it says, until it decodes.
   void begin(RequestId id, const ValidRequest& request);
-  // Before it decodes: what binds its answer.
-  void bind(RequestId id, std::shared_ptr<const GrammarState> grammar);
+  // Before it decodes: what binds its answer, as in BegunRequest.
+  void bind(RequestId id,
+            std::shared_ptr<const Grammar> grammar,
+            std::span<const TokenId> begins_behind);
   void committed(RequestId id, std::span<const TokenId> tokens);
   void end(RequestId id);
 
@@ -53,10 +56,12 @@ class Drafting {
 
   // Whether the next step should wait for those in flight: a request has drafts there, and would be
   // left out of it; or one of theirs has a draft behind the tokens that it is known to have, so it
-  // will hardly be without one behind the next.
-  bool should_wait(const Scheduler& scheduler);
+  // will hardly be without one behind the next. The proposers are asked for that; the time is
+  // counted as in offer().
+  bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
-  // Asks the proposers for all requests that will decode. The time is counted in `stats`.
+  // Asks the proposers for all requests that will decode. The time is counted in `stats` and noted
+  // with the scheduler, whose budget weighs it against what drafts bring.
   void offer(Scheduler& scheduler, DraftStats& stats);
 
   // A step with drafts of a request has retired and given it `num_tokens` tokens; none: it had
@@ -65,6 +70,11 @@ class Drafting {
       DraftSource source, size_t num_drafts, size_t num_tokens, bool ended, DraftStats& stats);
 
  private:
+  // The proposers were asked for the coming step, since `begin`.
+  static void count_asking(std::chrono::steady_clock::time_point begin,
+                           Scheduler& scheduler,
+                           DraftStats& stats);
+
   // Of one request in the coming step; 0: nothing is drafted.
   [[nodiscard]] int32_t most_tokens(const Scheduler& scheduler) const;
 
@@ -79,8 +89,9 @@ class Drafting {
   struct Wish {
     uint64_t salt = 0;
     std::vector<TokenId> prediction;
-    SamplingParams sampling;  // where a model drafts
-    std::shared_ptr<const GrammarState> grammar;  // null: none
+    SamplingParams sampling;                 // where a model drafts
+    std::shared_ptr<const Grammar> grammar;  // null: none
+    std::vector<TokenId> begins_behind;
   };
 
   void begin_decoding(const Scheduler& scheduler);

@@ -31,6 +31,7 @@ void LocalEngine::run() {
       // Those that wait may all wait for the room of one that is being brought back.
       if (!step() && core_->scheduler.num_restoring() > 0) inbox_.wait_for(kRestoreWait);
     } else {
+      release_ended();
       last_progress_ns_ = now_ns();
       publish_stats();
       if (core_->events) core_->events->end_step();  // what tiers have written since
@@ -46,6 +47,14 @@ void LocalEngine::run() {
   }
   publish_stats();
   core_->requests.flush();
+}
+
+// Grammars and tokens of requests that have ended, which the next order would name.
+void LocalEngine::release_ended() {
+  if (core_->executor.num_in_flight() > 0) return;
+  core_->ended.clear();
+  core_->orders.take_ended(core_->requests, core_->ended);
+  if (!core_->ended.empty()) core_->executor.release(core_->ended);
 }
 
 // What the scheduler has decided; the times come as the step goes on.
@@ -74,7 +83,8 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 // Whether anything ran.
 bool LocalEngine::step() {
   bool retires = false;
-  if (core_->executor.num_in_flight() > 0 && core_->drafting.should_wait(core_->scheduler)) {
+  if (core_->executor.num_in_flight() > 0 &&
+      core_->drafting.should_wait(core_->scheduler, counters_.drafts)) {
     while (core_->executor.num_in_flight() > 0) retire();
     retires = true;
   }

@@ -105,8 +105,7 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
                  .param = held.param});
     return true;
   }
-  core_->drafting.bind(held.request.id,
-                       std::make_shared<GrammarState>(*compiled, held.begins_behind));
+  core_->drafting.bind(held.request.id, *compiled, held.begins_behind);
   core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
   hold_for_cache(std::move(held.request));
   return true;

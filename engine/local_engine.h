@@ -131,6 +131,7 @@ class LocalEngine final : public Engine {
     std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
     std::vector<StepResult> results;
     std::vector<RequestId> aborted;
+    std::vector<int32_t> ended;  // scratch: slots
   };
 
   explicit LocalEngine(const Config& config)
@@ -155,6 +156,7 @@ class LocalEngine final : public Engine {
   void take_restored();
   bool start_with(UncompiledRequest& held);
   void take_compiled();
+  void release_ended();
   void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
   bool launch();

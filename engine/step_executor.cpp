@@ -115,6 +115,18 @@ StepWork& StepExecutor::retire() {
   return oldest;
 }
 
+// The thread that runs the steps has waited for a push since the last one ran.
+void StepExecutor::release(std::span<const int32_t> ended_slots) {
+  CHECK_EQ(num_in_flight(), 0);
+  for (const int32_t ended : ended_slots) slot(ended) = {};
+  for (StepWork& work : works_) {
+    work.requests.clear();
+    work.inputs.clear();
+    work.prompts.clear();
+    work.embedded.clear();
+  }
+}
+
 // --- The thread that runs the steps ----------------------------------------------------------
 
 // A step that the host has a part in needs the tokens of the one before, and has its own at once.

@@ -130,8 +130,12 @@ class StepExecutor {
     return !is_threaded() && num_in_flight() > 0 && work(num_retired_).is_done;
   }
 
-  // Waits for the oldest one in flight. Valid until the next next_order().
+  // Waits for the oldest one in flight. Valid until the next next_order() or release().
   StepWork& retire();
+
+  // Lets go of what is held of ended requests, as the next order would: where none comes soon.
+  // Nothing is in flight.
+  void release(std::span<const int32_t> ended_slots);
 
  private:
   using Clock = StepWork::Clock;

@@ -30,20 +30,23 @@ void StepOrders::write(const SchedulerOutput& decision,
   order.decision = decision;
   order.begun.clear();
   order.ended_slots.clear();
-  if (requests.num_ended() > num_ended_) {
-    num_ended_ = requests.num_ended();
-    for (size_t slot = 0; slot < begun_.size(); ++slot) {
-      if (begun_[slot] == RequestId{} || requests.find(begun_[slot]) != nullptr) continue;
-      begun_[slot] = {};
-      order.ended_slots.push_back(static_cast<int32_t>(slot));
-    }
-  }
+  take_ended(requests, order.ended_slots);
   for (const ScheduledRequest& item : decision.scheduled) {
     RequestId& begun = begun_[static_cast<size_t>(item.slot)];
     if (begun == item.id) continue;
     begun = item.id;
     order.begun.push_back(
         begun_request(item.slot, *scheduler.find(item.id), *requests.find(item.id)));
+  }
+}
+
+void StepOrders::take_ended(const RequestTable& requests, std::vector<int32_t>& slots) {
+  if (requests.num_ended() == num_ended_) return;
+  num_ended_ = requests.num_ended();
+  for (size_t slot = 0; slot < begun_.size(); ++slot) {
+    if (begun_[slot] == RequestId{} || requests.find(begun_[slot]) != nullptr) continue;
+    begun_[slot] = {};
+    slots.push_back(static_cast<int32_t>(slot));
   }
 }
 

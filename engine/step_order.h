@@ -51,9 +51,13 @@ class StepOrders {
              const RequestTable& requests,
              StepOrder& order);
 
+  // Writes to `slots`, which is empty, those of requests that have ended since; no later order
+  // names them as ended.
+  void take_ended(const RequestTable& requests, std::vector<int32_t>& slots);
+
  private:
   std::vector<RequestId> begun_;  // by slot; RequestId{}: none
-  uint64_t num_ended_ = 0;        // requests of the table, at the last order
+  uint64_t num_ended_ = 0;        // requests of the table, when they were last looked for
 };
 
 }  // namespace sluice

@@ -104,9 +104,13 @@ Expected<void> check_activations(DeviceType device,
   if (on_cpu) {
     return make_error(ErrorCode::kUnsupported, type + " have no such kernel on the CPU");
   }
-  if (is_e4m3(activations)) {
+  if (is_e4m3(weight)) {
     return make_error(ErrorCode::kUnsupported,
-                      type + " take a GPU of compute capability 9.0 (Hopper); --device cpu runs it",
+                      type + (is_e4m3(activations)
+                                  ? " take a GPU of compute capability 9.0 (Hopper); --device cpu "
+                                    "runs it"
+                                  : " take --activation-bits 8 on a GPU (Hopper); those whose "
+                                    "inputs are not quantized run with --device cpu"),
                       "device");
   }
   return make_error(ErrorCode::kUnsupported,

@@ -10,6 +10,9 @@ namespace sluice {
 namespace {
 
 constexpr double kMemory = 500;  // drafts whose acceptance counts
+// How many judged tokens the acceptance of the depth before counts for; that before the first is a
+// half.
+constexpr double kPriorWeight = 4;
 
 }  // namespace
 
@@ -19,13 +22,17 @@ void DraftDepth::observe_passes(int32_t num_requests, int32_t depth, double ms) 
   passes.ms[passes.count++ % kNumSamples] = ms / depth;
 }
 
+// Depths that the draft did not reach are forgotten as it goes on, so that what was once bad there
+// is tried again; a depth that is not asked for would else never be judged anew.
 void DraftDepth::observe_draft(size_t num_tokens, size_t num_accepted) {
+  constexpr double kKept = 1 - 1 / kMemory;
   const size_t num_judged = std::min({num_tokens, num_accepted + 1, counters_.size()});
-  for (size_t i = 0; i < num_judged; ++i) {
+  for (size_t i = 0; i < counters_.size(); ++i) {
     Counter& counter = counters_[i];
-    const double keep = counter.judged < kMemory ? 1 : 1 - 1 / kMemory;
-    counter.accepted = keep * counter.accepted + (i < num_accepted ? 1 : 0);
-    counter.judged = keep * counter.judged + 1;
+    const bool is_judged = i < num_judged;
+    const double keep = is_judged && counter.judged < kMemory ? 1 : kKept;
+    counter.accepted = keep * counter.accepted + (i < num_accepted && is_judged ? 1 : 0);
+    counter.judged = keep * counter.judged + (is_judged ? 1 : 0);
   }
 }
 
@@ -62,12 +69,15 @@ int32_t DraftDepth::choose(const CostModel& cost,
   }
   times.predict(cost, {shapes.data(), count}, {ms.data(), count});
   const double pass = pass_ms(num_requests);
+  double acceptance = 0.5;
   double product = 1;
   double tokens = 1;
   double best_rate = 0;
   int32_t best = 1;
   for (size_t k = 0; k < count; ++k) {
-    product *= counters_[k].accepted / counters_[k].judged;
+    acceptance =
+        (counters_[k].accepted + kPriorWeight * acceptance) / (counters_[k].judged + kPriorWeight);
+    product *= acceptance;
     tokens += product;
     const auto depth = static_cast<int32_t>(k) + 1;
     const double rate = tokens / (ms[k] + pass * depth);

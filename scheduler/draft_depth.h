@@ -24,8 +24,9 @@ class DraftDepth {
   // Of a draft of a model that was in a step, all tokens and the first ones that were right.
   void observe_draft(size_t num_tokens, size_t num_accepted);
 
-  // From 1 to `most`, for each request of a step that is `plain` without drafts. What was not
-  // measured seems cheap and is right half of the time, so that it is tried.
+  // From 1 to `most`, for each request of a step that is `plain` without drafts. A pass
+  // that was not measured seems cheap, and a depth that was not judged lately is right as often as
+  // the one before it, the first one half of the time, so that both are tried.
   [[nodiscard]] int32_t choose(const CostModel& cost,
                                const RowTimes& times,
                                const StepShape& plain,
@@ -41,8 +42,8 @@ class DraftDepth {
   };
 
   struct Counter {
-    double accepted = 2;
-    double judged = 4;
+    double accepted = 0;
+    double judged = 0;
   };
 
   [[nodiscard]] double pass_ms(int64_t num_requests) const;

@@ -80,8 +80,8 @@ std::vector<Knob> make_model_knobs() {
           "bits",
           "8|16|32",
           "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU quantized "
-          "weights take 8 and, as BF16, 16. Checkpoints that say it themselves (INT8 W8A8) ignore "
-          "this."),
+          "weights take 8 and, as BF16, 16; FP8 ones take 8. Checkpoints that say it themselves "
+          "(INT8 W8A8) ignore this."),
       string<&Config::packed_weights_cache>(
           "packed-weights-cache",
           "model",

@@ -195,6 +195,14 @@ void EagleHead::logits(const ForwardContext& context, std::span<const int32_t> r
   buffers_.logits_in.quantize(context.exec, *output_, buffers_.last, config_.hidden);
   const ProjectionOutput output = {out, config_.vocab_size};
   project(context.exec, *output_, buffers_.logits_in, {&output, 1}, kernels::Epilogue::kStore);
+  if (config_.logit_scale == 1 && config_.logit_soft_cap == 0) return;
+  kernels::scale_rows(context.exec,
+                      {.x = out,
+                       .x_stride = config_.vocab_size,
+                       .num_rows = static_cast<int32_t>(rows.size()),
+                       .n = config_.vocab_size,
+                       .scale = config_.logit_scale,
+                       .soft_cap = config_.logit_soft_cap});
 }
 
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {

@@ -25,8 +25,7 @@ enum Agreement : int32_t { kOnlyText, kOnlyToken };
 class ForcedProposer final : public Proposer {
  public:
   ForcedProposer(int32_t vocab_size, TokenText text)
-      : mask_(static_cast<size_t>(ceil_div(vocab_size, static_cast<int32_t>(kWordBits)))),
-        text_(std::move(text)) {}
+      : mask_(token_mask_words(vocab_size)), text_(std::move(text)) {}
 
   std::string_view name() const override { return to_string(DraftSource::kForced); }
 
@@ -34,7 +33,11 @@ class ForcedProposer final : public Proposer {
     if (slots_.size() <= static_cast<size_t>(slot)) slots_.resize(static_cast<size_t>(slot) + 1);
     Bound& bound = slots_[static_cast<size_t>(slot)];
     bound.num_prompt_tokens = static_cast<size_t>(subject.num_prompt_tokens);
-    bound.state = subject.grammar == nullptr ? nullptr : subject.grammar->fresh();
+    bound.state.reset();
+    if (subject.grammar == nullptr) return;
+    const std::span<const TokenId> behind = subject.begins_behind;
+    bound.state = std::make_unique<GrammarState>(
+        subject.grammar, std::vector<TokenId>(behind.begin(), behind.end()));
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {

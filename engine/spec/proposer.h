@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -19,16 +20,16 @@
 
 namespace sluice {
 
-class GrammarState;
+class Grammar;
 
 // What a proposer is told of a request that begins. The spans live as long as the call.
 struct DraftSubject {
   std::span<const TokenId> known = {};  // prompt, then what is generated already
   int32_t num_prompt_tokens = 0;
   uint64_t salt = 0;  // requests of different salts learn nothing from each other
-  std::span<const TokenId> prediction = {};  // the answer that the client expects; empty: none
-  // What binds the answer; null: nothing. Others move it meanwhile: fresh() alone is called.
-  const GrammarState* grammar = nullptr;
+  std::span<const TokenId> prediction = {};     // the answer that the client expects; empty: none
+  std::shared_ptr<const Grammar> grammar = {};  // what binds the answer; null: nothing
+  std::span<const TokenId> begins_behind = {};  // as in GrammarSpec
 };
 
 class Proposer {

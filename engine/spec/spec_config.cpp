@@ -235,6 +235,16 @@ tl::unexpected<Error> unknown_key(const std::string& name) {
   return config_error("key " + shown(name) + " is not supported; there are " + names);
 }
 
+// What the name of a model's file or folder says that it is; the folders around it say nothing.
+SpecConfig::ModelKind kind_by_name(std::string_view path) {
+  path = path.substr(0, path.find_last_not_of('/') + 1);
+  std::string name(path.substr(path.find_last_of('/') + 1));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (name.find("eagle3") != std::string::npos) return SpecConfig::ModelKind::kEagle3;
+  if (name.find("eagle-") != std::string::npos) return SpecConfig::ModelKind::kEagle;
+  return SpecConfig::ModelKind::kDraftModel;
+}
+
 // A model that no method names: a name of vLLM's for a proposer, or what the path says it is.
 Expected<void> finish_model(SpecConfig& config) {
   if (config.model == "ngram" || config.model == "[ngram]") {
@@ -243,12 +253,7 @@ Expected<void> finish_model(SpecConfig& config) {
   }
   if (!config.has_method()) {
     if (config.model.empty()) return config_error(std::string("needs a method: ") + kMethods);
-    std::string path = config.model;
-    for (char& c : path) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    const auto has = [&](const char* name) { return path.find(name) != std::string::npos; };
-    config.model_kind = has("eagle-")   ? SpecConfig::ModelKind::kEagle
-                        : has("eagle3") ? SpecConfig::ModelKind::kEagle3
-                                        : SpecConfig::ModelKind::kDraftModel;
+    config.model_kind = kind_by_name(config.model);
   }
   if (config.has_model() && config.model.empty()) {
     return config_error("needs a model: the path of what drafts");

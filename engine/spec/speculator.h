@@ -26,8 +26,8 @@ namespace sluice {
 
 class Speculator {
  public:
-  // Proposers as `config` says; predictions and grammars are always followed. `vocab_size`: that of
-  // the target. `text`: as in forced.h.
+  // Proposers as `config` says: method replay alone, or predictions and grammars, which are always
+  // followed, and the others. `vocab_size`: that of the target. `text`: as in forced.h.
   Speculator(const SpecConfig& config, int32_t vocab_size, TokenText text = {});
   // The proposers in order; tests and the simulator bring their own.
   Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);

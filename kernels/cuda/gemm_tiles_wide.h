@@ -133,13 +133,15 @@ void start_tiles(Stream stream, const TilesWork& work) {
 
 template <typename Numbers, int kStages>
 void start_wide_tiles(Stream stream, const TilesWork& work) {
+  using Memory = WideMemory<Numbers, kStages>;
+  static_assert(sizeof(Memory) <= kMostTilesBytes);
   const Outputs& outputs = work.outputs;
   const gpu::LaunchShape shape{.blocks_x = ceil_div(outputs.n, kOutputs),
                                .blocks_y = has_experts(outputs)
                                                ? max_chosen(outputs)
                                                : ceil_div(outputs.num_rows, kManyTokens),
                                .threads = kWideThreads,
-                               .shared_bytes = sizeof(WideMemory<Numbers, kStages>)};
+                               .shared_bytes = sizeof(Memory)};
   gpu::launch(stream, shape, linear_wide_tiles_kernel<Numbers, kStages>, work);
 }
 

@@ -37,6 +37,11 @@ std::string position_of(std::string_view labels) {
   return "{position=\"" + std::string(rest.substr(0, end)) + "\"}";
 }
 
+void add_to(const std::string& key, double value, MetricValues& values) {
+  if (values.size() >= kMaxMetrics && !values.contains(key)) return;
+  values[key] += value;
+}
+
 void take_line(std::string_view line, MetricValues& values) {
   if (line.empty() || line.front() == '#') return;
   const size_t name_end = line.find_first_of("{ \t");
@@ -51,10 +56,9 @@ void take_line(std::string_view line, MetricValues& values) {
   const std::string_view rest = line.substr(at);
   const auto [end, error] = std::from_chars(rest.begin(), rest.end(), value);
   if (error != std::errc() || !std::isfinite(value)) return;
-  if (values.size() >= kMaxMetrics && !values.contains(std::string(name))) return;
-  values[std::string(name)] += value;
+  add_to(std::string(name), value, values);
   const std::string position = position_of(line.substr(name_end, at - name_end));
-  if (!position.empty()) values[std::string(name) + position] += value;
+  if (!position.empty()) add_to(std::string(name) + position, value, values);
 }
 
 }  // namespace

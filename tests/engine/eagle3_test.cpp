@@ -18,7 +18,10 @@
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
+#include "engine/core/config.h"
+#include "engine/draft_plan.h"
 #include "engine/models/eagle.h"
+#include "engine/spec/spec_config.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
@@ -40,13 +43,24 @@ struct Loaded {
   std::unique_ptr<Model> model;
 };
 
-Expected<Loaded> load(const std::string& path, const ModelSpec* spec, const ModelOptions& options) {
+// What follows an output layer.
+struct LogitRule {
+  float scale = 1;
+  float soft_cap = 0;
+};
+
+Expected<Loaded> load(const std::string& path,
+                      const ModelSpec* spec,
+                      const ModelOptions& options,
+                      const LogitRule& rule = {}) {
   Loaded loaded;
   SLUICE_TRY(loaded.checkpoint, Checkpoint::open(path));
   if (spec == nullptr) {
     SLUICE_TRY(spec, find_model_spec(*loaded.checkpoint));
   }
-  SLUICE_TRY(const ModelConfig config, read_model_config(*spec, *loaded.checkpoint));
+  SLUICE_TRY(ModelConfig config, read_model_config(*spec, *loaded.checkpoint));
+  if (rule.scale != 1) config.logit_scale = rule.scale;
+  config.logit_soft_cap = rule.soft_cap;
   WeightStore sizes(*loaded.checkpoint);
   SLUICE_TRY(const std::unique_ptr<Model> shape, spec->build(config, options, sizes));
   if (!sizes.unused().empty()) {
@@ -62,7 +76,8 @@ class HeadRig {
  public:
   static Expected<std::unique_ptr<HeadRig>> create(const std::string& folder,
                                                    const ModelSpec& spec = kEagle3Spec,
-                                                   int32_t bits = 32) {
+                                                   int32_t bits = 32,
+                                                   const LogitRule& rule = {}) {
     auto rig = std::make_unique<HeadRig>();
     SLUICE_TRY(rig->device_, kernels::Device::create({.threads = 2}));
     const ModelOptions options = {.activation_bits = bits, .max_model_len = kMaxTokens};
@@ -70,7 +85,7 @@ class HeadRig {
     ModelOptions of_head = options;
     of_head.embedding = &rig->target_.model->embedding();
     of_head.output = &rig->target_.model->output();
-    SLUICE_TRY(rig->head_, load(folder, &spec, of_head));
+    SLUICE_TRY(rig->head_, load(folder, &spec, of_head, rule));
     rig->num_states_ = &spec == &kEagle3Spec ? 3 : 1;
     const ModelConfig& config = rig->model().config();
     SLUICE_TRY(rig->storage_,
@@ -245,6 +260,56 @@ TEST(Eagle, EqualsPyTorchForAPassAndAChainBehindIt) {
   const std::vector<Golden> heads = goldens("first.json");
   ASSERT_EQ(heads.size(), 1U);
   expect_equals_pytorch(heads[0], kEagleSpec, 1);
+}
+
+// A head of the first kind is read by the target's output layer: what follows that follows here.
+TEST(Eagle, LogitsAreScaledAndCappedAsTheTargetsAre) {
+  const std::vector<Golden> heads = goldens("first.json");
+  ASSERT_EQ(heads.size(), 1U);
+  const Golden& golden = heads[0];
+  size_t at = 0;
+  const std::vector<float> hidden = golden.take(at, golden.tokens.size() * golden.hidden);
+  const auto logits_with = [&](const LogitRule& rule) {
+    auto rig = HeadRig::create(kFolder + golden.name, kEagleSpec, 32, rule);
+    EXPECT_TRUE(rig.has_value());
+    return (*rig)->forward(golden.tokens, hidden.data(), true).logits;
+  };
+  const std::vector<float> plain = logits_with({});
+  const std::vector<float> changed = logits_with({.scale = 0.25F, .soft_cap = 0.5F});
+  ASSERT_EQ(plain.size(), changed.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    ASSERT_NEAR(changed[i], 0.5F * std::tanh(0.25F * plain[i] / 0.5F), 1e-5F) << i;
+  }
+}
+
+TEST(Eagle, AHeadTakesWhatItsTargetDoesToLogitsAndNoScaledEmbedding) {
+  const auto open = [](const std::string& name, const ModelConfig& target) {
+    const std::string method = name == "first" ? "eagle" : "eagle3";
+    const auto spec = parse_spec_config(R"({"method": ")" + method + R"(", "model": ")" + kFolder +
+                                        name + "\"}");
+    return open_draft({}, *spec, target, DeviceType::kCpu);
+  };
+  const auto tiny = Checkpoint::open(kTiny);
+  ASSERT_TRUE(tiny.has_value());
+  ModelConfig target = *read_model_config(**find_model_spec(**tiny), **tiny);
+  target.logit_scale = 0.5F;
+  target.logit_soft_cap = 30;
+  const auto first = open("first", target);
+  ASSERT_TRUE(first.has_value()) << first.error().message;
+  EXPECT_EQ(first->model.logit_scale, 0.5F);
+  EXPECT_EQ(first->model.logit_soft_cap, 30);
+  const auto third = open("whole", target);  // its output layer is its own
+  ASSERT_TRUE(third.has_value()) << third.error().message;
+  EXPECT_EQ(third->model.logit_scale, 1);
+  EXPECT_EQ(third->model.logit_soft_cap, 0);
+  target.embedding_scale = 8;
+  for (const char* name : {"first", "whole"}) {
+    const auto scaled = open(name, target);
+    ASSERT_FALSE(scaled.has_value()) << name;
+    EXPECT_NE(scaled.error().message.find("scaled by 8"), std::string::npos)
+        << scaled.error().message;
+  }
+  EXPECT_TRUE(open("layers", target).has_value());  // has an embedding of its own
 }
 
 // An EAGLE-3 head has tensors that this one has no place for, and the other way round.

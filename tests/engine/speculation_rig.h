@@ -3,6 +3,7 @@
 // runs of every length are accepted and cut.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <numeric>

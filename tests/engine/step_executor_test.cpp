@@ -13,10 +13,12 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/sampling/grammar/grammar.h"
 #include "engine/step_order.h"
 #include "engine/step_queue.h"
 #include "engine/weights/gguf.h"
@@ -149,6 +151,48 @@ TEST_P(Orders, TakeDraftsAsFarAsTheyAreRight) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// Binds nothing; for how long it is held is what counts.
+class FreeGrammar final : public Grammar {
+ public:
+  [[nodiscard]] std::unique_ptr<GrammarMatcher> match() const override {
+    class Matcher final : public GrammarMatcher {
+      bool accept(TokenId) override { return true; }
+      void rollback(int32_t) override {}
+      Allowed fill(std::span<uint32_t> row) override {
+        std::ranges::fill(row, ~uint32_t{0});
+        return Allowed::kAll;
+      }
+      [[nodiscard]] bool is_completed() const override { return true; }
+    };
+    return std::make_unique<Matcher>();
+  }
+  [[nodiscard]] int64_t bytes() const override { return 0; }
+};
+
+TEST_P(Orders, AreLetGoOfWhereNoneFollows) {
+  OrderRig rig(tiny_config(GetParam()));
+  StepExecutor& executor = rig.executor();
+  std::weak_ptr<const Grammar> grammar;
+  std::weak_ptr<const SamplingParams> params;
+  {
+    StepOrder order = order_of(RequestId(1), 0, requests_[0].prompt);
+    const int32_t end = order.decision.scheduled.front().end();
+    order.decision.scheduled.front().chosen = {end - 1, end};
+    BegunRequest& request = order.begun.emplace_back(begun(RequestId(1), requests_[0]));
+    request.grammar = std::make_shared<FreeGrammar>();
+    request.tokens = requests_[0].prompt;
+    grammar = request.grammar;
+    params = request.params;
+    rig.submit(order);
+  }
+  EXPECT_EQ(executor.retire().requests.front().num_tokens, 1U);
+  EXPECT_FALSE(grammar.expired());
+  const std::vector<int32_t> ended = {kOrderSlot};
+  executor.release(ended);
+  EXPECT_TRUE(grammar.expired());
+  EXPECT_TRUE(params.expired());
 }
 
 // A step that names a slot without its request is a fault of the order.

@@ -101,5 +101,21 @@ TEST_F(StepOrdersTest, SayWhichSlotsAreFree) {
   EXPECT_TRUE(step().ended_slots.empty());
 }
 
+// An engine without work has no next order.
+TEST_F(StepOrdersTest, TheSlotsOfTheLastOnesThatEndedAreTakenWithoutAnOrder) {
+  add(1, false);
+  const int32_t slot = step().begun.front().slot;
+  std::vector<int32_t> slots;
+  orders_.take_ended(requests_, slots);
+  EXPECT_TRUE(slots.empty());
+  step({1});
+  orders_.take_ended(requests_, slots);
+  EXPECT_EQ(slots, std::vector<int32_t>{slot});
+  add(2, true);
+  const StepOrder& order = step();
+  EXPECT_TRUE(order.ended_slots.empty());
+  EXPECT_EQ(order.begun.size(), 1U);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -249,6 +249,16 @@ TEST(ServerMetrics, AddsUpLabelsAndSkipsWhatItCannotRead) {
   EXPECT_EQ(changes[0].after, 7.5);
 }
 
+// A server chooses its names and positions.
+TEST(ServerMetrics, NamesAndPositionsAreBounded) {
+  std::string lines;
+  for (int i = 0; i < 9000; ++i) lines += "a{position=\"" + std::to_string(i) + "\"} 1\n";
+  for (int i = 0; i < 9000; ++i) lines += "b" + std::to_string(i) + " 1\n";
+  const MetricValues values = parse_metrics(lines);
+  EXPECT_EQ(values.size(), 4096U);
+  EXPECT_EQ(values.at("a"), 9000);
+}
+
 // Positions are kept apart, and one that no draft had reached before was 0.
 TEST(ServerMetrics, SpeculationIsWhatChangedByPosition) {
   const std::string stem = "vllm:spec_decode_num_";

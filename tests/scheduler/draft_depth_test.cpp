@@ -23,7 +23,8 @@ double step_ms(int64_t rows) { return 2 + 0.4 * static_cast<double>(rows); }
 // Steps of all sizes were measured, and drafts are right with one probability at each depth.
 class Measured {
  public:
-  Measured(double acceptance, double pass_ms, int64_t num_requests) : num_requests_(num_requests) {
+  Measured(double acceptance, double pass_ms, int64_t num_requests, int num_drafts = 3000)
+      : num_requests_(num_requests) {
     for (int round = 0; round < 5; ++round) {
       for (int64_t rows = 1; rows <= num_requests * (kMost + 1); ++rows) {
         const StepShape shape = plain(rows);
@@ -31,18 +32,20 @@ class Measured {
         times_.observe(shape, step_ms(rows));
       }
     }
-    std::mt19937_64 random(1);
-    for (int i = 0; i < 3000; ++i) {
-      size_t right = 0;
-      while (right < kMost && static_cast<double>(random() % 1000) < 1000 * acceptance) ++right;
-      depth_.observe_draft(kMost, right);
-    }
+    for (int i = 0; i < num_drafts; ++i) draft(acceptance, kMost);
     for (int32_t depth = 1; depth <= kMost; ++depth) {
       depth_.observe_passes(static_cast<int32_t>(num_requests), depth, pass_ms * depth);
     }
   }
 
   DraftDepth& depth() { return depth_; }
+
+  void draft(double acceptance, int32_t depth) {
+    const auto num_tokens = static_cast<size_t>(depth);
+    size_t right = 0;
+    while (right < num_tokens && static_cast<double>(random_() % 1000) < 1000 * acceptance) ++right;
+    depth_.observe_draft(num_tokens, right);
+  }
 
   [[nodiscard]] int32_t choose(int32_t most = kMost) const {
     return depth_.choose(cost_, times_, plain(num_requests_), most);
@@ -61,6 +64,7 @@ class Measured {
   CostModel cost_;
   RowTimes times_;
   DraftDepth depth_;
+  std::mt19937_64 random_{1};
 };
 
 TEST(DraftDepth, IsNearlyTheBestOne) {
@@ -94,10 +98,22 @@ TEST(DraftDepth, OneLongPassDoesNotCount) {
   EXPECT_EQ(measured.choose(), before);
 }
 
+// A depth that is judged no more, because a shallower one is asked for, is not bad for ever.
+TEST(DraftDepth, ComesBackWhereDraftsGetBetter) {
+  Measured measured(0.1, 0.05, 1, 300);
+  EXPECT_EQ(measured.choose(), 1);
+  for (int i = 0; i < 1500; ++i) measured.draft(0.95, measured.choose());
+  EXPECT_GT(measured.choose(), 4);
+  EXPECT_GE(measured.rate(0.95, 0.05, measured.choose()), 0.96 * measured.rate(0.95, 0.05, kMost));
+}
+
+// A depth that was never asked for seems as good as the one before it.
 TEST(DraftDepth, WhatIsNotKnownIsTried) {
-  const DraftDepth depth;
-  EXPECT_GT(depth.choose(CostModel(), RowTimes(), plain(1), kMost), 0);
-  EXPECT_EQ(depth.choose(CostModel(), RowTimes(), {}, kMost), kMost);
+  Measured measured(0, 0.05, 1, 0);
+  EXPECT_EQ(measured.choose(), 2);
+  for (int i = 0; i < 100; ++i) measured.draft(1, 2);
+  EXPECT_EQ(measured.choose(), kMost);
+  EXPECT_EQ(DraftDepth().choose(CostModel(), RowTimes(), {}, kMost), kMost);
 }
 
 }  // namespace

@@ -25,7 +25,12 @@ constexpr int kExperts = 5;
 constexpr int64_t kExpertFfn = 40;
 
 bool is_int8(TinyWeights weights) {
-  return weights == TinyWeights::kInt8 || weights == TinyWeights::kInt8Experts;
+  return weights == TinyWeights::kInt8 || weights == TinyWeights::kInt8Experts ||
+         weights == TinyWeights::kInt8Tied;
+}
+
+bool is_tied(TinyWeights weights) {
+  return !is_int8(weights) || weights == TinyWeights::kInt8Tied;
 }
 
 bool has_experts(TinyWeights weights) {
@@ -118,7 +123,7 @@ std::string config_json(TinyWeights weights) {
     text += int8 ? R"("model_type":"llama","attention_bias":true,)"
                  : R"("model_type":"qwen3","attention_bias":false,)";
   }
-  text += int8 ? R"("tie_word_embeddings":false,)" : R"("tie_word_embeddings":true,)";
+  text += is_tied(weights) ? R"("tie_word_embeddings":true,)" : R"("tie_word_embeddings":false,)";
   text +=
       weights == TinyWeights::kF16 ? R"("torch_dtype":"float16")" : R"("torch_dtype":"bfloat16")";
   if (int8) {
@@ -149,9 +154,13 @@ void write_feed_forward(Writer& writer, const std::string& prefix, TinyWeights w
 
 bool write_tiny_hf_model(const std::string& folder, TinyWeights weights) {
   const bool int8 = is_int8(weights);
-  const bool bias = weights == TinyWeights::kInt8;
+  const bool bias = int8 && !has_experts(weights);
   Writer writer(weights);
-  writer.floats("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
+  if (weights == TinyWeights::kInt8Tied) {
+    writer.linear("model.embed_tokens", kVocab, kHidden, false);
+  } else {
+    writer.floats("model.embed_tokens.weight", {kVocab, kHidden}, 0, 1);
+  }
   for (int layer = 0; layer < kLayers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     writer.floats(prefix + "input_layernorm.weight", {kHidden}, 1, 0.2F);
@@ -167,7 +176,7 @@ bool write_tiny_hf_model(const std::string& folder, TinyWeights weights) {
     write_feed_forward(writer, prefix, weights);
   }
   writer.floats("model.norm.weight", {kHidden}, 1, 0.2F);
-  if (int8) writer.linear("lm_head", kVocab, kHidden, false);
+  if (!is_tied(weights)) writer.linear("lm_head", kVocab, kHidden, false);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   std::ofstream config(folder + "/config.json");

@@ -31,11 +31,6 @@ class GrammarState {
   // answer did not go so.
   [[nodiscard]] bool accept(TokenId token);
 
-  // Another state in the same grammar, at the beginning. Any thread, whoever moves this one.
-  [[nodiscard]] std::unique_ptr<GrammarState> fresh() const {
-    return std::make_unique<GrammarState>(grammar_, begins_behind_);
-  }
-
   // Without what the matcher takes.
   [[nodiscard]] int64_t memory_bytes() const {
     return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));

@@ -236,6 +236,17 @@ TEST(CudaRanks, WhatIsMissingIsRefusedByNameAndAutoTakesTheCpu) {
   EXPECT_EQ(on_cpu->devices[0]->type(), DeviceType::kCpu);
 }
 
+// Rows with scales behind them are one device's whole table; a rank's part of them is not cut.
+TEST(CudaRanks, ATiedEmbeddingWithScalesByRowIsRefusedByName) {
+  const TinyModel model(TinyWeights::kInt8Tied);
+  const ShimDevices devices(2);
+  Config config = model.config("cuda");
+  EXPECT_EQ(refusal(config), "");
+  config.tensor_parallel_size = 2;
+  EXPECT_NE(refusal(config).find("found a tied embedding of INT8"), std::string::npos)
+      << refusal(config);
+}
+
 TEST(CudaRanks, WithoutNcclCudaIsRefusedAndAutoTakesTheCpu) {
   const TinyModel model(TinyWeights::kInt8);
   const ShimDevices devices(2);

@@ -8,9 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "engine/sampling/grammar/grammar_state.h"
+#include "engine/sampling/grammar/grammar.h"
 #include "tests/support/byte_grammar.h"
 
 namespace sluice {
@@ -58,12 +59,17 @@ Tokens bytes_of(std::string_view text) {
 // A proposer with one request, whose prompt has one token.
 class Follower {
  public:
-  explicit Follower(const GrammarState& state,
+  explicit Follower(std::shared_ptr<const Grammar> grammar,
+                    const Tokens& begins_behind = {},
                     TokenText text = text_of,
                     const Tokens& generated = {})
       : proposer_(make_forced_proposer(testing::kByteWidth, std::move(text))) {
     known_.insert(known_.end(), generated.begin(), generated.end());
-    proposer_->begin(0, {.known = known_, .num_prompt_tokens = 1, .grammar = &state});
+    proposer_->begin(0,
+                     {.known = known_,
+                      .num_prompt_tokens = 1,
+                      .grammar = std::move(grammar),
+                      .begins_behind = begins_behind});
   }
 
   Tokens guess(const Tokens& generated, int32_t max = 16) {
@@ -83,8 +89,7 @@ class Follower {
 };
 
 TEST(Forced, ARunOfMasksOfOneTokenIsOneDraftUpToTheFirstChoice) {
-  const GrammarState state(regex("xyz(1|2)www"), {});
-  Follower follower(state);
+  Follower follower(regex("xyz(1|2)www"));
   EXPECT_EQ(follower.guess({}), bytes_of("xyz"));
   EXPECT_EQ(follower.guess(bytes_of("xyz")), Tokens{});
   Tokens end = bytes_of("www");
@@ -95,28 +100,26 @@ TEST(Forced, ARunOfMasksOfOneTokenIsOneDraftUpToTheFirstChoice) {
 
 // The longest token that fits stands for a text with several spellings; it is another bin.
 TEST(Forced, OneTextInSeveralSpellingsIsItsLongestToken) {
-  const GrammarState state(regex("\"name\":[0-9]"), {});
-  Follower follower(state);
+  const std::shared_ptr<const Grammar> grammar = regex("\"name\":[0-9]");
+  Follower follower(grammar);
   EXPECT_EQ(follower.guess({}), (Tokens{'"', kQuoted}));
   EXPECT_NE(follower.draft().bins[0], follower.draft().bins[1]);
   // The answer was spelled otherwise.
   EXPECT_EQ(follower.guess(bytes_of("\"n")), bytes_of("ame\":"));
   EXPECT_EQ(follower.guess({'"', kName}), bytes_of("\":"));
-  Follower without_text(state, nullptr);
+  Follower without_text(grammar, {}, nullptr);
   EXPECT_EQ(without_text.guess({}), Tokens{'"'});
 }
 
 TEST(Forced, TokensThatBeginSeveralTextsAreAChoice) {
-  const GrammarState state(regex("(name|mode)"), {});
-  Follower follower(state);
+  Follower follower(regex("(name|mode)"));
   EXPECT_EQ(follower.guess({}), Tokens{});  // "n", "name" and "m"
   EXPECT_EQ(follower.guess(bytes_of("mo")), (Tokens{'d', 'e', testing::kByteEnd}));
 }
 
 // Drafts that were not accepted are taken back, wherever the answer went.
 TEST(Forced, FollowsTheAnswerWhereverItWent) {
-  const GrammarState state(regex("(aaaa|abbb|acccc)*z"), {});
-  Follower follower(state);
+  Follower follower(regex("(aaaa|abbb|acccc)*z"));
   EXPECT_EQ(follower.guess(bytes_of("aa")), bytes_of("aa"));
   EXPECT_EQ(follower.guess(bytes_of("ab")), bytes_of("bb"));
   EXPECT_EQ(follower.guess(bytes_of("aaaaac")), bytes_of("ccc"));
@@ -125,31 +128,49 @@ TEST(Forced, FollowsTheAnswerWhereverItWent) {
 }
 
 TEST(Forced, BeginsBehindTheMarkerAndWithWhatAnotherWorkerGenerated) {
-  const GrammarState state(regex("xy"), {testing::kByteMarker});
-  Follower follower(state);
+  const std::shared_ptr<const Grammar> grammar = regex("xy");
+  Follower follower(grammar, {testing::kByteMarker});
   EXPECT_EQ(follower.guess(bytes_of("x")), Tokens{});
   Tokens expected = bytes_of("xy");
   expected.push_back(testing::kByteEnd);
   EXPECT_EQ(follower.guess({'x', testing::kByteMarker}), expected);
-  EXPECT_EQ(Follower(state, text_of, {testing::kByteMarker}).guess({testing::kByteMarker}),
-            expected);
+  Follower continued(grammar, {testing::kByteMarker}, text_of, {testing::kByteMarker});
+  EXPECT_EQ(continued.guess({testing::kByteMarker}), expected);
 }
 
-// The state that it was told of is somebody else's to move.
-TEST(Forced, LeavesTheStateOfTheSamplerAlone) {
-  GrammarState state(regex("xyz"), {});
-  ASSERT_TRUE(state.follow(bytes_of("xy")));
-  Follower follower(state);
-  EXPECT_EQ(follower.guess({}, 3), bytes_of("xyz"));
-  EXPECT_TRUE(state.accept('z'));
+// Matchers cost memory and time: a request has one here, and none until its answer is bound.
+class CountedGrammar final : public Grammar {
+ public:
+  explicit CountedGrammar(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {}
+
+  [[nodiscard]] std::unique_ptr<GrammarMatcher> match() const override {
+    ++num_matchers;
+    return grammar_->match();
+  }
+
+  [[nodiscard]] int64_t bytes() const override { return grammar_->bytes(); }
+
+  mutable int num_matchers = 0;
+
+ private:
+  std::shared_ptr<const Grammar> grammar_;
+};
+
+TEST(Forced, HasOneMatcherOnceTheAnswerIsBound) {
+  const auto grammar = std::make_shared<CountedGrammar>(regex("xyz"));
+  Follower follower(grammar, {testing::kByteMarker});
+  EXPECT_EQ(follower.guess({65}, 3), Tokens{});
+  EXPECT_EQ(grammar->num_matchers, 0);
+  EXPECT_EQ(follower.guess({65, testing::kByteMarker}, 3), bytes_of("xyz"));
+  EXPECT_EQ(follower.guess({65, testing::kByteMarker, 'x'}, 2), bytes_of("yz"));
+  EXPECT_EQ(grammar->num_matchers, 1);
 }
 
 TEST(Forced, WithoutAGrammarThereIsNoDraftNorOneOfTheRequestBefore) {
-  const GrammarState state(regex("xyz"), {});
   const auto proposer = make_forced_proposer(testing::kByteWidth, text_of);
   const Tokens prompt = {65};
   Draft draft;
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .grammar = &state});
+  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .grammar = regex("xyz")});
   proposer->propose(0, prompt, 4, draft);
   EXPECT_GT(draft.size, 0);
   EXPECT_LE(proposer->memory_bytes(), forced_max_bytes(1, 10));

@@ -60,6 +60,15 @@ TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE3-of-8B"})")->model_kind, Kind::kEagle3);
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE-of-8B"})")->model_kind, Kind::kEagle);
   EXPECT_EQ(parse_spec_config(R"({"method": "eagle", "model": "x"})")->model_kind, Kind::kEagle);
+  // Whole names hold both, and folders that others name hold either.
+  const auto kind_of = [](const std::string& path) {
+    return parse_spec_config(R"({"model": ")" + path + "\"}")->model_kind;
+  };
+  EXPECT_EQ(kind_of("/heads/qwen3-eagle3-eagle-trained"), Kind::kEagle3);
+  EXPECT_EQ(kind_of("/heads/eagle-3/EAGLE3-LLaMA3.1/"), Kind::kEagle3);
+  EXPECT_EQ(kind_of("/home/eagle-eye/draft"), Kind::kDraftModel);
+  EXPECT_EQ(kind_of("/mnt/eagle3/draft.gguf"), Kind::kDraftModel);
+  EXPECT_EQ(kind_of("EAGLE-LLaMA3//"), Kind::kEagle);
 
   const auto both = parse_spec_config(R"({"method": "ngram,draft_model", "model": "a/draft"})");
   ASSERT_TRUE(both.has_value()) << both.error().message;

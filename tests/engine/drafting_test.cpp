@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What guessing costs is counted wherever it is paid.
+#include "engine/drafting.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+#include <vector>
+
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+TEST(Drafting, TheTimeOfAskingWhetherToWaitIsTheStepsToo) {
+  const ByteTokenizer tokenizer;
+  KvCacheManager kv({.block_size = 16, .max_num_seqs = 2, .max_model_len = 128},
+                    {{.num_blocks = 32}});
+  Scheduler scheduler({.max_num_seqs = 2, .max_model_len = 128}, kv);
+  SpecConfig config;
+  config.ngram = true;
+  Drafting drafting(config, ByteTokenizer::kVocabSize, tokenizer, kv, nullptr);
+  const RequestId id(1);
+  ValidRequest request;
+  request.prompt = {5, 6, 7, 5, 6, 7};
+  request.sampling.max_tokens = 8;
+  NewRequest added;
+  added.id = id;
+  added.tokens = request.prompt;
+  added.max_tokens = request.sampling.max_tokens;
+  drafting.begin(id, request);
+  ASSERT_TRUE(scheduler.add(std::move(added)).has_value());
+  DraftStats stats;
+  drafting.offer(scheduler, stats);
+  const SchedulerOutput& prompt = scheduler.schedule(0);
+  ASSERT_EQ(prompt.scheduled.size(), 1U);
+  const std::vector<TokenId> chosen = {5};
+  const std::vector<StepResult> results = {{.id = id, .tokens = chosen}};
+  std::vector<RequestId> aborted;
+  scheduler.update(prompt, results, 1, aborted);
+
+  const uint64_t before = stats.proposer_ns;
+  drafting.should_wait(scheduler, stats);
+  EXPECT_GT(stats.proposer_ns, before);
+  const uint64_t asked = stats.proposer_ns - before;
+  const SchedulerOutput& step = scheduler.schedule(0);
+  EXPECT_DOUBLE_EQ(step.draft_ms, 1e-6 * static_cast<double>(asked));
+}
+
+}  // namespace
+}  // namespace sluice
