@@ -171,10 +171,7 @@ class Planner {
                            : target_of(*scheme, rows_of(tensor).width, options_.search);
       if (plan_.scheme.name.empty() || scheme_) plan_.scheme = scheme_ ? *scheme_ : *scheme;
     }
-    // What another spelling says of its codes is lost; 16 bits hold most of them.
-    if (planned.target.kind == TargetKind::kKept && is_coded(tensor)) {
-      planned.target = {.kind = TargetKind::kBlocks, .name = "bf16"};
-    }
+    planned.target = without_lost_codes(tensor, std::move(planned.target));
     plan_.tensors.push_back(std::move(planned));
     return {};
   }
@@ -306,6 +303,11 @@ class Planner {
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options) {
   return Planner(checkpoint, options).run();
+}
+
+Target without_lost_codes(const CheckpointTensor& tensor, Target target) {
+  if (target.kind != TargetKind::kKept || !is_coded(tensor)) return target;
+  return {.kind = TargetKind::kBlocks, .name = "bf16"};
 }
 
 std::string joined_name(const std::string& gguf_name) {

@@ -32,6 +32,11 @@ struct QuantizePlan {
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options);
 
+// The target of a tensor that a scheme says is kept: what a quantized input says of its codes is
+// not written, so that a matrix of codes becomes bf16, which holds most of them. Others stay as
+// given.
+Target without_lost_codes(const CheckpointTensor& tensor, Target target);
+
 // Matrices that a reader joins into one, which then share a scale of the whole matrix: q, k and v,
 // gate and up. Other matrices have their own name.
 std::string joined_name(const std::string& gguf_name);

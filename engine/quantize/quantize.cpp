@@ -168,6 +168,11 @@ class Quantizer {
       const TargetScheme& scheme = schemes[chosen[group++]];
       for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
     }
+    // Room for 16 bits everywhere: there are no codes that a configuration could describe.
+    const bool has_codes = std::ranges::any_of(plan_.tensors, [](const PlannedTensor& planned) {
+      return planned.target.kind == TargetKind::kCodes;
+    });
+    if (plan_.spelling != Spelling::kGguf && !has_codes) plan_.spelling = Spelling::kNone;
     return {};
   }
 
@@ -176,7 +181,7 @@ class Quantizer {
     return scheme.spelling == Spelling::kGguf || checkpoint_.kind() == CheckpointKind::kGguf
                ? gguf_target({.name = scheme.name, .kind = scheme.kind, .format = scheme.format},
                              {.name = {}, .k = k})
-               : target_of(scheme, k, options_.search);
+               : without_lost_codes(*planned.tensor, target_of(scheme, k, options_.search));
   }
 
   Expected<Choice> try_scheme(const TargetScheme& scheme,

@@ -368,6 +368,36 @@ TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   EXPECT_NE(error(wrong).find("expected one of codes"), std::string::npos);
 }
 
+// A matrix of codes that a scheme leaves alone becomes bf16, however the scheme was chosen.
+TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
+  size_t num_inputs = 0;
+  size_t num_without_codes = 0;
+  for (const auto& entry : fs::directory_iterator(kData + "/formats")) {
+    if (!entry.is_directory()) continue;
+    ++num_inputs;
+    const std::string name = entry.path().filename().string();
+    for (const double bits : {6.0, 12.0, 40.0}) {
+      QuantizeOptions options{.input = entry.path(), .output = {}, .to = "nvfp4-ct"};
+      options.target_bits = bits;
+      options.verify = true;
+      quantize(options, name + std::to_string(static_cast<int>(bits)));
+      EXPECT_EQ(json_["verified"], true) << name;
+      size_t num_codes = 0;
+      for (const Json& row : json_["tensors"]) {
+        const std::string scheme = row["scheme"];
+        num_codes += scheme == "nvfp4-ct" || scheme == "fp8" ? 1 : 0;
+        const bool is_linear = row["name"].get<std::string>().find("_proj.") != std::string::npos;
+        if (!is_linear) continue;
+        EXPECT_LE(row["bytes"], row["weights"].get<int64_t>() * 4) << name;
+      }
+      EXPECT_TRUE(num_codes > 0 || bits > 16) << name << " " << bits;
+      num_without_codes += num_codes == 0 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(num_inputs, 30U);
+  EXPECT_GT(num_without_codes, 10U);
+}
+
 // Against every way of choosing.
 TEST(Allocation, IsNearTheBestOfAll) {
   const std::vector<std::vector<Choice>> matrices = {{{10, 5.0}, {20, 1.0}, {40, 0.1}},
