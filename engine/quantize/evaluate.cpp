@@ -11,8 +11,6 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kMaxTokens = 8192;
-
 // Subtracts what makes the exponentials sum to one.
 double log_sum(const float* logits, int64_t count, float largest) {
   double sum = 0;
@@ -68,11 +66,10 @@ class Sums {
 
 Expected<Comparison> compare_models(const std::string& reference,
                                     const std::string& other,
-                                    const std::string& text,
+                                    std::span<const std::vector<TokenId>> windows,
                                     int32_t threads) {
   SLUICE_TRY(const auto first, OfflineModel::open(reference, kTextWindow, threads, nullptr));
   SLUICE_TRY(const auto second, OfflineModel::open(other, kTextWindow, threads, nullptr));
-  SLUICE_TRY(const auto windows, text_windows(first->checkpoint(), text, kMaxTokens));
   CHECK_EQ(first->vocab_size(), second->vocab_size());
   Sums sums(first->vocab_size());
   std::vector<float> logits;

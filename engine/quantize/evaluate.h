@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "engine/core/status.h"
+#include "engine/core/types.h"
 
 namespace sluice {
 
@@ -17,11 +20,14 @@ struct Comparison {
   double reference_perplexity = 0;
 };
 
-// Both are run at once in float activations on windows of the text. Errors as OfflineModel::open;
-// kInvalidArgument: a text of fewer than 2 tokens.
+inline constexpr int64_t kMaxComparedTokens = 8192;  // of a text, whatever its length
+
+// Both are run at once on windows of a text, as text_windows() makes them of the reference's
+// tokens: one or more. Activations are floats, but int8 where matrices are INT8. Errors as
+// OfflineModel::open.
 Expected<Comparison> compare_models(const std::string& reference,
                                     const std::string& other,
-                                    const std::string& text,
+                                    std::span<const std::vector<TokenId>> windows,
                                     int32_t threads);
 
 }  // namespace sluice

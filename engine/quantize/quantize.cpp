@@ -13,6 +13,7 @@
 #include "engine/quantize/hf_output.h"
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/source_rows.h"
+#include "engine/quantize/text_windows.h"
 #include "engine/weights/gguf_parse.h"
 #include "kernels/device.h"
 
@@ -70,6 +71,11 @@ class Quantizer {
   }
 
   Expected<QuantizeReport> run() {
+    // What a text lacks is said before hours of work.
+    std::vector<std::vector<TokenId>> windows;
+    if (!options_.evaluate.empty()) {
+      SLUICE_TRY(windows, text_windows(checkpoint_, options_.evaluate, kMaxComparedTokens));
+    }
     SLUICE_TRY_VOID(calibrate_inputs());
     SLUICE_TRY_VOID(find_largest());
     if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
@@ -82,12 +88,12 @@ class Quantizer {
       SLUICE_TRY_VOID(write_directory(output.path()));
     }
     if (options_.verify) SLUICE_TRY_VOID(verify(output.path()));
-    SLUICE_TRY_VOID(output.rename());
-    if (!options_.evaluate.empty()) {
+    if (!windows.empty()) {
       tell(plan_.tensors.size(), "(evaluation)");
       SLUICE_TRY(report_.comparison,
-                 compare_models(options_.input, options_.output, options_.evaluate, threads_));
+                 compare_models(options_.input, output.path(), windows, threads_));
     }
+    SLUICE_TRY_VOID(output.rename());
     return std::move(report_);
   }
 

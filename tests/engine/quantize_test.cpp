@@ -446,6 +446,23 @@ TEST_F(Quantize, ComparisonIsOfBothModels) {
   EXPECT_GT(json_["evaluation"]["tokens"], 500);
 }
 
+// A comparison that cannot be is said before anything is written, and leaves nothing behind.
+TEST_F(Quantize, TextsThatCannotBeComparedLeaveNothing) {
+  const std::string text = read_file(kData + "/text.txt");
+  const std::string input = model();
+  const auto refused = [&](const std::string& evaluated) {
+    size_t num_told = 0;
+    QuantizeOptions options{.input = input, .output = {}, .to = "int8", .evaluate = evaluated};
+    options.on_progress = [&](const QuantizeProgress&) { ++num_told; };
+    const std::string message = error(options);
+    EXPECT_EQ(num_told, 0U) << message;
+    return message;
+  };
+  EXPECT_NE(refused(text).find("tokenizer"), std::string::npos);
+  fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
+  EXPECT_NE(refused("a").find("expected 2 or more"), std::string::npos);
+}
+
 // With what inputs are like, 4 bits cost less; and the bytes still do not depend on threads.
 TEST_F(Quantize, CalibrationLowersTheDivergence) {
   const std::string text = read_file(kData + "/text.txt");
