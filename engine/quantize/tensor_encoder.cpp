@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/core/types.h"
+#include "engine/weights/gguf_parse.h"
 #include "quant/kv_code.h"
 
 namespace sluice {
@@ -156,8 +157,7 @@ class Encoder {
     }
     store_codes(rows, codes);
     store_scales(rows, scales);
-    measure(chunk, in, scales, codes);
-    return {};
+    return measure(chunk, in, scales, codes);
   }
 
   void store_codes(const Rows& rows, const std::vector<uint8_t>& codes) {
@@ -199,10 +199,10 @@ class Encoder {
     }
   }
 
-  void measure(int64_t chunk,
-               const FloatRows& in,
-               const std::vector<float>& scales,
-               const std::vector<uint8_t>& codes) {
+  Expected<void> measure(int64_t chunk,
+                         const FloatRows& in,
+                         const std::vector<float>& scales,
+                         const std::vector<uint8_t>& codes) {
     const Encoding& encoding = job_.target.encoding;
     const int64_t group = encoding.group == 0 ? in.k : encoding.group;
     const int64_t groups = num_groups(encoding, in.k);
@@ -222,6 +222,19 @@ class Encoder {
       }
     }
     error.value_hash = hash_of(values);
+    return check_values(chunk, values);
+  }
+
+  // Weights too large for what they become would be read back as they were written: infinite.
+  [[nodiscard]] Expected<void> check_values(int64_t chunk,
+                                            const std::vector<double>& values) const {
+    const auto bad = std::ranges::find_if(values, [](double x) { return !std::isfinite(x); });
+    if (bad == values.end()) return {};
+    const int64_t row = chunk * kChunk + (bad - values.begin()) / shape_.width;
+    return make_error(ErrorCode::kDataLoss,
+                      file_ + ": tensor " + sluice::quoted(job_.source->name) + ": row " +
+                          std::to_string(row) + ": found a weight that is " + number_text(*bad) +
+                          " as " + job_.target.name + ", expected finite ones");
   }
 
   void add_error(TensorError& error, int64_t column, double x, double value) const {
@@ -260,7 +273,7 @@ class Encoder {
       add_error(error, static_cast<int64_t>(i) % k, double{x[i]}, values[i]);
     }
     error.value_hash = hash_of(values);
-    return {};
+    return check_values(chunk, values);
   }
 
   const std::string& file_;

@@ -54,7 +54,8 @@ struct TensorJob {
 // Names, types and shapes of what encode_tensor() gives, without reading a weight.
 std::vector<StoredTensor> parts_of(const TensorJob& job);
 
-// kDataLoss: a weight of the source is infinite or NaN. `file` is the source's name.
+// kDataLoss: a weight of the source, or what it becomes, is infinite or NaN. `file` is the source's
+// name.
 Expected<EncodedTensor> encode_tensor(const std::string& file,
                                       const TensorJob& job,
                                       int32_t threads);

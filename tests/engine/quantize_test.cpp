@@ -266,6 +266,25 @@ TEST_F(Quantize, WeightsThatAreNoNumbersAreRefused) {
   }
 }
 
+TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
+  const std::string input = model();
+  std::string file = read_file(input + "/model.safetensors");
+  const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "model");
+  ASSERT_TRUE(tensors.has_value());
+  for (const SafetensorsTensor& tensor : *tensors) {
+    if (tensor.name != "model.layers.1.mlp.up_proj.weight") continue;
+    const auto offset = tensor.data.data() - reinterpret_cast<const std::byte*>(file.data());
+    const size_t in_row_2 = 2 * 2 * tensor.shape[1];
+    file[static_cast<size_t>(offset) + in_row_2] = '\xC3';  // 1e5
+    file[static_cast<size_t>(offset) + in_row_2 + 1] = '\x47';
+  }
+  write_file(input + "/model.safetensors", file);
+  const std::string message = error({.input = input, .output = {}, .to = "f16", .verify = true});
+  EXPECT_NE(message.find("blk.1.ffn_up.weight"), std::string::npos) << message;
+  EXPECT_NE(message.find("row 2: found a weight that is inf as f16"), std::string::npos) << message;
+  quantize({.input = input, .output = {}, .to = "bf16", .verify = true}, "bf16");
+}
+
 // Shards hold tensors with their companions, and the index names each.
 TEST_F(Quantize, LargeModelsAreSharded) {
   const std::string input = model();
