@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/core/log.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/tokenizer/regex.h"
 #include "engine/weights/gguf_parse.h"
@@ -140,6 +141,7 @@ class Planner {
       : checkpoint_(checkpoint), options_(options) {}
 
   Expected<QuantizePlan> run() {
+    SLUICE_TRY_VOID(check_left_out());
     if (options_.to.empty() && options_.recipe.empty()) {
       return wrong("needs --to with a scheme, or --recipe", "to");
     }
@@ -162,6 +164,24 @@ class Planner {
   }
 
  private:
+  // What the loader does not give cannot be written.
+  [[nodiscard]] Expected<void> check_left_out() const {
+    if (!checkpoint_.id_offsets().empty()) {
+      return make_error(ErrorCode::kUnsupported,
+                        checkpoint_.path() +
+                            ": tensor \"d2t\": found a head that chooses from some of its model's "
+                            "tokens, expected one that chooses from all",
+                        "input");
+    }
+    const std::vector<std::string>& left_out = checkpoint_.left_out();
+    if (left_out.empty()) return {};
+    warn_of_file(checkpoint_.path(),
+                 left_out.front(),
+                 std::to_string(left_out.size()) + " tensors of other parts than the text model",
+                 "nothing: the output does not have them");
+    return {};
+  }
+
   Expected<void> add(const CheckpointTensor& tensor) {
     PlannedTensor planned{.tensor = &tensor, .stored_name = stored_name(tensor), .target = {}};
     std::optional<TargetScheme> scheme = scheme_of(tensor, planned.stored_name);

@@ -84,6 +84,10 @@ class Checkpoint {
   // for the model's (tensor d2t). Empty: they are the same.
   [[nodiscard]] std::span<const int64_t> id_offsets() const { return id_offsets_; }
 
+  // Names in the file of tensors that are no part of the model that is read: vision towers, modules
+  // that guess further tokens.
+  [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
+
   // Their headers and the tensors' bytes decide what the model computes.
   [[nodiscard]] virtual std::vector<CheckpointFile> files() const = 0;
   [[nodiscard]] int64_t file_bytes() const;
@@ -110,6 +114,7 @@ class Checkpoint {
   bool is_dummy_ = false;
   WeightFormat dummy_format_ = WeightFormat::kBF16;
   std::vector<int64_t> id_offsets_;
+  std::vector<std::string> left_out_;
 
  private:
   std::vector<CheckpointTensor> tensors_;

@@ -69,11 +69,11 @@ constexpr NamePair kExpertNames[] = {
     {"w2", "ffn_down_exps"},
 };
 
-// Tensors that are no part of the text model, or that follow from the configuration.
-constexpr std::string_view kIgnored[] = {"vision_tower.",
-                                         "multi_modal_projector.",
-                                         "model.vision_tower.",
-                                         "model.multi_modal_projector."};
+// Beginnings of tensors that are no part of the text model.
+constexpr std::string_view kOtherParts[] = {"vision_tower.",
+                                            "multi_modal_projector.",
+                                            "model.vision_tower.",
+                                            "model.multi_modal_projector."};
 
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix :
@@ -150,14 +150,19 @@ std::string take_fused_layer(std::string& name) {
   return "blk." + *layer + ".";
 }
 
+bool is_other_part(std::string_view stored) {
+  return std::any_of(std::begin(kOtherParts), std::end(kOtherParts), [&](std::string_view prefix) {
+    return stored.starts_with(prefix);
+  });
+}
+
+// Besides those what follows from the configuration or from another tensor.
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
     if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
   }
-  return std::any_of(std::begin(kIgnored), std::end(kIgnored), [&](std::string_view prefix) {
-    return stored.starts_with(prefix);
-  });
+  return is_other_part(stored);
 }
 
 bool exists(const std::string& path) {
@@ -448,8 +453,10 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
   const std::string path = path_ + "/" + shard.name;
   size_t num_behind = 0;
   for (SafetensorsTensor& tensor : shard.tensors) {
+    if (is_other_part(tensor.name)) left_out_.push_back(tensor.name);
     if (is_ignored(tensor.name, tied_embeddings_)) continue;
     if (is_behind_model(tensor.name)) {
+      left_out_.push_back(tensor.name);
       if (num_behind++ == 0) {
         warn_of_file(path, tensor.name, "a tensor behind the model's layers", "not given");
       }

@@ -19,6 +19,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "quant/format.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_hf_model.h"
 
@@ -415,6 +416,26 @@ TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
   }
   EXPECT_GT(num_inputs, 30U);
   EXPECT_GT(num_without_codes, 10U);
+}
+
+// What the loader leaves out is not in the output: said, and refused where the rest is no model.
+TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
+  const std::string input = model();
+  const auto add_file = [&](const std::string& header, size_t bytes) {
+    std::string file;
+    for (int i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i));
+    fs::rename(input + "/model.safetensors", input + "/model-00001-of-00002.safetensors");
+    write_file(input + "/model-00002-of-00002.safetensors", file + header + std::string(bytes, 0));
+  };
+  add_file(R"({"vision_tower.a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}})", 16);
+  const std::string log = logged_by(
+      [&] { quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "out"); });
+  EXPECT_NE(log.find("1 tensors of other parts"), std::string::npos) << log;
+  EXPECT_NE(log.find("vision_tower.a.weight"), std::string::npos) << log;
+  fs::rename(input + "/model-00001-of-00002.safetensors", input + "/model.safetensors");
+  add_file(R"({"d2t":{"dtype":"I64","shape":[2],"data_offsets":[0,16]}})", 16);
+  EXPECT_NE(error({.input = input, .output = {}, .to = "int8"}).find("tensor \"d2t\""),
+            std::string::npos);
 }
 
 // Against every way of choosing.
