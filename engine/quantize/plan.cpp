@@ -330,6 +330,16 @@ Target without_lost_codes(const CheckpointTensor& tensor, Target target) {
   return {.kind = TargetKind::kBlocks, .name = "bf16"};
 }
 
+std::string budget_name(const std::string& gguf_name) {
+  std::string name = joined_name(gguf_name);
+  constexpr std::string_view kExperts = "_exps.";
+  const size_t at = name.find(kExperts);
+  if (at == std::string::npos) return name;
+  const size_t number = at + kExperts.size();
+  const size_t end = name.find('.', number);
+  return end == std::string::npos ? name : name.erase(number, end + 1 - number);
+}
+
 std::string joined_name(const std::string& gguf_name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kJoined = {
       {{".attn_q.", ".attn_qkv."},

@@ -40,5 +40,8 @@ Target without_lost_codes(const CheckpointTensor& tensor, Target target);
 // Matrices that a reader joins into one, which then share a scale of the whole matrix: q, k and v,
 // gate and up. Other matrices have their own name.
 std::string joined_name(const std::string& gguf_name);
+// Matrices that run as one product, which then have one scheme: those that are joined, and in a
+// layer these of all experts.
+std::string budget_name(const std::string& gguf_name);
 
 }  // namespace sluice

@@ -154,7 +154,7 @@ class Quantizer {
     double num_weights = 0;
     for (PlannedTensor& planned : plan_.tensors) {
       if (planned.target.spelling == Spelling::kNone) continue;
-      groups[joined_name(planned.tensor->name)].push_back(&planned);
+      groups[budget_name(planned.tensor->name)].push_back(&planned);
       const TensorRows shape = rows_of(*planned.tensor);
       num_weights += static_cast<double>(shape.rows * shape.width);
     }

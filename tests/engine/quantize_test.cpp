@@ -418,6 +418,27 @@ TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
   EXPECT_GT(num_without_codes, 10U);
 }
 
+TEST_F(Quantize, ExpertsOfALayerHaveOneScheme) {
+  QuantizeOptions options{.input = model(TinyWeights::kBF16Experts), .output = {}};
+  options.to = "nvfp4-ct";
+  for (const double bits : {7.0, 8.0, 9.5, 11.0}) {
+    options.target_bits = bits;
+    options.exclude = {"self_attn"};
+    quantize(options, "bits" + std::to_string(bits));
+    std::map<std::string, std::string> schemes;
+    for (const Json& row : json_["tensors"]) {
+      std::string name = row["name"];
+      const size_t at = name.find(".experts.");
+      if (at == std::string::npos) continue;
+      const bool is_down = name.find("down_proj") != std::string::npos;
+      name = name.substr(0, at) + (is_down ? " down" : " up");
+      const std::string scheme = row["scheme"];
+      EXPECT_EQ(schemes.emplace(name, scheme).first->second, scheme) << name;
+    }
+    EXPECT_EQ(schemes.size(), 4U);
+  }
+}
+
 // What the loader leaves out is not in the output: said, and refused where the rest is no model.
 TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
   const std::string input = model();
