@@ -304,7 +304,8 @@ class Quantizer {
 
 }  // namespace
 
-Expected<QuantizeReport> quantize_checkpoint(const QuantizeOptions& options) {
+Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
+  while (options.output.size() > 1 && options.output.ends_with('/')) options.output.pop_back();
   std::error_code error;
   if (options.output.empty() || fs::exists(fs::symlink_status(options.output, error))) {
     return make_error(ErrorCode::kInvalidArgument,

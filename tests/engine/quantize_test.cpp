@@ -459,6 +459,15 @@ TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
             std::string::npos);
 }
 
+TEST_F(Quantize, OutputsMayEndWithASlashAndConfigurationsHaveNaN) {
+  const std::string input = model();
+  std::string config = read_file(input + "/config.json");
+  config.insert(config.find('{') + 1, R"("attention_dropout":NaN,)");
+  write_file(input + "/config.json", config);
+  quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "out//");
+  EXPECT_TRUE(Json::parse(read_file(at("out/config.json")))["attention_dropout"].is_null());
+}
+
 // Against every way of choosing.
 TEST(Allocation, IsNearTheBestOfAll) {
   const std::vector<std::vector<Choice>> matrices = {{{10, 5.0}, {20, 1.0}, {40, 0.1}},
