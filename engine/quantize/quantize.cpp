@@ -2,6 +2,8 @@
 #include "engine/quantize/quantize.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -132,7 +134,15 @@ class Quantizer {
                calibrate(options_.input,
                          options_.calibrate,
                          {.products = options_.gptq && has_gptq, .threads = threads_}));
-    return {};
+    const bool is_seen = std::ranges::any_of(plan_.tensors, [this](const PlannedTensor& planned) {
+      return planned.target.kind != TargetKind::kKept && job_of(planned).inputs != nullptr;
+    });
+    if (is_seen) return {};
+    return make_error(ErrorCode::kUnsupported,
+                      options_.input +
+                          ": --calibrate: found inputs of no matrix that is quantized, expected "
+                          "some: those of experts and of INT8 matrices are not looked at",
+                      "calibrate");
   }
 
   // Matrices of one input come one after the other, so that the last factor is all that is kept.
@@ -167,8 +177,19 @@ class Quantizer {
         choices.back().push_back(choice);
       }
     }
-    const std::vector<size_t> chosen =
-        allocate_bytes(choices, options_.target_bits * num_weights / 8);
+    double least_bytes = 0;
+    for (const std::vector<Choice>& of_group : choices) least_bytes += of_group.front().bytes;
+    const double max_bytes = options_.target_bits * num_weights / 8;
+    if (least_bytes > max_bytes) {
+      char least[32];
+      std::snprintf(least, sizeof(least), "%.3f", std::ceil(8e3 * least_bytes / num_weights) / 1e3);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--target-bits: found " + number_text(options_.target_bits) +
+                            ", expected " + least + " or more, which " + plan_.scheme.name +
+                            " has of these matrices",
+                        "target-bits");
+    }
+    const std::vector<size_t> chosen = allocate_bytes(choices, max_bytes);
     size_t group = 0;
     for (const auto& [name, tensors] : groups) {
       const TargetScheme& scheme = schemes[chosen[group++]];
