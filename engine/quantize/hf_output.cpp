@@ -67,9 +67,6 @@ const char* format_name(CodeScheme scheme) {
 Json weights_of(const Encoding& encoding) {
   const bool is_int =
       encoding.scheme == CodeScheme::kInt8Channel || encoding.scheme == CodeScheme::kInt4Group;
-  const bool is_four = encoding.scheme == CodeScheme::kInt4Group ||
-                       encoding.scheme == CodeScheme::kNvfp4 ||
-                       encoding.scheme == CodeScheme::kMxfp4;
   const char* strategy = "channel";
   if (encoding.scheme == CodeScheme::kE4M3Tensor) strategy = "tensor";
   if (encoding.scheme == CodeScheme::kNvfp4) strategy = "tensor_group";
@@ -83,7 +80,7 @@ Json weights_of(const Encoding& encoding) {
           {"block_structure", nullptr},
           {"dynamic", false},
           {"group_size", encoding.group == 0 ? Json(nullptr) : Json(encoding.group)},
-          {"num_bits", is_four ? 4 : 8},
+          {"num_bits", is_four_bits(encoding.scheme) ? 4 : 8},
           {"observer", encoding.search ? "mse" : "minmax"},
           {"observer_kwargs", Json::object()},
           {"scale_dtype", scale_type},

@@ -119,10 +119,7 @@ class Quantizer {
 
   // Of 4 bits, where rounding to the nearest code costs most.
   [[nodiscard]] static bool takes_gptq(const Target& target) {
-    const CodeScheme scheme = target.encoding.scheme;
-    return target.kind == TargetKind::kCodes &&
-           (scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
-            scheme == CodeScheme::kMxfp4);
+    return target.kind == TargetKind::kCodes && is_four_bits(target.encoding.scheme);
   }
 
   Expected<void> calibrate_inputs() {
@@ -347,7 +344,5 @@ Expected<QuantizeResult> quantize_model(const QuantizeOptions& options) {
   SLUICE_TRY(const QuantizeReport report, quantize_checkpoint(options));
   return QuantizeResult{.table = report.table(), .json = report.json()};
 }
-
-std::string quantize_schemes() { return target_names(); }
 
 }  // namespace sluice
