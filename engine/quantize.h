@@ -55,7 +55,4 @@ struct QuantizeResult {
 // what was written (kInternal).
 [[nodiscard]] Expected<QuantizeResult> quantize_model(const QuantizeOptions& options);
 
-// The schemes' names, for help.
-[[nodiscard]] std::string quantize_schemes();
-
 }  // namespace sluice

@@ -175,25 +175,9 @@ int32_t default_group(CodeScheme scheme) {
   return 0;
 }
 
-double bits_per_weight(const Encoding& encoding, int64_t n, int64_t k) {
-  const auto weights = static_cast<double>(n * k);
-  const int64_t groups = encoding.group == 0 ? 1 : ceil_div(k, encoding.group);
-  switch (encoding.scheme) {
-    case CodeScheme::kInt8Channel:
-    case CodeScheme::kE4M3Channel:
-      return 8 + 32.0 / static_cast<double>(k);
-    case CodeScheme::kInt4Group:
-      return 4 + 16.0 * static_cast<double>(groups) / static_cast<double>(k);
-    case CodeScheme::kE4M3Tensor:
-      return 8 + 32.0 / weights;
-    case CodeScheme::kE4M3Block:
-      return 8 + 32.0 * static_cast<double>(ceil_div(n, kBlock) * groups) / weights;
-    case CodeScheme::kNvfp4:
-      return 4 + 8.0 * static_cast<double>(groups) / static_cast<double>(k) + 32.0 / weights;
-    case CodeScheme::kMxfp4:
-      return 4 + 8.0 * static_cast<double>(groups) / static_cast<double>(k);
-  }
-  return 0;
+bool is_four_bits(CodeScheme scheme) {
+  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
+         scheme == CodeScheme::kMxfp4;
 }
 
 float matrix_scale(const Encoding& encoding, float largest) {

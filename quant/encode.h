@@ -32,8 +32,8 @@ struct Encoding {
 
 // Group of a scheme where the caller names none: 128 of kInt4Group, 16, 32, 128, else 0.
 int32_t default_group(CodeScheme scheme);
-// Bits that a weight of a [n, k] matrix takes, scales included.
-double bits_per_weight(const Encoding& encoding, int64_t n, int64_t k);
+// Codes of 4 bits, two of which lie in a byte; the others have 8.
+bool is_four_bits(CodeScheme scheme);
 
 // Some rows of a matrix, one behind the other, all finite. kE4M3Block: 128 or the matrix's last.
 struct FloatRows {

@@ -236,7 +236,8 @@ void PlainReader::read_zeros(int64_t first_row, int32_t num_rows) {
         case ZeroPoints::kNone:
           break;
         case ZeroPoints::kBytes:
-          zero = static_cast<uint32_t>(zeros.bytes[static_cast<size_t>(row * groups + g)]);
+          zero = static_cast<uint32_t>(zeros.bytes[static_cast<size_t>(
+              matrix_.scheme_.place == ScalePlace::kMatrix ? 0 : row * groups + g)]);
           // Of stored codes, so moved up as they are.
           zero = (zero + (1U << (bits - 1))) & 0xFFU;
           break;

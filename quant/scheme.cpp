@@ -329,7 +329,8 @@ Expected<void> CodedMatrix::check_zeros() const {
       return wrong(zeros->name, "zero points", "none of " + std::string(scheme_.name));
     case ZeroPoints::kBytes:
       type = ElementType::kI8;
-      shape = {static_cast<uint64_t>(n_), static_cast<uint64_t>(groups)};
+      shape = {scheme_.place == ScalePlace::kMatrix ? 1 : static_cast<uint64_t>(n_),
+               static_cast<uint64_t>(groups)};
       break;
     case ZeroPoints::kWords:
       shape = {static_cast<uint64_t>(ceil_div(n_, per_word)), static_cast<uint64_t>(groups)};

@@ -55,7 +55,7 @@ enum class ScaleType : uint8_t {
   kFloat,     // F32, F16 or BF16
   kE4M3,      // F8_E4M3
   kE8M0,      // U8 or F8_E8M0: 2^(e - 127)
-  kAnyBlock,  // of FP8 in blocks: F32, BF16 or F8_E8M0
+  kAnyBlock,  // of FP8 in blocks: F32, F16, BF16 or F8_E8M0
 };
 
 enum class SecondScale : uint8_t { kNone, kMultiplier, kDivisor };  // F32, one a matrix

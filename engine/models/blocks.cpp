@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace sluice {
 
@@ -42,6 +43,16 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
   return {values.begin() + rows.first, values.begin() + rows.first + rows.count};
 }
 
+// Rows are quantized once for all, by a given scale or by one of their own.
+tl::unexpected<Error> mixed_inputs(const std::string& place, float found, float others) {
+  const auto text = [](float scale) {
+    return scale > 0 ? std::string("a static scale of its inputs") : std::string("a dynamic one");
+  };
+  return make_error(ErrorCode::kUnsupported,
+                    place + ": found " + text(found) + ", expected " + text(others) +
+                        ", as the matrices of the same inputs have");
+}
+
 }  // namespace
 
 Projection Projection::with_rows(const Portion& rows) const {
@@ -55,10 +66,15 @@ Projection Projection::with_rows(const Portion& rows) const {
   return some;
 }
 
-void Projection::share_input_scales(const Projection& other) {
+Expected<void> Projection::share_input_scales(const Projection& other, const std::string& place) {
   for (size_t i = 0; i < input_scales_.size(); ++i) {
-    input_scales_[i] = std::max(input_scales_[i], other.input_scales_[i]);
+    const float scale = other.input_scales_[i];
+    if (other.needs_[i] && (input_scales_[i] > 0) != (scale > 0)) {
+      return mixed_inputs(place, scale, input_scales_[i]);
+    }
+    input_scales_[i] = std::max(input_scales_[i], scale);
   }
+  return {};
 }
 
 Expected<Projection> Projection::load(WeightStore& weights,
@@ -111,11 +127,14 @@ Expected<void> Projection::add_format(const WeightStore& weights,
     return tl::unexpected(std::move(error));
   }
   formats_.push_back(format);
-  needs_[static_cast<size_t>(format)] = true;
+  const bool is_needed = std::exchange(needs_[static_cast<size_t>(format)], true);
   const bool takes_scale = format == kernels::ActivationFormat::kInt8Token ||
                            format == kernels::ActivationFormat::kE4M3Token;
   if (takes_scale) {
     float& scale = input_scales_[static_cast<size_t>(format)];
+    if (is_needed && (scale > 0) != (inputs.scale > 0)) {
+      return mixed_inputs(weights.path() + ": tensor " + name, inputs.scale, scale);
+    }
     scale = std::max(scale, inputs.scale);
   }
   return {};

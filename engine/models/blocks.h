@@ -82,8 +82,8 @@ class Projection {
   }
 
   // Rows for it are those for another one as well, as an expert's are for all experts: the largest
-  // scales.
-  void share_input_scales(const Projection& other);
+  // scales. kUnsupported, after `place` (file and tensor): one has a scale and the other none.
+  Expected<void> share_input_scales(const Projection& other, const std::string& place);
 
   // The same matrices with these rows alone, of each part; on a device not of formats with scales
   // behind their rows.

@@ -70,10 +70,13 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
     SLUICE_TRY_VOID(
         add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
             {{part("ffn_down_exps", hidden, {})}}));
-    SLUICE_TRY_VOID(check_like_first(block.experts_, weights.path() + ": tensor " + prefix));
+    const std::string place = weights.path() + ": tensor " + prefix;
+    SLUICE_TRY_VOID(check_like_first(block.experts_, place, weights.device() == DeviceType::kCuda));
     // The rows of all are quantized for the first.
-    block.experts_.front().gate_up.share_input_scales(block.experts_.back().gate_up);
-    block.experts_.front().down.share_input_scales(block.experts_.back().down);
+    SLUICE_TRY_VOID(block.experts_.front().gate_up.share_input_scales(
+        block.experts_.back().gate_up, place + "ffn_gate_exps" + suffix + ".weight"));
+    SLUICE_TRY_VOID(block.experts_.front().down.share_input_scales(
+        block.experts_.back().down, place + "ffn_down_exps" + suffix + ".weight"));
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
@@ -83,16 +86,19 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   return block;
 }
 
-// The experts of a layer run as one product, on one input.
+// The experts of a layer run as one product, on one input, whose kernels on a device know one
+// format of weights.
 Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
-                                          const std::string& place) {
+                                          const std::string& place,
+                                          bool on_device) {
   const Pair& first = experts.front();
   const Pair& last = experts.back();
   const auto check = [&](const char* stem,
                          const Projection& one,
                          const Projection& other,
                          size_t i) -> Expected<void> {
-    if (one.format(i) == other.format(i)) return {};
+    const bool is_same = one.weight(i).format == other.weight(i).format;
+    if (one.format(i) == other.format(i) && (is_same || !on_device)) return {};
     const auto name = [i](const Projection& matrices) {
       return std::string(format_info(matrices.weight(i).format).name);
     };

@@ -90,7 +90,8 @@ class MlpBlock {
 
   // Of the last one.
   static Expected<void> check_like_first(const std::vector<Pair>& experts,
-                                         const std::string& place);
+                                         const std::string& place,
+                                         bool on_device);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
                                        Projection Pair::*projection,
                                        int64_t part_width);

@@ -53,9 +53,7 @@ Expected<std::vector<TargetScheme>> schemes_of_more_bits(const TargetScheme& sch
                       "--target-bits: found scheme " + scheme.name + ", expected one of codes",
                       "target-bits");
   }
-  const bool is_four = scheme.code == CodeScheme::kInt4Group || scheme.code == CodeScheme::kNvfp4 ||
-                       scheme.code == CodeScheme::kMxfp4;
-  if (is_four && scheme.spelling == Spelling::kCompressedTensors) {
+  if (is_four_bits(scheme.code) && scheme.spelling == Spelling::kCompressedTensors) {
     SLUICE_TRY(TargetScheme eight, parse_target("fp8"));
     schemes.push_back(std::move(eight));
   }

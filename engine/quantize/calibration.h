@@ -30,8 +30,9 @@ struct CalibrationOptions {
   int32_t threads = 0;
 };
 
-// Runs the model on the text in float activations. Matrices that share an input share what is said
-// of it; experts, whose rows differ, have none. Errors as OfflineModel::open and text_windows().
+// Runs the model on the text, in float activations but for INT8 matrices, which only know inputs of
+// int8. Matrices that share an input share what is said of it; experts, whose rows differ, and INT8
+// matrices have none: the result may be empty. Errors as OfflineModel::open and text_windows().
 Expected<Calibration> calibrate(const std::string& path,
                                 const std::string& text,
                                 const CalibrationOptions& options);

@@ -9,6 +9,7 @@
 
 #include "engine/core/version.h"
 #include "engine/quantize/output_file.h"
+#include "engine/tokenizer/json_parts.h"
 #include "engine/weights/mapped_file.h"
 
 namespace sluice {
@@ -66,9 +67,6 @@ const char* format_name(CodeScheme scheme) {
 Json weights_of(const Encoding& encoding) {
   const bool is_int =
       encoding.scheme == CodeScheme::kInt8Channel || encoding.scheme == CodeScheme::kInt4Group;
-  const bool is_four = encoding.scheme == CodeScheme::kInt4Group ||
-                       encoding.scheme == CodeScheme::kNvfp4 ||
-                       encoding.scheme == CodeScheme::kMxfp4;
   const char* strategy = "channel";
   if (encoding.scheme == CodeScheme::kE4M3Tensor) strategy = "tensor";
   if (encoding.scheme == CodeScheme::kNvfp4) strategy = "tensor_group";
@@ -82,7 +80,7 @@ Json weights_of(const Encoding& encoding) {
           {"block_structure", nullptr},
           {"dynamic", false},
           {"group_size", encoding.group == 0 ? Json(nullptr) : Json(encoding.group)},
-          {"num_bits", is_four ? 4 : 8},
+          {"num_bits", is_four_bits(encoding.scheme) ? 4 : 8},
           {"observer", encoding.search ? "mse" : "minmax"},
           {"observer_kwargs", Json::object()},
           {"scale_dtype", scale_type},
@@ -177,7 +175,8 @@ Expected<void> write_json(const std::string& path, const Json& json) {
 bool is_taken_over(const std::filesystem::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   const std::string extension = entry.path().extension().string();
-  if (!entry.is_regular_file() || entry.file_size() > kMaxCopiedBytes) return false;
+  std::error_code error;
+  if (!entry.is_regular_file(error) || entry.file_size(error) > kMaxCopiedBytes) return false;
   if (name == "config.json" || name == "hf_quant_config.json" || name == "quant_config.json" ||
       name == "quantize_config.json" || name == "recipe.yaml" || name.ends_with(".index.json")) {
     return false;
@@ -193,8 +192,9 @@ Expected<void> write_hf_files(const std::string& input,
                               const QuantizePlan& plan) {
   const std::string config_path = input + "/config.json";
   SLUICE_TRY(const MappedFile file, MappedFile::open(config_path));
-  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
-  Json config = Json::parse(text, text + file.bytes().size(), nullptr, false);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  Json config = Json::parse(json_without_nan(text, ""), nullptr, false);
   if (!config.is_object()) {
     return make_error(ErrorCode::kDataLoss,
                       config_path + ": file: found no JSON object, expected one");
@@ -214,15 +214,17 @@ Expected<void> write_hf_files(const std::string& input,
   }
   SLUICE_TRY_VOID(write_json(output + "/config.json", config));
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(input, error)) {
-    if (!is_taken_over(entry)) continue;
-    std::filesystem::copy_file(entry.path(), output / entry.path().filename(), error);
+  std::filesystem::directory_iterator files(input, error);
+  for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
+    if (!is_taken_over(*files)) continue;
+    const std::filesystem::path& path = files->path();
+    std::filesystem::copy_file(path, output / path.filename(), error);
     if (error) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        entry.path().string() + ": copy: " + error.message());
+      return make_error(ErrorCode::kInvalidArgument, path.string() + ": copy: " + error.message());
     }
   }
-  return {};
+  if (!error) return {};
+  return make_error(ErrorCode::kInvalidArgument, input + ": list: " + error.message());
 }
 
 }  // namespace sluice

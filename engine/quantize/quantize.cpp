@@ -2,6 +2,8 @@
 #include "engine/quantize/quantize.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -117,10 +119,7 @@ class Quantizer {
 
   // Of 4 bits, where rounding to the nearest code costs most.
   [[nodiscard]] static bool takes_gptq(const Target& target) {
-    const CodeScheme scheme = target.encoding.scheme;
-    return target.kind == TargetKind::kCodes &&
-           (scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
-            scheme == CodeScheme::kMxfp4);
+    return target.kind == TargetKind::kCodes && is_four_bits(target.encoding.scheme);
   }
 
   Expected<void> calibrate_inputs() {
@@ -132,7 +131,15 @@ class Quantizer {
                calibrate(options_.input,
                          options_.calibrate,
                          {.products = options_.gptq && has_gptq, .threads = threads_}));
-    return {};
+    const bool is_seen = std::ranges::any_of(plan_.tensors, [this](const PlannedTensor& planned) {
+      return planned.target.kind != TargetKind::kKept && job_of(planned).inputs != nullptr;
+    });
+    if (is_seen) return {};
+    return make_error(ErrorCode::kUnsupported,
+                      options_.input +
+                          ": --calibrate: found inputs of no matrix that is quantized, expected "
+                          "some: those of experts and of INT8 matrices are not looked at",
+                      "calibrate");
   }
 
   // Matrices of one input come one after the other, so that the last factor is all that is kept.
@@ -167,8 +174,19 @@ class Quantizer {
         choices.back().push_back(choice);
       }
     }
-    const std::vector<size_t> chosen =
-        allocate_bytes(choices, options_.target_bits * num_weights / 8);
+    double least_bytes = 0;
+    for (const std::vector<Choice>& of_group : choices) least_bytes += of_group.front().bytes;
+    const double max_bytes = options_.target_bits * num_weights / 8;
+    if (least_bytes > max_bytes) {
+      char least[32];
+      std::snprintf(least, sizeof(least), "%.3f", std::ceil(8e3 * least_bytes / num_weights) / 1e3);
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--target-bits: found " + number_text(options_.target_bits) +
+                            ", expected " + least + " or more, which " + plan_.scheme.name +
+                            " has of these matrices",
+                        "target-bits");
+    }
+    const std::vector<size_t> chosen = allocate_bytes(choices, max_bytes);
     size_t group = 0;
     for (const auto& [name, tensors] : groups) {
       const TargetScheme& scheme = schemes[chosen[group++]];
@@ -304,7 +322,8 @@ class Quantizer {
 
 }  // namespace
 
-Expected<QuantizeReport> quantize_checkpoint(const QuantizeOptions& options) {
+Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
+  while (options.output.size() > 1 && options.output.ends_with('/')) options.output.pop_back();
   std::error_code error;
   if (options.output.empty() || fs::exists(fs::symlink_status(options.output, error))) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -325,7 +344,5 @@ Expected<QuantizeResult> quantize_model(const QuantizeOptions& options) {
   SLUICE_TRY(const QuantizeReport report, quantize_checkpoint(options));
   return QuantizeResult{.table = report.table(), .json = report.json()};
 }
-
-std::string quantize_schemes() { return target_names(); }
 
 }  // namespace sluice

@@ -40,6 +40,6 @@ struct QuantizeReport {
 };
 
 // See quantize_model().
-Expected<QuantizeReport> quantize_checkpoint(const QuantizeOptions& options);
+Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options);
 
 }  // namespace sluice

@@ -29,11 +29,6 @@ std::string stem_of(const std::string& name) {
   return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
 }
 
-bool is_packed(CodeScheme scheme) {
-  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
-         scheme == CodeScheme::kMxfp4;
-}
-
 std::string code_type(CodeScheme scheme) {
   switch (scheme) {
     case CodeScheme::kInt8Channel:
@@ -162,7 +157,7 @@ class Encoder {
 
   void store_codes(const Rows& rows, const std::vector<uint8_t>& codes) {
     const int64_t k = shape_.width;
-    if (!is_packed(job_.target.encoding.scheme)) {
+    if (!is_four_bits(job_.target.encoding.scheme)) {
       std::memcpy(part(0) + rows.first * k, codes.data(), codes.size());
       return;
     }

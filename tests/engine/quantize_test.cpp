@@ -379,13 +379,18 @@ TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   options.target_bits = 5.5;
   options.verify = true;
   quantize(options, "five.gguf");
-  EXPECT_LE(matrix_bits("blk."), 7.0);
+  EXPECT_LE(matrix_bits(""), 5.5);
   QuantizeOptions wrong{.input = input, .output = {}, .to = {}, .recipe = R"({"q_proj":"int8"})"};
   wrong.target_bits = 5;
   EXPECT_NE(error(wrong).find("--target-bits"), std::string::npos);
   wrong = {.input = input, .output = {}, .to = "bf16"};
   wrong.target_bits = 5;
   EXPECT_NE(error(wrong).find("expected one of codes"), std::string::npos);
+  wrong = {.input = input, .output = {}, .to = "int8"};
+  wrong.target_bits = 4;
+  EXPECT_NE(error(wrong).find("found 4, expected 8."), std::string::npos) << error(wrong);
+}
+
 // A matrix of codes that a scheme leaves alone becomes bf16, however the scheme was chosen.
 TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
   size_t num_inputs = 0;
@@ -457,6 +462,24 @@ TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
             std::string::npos);
 }
 
+TEST_F(Quantize, OutputsMayEndWithASlashAndConfigurationsHaveNaN) {
+  const std::string input = model();
+  std::string config = read_file(input + "/config.json");
+  config.insert(config.find('{') + 1, R"("attention_dropout":NaN,)");
+  write_file(input + "/config.json", config);
+  quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "out//");
+  EXPECT_TRUE(Json::parse(read_file(at("out/config.json")))["attention_dropout"].is_null());
+}
+
+// Inputs of codes that are no floats say nothing about columns.
+TEST_F(Quantize, CalibrationOfNothingIsRefused) {
+  const std::string input = model();
+  fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
+  const std::string codes = quantize({.input = input, .output = {}, .to = "int8"}, "int8");
+  const std::string text = read_file(kData + "/text.txt");
+  const std::string message =
+      error({.input = codes, .output = {}, .to = "int4", .calibrate = text});
+  EXPECT_NE(message.find("--calibrate: found inputs of no matrix"), std::string::npos) << message;
 }
 
 // Against every way of choosing.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -102,6 +104,59 @@ TEST(Schemes, FloatActivationsGiveTheLogitsOfTheDecodedWeights) {
 TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
   for (const GoldenModel& model : models_with("rounded")) {
     EXPECT_LE(error_of(model, 8), bound_of_rounded(model.name)) << model.name;
+  }
+}
+
+// Matrices of the same inputs, for which these are quantized once: by a given scale or by their
+// own.
+TEST(Schemes, StaticAndDynamicInputsOfOneProductAreRefused) {
+  struct Case {
+    const char* folder;
+    bool is_float;
+    const char* dynamic;  // layers that take dynamic scales; the others have static ones
+    const char* tensor;
+  };
+
+  const Case cases[] = {
+      {"ct-int8-static", false, "re:.*layers\\.0\\.self_attn\\.k_proj", "blk.0.attn_k.weight"},
+      {"ct-fp8", true, "re:.*layers\\.0\\.self_attn\\.q_proj", "blk.0.attn_k.weight"},
+      {"modelopt-fp8-experts",
+       true,
+       "re:.*layers\\.0\\..*experts\\.1\\.down_proj",
+       "blk.0.ffn_down_exps.1.weight"},
+      {"modelopt-fp8-experts",
+       true,
+       "re:.*layers\\.0\\..*experts\\.2\\.(gate|up)_proj",
+       "blk.0.ffn_gate_exps.2.weight"},
+  };
+  const std::string folder = ::testing::TempDir() + "mixed_inputs";
+  for (const Case& one : cases) {
+    std::filesystem::remove_all(folder);
+    std::filesystem::copy(kFolder + one.folder, folder);
+    const char* const type = one.is_float ? "float" : "int";
+    const Json tokens = {{"num_bits", 8}, {"type", type}, {"strategy", "token"}, {"dynamic", true}};
+    const Json fixed = {
+        {"num_bits", 8}, {"type", type}, {"strategy", "tensor"}, {"dynamic", false}};
+    const Json weights = {
+        {"num_bits", 8}, {"type", type}, {"strategy", one.is_float ? "tensor" : "channel"}};
+    Json config = Json::parse(testing::read_whole_file(folder + "/config.json"));
+    const Json ignored = config["quantization_config"]["ignore"];
+    const auto group = [&](const Json& inputs, const char* target) {
+      return Json{{"weights", weights}, {"input_activations", inputs}, {"targets", {target}}};
+    };
+    config["quantization_config"] = {
+        {"quant_method", "compressed-tensors"},
+        {"format", one.is_float ? "float-quantized" : "int-quantized"},
+        {"quantization_status", "compressed"},
+        {"ignore", ignored},
+        {"config_groups", {{"a", group(fixed, "Linear")}, {"b", group(tokens, one.dynamic)}}}};
+    std::ofstream(folder + "/config.json") << config.dump();
+    const auto harness = ModelHarness::create(folder, 8, DType::kF32, 4);
+    ASSERT_FALSE(harness.has_value()) << one.dynamic;
+    const std::string& message = harness.error().message;
+    EXPECT_EQ(harness.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(message.find(one.tensor), std::string::npos) << message;
+    EXPECT_NE(message.find("scale of its inputs"), std::string::npos) << message;
   }
 }
 

@@ -408,6 +408,26 @@ TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
   }
 }
 
+// One zero point for the matrix, as its scale is.
+TEST_F(QuantizedLayer, AMatrixMayHaveOneZeroPoint) {
+  for (const char zero : {'\0', '\3'}) {
+    Scheme scheme = scheme_named("int8");
+    scheme.config = group_of("int-quantized",
+                             R"("num_bits":8,"type":"int","strategy":"tensor","symmetric":)" +
+                                 std::string(zero == 0 ? "true" : "false"),
+                             "null");
+    scheme.parts = {{"weight", "I8", "[32,64]", repeated(32 * 64, 0x31)},
+                    {"weight_scale", "F32", "[1]", floats(1, 0.01F)},
+                    {"weight_zero_point", "I8", "[1]", std::string(1, zero)}};
+    write_scheme(scheme);
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    PlainReader reader(*(*opened)->find(kName)->coded);
+    const PlainRows& rows = reader.read(16, 16);
+    EXPECT_FLOAT_EQ(static_cast<float>(plain_value(rows, 7, 63)), (0x31 - zero) * 0.01F);
+  }
+}
+
 TEST_F(QuantizedLayer, TwoConfigurationsThatDifferAreRefused) {
   const Scheme scheme = scheme_named("int8");
   write_scheme(scheme);
