@@ -314,7 +314,7 @@ __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
     // 128 plus the code, less that and the zero point.
     constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
     const uint32_t codes = load(c) >> (4 * kHalf);
-    const auto less = [](uint32_t nibbles) {
+    const auto less = [=](uint32_t nibbles) {
       const uint32_t high = (nibbles & 0x000F000FU) | 0x43004300U;
       return gpu::ptx::fma_bf16x2(high, kBf16Ones, kLess);
     };
