@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/elementwise.h and the quantization of kernels/gemm.h.
+// kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run rows of e4m3, static
+// scales and embeddings of FP8, NVFP4, INT4 and INT8 per 32 yet.
 #include <algorithm>
 #include <type_traits>
 
