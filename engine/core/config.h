@@ -44,7 +44,7 @@ struct Config {
   int64_t kv_offloading_size = 0;           // GiB of host memory below the cache
   std::string kv_disk_path;                 // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes
-  std::string speculative_config;          // JSON; empty: only clients' predictions are drafted
+  std::string speculative_config;           // JSON; empty: only clients' predictions are drafted
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;               // predicted milliseconds a step may take
@@ -57,11 +57,15 @@ struct Config {
   int64_t max_num_queued_tokens = 4 << 20;   // of their prompts; the same
   int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
-  int64_t grammar_cache_size = int64_t{256} << 20;    // bytes of compiled grammars
+  int64_t grammar_cache_size = int64_t{256} << 20;  // bytes of compiled grammars
   int32_t grammar_compile_timeout_s = 5;
-  int32_t max_json_whitespace = 16;                   // in a run, where a grammar binds JSON
+  int32_t max_json_whitespace = 16;      // in a run, where a grammar binds JSON
   std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
   int32_t debug_preempt_every = 0;       // steps; 0: never. Makes preemption testable
+
+  // Handoffs of KV between workers.
+  std::string role = "both";       // both, prefill, decode
+  std::string kv_transfer_config;  // JSON; empty: as `role` says
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
@@ -156,7 +160,7 @@ constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineLis
 
 struct Knob {
   const char* name;   // with dashes: "max-num-seqs"
-  const char* group;  // model, cache, scheduler, compute, server, router, log
+  const char* group;  // model, cache, scheduler, handoff, compute, server, router, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger, kBytes, kIntegerList

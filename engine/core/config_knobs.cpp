@@ -79,7 +79,8 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "bits",
           "8|16|32",
-          "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU quantized "
+          "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU "
+          "quantized "
           "weights take 8 and, as BF16, 16; FP8 ones take 8. Checkpoints that say it themselves "
           "(INT8 W8A8) ignore this."),
       string<&Config::packed_weights_cache>(
@@ -235,6 +236,22 @@ std::vector<Knob> make_scheduler_knobs() {
           {0, 86400},
           "Time until a request starts; where longer is predicted or it takes longer: status 429. "
           "0: no limit."),
+  };
+}
+
+std::vector<Knob> make_handoff_knobs() {
+  return {
+      choice<&Config::role>("role",
+                            "handoff",
+                            "",
+                            "both|prefill|decode",
+                            "What a worker offers and asks for where one computes prompts and "
+                            "another goes on; each computes whole requests too."),
+      string<&Config::kv_transfer_config>(
+          "kv-transfer-config",
+          "handoff",
+          "JSON in vLLM's names: the role as kv_role, and as kv_connector how routers send the two "
+          "requests (NixlConnector, MooncakeConnector)."),
   };
 }
 
@@ -501,6 +518,7 @@ std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
   for (auto make : {make_cache_knobs,
                     make_scheduler_knobs,
+                    make_handoff_knobs,
                     make_compute_knobs,
                     make_server_knobs,
                     make_limit_knobs,
