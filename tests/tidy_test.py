@@ -18,8 +18,8 @@ PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
 SELF = "tests/tidy_test.py"  # holds the bad snippets
 
 # The rooms of engine/, lowest first: one may use those before it, where ALLOWED lets it.
-ENGINE_ORDER = ("core", "tokenizer", "weights", "models", "sampling/grammar", "sampling", "spec", "tiers", "",
-                "quantize")
+ENGINE_ORDER = ("core", "tokenizer", "weights", "models", "sampling/grammar", "sampling", "spec", "tiers",
+                "handoff", "", "quantize")
 ENGINE_FLOOR = ("engine/parallel.h",)  # of the top folder, and below models: how ranks meet
 # What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
 CORE = "engine/core/"
@@ -36,9 +36,11 @@ ALLOWED = {
     "engine/sampling/grammar/": ("engine/sampling/grammar/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
+    "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/quantize.h",
+                "engine/handoff/handoff_spec.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
                 "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
