@@ -18,26 +18,25 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "kvcache/kv_transfer_ref.h"
 
 namespace sluice {
 
 inline constexpr size_t kKvFrameBytes = 96;
 inline constexpr uint64_t kKvMostSlotBytes = uint64_t{1} << 30;
 
-using KvTransferId = std::array<uint8_t, 16>;
 using KvSessionToken = std::array<uint8_t, 16>;
 
 enum class KvFrameKind : uint16_t {
   kData = 1,   // a payload for one landing slot
   kEnd = 2,    // the sender has given this attempt up: no payload of it follows
   kNak = 3,    // the receiver asks for the piece once more, in this slot of a new generation
-  kHello = 4,  // the first frame of a connection: `transfer` is the session's token
+  kHello = 4,  // the first frame of a connection: its transfer is the session's token
 };
 
 struct KvFrame {
   KvFrameKind kind = KvFrameKind::kData;
-  KvTransferId transfer = {};
-  uint32_t attempt = 0;
+  KvTransferRef ref;
   uint32_t slot = 0;  // the receiver's
   uint32_t slot_generation = 0;
   // Which part of the prompt's KV: blocks of a group, counted from the prompt's first block, in

@@ -3,7 +3,7 @@
 // the engine thread sends and gets. A prefill worker (P) has KV, a decode worker (D) asks for it
 // and is always the one that connects: a worker that does both has a stream for each. The numbers
 // of protobuf fields are the comments "n:"; bounds are what a decoder refuses beyond, since nothing
-// that a peer sends may reach a CHECK. All messages are idempotent: one that comes again gets the
+// that a peer sends may reach a CHECK. KvTransferRef is 1: and 2: of its messages. All messages are idempotent: one that comes again gets the
 // answer again.
 #pragma once
 
@@ -17,10 +17,9 @@
 
 #include "engine/core/types.h"
 #include "kvcache/kv_key.h"
+#include "kvcache/kv_transfer_ref.h"
 
 namespace sluice {
-
-using KvTransferId = std::array<uint8_t, 16>;
 
 inline constexpr uint32_t kKvProtocolVersion = 1;
 inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
@@ -30,13 +29,6 @@ inline constexpr size_t kMaxKvCreditSlots = 256;  // of one message
 inline constexpr size_t kMaxKvRenewals = 1024;    // of one message
 inline constexpr size_t kMaxKvText = 256;         // bytes of an address or a trace
 inline constexpr size_t kMaxKvWorkerName = 64;    // bytes
-
-// One transfer of one asker: `attempt` tells a second try of D from what is left of its first.
-struct KvTransferRef {
-  KvTransferId transfer{};  // 1:
-  uint32_t attempt = 0;     // 2:
-  friend bool operator==(const KvTransferRef&, const KvTransferRef&) = default;
-};
 
 // How a data plane moves bytes. A plug-in's number is its own, from 64 on.
 enum class KvTransportKind : uint8_t { kNone, kTcp, kSharedMemory, kCudaIpc, kNccl };
