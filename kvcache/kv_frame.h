@@ -70,7 +70,12 @@ struct KvFrameLayout {
   uint64_t slot_bytes = 0;  // the most that a payload has
 };
 
-// Bytes that the pieces which a DATA frame names have. Nothing where they are not in the layout.
+// Whether frames can be checked by it: at least one group, nothing of size 0, a slot of at most
+// kKvMostSlotBytes.
+bool is_kv_layout(const KvFrameLayout& layout);
+
+// Bytes that the pieces which a DATA or NAK frame names have. Nothing where they are not in the
+// layout.
 std::optional<uint64_t> kv_frame_piece_bytes(const KvFrame& frame, const KvFrameLayout& layout);
 
 void encode_kv_frame(const KvFrame& frame, std::span<std::byte, kKvFrameBytes> out);
@@ -80,8 +85,8 @@ void encode_kv_frame(const KvFrame& frame, std::span<std::byte, kKvFrameBytes> o
 Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> bytes);
 
 // kDataLoss where the frame is not one that a peer with this layout and epoch sends: before a byte
-// of its payload is read. A DATA frame has the bytes of its pieces and fits in a slot; the others
-// have no payload.
+// of its payload is read. The pieces of DATA and NAK frames are in the layout and fit in a
+// slot, and a DATA frame has as many bytes; the others have no payload.
 Expected<void> check_kv_frame(const KvFrame& frame, const KvFrameLayout& layout, uint64_t epoch);
 
 }  // namespace sluice
