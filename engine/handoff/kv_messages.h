@@ -4,7 +4,8 @@
 // and is always the one that connects: a worker that does both has a stream for each. The numbers
 // of protobuf fields are the comments "n:"; bounds are what a decoder refuses beyond, since nothing
 // that a peer sends may reach a CHECK. All messages are idempotent: one that comes again gets the
-// answer again.
+// answer again. Where a message has a `ref`, its fields are "1: transfer" and "2: attempt", which
+// tells a second try of D from what is left of its first.
 #pragma once
 
 #include <array>
@@ -17,10 +18,9 @@
 
 #include "engine/core/types.h"
 #include "kvcache/kv_key.h"
+#include "kvcache/kv_transport.h"
 
 namespace sluice {
-
-using KvTransferId = std::array<uint8_t, 16>;
 
 inline constexpr uint32_t kKvProtocolVersion = 1;
 inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
@@ -30,13 +30,6 @@ inline constexpr size_t kMaxKvCreditSlots = 256;  // of one message
 inline constexpr size_t kMaxKvRenewals = 1024;    // of one message
 inline constexpr size_t kMaxKvText = 256;         // bytes of an address or a trace
 inline constexpr size_t kMaxKvWorkerName = 64;    // bytes
-
-// One transfer of one asker: `attempt` tells a second try of D from what is left of its first.
-struct KvTransferRef {
-  KvTransferId transfer{};  // 1:
-  uint32_t attempt = 0;     // 2:
-  friend bool operator==(const KvTransferRef&, const KvTransferRef&) = default;
-};
 
 // How a data plane moves bytes. A plug-in's number is its own, from 64 on.
 enum class KvTransportKind : uint8_t { kNone, kTcp, kSharedMemory, kCudaIpc, kNccl };
@@ -92,7 +85,7 @@ struct KvHello {
   std::array<uint8_t, 32> fingerprint{};      // 5: of the determinism key
   KvLayout layout;                            // 6:
   std::vector<KvTransportOffer> transports;   // 7: at most kMaxKvTransports
-  std::array<uint8_t, 16> session{};          // 8: opens this pair's data connections; secret
+  KvSessionToken session{};                   // 8: opens this pair's data connections; secret
   uint32_t max_in_flight = 0;                 // 9: transfers at once; 0: no bound
   bool draining = false;                      // 10:
   friend bool operator==(const KvHello&, const KvHello&) = default;
