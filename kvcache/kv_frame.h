@@ -18,26 +18,25 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "kvcache/kv_transfer_ref.h"
 
 namespace sluice {
 
 inline constexpr size_t kKvFrameBytes = 96;
 inline constexpr uint64_t kKvMostSlotBytes = uint64_t{1} << 30;
 
-using KvTransferId = std::array<uint8_t, 16>;
 using KvSessionToken = std::array<uint8_t, 16>;
 
 enum class KvFrameKind : uint16_t {
   kData = 1,   // a payload for one landing slot
   kEnd = 2,    // the sender has given this attempt up: no payload of it follows
   kNak = 3,    // the receiver asks for the piece once more, in this slot of a new generation
-  kHello = 4,  // the first frame of a connection: `transfer` is the session's token
+  kHello = 4,  // the first frame of a connection: its transfer is the session's token
 };
 
 struct KvFrame {
   KvFrameKind kind = KvFrameKind::kData;
-  KvTransferId transfer = {};
-  uint32_t attempt = 0;
+  KvTransferRef ref;
   uint32_t slot = 0;  // the receiver's
   uint32_t slot_generation = 0;
   // Which part of the prompt's KV: blocks of a group, counted from the prompt's first block, in
@@ -71,7 +70,12 @@ struct KvFrameLayout {
   uint64_t slot_bytes = 0;  // the most that a payload has
 };
 
-// Bytes that the pieces which a DATA frame names have. Nothing where they are not in the layout.
+// Whether frames can be checked by it: at least one group, nothing of size 0, a slot of at most
+// kKvMostSlotBytes.
+bool is_kv_layout(const KvFrameLayout& layout);
+
+// Bytes that the pieces which a DATA or NAK frame names have. Nothing where they are not in the
+// layout.
 std::optional<uint64_t> kv_frame_piece_bytes(const KvFrame& frame, const KvFrameLayout& layout);
 
 void encode_kv_frame(const KvFrame& frame, std::span<std::byte, kKvFrameBytes> out);
@@ -81,8 +85,8 @@ void encode_kv_frame(const KvFrame& frame, std::span<std::byte, kKvFrameBytes> o
 Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> bytes);
 
 // kDataLoss where the frame is not one that a peer with this layout and epoch sends: before a byte
-// of its payload is read. A DATA frame has the bytes of its pieces and fits in a slot; the others
-// have no payload.
+// of its payload is read. The pieces of DATA and NAK frames are in the layout and fit in a
+// slot, and a DATA frame has as many bytes; the others have no payload.
 Expected<void> check_kv_frame(const KvFrame& frame, const KvFrameLayout& layout, uint64_t epoch);
 
 }  // namespace sluice

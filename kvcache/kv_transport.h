@@ -47,14 +47,6 @@ struct KvSessionOptions {
   KvFrameLayout layout;
 };
 
-// Who a slot or a payload is for.
-struct KvTransferRef {
-  KvTransferId transfer = {};
-  uint32_t attempt = 0;
-
-  friend bool operator==(const KvTransferRef&, const KvTransferRef&) = default;
-};
-
 struct KvLanding {
   KvTransferRef ref;
   uint32_t slot = 0;

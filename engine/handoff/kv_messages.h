@@ -2,10 +2,9 @@
 // The control messages of KV transfers between two workers, `sluice.kv.v1`, as plain values: what
 // the engine thread sends and gets. A prefill worker (P) has KV, a decode worker (D) asks for it
 // and is always the one that connects: a worker that does both has a stream for each. The numbers
-// of protobuf fields are the comments "n:"; bounds are what a decoder refuses beyond, since nothing
-// that a peer sends may reach a CHECK. All messages are idempotent: one that comes again gets the
-// answer again. Where a message has a `ref`, its fields are "1: transfer" and "2: attempt", which
-// tells a second try of D from what is left of its first.
+// of protobuf fields are the comments "n:" (a KvTransferRef is the message's 1: and 2:); bounds are
+// what a decoder refuses beyond, since nothing that a peer sends may reach a CHECK. All messages are
+// idempotent: one that comes again gets the answer again.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 #include "engine/core/types.h"
 #include "kvcache/kv_key.h"
-#include "kvcache/kv_transport.h"
+#include "kvcache/kv_transfer_ref.h"
 
 namespace sluice {
 
@@ -85,7 +84,7 @@ struct KvHello {
   std::array<uint8_t, 32> fingerprint{};      // 5: of the determinism key
   KvLayout layout;                            // 6:
   std::vector<KvTransportOffer> transports;   // 7: at most kMaxKvTransports
-  KvSessionToken session{};                   // 8: opens this pair's data connections; secret
+  std::array<uint8_t, 16> session{};          // 8: opens this pair's data connections; secret
   uint32_t max_in_flight = 0;                 // 9: transfers at once; 0: no bound
   bool draining = false;                      // 10:
   friend bool operator==(const KvHello&, const KvHello&) = default;
