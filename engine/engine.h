@@ -36,6 +36,7 @@ struct ModelInfo {
   std::string memory_plan;         // several lines, as printed at start
   SamplingParams sampling;         // of requests that do not say: the model's own defaults
   int32_t max_output_tokens = 0;   // of any request; 0: as the context allows
+  std::optional<HandoffInfo> handoff;  // none: KV goes to no other worker and comes from none
 
   [[nodiscard]] bool is_on_gpu() const { return backend.starts_with("cuda:"); }
 };

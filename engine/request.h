@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/handoff/handoff_spec.h"
 
 namespace sluice {
 
@@ -36,6 +39,7 @@ struct ValidRequest {
   bool speculative = true;        // false: its answer is computed without drafts
   // The client's guess of the answer, which drafts follow. Changes no token of it.
   std::vector<TokenId> prediction;
+  std::optional<HandoffSpec> handoff;  // where its prompt's KV is computed; none: here, for itself
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
 };
 
@@ -71,6 +75,8 @@ struct TokenOutput {
   std::string error_param;             // with kError: request field at fault; empty when none
   // Of the prompt's next tokens, from its second token on; then `token` is kInvalidToken.
   std::vector<PromptLogprob> prompt_logprobs;
+  // With the last output of a request whose handoff is a serial offer; null: nothing is kept.
+  std::shared_ptr<const HandoffOffer> offer;
 };
 
 // Everything one step produced. Per request the outputs are in order; across steps too.

@@ -142,7 +142,7 @@ TEST_F(Tools, NonStreamIsTheJoinedStream) {
     std::string finish;
     Json joined = joined_message(chunks, finish);
     EXPECT_EQ(chunks[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
-    EXPECT_EQ(finish, choice["finish_reason"]) << said;
+    EXPECT_EQ(choice["finish_reason"], finish) << said;
     Json whole = choice["message"];
     if (whole["content"].is_null()) whole["content"] = "";
     whole.erase("refusal");

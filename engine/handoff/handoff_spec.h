@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a request says of a handoff, and what its answer says back: a prefill worker computes the KV
+// of a prompt, a decode worker fetches it and goes on. Plain values: a front end fills and reads
+// them, the engine acts on them. A handoff changes no token of an answer, only where its KV is
+// computed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+using TransferId = std::array<uint8_t, 16>;  // names one handoff on both workers
+using PrefixKey = std::array<uint8_t, 16>;   // a KvKey (kvcache/kv_key.h)
+
+enum class HandoffKind : uint8_t {
+  kOffer,  // this worker computes the prompt and keeps its blocks for another one
+  kFetch,  // another worker has or computes the prompt's blocks
+};
+
+// How the two requests of a handoff know its name.
+enum class HandoffDoor : uint8_t {
+  kSerial,      // the prefill worker draws it, its answer carries it to the decode worker
+  kConcurrent,  // a router drew it and sent both requests at once
+};
+
+// What a prefill found. Behind kSerial the decode worker knows it before it asks.
+struct HandoffResult {
+  PrefixKey key{};                // of the last whole block that travels
+  int32_t num_prompt_tokens = 0;  // at least 1
+  int32_t num_blocks = 0;         // that travel, of a group that keeps all of them
+  uint64_t seed = 0;              // that the first token was drawn with
+  TokenId first_token = kInvalidToken;
+  uint64_t check = 0;  // of the logits that the first token was drawn from
+};
+
+// Part of a ValidRequest. Addresses and ids are what a client sent: well formed, and nothing more.
+struct HandoffSpec {
+  HandoffKind kind = HandoffKind::kOffer;
+  HandoffDoor door = HandoffDoor::kSerial;
+  TransferId transfer{};         // all zero for a serial offer: the engine draws it
+  std::string peer;              // kFetch: host:port of the prefill worker's control listener
+  uint64_t peer_epoch = 0;       // kFetch: of the process that made the offer; 0: not known
+  std::string peer_fingerprint;  // kFetch: its determinism key's name; empty: not known
+  // A serial fetch has it. `sampling.seed` is its seed already, unless the client named another.
+  std::optional<HandoffResult> result;
+  bool adopts_seed = false;  // a concurrent fetch without a seed of the client's: the peer's counts
+};
+
+// What the answer to a serial offer carries to the decode worker.
+struct HandoffOffer {
+  TransferId transfer{};
+  uint64_t epoch = 0;      // random, one per start of the process
+  int32_t num_groups = 1;  // KV groups
+  HandoffResult result;
+};
+
+// Where other workers reach this one. Fixed after start.
+struct HandoffInfo {
+  uint64_t epoch = 0;
+  std::string host;  // of the control listener, as peers should name it
+  int32_t port = 0;  // bound: never 0
+};
+
+// Why KV is computed here that a request wanted to have moved. A metric has
+// to_string() as its label.
+enum class HandoffFallback : uint8_t {
+  kNoHandoff,     // this worker has no peers, or no part in such a handoff
+  kForeignBlob,   // what the request carries is no offer of a worker like this one
+  kWrongPrompt,   // the offer is for another prompt
+  kScoresPrompt,  // log-probabilities of the prompt are wanted, which moved KV does not give
+  kNoAnswer,      // the prefill worker answered no claim
+  kRefused,       // it refused
+  kPeerGone,      // it is dead, or not the process that it was
+  kPrefillFailed,  // its request ended without a first token
+  kTooSlow,       // blocks stopped coming, or took longer than computing them would
+  kSpoiled,       // more than one part did not agree with its sum
+  kPreempted,     // the room for the blocks was taken back
+  kDraining,      // this worker is about to end
+  kFirstToken,    // computed here, the first token is not the one that came
+};
+inline constexpr size_t kNumHandoffFallbacks = 13;
+
+constexpr std::string_view to_string(HandoffFallback reason) {
+  switch (reason) {
+    case HandoffFallback::kNoHandoff:
+      return "no_handoff";
+    case HandoffFallback::kForeignBlob:
+      return "foreign_blob";
+    case HandoffFallback::kWrongPrompt:
+      return "wrong_prompt";
+    case HandoffFallback::kScoresPrompt:
+      return "scores_prompt";
+    case HandoffFallback::kNoAnswer:
+      return "no_answer";
+    case HandoffFallback::kRefused:
+      return "refused";
+    case HandoffFallback::kPeerGone:
+      return "peer_gone";
+    case HandoffFallback::kPrefillFailed:
+      return "prefill_failed";
+    case HandoffFallback::kTooSlow:
+      return "too_slow";
+    case HandoffFallback::kSpoiled:
+      return "spoiled";
+    case HandoffFallback::kPreempted:
+      return "preempted";
+    case HandoffFallback::kDraining:
+      return "draining";
+    case HandoffFallback::kFirstToken:
+      return "first_token";
+  }
+  return "";
+}
+
+}  // namespace sluice
