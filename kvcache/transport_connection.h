@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "kernels/kv_checksum.h"
+#include "kvcache/kv_stream.h"
 #include "kvcache/kv_transport.h"
-#include "kvcache/transport_stream.h"
 
 namespace sluice {
 

@@ -7,7 +7,9 @@
 
 #include <memory>
 
-#include "kvcache/transport_stream.h"
+#include "engine/core/status.h"
+#include "kvcache/kv_stream.h"
+#include "kvcache/kv_transport.h"
 
 namespace sluice {
 

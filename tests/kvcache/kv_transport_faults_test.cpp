@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <random>
 #include <string>
@@ -129,7 +130,13 @@ class KvTcpFaults : public testing::Test {
     return {ref, slot, generation, memory};
   }
 
+  // Payloads live until their transports have ended.
+  const std::vector<std::byte>& keep(size_t count, uint64_t seed) {
+    return kept_.emplace_back(test::test_bytes(count, seed));
+  }
+
   const KvFrameLayout layout_ = test::test_layout();
+  std::deque<std::vector<std::byte>> kept_;
   const KvTransferRef ref_ = test::test_transfer(1);
   std::map<uint32_t, std::vector<std::byte>> memory_;
   TransportEnd sender_{"tcp"};
@@ -137,7 +144,7 @@ class KvTcpFaults : public testing::Test {
 
 TEST_F(KvTcpFaults, AFlippedBitOfAPayloadIsSeenAndThePieceComesAgain) {
   const KvFrame frame = test::test_frame(layout_, ref_, 0, 1, 0, 20);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 1);
+  const auto& bytes = keep(frame.payload_bytes, 1);
   for (const uint64_t at : {uint64_t{0}, uint64_t{77}, frame.payload_bytes - 1}) {
     TransportEnd sender("tcp");
     FaultProxy proxy(sender->address(), [&](size_t connection) {
@@ -167,7 +174,7 @@ TEST_F(KvTcpFaults, AFlippedBitOfAPayloadIsSeenAndThePieceComesAgain) {
 
 TEST_F(KvTcpFaults, AFlippedBitOfAHeaderEndsTheConnectionAndTheNextOneServes) {
   const KvFrame frame = test::test_frame(layout_, ref_, 0, 1, 0, 20);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 1);
+  const auto& bytes = keep(frame.payload_bytes, 1);
   FaultProxy proxy(sender_->address(), [](size_t connection) {
     return connection > 0 ? Fault{} : Fault{Fault::Kind::kFlip, true, 57, 0};  // payload bytes
   });
@@ -187,7 +194,7 @@ TEST_F(KvTcpFaults, AFlippedBitOfAHeaderEndsTheConnectionAndTheNextOneServes) {
 TEST_F(KvTcpFaults, AFrameThatIsCutIsSentAgainOnAnotherConnection) {
   const KvFrameLayout layout = test::test_layout(1 << 20, uint64_t{32} << 20);
   const KvFrame frame = test::test_frame(layout, ref_, 0, 1, 0, 4);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 1);
+  const auto& bytes = keep(frame.payload_bytes, 1);
   std::vector<std::byte> memory(layout.slot_bytes);
   FaultProxy proxy(sender_->address(), [](size_t connection) {
     return connection > 1 ? Fault{} : Fault{Fault::Kind::kCut, true, 2'000'000, 0};
@@ -206,7 +213,7 @@ TEST_F(KvTcpFaults, AFrameThatIsCutIsSentAgainOnAnotherConnection) {
 
 TEST_F(KvTcpFaults, AHalfClosedConnectionIsReplaced) {
   const KvFrame frame = test::test_frame(layout_, ref_, 0, 1, 0, 20);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 1);
+  const auto& bytes = keep(frame.payload_bytes, 1);
   for (const bool is_answer : {false, true}) {
     TransportEnd sender("tcp");
     FaultProxy proxy(sender->address(), [&](size_t connection) {
@@ -237,7 +244,7 @@ TEST_F(KvTcpFaults, AStalledConnectionStopsNeitherTheOthersNorAnAbort) {
   TransportEnd receiver("tcp", connections(2));
   open(proxy.address(), receiver);
   constexpr uint32_t kFrames = 60;
-  const auto bytes = test::test_bytes(layout_.slot_bytes, 1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
   for (uint32_t i = 0; i < kFrames; ++i) {
     const KvFrame frame = test::test_frame(layout_, ref_, i, 1, 0, 100);
     ASSERT_TRUE(receiver->post(test::kTestSession, landing(i, 1, ref_)));
@@ -273,7 +280,7 @@ TEST_F(KvTcpFaults, AReaderThatDoesNotReadKeepsNoPayload) {
 TEST_F(KvTcpFaults, StrangersGetNothing) {
   ASSERT_TRUE(sender_->open(test::sender_options(layout_)).has_value());
   const KvFrame frame = test::test_frame(layout_, ref_, 0, 1, 0, 1);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 1);
+  const auto& bytes = keep(frame.payload_bytes, 1);
   ASSERT_TRUE(sender_->send(test::kTestSession, frame, {bytes}));
   KvFrame late = hello();
   late.epoch ^= 1;
@@ -359,7 +366,7 @@ class HostileSender : public KvTcpFaults {
 };
 
 TEST_F(HostileSender, FramesThatNoPeerSendsEndTheConnectionBeforeAByteIsRead) {
-  const auto bytes = test::test_bytes(layout_.slot_bytes, 1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
   std::vector<KvFrame> frames(8, good_frame(0, bytes));
   frames[0].num_blocks = 1000;  // more than a slot
   frames[0].payload_bytes = *kv_frame_piece_bytes(frames[0], layout_);
@@ -387,7 +394,7 @@ TEST_F(HostileSender, FramesThatNoPeerSendsEndTheConnectionBeforeAByteIsRead) {
 }
 
 TEST_F(HostileSender, AFrameTwiceAndAFrameForMoreThanTheSlotArriveOnceAndNever) {
-  const auto bytes = test::test_bytes(layout_.slot_bytes, 1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
   const RawSocket peer = accept_dialler();
   // Smaller than the layout allows.
   std::vector<std::byte> small(100, std::byte{0x33});
@@ -404,7 +411,7 @@ TEST_F(HostileSender, AFrameTwiceAndAFrameForMoreThanTheSlotArriveOnceAndNever) 
 }
 
 TEST_F(HostileSender, ASlotThatIsPostedAnewInsideItsPayloadTakesNoMoreOfIt) {
-  const auto bytes = test::test_bytes(layout_.slot_bytes, 1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
   const RawSocket peer = accept_dialler();
   const KvFrame frame = good_frame(2, bytes);
   ASSERT_TRUE(peer.send(frame));

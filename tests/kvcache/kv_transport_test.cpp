@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,7 +33,13 @@ class KvTransportTest : public testing::TestWithParam<std::string> {
     return {ref, slot, generation, memory};
   }
 
+  // Payloads live until their transports have ended.
+  const std::vector<std::byte>& keep(size_t count, uint64_t seed) {
+    return kept_.emplace_back(test::test_bytes(count, seed));
+  }
+
   const KvFrameLayout layout_;
+  std::deque<std::vector<std::byte>> kept_;
   std::map<uint32_t, std::vector<std::byte>> memory_;
   std::map<uint32_t, std::vector<std::byte>> sent_;
   TransportEnd sender_;
@@ -79,7 +86,7 @@ TEST_P(KvTransportTest, WhatNoSlotIsPostedForIsReadAwayAndCounted) {
   const KvTransferRef ref = test::test_transfer(1);
   ASSERT_TRUE(receiver_->post(test::kTestSession, landing(3, 8, ref)));
   memory_[3].assign(layout_.slot_bytes, std::byte{0x5a});
-  const auto bytes = test::test_bytes(layout_.slot_bytes, 1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
   const auto send = [&](const KvTransferRef& whose, uint32_t slot, uint32_t generation) {
     const KvFrame frame = test::test_frame(layout_, whose, slot, generation, 0, 5);
     const KvPayload payload = {std::span(bytes).first(frame.payload_bytes)};
@@ -176,7 +183,7 @@ TEST_P(KvTransportTest, NakReachesTheSenderAndThePieceComesAgain) {
   EXPECT_EQ(asked.num_blocks, 3u);
   const KvFrame frame =
       test::test_frame(layout_, ref, asked.slot, asked.slot_generation, 40, asked.num_blocks);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 3);
+  const auto& bytes = keep(frame.payload_bytes, 3);
   ASSERT_TRUE(sender_->send(test::kTestSession, frame, {bytes}));
   ASSERT_TRUE(receiver_.wait_for(Kind::kArrived));
 }
@@ -191,7 +198,7 @@ TEST_P(KvTransportTest, ClosingGivesEverythingBackAndTheTokenEndsWithIt) {
   ASSERT_TRUE(receiver_.wait_for(Kind::kClosed));
   EXPECT_FALSE(receiver_->post(test::kTestSession, landing(0, 2, ref)));
   const KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 100);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 3);
+  const auto& bytes = keep(frame.payload_bytes, 3);
   for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(sender_->send(test::kTestSession, frame, {bytes}));
   }
@@ -234,7 +241,7 @@ TEST_P(KvTransportTest, PeersOfAnotherTokenOrEpochGetNothing) {
   for (const bool is_epoch : {false, true}) {
     const KvTransferRef ref = test::test_transfer(1);
     const KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 1);
-    const auto bytes = test::test_bytes(frame.payload_bytes, 3);
+    const auto& bytes = keep(frame.payload_bytes, 3);
     TransportEnd sender(GetParam());
     TransportEnd receiver(GetParam());
     ASSERT_TRUE(sender->open(test::sender_options(layout_)).has_value());
@@ -261,7 +268,7 @@ TEST_P(KvTransportTest, ASenderOfAnotherEpochIsNotBelieved) {
   const KvTransferRef ref = test::test_transfer(1);
   ASSERT_TRUE(receiver_->post(test::kTestSession, landing(0, 1, ref)));
   const KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 1);
-  const auto bytes = test::test_bytes(frame.payload_bytes, 3);
+  const auto& bytes = keep(frame.payload_bytes, 3);
   ASSERT_TRUE(sender_->send(test::kTestSession, frame, {bytes}));
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (receiver_->counts().connections_refused == 0 && std::chrono::steady_clock::now() < end) {
@@ -290,7 +297,7 @@ TEST_P(KvTransportTest, EndingATransportWithWorkUnderWayTouchesNothingAfterwards
     const KvTransferRef ref = test::test_transfer(1);
     std::vector<std::byte> memory(layout_.slot_bytes);
     const KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 100);
-    const auto bytes = test::test_bytes(frame.payload_bytes, 3);
+    const auto& bytes = keep(frame.payload_bytes, 3);
     TransportEnd sender(GetParam());
     TransportEnd receiver(GetParam());
     ASSERT_TRUE(sender->open(test::sender_options(layout_)).has_value());
