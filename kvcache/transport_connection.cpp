@@ -45,6 +45,10 @@ KvConnection::~KvConnection() {
 // --- Reading ---------------------------------------------------------------------------------
 
 KvConnection::Progress KvConnection::read_some() {
+  if (early_) {
+    const Progress progress = take_frame(*std::exchange(early_, std::nullopt), true);
+    if (progress != Progress::kMore) return progress;
+  }
   size_t budget = kReadBytesPerTurn;
   while (budget > 0) {
     const bool is_payload = payload_left_ > 0;
@@ -65,12 +69,20 @@ KvConnection::Progress KvConnection::take_header() {
   header_bytes_ = 0;
   const auto frame = decode_kv_frame(header_);
   if (!frame) return Progress::kRefused;
-  return session_ == nullptr ? take_hello(*frame) : take_frame(*frame);
+  return take_frame(*frame, false);
 }
 
-KvConnection::Progress KvConnection::take_hello(const KvFrame& frame) {
+KvConnection::Progress KvConnection::take_frame(const KvFrame& frame, bool is_again) {
+  const Progress progress =
+      session_ == nullptr ? take_hello(frame, is_again) : take_known_frame(frame, is_again);
+  if (progress == Progress::kLater) early_ = frame;
+  return progress;
+}
+
+KvConnection::Progress KvConnection::take_hello(const KvFrame& frame, bool is_again) {
   if (frame.kind != KvFrameKind::kHello) return Progress::kRefused;
   KvSessionState* session = owner_.find_session(frame.ref.transfer);
+  if (session == nullptr && !is_again) return Progress::kLater;
   if (session == nullptr || session->is_receiver()) return Progress::kRefused;
   const KvSessionOptions& options = session->options;
   if (!check_kv_frame(frame, options.layout, options.peer_epoch)) return Progress::kRefused;
@@ -81,7 +93,7 @@ KvConnection::Progress KvConnection::take_hello(const KvFrame& frame) {
   return Progress::kMore;
 }
 
-KvConnection::Progress KvConnection::take_frame(const KvFrame& frame) {
+KvConnection::Progress KvConnection::take_known_frame(const KvFrame& frame, bool is_again) {
   const KvSessionOptions& options = session_->options;
   if (!check_kv_frame(frame, options.layout, options.peer_epoch)) return Progress::kRefused;
   if (!session_->is_receiver()) {
@@ -90,7 +102,13 @@ KvConnection::Progress KvConnection::take_frame(const KvFrame& frame) {
     return is_told ? Progress::kMore : Progress::kRefused;
   }
   if (frame.kind == KvFrameKind::kData) {
-    begin_payload(frame);
+    landing_ = find_slot(frame);
+    if (landing_ == nullptr && !is_again) return Progress::kLater;
+    if (landing_ != nullptr) landing_->reader = this;
+    if (landing_ == nullptr) ++owner_.atomic_counts().frames_stale;
+    frame_ = frame;
+    payload_left_ = frame.payload_bytes;
+    payload_sum_ = {};
     return Progress::kMore;
   }
   if (frame.kind != KvFrameKind::kEnd) return Progress::kRefused;
@@ -101,22 +119,14 @@ KvConnection::Progress KvConnection::take_frame(const KvFrame& frame) {
   return is_told ? Progress::kMore : Progress::kRefused;
 }
 
-void KvConnection::begin_payload(const KvFrame& frame) {
-  frame_ = frame;
-  payload_left_ = frame.payload_bytes;
-  payload_sum_ = {};
-  landing_ = nullptr;
+KvPostedSlot* KvConnection::find_slot(const KvFrame& frame) const {
   const auto found = session_->posted.find(frame.slot);
-  if (found != session_->posted.end()) {
-    KvPostedSlot& slot = found->second;
-    if (slot.reader == nullptr && slot.landing.ref == frame.ref &&
-        slot.landing.generation == frame.slot_generation &&
-        slot.landing.memory.size() >= frame.payload_bytes) {
-      landing_ = &slot;
-      slot.reader = this;
-    }
-  }
-  if (landing_ == nullptr) ++owner_.atomic_counts().frames_stale;
+  if (found == session_->posted.end()) return nullptr;
+  KvPostedSlot& slot = found->second;
+  const bool is_meant = slot.reader == nullptr && slot.landing.ref == frame.ref &&
+                        slot.landing.generation == frame.slot_generation &&
+                        slot.landing.memory.size() >= frame.payload_bytes;
+  return is_meant ? &slot : nullptr;
 }
 
 KvConnection::Progress KvConnection::read_payload() {

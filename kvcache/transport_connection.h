@@ -79,6 +79,7 @@ class KvConnection {
   enum class Progress : uint8_t {
     kBlocked,  // until the next edge
     kMore,     // there may be more to do
+    kLater,    // likewise, when what the owner has said meanwhile is done
     kLost,     // the stream has ended
     kRefused,  // the peer sent what no peer sends
   };
@@ -121,9 +122,10 @@ class KvConnection {
 
  private:
   Progress take_header();
-  Progress take_hello(const KvFrame& frame);
-  Progress take_frame(const KvFrame& frame);
-  void begin_payload(const KvFrame& frame);
+  Progress take_hello(const KvFrame& frame, bool is_again);
+  Progress take_frame(const KvFrame& frame, bool is_again);
+  Progress take_known_frame(const KvFrame& frame, bool is_again);
+  [[nodiscard]] KvPostedSlot* find_slot(const KvFrame& frame) const;
   Progress read_payload();
   void end_payload();
   bool begin_outgoing();
@@ -138,6 +140,9 @@ class KvConnection {
   // Reading.
   std::array<std::byte, kKvFrameBytes> header_ = {};
   size_t header_bytes_ = 0;
+  // A frame for what is not known here: its peer may have been told of it by now, after the owner
+  // had told this transport.
+  std::optional<KvFrame> early_;
   KvFrame frame_;                    // whose payload is read
   uint64_t payload_left_ = 0;        // 0: a header comes next
   KvPostedSlot* landing_ = nullptr;  // null: nobody waits for the payload

@@ -30,10 +30,9 @@ constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, a
 constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
 constexpr size_t kMostStrangers = 64;       // connections that have not said whose they are
 constexpr std::chrono::seconds kHelloTime{5};
-constexpr int kTickMs = 50;  // while there is something to time
-constexpr uint64_t kWakeDatum = 0;
-constexpr uint64_t kListenDatum = 1;
-constexpr uint64_t kFirstConnection = 2;
+constexpr int kTickMs = 50;            // while there is something to time
+constexpr uint64_t kNoConnection = 0;  // the owner's word, or somebody dials: looked at each turn
+constexpr uint64_t kFirstConnection = 1;
 constexpr int kNice = 2;  // behind threads of front ends, before those that compute
 
 struct OpenCommand {
@@ -165,11 +164,10 @@ Expected<void> StreamTransport::start() {
   if (wake_fd_ < 0 || epoll_ < 0) {
     return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
   }
-  for (const auto& [fd, datum] :
-       {std::pair{wake_fd_, kWakeDatum}, std::pair{maker_->listener(), kListenDatum}}) {
+  for (const int fd : {wake_fd_, maker_->listener()}) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
-    event.data.u64 = datum;
+    event.data.u64 = kNoConnection;
     CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
   }
   thread_ = std::thread([this] { run(); });
@@ -264,8 +262,6 @@ KvTransportCounts StreamTransport::counts() const {
 // --- The transport's thread: commands --------------------------------------------------------
 
 void StreamTransport::do_commands() {
-  uint64_t count = 0;
-  [[maybe_unused]] const auto got = ::read(wake_fd_, &count, sizeof(count));
   commands_.drain(drained_);
   for (Command& command : drained_) {
     std::visit([this](auto& one) { do_one(one); }, command);
@@ -408,10 +404,10 @@ bool StreamTransport::pump_one(KvConnection& connection) {
   Progress progress = Progress::kMore;
   if (connection.may_read) {
     progress = connection.read_some();
-    connection.may_read = progress == Progress::kMore;
-    more = connection.may_read;
+    more = progress == Progress::kMore || progress == Progress::kLater;
+    connection.may_read = more;
   }
-  const bool is_good = progress == Progress::kMore || progress == Progress::kBlocked;
+  const bool is_good = progress != Progress::kLost && progress != Progress::kRefused;
   if (is_good && connection.may_write && connection.wants_to_write()) {
     progress = connection.write_some();
     connection.may_write = progress == Progress::kMore;
@@ -475,13 +471,12 @@ void StreamTransport::run() {
     const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait);
     for (int i = 0; i < count; ++i) {
       const uint64_t datum = events[static_cast<size_t>(i)].data.u64;
-      if (datum == kWakeDatum) {
-        do_commands();
-      } else if (const auto at = connections_.find(datum); at != connections_.end()) {
+      if (const auto at = connections_.find(datum); at != connections_.end()) {
         at->second->may_read = true;
         at->second->may_write = true;
       }
     }
+    do_commands();
     do_timers();
     more = pump();
     tell_owner();

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/kv_pair.h"
@@ -117,6 +118,38 @@ TEST_P(KvTransportTest, WhatNoSlotIsPostedForIsReadAwayAndCounted) {
   EXPECT_EQ(receiver_->counts().frames_arrived, 3u);
   EXPECT_EQ(memory_[3], before);
   EXPECT_EQ(receiver_->counts().connections_refused, 0u);
+}
+
+// What the sender does follows from what the receiver has posted: however close behind.
+TEST_P(KvTransportTest, ASlotIsThereForAFrameThatWasSentAfterItWasPosted) {
+  open();
+  const KvTransferRef ref = test::test_transfer(1);
+  const auto& bytes = keep(layout_.slot_bytes, 1);
+  constexpr uint32_t kSlots = 3;
+  constexpr uint32_t kFrames = 3000;
+  uint32_t num_given = 0;
+  const auto give = [&](uint32_t slot) {
+    ASSERT_TRUE(receiver_->post(test::kTestSession, landing(slot, num_given, ref)));
+    const KvFrame frame = test::test_frame(layout_, ref, slot, num_given, 0, 1 + num_given % 9);
+    ++num_given;
+    const KvPayload payload = {std::span(bytes).first(frame.payload_bytes)};
+    ASSERT_TRUE(sender_->send(test::kTestSession, frame, payload));
+  };
+  for (uint32_t slot = 0; slot < kSlots; ++slot) give(slot);
+  std::vector<KvCompletion> fresh;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  uint32_t num_arrived = 0;
+  while (num_arrived < kFrames && std::chrono::steady_clock::now() < end) {
+    receiver_->poll(fresh);
+    if (fresh.empty()) std::this_thread::yield();
+    for (const KvCompletion& one : fresh) {
+      ASSERT_EQ(one.kind, Kind::kArrived);
+      ++num_arrived;
+      if (num_given < kFrames) give(one.frame.slot);
+    }
+  }
+  EXPECT_EQ(num_arrived, kFrames);
+  EXPECT_EQ(receiver_->counts().frames_stale, 0u);
 }
 
 TEST_P(KvTransportTest, AbortOfTheReceiverEndsWithWriterGone) {
