@@ -90,13 +90,18 @@ struct Config {
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
-  std::string grpc_host;             // empty: host
-  int32_t grpc_port = -1;            // -1: no gRPC; 0: a free one
+  std::string grpc_host;              // empty: host
+  int32_t grpc_port = -1;             // -1: no gRPC; 0: a free one
   std::string worker_listen;         // host:port for routers; empty: none
   std::string worker_secret;         // that routers show there; empty: none is asked for
-  std::vector<std::string> api_key;  // with the file's; none: no authentication
-  std::string api_key_file;          // lines of name, key and limits
-  int32_t max_requests_per_key = 0;  // under way; 0: no limit
+  std::string kv_listen;              // host:port of KV transfers' control; empty: none
+  std::vector<std::string> kv_peers;  // where a request may have KV come from; none: this machine
+  std::string kv_secret_file;         // empty: no secret, and this machine alone
+  std::string kv_transport = "auto";  // auto, shm, tcp
+  int64_t kv_transfer_buffer = int64_t{64} << 20;  // bytes of landing slots
+  std::vector<std::string> api_key;                // with the file's; none: no authentication
+  std::string api_key_file;                        // lines of name, key and limits
+  int32_t max_requests_per_key = 0;                // under way; 0: no limit
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;     // prompt and output
   std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies

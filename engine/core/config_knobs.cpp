@@ -354,6 +354,28 @@ std::vector<Knob> make_server_knobs() {
           "server",
           "What workers and routers share; without it whoever reaches a worker may use it. Better "
           "in the environment than on a command line."),
+      string<&Config::kv_listen>(
+          "kv-listen",
+          "server",
+          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
+      list<&Config::kv_peers>("kv-peers",
+                              "server",
+                              "host or host:port of workers that KV may be fetched from; empty: "
+                              "of this machine only."),
+      string<&Config::kv_secret_file>("kv-secret-file",
+                                      "server",
+                                      "File whose first line all workers that exchange KV have; "
+                                      "needed beyond this machine."),
+      choice<&Config::kv_transport>(
+          "kv-transport",
+          "server",
+          "",
+          "auto|shm|tcp",
+          "How KV travels; auto: shared memory on one machine, else TCP."),
+      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
+                                         "server",
+                                         {kMiB, 64 * kGiB},
+                                         "Memory where KV of other workers arrives."),
       lines<&Config::api_key>(
           "api-key", "server", "An accepted bearer token; several: as often, or as many lines."),
       string<&Config::api_key_file>(
