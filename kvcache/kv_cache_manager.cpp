@@ -28,12 +28,9 @@ struct Group {
   std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
 
   Group(const KvGroupSpec& s, const KvManagerOptions& options) : spec(s), pool(s.num_blocks) {
-    tokens_per_entry = options.block_size;
-    if (spec.kind == KvGroupKind::kState) {
-      CHECK_GT(spec.interval, 0);
-      CHECK_EQ(spec.interval % options.block_size, 0);
-      tokens_per_entry = spec.interval;
-    }
+    tokens_per_entry = sluice::tokens_per_entry(spec, options.block_size);
+    CHECK_GT(tokens_per_entry, 0);
+    CHECK_EQ(tokens_per_entry % options.block_size, 0);
     max_entries = entries_for(options.max_model_len);
     max_held = max_entries;
     if (spec.kind == KvGroupKind::kWindow) {
@@ -584,6 +581,10 @@ int32_t KvCacheManager::num_groups() const { return static_cast<int32_t>(impl_->
 bool KvCacheManager::caches_prefixes() const { return impl_->options.enable_prefix_caching; }
 
 int32_t KvCacheManager::block_size() const { return impl_->options.block_size; }
+
+int32_t KvCacheManager::num_entries(int32_t group, int32_t num_tokens) const {
+  return impl_->groups[static_cast<size_t>(group)].entries_for(num_tokens);
+}
 
 // Tables against pools: refcounts are the holders found, tags and index entries name each other.
 std::string KvCacheManager::Impl::check_tables() const {

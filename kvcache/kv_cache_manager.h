@@ -14,26 +14,10 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/kv_group.h"
 #include "kvcache/prefix_extras.h"
 
 namespace sluice {
-
-enum class KvGroupKind : uint8_t {
-  kFull,    // every token's KV is kept
-  kWindow,  // the last `window` tokens'
-  kLatent,  // one compressed vector per token (k_dim, v_dim)
-  kState,   // a fixed-size state every `interval` tokens
-};
-
-// Layers that share one block table. A model has one or more groups; a prefix hit is the longest
-// that all groups can serve.
-struct KvGroupSpec {
-  KvGroupKind kind = KvGroupKind::kFull;
-  int32_t window = 0;      // kWindow: tokens seen, the own one included
-  int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
-                           // i holds the state after (i + 1) * interval tokens
-  int32_t num_blocks = 0;  // capacity of the group's pool
-};
 
 struct KvManagerOptions {
   int32_t block_size = 16;
@@ -151,6 +135,8 @@ class KvCacheManager {
   [[nodiscard]] KvUsage usage() const;
   [[nodiscard]] int32_t num_groups() const;
   [[nodiscard]] int32_t block_size() const;
+  // Entries of the group's block table that `num_tokens` tokens take.
+  [[nodiscard]] int32_t num_entries(int32_t group, int32_t num_tokens) const;
   [[nodiscard]] bool caches_prefixes() const;
   [[nodiscard]] bool keeps_states() const;  // a group is kState: a token's KV cannot be taken back
 
