@@ -59,6 +59,7 @@ case "$stage" in
     ;;
   mutation)
     python3 tests/scheduler/mutations.py build
+    python3 tests/engine/handoff_mutations.py build
     ;;
   image)
     python3 deploy/image_test.py
