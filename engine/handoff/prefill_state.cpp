@@ -88,7 +88,7 @@ void Transition::take_claim() {
   state_.peer = event_.peer;
   state_.attempt = event_.attempt;
   state_.num_parts = event_.num_parts;
-  state_.num_ready = event_.num_ready;
+  state_.num_ready = std::min(event_.num_ready, event_.num_parts);
   state_.num_begun = 0;
 }
 
@@ -177,7 +177,7 @@ void Transition::admitted() {
       return;
     }
     state_.num_parts = event_.num_parts;
-    state_.num_ready = event_.num_ready;
+    state_.num_ready = std::min(event_.num_ready, event_.num_parts);
     accept();
     serve();
   } else if (is_in(Phase::kNone) && !worker_.is_draining) {
