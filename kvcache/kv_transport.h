@@ -10,7 +10,7 @@
 // and generation is read away and counted.
 //
 // Connections come and go inside a session: one that is lost, or whose peer sends what no peer
-// sends, is closed and dialled again a second later. What was on its way on it may be lost; a
+// sends, is closed and dialled again a little later. What was on its way on it may be lost; a
 // transport never says that a peer is dead, which is the control channel's to find out, and has no
 // timer that ends a transfer.
 //
@@ -19,6 +19,7 @@
 // completion that says otherwise.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -69,7 +70,7 @@ struct KvCompletion {
     // Receiver: the sender has given the attempt up.
     kEnded,
     // Both: abort() is done. No slot and no payload of the attempt is touched any more, and no
-    // other completion of it follows.
+    // other completion of it follows but kNak, which a peer may say at any time.
     kWriterGone,
     // Both: close() is done, likewise for all of the session.
     kClosed,
@@ -104,8 +105,8 @@ class KvTransport {
   // token that is in use. A peer that cannot be reached is no error: dialling goes on.
   virtual Expected<void> open(const KvSessionOptions& options) = 0;
 
-  // Receiver. A slot has at most one landing at a time in all sessions. False: too many are posted,
-  // or the session is not open.
+  // Receiver. A slot that is posted already is posted as this one alone. False: too many are
+  // posted, or the session is not open.
   [[nodiscard]] virtual bool post(KvSession session, const KvLanding& landing) = 0;
 
   // Sender: a kData frame with a payload of frame.payload_bytes, which must not change before its
@@ -129,9 +130,10 @@ class KvTransport {
 };
 
 struct KvTransportOptions {
-  std::string listen;                        // "127.0.0.1:0"; shm has its own address
-  int32_t num_connections = 2;               // of one session, TCP
-  int64_t buffer_bytes = int64_t{64} << 20;  // of one session's ring, shared memory
+  std::string listen;                           // "127.0.0.1:0"; shm has its own address
+  int32_t num_connections = 2;                  // of one session, TCP
+  int64_t ring_bytes = int64_t{8} << 20;        // of one session, shared memory
+  std::chrono::milliseconds redial_time{1000};  // after a connection ended
   // Called on the transport's thread when there is something to poll, once until the next poll().
   std::function<void()> wake;
 };

@@ -48,6 +48,8 @@ Expected<void> run(Invocation invocation) {
       return run_bench_latency(invocation);
     case Command::kBenchMock:
       return run_bench_mock(invocation);
+    case Command::kBenchKvTransfer:
+      return run_bench_kv_transfer(invocation);
     case Command::kInspect:
       return run_inspect(invocation);
     case Command::kQuantize:

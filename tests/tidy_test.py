@@ -39,7 +39,7 @@ ALLOWED = {
     "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
-    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/quantize.h",
+    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
                 "engine/handoff/handoff_spec.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
                 "engine/tokenizer/", CORE),
 }

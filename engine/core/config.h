@@ -44,7 +44,7 @@ struct Config {
   int64_t kv_offloading_size = 0;           // GiB of host memory below the cache
   std::string kv_disk_path;                 // folder; empty: no disk tier
   int64_t kv_disk_size = int64_t{4} << 30;  // bytes
-  std::string speculative_config;          // JSON; empty: only clients' predictions are drafted
+  std::string speculative_config;           // JSON; empty: only clients' predictions are drafted
   int32_t max_num_seqs = 64;
   int32_t max_num_batched_tokens = 512;
   int32_t step_target_ms = 50;               // predicted milliseconds a step may take
@@ -57,9 +57,9 @@ struct Config {
   int64_t max_num_queued_tokens = 4 << 20;   // of their prompts; the same
   int32_t max_queue_wait_s = 0;  // who would wait longer, or does, gets 429; 0: no limit
 
-  int64_t grammar_cache_size = int64_t{256} << 20;    // bytes of compiled grammars
+  int64_t grammar_cache_size = int64_t{256} << 20;  // bytes of compiled grammars
   int32_t grammar_compile_timeout_s = 5;
-  int32_t max_json_whitespace = 16;                   // in a run, where a grammar binds JSON
+  int32_t max_json_whitespace = 16;      // in a run, where a grammar binds JSON
   std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
   int32_t debug_preempt_every = 0;       // steps; 0: never. Makes preemption testable
 
@@ -86,11 +86,16 @@ struct Config {
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
-  std::string grpc_host;             // empty: host
-  int32_t grpc_port = -1;            // -1: no gRPC; 0: a free one
-  std::vector<std::string> api_key;  // with the file's; none: no authentication
-  std::string api_key_file;          // lines of name, key and limits
-  int32_t max_requests_per_key = 0;  // under way; 0: no limit
+  std::string grpc_host;              // empty: host
+  int32_t grpc_port = -1;             // -1: no gRPC; 0: a free one
+  std::string kv_listen;              // host:port of KV transfers' control; empty: none
+  std::vector<std::string> kv_peers;  // where a request may have KV come from; none: this machine
+  std::string kv_secret_file;         // empty: no secret, and this machine alone
+  std::string kv_transport = "auto";  // auto, shm, tcp
+  int64_t kv_transfer_buffer = int64_t{64} << 20;  // bytes of landing slots
+  std::vector<std::string> api_key;                // with the file's; none: no authentication
+  std::string api_key_file;                        // lines of name, key and limits
+  int32_t max_requests_per_key = 0;                // under way; 0: no limit
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;     // prompt and output
   std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies

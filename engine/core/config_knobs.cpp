@@ -79,7 +79,8 @@ std::vector<Knob> make_model_knobs() {
           "model",
           "bits",
           "8|16|32",
-          "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU quantized "
+          "Width of activations in matrix products: 8 is fastest, 32 most exact. On a GPU "
+          "quantized "
           "weights take 8 and, as BF16, 16; FP8 ones take 8. Checkpoints that say it themselves "
           "(INT8 W8A8) ignore this."),
       string<&Config::packed_weights_cache>(
@@ -327,6 +328,28 @@ std::vector<Knob> make_server_knobs() {
                                   "",
                                   {-1, 65535},
                                   "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
+      string<&Config::kv_listen>(
+          "kv-listen",
+          "server",
+          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
+      list<&Config::kv_peers>("kv-peers",
+                              "server",
+                              "host or host:port of workers that KV may be fetched from; empty: "
+                              "of this machine only."),
+      string<&Config::kv_secret_file>("kv-secret-file",
+                                      "server",
+                                      "File whose first line all workers that exchange KV have; "
+                                      "needed beyond this machine."),
+      choice<&Config::kv_transport>(
+          "kv-transport",
+          "server",
+          "",
+          "auto|shm|tcp",
+          "How KV travels; auto: shared memory on one machine, else TCP."),
+      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
+                                         "server",
+                                         {kMiB, 64 * kGiB},
+                                         "Memory where KV of other workers arrives."),
       lines<&Config::api_key>(
           "api-key", "server", "An accepted bearer token; several: as often, or as many lines."),
       string<&Config::api_key_file>(

@@ -24,6 +24,7 @@ enum class Command : uint8_t {
   kBenchThroughput,
   kBenchLatency,
   kBenchMock,
+  kBenchKvTransfer,
   kInspect,
   kQuantize,
   kTokenize,
@@ -69,6 +70,7 @@ struct Invocation {
   BenchServeOptions bench_serve;
   BenchOfflineOptions bench_offline;
   BenchMockOptions bench_mock;
+  BenchKvTransferOptions bench_kv_transfer;
   ChatOptions chat;
   FileOptions files;
   QuantizeCommandOptions quantize;
@@ -95,6 +97,7 @@ Expected<void> run_bench_serve(const Invocation& invocation);
 Expected<void> run_bench_throughput(const Invocation& invocation);
 Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
+Expected<void> run_bench_kv_transfer(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_quantize(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);

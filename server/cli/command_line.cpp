@@ -58,6 +58,12 @@ constexpr CommandRow kCommands[] = {
      false,
      false,
      false},
+    {Command::kBenchKvTransfer,
+     "bench-kv-transfer",
+     "Measure how KV gets from worker to worker",
+     false,
+     false,
+     false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
     {Command::kQuantize, "quantize", "Write a model in other number formats", false, false, false},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
@@ -177,6 +183,9 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       break;
     case Command::kBenchMock:
       add_bench_mock_flags(app, invocation.bench_mock);
+      break;
+    case Command::kBenchKvTransfer:
+      add_bench_kv_transfer_flags(app, invocation.bench_kv_transfer);
       break;
     case Command::kInspect:
       app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
