@@ -183,9 +183,10 @@ void add_drafts(Families& out, const DraftStats& drafts) {
   out.counter("sluice_spec_proposer_seconds_total",
               "Time spent on guessing tokens.",
               1e-9 * static_cast<double>(drafts.proposer_ns));
-  out.gauge("sluice_spec_gain_ratio",
-            "Tokens a millisecond over the same step without drafts, as expected of the latest one.",
-            drafts.gain_ratio);
+  out.gauge(
+      "sluice_spec_gain_ratio",
+      "Tokens a millisecond over the same step without drafts, as expected of the latest one.",
+      drafts.gain_ratio);
   out.histogram(
       "sluice_spec_depth", "Tokens of a draft that a step took.", kDraftDepthBounds, drafts.depth);
 }
@@ -291,6 +292,18 @@ void add_answers(Families& families, const AnswerCounters& answers) {
       answers.num_reasoning_tokens);
 }
 
+// Every reason from the start, so that a rate of it is one.
+void add_handoffs(Families& out, const HandoffCounters& handoffs) {
+  for (size_t i = 0; i < kNumHandoffFallbacks; ++i) {
+    const auto reason = static_cast<HandoffFallback>(i);
+    out.open("sluice:handoff_fallbacks_total",
+             "Prompts that were to come from another worker and were computed here, by reason.",
+             MetricType::Counter,
+             out.labels_with("reason", std::string(to_string(reason))))
+        .counter.value = static_cast<double>(handoffs.value(reason));
+  }
+}
+
 }  // namespace
 
 void HttpCounters::count(size_t handler, int status) {
@@ -309,6 +322,7 @@ std::string metrics_text(const EngineStats& stats,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
+                         const HandoffCounters& handoffs,
                          uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
@@ -317,6 +331,7 @@ std::string metrics_text(const EngineStats& stats,
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
   add_answers(families, answers);
+  add_handoffs(families, handoffs);
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);

@@ -63,6 +63,10 @@ struct Config {
   std::string preemption_mode = "auto";  // auto: by cost; recompute; swap: needs a KV tier
   int32_t debug_preempt_every = 0;       // steps; 0: never. Makes preemption testable
 
+  // Handoffs of KV between workers.
+  std::string role = "both";       // both, prefill, decode
+  std::string kv_transfer_config;  // JSON; empty: as `role` says
+
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
   bool enforce_eager = false;              // no recorded steps
@@ -148,7 +152,7 @@ constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineLis
 
 struct Knob {
   const char* name;   // with dashes: "max-num-seqs"
-  const char* group;  // model, cache, scheduler, compute, server, log
+  const char* group;  // model, cache, scheduler, handoff, compute, server, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger, kBytes, kIntegerList

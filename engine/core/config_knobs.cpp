@@ -239,6 +239,22 @@ std::vector<Knob> make_scheduler_knobs() {
   };
 }
 
+std::vector<Knob> make_handoff_knobs() {
+  return {
+      choice<&Config::role>("role",
+                            "handoff",
+                            "",
+                            "both|prefill|decode",
+                            "What a worker offers and asks for where one computes prompts and "
+                            "another goes on; each computes whole requests too."),
+      string<&Config::kv_transfer_config>(
+          "kv-transfer-config",
+          "handoff",
+          "JSON in vLLM's names: the role as kv_role, and as kv_connector how routers send the two "
+          "requests (NixlConnector, MooncakeConnector)."),
+  };
+}
+
 std::vector<Knob> make_compute_knobs() {
   return {
       choice<&Config::device>("device",
@@ -477,6 +493,7 @@ std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
   for (auto make : {make_cache_knobs,
                     make_scheduler_knobs,
+                    make_handoff_knobs,
                     make_compute_knobs,
                     make_server_knobs,
                     make_limit_knobs}) {

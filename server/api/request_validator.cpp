@@ -11,6 +11,7 @@
 
 #include "engine/core/config.h"
 #include "server/api/forced_calls.h"
+#include "server/api/kv_params.h"
 #include "server/api/prediction.h"
 #include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
@@ -172,10 +173,8 @@ Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
   SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
   out.only_echo = limit == 0;
   if (out.only_echo) return std::optional<int32_t>(1);
-  if (endpoint == Endpoint::kChat) {
-    SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
-    if (newer) limit = newer;
-  }
+  SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
+  if (newer) limit = newer;
   if (!limit) return std::optional<int32_t>();
   return std::optional<int32_t>(static_cast<int32_t>(*limit));
 }
@@ -385,6 +384,51 @@ Expected<void> add_requests(const ValidationContext& context,
   return {};
 }
 
+// The first choice of each handoff's prompt, or each choice where there are so many.
+Expected<size_t> choices_per_handoff(const KvParams& params, const GenerationRequest& out) {
+  if (!params.is_list) return out.requests.size();
+  const size_t count = params.handoffs.size();
+  const auto per_prompt = static_cast<size_t>(out.num_choices);
+  if (count == out.requests.size()) return size_t{1};
+  if (count == out.requests.size() / per_prompt) return per_prompt;
+  return invalid("bootstrap_room must have an item for each prompt (" +
+                     std::to_string(out.requests.size() / per_prompt) + ") or choice (" +
+                     std::to_string(out.requests.size()) + "), got " + std::to_string(count) + ".",
+                 "bootstrap_room");
+}
+
+Expected<void> add_handoffs(const ValidationContext& context,
+                            const Json& body,
+                            GenerationRequest& out) {
+  SLUICE_TRY(const KvParams params, read_kv_params(body));
+  if (params.handoffs.empty()) return {};
+  SLUICE_TRY(const size_t stride, choices_per_handoff(params, out));
+  const bool has_seed = find_field(body, "seed") != nullptr;
+  for (size_t i = 0; i < params.handoffs.size(); ++i) {
+    ValidRequest& request = out.requests[i * stride];
+    ResolvedHandoff resolved = resolve_handoff(params.handoffs[i],
+                                               request.prompt,
+                                               request.sampling.num_prompt_logprobs >= 0,
+                                               {context.role, context.model.handoff});
+    if (resolved.fallback) ++out.fallbacks[static_cast<size_t>(*resolved.fallback)];
+    if (resolved.makes_one_token) {
+      request.sampling.max_tokens = 1;
+      request.sampling.min_tokens = std::min(request.sampling.min_tokens, 1);
+    }
+    if (resolved.seed && !has_seed) out.seed = *resolved.seed;
+    request.handoff = std::move(resolved.spec);
+    if (request.handoff) {
+      request.handoff->adopts_seed = !has_seed && request.handoff->kind == HandoffKind::kFetch &&
+                                     request.handoff->door == HandoffDoor::kConcurrent;
+    }
+  }
+  for (size_t i = 0; i < out.requests.size(); ++i) {
+    const size_t k = i % static_cast<size_t>(out.num_choices);
+    out.requests[i].sampling.seed = choice_seed(out.seed, k);
+  }
+  return {};
+}
+
 }  // namespace
 
 void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant) {
@@ -472,6 +516,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
   SLUICE_TRY_VOID(add_requests(
       context, sampling, grammar, limit, turn, caching, speculation, std::move(prompts), out));
+  SLUICE_TRY_VOID(add_handoffs(context, body, out));
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -232,7 +233,27 @@ class FakeEngine final : public Engine {
     } else if (running.num_tokens >= sampling.max_tokens) {
       output.finish_reason = FinishReason::kLength;
     }
+    if (output.finish_reason != FinishReason::kNone) output.offer = offer_of(running);
     return output;
+  }
+
+  // Of blocks of four tokens, if the request asks for one and the model has peers.
+  std::shared_ptr<const HandoffOffer> offer_of(const Running& running) const {
+    const auto& handoff = running.request.handoff;
+    if (!model_.handoff || !handoff || handoff->kind != HandoffKind::kOffer) return nullptr;
+    if (handoff->door != HandoffDoor::kSerial) return nullptr;
+    const auto num_tokens = static_cast<int32_t>(running.request.prompt.size());
+    HandoffOffer offer;
+    offer.transfer.fill(0xab);
+    offer.epoch = model_.handoff->epoch;
+    offer.num_groups = 2;
+    offer.result.key.fill(0xcd);
+    offer.result.num_prompt_tokens = num_tokens;
+    offer.result.num_blocks = (num_tokens - 1) / 4;
+    offer.result.seed = running.request.sampling.seed;
+    offer.result.first_token = script_.front();
+    offer.result.check = 0xfedcba9876543210;
+    return std::make_shared<const HandoffOffer>(offer);
   }
 
   // Two tokens of the prompt a step: -1 each, the likeliest other one is 'a'. False: all are done.
