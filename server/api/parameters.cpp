@@ -195,7 +195,7 @@ constexpr std::array kParameters = {
     implemented("tokens", kTokenIds, Endpoint::kDetokenize),
     sampling("max_tokens", Endpoint::kChat),
     implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
-    implemented("max_completion_tokens", kAtLeastOne, Endpoint::kChat),
+    implemented("max_completion_tokens", kAtLeastOne),
     sampling("temperature"),
     sampling("top_p"),
     sampling("top_k"),

@@ -173,10 +173,8 @@ Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
   SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
   out.only_echo = limit == 0;
   if (out.only_echo) return std::optional<int32_t>(1);
-  if (endpoint == Endpoint::kChat) {
-    SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
-    if (newer) limit = newer;
-  }
+  SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
+  if (newer) limit = newer;
   if (!limit) return std::optional<int32_t>();
   return std::optional<int32_t>(static_cast<int32_t>(*limit));
 }

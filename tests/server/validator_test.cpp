@@ -360,7 +360,7 @@ TEST_F(Validator, TokensAreNamedByTheirTextAlone) {
 TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {
   ignored_ = IgnoredArguments(UnknownArguments::kIgnore);
   const auto request = completion(
-      R"("log_metrics":false,"temperature":0.5,"no_logs":true,"max_completion_tokens":3,
+      R"("log_metrics":false,"temperature":0.5,"no_logs":true,"max_output_tokens":3,
          "documents":7,"stream":true,"stream_options":{"include_usage":true,"more":1},
          "response_format":{"type":"text","strict":true})");
   ASSERT_TRUE(request.has_value()) << request.error().message;
@@ -368,8 +368,17 @@ TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {
   EXPECT_EQ(request->requests[0].sampling.max_tokens, 16);  // that of completions has another name
   EXPECT_TRUE(request->include_usage);
   EXPECT_EQ(ignored_.header_value(),
-            "log_metrics, no_logs, max_completion_tokens, documents, "
+            "log_metrics, no_logs, max_output_tokens, documents, "
             "stream_options.more, response_format.strict");
+}
+
+TEST_F(Validator, TheNewerNameOfTheLimitCountsInBothApis) {
+  for (const auto& request : {chat(R"("max_tokens":3,"max_completion_tokens":2)"),
+                              completion(R"("max_tokens":3,"max_completion_tokens":2)"),
+                              completion(R"("max_completion_tokens":2)")}) {
+    ASSERT_TRUE(request.has_value()) << request.error().message;
+    EXPECT_EQ(request->requests[0].sampling.max_tokens, 2);
+  }
 }
 
 TEST(IgnoredArguments, NamesAreBoundedAndHoldNothingButTokens) {
