@@ -120,6 +120,26 @@ TEST_P(KvTransportTest, WhatNoSlotIsPostedForIsReadAwayAndCounted) {
   EXPECT_EQ(receiver_->counts().connections_refused, 0u);
 }
 
+// Also of one that fills a ring of shared memory, or more.
+TEST_P(KvTransportTest, FramesOfAnySizeArrive) {
+  const KvFrameLayout layout = test::test_layout(1 << 20, uint64_t{32} << 20);
+  TransportEnd sender(GetParam());
+  std::vector<std::byte> memory(layout.slot_bytes);
+  TransportEnd receiver(GetParam());
+  ASSERT_TRUE(sender->open(test::sender_options(layout)).has_value());
+  ASSERT_TRUE(receiver->open(test::receiver_options(layout, sender->address())).has_value());
+  for (uint32_t round = 1; round <= 8; ++round) {  // 8 to 32 MiB
+    const KvFrame frame =
+        test::test_frame(layout, test::test_transfer(1), 0, round, 0, 1 + (round - 1) % 4);
+    const auto& bytes = keep(frame.payload_bytes, round);
+    ASSERT_TRUE(receiver->post(test::kTestSession, {frame.ref, 0, round, memory}));
+    ASSERT_TRUE(sender->send(test::kTestSession, frame, test::in_spans(bytes, 50'000)));
+    ASSERT_TRUE(receiver.wait_for(Kind::kArrived, round));
+    EXPECT_TRUE(std::ranges::equal(bytes, std::span(memory).first(bytes.size())));
+  }
+  EXPECT_EQ(receiver->counts().frames_stale, 0u);
+}
+
 // What the sender does follows from what the receiver has posted: however close behind.
 TEST_P(KvTransportTest, ASlotIsThereForAFrameThatWasSentAfterItWasPosted) {
   open();
