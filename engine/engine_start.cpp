@@ -7,6 +7,7 @@
 
 #include "engine/core/log.h"
 #include "engine/grammar_vocabulary.h"
+#include "engine/handoff/handoff_config.h"
 #include "engine/local_engine.h"
 #include "engine/nccl.h"
 #include "engine/weights/generation_defaults.h"
@@ -97,6 +98,10 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
   SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
   for (const std::string& key : speculation.without_meaning) {
     log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
+  }
+  SLUICE_TRY(const HandoffConfig handoff, handoff_config(config_));
+  for (const std::string& member : handoff.without_meaning) {
+    log_event(LogLevel::kWarning, "kv_transfer_config_without_meaning", "member", member);
   }
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   CheckpointText text = runner->take_text();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoints that answer at once: models, health, version, load, metrics.
+// Endpoints that answer at once: models, health, version, load, metrics, and what routers of
+// prefill and decode workers ask for before the first request.
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -81,6 +82,50 @@ void handle_health(FrontEnd& front_end, Exchange exchange) {
   front_end.respond(exchange, std::move(response));
 }
 
+// As Mooncake's bootstrap server: engines by rank. Routers bring the name to decode workers, and do
+// not ask again when this process has been started anew.
+void handle_query(FrontEnd& front_end, Exchange exchange) {
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.open_object().key("0").open_object();
+  json.key("engine_id").string(front_end.engine_id).close_object().close_object();
+  front_end.respond(exchange, std::move(response));
+}
+
+// In SGLang's names. Files' paths are for those with a key.
+void handle_server_info(FrontEnd& front_end, Exchange exchange) {
+  const HandoffRole role = front_end.handoff.role;
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.open_object().key("model_path").string(front_end.model_names.front());
+  json.key("served_model_name").string(front_end.model_names.front());
+  json.key("version").string(SLUICE_VERSION);
+  json.key("disaggregation_mode").string(role == HandoffRole::kBoth ? "null" : to_string(role));
+  json.key("tp_size").integer(front_end.config.tensor_parallel_size);
+  json.key("dp_size").integer(1).key("load_balance_method").string("follow_bootstrap_room");
+  json.key("max_running_requests").integer(front_end.config.max_num_seqs);
+  const EngineStats stats = front_end.engine.stats();
+  json.key("max_total_num_tokens").integer(stats.num_blocks_total * stats.block_size);
+  if (const auto& info = front_end.engine.model().handoff) {
+    json.key("disaggregation_bootstrap_port").integer(info->port);
+  }
+  json.close_object();
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_model_info(FrontEnd& front_end, Exchange exchange) {
+  const ModelInfo& model = front_end.engine.model();
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.open_object().key("model_path").string(front_end.model_names.front());
+  json.key("served_model_name").string(front_end.model_names.front());
+  json.key("model_type").string(model.architecture).key("is_generation").boolean(true);
+  json.key("max_context_length").integer(model.max_model_len);
+  json.key("vocab_size").integer(model.vocab_size);
+  json.close_object();
+  front_end.respond(exchange, std::move(response));
+}
+
 void handle_version(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   response.body = "{\"version\":\"" SLUICE_VERSION "\"}";
@@ -105,6 +150,7 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.grpc_counters,
                                front_end.finish_counters,
                                front_end.answer_counters,
+                               front_end.handoff_counters,
                                front_end.num_ignored_arguments.load());
   front_end.respond(exchange, std::move(response));
 }

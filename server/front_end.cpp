@@ -11,6 +11,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/api/answer_id.h"
 #include "server/api/api_errors.h"
 #include "server/api/request_validator.h"
 #include "server/routes.h"
@@ -78,6 +79,13 @@ std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   return {name};
 }
 
+// With the place where peers find the engine, they need nothing else to fetch from it.
+std::string engine_id_of(const HandoffConfig& handoff, const std::optional<HandoffInfo>& info) {
+  std::string name = handoff.engine_id.empty() ? random_id("") : handoff.engine_id;
+  if (info) name += "@" + info->host + ":" + std::to_string(info->port);
+  return name;
+}
+
 // Not more than `most` bytes, and none of a character that does not fit.
 std::string_view first_characters(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
@@ -93,11 +101,14 @@ void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
 }
 
 FrontEnd::FrontEnd(const Config& server_config,
+                   HandoffConfig handoff_part,
                    Engine& served,
                    Expected<ChatTemplate> compiled,
                    OutputFamilies chosen,
                    std::unique_ptr<TlsContext> tls_context)
     : config(server_config),
+      handoff(std::move(handoff_part)),
+      engine_id(engine_id_of(handoff, served.model().handoff)),
       engine(served),
       model_names(names_of(server_config, served)),
       authenticator(server_config),
@@ -119,9 +130,10 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
   SLUICE_TRY(OutputFamilies chosen, choose_families(config, source, engine.tokenizer()));
   log_families(chosen);
+  SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  std::unique_ptr<FrontEnd> made(
-      new FrontEnd(config, engine, std::move(compiled), std::move(chosen), std::move(tls)));
+  std::unique_ptr<FrontEnd> made(new FrontEnd(
+      config, std::move(part), engine, std::move(compiled), std::move(chosen), std::move(tls)));
   SLUICE_TRY_VOID(made->authenticator.load());
   return made;
 }
@@ -249,13 +261,15 @@ ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
           next_seed(),
           tenant_salt,
           arrival,
-          &families};
+          &families,
+          handoff.role};
 }
 
 std::string FrontEnd::illness() const {
   if (is_draining()) return "The server is draining.";
   const EngineStats stats = engine.stats();
   if (stats.draining) return "The engine is draining.";
+  if (stats.router && stats.router->num_usable == 0) return "No worker is there.";
   const auto to_ns = [](auto time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };

@@ -17,6 +17,7 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
+#include "engine/handoff/handoff_config.h"
 #include "server/api/api_errors.h"
 #include "server/api/ignored_arguments.h"
 #include "server/api/output_families.h"
@@ -105,6 +106,8 @@ class FrontEnd {
   void on_quiescent(std::function<void()> callback) { on_quiescent_ = std::move(callback); }
 
   const Config config;
+  const HandoffConfig handoff;
+  const std::string engine_id;  // by which routers name this engine to its peers
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
@@ -119,6 +122,7 @@ class FrontEnd {
   GrpcCounters grpc_counters;
   FinishCounters finish_counters;
   AnswerCounters answer_counters;
+  HandoffCounters handoff_counters;
   std::atomic<uint64_t> num_ignored_arguments{0};
 
  private:
@@ -126,6 +130,7 @@ class FrontEnd {
   uint64_t next_seed();
 
   FrontEnd(const Config& server_config,
+           HandoffConfig handoff_part,
            Engine& served,
            Expected<ChatTemplate> compiled,
            OutputFamilies chosen,
@@ -154,6 +159,9 @@ void handle_render_completion(FrontEnd& front_end, Exchange exchange);
 void handle_models(FrontEnd& front_end, Exchange exchange);
 void handle_model(FrontEnd& front_end, Exchange exchange);
 void handle_health(FrontEnd& front_end, Exchange exchange);
+void handle_query(FrontEnd& front_end, Exchange exchange);
+void handle_server_info(FrontEnd& front_end, Exchange exchange);
+void handle_model_info(FrontEnd& front_end, Exchange exchange);
 void handle_version(FrontEnd& front_end, Exchange exchange);
 void handle_metrics(FrontEnd& front_end, Exchange exchange);
 void handle_debug_state(FrontEnd& front_end, Exchange exchange);

@@ -183,9 +183,10 @@ void add_drafts(Families& out, const DraftStats& drafts) {
   out.counter("sluice_spec_proposer_seconds_total",
               "Time spent on guessing tokens.",
               1e-9 * static_cast<double>(drafts.proposer_ns));
-  out.gauge("sluice_spec_gain_ratio",
-            "Tokens a millisecond over the same step without drafts, as expected of the latest one.",
-            drafts.gain_ratio);
+  out.gauge(
+      "sluice_spec_gain_ratio",
+      "Tokens a millisecond over the same step without drafts, as expected of the latest one.",
+      drafts.gain_ratio);
   out.histogram(
       "sluice_spec_depth", "Tokens of a draft that a step took.", kDraftDepthBounds, drafts.depth);
 }
@@ -275,6 +276,55 @@ void add_grpc(Families& out, const GrpcCounters& grpc) {
   }
 }
 
+void add_router(Families& out, const RouterStats& router) {
+  out.gauge("sluice:router_usable_workers",
+            "Workers that may get a request now.",
+            static_cast<double>(router.num_usable));
+  out.gauge("sluice:router_parked_requests",
+            "Requests that wait for a worker.",
+            static_cast<double>(router.num_parked));
+  out.counter("sluice:router_retries_total",
+              "Requests that were sent again after a worker's error.",
+              static_cast<double>(router.num_retries));
+  out.counter("sluice:router_continuations_total",
+              "Requests that went on with another worker because theirs was lost.",
+              static_cast<double>(router.num_continuations));
+  out.counter("sluice:router_lost_requests_total",
+              "Requests that ended with an error for want of a worker.",
+              static_cast<double>(router.num_lost));
+  out.counter("sluice:router_late_outputs_total",
+              "Outputs that were dropped because another worker had the request.",
+              static_cast<double>(router.num_late_outputs));
+  out.counter("sluice:router_prefix_queries_total",
+              "Tokens of requests that a worker was chosen for.",
+              static_cast<double>(router.prefix_queries));
+  out.counter("sluice:router_prefix_hits_total",
+              "Of them, tokens that the worker was known to have cached.",
+              static_cast<double>(router.prefix_hits));
+  for (const WorkerStats& worker : router.workers) {
+    out.open("sluice:router_worker_state",
+             "1 for the status that a worker has.",
+             MetricType::Gauge,
+             {{"status", std::string(worker.status)}, {"worker", worker.address}})
+        .gauge.value = 1;
+  }
+  for (const WorkerStats& worker : router.workers) {
+    const double state = worker.breaker == "closed" ? 0 : worker.breaker == "half_open" ? 1 : 2;
+    out.open("sluice:router_breaker_state",
+             "Of a worker: 0 closed, 1 half open, 2 open.",
+             MetricType::Gauge,
+             {{"worker", worker.address}})
+        .gauge.value = state;
+  }
+  for (const WorkerStats& worker : router.workers) {
+    out.open("sluice:router_worker_requests",
+             "Requests of this router that a worker has.",
+             MetricType::Gauge,
+             {{"worker", worker.address}})
+        .gauge.value = static_cast<double>(worker.num_requests);
+  }
+}
+
 void add_answers(Families& families, const AnswerCounters& answers) {
   const auto add = [&](const char* name, const char* help, const std::atomic<uint64_t>& count) {
     families.counter(name, help, static_cast<double>(count.load(std::memory_order_relaxed)));
@@ -289,6 +339,18 @@ void add_answers(Families& families, const AnswerCounters& answers) {
   add("sluice_reasoning_tokens_total",
       "Generated tokens of reasoning.",
       answers.num_reasoning_tokens);
+}
+
+// Every reason from the start, so that a rate of it is one.
+void add_handoffs(Families& out, const HandoffCounters& handoffs) {
+  for (size_t i = 0; i < kNumHandoffFallbacks; ++i) {
+    const auto reason = static_cast<HandoffFallback>(i);
+    out.open("sluice:handoff_fallbacks_total",
+             "Prompts that were to come from another worker and were computed here, by reason.",
+             MetricType::Counter,
+             out.labels_with("reason", std::string(to_string(reason))))
+        .counter.value = static_cast<double>(handoffs.value(reason));
+  }
 }
 
 }  // namespace
@@ -309,6 +371,7 @@ std::string metrics_text(const EngineStats& stats,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
+                         const HandoffCounters& handoffs,
                          uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
@@ -317,9 +380,11 @@ std::string metrics_text(const EngineStats& stats,
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
   add_answers(families, answers);
+  add_handoffs(families, handoffs);
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
+  if (stats.router) add_router(families, *stats.router);
   add_http(families, http);
   add_grpc(families, grpc);
   return families.text();

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container, mutation: whether the simulator sees bugs, routers: two servers behind routers of others.
+# container, mutation: whether the simulator sees bugs, routers: two servers, and pairs that split
+# requests, behind routers of others.
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
@@ -55,10 +56,14 @@ case "$stage" in
       exit 77
     fi
     export SLUICE_ROUTER_PYTHON
-    "$SLUICE_ROUTER_PYTHON" tests/server/router_test.py build/sluice tests/golden/tiny/tiny-llama.gguf
+    for test in router router_pair; do
+      "$SLUICE_ROUTER_PYTHON" "tests/server/${test}_test.py" build/sluice \
+        tests/golden/tiny/tiny-llama.gguf
+    done
     ;;
   mutation)
     python3 tests/scheduler/mutations.py build
+    python3 tests/engine/handoff_mutations.py build
     ;;
   image)
     python3 deploy/image_test.py

@@ -236,7 +236,8 @@ void Transition::timer() {
     case Phase::kNone:
     case Phase::kHeld:
     case Phase::kLanded:
-    case Phase::kRun: return;
+    case Phase::kRun:
+      return;
   }
 }
 
@@ -271,6 +272,7 @@ void Transition::refuse() {
   const bool may_know_later = event_.reason == KvRefusal::kUnknown && state_.is_early;
   if (is_in(Phase::kClaiming) && may_know_later && event_.now_ms < state_.again_end_ms) {
     state_.asks_again = true;
+    state_.num_claims = 0;
     const int64_t wait = std::max(worker_.times.again, event_.retry_after_ms);
     state_.timer_ms = std::min(event_.now_ms + wait, state_.again_end_ms);
     return;
@@ -280,16 +282,30 @@ void Transition::refuse() {
 
 void Transition::run_own() {
   switch (event_.kind) {
-    case Kind::kStart: start(); break;
-    case Kind::kRoom: room(); break;
+    case Kind::kStart:
+      start();
+      break;
+    case Kind::kRoom:
+      room();
+      break;
     case Kind::kSlotsFree:
       if (is_in(Phase::kReceiving)) post(worker_.num_free_slots);
       break;
-    case Kind::kSlotsBack: slots_back(); break;
-    case Kind::kFrame: frame(); break;
-    case Kind::kTail: tail(); break;
-    case Kind::kPreempted: preempted(); break;
-    case Kind::kTimer: timer(); break;
+    case Kind::kSlotsBack:
+      slots_back();
+      break;
+    case Kind::kFrame:
+      frame();
+      break;
+    case Kind::kTail:
+      tail();
+      break;
+    case Kind::kPreempted:
+      preempted();
+      break;
+    case Kind::kTimer:
+      timer();
+      break;
     case Kind::kRenewal:
       if (!is_in(Phase::kHeld) && !is_in(Phase::kReceiving)) break;
       state_.renewal_ms = event_.now_ms + worker_.times.renewal;
@@ -303,7 +319,8 @@ void Transition::run_own() {
     case Kind::kOver:
       if (!is_in(Phase::kNone)) over();
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -311,8 +328,12 @@ void Transition::run_message() {
   if (event_.peer != state_.peer) return;
   const bool is_current = event_.attempt == state_.attempt;
   switch (event_.kind) {
-    case Kind::kAccept: accept(); break;
-    case Kind::kRefuse: refuse(); break;
+    case Kind::kAccept:
+      accept();
+      break;
+    case Kind::kRefuse:
+      refuse();
+      break;
     case Kind::kFinalOk:
       if (!is_waiting() || !is_current) break;
       state_.has_final = true;
@@ -324,7 +345,8 @@ void Transition::run_message() {
     case Kind::kPeerGone:
       if (is_waiting()) fall_back(HandoffFallback::kPeerGone);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
@@ -347,14 +369,16 @@ std::optional<int64_t> next_timer(const DecodeState& state) {
   switch (state.phase) {
     case Phase::kClaiming:
     case Phase::kReceiving:
-    case Phase::kFallback: return state.timer_ms;
+    case Phase::kFallback:
+      return state.timer_ms;
     case Phase::kEnded:
       if (state.num_posted_old > 0) return state.timer_ms;
       break;
     case Phase::kNone:
     case Phase::kHeld:
     case Phase::kLanded:
-    case Phase::kRun: break;
+    case Phase::kRun:
+      break;
   }
   return std::nullopt;
 }

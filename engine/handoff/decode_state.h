@@ -10,9 +10,9 @@
 //   kRun        an ordinary request and no more
 //   kEnded      the request is over; slots may still be posted
 //
-// Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks from
-// the front that had landed are kept. A slot is taken back by its frame or when the transport says
-// that nobody writes into it any more, never by time.
+// Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks
+// from the front that had landed are kept. A slot is taken back by its frame or when the transport
+// says that nobody writes into it any more, never by time.
 #pragma once
 
 #include <cstdint>
@@ -39,12 +39,12 @@ enum class DecodePhase : uint8_t {
 
 // How long a decode worker waits, in milliseconds, and how often it asks.
 struct DecodeTimes {
-  int64_t claim = 2'000;     // for an answer
-  int32_t max_claims = 3;    // of one attempt without an answer
-  int64_t again = 100;       // before a peer that did not know the transfer is asked again,
+  int64_t claim = 2'000;      // for an answer
+  int32_t max_claims = 3;     // of one attempt without an answer
+  int64_t again = 100;        // before a peer that did not know the transfer is asked again,
   int64_t again_for = 2'000;  // from the first claim on
-  int64_t renewal = 5'000;   // between two
-  int64_t progress = 5'000;  // for the next part, or for the last to be taken back
+  int64_t renewal = 5'000;    // between two
+  int64_t progress = 5'000;   // for the next part, or for the last to be taken back
   uint32_t max_attempts = 2;
 };
 
@@ -62,12 +62,12 @@ struct DecodeState {
   bool is_released = false;  // kLanded: the peer knows
   KvPeerId peer;
   uint32_t attempt = 0;
-  int32_t num_claims = 0;    // of this attempt, that had no answer
-  int32_t num_parts = 0;     // of this attempt
-  int32_t num_received = 0;  // different ones
-  int32_t num_posted = 0;    // slots
+  int32_t num_claims = 0;      // of this attempt, that had no answer
+  int32_t num_parts = 0;       // of this attempt
+  int32_t num_received = 0;    // different ones
+  int32_t num_posted = 0;      // slots
   int32_t num_posted_old = 0;  // that were posted for what is given up
-  int32_t num_spoiled = 0;   // parts of all attempts
+  int32_t num_spoiled = 0;     // parts of all attempts
   int64_t timer_ms = 0;
   int64_t renewal_ms = 0;
   int64_t again_end_ms = 0;

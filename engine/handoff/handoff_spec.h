@@ -71,19 +71,19 @@ struct HandoffInfo {
 // Why KV is computed here that a request wanted to have moved. A metric has
 // to_string() as its label.
 enum class HandoffFallback : uint8_t {
-  kNoHandoff,     // this worker has no peers, or no part in such a handoff
-  kForeignBlob,   // what the request carries is no offer of a worker like this one
-  kWrongPrompt,   // the offer is for another prompt
-  kScoresPrompt,  // log-probabilities of the prompt are wanted, which moved KV does not give
-  kNoAnswer,      // the prefill worker answered no claim
-  kRefused,       // it refused
-  kPeerGone,      // it is dead, or not the process that it was
+  kNoHandoff,      // this worker has no peers, or no part in such a handoff
+  kForeignBlob,    // what the request carries is no offer of a worker like this one
+  kWrongPrompt,    // the offer is for another prompt
+  kScoresPrompt,   // log-probabilities of the prompt are wanted, which moved KV does not give
+  kNoAnswer,       // the prefill worker answered no claim
+  kRefused,        // it refused
+  kPeerGone,       // it is dead, or not the process that it was
   kPrefillFailed,  // its request ended without a first token
-  kTooSlow,       // blocks stopped coming, or took longer than computing them would
-  kSpoiled,       // more than one part did not agree with its sum
-  kPreempted,     // the room for the blocks was taken back
-  kDraining,      // this worker is about to end
-  kFirstToken,    // computed here, the first token is not the one that came
+  kTooSlow,        // blocks stopped coming, or took longer than computing them would
+  kSpoiled,        // more than one part did not agree with its sum
+  kPreempted,      // the room for the blocks was taken back
+  kDraining,       // this worker is about to end
+  kFirstToken,     // computed here, the first token is not the one that came
 };
 inline constexpr size_t kNumHandoffFallbacks = 13;
 

@@ -3,8 +3,8 @@
 // the engine thread sends and gets. A prefill worker (P) has KV, a decode worker (D) asks for it
 // and is always the one that connects: a worker that does both has a stream for each. The numbers
 // of protobuf fields are the comments "n:" (a KvTransferRef is the message's 1: and 2:); bounds are
-// what a decoder refuses beyond, since nothing that a peer sends may reach a CHECK. All messages are
-// idempotent: one that comes again gets the answer again.
+// what a decoder refuses beyond, since nothing that a peer sends may reach a CHECK. All messages
+// are idempotent: one that comes again gets the answer again.
 #pragma once
 
 #include <array>

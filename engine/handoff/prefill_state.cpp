@@ -54,10 +54,8 @@ class Transition {
   }
 
   void refuse(KvRefusal reason) {
-    actions_.push({.kind = Do::kRefuse,
-                   .peer = event_.peer,
-                   .attempt = event_.attempt,
-                   .reason = reason});
+    actions_.push(
+        {.kind = Do::kRefuse, .peer = event_.peer, .attempt = event_.attempt, .reason = reason});
   }
 
   [[nodiscard]] bool is_in(Phase phase) const { return state_.phase == phase; }
@@ -90,7 +88,7 @@ void Transition::take_claim() {
   state_.peer = event_.peer;
   state_.attempt = event_.attempt;
   state_.num_parts = event_.num_parts;
-  state_.num_ready = event_.num_ready;
+  state_.num_ready = std::min(event_.num_ready, event_.num_parts);
   state_.num_begun = 0;
 }
 
@@ -179,7 +177,7 @@ void Transition::admitted() {
       return;
     }
     state_.num_parts = event_.num_parts;
-    state_.num_ready = event_.num_ready;
+    state_.num_ready = std::min(event_.num_ready, event_.num_parts);
     accept();
     serve();
   } else if (is_in(Phase::kNone) && !worker_.is_draining) {
@@ -258,7 +256,8 @@ void Transition::lost() {
 void Transition::timer() {
   switch (state_.phase) {
     case Phase::kExpected:
-    case Phase::kParked: return finish();
+    case Phase::kParked:
+      return finish();
     case Phase::kServing:
       act(Do::kFinalFailed);
       return drain();
@@ -323,12 +322,16 @@ void Transition::claim() {
       state_.key = event_.key;
       state_.timer_ms = event_.now_ms + worker_.times.expected;
       return;
-    case Phase::kExpected: return claim_expected();
-    case Phase::kDrain: return claim_draining();
-    case Phase::kGone: return claim_gone();
+    case Phase::kExpected:
+      return claim_expected();
+    case Phase::kDrain:
+      return claim_draining();
+    case Phase::kGone:
+      return claim_gone();
     case Phase::kComputing:
     case Phase::kParked:
-    case Phase::kServing: break;
+    case Phase::kServing:
+      break;
   }
   if (event_.key != state_.key) return refuse(KvRefusal::kKey);
   if (!state_.is_claimed) {
@@ -401,13 +404,27 @@ void Transition::peer_dead() {
 
 PrefillActions Transition::run() {
   switch (event_.kind) {
-    case Kind::kAdmitted: admitted(); break;
-    case Kind::kReady: ready(); break;
-    case Kind::kEnded: ended(); break;
-    case Kind::kFailed: failed(); break;
-    case Kind::kPartRead: part_read(); break;
-    case Kind::kLost: lost(); break;
-    case Kind::kTimer: timer(); break;
+    case Kind::kAdmitted:
+      admitted();
+      break;
+    case Kind::kReady:
+      ready();
+      break;
+    case Kind::kEnded:
+      ended();
+      break;
+    case Kind::kFailed:
+      failed();
+      break;
+    case Kind::kPartRead:
+      part_read();
+      break;
+    case Kind::kLost:
+      lost();
+      break;
+    case Kind::kTimer:
+      timer();
+      break;
     case Kind::kDraining:
       if (!is_in(Phase::kExpected)) break;
       actions_.push({.kind = Do::kRefuse,
@@ -419,13 +436,27 @@ PrefillActions Transition::run() {
     case Kind::kForget:
       if (is_in(Phase::kGone)) state_ = {};
       break;
-    case Kind::kClaim: claim(); break;
-    case Kind::kCredit: credit(); break;
-    case Kind::kNak: nak(); break;
-    case Kind::kRenew: renew(); break;
-    case Kind::kRelease: release(); break;
-    case Kind::kCancel: cancel(); break;
-    case Kind::kPeerDead: peer_dead(); break;
+    case Kind::kClaim:
+      claim();
+      break;
+    case Kind::kCredit:
+      credit();
+      break;
+    case Kind::kNak:
+      nak();
+      break;
+    case Kind::kRenew:
+      renew();
+      break;
+    case Kind::kRelease:
+      release();
+      break;
+    case Kind::kCancel:
+      cancel();
+      break;
+    case Kind::kPeerDead:
+      peer_dead();
+      break;
   }
   return actions_;
 }
@@ -442,11 +473,14 @@ std::optional<int64_t> next_timer(const PrefillState& state) {
   switch (state.phase) {
     case Phase::kExpected:
     case Phase::kServing:
-    case Phase::kDrain: return state.timer_ms;
-    case Phase::kParked: return state.lease_end_ms;
+    case Phase::kDrain:
+      return state.timer_ms;
+    case Phase::kParked:
+      return state.lease_end_ms;
     case Phase::kNone:
     case Phase::kComputing:
-    case Phase::kGone: break;
+    case Phase::kGone:
+      break;
   }
   return std::nullopt;
 }

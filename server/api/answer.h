@@ -31,6 +31,7 @@ struct ChoiceNews {
   bool is_named = false;                             // the request named the function to call
   int64_t num_tokens = 0;                            // of the choice so far
   int64_t num_cached = 0;                            // prompt tokens that were not computed anew
+  std::string_view kv_params;  // of its end, for who goes on with its KV: JSON; empty: none
 };
 
 // OpenAI's word for how a choice has ended; empty while it goes on. A call that the request named

@@ -33,6 +33,10 @@ Generation::Generation(FrontEnd& front_end,
     const auto& ids = request_.requests[i].prompt;
     choices_.emplace_back(tokenizer_, request_);
     const size_t prompt_idx = i / static_cast<size_t>(request_.num_choices);
+    const auto& handoff = request_.requests[i].handoff;
+    if (handoff && handoff->kind == HandoffKind::kOffer) {
+      choices_[i].prompt_digest = prompt_digest(ids);
+    }
     if (!request_.echoed.empty()) choices_[i].echoed = request_.echoed[prompt_idx];
     if (i % static_cast<size_t>(request_.num_choices) == 0) {
       prompt_tokens_ += static_cast<int64_t>(ids.size());
@@ -45,6 +49,9 @@ Generation::~Generation() = default;
 
 void Generation::start() {
   IoWorker& worker = answer_->worker();
+  for (size_t i = 0; i < request_.fallbacks.size(); ++i) {
+    front_end_.handoff_counters.count(static_cast<HandoffFallback>(i), request_.fallbacks[i]);
+  }
   front_end_.log_prompts(answer_->request_id(), request_);
   for (size_t i = 0; i < choices_.size(); ++i) {
     auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);
@@ -79,6 +86,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
     append_text(pieces, PieceKind::kContent, -1, choice.echoed);
     choice.echoed.clear();
   }
+  if (output.offer != nullptr) note_offer(choice, *output.offer);
   if (output.token != kInvalidToken) append_token(choice_idx, output, pieces);
   if (choice.finish_reason == FinishReason::kNone && output.finish_reason != FinishReason::kNone) {
     choice.output.finish(output.finish_reason, pieces);
@@ -109,6 +117,16 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, Piec
   if (output.finish_reason == FinishReason::kNone) front_end_.engine.abort(choice.id);
 }
 
+void Generation::note_offer(Choice& choice, const HandoffOffer& offer) {
+  const ModelInfo& model = front_end_.engine.model();
+  if (!model.handoff || choice.prompt_digest.empty()) return;
+  choice.kv_params = offer_json(offer,
+                                *model.handoff,
+                                model.system_fingerprint,
+                                choice.prompt_digest,
+                                front_end_.config.tensor_parallel_size);
+}
+
 void Generation::finish_choice(Choice& choice, FinishReason reason) {
   choice.finish_reason = reason;
   if (request_.lease != nullptr) request_.lease->add_tokens(choice.num_tokens);
@@ -129,6 +147,7 @@ void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
   news.is_named = request_.tools.is_named;
   news.num_tokens = choice.num_tokens;
   news.num_cached = choice.num_cached;
+  news.kv_params = choice.kv_params;
   answer_->tell(news, usage());
 }
 

@@ -54,10 +54,13 @@ class Generation : public std::enable_shared_from_this<Generation> {
     int64_t num_cached = 0;
     int64_t num_accepted_predictions = 0;
     int64_t num_rejected_predictions = 0;
+    std::string prompt_digest;  // of a prompt that is offered to other workers; empty: it is not
+    std::string kv_params;      // what its answer tells them
     RequestTimings timings;
   };
 
   void append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces);
+  void note_offer(Choice& choice, const HandoffOffer& offer);
   void finish_choice(Choice& choice, FinishReason reason);
   void end();
   void tell(size_t choice_idx, std::span<const Piece> pieces);

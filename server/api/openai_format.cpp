@@ -125,6 +125,7 @@ void OpenAiFormat::note_end(const ChoiceNews& news) {
   Choice& choice = choices_[news.choice_idx];
   choice.finish_reason = finish_name(news);
   choice.stop_reason.clear();
+  if (news.choice_idx == 0) kv_params_ = news.kv_params;
   if (!news.matched_stop.empty()) {
     append_json_string(choice.stop_reason, news.matched_stop);
   } else if (news.stop_token != kInvalidToken) {
@@ -177,6 +178,7 @@ std::string OpenAiFormat::whole(std::span<const size_t> returned, const Usage& u
   }
   json.close_array();
   write_behind_choices(json);
+  if (!kv_params_.empty()) json.key("kv_transfer_params").raw(kv_params_);
   json.key("usage");
   write_usage(json, usage);
   json.close_object();

@@ -96,6 +96,7 @@ class OpenAiFormat : public AnswerFormat {
   std::vector<std::vector<TokenId>> prompts_;
   std::vector<std::string> prompt_logprobs_;  // by prompt, of a whole answer
   std::vector<Choice> choices_;
+  std::string kv_params_;  // of the first choice: JSON; empty: none
 };
 
 }  // namespace sluice

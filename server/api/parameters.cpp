@@ -22,6 +22,8 @@ bool is_zero(const Json& v) { return v.is_number() && v.get<double>() == 0; }
 
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
+bool is_true(const Json& v) { return v == true; }
+
 bool is_number(const Json& v) { return v.is_number(); }
 
 bool is_empty_string(const Json& v) {
@@ -38,7 +40,8 @@ bool is_null_or_false(const Json& v) { return v.is_null() || v == false; }
 struct Neutral {
   bool (*holds)(const Json&);
   std::string_view schema;
-  bool empty_asks = false;  // as in Parameter
+  bool empty_asks = false;  // this and the next: as in Parameter
+  bool false_asks = false;
 };
 
 constexpr Neutral kNever = {never, {}};
@@ -46,6 +49,8 @@ constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
 constexpr Neutral kZero = {is_zero, R"("const":0)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
+constexpr Neutral kTrue = {is_true, R"("const":true)", /*empty_asks=*/true, /*false_asks=*/true};
+constexpr Neutral kFalse = {never, R"("const":false)"};
 constexpr Neutral kAnyNumber = {is_number, R"("type":"number")"};
 constexpr Neutral kEmptyString = {is_empty_string, R"("const":"")"};
 constexpr Neutral kNoGrammar = {is_empty_string, R"("const":"")", /*empty_asks=*/true};
@@ -106,6 +111,14 @@ constexpr std::string_view kPrompt =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},)"
     R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},{"type":"array",)"
     R"("minItems":1,"items":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}])";
+constexpr std::string_view kTextOrList =
+    R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":["string","null"]}}])";
+constexpr std::string_view kPortOrList =
+    R"("anyOf":[{"type":"integer","minimum":1,"maximum":65535},{"type":"array","items":{"type":)"
+    R"(["integer","null"],"minimum":1,"maximum":65535}}])";
+constexpr std::string_view kCountOrList =
+    R"("anyOf":[{"type":"integer","minimum":0},{"type":"array","items":{"type":"integer",)"
+    R"("minimum":0}}])";
 constexpr std::string_view kStop =
     R"("anyOf":[{"type":"string","minLength":1},{"type":"array","items":{"type":"string",)"
     R"("minLength":1}}])";
@@ -161,6 +174,7 @@ constexpr Parameter neutral(std::string_view name,
                             Endpoint endpoints = Endpoint::kBoth) {
   Parameter parameter = {name, endpoints, Disposition::kNeutralOnly, value.holds, value.schema, {}};
   parameter.empty_asks = value.empty_asks;
+  parameter.false_asks = value.false_asks;
   return parameter;
 }
 
@@ -181,7 +195,7 @@ constexpr std::array kParameters = {
     implemented("tokens", kTokenIds, Endpoint::kDetokenize),
     sampling("max_tokens", Endpoint::kChat),
     implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
-    implemented("max_completion_tokens", kAtLeastOne, Endpoint::kChat),
+    implemented("max_completion_tokens", kAtLeastOne),
     sampling("temperature"),
     sampling("top_p"),
     sampling("top_k"),
@@ -283,11 +297,23 @@ constexpr std::array kParameters = {
     neutral("logprob_token_ids", kNever),
     neutral("spaces_between_special_tokens", kAnyBool),
     neutral("return_prompt_text", kNever),
-    neutral("kv_transfer_params", kNever),
+    implemented("kv_transfer_params", kObject, Endpoint::kOpenAi),
+    implemented("bootstrap_host", kTextOrList, Endpoint::kOpenAi),
+    implemented("bootstrap_port", kPortOrList, Endpoint::kOpenAi),
+    implemented("bootstrap_room", kCountOrList, Endpoint::kOpenAi),
     neutral("ec_transfer_params", kNever),
     neutral("vllm_xargs", kNever),
     neutral("repetition_detection", kNever),
     neutral("stream_interval", kOne),
+    neutral("no_stop_trim",
+            kFalse,
+            Endpoint::kOpenAi),  // this and the next three: routers send their defaults
+    neutral("separate_reasoning", kTrue, Endpoint::kOpenAi),
+    neutral("stream_reasoning", kTrue, Endpoint::kOpenAi),
+    neutral("return_hidden_states", kFalse, Endpoint::kOpenAi),
+    // Of chats, as the next: routers send them to both.
+    neutral("continue_final_message", kFalse, Endpoint::kCompletion),
+    neutral("include_reasoning", kAnyBool, Endpoint::kCompletion),
 
     // Anthropic's Messages and OpenAI's Responses; the codecs make chats of them.
     sampling("temperature", Endpoint::kOther),
@@ -379,6 +405,15 @@ bool asks_nothing(const Json& value) {
   return is_null_or_false(value) || (value.is_array() && value.empty());
 }
 
+namespace {
+
+bool is_nothing(const Parameter& parameter, const Json& value) {
+  if (parameter.false_asks && value == false) return false;
+  return parameter.empty_asks ? is_null_or_false(value) : asks_nothing(value);
+}
+
+}  // namespace
+
 Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
   for (auto item = body.begin(); item != body.end();) {
     const std::string name = item.key();
@@ -396,10 +431,9 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
       ++item;
       continue;
     }
-    const bool is_nothing = parameter->empty_asks ? is_null_or_false(value) : asks_nothing(value);
-    if (!is_nothing && !parameter->is_neutral(value)) {
-      const std::string advice =
-          parameter->instead.empty() ? "leave it out"
+    if (!is_nothing(*parameter, value) && !parameter->is_neutral(value)) {
+      const std::string advice = parameter->instead.empty()
+                                     ? "leave it out"
                                      : "use `" + std::string(parameter->instead) + "`";
       return make_error(
           ErrorCode::kUnsupported, "`" + name + "` is not supported; " + advice + ".", name);

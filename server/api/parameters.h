@@ -26,6 +26,7 @@ enum class Endpoint : uint8_t {
   kMessages = 16,   // Anthropic's, and its count of tokens
   kResponses = 32,  // OpenAI's second API
   kOther = 48,      // the last two
+  kOpenAi = 35,     // OpenAI's three
   kAny = 63,
 };
 
@@ -55,6 +56,7 @@ struct Parameter {
   // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; null and
   // false alone do not.
   bool empty_asks = false;
+  bool false_asks = false;        // kNeutralOnly: false asks for something
   std::string_view instead = {};  // kNeutralOnly: the parameter to use; empty: none
 };
 

@@ -11,6 +11,7 @@
 
 #include "engine/core/config.h"
 #include "server/api/forced_calls.h"
+#include "server/api/kv_params.h"
 #include "server/api/prediction.h"
 #include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
@@ -172,10 +173,8 @@ Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
   SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
   out.only_echo = limit == 0;
   if (out.only_echo) return std::optional<int32_t>(1);
-  if (endpoint == Endpoint::kChat) {
-    SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
-    if (newer) limit = newer;
-  }
+  SLUICE_TRY(const auto newer, read_integer(body, "max_completion_tokens", 1, kMax));
+  if (newer) limit = newer;
   if (!limit) return std::optional<int32_t>();
   return std::optional<int32_t>(static_cast<int32_t>(*limit));
 }
@@ -316,7 +315,8 @@ Expected<Caching> read_caching(const ValidationContext& context, const Json& bod
   return caching;
 }
 
-// The prompt of a chat, and how its answer is read. `grammar`: set where it must be calls.
+// The prompt of a chat, and how its answer is read. `grammar`: what the answer must be without
+// calls, then with them.
 Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& context,
                                                       const Json& body,
                                                       GrammarSpec& grammar,
@@ -324,8 +324,16 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
   SLUICE_TRY(out.tools, read_tool_plan(context, body));
   if (out.tools.must_call) {
+    if (grammar.is_set()) {
+      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
+                     grammar.param);
+    }
     SLUICE_TRY(grammar, forced_calls_grammar(context, body, out.tools, prompt.tail));
+  } else if (out.tools.parses_calls) {
+    SLUICE_TRY(grammar,
+               free_calls_grammar(context, body, out.tools, prompt.tail, std::move(grammar)));
   }
+  out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
   if (context.families != nullptr) out.output_format = context.families->format;
   out.prompt_tail = std::move(prompt.tail);
@@ -372,6 +380,51 @@ Expected<void> add_requests(const ValidationContext& context,
       if (k > 0 && out.num_echoed_logprobs < 0) request.sampling.num_prompt_logprobs = -1;
       out.requests.push_back(request);
     }
+  }
+  return {};
+}
+
+// The first choice of each handoff's prompt, or each choice where there are so many.
+Expected<size_t> choices_per_handoff(const KvParams& params, const GenerationRequest& out) {
+  if (!params.is_list) return out.requests.size();
+  const size_t count = params.handoffs.size();
+  const auto per_prompt = static_cast<size_t>(out.num_choices);
+  if (count == out.requests.size()) return size_t{1};
+  if (count == out.requests.size() / per_prompt) return per_prompt;
+  return invalid("bootstrap_room must have an item for each prompt (" +
+                     std::to_string(out.requests.size() / per_prompt) + ") or choice (" +
+                     std::to_string(out.requests.size()) + "), got " + std::to_string(count) + ".",
+                 "bootstrap_room");
+}
+
+Expected<void> add_handoffs(const ValidationContext& context,
+                            const Json& body,
+                            GenerationRequest& out) {
+  SLUICE_TRY(const KvParams params, read_kv_params(body));
+  if (params.handoffs.empty()) return {};
+  SLUICE_TRY(const size_t stride, choices_per_handoff(params, out));
+  const bool has_seed = find_field(body, "seed") != nullptr;
+  for (size_t i = 0; i < params.handoffs.size(); ++i) {
+    ValidRequest& request = out.requests[i * stride];
+    ResolvedHandoff resolved = resolve_handoff(params.handoffs[i],
+                                               request.prompt,
+                                               request.sampling.num_prompt_logprobs >= 0,
+                                               {context.role, context.model.handoff});
+    if (resolved.fallback) ++out.fallbacks[static_cast<size_t>(*resolved.fallback)];
+    if (resolved.makes_one_token) {
+      request.sampling.max_tokens = 1;
+      request.sampling.min_tokens = std::min(request.sampling.min_tokens, 1);
+    }
+    if (resolved.seed && !has_seed) out.seed = *resolved.seed;
+    request.handoff = std::move(resolved.spec);
+    if (request.handoff) {
+      request.handoff->adopts_seed = !has_seed && request.handoff->kind == HandoffKind::kFetch &&
+                                     request.handoff->door == HandoffDoor::kConcurrent;
+    }
+  }
+  for (size_t i = 0; i < out.requests.size(); ++i) {
+    const size_t k = i % static_cast<size_t>(out.num_choices);
+    out.requests[i].sampling.seed = choice_seed(out.seed, k);
   }
   return {};
 }
@@ -455,22 +508,15 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   out.seed = sampling.seed;
   out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
-  GrammarSpec calls;
+  SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
   SLUICE_TRY(auto prompts,
-             endpoint == Endpoint::kChat ? read_chat(context, body, calls, out)
+             endpoint == Endpoint::kChat ? read_chat(context, body, grammar, out)
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
-  SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
-  if (calls.is_set()) {
-    if (grammar.is_set()) {
-      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
-                     grammar.param);
-    }
-    grammar = std::move(calls);
-  }
   SLUICE_TRY_VOID(add_requests(
       context, sampling, grammar, limit, turn, caching, speculation, std::move(prompts), out));
+  SLUICE_TRY_VOID(add_handoffs(context, body, out));
   return out;
 }
 

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/tokenizer/stop_matcher.h"
 #include "server/api/ignored_arguments.h"
+#include "server/api/kv_params.h"
 #include "server/api/parameters.h"
 #include "server/api/tools.h"
 #include "server/api/validation_context.h"
@@ -47,6 +48,7 @@ struct GenerationRequest {
   ToolPlan tools;
   bool include_reasoning = true;
   bool has_prediction = false;  // the answer says how much of it was right
+  FallbackCounts fallbacks{};   // prompts that were to come from elsewhere and are computed here
 };
 
 // `ignored`: gets the names that are left out.

@@ -235,7 +235,11 @@ Expected<Json> chat_of_responses(const Json& body, const Json& earlier) {
                            "seed",
                            "stream",
                            "parallel_tool_calls",
-                           "chat_template_kwargs"}) {
+                           "chat_template_kwargs",
+                           "kv_transfer_params",
+                           "bootstrap_host",
+                           "bootstrap_port",
+                           "bootstrap_room"}) {
     if (const Json* value = find_field(body, name)) chat[name] = *value;
   }
   if (const Json* most = find_field(body, "max_output_tokens")) {

@@ -94,6 +94,7 @@ ResponsesFormat::ResponsesFormat(std::string_view model, ResponseRecord record)
 
 void ResponsesFormat::note_end(const ChoiceNews& news) {
   if (news.finish_reason == FinishReason::kNone) return;
+  kv_params_ = news.kv_params;
   status_ = news.finish_reason == FinishReason::kStop ? Status::kCompleted : Status::kIncomplete;
 }
 
@@ -199,6 +200,11 @@ void ResponsesFormat::store(const std::string& response) const {
 std::string ResponsesFormat::whole(std::span<const size_t>, const Usage& usage) {
   std::string response = response_json(status_, &usage);
   store(response);
+  // It is for whoever goes on with the KV now, and no part of what is kept.
+  if (!kv_params_.empty()) {
+    response.pop_back();
+    response += ",\"kv_transfer_params\":" + kv_params_ + '}';
+  }
   return response;
 }
 

@@ -80,6 +80,7 @@ class ResponsesFormat final : public AnswerFormat {
   const GenerationRequest* request_ = nullptr;
   AnswerParts parts_;  // one for each item
   Status status_ = Status::kInProgress;
+  std::string kv_params_;  // JSON; empty: none
   bool started_ = false;   // response.created is written
   bool has_open_ = false;  // the last item is under way
   int64_t num_events_ = 0;

@@ -9,6 +9,7 @@
 
 #include "engine/core/status.h"
 #include "engine/engine.h"
+#include "engine/handoff/handoff_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/output_families.h"
 #include "server/prompt/chat_template.h"
@@ -28,6 +29,7 @@ struct ValidationContext {
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
   const OutputFamilies* families = nullptr;  // how the model writes; null: plain text
+  HandoffRole role = HandoffRole::kBoth;     // of this worker
   bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
 };
 

@@ -74,6 +74,7 @@ constexpr FlagRow kFlags[] = {
     {"kv-cache-dtype", Values::kOne, Fate::kSame},
     {"enable-prefix-caching", Values::kNone, Fate::kSame},
     {"kv-events-config", Values::kOne, Fate::kSame},
+    {"kv-transfer-config", Values::kOne, Fate::kSame},
     {"kv-cache-memory-bytes", Values::kOne, Fate::kRenamed, "kv-cache-memory"},
     {"shutdown-timeout", Values::kOne, Fate::kRenamed, "drain-timeout-s"},
     {"uvicorn-log-level", Values::kOne, Fate::kRenamed, "log-level"},

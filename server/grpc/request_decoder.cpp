@@ -62,11 +62,14 @@ std::string move_constraint(Json& parameters) {
 }
 
 Expected<void> move_transfer(Json& request, Json& parameters, int32_t max_depth) {
-  const Json typed = take(request, "kv_transfer_params");
+  Json typed = take(request, "kv_transfer_params");
   const Json text = take(request, "kv_transfer_params_json");
-  // What it holds is not read.
-  if (!typed.is_null()) parameters["kv_transfer_params"] = true;
-  if (text.is_null()) return {};
+  if (text.is_null()) {
+    // It has an address and no name of a transfer, of which nothing can be fetched.
+    if (typed.is_object()) typed["do_remote_prefill"] = true;
+    if (typed.is_object()) parameters["kv_transfer_params"] = std::move(typed);
+    return {};
+  }
   SLUICE_TRY(parameters["kv_transfer_params"],
              parse_object(text.get<std::string>(), "kv_transfer_params_json", max_depth));
   return {};

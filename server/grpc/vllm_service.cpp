@@ -99,6 +99,7 @@ class VllmCall final : public GrpcCall {
     choice.finish_reason = news.finish_reason;
     choice.matched_stop = news.matched_stop;
     choice.stop_token = news.stop_token;
+    choice.kv_params = news.kv_params;
   }
 
  private:
@@ -112,6 +113,7 @@ class VllmCall final : public GrpcCall {
     FinishReason finish_reason = FinishReason::kNone;
     std::string_view matched_stop;
     TokenId stop_token = kInvalidToken;
+    std::string kv_params;   // JSON; empty: none
     bool completed = false;  // its complete is sent
   };
 
@@ -209,7 +211,16 @@ class VllmCall final : public GrpcCall {
     } else if (choice.stop_token != kInvalidToken) {
       complete.set_matched_token_id(static_cast<uint32_t>(choice.stop_token));
     }
+    if (!choice.kv_params.empty()) fill_transfer(choice.kv_params, complete);
     choice.completed = true;
+  }
+
+  void fill_transfer(const std::string& json, engine::GenerateComplete& complete) {
+    complete.set_kv_transfer_params_json(json);
+    if (const auto& info = front_end_.engine.model().handoff) {
+      complete.mutable_kv_transfer_params()->set_remote_host(info->host);
+      complete.mutable_kv_transfer_params()->set_remote_port(static_cast<uint32_t>(info->port));
+    }
   }
 
   // Only what a stream's reader could have taken counts; an answer in one piece is no backlog.
@@ -364,6 +375,12 @@ class VllmService final : public engine::VllmEngine::CallbackService {
     response->set_last_receive_timestamp(static_cast<double>(last_receive_.load()));
     response->set_uptime_seconds(up.count());
     response->set_server_type("vllm-grpc");
+    const HandoffConfig& handoff = front_end.handoff;
+    if (!handoff.connector.empty()) {
+      response->set_kv_connector(handoff.connector);
+      response->set_kv_role(std::string(kv_role_name(handoff.role)));
+      response->set_kv_engine_id(front_end.engine_id);
+    }
     response->set_data_parallel_size(1);
     return rpc_.finish(*context, grpc_method(kVllmService, "GetServerInfo"), grpc::Status::OK);
   }

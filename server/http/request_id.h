@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-// `given` where it may stand in a header and a log line: up to 128 letters, digits and -_.: marks.
-// Otherwise empty, as if none was given.
+// `given` where it may stand in a header and a log line: up to 512 letters, digits and -_.: marks,
+// of several names with commas the first. Otherwise empty, as if none was given.
 std::string safe_request_id(std::string given);
 
 }  // namespace sluice

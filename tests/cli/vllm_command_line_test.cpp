@@ -341,7 +341,6 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
                            "--lora-modules",
                            "--enable-lora",
                            "--tokenizer",
-                           "--kv-transfer-config",
                            "--structured-outputs-config",
                            "--task",
                            "--made-up"}) {

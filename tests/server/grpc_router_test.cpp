@@ -46,6 +46,72 @@ TEST(VllmEngine, FieldsWithoutANameHereAreLeftOutAndNamedByNumber) {
   EXPECT_EQ(reply.param, "GenerateRequest.99");
 }
 
+engine::GenerateRequest offer_half() {
+  engine::GenerateRequest request = token_request();
+  request.mutable_sampling_params()->set_max_tokens(1);
+  request.set_kv_transfer_params_json(R"({"do_remote_decode":true,"do_remote_prefill":false})");
+  return request;
+}
+
+TEST(VllmEngine, AnOfferComesWithTheCompleteAndGoesToTheDecodeHalfAsItIs) {
+  FakeEngine engine;
+  engine.editable_model().handoff = HandoffInfo{.epoch = 1, .host = "10.1.2.3", .port = 77};
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const auto reply = client.generate(offer_half());
+  ASSERT_EQ(reply.completes.size(), 1U) << reply.status.error_message();
+  const auto& complete = reply.completes[0];
+  EXPECT_NE(complete.kv_transfer_params_json().find("\"addr\":\"10.1.2.3:77\""), std::string::npos);
+  EXPECT_EQ(complete.kv_transfer_params().remote_host(), "10.1.2.3");
+  EXPECT_EQ(complete.kv_transfer_params().remote_port(), 77U);
+  engine::GenerateRequest decode = token_request();
+  decode.set_kv_transfer_params_json(complete.kv_transfer_params_json());
+  EXPECT_TRUE(client.generate(decode).status.ok());
+  const auto requests = engine.submitted();
+  ASSERT_TRUE(requests.back().handoff.has_value());
+  EXPECT_EQ(requests.back().handoff->peer, "10.1.2.3:77");
+}
+
+TEST(VllmEngine, HandoffsThatCannotBeAreOrdinaryRequests) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const auto offered = client.generate(offer_half());
+  ASSERT_EQ(offered.completes.size(), 1U);
+  EXPECT_FALSE(offered.completes[0].has_kv_transfer_params_json());
+  EXPECT_FALSE(offered.completes[0].has_kv_transfer_params());
+  engine::GenerateRequest typed = token_request();
+  typed.mutable_kv_transfer_params()->set_remote_host("h");
+  typed.mutable_kv_transfer_params()->set_remote_port(5600);
+  EXPECT_TRUE(client.generate(typed).status.ok());
+  for (const ValidRequest& request : engine.submitted()) EXPECT_FALSE(request.handoff.has_value());
+}
+
+TEST(VllmEngine, TellsWhichHalfOfHandoffsItTakes) {
+  const auto info = [](const Config& config) {
+    FakeEngine engine;
+    RunningServer server(engine, grpc_config(config));
+    GrpcClient client(server->grpc_port());
+    grpc::ClientContext context;
+    engine::GetServerInfoResponse response;
+    EXPECT_TRUE(client.vllm->GetServerInfo(&context, {}, &response).ok());
+    return response;
+  };
+  EXPECT_EQ(info({}).kv_connector(), "");
+  EXPECT_EQ(info({}).kv_role(), "");
+  Config config;
+  config.role = "prefill";
+  EXPECT_EQ(info(config).kv_connector(), "NixlConnector");
+  EXPECT_EQ(info(config).kv_role(), "kv_producer");
+  EXPECT_NE(info(config).kv_engine_id(), "");
+  config.role = "both";
+  config.kv_transfer_config =
+      R"({"kv_connector":"MooncakeConnector","kv_role":"kv_consumer","engine_id":"abc"})";
+  EXPECT_EQ(info(config).kv_connector(), "MooncakeConnector");
+  EXPECT_EQ(info(config).kv_role(), "kv_consumer");
+  EXPECT_EQ(info(config).kv_engine_id(), "abc");
+}
+
 TEST(VllmEngine, SendsTheFilesOfItsTokenizerAsOneArchive) {
   FakeEngine engine;
   const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".jinja";

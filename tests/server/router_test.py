@@ -5,130 +5,24 @@
 usage: router_test.py BINARY MODEL
 
 Needs the packages of tests/router_requirements.txt, of this interpreter or of the one that
-SLUICE_ROUTER_PYTHON names; exit code 77 without them. Routers listen on 127.0.0.1 and ports that
-were free a moment before.
+SLUICE_ROUTER_PYTHON names; exit code 77 without them.
 """
 import argparse
 import contextlib
 import hashlib
-import http.client
 import io
 import json
 import os
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import zipfile
 
-from server_process import SKIPPED, Server, wait_until
-
-CHAT = "/v1/chat/completions"
-COMPLETIONS = "/v1/completions"
-MESSAGES = [{"role": "user", "content": "Say hello, naïve 你好 12345."}]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Worker(Server):
-    def __init__(self, binary, model, *flags):
-        super().__init__(binary, model, "--served-model-name", "tiny", "--grpc-port", "0", *flags)
-        line = next(line for line in self.log if line.startswith("gRPC on "))
-        self.grpc_url = "grpc://" + line.split()[2]
-        self.http_url = f"http://127.0.0.1:{self.port}"
-
-    def is_idle(self):
-        return self.metric("vllm:num_requests_running") == 0
-
-    def num_aborted(self):
-        lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
-                   if 'finished_reason="abort"' in line)
-
-
-class Router:
-    """A router in front of workers, which it answers for from `start` on."""
-
-    def __init__(self, command, workers, folder):
-        self.port = free_port()
-        self.log_path = os.path.join(folder, f"router-{self.port}.log")
-        with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port),
-                 "--prometheus-port", str(free_port()), "--policy", "round_robin",
-                 "--worker-urls", *workers],
-                stdout=log, stderr=subprocess.STDOUT, cwd=folder)
-
-    def post(self, path, body, timeout=60):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        connection.request("POST", path, json.dumps({"model": "tiny", **body}),
-                           {"Content-Type": "application/json"})
-        return connection, connection.getresponse()
-
-    def answer(self, path, body):
-        connection, response = self.post(path, body)
-        with contextlib.closing(connection):
-            text = response.read()
-            assert response.status == 200, (response.status, text)
-            return json.loads(text)
-
-    def is_ready(self):
-        try:
-            self.answer(CHAT, {"messages": MESSAGES, "max_tokens": 1})
-            return True
-        except (OSError, AssertionError, http.client.HTTPException):
-            assert self.process.poll() is None, self.log()
-            time.sleep(0.1)
-            return False
-
-    def log(self):
-        with open(self.log_path, errors="replace") as log:
-            return log.read()[-6000:]
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            self.process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def whole_characters(text):
-    """smg drops the bytes of a character that an answer ends inside of; a random model does often."""
-    return text.rstrip("\ufffd")
-
-
-def text_of(answer):
-    choice = answer["choices"][0]
-    text = choice["message"]["content"] if "message" in choice else choice["text"]
-    return whole_characters(text)
-
-
-def stream_text(response):
-    """What the events of a stream add up to; raises where it is not whole."""
-    assert response.status == 200, response.read()
-    text, reason, done = "", None, False
-    for raw in response:
-        line = raw.decode().strip()
-        if line == "data: [DONE]":
-            done = True
-        elif line.startswith("data: "):
-            event = json.loads(line[6:])
-            assert "error" not in event, event
-            for choice in event["choices"]:
-                piece = choice["delta"].get("content") if "delta" in choice else choice["text"]
-                text += piece or ""
-                reason = choice.get("finish_reason") or reason
-    assert done and reason in ("stop", "length"), (done, reason)
-    return whole_characters(text)
+from router_process import (CHAT, COMPLETIONS, MESSAGES, Router, Worker, long_body, python_beside,
+                            stream_text, text_of)
+from server_process import SKIPPED, wait_until
 
 
 def check_chat(router, workers):
@@ -164,12 +58,6 @@ def check_completions(router, workers):
         assert stream_text(response) == expected
 
 
-def long_body(worker):
-    """A stream that takes a while: most of the context."""
-    return {"messages": MESSAGES, "max_tokens": worker.max_len // 2, "temperature": 1,
-            "ignore_eos": True, "stream": True}
-
-
 def check_abort(router, workers):
     for _ in workers:
         connection, response = router.post(CHAT, long_body(workers[0]))
@@ -201,13 +89,16 @@ def check_drain(router, workers):
         router.answer(CHAT, body)
 
 
+# Both smg and sglang-router bring a program of the name smg.
+SMG = [sys.executable, "-m", "smg", "launch"]
 CHECKS = (("chat", check_chat), ("stream", check_stream), ("completions", check_completions),
           ("abort", check_abort), ("drain", check_drain))
 
 
 def check_router(name, command, scheme, args, folder):
     workers = [Worker(args.binary, args.model, "--threads", "1") for _ in range(2)]
-    router = Router(command, [getattr(worker, scheme) for worker in workers], folder)
+    router = Router(command, ["--worker-urls", *(getattr(worker, scheme) for worker in workers)],
+                    folder)
     try:
         wait_until(f"{name} is ready", router.is_ready, seconds=30)
         for title, check in CHECKS:
@@ -269,16 +160,9 @@ def check_tokenizer(args):
 
 
 def main():
-    python = os.environ.get("SLUICE_ROUTER_PYTHON", sys.executable)
-    programs = os.path.dirname(python)
-    missing = [name for name in ("vllm-router", "smg")
-               if not os.path.exists(os.path.join(programs, name))]
-    if missing:
-        print(f"skipped: beside {python} there is no {' nor '.join(missing)}")
+    programs = python_beside("vllm-router", "smg")
+    if programs is None:
         return SKIPPED
-    if os.path.realpath(sys.executable) != os.path.realpath(python) or \
-            os.path.dirname(sys.executable) != programs:
-        os.execv(python, [python, *sys.argv])
     parser = argparse.ArgumentParser()
     parser.add_argument("binary")
     parser.add_argument("model")
@@ -288,8 +172,8 @@ def main():
         check_tokenizer(args)
         for name, command, scheme in (
                 ("vllm-router, HTTP", [os.path.join(programs, "vllm-router")], "http_url"),
-                ("smg, HTTP", [os.path.join(programs, "smg"), "launch"], "http_url"),
-                ("smg, gRPC", [os.path.join(programs, "smg"), "launch"], "grpc_url")):
+                ("smg, HTTP", SMG, "http_url"),
+                ("smg, gRPC", SMG, "grpc_url")):
             check_router(name, command, scheme, args, folder)
     return 0
 

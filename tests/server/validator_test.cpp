@@ -184,7 +184,22 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("best_of":17)", "best_of"},
       {R"("best_of":1,"n":2)", "best_of"},
       {R"("best_of":2,"stream":true)", "best_of"},
-      {R"("kv_transfer_params":{"do_remote_prefill":true})", "kv_transfer_params"},
+      {R"("kv_transfer_params":{"do_remote_prefill":true,"do_remote_decode":true})",
+       "kv_transfer_params"},
+      {R"("kv_transfer_params":{"do_remote_decode":1})", "kv_transfer_params"},
+      {R"("kv_transfer_params":"nixl")", "kv_transfer_params"},
+      {R"("kv_transfer_params":{"do_remote_decode":true},"bootstrap_room":1)",
+       "kv_transfer_params"},
+      {R"("bootstrap_room":"1")", "bootstrap_room"},
+      {R"("bootstrap_room":-1)", "bootstrap_room"},
+      {R"("bootstrap_room":1,"bootstrap_port":70000)", "bootstrap_port"},
+      {R"("bootstrap_room":1,"bootstrap_host":7)", "bootstrap_host"},
+      {R"("bootstrap_room":[1,2],"bootstrap_host":["a"])", "bootstrap_host"},
+      {R"("bootstrap_room":[1,2])", "bootstrap_room"},
+      {R"("no_stop_trim":true)", "no_stop_trim"},
+      {R"("separate_reasoning":false)", "separate_reasoning"},
+      {R"("stream_reasoning":false)", "stream_reasoning"},
+      {R"("return_hidden_states":true)", "return_hidden_states"},
       {R"("structured_outputs":{"json":{},"regex":"a"})", "structured_outputs"},
       {R"("structured_outputs":{"disable_any_whitespace":true})", "structured_outputs"},
       {R"("structured_outputs":{"choice":[1]})", "structured_outputs"},
@@ -266,6 +281,8 @@ TEST_F(Validator, TakesNeutralValuesAndParametersWithoutEffect) {
          "guided_regex":false,"regex":"","grammar":"","json_schema":null,"logits_processors":[],
          "guided_decoding_backend":"xgrammar","guided_whitespace_pattern":" ?",
          "return_tokens_as_token_ids":true,"prompt_logprobs":false,"kv_transfer_params":{"do_remote_prefill":false,"remote_host":null},
+         "no_stop_trim":false,"separate_reasoning":true,"stream_reasoning":null,
+         "return_hidden_states":false,"bootstrap_room":null,"bootstrap_port":8998,
          "logprob_token_ids":[],"vllm_xargs":{},"spaces_between_special_tokens":false)";
   EXPECT_TRUE(chat(neutral).has_value());
   EXPECT_TRUE(completion(neutral).has_value());
@@ -343,7 +360,7 @@ TEST_F(Validator, TokensAreNamedByTheirTextAlone) {
 TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {
   ignored_ = IgnoredArguments(UnknownArguments::kIgnore);
   const auto request = completion(
-      R"("no_stop_trim":false,"temperature":0.5,"separate_reasoning":true,"max_completion_tokens":3,
+      R"("log_metrics":false,"temperature":0.5,"no_logs":true,"max_output_tokens":3,
          "documents":7,"stream":true,"stream_options":{"include_usage":true,"more":1},
          "response_format":{"type":"text","strict":true})");
   ASSERT_TRUE(request.has_value()) << request.error().message;
@@ -351,8 +368,17 @@ TEST_F(Validator, LeavesOutAndNamesWhatItDoesNotKnow) {
   EXPECT_EQ(request->requests[0].sampling.max_tokens, 16);  // that of completions has another name
   EXPECT_TRUE(request->include_usage);
   EXPECT_EQ(ignored_.header_value(),
-            "no_stop_trim, separate_reasoning, max_completion_tokens, documents, "
+            "log_metrics, no_logs, max_output_tokens, documents, "
             "stream_options.more, response_format.strict");
+}
+
+TEST_F(Validator, TheNewerNameOfTheLimitCountsInBothApis) {
+  for (const auto& request : {chat(R"("max_tokens":3,"max_completion_tokens":2)"),
+                              completion(R"("max_tokens":3,"max_completion_tokens":2)"),
+                              completion(R"("max_completion_tokens":2)")}) {
+    ASSERT_TRUE(request.has_value()) << request.error().message;
+    EXPECT_EQ(request->requests[0].sampling.max_tokens, 2);
+  }
 }
 
 TEST(IgnoredArguments, NamesAreBoundedAndHoldNothingButTokens) {

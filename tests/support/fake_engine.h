@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -76,19 +77,10 @@ class FakeEngine final : public Engine {
   void set_step_delay(std::chrono::microseconds delay) { step_delay_us_ = delay.count(); }
 
   // One token to every running request, one batch to every sink.
-  void step() {
-    std::map<OutputSink*, OutputBatch> batches;
-    {
-      const std::scoped_lock lock(mutex_);
-      for (auto it = running_.begin(); it != running_.end();) {
-        TokenOutput output = next_output(it->first, it->second);
-        const bool ended = output.finish_reason != FinishReason::kNone;
-        batches[it->second.sink].outputs.push_back(std::move(output));
-        it = ended ? running_.erase(it) : std::next(it);
-      }
-    }
-    for (auto& [sink, batch] : batches) sink->publish(std::move(batch));
-  }
+  void step() { publish_next(/*only_ends=*/false); }
+
+  // The ends of requests that were aborted, and no token.
+  void end_aborted() { publish_next(/*only_ends=*/true); }
 
   std::vector<ValidRequest> submitted() const {
     const std::scoped_lock lock(mutex_);
@@ -113,7 +105,8 @@ class FakeEngine final : public Engine {
     }
     const RequestId id(++last_id_);
     submitted_.push_back(request);
-    running_.emplace(id, Running{std::move(request), &sink, 0, false});
+    const auto num_generated = static_cast<int32_t>(request.generated.size());
+    running_.emplace(id, Running{std::move(request), &sink, num_generated, false});
     changed_.notify_all();
     return id;
   }
@@ -188,6 +181,24 @@ class FakeEngine final : public Engine {
     size_t num_scored = 1;  // of the prompt; its first token has no score
   };
 
+  void publish_next(bool only_ends) {
+    std::map<OutputSink*, OutputBatch> batches;
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto it = running_.begin(); it != running_.end();) {
+        if (only_ends && !it->second.aborted) {
+          ++it;
+          continue;
+        }
+        TokenOutput output = next_output(it->first, it->second);
+        const bool ended = output.finish_reason != FinishReason::kNone;
+        batches[it->second.sink].outputs.push_back(std::move(output));
+        it = ended ? running_.erase(it) : std::next(it);
+      }
+    }
+    for (auto& [sink, batch] : batches) sink->publish(std::move(batch));
+  }
+
   TokenOutput next_output(RequestId id, Running& running) {
     TokenOutput output;
     output.request_id = id;
@@ -232,7 +243,27 @@ class FakeEngine final : public Engine {
     } else if (running.num_tokens >= sampling.max_tokens) {
       output.finish_reason = FinishReason::kLength;
     }
+    if (output.finish_reason != FinishReason::kNone) output.offer = offer_of(running);
     return output;
+  }
+
+  // Of blocks of four tokens, if the request asks for one and the model has peers.
+  std::shared_ptr<const HandoffOffer> offer_of(const Running& running) const {
+    const auto& handoff = running.request.handoff;
+    if (!model_.handoff || !handoff || handoff->kind != HandoffKind::kOffer) return nullptr;
+    if (handoff->door != HandoffDoor::kSerial) return nullptr;
+    const auto num_tokens = static_cast<int32_t>(running.request.prompt.size());
+    HandoffOffer offer;
+    offer.transfer.fill(0xab);
+    offer.epoch = model_.handoff->epoch;
+    offer.num_groups = 2;
+    offer.result.key.fill(0xcd);
+    offer.result.num_prompt_tokens = num_tokens;
+    offer.result.num_blocks = (num_tokens - 1) / 4;
+    offer.result.seed = running.request.sampling.seed;
+    offer.result.first_token = script_.front();
+    offer.result.check = 0xfedcba9876543210;
+    return std::make_shared<const HandoffOffer>(offer);
   }
 
   // Two tokens of the prompt a step: -1 each, the likeliest other one is 'a'. False: all are done.

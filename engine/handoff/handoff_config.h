@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which part of handoffs this process takes: `--role`, or `--kv-transfer-config` in vLLM's names.
+// Read once at start, by the engine and by its front end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+struct Config;
+
+// A role limits what is offered and asked for. Every role computes whole requests.
+enum class HandoffRole : uint8_t {
+  kBoth,
+  kPrefill,  // offers prompts that it has computed, fetches none
+  kDecode,   // fetches, offers none
+};
+
+constexpr std::string_view to_string(HandoffRole role) {
+  switch (role) {
+    case HandoffRole::kBoth:
+      return "both";
+    case HandoffRole::kPrefill:
+      return "prefill";
+    case HandoffRole::kDecode:
+      return "decode";
+  }
+  return "";
+}
+
+// vLLM's word for it: kv_both, kv_producer, kv_consumer.
+std::string_view kv_role_name(HandoffRole role);
+
+struct HandoffConfig {
+  HandoffRole role = HandoffRole::kBoth;
+  // By which routers choose how they send the two requests: NixlConnector or MooncakeConnector.
+  // Empty: this process was given no part in handoffs.
+  std::string connector;
+  std::string engine_id;                     // as it was given; empty: not given
+  std::vector<std::string> without_meaning;  // members that were given and change nothing here
+};
+
+// kInvalidArgument names member and value: one that vLLM does not know, a connector that no vLLM
+// has, a role that contradicts --role. A connector of vLLM's that moves no KV between two workers
+// is one of `without_meaning`.
+Expected<HandoffConfig> handoff_config(const Config& config);
+
+}  // namespace sluice
