@@ -85,8 +85,8 @@ TEST_P(KvTransportTest, PayloadsArriveInTheirSlots) {
 TEST_P(KvTransportTest, WhatNoSlotIsPostedForIsReadAwayAndCounted) {
   open();
   const KvTransferRef ref = test::test_transfer(1);
-  ASSERT_TRUE(receiver_->post(test::kTestSession, landing(3, 8, ref)));
   memory_[3].assign(layout_.slot_bytes, std::byte{0x5a});
+  ASSERT_TRUE(receiver_->post(test::kTestSession, landing(3, 8, ref)));
   const auto& bytes = keep(layout_.slot_bytes, 1);
   const auto send = [&](const KvTransferRef& whose, uint32_t slot, uint32_t generation) {
     const KvFrame frame = test::test_frame(layout_, whose, slot, generation, 0, 5);
