@@ -64,12 +64,12 @@ std::optional<size_t> DecodeBuckets::find(const ForwardBatch& batch) const {
 
 // Each row becomes a request that ends with it, on the blocks of its own.
 void DecodeBuckets::split(const ForwardBatch& batch, ForwardBatch& result) {
-  const auto stride = static_cast<size_t>(batch.block_table_stride);
   seq_lens_.clear();
   for (const int32_t position : batch.positions) seq_lens_.push_back(position + 1);
   query_start_loc_.resize(batch.token_ids.size() + 1);
   std::iota(query_start_loc_.begin(), query_start_loc_.end(), 0);
   for (size_t group = 0; group < block_tables_.size(); ++group) {
+    const auto stride = static_cast<size_t>(batch.block_table_strides[group]);
     std::vector<int32_t>& table = block_tables_[group];
     table.clear();
     for (size_t request = 0; request < batch.seq_lens.size(); ++request) {

@@ -26,12 +26,12 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.seq_lens = take(seqs * kInt);
   places.logits_indices = take(bounds.max_rows * kInt);
   places.open_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::OpenToken)));
-  for (int32_t i = 0; i < bounds.num_groups; ++i) {
+  for (size_t i = 0; i < bounds.tables.size(); ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
   places.rows = take(bounds.max_rows * kInt);
-  for (int32_t i = 0; i < bounds.num_groups; ++i) {
-    places.block_tables.push_back(take(seqs * bounds.max_blocks_per_seq * kInt));
+  for (const InputBatch::Bounds::Table& table : bounds.tables) {
+    places.block_tables.push_back(take(seqs * table.max_entries * kInt));
   }
   places.end = at;
   return places;
@@ -45,15 +45,17 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   batch.is_direct_ = memory.is_host();
   if (batch.is_direct_) return batch;
   batch.places_ = places(bounds);
-  batch.block_size_ = bounds.block_size;
+  for (const InputBatch::Bounds::Table& table : bounds.tables) {
+    batch.tokens_per_entry_.push_back(table.tokens_per_entry);
+  }
   const int64_t total = batch.places_.end;
   SLUICE_TRY(batch.staging_,
              kernels::DeviceBuffer::allocate_pinned(memory, total, "a step's arrays"));
   SLUICE_TRY(batch.device_, kernels::DeviceBuffer::allocate(memory, total, "a step's arrays"));
   batch.sent_ = memory.make_event();
-  batch.slot_mapping_.resize(static_cast<size_t>(bounds.num_groups));
-  batch.block_tables_.resize(static_cast<size_t>(bounds.num_groups));
-  batch.parts_.reserve(6 + 2 * static_cast<size_t>(bounds.num_groups));
+  batch.slot_mapping_.resize(bounds.tables.size());
+  batch.block_tables_.resize(bounds.tables.size());
+  batch.parts_.reserve(6 + 2 * bounds.tables.size());
   return batch;
 }
 
@@ -74,12 +76,13 @@ void DeviceBatch::send() {
 
 // A row has room for the longest request that there may be.
 std::span<const int32_t> DeviceBatch::stage_table(const Place& place,
-                                                  std::span<const int32_t> table,
-                                                  const ForwardBatch& host) {
+                                                  const ForwardBatch& host,
+                                                  size_t group) {
+  const std::span<const int32_t> table = host.block_tables[group];
   CHECK_LE(static_cast<int64_t>(table.size_bytes()), place.room);
-  const auto stride = static_cast<size_t>(host.block_table_stride);
+  const auto stride = static_cast<size_t>(host.block_table_strides[group]);
   const size_t num_rows = stride == 0 ? 0 : table.size() / stride;
-  const auto used = static_cast<size_t>(ceil_div(host.max_seq_len, block_size_));
+  const auto used = static_cast<size_t>(ceil_div(host.max_seq_len, tokens_per_entry_[group]));
   CHECK_LE(used, stride);
   if (num_rows > 0 && used > 0) {
     auto* const staged = reinterpret_cast<int32_t*>(staging_.data() + place.begin);
@@ -113,11 +116,11 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .open_tokens = stage(places_.open_tokens, host.open_tokens),
       .slot_mapping = slot_mapping_,
       .block_tables = block_tables_,
-      .block_table_stride = host.block_table_stride,
+      .block_table_strides = host.block_table_strides,
       .max_seq_len = host.max_seq_len};
   for (size_t i = 0; i < slot_mapping_.size(); ++i) {
     slot_mapping_[i] = stage(places_.slot_mapping[i], host.slot_mapping[i]);
-    block_tables_[i] = stage_table(places_.block_tables[i], host.block_tables[i], host);
+    block_tables_[i] = stage_table(places_.block_tables[i], host, i);
   }
   send();
   sent_->record();

@@ -58,14 +58,14 @@ class DeviceBatch {
   template <typename T>
   std::span<const T> stage(const Place& place, std::span<const T> values);
   std::span<const int32_t> stage_table(const Place& place,
-                                       std::span<const int32_t> table,
-                                       const ForwardBatch& host);
+                                       const ForwardBatch& host,
+                                       size_t group);
   // Puts on its way what was staged since the last call, and nothing else.
   void send();
 
   bool is_direct_ = false;  // operators read the host's memory; nothing below is used
   Places places_;
-  int32_t block_size_ = 0;
+  std::vector<int32_t> tokens_per_entry_;  // by group
   kernels::DeviceBuffer staging_;
   kernels::DeviceBuffer device_;
   std::unique_ptr<kernels::DeviceEvent> sent_;  // the staged bytes

@@ -14,9 +14,7 @@ InputBatch::Bounds batch_bounds(const StepBounds& bounds,
   return {.max_tokens = bounds.max_tokens,
           .max_seqs = bounds.max_seqs,
           .max_rows = bounds.max_logits,
-          .max_blocks_per_seq = static_cast<int32_t>(ceil_div(plan.max_model_len, block_size)),
-          .num_groups = static_cast<int32_t>(plan.kv_groups.size()),
-          .block_size = block_size};
+          .tables = InputBatch::Bounds::tables_of(plan.kv_groups, plan.max_model_len, block_size)};
 }
 
 }  // namespace

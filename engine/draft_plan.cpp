@@ -17,7 +17,7 @@ tl::unexpected<Error> unsupported(const std::string& what) {
   return make_error(ErrorCode::kUnsupported, "speculative-config: " + what, "speculative-config");
 }
 
-Expected<int32_t> group_of_all_tokens(const std::vector<KvLayout>& layouts) {
+Expected<int32_t> group_of_all_tokens(const std::vector<LayerGroup>& layouts) {
   for (size_t i = 0; i < layouts.size(); ++i) {
     if (layouts[i].spec.kind == KvGroupKind::kFull) return static_cast<int32_t>(i);
   }
@@ -26,14 +26,12 @@ Expected<int32_t> group_of_all_tokens(const std::vector<KvLayout>& layouts) {
 }
 
 // A windowed layer keeps what all others do: block tables are the target's.
-std::vector<KvStorageGroup> storage_groups(const ModelConfig& model,
-                                           const std::vector<KvLayout>& layouts) {
-  std::vector<KvStorageGroup> groups;
-  for (const KvLayout& layout : layouts) {
-    groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
-                      .num_kv_heads = model.num_kv_heads,
-                      .head_dim = model.head_dim,
-                      .num_blocks = 0});
+std::vector<KvGroupSpec> draft_groups(const std::vector<LayerGroup>& layouts) {
+  std::vector<KvGroupSpec> groups;
+  for (const LayerGroup& layout : layouts) {
+    groups.push_back({.kind = KvGroupKind::kFull,
+                      .num_layers = layout.spec.num_layers,
+                      .planes = layout.spec.planes});
   }
   return groups;
 }
@@ -144,10 +142,11 @@ Expected<PlannedDraft> open_draft(const Config& config,
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
                           const Model& target,
+                          const std::vector<LayerGroup>& target_layouts,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned) {
   DraftMemory& memory = planned.memory;
-  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target.kv_layouts()));
+  SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
   planned.bounds = pass_bounds(config, planned, target_bounds, memory.max_model_len);
   WeightStore shapes(*planned.checkpoint);
   SLUICE_TRY(const std::unique_ptr<Model> shape,
@@ -179,7 +178,7 @@ Expected<void> size_draft(const Config& config,
   SLUICE_TRY(memory.kv_dtype,
              parse_kv_dtype(spec.draft_kv_cache_dtype.empty() ? config.kv_cache_dtype
                                                               : spec.draft_kv_cache_dtype));
-  memory.kv_groups = storage_groups(planned.model, shape->kv_layouts());
+  memory.kv_groups = draft_groups(shape->layer_groups(memory.kv_dtype));
   memory.num_own_blocks =
       config.max_num_seqs * static_cast<int32_t>(ceil_div(planned.num_tokens, config.block_size));
   return {};

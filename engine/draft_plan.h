@@ -49,6 +49,7 @@ Expected<PlannedDraft> open_draft(const Config& config,
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
                           const Model& target,
+                          const std::vector<LayerGroup>& target_layouts,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned);
 

@@ -7,10 +7,21 @@
 
 namespace sluice {
 
+std::vector<InputBatch::Bounds::Table> InputBatch::Bounds::tables_of(
+    std::span<const KvGroupSpec> groups, int32_t max_model_len, int32_t block_size) {
+  std::vector<Table> tables;
+  for (const KvGroupSpec& group : groups) {
+    const int32_t per_entry = tokens_per_entry(group, block_size);
+    tables.push_back({.tokens_per_entry = per_entry,
+                      .max_entries = static_cast<int32_t>(ceil_div(max_model_len, per_entry))});
+  }
+  return tables;
+}
+
 InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   const auto max_tokens = static_cast<size_t>(bounds.max_tokens);
   const auto max_seqs = static_cast<size_t>(bounds.max_seqs);
-  const auto num_groups = static_cast<size_t>(bounds.num_groups);
+  const size_t num_groups = bounds.tables.size();
   token_ids_.reserve(max_tokens);
   positions_.reserve(max_tokens);
   query_start_loc_.reserve(max_seqs + 1);
@@ -22,8 +33,10 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   embedded_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
   for (auto& slots : slot_mapping_) slots.reserve(max_tokens);
-  block_tables_.assign(
-      num_groups, std::vector<int32_t>(max_seqs * static_cast<size_t>(bounds.max_blocks_per_seq)));
+  for (const Bounds::Table& table : bounds.tables) {
+    block_tables_.emplace_back(max_seqs * static_cast<size_t>(table.max_entries));
+    block_table_strides_.push_back(table.max_entries);
+  }
   slot_mapping_views_.resize(num_groups);
   block_table_views_.resize(num_groups);
 }
@@ -59,8 +72,9 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
     for (int32_t position = item.chosen.begin; position < item.chosen.end; ++position) {
       logits_indices_.push_back(first_row + position);
     }
-    const auto num_blocks = static_cast<size_t>(ceil_div(item.end(), bounds_.block_size));
     for (size_t group = 0; group < block_tables_.size(); ++group) {
+      const auto num_blocks =
+          static_cast<size_t>(ceil_div(item.end(), bounds_.tables[group].tokens_per_entry));
       add_blocks(item, blocks.first(num_blocks), group);
       blocks = blocks.subspan(num_blocks);
     }
@@ -70,8 +84,8 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
   }
   CHECK(token_ids.empty() && scored_tokens.empty() && blocks.empty());
   CHECK_LE(logits_indices_.size(), static_cast<size_t>(bounds_.max_rows));
-  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
   for (size_t group = 0; group < block_tables_.size(); ++group) {
+    const auto stride = static_cast<size_t>(block_table_strides_[group]);
     slot_mapping_views_[group] = slot_mapping_[group];
     block_table_views_[group] = std::span(block_tables_[group]).first(seq_lens_.size() * stride);
   }
@@ -94,13 +108,14 @@ void InputBatch::add_tokens(const ScheduledRequest& item,
 void InputBatch::add_blocks(const ScheduledRequest& item,
                             std::span<const BlockId> blocks,
                             size_t group) {
-  const auto stride = static_cast<size_t>(bounds_.max_blocks_per_seq);
+  const auto stride = static_cast<size_t>(block_table_strides_[group]);
+  const int32_t per_entry = bounds_.tables[group].tokens_per_entry;
   CHECK_LE(blocks.size(), stride);
   int32_t* const table = block_tables_[group].data() + seq_lens_.size() * stride;
   for (size_t i = 0; i < blocks.size(); ++i) table[i] = blocks[i].value;
   for (int32_t position = item.num_computed_tokens; position < item.end(); ++position) {
-    const int64_t block = table[position / bounds_.block_size];
-    slot_mapping_[group].push_back(block * bounds_.block_size + position % bounds_.block_size);
+    const int64_t block = table[position / per_entry];
+    slot_mapping_[group].push_back(block * per_entry + position % per_entry);
   }
 }
 
@@ -124,7 +139,7 @@ ForwardBatch InputBatch::view() const {
           .open_tokens = open_tokens_,
           .slot_mapping = slot_mapping_views_,
           .block_tables = block_table_views_,
-          .block_table_stride = bounds_.max_blocks_per_seq,
+          .block_table_strides = block_table_strides_,
           .max_seq_len = max_seq_len_};
 }
 

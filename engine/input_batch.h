@@ -27,9 +27,19 @@ class InputBatch {
     int32_t max_tokens = 0;
     int32_t max_seqs = 0;
     int32_t max_rows = 0;  // behind which tokens are chosen
-    int32_t max_blocks_per_seq = 0;
-    int32_t num_groups = 1;
-    int32_t block_size = 16;
+
+    // The block table of one KV group.
+    struct Table {
+      int32_t tokens_per_entry = 0;
+      int32_t max_entries = 0;  // of a request
+    };
+
+    std::vector<Table> tables = {};  // by group
+
+    // Tables of these groups for requests of at most this many tokens.
+    static std::vector<Table> tables_of(std::span<const KvGroupSpec> groups,
+                                        int32_t max_model_len,
+                                        int32_t block_size);
   };
 
   explicit InputBatch(const Bounds& bounds);
@@ -67,9 +77,10 @@ class InputBatch {
   int32_t max_seq_len_ = 0;
   std::vector<int32_t> logits_indices_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // [group][token]
-  std::vector<std::vector<int32_t>> block_tables_;  // [group][request * stride + block]
+  std::vector<std::vector<int32_t>> block_tables_;  // [group][request * stride + entry]
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::span<const int32_t>> block_table_views_;
+  std::vector<int32_t> block_table_strides_;  // by group
   std::vector<PromptRow> prompt_rows_;
   std::vector<int32_t> embedded_rows_;
 };

@@ -47,8 +47,8 @@ std::string drafting_text(const MemoryPlan& plan) {
 // Of one block in all groups of the model that drafts.
 int64_t draft_block_bytes(const DraftPlan& draft, int32_t block_size) {
   int64_t total = 0;
-  for (const KvStorageGroup& group : draft.kv_groups) {
-    total += kv_block_bytes(group, draft.kv_dtype, block_size);
+  for (const KvGroupSpec& group : draft.kv_groups) {
+    total += kv_block_bytes(group, block_size);
   }
   return total;
 }
@@ -66,19 +66,21 @@ tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
 // Blocks that one request of a given length takes from each group.
 class RequestShape {
  public:
-  RequestShape(const Config& config, const std::vector<KvLayout>& layouts)
+  RequestShape(const Config& config, const std::vector<LayerGroup>& layouts)
       : block_size_(config.block_size) {
-    for (const KvLayout& layout : layouts) {
+    for (const LayerGroup& layout : layouts) {
       // `window` tokens touch one block more than they fill; a step's tokens come on top.
       limits_.push_back(layout.spec.kind != KvGroupKind::kWindow
                             ? kUnlimited
                             : ceil_div(layout.spec.window, block_size_) + 1 +
                                   ceil_div(config.max_num_batched_tokens, block_size_));
+      blocks_per_entry_.push_back(tokens_per_entry(layout.spec, config.block_size) / block_size_);
     }
   }
 
+  // `blocks_of_length`: the length in blocks of the cache's block size.
   [[nodiscard]] int64_t blocks(size_t group, int64_t blocks_of_length) const {
-    return std::min(blocks_of_length, limits_[group]);
+    return std::min(ceil_div(blocks_of_length, blocks_per_entry_[group]), limits_[group]);
   }
 
   // What its blocks hold for the model that drafts counts too.
@@ -93,7 +95,7 @@ class RequestShape {
   // The price of a block of the group.
   [[nodiscard]] int64_t block_bytes(const MemoryPlan& plan, size_t group) const {
     const auto block_size = static_cast<int32_t>(block_size_);
-    const int64_t own = kv_block_bytes(plan.kv_groups[group], plan.kv_dtype, block_size);
+    const int64_t own = kv_block_bytes(plan.kv_groups[group], block_size);
     const bool drafts = plan.draft && static_cast<size_t>(plan.draft->kv_group) == group;
     return own + (drafts ? draft_block_bytes(*plan.draft, block_size) : 0);
   }
@@ -113,7 +115,8 @@ class RequestShape {
 
  private:
   int64_t block_size_;
-  std::vector<int64_t> limits_;
+  std::vector<int64_t> limits_;            // by group
+  std::vector<int64_t> blocks_per_entry_;  // of the cache's block size
 };
 
 }  // namespace
@@ -136,8 +139,8 @@ Expected<DType> parse_kv_dtype(const std::string& name) {
 
 int64_t MemoryPlan::kv_tokens() const {
   int64_t tokens = 0;
-  for (const KvStorageGroup& group : kv_groups) {
-    tokens = std::max(tokens, int64_t{group.num_blocks} * block_size);
+  for (const KvGroupSpec& group : kv_groups) {
+    tokens = std::max(tokens, int64_t{group.num_blocks} * tokens_per_entry(group, block_size));
   }
   return tokens;
 }
@@ -226,7 +229,7 @@ DraftPlan draft_plan_of(const DraftMemory& fixed, const Config& config, const Mo
 void add_draft_blocks(MemoryPlan& plan) {
   DraftPlan& draft = *plan.draft;
   const int32_t num_blocks = plan.kv_groups[static_cast<size_t>(draft.kv_group)].num_blocks;
-  for (KvStorageGroup& group : draft.kv_groups) {
+  for (KvGroupSpec& group : draft.kv_groups) {
     group.num_blocks = num_blocks + draft.num_own_blocks;
   }
   draft.kv_bytes += num_blocks * draft_block_bytes(draft, plan.block_size);
@@ -250,7 +253,7 @@ MemoryPlan begin_plan(const FixedMemory& fixed) {
 
 Expected<MemoryPlan> plan_memory(const Config& config,
                                  const ModelConfig& model,
-                                 const std::vector<KvLayout>& layouts,
+                                 const std::vector<LayerGroup>& layouts,
                                  const FixedMemory& fixed) {
   MemoryPlan plan = begin_plan(fixed);
   const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
@@ -268,12 +271,9 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   if (fixed.draft) plan.draft = draft_plan_of(*fixed.draft, config, model);
   const RequestShape shape(config, layouts);
   int64_t bytes_per_block = 0;
-  for (const KvLayout& layout : layouts) {
-    plan.kv_groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
-                              .num_kv_heads = model.num_kv_heads,
-                              .head_dim = model.head_dim,
-                              .num_blocks = 0});
-    bytes_per_block += kv_block_bytes(plan.kv_groups.back(), plan.kv_dtype, config.block_size);
+  for (const LayerGroup& layout : layouts) {
+    plan.kv_groups.push_back(layout.spec);
+    bytes_per_block += kv_block_bytes(layout.spec, config.block_size);
   }
 
   plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
@@ -332,10 +332,10 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
     const auto part = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
     const auto num_blocks = static_cast<int64_t>(part / request_bytes);
-    KvStorageGroup& group = plan.kv_groups[i];
+    KvGroupSpec& group = plan.kv_groups[i];
     group.num_blocks = static_cast<int32_t>(
         std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));
-    plan.kv_bytes += group.num_blocks * kv_block_bytes(group, plan.kv_dtype, config.block_size);
+    plan.kv_bytes += group.num_blocks * kv_block_bytes(group, config.block_size);
   }
   if (plan.draft) add_draft_blocks(plan);
   for (size_t i = 0; i < layouts.size(); ++i) {

@@ -26,7 +26,7 @@ struct DraftPlan {
   DType kv_dtype = DType::kBF16;
   int32_t kv_group = 0;                   // the target's, whose block ids index it
   int32_t num_own_blocks = 0;             // in each of its groups, the last ones
-  std::vector<KvStorageGroup> kv_groups;  // its own, num_blocks set
+  std::vector<KvGroupSpec> kv_groups;  // its own, num_blocks set
 
   [[nodiscard]] int64_t total_bytes() const { return weight_bytes + arena_bytes + kv_bytes; }
 };
@@ -50,7 +50,7 @@ struct MemoryPlan {
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;
-  std::vector<KvStorageGroup> kv_groups;  // num_blocks set
+  std::vector<KvGroupSpec> kv_groups;  // num_blocks set
   std::vector<int64_t> window_tokens;     // of each group of windowed layers
   std::optional<DraftPlan> draft;
 
@@ -72,7 +72,7 @@ struct DraftMemory {
   DType kv_dtype = DType::kBF16;
   int32_t kv_group = 0;  // as in DraftPlan
   int32_t num_own_blocks = 0;
-  std::vector<KvStorageGroup> kv_groups;
+  std::vector<KvGroupSpec> kv_groups;
 };
 
 // What a model needs besides its KV.
@@ -97,7 +97,7 @@ struct FixedMemory {
 // 1 GiB or one full-length request, whichever is more, and of a device nine tenths of what is left.
 Expected<MemoryPlan> plan_memory(const Config& config,
                                  const ModelConfig& model,
-                                 const std::vector<KvLayout>& layouts,
+                                 const std::vector<LayerGroup>& layouts,
                                  const FixedMemory& fixed);
 
 Expected<DType> parse_kv_dtype(const std::string& name);

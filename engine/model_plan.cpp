@@ -72,13 +72,11 @@ int32_t max_chosen_rows(const Config& config) {
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
-                                   size_t num_groups) {
+                                   std::span<const KvGroupSpec> groups) {
   return {.max_tokens = bounds.max_tokens,
           .max_seqs = bounds.max_seqs,
           .max_rows = bounds.max_logits,
-          .max_blocks_per_seq = static_cast<int32_t>(ceil_div(max_model_len, block_size)),
-          .num_groups = static_cast<int32_t>(num_groups),
-          .block_size = block_size};
+          .tables = InputBatch::Bounds::tables_of(groups, max_model_len, block_size)};
 }
 
 int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows) {
@@ -137,8 +135,24 @@ struct RanksMemory {
   int64_t weight_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t part_bytes = 0;
-  int32_t num_kv_heads = 0;  // some ranks may have the same
+  std::vector<LayerGroup> layouts;  // their heads counted likewise: some ranks may have the same
 };
+
+// `add` to the heads of each plane of `totals` those of one rank.
+template <typename Add>
+void add_heads(std::vector<LayerGroup>& totals,
+               const std::vector<LayerGroup>& rank,
+               const Add& add) {
+  if (totals.empty()) {
+    totals = rank;
+    return;
+  }
+  for (size_t group = 0; group < totals.size(); ++group) {
+    for (size_t plane = 0; plane < totals[group].spec.planes.size(); ++plane) {
+      add(totals[group].spec.planes[plane].num_heads, rank[group].spec.planes[plane].num_heads);
+    }
+  }
+}
 
 // Without a method that is asked for only clients' predictions and grammars are followed.
 int64_t proposer_bytes(const Config& config, int32_t max_length) {
@@ -149,7 +163,6 @@ int64_t proposer_bytes(const Config& config, int32_t max_length) {
 
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
-                         size_t num_kv_groups,
                          const RanksMemory& ranks,
                          const PlanTarget& target) {
   const int32_t vocab = planned.model.vocab_size;
@@ -165,10 +178,12 @@ FixedMemory fixed_memory(const Config& config,
                        .logits_bytes = logits_bytes + sampler_bytes,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len)};
   if (target.device == DeviceType::kCpu) return fixed;
+  std::vector<KvGroupSpec> groups;
+  for (const LayerGroup& layout : ranks.layouts) groups.push_back(layout.spec);
   const ModelRank::Bounds bounds = {
       .step = planned.bounds,
-      .batch = batch_bounds_of(
-          planned.bounds, planned.bounds.max_seq_len, config.block_size, num_kv_groups),
+      .batch =
+          batch_bounds_of(planned.bounds, planned.bounds.max_seq_len, config.block_size, groups),
       .largest = planned.largest};
   const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
@@ -223,6 +238,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   std::optional<WeightStore> names_and_shapes;
   std::unique_ptr<Model> shape;
   RanksMemory ranks;
+  SLUICE_TRY(const DType kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
   for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
     if (on_device || !names_and_shapes) {
@@ -239,7 +255,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     };
     ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
     add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
-    add(ranks.num_kv_heads, own.num_kv_heads);
+    add_heads(ranks.layouts, shape->layer_groups(kv_dtype), add);
     ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
     planned.largest.add(names_and_shapes->largest());
   }
@@ -259,16 +275,14 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                                  *planned.checkpoint,
                                  names_and_shapes->layout());
   }
-  const std::vector<KvLayout> layouts = shape->kv_layouts();
-  ModelConfig counted = planned.model;
-  counted.num_kv_heads = ranks.num_kv_heads;
-  FixedMemory fixed = fixed_memory(config, planned, layouts.size(), ranks, target);
+  FixedMemory fixed = fixed_memory(config, planned, ranks, target);
   if (planned.draft) {
-    SLUICE_TRY_VOID(size_draft(config, spec, *shape, planned.bounds, *planned.draft));
+    SLUICE_TRY_VOID(
+        size_draft(config, spec, *shape, ranks.layouts, planned.bounds, *planned.draft));
     fixed.file_bytes += planned.draft->checkpoint->file_bytes();
     fixed.draft = planned.draft->memory;
   }
-  SLUICE_TRY(planned.plan, plan_memory(config, counted, layouts, fixed));
+  SLUICE_TRY(planned.plan, plan_memory(config, planned.model, ranks.layouts, fixed));
   planned.plan.weights_mapped = planned.packed.has_file();
   planned.plan.weight_types = names_and_shapes->types_text();
   return planned;

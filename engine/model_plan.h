@@ -78,7 +78,7 @@ int32_t max_chosen_rows(const Config& config);
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
-                                   size_t num_groups);
+                                   std::span<const KvGroupSpec> groups);
 // Bytes of so many rows that come from a device: of logits, or of states where these are longer.
 int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows);
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size);

@@ -19,9 +19,10 @@ using Pages = AlignedBuffer::Pages;
 using kernels::DeviceBuffer;
 
 // Which layer lives where: the group's index, and the layer's place inside the group.
-std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storage) {
+std::vector<LayerCache> layer_caches(const Model& model,
+                                     const std::vector<LayerGroup>& layouts,
+                                     const KvStorage& storage) {
   std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
-  const std::vector<KvLayout> layouts = model.kv_layouts();
   for (size_t group = 0; group < layouts.size(); ++group) {
     for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
       caches[static_cast<size_t>(layouts[group].layers[i])] = {
@@ -33,9 +34,9 @@ std::vector<LayerCache> layer_caches(const Model& model, const KvStorage& storag
 }
 
 // The KV of one rank: its heads of every group.
-std::vector<KvStorageGroup> rank_groups(const MemoryPlan& plan, const ModelConfig& own) {
-  std::vector<KvStorageGroup> groups = plan.kv_groups;
-  for (KvStorageGroup& group : groups) group.num_kv_heads = own.num_kv_heads;
+std::vector<KvGroupSpec> rank_groups(const MemoryPlan& plan, const std::vector<LayerGroup>& own) {
+  std::vector<KvGroupSpec> groups = plan.kv_groups;
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].planes = own[i].spec.planes;
   return groups;
 }
 
@@ -82,16 +83,16 @@ Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& de
                                                        const MemoryPlan& plan,
                                                        const Placement& placement,
                                                        const Config& config) {
+  const std::vector<LayerGroup> layouts = model->layer_groups(plan.kv_dtype);
   SLUICE_TRY(KvStorage storage,
-             KvStorage::create(rank_groups(plan, model->config()),
-                               plan.kv_dtype,
+             KvStorage::create(rank_groups(plan, layouts),
                                plan.block_size,
                                pages_of(config, Pages::kSmall),
                                device.memory()));
   std::unique_ptr<ModelRank> rank(
       new ModelRank(device, std::move(model), bounds, std::move(storage)));
   SLUICE_TRY_VOID(rank->allocate(placement, config));
-  rank->caches_ = layer_caches(*rank->model_, rank->kv_storage_);
+  rank->caches_ = layer_caches(*rank->model_, layouts, rank->kv_storage_);
   return rank;
 }
 
@@ -144,8 +145,7 @@ Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
 // Steps of padding rows alone. Only the longest context bounds what a recorded step reads.
 template <typename Body>
 Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
-  DecodeBuckets buckets(DecodeBuckets::sizes_of(config),
-                        static_cast<size_t>(bounds_.batch.num_groups));
+  DecodeBuckets buckets(DecodeBuckets::sizes_of(config), bounds_.batch.tables.size());
   const InputBatch empty(bounds_.batch);
   for (size_t i = 0; i < buckets.sizes().size(); ++i) {
     step_ = device_batch_->upload(buckets.pad(empty.view(), i));
@@ -171,7 +171,7 @@ void ModelRank::run_padding() {
 
 // As many rows as a step may have, of one request without tokens.
 void ModelRank::run_largest_padding() {
-  DecodeBuckets largest({bounds_.step.max_tokens}, static_cast<size_t>(bounds_.batch.num_groups));
+  DecodeBuckets largest({bounds_.step.max_tokens}, bounds_.batch.tables.size());
   const InputBatch empty(bounds_.batch);
   ForwardBatch step = largest.pad(empty.view(), 0);
   step.query_start_loc = step.query_start_loc.first(2);

@@ -14,17 +14,6 @@
 namespace sluice {
 namespace {
 
-std::vector<KvGroupSpec> group_specs(const Model& model, const MemoryPlan& plan) {
-  std::vector<KvGroupSpec> specs;
-  const std::vector<KvLayout> layouts = model.kv_layouts();
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    KvGroupSpec spec = layouts[i].spec;
-    spec.num_blocks = plan.kv_groups[i].num_blocks;
-    specs.push_back(spec);
-  }
-  return specs;
-}
-
 using Pages = AlignedBuffer::Pages;
 
 // body(rank) for each, at the same time, rank 0's on this thread.
@@ -80,7 +69,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   placement_ = std::move(planned.placement);
   bounds_ = {.step = model.bounds,
              .batch = batch_bounds_of(
-                 model.bounds, plan_.max_model_len, plan_.block_size, plan_.kv_groups.size()),
+                 model.bounds, plan_.max_model_len, plan_.block_size, plan_.kv_groups),
              .largest = model.largest,
              .max_model_len = plan_.max_model_len};
   devices_ = std::move(planned.devices);
@@ -290,10 +279,6 @@ float* ModelRunner::begin_host_copy(size_t first, size_t count) {
 void ModelRunner::wait_for_host_copies() {
   if (is_copying_) device().memory().wait();
   is_copying_ = false;
-}
-
-std::vector<KvGroupSpec> ModelRunner::kv_groups() const {
-  return group_specs(ranks_.front()->model(), plan_);
 }
 
 }  // namespace sluice

@@ -98,7 +98,8 @@ class ModelRunner {
 
   [[nodiscard]] const ModelConfig& model() const { return ranks_.front()->model().config(); }
 
-  [[nodiscard]] std::vector<KvGroupSpec> kv_groups() const;
+  // With the planes of all ranks.
+  [[nodiscard]] const std::vector<KvGroupSpec>& kv_groups() const { return plan_.kv_groups; }
 
   [[nodiscard]] KvStorage& kv_storage() { return ranks_.front()->kv_storage(); }
 

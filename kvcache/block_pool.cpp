@@ -15,7 +15,8 @@ constexpr std::array<int32_t, BlockPool::kMaxWorth + 1> kCredits = {0, 1, 2, 3, 
 
 }  // namespace
 
-BlockPool::BlockPool(int32_t num_blocks) : num_blocks_(num_blocks) {
+BlockPool::BlockPool(int32_t num_blocks, int32_t max_pinned)
+    : num_blocks_(num_blocks), max_pinned_(max_pinned) {
   CHECK_GE(num_blocks, 0);
   blocks_.resize(static_cast<size_t>(num_blocks));
   for (int32_t block = 0; block < num_blocks; ++block) append(kFreeList, block);
@@ -72,14 +73,15 @@ BlockPool::Taken BlockPool::take() {
   const int32_t block = lists_[kFreeList].head;
   unlink(kFreeList, block);
   blocks_[static_cast<size_t>(block)].refcount = 1;
+  ++blocks_[static_cast<size_t>(block)].generation;
   ++num_referenced_;
   taken.block = BlockId{block};
   return taken;
 }
 
 void BlockPool::share(BlockId block) {
+  CHECK(has_contents(block));
   Block& b = blocks_[index(block)];
-  CHECK(b.refcount > 0 || b.num_transfers > 0 || b.tag != kNoTag);  // it has contents
   unlink_if_idle(block.value);
   if (b.refcount == 0) ++num_referenced_;
   ++b.refcount;
@@ -100,6 +102,14 @@ void BlockPool::set_tag(BlockId block, int32_t tag) {
   CHECK_GT(b.refcount, 0);
   CHECK_EQ(b.tag, kNoTag);
   b.tag = tag;
+}
+
+void BlockPool::clear_tag(BlockId block) {
+  Block& b = blocks_[index(block)];
+  CHECK_NE(b.tag, kNoTag);
+  unlink_if_idle(block.value);
+  b.tag = kNoTag;
+  append_if_idle(block.value);
 }
 
 int32_t BlockPool::evict() {
@@ -136,6 +146,25 @@ void BlockPool::end_transfer(BlockId block) {
   append_if_idle(block.value);
 }
 
+bool BlockPool::pin(BlockId block) {
+  CHECK(has_contents(block));
+  Block& b = blocks_[index(block)];
+  if (b.num_pins == 0) {
+    if (num_pinned_ >= max_pinned_) return false;
+    ++num_pinned_;
+  }
+  ++b.num_pins;
+  begin_transfer(block);
+  return true;
+}
+
+void BlockPool::unpin(BlockId block) {
+  Block& b = blocks_[index(block)];
+  CHECK_GT(b.num_pins, 0);
+  if (--b.num_pins == 0) --num_pinned_;
+  end_transfer(block);
+}
+
 std::string BlockPool::check_integrity() const {
   std::vector<int32_t> on_list(blocks_.size(), kNumLists);
   for (int32_t list_id = 0; list_id < kNumLists; ++list_id) {
@@ -153,9 +182,13 @@ std::string BlockPool::check_integrity() const {
   }
   int32_t num_referenced = 0;
   int32_t num_cached = 0;
+  int32_t num_pinned = 0;
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const Block& b = blocks_[i];
-    if (b.refcount < 0 || b.num_transfers < 0) return "negative count, block " + std::to_string(i);
+    if (b.refcount < 0 || b.num_pins < 0 || b.num_transfers < b.num_pins) {
+      return "counts of block " + std::to_string(i) + " are wrong";
+    }
+    num_pinned += b.num_pins > 0;
     num_referenced += b.refcount > 0;
     const bool idle = b.refcount == 0 && b.num_transfers == 0;
     const int32_t expected = idle ? list_of(b) : kNumLists;
@@ -163,6 +196,8 @@ std::string BlockPool::check_integrity() const {
     num_cached += idle && b.tag != kNoTag;
   }
   if (num_referenced != num_referenced_) return "referenced blocks are miscounted";
+  if (num_pinned != num_pinned_) return "pinned blocks are miscounted";
+  if (num_pinned > max_pinned_) return "more blocks are pinned than the quota has";
   if (num_cached != num_cached_) return "cached blocks are miscounted";
   return {};
 }

@@ -6,7 +6,10 @@
 //   cached      no owner, no transfer, tagged with its prefix node: on the list of its worth,
 //               evictable
 //   referenced  one owner or more
-//   held        no owner, but another worker is still reading or writing it
+//   held        no owner, but another worker is still reading or writing it, or a pin keeps it
+// Each time that a block is taken for new contents its generation goes up by one, so whoever has
+// (block, generation) can tell whether the block still holds what it held. A pin keeps contents for
+// another worker for a time: as a transfer does it, of at most a quota of the pool's blocks.
 // Flat arrays and intrusive lists; nothing is allocated after construction.
 //
 // Cached blocks go in the order of their last release, where each level of worth counts as a later
@@ -32,7 +35,8 @@ class BlockPool {
     int32_t evicted_tag = kNoTag;  // the tag it lost, when a cached block had to go
   };
 
-  explicit BlockPool(int32_t num_blocks);
+  // `max_pinned`: blocks that may be pinned at once.
+  explicit BlockPool(int32_t num_blocks, int32_t max_pinned = 0);
 
   // A block with one owner and no tag: a free one, else the one that evict() gives up.
   [[nodiscard]] Taken take();
@@ -45,6 +49,8 @@ class BlockPool {
   // Marks the contents as worth keeping; `tag` comes back from take() or evict() when they
   // are lost. The block must be referenced and have no tag.
   void set_tag(BlockId block, int32_t tag);
+  // Of any block that has one: its contents are not to be found any more. A cached one is free then.
+  void clear_tag(BlockId block);
   // Gives up a cached block; its tag, or kNoTag when there is none.
   int32_t evict();
 
@@ -52,6 +58,21 @@ class BlockPool {
   // Any block: a step in flight may read one that has been given up since.
   void begin_transfer(BlockId block);
   void end_transfer(BlockId block);
+
+  // Keeps a referenced, cached or held block from being freed or taken until as many unpin(). False:
+  // it is not pinned yet, and the quota is used up.
+  [[nodiscard]] bool pin(BlockId block);
+  void unpin(BlockId block);
+
+  [[nodiscard]] bool has_contents(BlockId block) const {
+    const Block& b = blocks_[index(block)];
+    return b.refcount > 0 || b.num_transfers > 0 || b.tag != kNoTag;
+  }
+
+  // Goes up by one each time that the block is taken.
+  [[nodiscard]] uint32_t generation(BlockId block) const { return blocks_[index(block)].generation; }
+
+  [[nodiscard]] int32_t num_pinned() const { return num_pinned_; }  // blocks
 
   [[nodiscard]] int32_t tag(BlockId block) const { return blocks_[index(block)].tag; }
 
@@ -77,7 +98,9 @@ class BlockPool {
 
   struct Block {
     int32_t refcount = 0;
-    int32_t num_transfers = 0;
+    int32_t num_transfers = 0;  // pins included
+    int32_t num_pins = 0;
+    uint32_t generation = 0;
     int32_t tag = kNoTag;
     int32_t worth = 0;
     int64_t released = 0;  // number of the release that left it cached
@@ -104,6 +127,8 @@ class BlockPool {
   int32_t num_blocks_ = 0;
   int32_t num_referenced_ = 0;
   int32_t num_cached_ = 0;
+  int32_t num_pinned_ = 0;
+  int32_t max_pinned_ = 0;
   int64_t num_releases_ = 0;
 };
 

@@ -6,194 +6,9 @@
 #include <utility>
 
 #include "engine/core/status.h"
-#include "kvcache/block_pool.h"
-#include "kvcache/id_map.h"
-#include "kvcache/kv_events.h"
-#include "kvcache/prefix_index.h"
+#include "kvcache/kv_cache_manager_impl.h"
 
 namespace sluice {
-
-namespace {
-
-// One KV group: its blocks and, for each slot, one block table.
-struct Group {
-  KvGroupSpec spec;
-  BlockPool pool;
-  int32_t tokens_per_entry = 0;  // of a block table
-  int32_t max_entries = 0;
-  // Entries that a request computed one token at a time holds at most.
-  int32_t max_held = 0;
-  std::vector<BlockId> tables;       // [slot][max_entries]
-  std::vector<int32_t> num_entries;  // [slot]
-  std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
-
-  Group(const KvGroupSpec& s, const KvManagerOptions& options) : spec(s), pool(s.num_blocks) {
-    tokens_per_entry = options.block_size;
-    if (spec.kind == KvGroupKind::kState) {
-      CHECK_GT(spec.interval, 0);
-      CHECK_EQ(spec.interval % options.block_size, 0);
-      tokens_per_entry = spec.interval;
-    }
-    max_entries = entries_for(options.max_model_len);
-    max_held = max_entries;
-    if (spec.kind == KvGroupKind::kWindow) {
-      CHECK_GT(spec.window, 0);
-      // `window` consecutive tokens touch at most this many blocks, however they lie.
-      max_held = std::min(max_entries, entries_for(spec.window - 1) + 1);
-    }
-    const auto num_slots = static_cast<size_t>(options.max_num_seqs);
-    tables.resize(num_slots * static_cast<size_t>(max_entries), kNullBlock);
-    num_entries.resize(num_slots, 0);
-    first_kept.resize(num_slots, 0);
-  }
-
-  [[nodiscard]] int32_t entries_for(int32_t num_tokens) const {
-    return static_cast<int32_t>(ceil_div(num_tokens, tokens_per_entry));
-  }
-
-  [[nodiscard]] int32_t max_held_for(int32_t num_tokens) const {
-    return std::min(entries_for(num_tokens), max_held);
-  }
-
-  // The first entry that a query at position `num_computed` or later still reads.
-  [[nodiscard]] int32_t first_needed(int32_t num_computed) const {
-    if (spec.kind != KvGroupKind::kWindow) return 0;
-    return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
-  }
-
-  [[nodiscard]] BlockId& entry(int32_t slot, int32_t i) {
-    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
-                  static_cast<size_t>(i)];
-  }
-
-  [[nodiscard]] const BlockId& entry(int32_t slot, int32_t i) const {
-    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
-                  static_cast<size_t>(i)];
-  }
-
-  [[nodiscard]] int32_t count(int32_t slot) const { return num_entries[static_cast<size_t>(slot)]; }
-
-  [[nodiscard]] int32_t kept_from(int32_t slot) const {
-    return first_kept[static_cast<size_t>(slot)];
-  }
-};
-
-// A request that holds blocks.
-struct Slot {
-  RequestId id;
-  bool in_use = false;
-  PrefixExtras extras;
-  int32_t num_indexed = 0;              // leading full blocks already in the prefix index
-  int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
-  int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
-  int32_t num_found = 0;
-  int32_t partial_node = PrefixIndex::kAbsent;  // to be copied by the first allocation
-  int32_t num_kept_tokens = 0;                  // leading ones, that stay longer
-};
-
-}  // namespace
-
-struct KvCacheManager::Impl {
-  KvManagerOptions options;
-  std::vector<Group> groups;
-  std::vector<Slot> slots;
-  std::vector<int32_t> free_slots;
-  IdMap slot_of;
-  PrefixIndex index;
-  std::vector<int32_t> chain;       // scratch: nodes of the prefix being looked up
-  std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
-  std::vector<KvBlockCopy> copies;  // not taken yet
-  bool copies_blocks = true;        // false: a state is that of one length alone
-  uint64_t prefix_queries = 0;
-  uint64_t prefix_hits = 0;
-  KvEventSink* events = nullptr;  // null: nobody listens
-
-  static int32_t node_capacity(const KvManagerOptions& options,
-                               const std::vector<KvGroupSpec>& specs) {
-    if (!options.enable_prefix_caching) return 0;
-    // A node for each block, and as many again for prefixes whose own blocks are gone while later
-    // ones are kept. When they run out, blocks are merely not indexed.
-    int64_t count = 0;
-    for (const KvGroupSpec& spec : specs) count += 2 * int64_t{spec.num_blocks};
-    return static_cast<int32_t>(std::min<int64_t>(count, INT32_MAX / 64));
-  }
-
-  Impl(const KvManagerOptions& o, const std::vector<KvGroupSpec>& specs)
-      : options(o),
-        slot_of(o.max_num_seqs),
-        index(node_capacity(o, specs), o.block_size, static_cast<int32_t>(specs.size())) {
-    CHECK_GT(o.block_size, 0);
-    CHECK_GT(o.max_num_seqs, 0);
-    CHECK_GT(o.max_model_len, 0);
-    CHECK(!specs.empty());
-    groups.reserve(specs.size());
-    for (const KvGroupSpec& spec : specs) groups.emplace_back(spec, o);
-    slots.resize(static_cast<size_t>(o.max_num_seqs));
-    for (int32_t slot = o.max_num_seqs - 1; slot >= 0; --slot) free_slots.push_back(slot);
-    chain.reserve(static_cast<size_t>(o.max_model_len / o.block_size + 1));
-    run_length.resize(specs.size());
-    copies.reserve(static_cast<size_t>(o.max_num_seqs) * specs.size());
-    for (const KvGroupSpec& spec : specs) {
-      copies_blocks = copies_blocks && spec.kind != KvGroupKind::kState;
-    }
-  }
-
-  int32_t open_slot(RequestId id) {
-    if (free_slots.empty()) return IdMap::kAbsent;
-    const int32_t slot = free_slots.back();
-    free_slots.pop_back();
-    slots[static_cast<size_t>(slot)] = Slot{.id = id, .in_use = true, .extras = {}};
-    slot_of.insert(id, slot);
-    return slot;
-  }
-
-  [[nodiscard]] int32_t num_holders() const { return static_cast<int32_t>(slot_of.size()); }
-
-  // Whether node `i` of a chain ends where a state group has a snapshot.
-  [[nodiscard]] bool ends_entry(const Group& group, int32_t i) const {
-    return (i + 1) * options.block_size % group.tokens_per_entry == 0;
-  }
-
-  [[nodiscard]] int32_t entry_of(const Group& group, int32_t i) const {
-    return (i + 1) * options.block_size / group.tokens_per_entry - 1;
-  }
-
-  int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
-  void share_hit(int32_t slot, int32_t num_hit_blocks);
-  int32_t find_partial(Slot& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
-  void copy_partial(int32_t slot);
-  void let_go(Group& group, int32_t slot, int32_t first_needed);
-
-  void give_back_evicted(int32_t group, int32_t tag) {
-    if (tag == BlockPool::kNoTag) return;
-    if (events != nullptr && !index.is_tail(tag)) {
-      events->removed(index.hash(tag), group, KvMedium::kDevice);
-    }
-    index.detach(tag, group);
-  }
-
-  void release(Group& group, BlockId block) const {
-    const int32_t tag = group.pool.tag(block);
-    group.pool.release(block, tag == BlockPool::kNoTag ? 0 : index.worth(tag));
-  }
-
-  void make_findable(int32_t node, int32_t group, BlockId block) {
-    groups[static_cast<size_t>(group)].pool.set_tag(block, node);
-    index.attach(node, group, block);
-    if (events == nullptr || index.is_tail(node)) return;
-    const int32_t parent = index.parent(node);
-    events->stored({.hash = index.hash(node),
-                    .parent_hash = parent == PrefixIndex::kRoot
-                                       ? std::nullopt
-                                       : std::optional<uint64_t>(index.hash(parent)),
-                    .token_ids = index.node_tokens(node),
-                    .extras = index.extras(node),
-                    .group = group});
-  }
-
-  bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
-  [[nodiscard]] std::string check_tables() const;
-};
 
 KvCacheManager::KvCacheManager(const KvManagerOptions& options, std::vector<KvGroupSpec> groups)
     : impl_(std::make_unique<Impl>(options, groups)) {}
@@ -238,7 +53,7 @@ int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
 void KvCacheManager::Impl::share_hit(int32_t slot, int32_t num_hit_blocks) {
   const int32_t num_tokens = num_hit_blocks * options.block_size;
   for (size_t g = 0; g < groups.size(); ++g) {
-    Group& group = groups[g];
+    KvGroup& group = groups[g];
     const int32_t count = num_tokens / group.tokens_per_entry;
     const bool state = group.spec.kind == KvGroupKind::kState;
     const int32_t first = state ? count - 1 : group.first_needed(num_tokens);
@@ -263,7 +78,7 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   CHECK(!tokens.empty());
   const int32_t slot_index = m.open_slot(id);
   if (slot_index == IdMap::kAbsent) return 0;
-  Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  KvHolder& slot = m.slots[static_cast<size_t>(slot_index)];
   slot.extras = extras;
   if (!m.options.enable_prefix_caching) return 0;
   const int32_t num_hit_blocks = m.longest_hit(tokens, extras);
@@ -282,7 +97,7 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
 }
 
 // Tokens after the whole blocks that a cached block begins with.
-int32_t KvCacheManager::Impl::find_partial(Slot& slot,
+int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
                                            std::span<const TokenId> tokens,
                                            int32_t num_hit_blocks) {
   if (!copies_blocks) return 0;
@@ -300,7 +115,7 @@ int32_t KvCacheManager::Impl::find_partial(Slot& slot,
 // The first block that is taken is the one to copy to. If it is the cached one itself, because
 // there is no other, its contents are where they should be.
 void KvCacheManager::Impl::copy_partial(int32_t slot) {
-  Slot& holder = slots[static_cast<size_t>(slot)];
+  KvHolder& holder = slots[static_cast<size_t>(slot)];
   const int32_t node = std::exchange(holder.partial_node, PrefixIndex::kAbsent);
   if (node == PrefixIndex::kAbsent) return;
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -311,7 +126,7 @@ void KvCacheManager::Impl::copy_partial(int32_t slot) {
     copies.push_back({.group = static_cast<int32_t>(g), .from = from, .to = kNullBlock});
   }
   for (size_t g = 0; g < groups.size(); ++g) {
-    Group& group = groups[g];
+    KvGroup& group = groups[g];
     int32_t& count = group.num_entries[static_cast<size_t>(slot)];
     const BlockPool::Taken taken = group.pool.take();
     give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
@@ -327,7 +142,7 @@ bool KvCacheManager::has_room(RequestId id,
                               int32_t num_growing_blocks) const {
   const Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
-  for (const Group& group : m.groups) {
+  for (const KvGroup& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
     // The newcomer counts as a holder too: it will want its next block, like the others.
@@ -345,7 +160,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   Impl& m = *impl_;
   CHECK_LE(num_tokens, m.options.max_model_len);
   int32_t slot = m.slot_of.find(id);
-  for (const Group& group : m.groups) {
+  for (const KvGroup& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
     if (group.entries_for(num_tokens) - held > group.pool.num_available()) return false;
   }
@@ -353,7 +168,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   if (slot == IdMap::kAbsent) return false;
   m.copy_partial(slot);
   for (size_t g = 0; g < m.groups.size(); ++g) {
-    Group& group = m.groups[g];
+    KvGroup& group = m.groups[g];
     int32_t& count = group.num_entries[static_cast<size_t>(slot)];
     for (const int32_t wanted = group.entries_for(num_tokens); count < wanted; ++count) {
       const BlockPool::Taken taken = group.pool.take();
@@ -361,7 +176,7 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
       group.entry(slot, count) = taken.block;
     }
   }
-  Slot& holder = m.slots[static_cast<size_t>(slot)];
+  KvHolder& holder = m.slots[static_cast<size_t>(slot)];
   if (holder.num_queried > 0) {
     for (int32_t node = holder.cursor; node != PrefixIndex::kRoot; node = m.index.parent(node)) {
       m.index.count_hit(node);
@@ -376,7 +191,7 @@ bool KvCacheManager::has_unused(RequestId id,
                                 int32_t num_tokens,
                                 int32_t num_spare_blocks) const {
   const int32_t slot = impl_->slot_of.find(id);
-  return std::ranges::all_of(impl_->groups, [&](const Group& group) {
+  return std::ranges::all_of(impl_->groups, [&](const KvGroup& group) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
     const int32_t needed = group.entries_for(num_tokens) - held;
     return needed <= 0 || needed + num_spare_blocks <= group.pool.num_free();
@@ -384,14 +199,14 @@ bool KvCacheManager::has_unused(RequestId id,
 }
 
 bool KvCacheManager::keeps_states() const {
-  return std::ranges::any_of(impl_->groups, [](const Group& group) {
+  return std::ranges::any_of(impl_->groups, [](const KvGroup& group) {
     return group.spec.kind == KvGroupKind::kState;
   });
 }
 
 // Puts the next full block of the request under its prefix node; false when no node is to be had.
 bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenId> tokens) {
-  Slot& holder = slots[static_cast<size_t>(slot)];
+  KvHolder& holder = slots[static_cast<size_t>(slot)];
   const int32_t i = holder.num_indexed;
   const auto block_size = static_cast<size_t>(options.block_size);
   const auto ids = tokens.subspan(static_cast<size_t>(i) * block_size, block_size);
@@ -404,7 +219,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
     if (node == PrefixIndex::kAbsent) return false;
   }
   for (size_t g = 0; g < groups.size(); ++g) {
-    Group& group = groups[g];
+    KvGroup& group = groups[g];
     if (!ends_entry(group, i)) continue;
     const BlockId block = group.entry(slot, entry_of(group, i));
     const auto group_index = static_cast<int32_t>(g);
@@ -419,11 +234,23 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
   return true;
 }
 
-void KvCacheManager::Impl::let_go(Group& group, int32_t slot, int32_t first_needed) {
+void KvCacheManager::Impl::let_go(KvGroup& group, int32_t slot, int32_t first_needed) {
   int32_t& first = group.first_kept[static_cast<size_t>(slot)];
   for (; first < std::min(first_needed, group.count(slot)); ++first) {
     release(group, std::exchange(group.entry(slot, first), kNullBlock));
   }
+}
+
+void KvCacheManager::Impl::index_blocks(int32_t slot,
+                                        std::span<const TokenId> tokens,
+                                        int32_t num_blocks) {
+  const KvHolder& holder = slots[static_cast<size_t>(slot)];
+  if (!options.enable_prefix_caching || holder.is_unsound) return;
+  // Nothing behind a block that is still to come.
+  if (holder.num_arrived < holder.num_arriving) {
+    num_blocks = std::min(num_blocks, holder.num_arrived);
+  }
+  while (holder.num_indexed < num_blocks && index_next_block(slot, tokens)) continue;
 }
 
 void KvCacheManager::cache_blocks(RequestId id,
@@ -433,20 +260,15 @@ void KvCacheManager::cache_blocks(RequestId id,
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
   CHECK_LE(static_cast<size_t>(num_computed_tokens), tokens.size());
-  if (m.options.enable_prefix_caching) {
-    const int32_t num_full = num_computed_tokens / m.options.block_size;
-    while (m.slots[static_cast<size_t>(slot)].num_indexed < num_full) {
-      if (!m.index_next_block(slot, tokens)) break;
-    }
-  }
-  for (Group& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
+  m.index_blocks(slot, tokens, num_computed_tokens / m.options.block_size);
+  for (KvGroup& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
 }
 
 void KvCacheManager::keep_prefix(RequestId id, int32_t num_tokens) {
   Impl& m = *impl_;
   const int32_t slot_index = m.slot_of.find(id);
   CHECK_NE(slot_index, IdMap::kAbsent);
-  Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  KvHolder& slot = m.slots[static_cast<size_t>(slot_index)];
   slot.num_kept_tokens = num_tokens;
   int32_t num_indexed = slot.num_indexed;
   for (int32_t node = slot.cursor; node != PrefixIndex::kRoot; node = m.index.parent(node)) {
@@ -460,10 +282,10 @@ void KvCacheManager::cache_tail(RequestId id,
   Impl& m = *impl_;
   const int32_t slot_index = m.slot_of.find(id);
   if (slot_index == IdMap::kAbsent || !m.options.enable_prefix_caching || !m.copies_blocks) return;
-  const Slot& slot = m.slots[static_cast<size_t>(slot_index)];
+  const KvHolder& slot = m.slots[static_cast<size_t>(slot_index)];
   const int32_t num_full = num_computed_tokens / m.options.block_size;
   const auto num_left = static_cast<size_t>(num_computed_tokens % m.options.block_size);
-  if (num_left == 0 || slot.num_indexed != num_full) return;
+  if (num_left == 0 || slot.num_indexed != num_full || slot.is_unsound) return;
   const auto tail = tokens.subspan(
       static_cast<size_t>(num_full) * static_cast<size_t>(m.options.block_size), num_left);
   if (m.index.find_partial(slot.cursor, tail, slot.extras).num_tokens ==
@@ -494,7 +316,7 @@ void KvCacheManager::free(RequestId id) {
   Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
-  for (Group& group : m.groups) {
+  for (KvGroup& group : m.groups) {
     // Last block first, so that a prefix is evicted from its end.
     for (int32_t i = group.count(slot) - 1; i >= group.kept_from(slot); --i) {
       m.release(group, group.entry(slot, i));
@@ -512,13 +334,13 @@ void KvCacheManager::free(RequestId id) {
 std::span<const BlockId> KvCacheManager::block_table(RequestId id, int32_t group) const {
   const int32_t slot = impl_->slot_of.find(id);
   if (slot == IdMap::kAbsent) return {};
-  const Group& g = impl_->groups[static_cast<size_t>(group)];
+  const KvGroup& g = impl_->groups[static_cast<size_t>(group)];
   return {&g.entry(slot, 0), static_cast<size_t>(g.count(slot))};
 }
 
 int32_t KvCacheManager::num_available_blocks() const {
   int32_t available = INT32_MAX;
-  for (const Group& group : impl_->groups) {
+  for (const KvGroup& group : impl_->groups) {
     available = std::min(available, group.pool.num_available());
   }
   return available;
@@ -526,7 +348,7 @@ int32_t KvCacheManager::num_available_blocks() const {
 
 int32_t KvCacheManager::blocks_for(int32_t num_tokens) const {
   int32_t needed = 0;
-  for (const Group& group : impl_->groups) {
+  for (const KvGroup& group : impl_->groups) {
     needed = std::max(needed, group.max_held_for(num_tokens));
   }
   return needed;
@@ -534,7 +356,7 @@ int32_t KvCacheManager::blocks_for(int32_t num_tokens) const {
 
 bool KvCacheManager::fits_alone(int32_t num_tokens) const {
   return num_tokens <= impl_->options.max_model_len &&
-         std::ranges::all_of(impl_->groups, [num_tokens](const Group& group) {
+         std::ranges::all_of(impl_->groups, [num_tokens](const KvGroup& group) {
            return group.max_held_for(num_tokens) <= group.spec.num_blocks;
          });
 }
@@ -552,7 +374,7 @@ void KvCacheManager::set_event_sink(KvEventSink& sink) { impl_->events = &sink; 
 void KvCacheManager::reset_prefix_cache() {
   Impl& m = *impl_;
   int64_t num_cached = 0;
-  for (const Group& group : m.groups) num_cached += group.pool.num_cached();
+  for (const KvGroup& group : m.groups) num_cached += group.pool.num_cached();
   // Blocks in use stay findable; without any, one event says it all.
   const bool clears = num_cached == m.index.num_blocks();
   KvEventSink* const events = m.events;
@@ -568,11 +390,12 @@ void KvCacheManager::reset_prefix_cache() {
 
 KvUsage KvCacheManager::usage() const {
   KvUsage usage;
-  for (const Group& group : impl_->groups) {
+  for (const KvGroup& group : impl_->groups) {
     usage.num_blocks += group.pool.num_blocks();
     usage.num_free += group.pool.num_free();
     usage.num_cached += group.pool.num_cached();
     usage.num_referenced += group.pool.num_referenced();
+    usage.num_pinned += group.pool.num_pinned();
   }
   usage.prefix_queries = impl_->prefix_queries;
   usage.prefix_hits = impl_->prefix_hits;
@@ -585,10 +408,14 @@ bool KvCacheManager::caches_prefixes() const { return impl_->options.enable_pref
 
 int32_t KvCacheManager::block_size() const { return impl_->options.block_size; }
 
+int32_t KvCacheManager::num_entries(int32_t group, int32_t num_tokens) const {
+  return impl_->groups[static_cast<size_t>(group)].entries_for(num_tokens);
+}
+
 // Tables against pools: refcounts are the holders found, tags and index entries name each other.
 std::string KvCacheManager::Impl::check_tables() const {
   for (size_t g = 0; g < groups.size(); ++g) {
-    const Group& group = groups[g];
+    const KvGroup& group = groups[g];
     const std::string name = "group " + std::to_string(g) + ": ";
     std::vector<int32_t> holders(static_cast<size_t>(group.pool.num_blocks()), 0);
     for (size_t s = 0; s < slots.size(); ++s) {
@@ -618,7 +445,7 @@ std::string KvCacheManager::Impl::check_tables() const {
 std::string KvCacheManager::check_integrity() const {
   const Impl& m = *impl_;
   int64_t num_tagged = 0;
-  for (const Group& group : m.groups) {
+  for (const KvGroup& group : m.groups) {
     if (std::string wrong = group.pool.check_integrity(); !wrong.empty()) return wrong;
     for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {
       num_tagged += group.pool.tag(BlockId{b}) != BlockPool::kNoTag;
@@ -627,7 +454,7 @@ std::string KvCacheManager::check_integrity() const {
   if (std::string wrong = m.check_tables(); !wrong.empty()) return wrong;
   std::vector<int32_t> pins;
   size_t num_in_use = 0;
-  for (const Slot& slot : m.slots) {
+  for (const KvHolder& slot : m.slots) {
     num_in_use += slot.in_use;
     if (slot.in_use) pins.push_back(slot.cursor);
   }

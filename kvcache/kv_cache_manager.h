@@ -14,32 +14,19 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/kv_group.h"
+#include "kvcache/kv_key.h"
+#include "kvcache/kv_piece.h"
 #include "kvcache/prefix_extras.h"
 
 namespace sluice {
-
-enum class KvGroupKind : uint8_t {
-  kFull,    // every token's KV is kept
-  kWindow,  // the last `window` tokens'
-  kLatent,  // one compressed vector per token (k_dim, v_dim)
-  kState,   // a fixed-size state every `interval` tokens
-};
-
-// Layers that share one block table. A model has one or more groups; a prefix hit is the longest
-// that all groups can serve.
-struct KvGroupSpec {
-  KvGroupKind kind = KvGroupKind::kFull;
-  int32_t window = 0;      // kWindow: tokens seen, the own one included
-  int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
-                           // i holds the state after (i + 1) * interval tokens
-  int32_t num_blocks = 0;  // capacity of the group's pool
-};
 
 struct KvManagerOptions {
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
   int32_t max_num_seqs = 64;  // requests that can hold blocks at once
   int32_t max_model_len = 0;  // sizes the block tables
+  double max_pinned_share = 0.25;  // of a group's blocks that pin() may keep
 };
 
 struct KvUsage {
@@ -47,6 +34,7 @@ struct KvUsage {
   int64_t num_free = 0;    // never used or dropped
   int64_t num_cached = 0;  // evictable, contents kept
   int64_t num_referenced = 0;
+  int64_t num_pinned = 0;       // in any of these states
   uint64_t prefix_queries = 0;  // tokens asked for, once per admission
   uint64_t prefix_hits = 0;     // tokens found
 };
@@ -58,6 +46,16 @@ struct KvBlockCopy {
   BlockId from;
   BlockId to;
   friend bool operator==(const KvBlockCopy&, const KvBlockCopy&) = default;
+};
+
+// A block as one entry of a prefix's block table, and which of its contents are meant. Block ids
+// are this process's own and never leave it.
+struct KvBlockRef {
+  int32_t group = 0;
+  int32_t entry = 0;  // of the group's block table
+  BlockId block;
+  uint32_t generation = 0;  // another one: the block has other contents by now
+  friend bool operator==(const KvBlockRef&, const KvBlockRef&) = default;
 };
 
 // What a lookup is for: admissions are counted, transfers from another tier are not.
@@ -141,6 +139,56 @@ class KvCacheManager {
   void begin_transfer(int32_t group, BlockId block);
   void end_transfer(int32_t group, BlockId block);
 
+  // KV that travels between workers (kv_cache_transfers.cpp). A prefix travels in whole entries: of
+  // a prompt max_transferred() tokens, of each group the entries that needed_entries() names.
+
+  // Gives blocks their KvKeys in this space (kv_key_space()), for find_blocks() by keys; each block
+  // that becomes findable costs a SHA-256 then. Before the first request.
+  void name_blocks(std::string space);
+
+  // The most tokens of a prompt that can come from elsewhere: whole entries of every group, one
+  // token left to compute.
+  [[nodiscard]] int32_t max_transferred(int32_t num_tokens) const;
+  // The entries, of a group's block table for the first `num_tokens` tokens, that a query behind
+  // them reads: of a window the last ones, of a state the last one.
+  [[nodiscard]] KvRange needed_entries(int32_t group, int32_t num_tokens) const;
+
+  // Findable blocks of the prefix `tokens`, max_transferred() of them: of each group the entries
+  // that are needed at its end, from first_wanted[group] on (empty: all), by position. They are
+  // appended up to the first gap; returns how many leading blocks of block_size() tokens have no
+  // gap. They may be evicted with the next call that takes blocks, unless they are pinned.
+  int32_t find_blocks(std::span<const TokenId> tokens,
+                      const PrefixExtras& extras,
+                      std::span<const int32_t> first_wanted,
+                      std::vector<KvBlockRef>& found) const;
+  // The same of the longest prefix that one of `keys`, ascending by length, names and that has no
+  // gap. Returns its length in blocks, 0 where there is none.
+  int32_t find_blocks(std::span<const KvKey> keys,
+                      std::span<const int32_t> first_wanted,
+                      std::vector<KvBlockRef>& found) const;
+  // Whether the block still has the contents that it had then.
+  [[nodiscard]] bool is_current(const KvBlockRef& ref) const;
+
+  // Keeps blocks, in order, as far as they are current and the quota of each group goes; how many.
+  // They are neither freed nor written until as many unpin(), whatever becomes of requests.
+  int32_t pin(std::span<const KvBlockRef> blocks);
+  void unpin(std::span<const KvBlockRef> blocks);
+
+  // Takes the blocks that needed_entries() names for the first `num_tokens` tokens, a
+  // max_transferred(), behind the prefix that the request has acquired, and appends those that are
+  // to be filled. They are the request's own, and nobody finds them before publish(). All or
+  // nothing, as allocate_slots(); of window groups blocks of the acquired prefix that the end does
+  // not need are let go. free() takes back what has not been published: whoever still writes into
+  // a block holds it by begin_transfer().
+  [[nodiscard]] bool reserve(RequestId id, int32_t num_tokens, std::vector<KvBlockRef>& reserved);
+  // The reserved blocks of the first `num_tokens` tokens (whole blocks) have arrived and were
+  // checked: they become findable. Not less than before; `tokens` are the request's.
+  void publish(RequestId id, std::span<const TokenId> tokens, int32_t num_tokens);
+  // What was published of the request behind `num_tokens` tokens is not what it should be: it and
+  // all that anybody has computed behind it is not findable any more, and what this request and
+  // others that run behind it compute from now on never becomes so.
+  void unpublish(RequestId id, int32_t num_tokens);
+
   // Tells `sink` from now on which blocks become findable and which cease to be; it must outlive
   // the manager. Before the first request.
   void set_event_sink(KvEventSink& sink);
@@ -151,6 +199,8 @@ class KvCacheManager {
   [[nodiscard]] KvUsage usage() const;
   [[nodiscard]] int32_t num_groups() const;
   [[nodiscard]] int32_t block_size() const;
+  // Entries of the group's block table that `num_tokens` tokens take.
+  [[nodiscard]] int32_t num_entries(int32_t group, int32_t num_tokens) const;
   [[nodiscard]] bool caches_prefixes() const;
   [[nodiscard]] bool keeps_states() const;  // a group is kState: a token's KV cannot be taken back
 

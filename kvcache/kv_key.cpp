@@ -23,6 +23,10 @@ void append(std::string& bytes, const T& value) {
 
 }  // namespace
 
+std::string kv_key_space(std::string_view fingerprint, int32_t block_size) {
+  return std::string(fingerprint) + "-b" + std::to_string(block_size);
+}
+
 KvKey kv_root_key(std::string_view space, const PrefixExtras& extras) {
   std::string bytes = "root";
   append(bytes, extras.tenant_salt);

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "engine/core/types.h"
-#include "kvcache/kv_cache_manager.h"
+#include "kvcache/prefix_extras.h"
 
 namespace sluice {
 
@@ -28,6 +28,8 @@ struct KvKeyHash {
   }
 };
 
+// `fingerprint` names model, build and dtypes; it does not say how long a block is.
+std::string kv_key_space(std::string_view fingerprint, int32_t block_size);
 // The parent of first blocks. `space` names who may share: model, build, dtypes and block layout.
 KvKey kv_root_key(std::string_view space, const PrefixExtras& extras);
 // The block of `token_ids` behind the prefix `parent`.

@@ -11,33 +11,45 @@
 namespace sluice {
 namespace {
 
-// K or V of one block in one layer.
-int64_t half_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return group.num_kv_heads * kernels::kv_head_bytes(dtype, group.head_dim, block_size);
-}
-
-int64_t half_layer_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return align_up(group.num_blocks * half_block_bytes(group, dtype, block_size), 64);
+// One head's part of an entry.
+int64_t head_bytes(const KvPlane& plane, int32_t num_tokens) {
+  const int32_t num_rows = plane.per == KvPlane::Per::kToken ? num_tokens : 1;
+  return kernels::kv_head_bytes(plane.dtype, plane.width, num_rows);
 }
 
 }  // namespace
 
-int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size) {
-  return int64_t{2} * group.num_layers * half_block_bytes(group, dtype, block_size);
+int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size) {
+  int64_t total = 0;
+  for (const KvPlane& plane : group.planes) {
+    total += plane.num_heads * head_bytes(plane, tokens_per_entry(group, block_size));
+  }
+  return total * group.num_layers;
 }
 
-Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
-                                      DType dtype,
+KvStorage::GroupPlace KvStorage::place(const KvGroupSpec& group, int64_t begin) const {
+  GroupPlace place = {
+      .begin = begin, .block_bytes = kv_block_bytes(group, block_size_), .planes = {}};
+  for (const KvPlane& plane : group.planes) {
+    const int64_t head = head_bytes(plane, tokens_per_entry(group, block_size_));
+    const int64_t block = plane.num_heads * head;
+    place.planes.push_back(
+        {.begin = place.layer_bytes, .head_bytes = head, .block_bytes = block});
+    place.layer_bytes += align_up(group.num_blocks * block, 64);
+  }
+  return place;
+}
+
+Expected<KvStorage> KvStorage::create(std::vector<KvGroupSpec> groups,
                                       int32_t block_size,
                                       AlignedBuffer::Pages pages,
                                       kernels::DeviceMemory& memory) {
   KvStorage storage;
-  storage.dtype_ = dtype;
   storage.block_size_ = block_size;
   int64_t total = 0;
-  for (const KvStorageGroup& group : groups) {
-    storage.group_offsets_.push_back(total);
-    total += 2 * half_layer_bytes(group, dtype, block_size) * group.num_layers;
+  for (const KvGroupSpec& group : groups) {
+    storage.places_.push_back(storage.place(group, total));
+    total += storage.places_.back().layer_bytes * group.num_layers;
   }
   storage.groups_ = std::move(groups);
   SLUICE_TRY(storage.buffer_, kernels::DeviceBuffer::allocate(memory, total, "KV cache", pages));
@@ -45,32 +57,41 @@ Expected<KvStorage> KvStorage::create(std::vector<KvStorageGroup> groups,
 }
 
 kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
-  const KvStorageGroup& shape = groups_[static_cast<size_t>(group)];
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  const GroupPlace& place = places_[static_cast<size_t>(group)];
   CHECK_LT(layer, shape.num_layers);
-  const int64_t half = half_layer_bytes(shape, dtype_, block_size_);
-  std::byte* base = buffer_.data() + group_offsets_[static_cast<size_t>(group)] + 2 * half * layer;
-  return {.k = base,
-          .v = base + half,
-          .dtype = dtype_,
+  CHECK(shape.planes.size() == 2 && shape.planes[0] == shape.planes[1]);
+  std::byte* const base = buffer_.data() + place.begin + layer * place.layer_bytes;
+  return {.k = base + place.planes[0].begin,
+          .v = base + place.planes[1].begin,
+          .dtype = shape.planes[0].dtype,
           .num_blocks = shape.num_blocks,
-          .block_size = block_size_,
-          .num_kv_heads = shape.num_kv_heads,
-          .head_dim = shape.head_dim};
+          .block_size = tokens_per_entry(shape, block_size_),
+          .num_kv_heads = shape.planes[0].num_heads,
+          .head_dim = shape.planes[0].width};
 }
 
 int64_t KvStorage::block_bytes() const {
   int64_t total = 0;
-  for (const KvStorageGroup& group : groups_) total += kv_block_bytes(group, dtype_, block_size_);
+  for (const GroupPlace& place : places_) total += place.block_bytes;
   return total;
 }
 
-// Halves of a group: K of its first layer, V of it, K of the second, ...
-std::span<std::byte> KvStorage::half_block(size_t group, int32_t half, BlockId block) const {
-  const int64_t bytes = half_block_bytes(groups_[group], dtype_, block_size_);
-  const int64_t at = group_offsets_[group] +
-                     half * half_layer_bytes(groups_[group], dtype_, block_size_) +
-                     block.value * bytes;
-  return buffer_.span().subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+std::span<std::byte> KvStorage::plane_block(const GroupPlace& group,
+                                            const PlanePlace& plane,
+                                            int32_t layer,
+                                            BlockId block) const {
+  const int64_t at = group.begin + layer * group.layer_bytes + plane.begin +
+                     block.value * plane.block_bytes;
+  return buffer_.span().subspan(static_cast<size_t>(at), static_cast<size_t>(plane.block_bytes));
+}
+
+template <typename Body>
+void KvStorage::for_planes(size_t group, BlockId block, const Body& body) const {
+  const GroupPlace& place = places_[group];
+  for (int32_t layer = 0; layer < groups_[group].num_layers; ++layer) {
+    for (const PlanePlace& plane : place.planes) body(plane_block(place, plane, layer, block));
+  }
 }
 
 void KvStorage::copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const {
@@ -78,11 +99,10 @@ void KvStorage::copy_out(std::span<const BlockId> blocks, std::span<std::byte> o
   CHECK_EQ(static_cast<int64_t>(out.size()), block_bytes());
   kernels::DeviceMemory& memory = buffer_.memory();
   for (size_t group = 0; group < groups_.size(); ++group) {
-    for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
-      const std::span<const std::byte> from = half_block(group, half, blocks[group]);
+    for_planes(group, blocks[group], [&](std::span<const std::byte> from) {
       memory.download(out.data(), from.data(), static_cast<int64_t>(from.size()));
       out = out.subspan(from.size());
-    }
+    });
   }
   memory.wait();
 }
@@ -92,21 +112,23 @@ void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::by
   CHECK_EQ(static_cast<int64_t>(bytes.size()), block_bytes());
   kernels::DeviceMemory& memory = buffer_.memory();
   for (size_t group = 0; group < groups_.size(); ++group) {
-    for (int32_t half = 0; half < 2 * groups_[group].num_layers; ++half) {
-      const std::span<std::byte> to = half_block(group, half, blocks[group]);
+    for_planes(group, blocks[group], [&](std::span<std::byte> to) {
       memory.upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
       bytes = bytes.subspan(to.size());
-    }
+    });
   }
   memory.wait();
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
   const auto g = static_cast<size_t>(group);
-  for (int32_t half = 0; half < 2 * groups_[g].num_layers; ++half) {
-    const std::span<const std::byte> source = half_block(g, half, from);
-    std::byte* const target = half_block(g, half, to).data();
-    buffer_.memory().copy(target, source.data(), static_cast<int64_t>(source.size()));
+  const GroupPlace& place = places_[g];
+  for (int32_t layer = 0; layer < groups_[g].num_layers; ++layer) {
+    for (const PlanePlace& plane : place.planes) {
+      const std::span<const std::byte> source = plane_block(place, plane, layer, from);
+      std::byte* const target = plane_block(place, plane, layer, to).data();
+      buffer_.memory().copy(target, source.data(), static_cast<int64_t>(source.size()));
+    }
   }
 }
 

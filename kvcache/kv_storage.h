@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of the KV cache: one allocation, carved into K and V arrays per layer. Block ids are
-// the manager's. Layer by layer K [block][head], then V [block][head]; a head's part of a block is
-// its codes or floats and, where the dtype has them, the block's scales behind them, each layer's K
-// and V padded to 64 bytes. Inside a head: kernels/attention.h, KvLayerView.
+// The bytes of the KV cache: one allocation, carved into the planes of each layer (kv_group.h).
+// Block ids are the manager's. Layer by layer, plane by plane [block][head], so of attention K,
+// then V; a head's part of a block is its codes or floats and, where the dtype has them, the
+// block's scales behind them, each plane of a layer padded to 64 bytes. Inside a head:
+// kernels/attention.h, KvLayerView.
 #pragma once
 
 #include <atomic>
@@ -17,34 +18,29 @@
 #include "engine/core/types.h"
 #include "kernels/attention.h"
 #include "kernels/device_memory.h"
+#include "kvcache/kv_group.h"
 
 namespace sluice {
 
-// Layers of one KV group share block ids, so each has room for the group's blocks.
-struct KvStorageGroup {
-  int32_t num_layers = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  int32_t num_blocks = 0;
-};
-
-// Bytes of one block in one group, all its layers, K and V, scales included.
-int64_t kv_block_bytes(const KvStorageGroup& group, DType dtype, int32_t block_size);
+// Bytes of one block in one group, all its layers and planes, scales included.
+int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size);
 
 // Copies between blocks, and out and in, are in the order of the operators of whose device the
 // memory is; those out are there when the call returns, as those in may be changed then.
 class KvStorage {
  public:
-  // In `memory`, which must outlive it; `pages`: of the host.
-  static Expected<KvStorage> create(std::vector<KvStorageGroup> groups,
-                                    DType dtype,
+  // In `memory`, which must outlive it; `pages`: of the host. Layers of a group share block ids, so
+  // each has room for all of the group's blocks.
+  static Expected<KvStorage> create(std::vector<KvGroupSpec> groups,
                                     int32_t block_size,
                                     AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall,
                                     kernels::DeviceMemory& memory = kernels::host_memory());
   KvStorage(KvStorage&&) noexcept = default;
   KvStorage& operator=(KvStorage&&) noexcept = default;
 
-  // Layer `layer` of the group, counted inside it.
+  [[nodiscard]] std::span<const KvGroupSpec> groups() const { return groups_; }
+
+  // Layer `layer` of the group, counted inside it. The group's planes are K and V, of one shape.
   [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
 
   // Not for the host to read where the memory is a device's.
@@ -61,12 +57,32 @@ class KvStorage {
  private:
   KvStorage() = default;
 
-  // K or V of a block in one layer.
-  [[nodiscard]] std::span<std::byte> half_block(size_t group, int32_t half, BlockId block) const;
+  // Where a plane's array lies inside a layer, and the parts of it; bytes.
+  struct PlanePlace {
+    int64_t begin = 0;
+    int64_t head_bytes = 0;   // of one block
+    int64_t block_bytes = 0;  // all heads
+  };
 
-  std::vector<KvStorageGroup> groups_;
-  std::vector<int64_t> group_offsets_;  // bytes
-  DType dtype_ = DType::kBF16;
+  struct GroupPlace {
+    int64_t begin = 0;
+    int64_t layer_bytes = 0;  // all planes of one layer, all blocks
+    int64_t block_bytes = 0;  // of one block, all layers
+    std::vector<PlanePlace> planes;
+  };
+
+  GroupPlace place(const KvGroupSpec& group, int64_t begin) const;
+  // The part of one layer's plane that is the block's.
+  [[nodiscard]] std::span<std::byte> plane_block(const GroupPlace& group,
+                                                 const PlanePlace& plane,
+                                                 int32_t layer,
+                                                 BlockId block) const;
+  // body(bytes) for each layer and plane of a block, in the order of a piece's bytes.
+  template <typename Body>
+  void for_planes(size_t group, BlockId block, const Body& body) const;
+
+  std::vector<KvGroupSpec> groups_;
+  std::vector<GroupPlace> places_;  // by group
   int32_t block_size_ = 0;
   kernels::DeviceBuffer buffer_;
 };

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <utility>
 
 #include "engine/core/status.h"
 #include "kvcache/block_pool.h"
@@ -60,6 +61,19 @@ uint64_t PrefixIndex::hash_of(int32_t parent,
                               const PrefixExtras& extras) const {
   if (parent == kRoot) return prefix_hash(std::nullopt, token_ids, extras);
   return prefix_hash(at(parent).hash, token_ids, extras);
+}
+
+void PrefixIndex::set_key_space(std::string space) {
+  CHECK_EQ(num_nodes_, 0);
+  key_space_ = std::move(space);
+  keys_.emplace(nodes_.size());
+}
+
+KvKey PrefixIndex::key_of(int32_t parent,
+                          std::span<const TokenId> token_ids,
+                          const PrefixExtras& extras) const {
+  return kv_next_key(parent == kRoot ? kv_root_key(key_space_, extras) : keys_->key(parent),
+                     token_ids);
 }
 
 int32_t PrefixIndex::find_hashed(uint64_t hash,
@@ -116,6 +130,7 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   size_t i = hash & mask_;
   while (table_[i] != kAbsent) i = (i + 1) & mask_;
   table_[i] = added;
+  if (keys_ && !is_tail(added)) keys_->insert(added, key_of(parent, token_ids, extras));
   ++num_nodes_;
   return added;
 }
@@ -149,7 +164,7 @@ PrefixIndex::PartialMatch PrefixIndex::find_partial(int32_t parent,
 
 void PrefixIndex::link_child(int32_t node) {
   Node& added = nodes_[static_cast<size_t>(node)];
-  int32_t& first = first_child(added.parent);
+  int32_t& first = first_child_of(added.parent);
   added.next_sibling = first;
   if (first != kAbsent) nodes_[static_cast<size_t>(first)].previous_sibling = node;
   first = node;
@@ -163,7 +178,7 @@ void PrefixIndex::unlink_child(int32_t node) {
   if (gone.previous_sibling != kAbsent) {
     nodes_[static_cast<size_t>(gone.previous_sibling)].next_sibling = gone.next_sibling;
   } else {
-    first_child(gone.parent) = gone.next_sibling;
+    first_child_of(gone.parent) = gone.next_sibling;
   }
 }
 
@@ -200,6 +215,7 @@ void PrefixIndex::drop_if_unused(int32_t node) {
     Node& dropped = nodes_[static_cast<size_t>(node)];
     if (dropped.num_users != 0 || dropped.num_blocks != 0) return;
     erase_from_table(node);
+    if (keys_ && !is_tail(node)) keys_->erase(node);
     unlink_child(node);
     const int32_t parent = dropped.parent;
     dropped.in_use = false;
@@ -262,6 +278,7 @@ std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {
     if (node.num_blocks != num_blocks) return name + " miscounts blocks";
     if (users[i] == 0 && num_blocks == 0) return name + " should be gone";
     if (is_tail(id) && node.first_child != kAbsent) return name + " is a tail and has children";
+    if (keys_ && !is_tail(id) && keys_->find(keys_->key(id)) != id) return name + " lost its key";
     const std::span<const TokenId> ids = node_tokens(id);
     if (find_hashed(hash_of(node.parent, ids, node.extras), node.parent, ids, node.extras) != id) {
       return name + " is not findable";

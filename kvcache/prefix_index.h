@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "engine/core/types.h"
+#include "kvcache/key_index.h"
 #include "kvcache/prefix_extras.h"
 
 namespace sluice {
@@ -47,6 +48,16 @@ class PrefixIndex {
   [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,
                                               std::span<const TokenId> token_ids,
                                               const PrefixExtras& extras);
+
+  // Whole blocks have keys from now on, in this space. Before the first node.
+  void set_key_space(std::string space);
+  // The node of the block of this key, or kAbsent.
+  [[nodiscard]] int32_t find_key(const KvKey& key) const { return keys_ ? keys_->find(key) : kAbsent; }
+
+  // Children of a node: the last to come, and who came before; kAbsent behind the last.
+  [[nodiscard]] int32_t first_child(int32_t node) const { return at(node).first_child; }
+
+  [[nodiscard]] int32_t next_sibling(int32_t node) const { return at(node).next_sibling; }
 
   // A child of `parent` that begins with the most of `token_ids`, among those that came last and
   // have a block in every group.
@@ -127,7 +138,11 @@ class PrefixIndex {
                                     std::span<const TokenId> token_ids,
                                     const PrefixExtras& extras) const;
 
-  [[nodiscard]] int32_t& first_child(int32_t parent) {
+  [[nodiscard]] KvKey key_of(int32_t parent,
+                             std::span<const TokenId> token_ids,
+                             const PrefixExtras& extras) const;
+
+  [[nodiscard]] int32_t& first_child_of(int32_t parent) {
     return parent == kRoot ? root_child_ : nodes_[static_cast<size_t>(parent)].first_child;
   }
 
@@ -151,6 +166,8 @@ class PrefixIndex {
   std::vector<BlockId> blocks_;  // [node][group]
   std::vector<int32_t> table_;   // node or kAbsent; a power of two, at most half full
   size_t mask_ = 0;
+  std::string key_space_;
+  std::optional<KeyIndex> keys_;  // of whole blocks; empty without a space
 };
 
 }  // namespace sluice

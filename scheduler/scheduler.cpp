@@ -307,8 +307,8 @@ void Scheduler::Impl::write_rows() {
                                   tokens.begin() + row.scored.begin + 1,
                                   tokens.begin() + row.scored.end + 1);
     }
-    const auto num_blocks = static_cast<size_t>(ceil_div(row.end(), kv.block_size()));
     for (int32_t group = 0; group < kv.num_groups(); ++group) {
+      const auto num_blocks = static_cast<size_t>(kv.num_entries(group, row.end()));
       const std::span<const BlockId> table = kv.block_table(row.id, group);
       const std::span<const BlockId> used = table.first(std::min(num_blocks, table.size()));
       output.blocks.insert(output.blocks.end(), used.begin(), used.end());

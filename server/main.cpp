@@ -36,6 +36,8 @@ Expected<void> run(Invocation invocation) {
   switch (invocation.command) {
     case Command::kServe:
       return run_serve(invocation);
+    case Command::kRouter:
+      return run_router(invocation);
     case Command::kChat:
       return run_chat(invocation);
     case Command::kBench:
@@ -48,6 +50,8 @@ Expected<void> run(Invocation invocation) {
       return run_bench_latency(invocation);
     case Command::kBenchMock:
       return run_bench_mock(invocation);
+    case Command::kBenchKvTransfer:
+      return run_bench_kv_transfer(invocation);
     case Command::kInspect:
       return run_inspect(invocation);
     case Command::kQuantize:

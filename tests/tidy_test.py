@@ -36,19 +36,19 @@ ALLOWED = {
     "engine/sampling/grammar/": ("engine/sampling/grammar/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
-    "engine/handoff/": ("engine/handoff/", "scheduler/", "kvcache/", CORE),
+    "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",
-                "engine/handoff/handoff_config.h",
-                "engine/inspect.h", "engine/quantize.h",
+                "engine/handoff/handoff_config.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
+                "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
                 "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
               "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
 # The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
-KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|transport)\w*\.(h|cpp)$")
+KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|kv_frame|kv_transport|transport)\w*\.(h|cpp)$")
 HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
 PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|puts|putchar)\s*\(")
 MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")

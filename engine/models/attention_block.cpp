@@ -165,7 +165,7 @@ void AttentionBlock::forward(const ForwardContext& context,
                       .num_tokens = static_cast<int32_t>(batch.token_ids.size()),
                       .max_seq_len = batch.max_seq_len,
                       .block_table = batch.block_tables[group].data(),
-                      .block_table_stride = batch.block_table_stride,
+                      .block_table_stride = batch.block_table_strides[group],
                       .scale = config.attention_scale != 0 ? config.attention_scale : usual_scale,
                       .window = window_,
                       .soft_cap = config.attention_soft_cap,
@@ -185,14 +185,15 @@ void AttentionBlock::read_ahead(const ForwardContext& context,
                                 const ModelConfig& config,
                                 const LayerCache& cache) const {
   const ForwardBatch& batch = context.batch;
+  const auto group = static_cast<size_t>(cache.group);
   kernels::attention_ahead(
       context.exec,
       {.kv = cache.view,
        .num_heads = config.num_heads,
        .query_start_loc = batch.query_start_loc,
        .seq_lens = batch.seq_lens,
-       .block_table = batch.block_tables[static_cast<size_t>(cache.group)].data(),
-       .block_table_stride = batch.block_table_stride,
+       .block_table = batch.block_tables[group].data(),
+       .block_table_stride = batch.block_table_strides[group],
        .window = window_});
 }
 

@@ -46,7 +46,7 @@ class DecoderModel final : public Model {
 
   [[nodiscard]] const ModelConfig& config() const override { return config_; }
 
-  [[nodiscard]] std::vector<KvLayout> kv_layouts() const override;
+  [[nodiscard]] std::vector<LayerGroup> layer_groups(DType dtype) const override;
 
   [[nodiscard]] int64_t arena_bytes(const StepBounds& bounds) const override {
     Arena arena;
@@ -212,20 +212,19 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   return {};
 }
 
-std::vector<KvLayout> DecoderModel::kv_layouts() const {
-  std::vector<KvLayout> layouts;
+std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
+  std::vector<LayerGroup> layouts;
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const int32_t window = config_.layers[static_cast<size_t>(i)].window;
-    auto found = std::find_if(layouts.begin(), layouts.end(), [window](const KvLayout& layout) {
+    auto found = std::find_if(layouts.begin(), layouts.end(), [window](const LayerGroup& layout) {
       return layout.spec.window == window;
     });
     if (found == layouts.end()) {
-      KvLayout layout;
-      layout.spec.kind = window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull;
-      layout.spec.window = window;
-      found = layouts.insert(layouts.end(), std::move(layout));
+      layouts.push_back({.spec = attention_group(config_, dtype, window), .layers = {}});
+      found = layouts.end() - 1;
     }
     found->layers.push_back(i);
+    ++found->spec.num_layers;
   }
   return layouts;
 }

@@ -40,10 +40,9 @@ class Eagle3Head final : public Model {
 
   [[nodiscard]] const ModelConfig& config() const override { return config_; }
 
-  [[nodiscard]] std::vector<KvLayout> kv_layouts() const override {
-    KvLayout layout;
-    layout.spec.kind = KvGroupKind::kFull;
-    layout.layers = {0};
+  [[nodiscard]] std::vector<LayerGroup> layer_groups(DType dtype) const override {
+    LayerGroup layout = {.spec = attention_group(config_, dtype), .layers = {0}};
+    layout.spec.num_layers = 1;
     return {layout};
   }
 

@@ -143,11 +143,21 @@ struct ModelConfig {
   }
 };
 
-// One KV group: which layers share a block table, and the shape of a token's entry.
-struct KvLayout {
+// One KV group: which layers share a block table, and the shape of its entries.
+struct LayerGroup {
   KvGroupSpec spec;             // num_blocks is set by the memory plan
-  std::vector<int32_t> layers;  // of this group, ascending
+  std::vector<int32_t> layers;  // of this group, ascending; spec.num_layers of them
 };
+
+// A group without layers whose tokens have K and V of the model's heads, in a cache of type
+// `dtype`; tokens see `window` of them, or all where it is 0.
+inline KvGroupSpec attention_group(const ModelConfig& config, DType dtype, int32_t window = 0) {
+  const KvPlane plane = {
+      .num_heads = config.num_kv_heads, .width = config.head_dim, .dtype = dtype};
+  return {.kind = window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull,
+          .window = window,
+          .planes = {plane, plane}};
+}
 
 // The rows of one step as kernels read them: what spans hold may be memory of a device, their sizes
 // and the rest are the host's. Built by InputBatch; spans are valid for the step.
@@ -161,8 +171,8 @@ struct ForwardBatch {
   std::span<const kernels::OpenToken> open_tokens = {};
   // Per KV group.
   std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
-  std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * stride]
-  int32_t block_table_stride = 0;
+  std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * its stride]
+  std::span<const int32_t> block_table_strides;            // [group]; the host's
   int32_t max_seq_len = 0;  // the largest of seq_lens, one more than the largest position
 };
 
@@ -201,7 +211,8 @@ class Model {
  public:
   virtual ~Model() = default;
   [[nodiscard]] virtual const ModelConfig& config() const = 0;
-  [[nodiscard]] virtual std::vector<KvLayout> kv_layouts() const = 0;
+  // Of a cache whose type, where the model leaves a choice, is `dtype`.
+  [[nodiscard]] virtual std::vector<LayerGroup> layer_groups(DType dtype) const = 0;
   // Bytes of scratch memory that steps within these bounds need.
   [[nodiscard]] virtual int64_t arena_bytes(const StepBounds& bounds) const = 0;
   // Bytes of the largest part that a rank gives the others in such steps.

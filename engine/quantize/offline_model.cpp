@@ -27,15 +27,13 @@ Expected<std::unique_ptr<OfflineModel>> OfflineModel::open(const std::string& pa
   weights->set_tap(tap);
   SLUICE_TRY_VOID(weights->allocate(sizes.packed_bytes()));
   SLUICE_TRY(auto model, spec->build(std::move(config), options, *weights));
-  const std::vector<KvLayout> layouts = model->kv_layouts();
-  std::vector<KvStorageGroup> groups;
-  for (const KvLayout& layout : layouts) {
-    groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
-                      .num_kv_heads = model->config().num_kv_heads,
-                      .head_dim = model->config().head_dim,
-                      .num_blocks = static_cast<int32_t>(ceil_div(window, kBlockSize))});
+  const std::vector<LayerGroup> layouts = model->layer_groups(DType::kF32);
+  std::vector<KvGroupSpec> groups;
+  for (const LayerGroup& layout : layouts) {
+    groups.push_back(layout.spec);
+    groups.back().num_blocks = static_cast<int32_t>(ceil_div(window, kBlockSize));
   }
-  SLUICE_TRY(KvStorage storage, KvStorage::create(groups, DType::kF32, kBlockSize));
+  SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kBlockSize));
   std::unique_ptr<OfflineModel> result(new OfflineModel(std::move(storage)));
   result->num_groups_ = static_cast<int32_t>(layouts.size());
   result->caches_.resize(static_cast<size_t>(model->config().num_layers));
@@ -72,6 +70,8 @@ void OfflineModel::forward(std::span<const TokenId> tokens, std::vector<float>& 
   const std::vector<std::span<const int64_t>> slot_mapping(static_cast<size_t>(num_groups_), slots);
   const std::vector<std::span<const int32_t>> block_tables(static_cast<size_t>(num_groups_),
                                                            blocks);
+  const std::vector<int32_t> strides(static_cast<size_t>(num_groups_),
+                                     static_cast<int32_t>(blocks.size()));
   const ForwardBatch batch = {.token_ids = tokens,
                               .positions = positions,
                               .query_start_loc = query_start_loc,
@@ -79,7 +79,7 @@ void OfflineModel::forward(std::span<const TokenId> tokens, std::vector<float>& 
                               .logits_indices = {},
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
-                              .block_table_stride = static_cast<int32_t>(blocks.size()),
+                              .block_table_strides = strides,
                               .max_seq_len = num_tokens};
   logits.resize(tokens.size() * static_cast<size_t>(vocab_size()));
   const kernels::ExecContext exec = device_->context();

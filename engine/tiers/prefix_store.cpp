@@ -51,8 +51,7 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
     return make_error(
         ErrorCode::kInvalidArgument, "--" + knob + " needs --enable-prefix-caching", knob);
   }
-  // The fingerprint does not say how a block is laid out.
-  const std::string space = fingerprint + "-b" + std::to_string(config.block_size);
+  const std::string space = kv_key_space(fingerprint, config.block_size);
   std::vector<KvMedium> media;
   if (has_host) media.push_back(KvMedium::kHost);
   if (has_disk) media.push_back(KvMedium::kDisk);

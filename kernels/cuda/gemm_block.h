@@ -190,7 +190,10 @@ inline Matrices matrices_of(const LinearHalfArgs& args) {
 
 __device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }
 
-__device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) { return a + b; }
+// Wraps, as the device does, where a buffer that nothing has written is added to another.
+__device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
 
 // The scale of a row of kInt8Token or kE4M3Token.
 __device__ __forceinline__ float row_scale(const Outputs& outputs, int32_t token) {

@@ -16,7 +16,7 @@ ChoiceOutput::ChoiceOutput(const Tokenizer& tokenizer, const GenerationRequest& 
                   request.tools.schemas,
                   request.prompt_tail,
                   ParserOptions{.parse_calls = request.tools.parses_calls,
-                                .calls_end_reasoning = !request.tools.must_call,
+                                .calls_end_reasoning = !request.tools.binds_calls,
                                 .skip_special_tokens = request.skip_special_tokens});
   stops_.emplace(request.stop);
 }

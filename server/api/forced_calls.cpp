@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,10 +51,10 @@ Expected<void> place_calls(const OutputFamilies& families,
   if (parser.in_reasoning()) {
     if (reasoning->end_token == kInvalidToken) {
       return make_error(ErrorCode::kUnsupported,
-                        "tool_choice that forces a call is not supported behind reasoning of the "
-                        "family '" +
+                        "Calls cannot be bound behind reasoning of the family '" +
                             std::string(name_of(*families.reasoning)) +
-                            "', whose end is no token of this vocabulary.",
+                            "', whose end is no token of this vocabulary: leave out `strict` and "
+                            "let tool_choice be \"auto\" or \"none\".",
                         "tool_choice");
     }
     begins_behind = {reasoning->end_token};
@@ -64,28 +65,70 @@ Expected<void> place_calls(const OutputFamilies& families,
   return {};
 }
 
+Expected<GrammarSpec> calls_grammar(const ValidationContext& context,
+                                    const CallForm& form,
+                                    std::span<const CallableTool> tools,
+                                    std::string_view prompt_tail,
+                                    CallRules rules) {
+  std::vector<TokenId> begins_behind;
+  SLUICE_TRY_VOID(
+      place_calls(*context.families, context.tokenizer, prompt_tail, rules, begins_behind));
+  SLUICE_TRY(GrammarSpec spec, tool_call_grammar(form, tools, rules));
+  spec.begins_behind = std::move(begins_behind);
+  return spec;
+}
+
 }  // namespace
 
 Expected<GrammarSpec> forced_calls_grammar(const ValidationContext& context,
                                            const Json& body,
                                            const ToolPlan& plan,
                                            std::string_view prompt_tail) {
-  const OutputFamilies& families = *context.families;
-  const std::optional<CallForm> form = call_form(*families.calls, context.tokenizer);
+  const CallFamily& family = *context.families->calls;
+  const std::optional<CallForm> form = call_form(family, context.tokenizer);
   if (!form) {
     return make_error(ErrorCode::kUnsupported,
                       "tool_choice " + show_value(body["tool_choice"]) +
                           " is not supported for models that write calls as the family '" +
-                          std::string(name_of(*families.calls)) + "'; use \"auto\" or \"none\".",
+                          std::string(name_of(family)) + "'; use \"auto\" or \"none\".",
                       "tool_choice");
   }
+  return calls_grammar(context,
+                       *form,
+                       callable_tools(body["tools"], plan),
+                       prompt_tail,
+                       {.allows_several = plan.may_call_several});
+}
+
+Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,
+                                         const Json& body,
+                                         const ToolPlan& plan,
+                                         std::string_view prompt_tail,
+                                         GrammarSpec format) {
+  const CallFamily& family = *context.families->calls;
+  const std::vector<CallableTool> tools = callable_tools(body["tools"], plan);
+  const std::optional<CallForm> form = call_form(family, context.tokenizer);
   CallRules rules = {.allows_several = plan.may_call_several};
-  std::vector<TokenId> begins_behind;
-  SLUICE_TRY_VOID(place_calls(families, context.tokenizer, prompt_tail, rules, begins_behind));
-  SLUICE_TRY(GrammarSpec spec,
-             tool_call_grammar(*form, callable_tools(body["tools"], plan), rules));
-  spec.begins_behind = std::move(begins_behind);
-  return spec;
+  if (format.is_set()) {
+    const bool is_json =
+        format.kind == GrammarKind::kJsonSchema || format.kind == GrammarKind::kAnyObject;
+    if (!form || !is_json || !format.allows_whitespace) return format;
+    rules.beside = BesideCalls::kFormat;
+    rules.format = std::move(format);
+    return calls_grammar(context, *form, tools, prompt_tail, std::move(rules));
+  }
+  const auto strict = std::ranges::find_if(tools, &CallableTool::is_strict);
+  if (strict == tools.end()) return format;
+  if (!form || !form->has_marker()) {
+    return make_error(ErrorCode::kUnsupported,
+                      "tools: `strict` of '" + strict->name +
+                          "' is not supported with tool_choice \"auto\" for models that write "
+                          "calls as the family '" +
+                          std::string(name_of(family)) + "'; leave it out, or use \"required\".",
+                      "tools");
+  }
+  rules.beside = BesideCalls::kText;
+  return calls_grammar(context, *form, tools, prompt_tail, std::move(rules));
 }
 
 }  // namespace sluice

@@ -315,7 +315,8 @@ Expected<Caching> read_caching(const ValidationContext& context, const Json& bod
   return caching;
 }
 
-// The prompt of a chat, and how its answer is read. `grammar`: set where it must be calls.
+// The prompt of a chat, and how its answer is read. `grammar`: what the answer must be without
+// calls, then with them.
 Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& context,
                                                       const Json& body,
                                                       GrammarSpec& grammar,
@@ -323,8 +324,16 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
   SLUICE_TRY(out.tools, read_tool_plan(context, body));
   if (out.tools.must_call) {
+    if (grammar.is_set()) {
+      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
+                     grammar.param);
+    }
     SLUICE_TRY(grammar, forced_calls_grammar(context, body, out.tools, prompt.tail));
+  } else if (out.tools.parses_calls) {
+    SLUICE_TRY(grammar,
+               free_calls_grammar(context, body, out.tools, prompt.tail, std::move(grammar)));
   }
+  out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
   if (context.families != nullptr) out.output_format = context.families->format;
   out.prompt_tail = std::move(prompt.tail);
@@ -499,20 +508,12 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   out.seed = sampling.seed;
   out.stop.min_tokens = sampling.min_tokens;
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
-  GrammarSpec calls;
+  SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
   SLUICE_TRY(auto prompts,
-             endpoint == Endpoint::kChat ? read_chat(context, body, calls, out)
+             endpoint == Endpoint::kChat ? read_chat(context, body, grammar, out)
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
-  SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
-  if (calls.is_set()) {
-    if (grammar.is_set()) {
-      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
-                     grammar.param);
-    }
-    grammar = std::move(calls);
-  }
   SLUICE_TRY_VOID(add_requests(
       context, sampling, grammar, limit, turn, caching, speculation, std::move(prompts), out));
   SLUICE_TRY_VOID(add_handoffs(context, body, out));

@@ -52,6 +52,35 @@ void TagWriter::add_free_text(const CallPieces& end, Json& elements) {
   elements.push_back({{"type", "tag"}, {"begin", ""}, {"content", any}, {"end", end[0].text}});
 }
 
+void TagWriter::add_text_with(const CallPiece& marker,
+                              std::vector<std::string> excluded,
+                              Json behind,
+                              bool repeats,
+                              Json& elements) {
+  // A control token is in no text that does not name it.
+  if (marker.token == kInvalidToken) excluded.push_back(marker.text);
+  const Json text = {{"type", "any_text"}, {"excludes", std::move(excluded)}};
+  Json part = Json::array({text});
+  add({marker}, part);
+  part.push_back(std::move(behind));
+  part = sequence(std::move(part));
+  if (repeats) {
+    elements.push_back({{"type", "star"}, {"content", std::move(part)}});
+    elements.push_back(text);
+  } else {
+    elements.push_back({{"type", "or"}, {"elements", Json::array({std::move(part), text})}});
+  }
+}
+
+TagWriter::Json TagWriter::either(Json first, const GrammarSpec& format) const {
+  Json schema = Json::object({{"type", "object"}});
+  if (format.kind == GrammarKind::kJsonSchema) schema = Json::parse(format.text);
+  Json elements = Json::array({std::move(first)});
+  add_json(
+      std::move(schema), {.is_exact = !format.is_best_effort, .owner = format.param}, elements);
+  return {{"type", "or"}, {"elements", std::move(elements)}};
+}
+
 void TagWriter::add_json(Json schema, const JsonRules& rules, Json& elements) const {
   elements.push_back({{"type", "json_schema"},
                       {"json_schema", std::move(schema)},

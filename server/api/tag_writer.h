@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/grammar_spec.h"
 #include "server/parse/call_form.h"
@@ -24,6 +25,16 @@ class TagWriter {
   void add(const CallPieces& pieces, Json& elements);
   // Any text up to and with `end` (not empty), which it does not hold before.
   void add_free_text(const CallPieces& end, Json& elements);
+
+  // Any text without `excluded`; behind each `marker` in it stands `behind`, behind the first one
+  // the text ends unless it `repeats`.
+  void add_text_with(const CallPiece& marker,
+                     std::vector<std::string> excluded,
+                     Json behind,
+                     bool repeats,
+                     Json& elements);
+  // `first`, an element, or what `format` (JSON with white space) says.
+  [[nodiscard]] Json either(Json first, const GrammarSpec& format) const;
 
   struct JsonRules {
     bool is_exact = false;  // as CallableTool::is_strict

@@ -59,6 +59,54 @@ void add_reasoning(const ReasoningForm& form, TagWriter& writer, Json& elements)
   writer.add_optional(std::move(part), elements);
 }
 
+// The calls of an answer, from the first piece of the form on to the last.
+Expected<void> add_calls(const CallForm& form,
+                         std::span<const CallableTool> tools,
+                         bool allows_several,
+                         TagWriter& writer,
+                         Json& elements) {
+  writer.add(form.open, elements);
+  SLUICE_TRY(Json one, any_call(form, tools, writer));
+  elements.push_back(one);
+  if (allows_several) {
+    Json more = Json::array();
+    writer.add(form.separator, more);
+    more.push_back(std::move(one));
+    elements.push_back({{"type", "star"}, {"content", TagWriter::sequence(std::move(more))}});
+  }
+  writer.add(form.close, elements);
+  return {};
+}
+
+// The form without its marker, which begins it.
+CallForm behind_marker(CallForm form) {
+  CallPieces& first = form.open.empty() ? form.begin : form.open;
+  if (form.marker.token != kInvalidToken || first.front().text == form.marker.text) {
+    first.erase(first.begin());
+  } else {
+    first.front().text.erase(0, form.marker.text.size());
+  }
+  return form;
+}
+
+// Text in which each marker is followed by calls. Without a section around them every call has a
+// marker of its own.
+Expected<void> add_text_with_calls(const CallForm& form,
+                                   std::span<const CallableTool> tools,
+                                   bool allows_several,
+                                   TagWriter& writer,
+                                   Json& elements) {
+  Json calls = Json::array();
+  SLUICE_TRY_VOID(
+      add_calls(behind_marker(form), tools, allows_several && !form.open.empty(), writer, calls));
+  writer.add_text_with(form.marker,
+                       form.other_markers,
+                       TagWriter::sequence(std::move(calls)),
+                       allows_several,
+                       elements);
+  return {};
+}
+
 }  // namespace
 
 Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
@@ -73,16 +121,16 @@ Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
   Json newlines = Json::array();
   writer.add_text(rules.newlines, newlines);
   writer.add_optional(std::move(newlines), elements);
-  writer.add(form.open, elements);
-  SLUICE_TRY(Json one, any_call(form, tools, writer));
-  elements.push_back(one);
-  if (rules.allows_several) {
-    Json more = Json::array();
-    writer.add(form.separator, more);
-    more.push_back(std::move(one));
-    elements.push_back({{"type", "star"}, {"content", TagWriter::sequence(std::move(more))}});
+  if (rules.beside == BesideCalls::kText) {
+    SLUICE_TRY_VOID(add_text_with_calls(form, tools, rules.allows_several, writer, elements));
+  } else {
+    Json calls = Json::array();
+    SLUICE_TRY_VOID(add_calls(form, tools, rules.allows_several, writer, calls));
+    Json answer = TagWriter::sequence(std::move(calls));
+    if (rules.beside == BesideCalls::kFormat)
+      answer = writer.either(std::move(answer), rules.format);
+    elements.push_back(std::move(answer));
   }
-  writer.add(form.close, elements);
   const Json root = {{"type", "structural_tag"},
                      {"format", TagWriter::sequence(std::move(elements))}};
   spec.text = root.dump(-1, ' ', false, Json::error_handler_t::replace);

@@ -149,20 +149,9 @@ Expected<ReadChoice> read_choice(const Json& body, const Json* tools) {
   return ReadChoice{.choice = Choice::kForced, .names = {std::move(name)}, .is_named = true};
 }
 
-// Where the model may answer with text, nothing holds a call to its schema.
-Expected<void> check_free_choice(const Json& tools, const std::vector<std::string>& names) {
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const Json& function = tools[i]["function"];
-    SLUICE_TRY(const bool is_strict, read_bool(function, "strict", false));
-    const auto name = function["name"].get<std::string>();
-    const bool may_call = names.empty() || std::ranges::find(names, name) != names.end();
-    if (!is_strict || !may_call) continue;
-    return unsupported("tools[" + std::to_string(i) +
-                           "].function.strict is not supported with tool_choice \"auto\"; leave "
-                           "it out, or use \"required\".",
-                       "tools");
-  }
-  return {};
+bool is_strict(const Json& tool) {
+  const Json* strict = find_field(tool["function"], "strict");
+  return strict != nullptr && *strict == true;
 }
 
 int64_t count_calls(const Json& messages) {
@@ -221,10 +210,11 @@ Expected<ToolPlan> read_tool_plan(const ValidationContext& context, const Json& 
   plan.schemas = std::move(schemas);
   if (read.choice == Choice::kNone) return plan;
   const bool is_forced = read.choice == Choice::kForced;
-  // Whether arguments follow the schema is the model's affair unless `strict` promises it.
-  if (!is_forced) SLUICE_TRY_VOID(check_free_choice(*tools, read.names));
   const OutputFamilies* families = context.families;
   if (families == nullptr || !families->reads_calls) {
+    if (!is_forced && std::ranges::any_of(*tools, is_strict)) {
+      return unsupported("strict tools are switched off by --tool-call-parser none.", "tools");
+    }
     if (!is_forced) return plan;
     return unsupported("tool_choice " + show_value(body["tool_choice"]) +
                            " is switched off by --tool-call-parser none.",

@@ -22,6 +22,7 @@ struct ToolPlan {
   bool parses_calls = false;                   // calls are looked for in the output
   bool may_call_several = true;                // false: the answer ends with its first call
   bool must_call = false;                      // the answer is calls and nothing else
+  bool binds_calls = false;                    // a grammar says what the answer may be
   bool is_named = false;                       // of the one function that the request names
   std::vector<std::string> allowed;            // names that may be called; empty: all
   std::shared_ptr<const ToolSchemas> schemas;  // null: no tools

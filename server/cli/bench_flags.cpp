@@ -288,4 +288,25 @@ void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {
       ->check(kPositive);
 }
 
+void add_bench_kv_transfer_flags(CLI::App& app, BenchKvTransferOptions& options) {
+  KvLinkOptions& link = options.link;
+  Group group(app, "Options");
+  group.option("--tokens", link.num_tokens, "Of the prompt [4096]", "N")->check(kPositive);
+  group.option("--layers", link.num_layers, "[24]", "N")->check(CLI::Range(1, 1024));
+  group.option("--kv-heads", link.num_kv_heads, "[2]", "N")->check(CLI::Range(1, 1024));
+  group.option("--head-dim", link.head_dim, "[64]", "N")->check(CLI::Range(8, 1024));
+  group.option("--block-size", link.block_size, "Tokens in a block [16]", "N")
+      ->check(CLI::Range(1, 1024));
+  group.option("--slot-bytes", link.slot_bytes, "Of a landing slot [2M]", "bytes")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{4096}, int64_t{1} << 30));
+  group.option("--kv-transfer-buffer", link.buffer_bytes, "Of all slots [64M]", "bytes")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{4096}, int64_t{1} << 34));
+  group.option("--connections", link.num_connections, "Of TCP [2]", "N")->check(CLI::Range(1, 8));
+  group.option("--rounds", link.rounds, "Measured rounds; medians are shown [11]", "N")
+      ->check(CLI::Range(1, 1000));
+  group.option("--json", options.json_path, "Also write the figures to this file", "FILE");
+}
+
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/sampling_params.h"
+#include "engine/kv_links.h"
 #include "server/load/dataset.h"
 #include "server/load/mock_server.h"
 #include "server/load/request_format.h"
@@ -100,6 +101,11 @@ struct BenchMockOptions {
   std::string fault = "none";
   double ttft_ms = 0;
   double itl_ms = 0;
+};
+
+struct BenchKvTransferOptions {
+  KvLinkOptions link;
+  std::string json_path;  // empty: none
 };
 
 }  // namespace sluice

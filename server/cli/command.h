@@ -18,12 +18,14 @@ namespace sluice {
 
 enum class Command : uint8_t {
   kServe,
+  kRouter,
   kChat,
   kBench,
   kBenchServe,
   kBenchThroughput,
   kBenchLatency,
   kBenchMock,
+  kBenchKvTransfer,
   kInspect,
   kQuantize,
   kTokenize,
@@ -59,9 +61,9 @@ struct QuantizeCommandOptions {
 struct Invocation {
   Command command = Command::kVersion;
   Config config;
-  bool print_config = false;   // serve, config
+  bool print_config = false;   // serve, router, config
   bool markdown = false;       // config
-  bool dry_run = false;        // serve
+  bool dry_run = false;        // serve, router
   bool all = false;            // inspect
   bool short_version = false;  // version
   std::string url;             // health
@@ -69,6 +71,7 @@ struct Invocation {
   BenchServeOptions bench_serve;
   BenchOfflineOptions bench_offline;
   BenchMockOptions bench_mock;
+  BenchKvTransferOptions bench_kv_transfer;
   ChatOptions chat;
   FileOptions files;
   QuantizeCommandOptions quantize;
@@ -89,12 +92,14 @@ Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
 Expected<void> run_serve(const Invocation& invocation);
+Expected<void> run_router(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);
 Expected<void> run_bench_serve(const Invocation& invocation);
 Expected<void> run_bench_throughput(const Invocation& invocation);
 Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
+Expected<void> run_bench_kv_transfer(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_quantize(const Invocation& invocation);
 Expected<void> run_tokenize(const Invocation& invocation);

@@ -32,6 +32,11 @@ struct TaggedForm {
 // How a family writes a call: `begin` name `behind_name` arguments `end`; several stand one behind
 // the other with `separator` between, all of them inside of `open` and `close`.
 struct CallForm {
+  // The first piece of what stands before a call, or the beginning of its text: it announces calls
+  // wherever it stands. kInvalidToken and no text: calls may begin without one.
+  CallPiece marker = {};
+  // Texts that begin a call as well, though the family's models are not taught to write them so.
+  std::vector<std::string> other_markers = {};
   CallPieces open = {};
   CallPieces begin = {};        // `<tool_call>\n{"name": "`
   CallPieces behind_name = {};  // `", "arguments": `
@@ -40,6 +45,10 @@ struct CallForm {
   CallPieces close = {};
   bool is_tagged = false;  // false: arguments are a JSON object
   TaggedForm tagged = {};  // where they are not
+
+  [[nodiscard]] bool has_marker() const {
+    return marker.token != kInvalidToken || !marker.text.empty();
+  }
 };
 
 // How reasoning stands before calls.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "server/parse/families.h"
 #include "server/parse/output_format.h"
@@ -29,7 +30,25 @@ CallPieces pieces_of(std::string_view text, const Tokenizer& tokenizer) {
   return pieces;
 }
 
-CallForm to_form(const CallText& text, const Tokenizer& tokenizer) {
+// Fills in what announces calls of the family that begin with `start`.
+void add_markers(const CallFamily& family,
+                 std::string_view start,
+                 const Tokenizer& tokenizer,
+                 CallForm& form) {
+  if (family.bare) return;
+  for (const MarkerText& marker : family.markers) {
+    if (marker.role != Role::kSectionBegin && marker.role != Role::kCallBegin) continue;
+    CallPieces pieces = pieces_of(marker.text, tokenizer);
+    const bool is_one = pieces.size() == 1;
+    if (is_one && !form.has_marker() && start.starts_with(marker.text)) {
+      form.marker = std::move(pieces.front());
+    } else if (!is_one || pieces.front().token == kInvalidToken) {
+      form.other_markers.emplace_back(marker.text);
+    }
+  }
+}
+
+CallForm to_form(const CallFamily& family, const CallText& text, const Tokenizer& tokenizer) {
   const auto pieces = [&](std::string_view part) { return pieces_of(part, tokenizer); };
   CallForm form = {.open = pieces(text.open),
                    .begin = pieces(text.begin),
@@ -37,6 +56,7 @@ CallForm to_form(const CallText& text, const Tokenizer& tokenizer) {
                    .end = pieces(text.end),
                    .separator = pieces(text.separator),
                    .close = pieces(text.close)};
+  add_markers(family, text.open.empty() ? text.begin : text.open, tokenizer, form);
   form.is_tagged = !text.key_begin.empty();
   if (!form.is_tagged) return form;
   const bool is_same = text.json_key_end.empty();
@@ -54,7 +74,7 @@ std::optional<CallForm> call_form(const CallFamily& family, const Tokenizer& tok
     return text.needs.empty() || tokenizer.find_token(text.needs) != kInvalidToken;
   });
   if (fits == family.texts.end()) return std::nullopt;
-  return to_form(*fits, tokenizer);
+  return to_form(family, *fits, tokenizer);
 }
 
 std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,

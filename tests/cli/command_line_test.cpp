@@ -97,6 +97,11 @@ TEST(CommandLine, TheLastOfARepeatedFlagCountsInEveryCommand) {
   parsed = parse({"bench", "latency", "m", "--batch-size", "1", "--batch-size", "2"});
   ASSERT_TRUE(parsed.invocation);
   EXPECT_EQ(parsed.invocation->bench_offline.batch_size, 2);
+  parsed = parse({"bench", "kv-transfer", "--tokens", "64", "--slot-bytes", "1M", "--connections", "4"});
+  ASSERT_TRUE(parsed.invocation);
+  EXPECT_EQ(parsed.invocation->bench_kv_transfer.link.num_tokens, 64);
+  EXPECT_EQ(parsed.invocation->bench_kv_transfer.link.slot_bytes, 1 << 20);
+  EXPECT_EQ(parsed.invocation->bench_kv_transfer.link.num_connections, 4);
   // Lists have the values of both.
   parsed = parse({"bench", "serve", "--num-prompts", "1", "--num-prompts", "2", "--goodput",
                   "ttft:1", "--goodput", "e2el:2", "--backend", "openai", "--backend", "vllm"});
@@ -129,7 +134,8 @@ TEST(CommandLine, HelpNamesDevicesAndCommandsAsTheyAreWritten) {
   parse({"--help"});
   std::string help = testing::internal::GetCapturedStdout();
   EXPECT_NE(help.find("on CPUs and NVIDIA GPUs"), std::string::npos) << help;
-  for (const char* command : {"bench serve ", "bench throughput ", "bench latency ", "bench mock "}) {
+  for (const char* command : {"bench serve ", "bench throughput ", "bench latency ", "bench mock ",
+                              "bench kv-transfer "}) {
     EXPECT_NE(help.find(std::string("  ") + command), std::string::npos) << help;
   }
   EXPECT_EQ(help.find("bench-"), std::string::npos) << help;

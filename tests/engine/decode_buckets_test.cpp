@@ -32,7 +32,7 @@ struct Decodes {
             .logits_indices = rows,
             .slot_mapping = slot_views,
             .block_tables = tables,
-            .block_table_stride = 3,
+            .block_table_strides = strides,
             .max_seq_len = 50};
   }
 
@@ -41,6 +41,7 @@ struct Decodes {
   std::vector<int64_t> slots[2];
   std::vector<std::span<const int64_t>> slot_views;
   std::vector<std::span<const int32_t>> tables = {{}, {}};
+  std::vector<int32_t> strides = {3, 3};
 };
 
 TEST(DecodeBuckets, SizesAreThoseAskedForThatCanRun) {
@@ -100,8 +101,9 @@ TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
   two.starts = {0, 1, 3};
   two.lengths = {1, 9};
   two.positions = {0, 7, 8};
-  const std::vector<int32_t> table[2] = {{1, 2, 3, 4, 5, 6}, {11, 12, 13, 14, 15, 16}};
+  const std::vector<int32_t> table[2] = {{1, 2, 3, 4, 5, 6}, {11, 12, 13, 14}};
   two.tables = {table[0], table[1]};
+  two.strides = {3, 2};  // a group whose entries are for more tokens has fewer
   ASSERT_EQ(buckets.find(two.view()), 1U);
   const ForwardBatch padded = buckets.pad(two.view(), 1);
   const auto list = [](auto span) { return std::vector(span.begin(), span.end()); };
@@ -109,7 +111,7 @@ TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
   EXPECT_EQ(list(padded.seq_lens), (std::vector<int32_t>{1, 8, 9, 0, 0}));
   EXPECT_EQ(list(padded.block_tables[0]), (std::vector<int32_t>{1, 2, 3, 4, 5, 6, 4, 5, 6}));
   EXPECT_EQ(list(padded.block_tables[1]),
-            (std::vector<int32_t>{11, 12, 13, 14, 15, 16, 14, 15, 16}));
+            (std::vector<int32_t>{11, 12, 13, 14, 13, 14}));
 }
 
 TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {
@@ -125,7 +127,7 @@ TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {
   ASSERT_EQ(padded.slot_mapping.size(), 2U);
   EXPECT_EQ(list(padded.slot_mapping[0]), (std::vector<int64_t>{0, 16, 32, -1, -1}));
   EXPECT_EQ(list(padded.slot_mapping[1]), (std::vector<int64_t>{1, 17, 33, -1, -1}));
-  EXPECT_EQ(padded.block_table_stride, 3);
+  EXPECT_EQ(list(padded.block_table_strides), (std::vector<int32_t>{3, 3}));
   // What was there before is gone, and nothing moved.
   const ForwardBatch again = buckets.pad(Decodes(1).view(), 1);
   EXPECT_EQ(list(again.token_ids), (std::vector<TokenId>{100, 0, 0, 0, 0}));

@@ -407,7 +407,7 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(draft.kv_groups[0].num_blocks, blocks_on + draft.num_own_blocks);
   EXPECT_EQ(draft.num_own_blocks, 16);
   EXPECT_EQ(draft.kv_bytes,
-            kv_block_bytes(draft.kv_groups[0], draft.kv_dtype, 16) * draft.kv_groups[0].num_blocks);
+            kv_block_bytes(draft.kv_groups[0], 16) * draft.kv_groups[0].num_blocks);
   const MemoryPlan& plan = on->plan;
   EXPECT_EQ(plan.total_bytes(),
             plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +

@@ -72,6 +72,13 @@ Expected<Loaded> load(const std::string& path,
   return loaded;
 }
 
+KvGroupSpec attention_blocks(const ModelConfig& config, int32_t num_layers, int32_t num_blocks) {
+  KvGroupSpec group = attention_group(config, DType::kF32);
+  group.num_layers = num_layers;
+  group.num_blocks = num_blocks;
+  return group;
+}
+
 class HeadRig {
  public:
   static Expected<std::unique_ptr<HeadRig>> create(const std::string& folder,
@@ -89,12 +96,9 @@ class HeadRig {
     rig->num_states_ = &spec == &kEagle3Spec ? 3 : 1;
     const ModelConfig& config = rig->model().config();
     SLUICE_TRY(rig->storage_,
-               KvStorage::create({{.num_layers = 1,
-                                   .num_kv_heads = config.num_kv_heads,
-                                   .head_dim = config.head_dim,
-                                   .num_blocks = kMaxTokens / kBlockSize}},
-                                 DType::kF32,
-                                 kBlockSize));
+               KvStorage::create(
+                   {attention_blocks(config, /*num_layers=*/1, kMaxTokens / kBlockSize)},
+                   kBlockSize));
     const StepBounds bounds = {.max_tokens = kMaxTokens,
                                .max_seqs = 1,
                                .max_logits = kMaxTokens,
@@ -129,6 +133,7 @@ class HeadRig {
     const std::vector<int32_t> lengths = {position_};
     const std::vector<std::span<const int64_t>> slot_mapping = {slots};
     const std::vector<std::span<const int32_t>> tables = {blocks};
+    const std::vector<int32_t> strides = {kMaxTokens / kBlockSize};
     const ForwardBatch batch = {.token_ids = tokens,
                                 .positions = positions,
                                 .query_start_loc = starts,
@@ -136,7 +141,7 @@ class HeadRig {
                                 .logits_indices = {},
                                 .slot_mapping = slot_mapping,
                                 .block_tables = tables,
-                                .block_table_stride = kMaxTokens / kBlockSize,
+                                .block_table_strides = strides,
                                 .max_seq_len = position_};
     const ModelConfig& config = model().config();
     const int64_t width = is_tapped ? num_states_ * config.head.target_hidden : config.hidden;
@@ -161,7 +166,7 @@ class HeadRig {
   std::unique_ptr<kernels::Device> device_;
   Loaded target_;
   Loaded head_;
-  KvStorage storage_ = *KvStorage::create({}, DType::kF32, kBlockSize);
+  KvStorage storage_ = *KvStorage::create({}, kBlockSize);
   AlignedBuffer arena_;
   std::vector<LayerCache> caches_;
   int64_t num_states_ = 3;  // of the target, a row has side by side
@@ -406,12 +411,8 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   EXPECT_GT(model.arena_bytes(bounds), without->model->arena_bytes(bounds));
   AlignedBuffer arena = *AlignedBuffer::allocate(model.arena_bytes(bounds), "activations");
   model.bind(bounds, arena.span());
-  KvStorage storage = *KvStorage::create({{.num_layers = model.config().num_layers,
-                                           .num_kv_heads = model.config().num_kv_heads,
-                                           .head_dim = model.config().head_dim,
-                                           .num_blocks = 1}},
-                                         DType::kF32,
-                                         kBlockSize);
+  KvStorage storage = *KvStorage::create(
+      {attention_blocks(model.config(), model.config().num_layers, /*num_blocks=*/1)}, kBlockSize);
   std::vector<LayerCache> caches;
   for (int32_t i = 0; i < model.config().num_layers; ++i) {
     caches.push_back({.group = 0, .view = storage.layer_view(0, i)});
@@ -424,6 +425,7 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   const std::vector<int32_t> block = {0};
   const std::vector<std::span<const int64_t>> slot_mapping = {slots};
   const std::vector<std::span<const int32_t>> tables = {block};
+  const std::vector<int32_t> strides = {1};
   const ForwardBatch batch = {.token_ids = tokens,
                               .positions = positions,
                               .query_start_loc = starts,
@@ -431,7 +433,7 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
                               .logits_indices = {},
                               .slot_mapping = slot_mapping,
                               .block_tables = tables,
-                              .block_table_stride = 1,
+                              .block_table_strides = strides,
                               .max_seq_len = 3};
   const kernels::ExecContext exec = (*device)->context();
   model.forward({.exec = exec, .batch = batch, .caches = caches});

@@ -53,7 +53,7 @@ class Rig {
     target_ = std::move(*planned.spec->build(planned.model, options, *weights_));
     arena_ = std::move(*AlignedBuffer::allocate(target_->arena_bytes(bounds_), "activations"));
     target_->bind(bounds_, arena_.span());
-    storage_ = std::move(*KvStorage::create(planned.plan.kv_groups, planned.plan.kv_dtype, 16));
+    storage_ = std::move(*KvStorage::create(planned.plan.kv_groups, 16));
     for (int32_t i = 0; i < target_->config().num_layers; ++i) {
       caches_.push_back({.group = 0, .view = storage_.layer_view(0, i)});
     }
@@ -83,6 +83,7 @@ class Rig {
     const std::vector<int32_t> lengths = {end};
     const std::vector<std::span<const int64_t>> slot_mapping = {slots};
     const std::vector<std::span<const int32_t>> tables = {table};
+    const std::vector<int32_t> strides = {static_cast<int32_t>(table.size())};
     const ForwardBatch batch = {.token_ids = tokens,
                                 .positions = positions,
                                 .query_start_loc = starts,
@@ -90,7 +91,7 @@ class Rig {
                                 .logits_indices = {},
                                 .slot_mapping = slot_mapping,
                                 .block_tables = tables,
-                                .block_table_stride = static_cast<int32_t>(table.size()),
+                                .block_table_strides = strides,
                                 .max_seq_len = end};
     const kernels::ExecContext exec = device_->context();
     target_->forward({.exec = exec, .batch = batch, .caches = caches_});
@@ -126,7 +127,7 @@ class Rig {
   StepBounds bounds_;
   std::unique_ptr<Model> target_;
   AlignedBuffer arena_;
-  KvStorage storage_ = *KvStorage::create({}, DType::kBF16, 16);
+  KvStorage storage_ = *KvStorage::create({}, 16);
   std::vector<LayerCache> caches_;
   std::unique_ptr<DraftModel> head_;
   SamplingParams params_;

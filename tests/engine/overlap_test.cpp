@@ -275,5 +275,36 @@ TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
   EXPECT_EQ(engine->stats().num_blocks_used, 0);
 }
 
+// A draft that is wrong gives the row behind it logits without a finite value; nobody reads them.
+TEST_F(PoisonedModel, ARejectedRowWithoutFiniteLogitsIsNothing) {
+  for (const bool overlap : {false, true}) {
+    Config config = tiny_config(overlap);
+    config.model = path_;
+    config.speculative_config =
+        R"({"method":"replay","replay_error_rate":0,"num_speculative_tokens":6,"adaptive":false})";
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    std::vector<ValidRequest> requests = varied_requests(engine->model().vocab_size, 8);
+    for (ValidRequest& request : requests) {
+      std::ranges::replace(request.prompt, kPoison, TokenId{1});
+      std::ranges::replace(request.prompt, kInfinite, TokenId{1});
+      request.sampling.allowed_token_ids = {3, 4, 5, 6, 7};
+      request.sampling.max_tokens = 30;
+      request.sampling.ignore_eos = true;
+    }
+    const std::vector<Collected> plain = run_alone(*engine, requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].prediction = plain[i].tokens;
+      for (size_t n = 4; n < plain[i].tokens.size(); n += 5) requests[i].prediction[n] = kPoison;
+    }
+    testing::expect_same(plain, run_together(*engine, requests), overlap ? "overlap" : "in turns");
+    settle(*engine);
+    uint64_t accepted = 0;
+    for (const uint64_t count : engine->stats().drafts.num_accepted_tokens) accepted += count;
+    EXPECT_GT(accepted, 20U);
+    EXPECT_EQ(engine->stats().num_blocks_used, 0);
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -350,8 +350,8 @@ TEST(TensorParallel, ThePlanCountsEveryRank) {
   config.tensor_parallel_size = 8;
   const auto eight = plan_model(config, {.num_threads = 1});
   ASSERT_TRUE(one.has_value() && eight.has_value());
-  EXPECT_EQ(one->plan.kv_groups[0].num_kv_heads, 2);
-  EXPECT_EQ(eight->plan.kv_groups[0].num_kv_heads, 8);
+  EXPECT_EQ(one->plan.kv_groups[0].planes[0].num_heads, 2);
+  EXPECT_EQ(eight->plan.kv_groups[0].planes[0].num_heads, 8);
   EXPECT_EQ(eight->plan.weight_bytes, one->plan.weight_bytes);
   EXPECT_EQ(eight->plan.rope_bytes, 8 * one->plan.rope_bytes);
   EXPECT_GT(eight->plan.arena_bytes, one->plan.arena_bytes);

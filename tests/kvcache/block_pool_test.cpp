@@ -79,12 +79,70 @@ TEST(BlockPool, BlockInTransferIsNotReusedUntilTheTransferEnds) {
   EXPECT_EQ(pool.take().block, block);
 }
 
+TEST(BlockPool, ABlockHasANewGenerationEachTimeItIsTaken) {
+  BlockPool pool(1);
+  const BlockId block = pool.take().block;
+  const uint32_t first = pool.generation(block);
+  pool.set_tag(block, 7);
+  pool.release(block);
+  pool.share(block);  // the same contents
+  pool.release(block);
+  EXPECT_EQ(pool.generation(block), first);
+  ASSERT_EQ(pool.take().evicted_tag, 7);
+  EXPECT_EQ(pool.generation(block), first + 1);
+  pool.release(block);
+  EXPECT_EQ(pool.generation(block), first + 1);
+  ASSERT_EQ(pool.take().block, block);
+  EXPECT_EQ(pool.generation(block), first + 2);
+}
+
+TEST(BlockPool, APinnedBlockStaysUntilTheLastPinEnds) {
+  BlockPool pool(2, /*max_pinned=*/1);
+  const BlockId kept = pool.take().block;
+  const BlockId other = pool.take().block;
+  pool.set_tag(kept, 7);
+  pool.release(kept);
+  pool.release(other);
+  ASSERT_TRUE(pool.pin(kept));
+  ASSERT_TRUE(pool.pin(kept));  // the same block: no more of the quota
+  EXPECT_EQ(pool.num_pinned(), 1);
+  EXPECT_EQ(pool.num_cached(), 0);
+  EXPECT_EQ(pool.take().block, other);
+  EXPECT_EQ(pool.take().block, kNullBlock);
+  EXPECT_EQ(pool.evict(), BlockPool::kNoTag);
+  EXPECT_FALSE(pool.pin(other));
+  pool.unpin(kept);
+  EXPECT_EQ(pool.take().block, kNullBlock);
+  pool.unpin(kept);
+  EXPECT_EQ(pool.num_cached(), 1);  // it is found as before
+  ASSERT_TRUE(pool.pin(other));
+  EXPECT_EQ(pool.check_integrity(), "");
+}
+
+TEST(BlockPool, WithoutItsTagABlockIsFreeOnceNobodyHasIt) {
+  BlockPool pool(2);
+  const BlockId cached = pool.take().block;
+  const BlockId owned = pool.take().block;
+  pool.set_tag(cached, 1);
+  pool.set_tag(owned, 2);
+  pool.release(cached);
+  pool.clear_tag(cached);
+  pool.clear_tag(owned);
+  EXPECT_EQ(pool.num_cached(), 0);
+  EXPECT_EQ(pool.num_free(), 1);
+  pool.release(owned);
+  EXPECT_EQ(pool.num_free(), 2);
+  EXPECT_EQ(pool.check_integrity(), "");
+}
+
 // --- Every short sequence of operations on a small pool, against a plain reference -------------
 
 struct Reference {
   struct State {
     int32_t owners = 0;
     int32_t transfers = 0;
+    int32_t pins = 0;
+    uint32_t generation = 0;
     int32_t tag = BlockPool::kNoTag;
     int64_t credit = 0;
     int64_t due = 0;  // when, in releases
@@ -102,7 +160,14 @@ struct Reference {
     }
   }
 
-  bool idle(int32_t b) { return blocks[b].owners == 0 && blocks[b].transfers == 0; }
+  bool idle(int32_t b) {
+    return blocks[b].owners == 0 && blocks[b].transfers == 0 && blocks[b].pins == 0;
+  }
+
+  int32_t num_pinned() {
+    return static_cast<int32_t>(
+        std::ranges::count_if(blocks, [](const auto& block) { return block.second.pins > 0; }));
+  }
 
   void settle(int32_t b) {
     if (!idle(b)) return;
@@ -134,6 +199,7 @@ struct Reference {
     taken.block = BlockId{free.front()};
     free.pop_front();
     blocks[taken.block.value].owners = 1;
+    ++blocks[taken.block.value].generation;
     return taken;
   }
 };
@@ -147,6 +213,10 @@ enum Operation : uint8_t {
   kTag,
   kBegin,
   kEnd,
+  kNumOldOperations,
+  kPin = kNumOldOperations,
+  kUnpin,
+  kClearTag,
   kNumOperations
 };
 
@@ -199,6 +269,28 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
       reference.settle(b);
       pool.end_transfer(block);
       return true;
+    case kPin: {
+      if (!has_contents) return false;
+      const bool may = state.pins > 0 || reference.num_pinned() == 0;
+      EXPECT_EQ(pool.pin(block), may);
+      if (!may) return true;
+      std::erase(reference.cached, b);
+      ++state.pins;
+      return true;
+    }
+    case kUnpin:
+      if (state.pins == 0) return false;
+      --state.pins;
+      reference.settle(b);
+      pool.unpin(block);
+      return true;
+    case kClearTag:
+      if (state.tag == BlockPool::kNoTag) return false;
+      state.tag = BlockPool::kNoTag;
+      std::erase(reference.cached, b);
+      if (reference.idle(b)) reference.settle(b);
+      pool.clear_tag(block);
+      return true;
     case kNumOperations:
       break;
   }
@@ -207,31 +299,38 @@ bool apply(Operation operation, int32_t b, BlockPool& pool, Reference& reference
 
 void compare(const BlockPool& pool, Reference& reference) {
   ASSERT_EQ(pool.check_integrity(), "");
+  ASSERT_EQ(pool.num_pinned(), reference.num_pinned());
   ASSERT_EQ(pool.num_free(), static_cast<int32_t>(reference.free.size()));
   ASSERT_EQ(pool.num_cached(), static_cast<int32_t>(reference.cached.size()));
   for (const auto& [b, state] : reference.blocks) {
     ASSERT_EQ(pool.refcount(BlockId{b}), state.owners);
     ASSERT_EQ(pool.tag(BlockId{b}), state.tag);
+    ASSERT_EQ(pool.generation(BlockId{b}), state.generation);
   }
 }
 
-void explore(const BlockPool& pool, const Reference& reference, int32_t tag, int depth) {
+void explore(const BlockPool& pool,
+             const Reference& reference,
+             int32_t tag,
+             int depth,
+             int num_operations) {
   if (depth == 0 || testing::Test::HasFailure()) return;
   for (int32_t b = 0; b < pool.num_blocks(); ++b) {
-    for (int operation = 0; operation < kNumOperations; ++operation) {
+    for (int operation = 0; operation < num_operations; ++operation) {
       BlockPool next_pool = pool;
       Reference next = reference;
       int32_t next_tag = tag;
       if (!apply(static_cast<Operation>(operation), b, next_pool, next, next_tag)) continue;
       compare(next_pool, next);
-      explore(next_pool, next, next_tag, depth - 1);
+      explore(next_pool, next, next_tag, depth - 1, num_operations);
     }
   }
 }
 
 TEST(BlockPool, AgreesWithAReferenceOnEveryShortSequenceOfOperations) {
-  explore(BlockPool(2), Reference(2), 100, 7);
-  explore(BlockPool(3), Reference(3), 100, 6);
+  explore(BlockPool(2, 1), Reference(2), 100, 7, kNumOldOperations);
+  explore(BlockPool(3, 1), Reference(3), 100, 6, kNumOldOperations);
+  explore(BlockPool(2, 1), Reference(2), 100, 6, kNumOperations);
 }
 
 }  // namespace

@@ -48,21 +48,48 @@ TEST(KvFile, OnlyTheSealedBlockOfThisNameIsTaken) {
   EXPECT_FALSE(check_kv_file({name.key, name.key, tokens}, file));
 }
 
+KvGroupSpec attention(int32_t num_layers,
+                      int32_t num_heads,
+                      int32_t head_dim,
+                      DType dtype,
+                      int32_t num_blocks) {
+  const KvPlane plane = {.num_heads = num_heads, .width = head_dim, .dtype = dtype};
+  return {.num_blocks = num_blocks, .num_layers = num_layers, .planes = {plane, plane}};
+}
+
 TEST(KvStorage, ABlockIsAsLargeAsItsCodesAndScales) {
-  const KvStorageGroup group = {
-      .num_layers = 3, .num_kv_heads = 2, .head_dim = 64, .num_blocks = 1};
-  EXPECT_EQ(kv_block_bytes(group, DType::kBF16, 16), 3 * 2 * 2 * 16 * 64 * 2);
-  EXPECT_EQ(kv_block_bytes(group, DType::kI8, 16), 3 * 2 * 2 * 16 * (64 + 4));
-  EXPECT_EQ(kv_block_bytes(group, DType::kF8E4M3, 16), 3 * 2 * 2 * 16 * (64 + 4));
+  EXPECT_EQ(kv_block_bytes(attention(3, 2, 64, DType::kBF16, 1), 16), 3 * 2 * 2 * 16 * 64 * 2);
+  EXPECT_EQ(kv_block_bytes(attention(3, 2, 64, DType::kI8, 1), 16), 3 * 2 * 2 * 16 * (64 + 4));
+  EXPECT_EQ(kv_block_bytes(attention(3, 2, 64, DType::kF8E4M3, 1), 16), 3 * 2 * 2 * 16 * (64 + 4));
+}
+
+// A latent of all heads at once, and a state of 64 tokens beside a plane of tokens.
+TEST(KvStorage, ABlockIsAsLargeAsThePlanesOfItsGroup) {
+  const KvGroupSpec latent = {.kind = KvGroupKind::kLatent,
+                              .num_blocks = 2,
+                              .num_layers = 5,
+                              .planes = {{.width = 576}}};
+  EXPECT_EQ(kv_block_bytes(latent, 16), 5 * 16 * 576 * 2);
+  const KvGroupSpec state = {
+      .kind = KvGroupKind::kState,
+      .interval = 64,
+      .num_blocks = 2,
+      .num_layers = 3,
+      .planes = {{.num_heads = 4,
+                  .width = 128,
+                  .dtype = DType::kF32,
+                  .per = KvPlane::Per::kEntry},
+                 {.width = 32}}};
+  EXPECT_EQ(kv_block_bytes(state, 16), 3 * (4 * 128 * 4 + 64 * 32 * 2));
+  auto storage = KvStorage::create({latent, state}, 16);
+  ASSERT_TRUE(storage) << storage.error().message;
+  EXPECT_EQ(storage->block_bytes(), kv_block_bytes(latent, 16) + kv_block_bytes(state, 16));
 }
 
 TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
     auto storage =
-        KvStorage::create({{.num_layers = 3, .num_kv_heads = 2, .head_dim = 20, .num_blocks = 5},
-                           {.num_layers = 1, .num_kv_heads = 1, .head_dim = 16, .num_blocks = 3}},
-                          dtype,
-                          8);
+        KvStorage::create({attention(3, 2, 20, dtype, 5), attention(1, 1, 16, dtype, 3)}, 8);
     ASSERT_TRUE(storage) << storage.error().message;
     const std::span<std::byte> all = storage->bytes();
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 7 + i / 251);

@@ -37,8 +37,9 @@ FAMILIES = (("Qwen-Qwen3-0.6B.jinja", "hermes"), ("Qwen3-Coder.jinja", "qwen3_co
 
 
 class Forced:
-    def __init__(self, server):
+    def __init__(self, server, family):
         self.server = server
+        self.family = family
 
     def ask(self, seed, choice, **more):
         connection, response = self.server.post(
@@ -100,6 +101,27 @@ class Forced:
         hits = self.server.metric("sluice_grammar_cache_hits_total")
         assert misses == 3 and hits == 2 * total - 3, (misses, hits)
 
+    def free_choice_of_strict_tools(self):
+        """Text is free, or JSON in place of calls; calls without a marker cannot be kept strict."""
+        body = {"messages": [{"role": "user", "content": "Answer."}], "tools": TOOLS, "seed": 1,
+                "temperature": 1.0, "max_tokens": 40,
+                "chat_template_kwargs": {"enable_thinking": False}}
+        connection, response = self.server.post(body, "/v1/chat/completions")
+        data = response.read().decode()
+        connection.close()
+        assert response.status == (400 if self.family == "llama3_json" else 200), data
+        either = {"type": "json_schema", "json_schema": {"name": "s", "schema": SWITCH, "strict": True}}
+        for seed in range(4):
+            choice = json.loads(self.ask(seed, "auto", response_format=either))["choices"][0]
+            if choice["finish_reason"] == "length":
+                continue
+            if choice["message"]["content"]:
+                assert jsonschema_rs.is_valid(SWITCH, json.loads(choice["message"]["content"])), choice
+            for call in choice["message"].get("tool_calls") or []:
+                function = call["function"]
+                assert jsonschema_rs.is_valid(SCHEMAS[function["name"]],
+                                              json.loads(function["arguments"])), choice
+
     def refusals(self):
         unique = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
         for strict in (True, False):
@@ -123,9 +145,9 @@ def main(binary, model, templates):
         print(family, flush=True)
         server = Server(binary, os.environ.get("SLUICE_SMOLLM2", model), "--chat-template",
                         os.path.join(templates, template), "--tool-call-parser", family)
-        tests = Forced(server)
+        tests = Forced(server, family)
         run_checks(server, [(name, getattr(tests, name))
-                            for name in ("calls_are_valid", "refusals")])
+                            for name in ("calls_are_valid", "free_choice_of_strict_tools", "refusals")])
 
 
 if __name__ == "__main__":

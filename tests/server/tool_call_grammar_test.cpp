@@ -67,6 +67,64 @@ TEST(ToolCallGrammar, OneCallOrSeveral) {
   EXPECT_FALSE(testing::accepts(*named, now));
 }
 
+// What announces a call binds it, wherever it stands; text without it is free.
+TEST(ToolCallGrammar, TextMayStandAroundCalls) {
+  const std::string add =
+      "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>";
+  const std::string wrong =
+      "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":\"1\"}}\n</tool_call>";
+  const std::string now = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+  for (const bool has_section : {false, true}) {
+    CallForm form = json_form();
+    std::string open;
+    std::string close;
+    if (has_section) {
+      form.open = {{.text = "<calls>"}};
+      form.close = {{.text = "</calls>"}};
+      form.other_markers = {"<tool_call>"};
+      open = "<calls>";
+      close = "</calls>";
+    }
+    form.marker = {.text = has_section ? "<calls>" : "<tool_call>"};
+    CallRules rules = {.beside = BesideCalls::kText};
+    const auto several = compile(tool_call_grammar(form, tools(), rules));
+    ASSERT_NE(several, nullptr);
+    const std::string one = open + add + close;
+    const std::string two = has_section ? open + add + "\n" + now + close : add + "\n" + now;
+    for (const std::string& text :
+         {std::string(), std::string("Some text, <b>not</b> a {call}."), one, "Well. " + one, two,
+          one + " and " + two + " now"}) {
+      EXPECT_TRUE(testing::accepts(*several, text)) << text;
+    }
+    for (const std::string& text :
+         {open + wrong + close, "Well. " + open + wrong + close, one + open + wrong,
+          form.marker.text, "x " + form.marker.text + " y"}) {
+      EXPECT_FALSE(testing::accepts(*several, text)) << text;
+    }
+    EXPECT_EQ(testing::accepts(*several, "x " + add), !has_section);
+    rules.allows_several = false;
+    const auto single = compile(tool_call_grammar(form, tools(), rules));
+    ASSERT_NE(single, nullptr);
+    EXPECT_TRUE(testing::accepts(*single, "Well. " + one));
+    EXPECT_TRUE(testing::accepts(*single, "Well."));
+    EXPECT_FALSE(testing::accepts(*single, two));
+    EXPECT_FALSE(testing::accepts(*single, one + one));
+  }
+}
+
+TEST(ToolCallGrammar, AnswersMayBeOfAFormatInPlaceOfCalls) {
+  CallRules rules = {.beside = BesideCalls::kFormat};
+  rules.format.kind = GrammarKind::kJsonSchema;
+  rules.format.text = R"({"type":"object","properties":{"x":{"type":"boolean"}},"required":["x"]})";
+  const auto grammar = compile(tool_call_grammar(json_form(), tools(), rules));
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(testing::accepts(*grammar, R"({"x": true})"));
+  EXPECT_TRUE(testing::accepts(
+      *grammar, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"));
+  EXPECT_FALSE(testing::accepts(*grammar, R"({"x": 1})"));
+  EXPECT_FALSE(testing::accepts(*grammar, "text"));
+}
+
 TEST(ToolCallGrammar, ArgumentsFollowTheSchema) {
   const auto grammar = compile(tool_call_grammar(json_form(), tools(), {.allows_several = false}));
   ASSERT_NE(grammar, nullptr);

@@ -397,16 +397,47 @@ TEST_F(Tools, WhatCannotBeForcedIsNamed) {
                        R"({"type":"function","function":{"name":"b"}}])") +
            choice;
   };
-  expect_refused(strict(""), "tools", "tools[0].function.strict");
   engine_.say(kOtherCall);
   EXPECT_EQ(post(chat_body(strict(kRequired))).status, 200);
   EXPECT_EQ(post(chat_body(strict(R"(,"tool_choice":"none")"))).status, 200);
   server_.reset();
   config_.tool_call_parser = "pythonic";
   expect_refused(forced, "tool_choice", "'pythonic'");
+  expect_refused(strict(""), "tools", "'pythonic'");
+  server_.reset();
+  config_.tool_call_parser = "llama3_json";  // its calls have no marker
+  expect_refused(strict(""), "tools", "`strict` of 'a'");
   server_.reset();
   config_.tool_call_parser = "none";
   expect_refused(forced, "tool_choice", "--tool-call-parser none");
+  expect_refused(strict(""), "tools", "--tool-call-parser none");
+}
+
+// What the engine is asked to bind: text with calls, JSON or calls, or nothing.
+TEST_F(Tools, AFreeChoiceBindsStrictToolsAndFormats) {
+  engine_.say("Text");
+  const auto bound = [&](const std::string& more) {
+    EXPECT_EQ(post(chat_body(more)).status, 200) << more;
+    return engine_.submitted().back().grammar;
+  };
+  const std::string strict =
+      R"(,"tools":[{"type":"function","function":{"name":"a","strict":true}},)"
+      R"({"type":"function","function":{"name":"b"}}])";
+  const std::string format = R"(,"response_format":{"type":"json_object"})";
+  EXPECT_FALSE(bound(kTools).is_set());
+  EXPECT_FALSE(bound(strict + R"(,"tool_choice":"none")").is_set());
+  EXPECT_FALSE(
+      bound(strict + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)"
+                     R"("tools":[{"type":"function","function":{"name":"b"}}]}})")
+          .is_set());
+  const GrammarSpec text = bound(strict);
+  EXPECT_EQ(text.kind, GrammarKind::kStructuralTag);
+  EXPECT_NE(text.text.find("any_text"), std::string::npos) << text.text;
+  const GrammarSpec either = bound(kTools + format);
+  EXPECT_EQ(either.kind, GrammarKind::kStructuralTag);
+  EXPECT_EQ(bound(strict + R"(,"structured_outputs":{"regex":"a"})").kind, GrammarKind::kRegex);
+  EXPECT_EQ(bound(std::string(R"(,"tool_choice":"none")") + kTools + format).kind,
+            GrammarKind::kAnyObject);
 }
 
 TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {

@@ -31,15 +31,13 @@ Expected<std::unique_ptr<ModelHarness>> ModelHarness::create(const std::string& 
   SLUICE_TRY_VOID(weights->allocate(sizes.packed_bytes()));
   SLUICE_TRY(auto model, spec->build(std::move(config), options, *weights));
 
-  const std::vector<KvLayout> layouts = model->kv_layouts();
-  std::vector<KvStorageGroup> groups;
-  for (const KvLayout& layout : layouts) {
-    groups.push_back({.num_layers = static_cast<int32_t>(layout.layers.size()),
-                      .num_kv_heads = model->config().num_kv_heads,
-                      .head_dim = model->config().head_dim,
-                      .num_blocks = static_cast<int32_t>(ceil_div(max_tokens, kBlockSize))});
+  const std::vector<LayerGroup> layouts = model->layer_groups(kv_dtype);
+  std::vector<KvGroupSpec> groups;
+  for (const LayerGroup& layout : layouts) {
+    groups.push_back(layout.spec);
+    groups.back().num_blocks = static_cast<int32_t>(ceil_div(max_tokens, kBlockSize));
   }
-  SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kv_dtype, kBlockSize));
+  SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kBlockSize));
   std::unique_ptr<ModelHarness> harness(new ModelHarness(std::move(storage)));
   harness->num_groups_ = static_cast<int32_t>(layouts.size());
   harness->caches_.resize(static_cast<size_t>(model->config().num_layers));
@@ -83,6 +81,8 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
   const std::vector<std::span<const int64_t>> slot_mapping(static_cast<size_t>(num_groups_), slots);
   const std::vector<std::span<const int32_t>> block_tables(static_cast<size_t>(num_groups_),
                                                            blocks);
+  const std::vector<int32_t> strides(static_cast<size_t>(num_groups_),
+                                     static_cast<int32_t>(blocks.size()));
   const ForwardBatch batch = {.token_ids = tokens,
                               .positions = positions,
                               .query_start_loc = query_start_loc,
@@ -90,7 +90,7 @@ std::vector<float> ModelHarness::forward(const std::vector<TokenId>& tokens,
                               .logits_indices = {},
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
-                              .block_table_stride = static_cast<int32_t>(blocks.size()),
+                              .block_table_strides = strides,
                               .max_seq_len = end};
   std::vector<float> logits(wanted.size() * static_cast<size_t>(vocab_size()));
   const kernels::ExecContext exec = device_->context();

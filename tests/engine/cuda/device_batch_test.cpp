@@ -15,8 +15,10 @@
 namespace sluice {
 namespace {
 
-constexpr InputBatch::Bounds kBounds{
-    .max_tokens = 20, .max_seqs = 3, .max_rows = 3, .max_blocks_per_seq = 5, .num_groups = 2};
+InputBatch::Bounds bounds() {
+  const InputBatch::Bounds::Table table = {.tokens_per_entry = 16, .max_entries = 5};
+  return {.max_tokens = 20, .max_seqs = 3, .max_rows = 3, .tables = {table, table}};
+}
 
 class CudaDeviceBatch : public ::testing::Test {
  protected:
@@ -24,7 +26,7 @@ class CudaDeviceBatch : public ::testing::Test {
     auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
     CHECK(device.has_value());
     device_ = std::move(*device);
-    auto batch = DeviceBatch::create(device_->memory(), kBounds);
+    auto batch = DeviceBatch::create(device_->memory(), bounds());
     CHECK(batch.has_value());
     batch_ = std::make_unique<DeviceBatch>(std::move(*batch));
   }
@@ -65,6 +67,7 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
                                             std::vector<int32_t>(5 * num_seqs, is_first ? 15 : 25)};
     const std::span<const int64_t> slot_spans[2] = {slots[0], slots[1]};
     const std::span<const int32_t> table_spans[2] = {tables[0], tables[1]};
+    const int32_t strides[2] = {5, 5};
     const ForwardBatch step = batch_->upload({.token_ids = ids,
                                               .positions = positions,
                                               .query_start_loc = starts,
@@ -73,7 +76,7 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
                                               .open_tokens = open,
                                               .slot_mapping = slot_spans,
                                               .block_tables = table_spans,
-                                              .block_table_stride = 5,
+                                              .block_table_strides = strides,
                                               .max_seq_len = is_first ? 65 : 17});
     const std::vector<int32_t> wanted(num_seqs, 16);
     const std::span<const int32_t> wanted_rows = batch_->upload_rows(wanted);

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode worker's half of one handoff, as a pure function: (state, event) -> state and actions.
+// What prefill_state.h says of clocks, parts and drivers holds here as well.
+//
+//   kClaiming   the claim is sent; no room is needed yet
+//   kHeld       the peer has it; the request waits for room for its blocks
+//   kReceiving  it has the room, and landing slots are posted for parts
+//   kLanded     all parts are in its blocks and checked; it computes the rest of its prompt
+//   kFallback   an ordinary request; slots are still posted
+//   kRun        an ordinary request and no more
+//   kEnded      the request is over; slots may still be posted
+//
+// Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks
+// from the front that had landed are kept. A slot is taken back by its frame or when the transport
+// says that nobody writes into it any more, never by time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/core/types.h"
+#include "engine/handoff/action_list.h"
+#include "engine/handoff/handoff_spec.h"
+#include "engine/handoff/kv_messages.h"
+#include "engine/handoff/kv_peer.h"
+
+namespace sluice {
+
+enum class DecodePhase : uint8_t {
+  kNone,  // before kStart
+  kClaiming,
+  kHeld,
+  kReceiving,
+  kLanded,
+  kFallback,
+  kRun,
+  kEnded,
+};
+
+// How long a decode worker waits, in milliseconds, and how often it asks.
+struct DecodeTimes {
+  int64_t claim = 2'000;      // for an answer
+  int32_t max_claims = 3;     // of one attempt without an answer
+  int64_t again = 100;        // before a peer that did not know the transfer is asked again,
+  int64_t again_for = 2'000;  // from the first claim on
+  int64_t renewal = 5'000;    // between two
+  int64_t progress = 5'000;   // for the next part, or for the last to be taken back
+  uint32_t max_attempts = 2;
+};
+
+struct DecodeWorker {
+  int32_t num_free_slots = 0;  // landing slots that nobody has
+  DecodeTimes times;
+};
+
+struct DecodeState {
+  DecodePhase phase = DecodePhase::kNone;
+  bool is_early = false;     // the peer's request may come after the claim
+  bool asks_again = false;   // kClaiming: the timer is for another claim, not for an answer
+  bool has_room = false;     // blocks of its own for all that comes
+  bool has_final = false;    // the peer's prefill ended well
+  bool is_released = false;  // kLanded: the peer knows
+  KvPeerId peer;
+  uint32_t attempt = 0;
+  int32_t num_claims = 0;      // of this attempt, that had no answer
+  int32_t num_parts = 0;       // of this attempt
+  int32_t num_received = 0;    // different ones
+  int32_t num_posted = 0;      // slots
+  int32_t num_posted_old = 0;  // that were posted for what is given up
+  int32_t num_spoiled = 0;     // parts of all attempts
+  int64_t timer_ms = 0;
+  int64_t renewal_ms = 0;
+  int64_t again_end_ms = 0;
+  int64_t total_end_ms = 0;  // of kReceiving, all attempts
+  friend bool operator==(const DecodeState&, const DecodeState&) = default;
+};
+
+struct DecodeEvent {
+  enum class Kind : uint8_t {
+    // Of this worker.
+    kStart,      // peer, is_early, num_parts
+    kRoom,       // the scheduler has given the request its blocks: total_ms
+    kSlotsFree,  // landing slots of others have come back
+    kSlotsBack,  // nobody writes any more into num_slots of attempt
+    kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
+    kTail,       // the first token was computed: agrees
+    kPreempted,  // the scheduler took the blocks back
+    kTimer,      // next_timer() has come: num_parts of a new attempt
+    kRenewal,    // next_renewal() has come
+    kDraining,   // the worker will end
+    kOver,       // the request is: finished, its client gone or its time over
+    // A peer's messages: `peer` and `attempt`.
+    kAccept,
+    kRefuse,  // reason, retry_after_ms
+    kFinalOk,
+    kFinalFailed,
+    kPeerGone,  // dead, or another process is there now
+  };
+
+  Kind kind = Kind::kTimer;
+  int64_t now_ms = 0;
+  KvPeerId peer;
+  uint32_t attempt = 0;
+  KvRefusal reason = KvRefusal::kUnknown;
+  int64_t retry_after_ms = 0;
+  bool is_early = false;
+  bool sums_agree = true;
+  bool is_new = true;  // the first good one of its part
+  bool agrees = true;  // with the first token and the check of kFinalOk
+  int32_t num_parts = 0;
+  int32_t num_slots = 0;
+  int64_t total_ms = 0;  // that receiving is worth
+};
+
+struct DecodeAction {
+  enum class Kind : uint8_t {
+    // Messages to the peer about `attempt`.
+    kClaim,
+    kRenew,
+    kRelease,
+    kCancel,  // reason
+    // To the scheduler: the request waits for blocks for its prompt.
+    kAskRoom,
+    // `count` free slots wait for parts, and the peer gets a Credit for them.
+    kPost,
+    // With kFrame, of the frame's slot:
+    kTakeIn,    // its part goes into the request's blocks; the slot is free
+    kNak,       // it is posted once more with a new generation, and the part asked for again
+    kFreeSlot,  // its part is not wanted; the slot is free
+    // Slots that are posted for any attempt: the transport takes them back, and kSlotsBack follows.
+    kAbortLanding,
+    // All parts are there: they become findable, and the request goes on behind them.
+    kLand,
+    // The request goes on as an ordinary one; whole blocks from the front that are there become
+    // findable. fallback says why.
+    kFallBack,
+    // The parts that came are no more findable, and nothing computed behind them counts.
+    kDropBlocks,
+  };
+
+  Kind kind = Kind::kClaim;
+  uint32_t attempt = 0;
+  int32_t count = 0;
+  KvCancelReason reason = KvCancelReason::kLocal;
+  HandoffFallback fallback = HandoffFallback::kNoAnswer;
+};
+
+using DecodeActions = ActionList<DecodeAction>;
+
+// Every event is answered in every phase; what means nothing there changes nothing.
+DecodeActions advance(DecodeState& state, const DecodeEvent& event, const DecodeWorker& worker);
+
+// When kTimer is to come. Nothing in kHeld, which the scheduler ends as it does any request that
+// waits, in kLanded and kRun, where the request runs, and in kEnded when its slots are back.
+std::optional<int64_t> next_timer(const DecodeState& state);
+// When kRenewal is to come: in kHeld and kReceiving.
+std::optional<int64_t> next_renewal(const DecodeState& state);
+
+// The request is over, and no slot is posted for it: the machine can be dropped.
+bool is_over(const DecodeState& state);
+
+}  // namespace sluice

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prefill worker's half of one handoff, as a pure function: (state, event) -> state and
+// actions. No clock, thread or allocation: time is a number in events, and whoever drives a machine
+// asks it when its next timer is due. handoff.cpp drives it in an engine and
+// tests/engine/handoff_model.cpp in a model checker; decode_state.h is the other half.
+//
+// A handoff's blocks travel in parts, each of which fills at most one landing slot. Both workers
+// cut the blocks that are wanted into the same parts and count them from 0 in the order in which
+// they are sent; a part is ready when the steps that compute its blocks have retired.
+//
+//   kNone       nothing is known of the transfer
+//   kExpected   claimed before its request came
+//   kComputing  the request runs
+//   kParked     all of it is computed and kept for a time, the lease
+//   kServing    parts are being read
+//   kDrain      ended, and parts are still being read
+//   kGone       ended; remembered so that late messages are answered, by the last 4096
+//
+// In kComputing to kServing a decode worker has it or not: `is_claimed`. Nothing that is read
+// moves: the parts between kPinPart and kUnpinPart, and all between kPinAll and kUnpinAll, are
+// neither freed nor written. Timers bound how long memory is kept, and none is needed for safety.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/core/types.h"
+#include "engine/handoff/action_list.h"
+#include "engine/handoff/kv_messages.h"
+#include "engine/handoff/kv_peer.h"
+#include "kvcache/kv_key.h"
+
+namespace sluice {
+
+enum class PrefillPhase : uint8_t {
+  kNone,
+  kExpected,
+  kComputing,
+  kParked,
+  kServing,
+  kDrain,
+  kGone,
+};
+
+// How long a prefill worker waits, in milliseconds.
+struct PrefillTimes {
+  int64_t expected = 2'000;         // for the request of a claim
+  int64_t lease = 30'000;           // for a claim, or the next word of who claimed
+  int64_t renewal = 20'000;         // what a renewal is good for, from when it comes
+  int64_t longest_lease = 600'000;  // with all its renewals
+  int64_t progress = 5'000;         // for a part that is being read
+};
+
+// What the machine is told of its worker with each event.
+struct PrefillWorker {
+  uint64_t epoch = 0;
+  bool is_draining = false;
+  bool takes_early_claims = true;  // there is room for one more kExpected of that peer
+  PrefillTimes times;
+};
+
+struct PrefillState {
+  PrefillPhase phase = PrefillPhase::kNone;
+  bool is_claimed = false;
+  bool has_ended = false;      // the prefill, and well: there is a first token
+  bool is_pinned = false;      // between kPinAll and kUnpinAll
+  bool owes_released = false;  // kDrain: when it ends
+  bool is_queued = false;      // kDrain: a newer claim of the same peer waits for its end
+  KvPeerId peer;               // of the last claim that was taken; kept when it is given up
+  uint32_t attempt = 0;        // the same; 0: none was
+  uint32_t queued_attempt = 0;
+  KvKey key{};  // of the last block: the request's, in kExpected the claim's
+  // Of the claim's cut; 0 without a claim.
+  int32_t num_parts = 0;
+  int32_t num_ready = 0;
+  int32_t num_begun = 0;    // parts that have been read or are: the first ones
+  int32_t num_credits = 0;  // landing slots that wait at the peer for a part
+  int32_t num_reading = 0;
+  int32_t num_reading_old = 0;  // for an earlier attempt
+  int64_t timer_ms = 0;         // of kExpected, kServing and kDrain
+  int64_t lease_end_ms = 0;     // of kParked and, when it has ended, kServing
+  int64_t lease_limit_ms = 0;
+  friend bool operator==(const PrefillState&, const PrefillState&) = default;
+};
+
+struct PrefillEvent {
+  enum class Kind : uint8_t {
+    // Of this worker.
+    kAdmitted,  // a request with this transfer is about to run: key, and num_parts, num_ready of
+                // the claim that waits for it
+    kReady,     // a step retired: num_ready
+    kEnded,     // the prefill, and well: num_ready is all, limit_ms
+    kFailed,    // the request ended without a first token
+    kPartRead,  // part, of attempt: for the last time, whether or not it was sent
+    kLost,      // blocks that were not pinned have been given away
+    kTimer,     // next_timer() has come
+    kDraining,  // the worker will end: worker.is_draining is true from now on
+    kForget,    // the places for kGone are all taken, and this is the oldest
+    // A peer's messages: `peer` and `attempt`.
+    kClaim,   // epoch, key, is_compatible, num_parts, num_ready, is_cached
+    kCredit,  // num_credits
+    kNak,     // part: once more, into the slot that the message names
+    kRenew,
+    kRelease,
+    kCancel,
+    kPeerDead,
+  };
+
+  Kind kind = Kind::kTimer;
+  int64_t now_ms = 0;
+  KvPeerId peer;
+  uint32_t attempt = 0;
+  uint64_t epoch = 0;  // that the claim is for; 0: for whoever gets the request
+  KvKey key{};
+  bool is_compatible = true;  // what the peer's Hello says, and the transport it wants
+  // Of the claim: all its blocks are in the cache. With kPartRead: of the claim that is queued.
+  bool is_cached = false;
+  int32_t num_parts = 0;  // the same
+  int32_t num_ready = 0;
+  int32_t num_credits = 0;
+  int32_t part = 0;
+  int64_t limit_ms = INT64_MAX;  // no lease goes beyond
+};
+
+struct PrefillAction {
+  enum class Kind : uint8_t {
+    kRunAlone,  // kAdmitted: the request is no part of the handoff
+    // Messages to `peer` about `attempt`.
+    kAccept,
+    kRefuse,  // reason
+    kFinalOk,
+    kFinalFailed,
+    kReleased,
+    kRenewAck,
+    // Of the prompt's blocks, as far as the quota goes.
+    kPinAll,
+    kUnpinAll,
+    // Of `count` parts from `part` on.
+    kPinPart,
+    kUnpinPart,
+    kReadPart,      // each goes into the slot of the oldest credit
+    kReadNaked,     // `part`, into the slot that the event's message names
+    kKeepCredits,   // the slots of the event's message join those that wait
+    kDropCredits,   // all that wait
+    kAbortReading,  // of `attempt`: what is left of it is not sent; kPartRead comes all the same
+  };
+
+  Kind kind = Kind::kAccept;
+  KvPeerId peer;
+  uint32_t attempt = 0;
+  KvRefusal reason = KvRefusal::kUnknown;
+  int32_t part = 0;
+  int32_t count = 0;
+};
+
+using PrefillActions = ActionList<PrefillAction>;
+
+// Landing slots of one transfer that may wait for parts; a peer that offers more is not heard.
+inline constexpr int32_t kMaxKvCredits = 4096;
+
+// Every event is answered in every phase; what means nothing there changes nothing.
+PrefillActions advance(PrefillState& state, const PrefillEvent& event, const PrefillWorker& worker);
+
+// When kTimer is to come. Nothing in kNone, in kGone and in kComputing, which ends with its
+// request.
+std::optional<int64_t> next_timer(const PrefillState& state);
+
+}  // namespace sluice

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of KvCacheManager, for the files that implement it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "kvcache/block_pool.h"
+#include "kvcache/id_map.h"
+#include "kvcache/kv_cache_manager.h"
+#include "kvcache/kv_events.h"
+#include "kvcache/prefix_index.h"
+
+namespace sluice {
+
+// One KV group: its blocks and, for each slot, one block table.
+struct KvGroup {
+  KvGroupSpec spec;
+  BlockPool pool;
+  int32_t tokens_per_entry = 0;  // of a block table
+  int32_t max_entries = 0;
+  // Entries that a request computed one token at a time holds at most.
+  int32_t max_held = 0;
+  std::vector<BlockId> tables;       // [slot][max_entries]
+  std::vector<int32_t> num_entries;  // [slot]
+  std::vector<int32_t> first_kept;   // [slot]; entries before it are kNullBlock
+
+  static int32_t max_pinned(const KvGroupSpec& spec, const KvManagerOptions& options) {
+    return static_cast<int32_t>(options.max_pinned_share * spec.num_blocks);
+  }
+
+  KvGroup(const KvGroupSpec& s, const KvManagerOptions& options)
+      : spec(s), pool(s.num_blocks, max_pinned(s, options)) {
+    tokens_per_entry = sluice::tokens_per_entry(spec, options.block_size);
+    CHECK_GT(tokens_per_entry, 0);
+    CHECK_EQ(tokens_per_entry % options.block_size, 0);
+    max_entries = entries_for(options.max_model_len);
+    max_held = max_entries;
+    if (spec.kind == KvGroupKind::kWindow) {
+      CHECK_GT(spec.window, 0);
+      // `window` consecutive tokens touch at most this many blocks, however they lie.
+      max_held = std::min(max_entries, entries_for(spec.window - 1) + 1);
+    }
+    const auto num_slots = static_cast<size_t>(options.max_num_seqs);
+    tables.resize(num_slots * static_cast<size_t>(max_entries), kNullBlock);
+    num_entries.resize(num_slots, 0);
+    first_kept.resize(num_slots, 0);
+  }
+
+  [[nodiscard]] int32_t entries_for(int32_t num_tokens) const {
+    return static_cast<int32_t>(ceil_div(num_tokens, tokens_per_entry));
+  }
+
+  [[nodiscard]] int32_t max_held_for(int32_t num_tokens) const {
+    return std::min(entries_for(num_tokens), max_held);
+  }
+
+  // The first entry that a query at position `num_computed` or later still reads.
+  [[nodiscard]] int32_t first_needed(int32_t num_computed) const {
+    if (spec.kind != KvGroupKind::kWindow) return 0;
+    return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
+  }
+
+  // Of tables for `num_tokens` tokens those that a query behind them reads, whole ones.
+  [[nodiscard]] KvRange needed_entries(int32_t num_tokens) const;
+
+  [[nodiscard]] BlockId& entry(int32_t slot, int32_t i) {
+    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
+                  static_cast<size_t>(i)];
+  }
+
+  [[nodiscard]] const BlockId& entry(int32_t slot, int32_t i) const {
+    return tables[static_cast<size_t>(slot) * static_cast<size_t>(max_entries) +
+                  static_cast<size_t>(i)];
+  }
+
+  [[nodiscard]] int32_t count(int32_t slot) const { return num_entries[static_cast<size_t>(slot)]; }
+
+  [[nodiscard]] int32_t kept_from(int32_t slot) const {
+    return first_kept[static_cast<size_t>(slot)];
+  }
+};
+
+// A request that holds blocks.
+struct KvHolder {
+  RequestId id;
+  bool in_use = false;
+  PrefixExtras extras;
+  int32_t num_indexed = 0;              // leading full blocks already in the prefix index
+  int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
+  int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
+  int32_t num_found = 0;
+  int32_t partial_node = PrefixIndex::kAbsent;  // to be copied by the first allocation
+  int32_t num_kept_tokens = 0;                  // leading ones, that stay longer
+  int32_t num_arriving = 0;  // leading blocks that are there or come from elsewhere; 0: none comes
+  int32_t num_arrived = 0;   // of them, that are there and checked
+  bool is_unsound = false;   // computed behind what was unpublished: no block of it becomes findable
+};
+
+struct KvCacheManager::Impl {
+  KvManagerOptions options;
+  std::vector<KvGroup> groups;
+  std::vector<KvHolder> slots;
+  std::vector<int32_t> free_slots;
+  IdMap slot_of;
+  PrefixIndex index;
+  std::vector<int32_t> chain;       // scratch: nodes of the prefix being looked up
+  std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
+  std::vector<KvBlockCopy> copies;  // not taken yet
+  bool copies_blocks = true;        // false: a state is that of one length alone
+  uint64_t prefix_queries = 0;
+  uint64_t prefix_hits = 0;
+  KvEventSink* events = nullptr;  // null: nobody listens
+
+  static int32_t node_capacity(const KvManagerOptions& options,
+                               const std::vector<KvGroupSpec>& specs) {
+    if (!options.enable_prefix_caching) return 0;
+    // A node for each block, and as many again for prefixes whose own blocks are gone while later
+    // ones are kept. When they run out, blocks are merely not indexed.
+    int64_t count = 0;
+    for (const KvGroupSpec& spec : specs) count += 2 * int64_t{spec.num_blocks};
+    return static_cast<int32_t>(std::min<int64_t>(count, INT32_MAX / 64));
+  }
+
+  Impl(const KvManagerOptions& o, const std::vector<KvGroupSpec>& specs)
+      : options(o),
+        slot_of(o.max_num_seqs),
+        index(node_capacity(o, specs), o.block_size, static_cast<int32_t>(specs.size())) {
+    CHECK_GT(o.block_size, 0);
+    CHECK_GT(o.max_num_seqs, 0);
+    CHECK_GT(o.max_model_len, 0);
+    CHECK(!specs.empty());
+    groups.reserve(specs.size());
+    for (const KvGroupSpec& spec : specs) groups.emplace_back(spec, o);
+    slots.resize(static_cast<size_t>(o.max_num_seqs));
+    for (int32_t slot = o.max_num_seqs - 1; slot >= 0; --slot) free_slots.push_back(slot);
+    chain.reserve(static_cast<size_t>(o.max_model_len / o.block_size + 1));
+    run_length.resize(specs.size());
+    copies.reserve(static_cast<size_t>(o.max_num_seqs) * specs.size());
+    for (const KvGroupSpec& spec : specs) {
+      copies_blocks = copies_blocks && spec.kind != KvGroupKind::kState;
+    }
+  }
+
+  int32_t open_slot(RequestId id) {
+    if (free_slots.empty()) return IdMap::kAbsent;
+    const int32_t slot = free_slots.back();
+    free_slots.pop_back();
+    slots[static_cast<size_t>(slot)] = KvHolder{.id = id, .in_use = true, .extras = {}};
+    slot_of.insert(id, slot);
+    return slot;
+  }
+
+  [[nodiscard]] int32_t num_holders() const { return static_cast<int32_t>(slot_of.size()); }
+
+  // Whether node `i` of a chain ends where a state group has a snapshot.
+  [[nodiscard]] bool ends_entry(const KvGroup& group, int32_t i) const {
+    return (i + 1) * options.block_size % group.tokens_per_entry == 0;
+  }
+
+  [[nodiscard]] int32_t entry_of(const KvGroup& group, int32_t i) const {
+    return (i + 1) * options.block_size / group.tokens_per_entry - 1;
+  }
+
+  int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
+  void share_hit(int32_t slot, int32_t num_hit_blocks);
+  int32_t find_partial(KvHolder& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
+  void copy_partial(int32_t slot);
+  void let_go(KvGroup& group, int32_t slot, int32_t first_needed);
+
+  void give_back_evicted(int32_t group, int32_t tag) {
+    if (tag == BlockPool::kNoTag) return;
+    if (events != nullptr && !index.is_tail(tag)) {
+      events->removed(index.hash(tag), group, KvMedium::kDevice);
+    }
+    index.detach(tag, group);
+  }
+
+  void release(KvGroup& group, BlockId block) const {
+    const int32_t tag = group.pool.tag(block);
+    group.pool.release(block, tag == BlockPool::kNoTag ? 0 : index.worth(tag));
+  }
+
+  void make_findable(int32_t node, int32_t group, BlockId block) {
+    groups[static_cast<size_t>(group)].pool.set_tag(block, node);
+    index.attach(node, group, block);
+    if (events == nullptr || index.is_tail(node)) return;
+    const int32_t parent = index.parent(node);
+    events->stored({.hash = index.hash(node),
+                    .parent_hash = parent == PrefixIndex::kRoot
+                                       ? std::nullopt
+                                       : std::optional<uint64_t>(index.hash(parent)),
+                    .token_ids = index.node_tokens(node),
+                    .extras = index.extras(node),
+                    .group = group});
+  }
+
+  int32_t collect(int32_t num_tokens,
+                  std::span<const int32_t> first_wanted,
+                  std::vector<KvBlockRef>& found) const;
+  void reserve(int32_t group,
+               int32_t slot,
+               int32_t num_tokens,
+               std::vector<KvBlockRef>& reserved);
+  void drop_subtree(int32_t top);
+  // The first `num_blocks` of the request, as far as nodes go.
+  void index_blocks(int32_t slot, std::span<const TokenId> tokens, int32_t num_blocks);
+  bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
+  [[nodiscard]] std::string check_tables() const;
+};
+
+}  // namespace sluice

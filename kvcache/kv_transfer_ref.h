@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// How two workers name the KV of one prompt that goes from one to the other.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace sluice {
+
+using KvTransferId = std::array<uint8_t, 16>;
+
+// One transfer of one receiver: `attempt` tells a second try from what is left of its first.
+struct KvTransferRef {
+  KvTransferId transfer{};
+  uint32_t attempt = 0;
+
+  friend bool operator==(const KvTransferRef&, const KvTransferRef&) = default;
+};
+
+}  // namespace sluice

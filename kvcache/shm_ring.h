@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bytes from one process to another through memory that both map: one writes, one reads. The reader
+// makes the memory, of a size that nobody can change afterwards. Neither believes what the other
+// one writes into it: positions are kept privately and the other's is checked each time, and bytes
+// are copied out before anyone looks at them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+inline constexpr uint64_t kShmLeastRingBytes = uint64_t{64} << 10;
+inline constexpr uint64_t kShmMostRingBytes = uint64_t{1} << 30;
+
+class ShmRing {
+ public:
+  // A file in memory for a ring of `bytes`, sealed. The caller closes it.
+  static Expected<int> make_file(uint64_t bytes);
+  // kDataLoss: not such a file of this size. The file may be closed afterwards.
+  static Expected<std::unique_ptr<ShmRing>> map(int file, uint64_t bytes);
+  ~ShmRing();
+  ShmRing(const ShmRing&) = delete;
+  ShmRing& operator=(const ShmRing&) = delete;
+
+  // How many of the bytes were taken, or copied out: at least one where there is room, or
+  // something. Nothing: the other side's position is none. `wakes_other`: the other side has found
+  // it full, or empty, and waits to be woken.
+  std::optional<size_t> write(std::span<const std::byte> bytes, bool& wakes_other);
+  std::optional<size_t> read(std::span<std::byte> out, bool& wakes_other);
+
+ private:
+  struct Shared;
+
+  ShmRing(std::byte* memory, uint64_t bytes);
+  [[nodiscard]] std::optional<uint64_t> used_by_writer() const;
+  [[nodiscard]] std::optional<uint64_t> unread() const;
+
+  std::byte* const memory_;  // the page of Shared, then the ring
+  const uint64_t bytes_;
+  Shared& shared_;
+  uint64_t position_ = 0;  // bytes written, or read, so far
+};
+
+}  // namespace sluice

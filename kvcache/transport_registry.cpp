@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <string>
+#include <utility>
+
+#include "kvcache/kv_transport.h"
+#include "kvcache/transport_shm.h"
+#include "kvcache/transport_stream.h"
+#include "kvcache/transport_tcp.h"
+
+namespace sluice {
+namespace {
+
+using Make = Expected<std::unique_ptr<KvTransport>> (*)(KvTransportOptions options);
+
+template <Expected<std::unique_ptr<KvStreamMaker>> (*make_streams)(const KvTransportOptions&)>
+Expected<std::unique_ptr<KvTransport>> over_streams(KvTransportOptions options) {
+  SLUICE_TRY(auto maker, make_streams(options));
+  return make_stream_transport(std::move(maker), std::move(options));
+}
+
+struct Entry {
+  std::string_view kind;
+  Make make;
+};
+
+// The fastest first.
+constexpr std::array<Entry, 2> kTransports = {{
+    {"shm", over_streams<make_shm_streams>},
+    {"tcp", over_streams<make_tcp_streams>},
+}};
+
+}  // namespace
+
+std::vector<std::string_view> kv_transport_kinds() {
+  std::vector<std::string_view> kinds;
+  for (const Entry& entry : kTransports) kinds.push_back(entry.kind);
+  return kinds;
+}
+
+Expected<std::unique_ptr<KvTransport>> make_kv_transport(std::string_view kind,
+                                                         KvTransportOptions options) {
+  for (const Entry& entry : kTransports) {
+    if (entry.kind == kind) return entry.make(std::move(options));
+  }
+  return make_error(ErrorCode::kInvalidArgument, "no KV transport " + std::string(kind));
+}
+
+}  // namespace sluice

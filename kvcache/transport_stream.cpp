@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/transport_stream.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/core/queue.h"
+#include "kvcache/transport_connection.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = KvCompletion::Kind;
+
+constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
+constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
+constexpr size_t kMostStrangers = 64;       // connections that have not said whose they are
+constexpr std::chrono::seconds kHelloTime{5};
+constexpr int kTickMs = 50;            // while there is something to time
+constexpr uint64_t kNoConnection = 0;  // the owner's word, or somebody dials: looked at each turn
+constexpr uint64_t kFirstConnection = 1;
+constexpr int kNice = 2;  // behind threads of front ends, before those that compute
+
+struct OpenCommand {
+  KvSessionOptions options;
+};
+
+struct PostCommand {
+  KvSession session;
+  KvLanding landing;
+};
+
+struct SendCommand {
+  KvSession session;
+  KvOutgoing outgoing;
+};
+
+struct AbortCommand {
+  KvSession session;
+  KvTransferRef ref;
+};
+
+struct CloseCommand {
+  KvSession session;
+};
+
+using Command = std::variant<OpenCommand, PostCommand, SendCommand, AbortCommand, CloseCommand>;
+
+// All bytes are looked at, whatever they are.
+bool is_same_token(const KvSessionToken& a, const KvSessionToken& b) {
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+class StreamTransport final : public KvTransport, private KvConnectionOwner {
+ public:
+  StreamTransport(std::unique_ptr<KvStreamMaker> maker, KvTransportOptions options)
+      : maker_(std::move(maker)),
+        options_(std::move(options)),
+        commands_(kMostOutstanding),
+        completions_(kMostOutstanding),
+        scratch_(size_t{64} << 10) {}
+
+  ~StreamTransport() override;
+  Expected<void> start();
+
+  [[nodiscard]] std::string_view kind() const override { return maker_->kind(); }
+
+  [[nodiscard]] std::string address() const override { return maker_->address(); }
+
+  Expected<void> open(const KvSessionOptions& options) override;
+  [[nodiscard]] bool post(KvSession session, const KvLanding& landing) override;
+  [[nodiscard]] bool send(KvSession session, const KvFrame& frame, KvPayload payload) override;
+  void poll(std::vector<KvCompletion>& out) override;
+  void abort(KvSession session, const KvTransferRef& ref) override;
+  void close(KvSession session) override;
+  [[nodiscard]] KvTransportCounts counts() const override;
+
+ private:
+  // Owner's thread.
+  bool take_one(KvSession session);
+  void tell(Command command);
+
+  // The transport's thread.
+  void run();
+  void do_commands();
+  void do_one(OpenCommand& command);
+  void do_one(PostCommand& command);
+  void do_one(SendCommand& command);
+  void do_one(AbortCommand& command);
+  void do_one(CloseCommand& command);
+  void take_back(KvSessionState& session, const KvTransferRef* ref);
+  void accept_all();
+  bool add_connection(std::unique_ptr<KvStream> stream, KvSessionState* session);
+  void dial(KvSessionState& session);
+  bool pump();
+  bool pump_one(KvConnection& connection);
+  void do_timers();
+  void end_connection(uint64_t id, bool is_refused);
+  [[nodiscard]] bool has_timers() const;
+  void tell_owner();
+
+  // KvConnectionOwner.
+  KvSessionState* find_session(const KvSessionToken& token) override;
+
+  void complete(KvCompletion completion) override { fresh_.push_back(completion); }
+
+  bool tell_once(KvCompletion completion) override;
+
+  void release_one() override { --num_outstanding_; }
+
+  KvAtomicCounts& atomic_counts() override { return counts_; }
+
+  std::span<std::byte> scratch() override { return scratch_; }
+
+  const std::unique_ptr<KvStreamMaker> maker_;
+  const KvTransportOptions options_;
+
+  // Both.
+  Inbox<Command> commands_;
+  Inbox<KvCompletion> completions_;
+  std::atomic<size_t> num_outstanding_ = 0;
+  std::atomic<size_t> num_told_ = 0;  // what peers said since the last poll()
+  std::atomic<bool> woken_ = false;   // since the last poll()
+  std::atomic<bool> closing_ = false;
+  KvAtomicCounts counts_;
+  int wake_fd_ = -1;
+
+  // Owner's thread.
+  std::map<KvSession, KvSessionToken> open_;
+
+  // The transport's thread.
+  int epoll_ = -1;
+  std::map<KvSession, std::unique_ptr<KvSessionState>> sessions_;
+  std::map<uint64_t, std::unique_ptr<KvConnection>> connections_;  // behind the sessions: first out
+  uint64_t next_id_ = kFirstConnection;
+  std::vector<uint64_t> order_;  // of connections, in this turn
+  size_t turn_ = 0;
+  std::vector<Command> drained_;
+  std::vector<KvCompletion> fresh_;
+  std::vector<std::byte> scratch_;
+
+  std::thread thread_;
+};
+
+Expected<void> StreamTransport::start() {
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wake_fd_ < 0 || epoll_ < 0) {
+    return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
+  }
+  for (const int fd : {wake_fd_, maker_->listener()}) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.u64 = kNoConnection;
+    CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+StreamTransport::~StreamTransport() {
+  closing_ = true;
+  if (thread_.joinable()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+    thread_.join();
+  }
+  connections_.clear();
+  if (wake_fd_ >= 0) ::close(wake_fd_);
+  if (epoll_ >= 0) ::close(epoll_);
+}
+
+// --- Owner's thread --------------------------------------------------------------------------
+
+Expected<void> StreamTransport::open(const KvSessionOptions& options) {
+  const auto refuse = [](const char* what) {
+    return make_error(ErrorCode::kInvalidArgument, std::string("KV transport: ") + what);
+  };
+  if (!is_kv_layout(options.layout)) return refuse("a layout with nothing in it");
+  if (!options.address.empty() && !maker_->is_address(options.address)) {
+    return refuse(("no address of " + std::string(kind()) + ": " + options.address).c_str());
+  }
+  if (open_.contains(options.session)) return refuse("the session is open");
+  for (const auto& [session, token] : open_) {
+    if (is_same_token(token, options.token)) return refuse("the session's token is in use");
+  }
+  open_.emplace(options.session, options.token);
+  tell(OpenCommand{options});
+  return {};
+}
+
+bool StreamTransport::take_one(KvSession session) {
+  if (!open_.contains(session) || num_outstanding_ >= kMostOutstanding) return false;
+  ++num_outstanding_;
+  return true;
+}
+
+void StreamTransport::tell(Command command) {
+  commands_.push_urgent(std::move(command));
+  const uint64_t one = 1;
+  // Full only where the thread has been told more often than it can have missed.
+  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+}
+
+bool StreamTransport::post(KvSession session, const KvLanding& landing) {
+  if (!take_one(session)) return false;
+  tell(PostCommand{session, landing});
+  return true;
+}
+
+bool StreamTransport::send(KvSession session, const KvFrame& frame, KvPayload payload) {
+  uint64_t bytes = 0;
+  for (const std::span<const std::byte> part : payload) bytes += part.size();
+  CHECK_EQ(bytes, frame.payload_bytes);
+  CHECK(frame.kind == KvFrameKind::kNak || (frame.kind == KvFrameKind::kData && bytes > 0));
+  if (!take_one(session)) return false;
+  tell(SendCommand{session, {frame, std::move(payload)}});
+  return true;
+}
+
+void StreamTransport::poll(std::vector<KvCompletion>& out) {
+  woken_ = false;
+  num_told_ = 0;
+  completions_.drain(out);
+}
+
+void StreamTransport::abort(KvSession session, const KvTransferRef& ref) {
+  if (open_.contains(session)) tell(AbortCommand{session, ref});
+}
+
+void StreamTransport::close(KvSession session) {
+  if (open_.erase(session) == 1) tell(CloseCommand{session});
+}
+
+KvTransportCounts StreamTransport::counts() const {
+  return {.bytes_sent = counts_.bytes_sent,
+          .bytes_arrived = counts_.bytes_arrived,
+          .frames_sent = counts_.frames_sent,
+          .frames_arrived = counts_.frames_arrived,
+          .frames_stale = counts_.frames_stale,
+          .frames_spoiled = counts_.frames_spoiled,
+          .connections_lost = counts_.connections_lost,
+          .connections_refused = counts_.connections_refused};
+}
+
+// --- The transport's thread: commands --------------------------------------------------------
+
+void StreamTransport::do_commands() {
+  commands_.drain(drained_);
+  for (Command& command : drained_) {
+    std::visit([this](auto& one) { do_one(one); }, command);
+  }
+}
+
+void StreamTransport::do_one(OpenCommand& command) {
+  auto session = std::make_unique<KvSessionState>();
+  session->options = std::move(command.options);
+  session->dial_at = Clock::now();
+  const KvSession id = session->options.session;
+  sessions_.emplace(id, std::move(session));
+}
+
+void StreamTransport::do_one(PostCommand& command) {
+  KvSessionState& session = *sessions_.at(command.session);
+  const auto [at, is_new] = session.posted.try_emplace(command.landing.slot);
+  if (!is_new) {  // replaced
+    if (at->second.reader != nullptr) at->second.reader->drop_landing();
+    release_one();
+  }
+  at->second = {command.landing, nullptr};
+}
+
+void StreamTransport::do_one(SendCommand& command) {
+  KvSessionState& session = *sessions_.at(command.session);
+  session.queue.push_back(std::move(command.outgoing));
+}
+
+void StreamTransport::do_one(AbortCommand& command) {
+  KvSessionState& session = *sessions_.at(command.session);
+  take_back(session, &command.ref);
+  if (!session.is_receiver()) {
+    KvFrame frame;
+    frame.kind = KvFrameKind::kEnd;
+    frame.ref = command.ref;
+    session.queue.push_back({frame, {}});
+  }
+  KvFrame gone;
+  gone.ref = command.ref;
+  complete({Kind::kWriterGone, command.session, gone});
+}
+
+void StreamTransport::do_one(CloseCommand& command) {
+  KvSessionState& session = *sessions_.at(command.session);
+  while (!session.connections.empty()) connections_.erase(session.connections.back()->id());
+  take_back(session, nullptr);
+  sessions_.erase(command.session);
+  complete({Kind::kClosed, command.session, {}});
+}
+
+// Slots and frames of the attempt, or all of them.
+void StreamTransport::take_back(KvSessionState& session, const KvTransferRef* ref) {
+  const auto is_meant = [ref](const KvTransferRef& other) { return !ref || *ref == other; };
+  // What comes behind a part of a frame would be read as its rest; the frame goes back to the
+  // queue.
+  std::vector<uint64_t> broken;
+  for (const KvConnection* connection : session.connections) {
+    const KvFrame* frame = connection->outgoing();
+    if (frame && frame->kind == KvFrameKind::kData && is_meant(frame->ref)) {
+      broken.push_back(connection->id());
+    }
+  }
+  for (const uint64_t id : broken) connections_.erase(id);
+  for (auto at = session.posted.begin(); at != session.posted.end();) {
+    if (!is_meant(at->second.landing.ref)) {
+      ++at;
+      continue;
+    }
+    if (at->second.reader != nullptr) at->second.reader->drop_landing();
+    at = session.posted.erase(at);
+    release_one();
+  }
+  std::erase_if(session.queue, [&](const KvOutgoing& outgoing) {
+    if (!is_meant(outgoing.frame.ref)) return false;
+    if (outgoing.frame.kind != KvFrameKind::kEnd) release_one();
+    return true;
+  });
+}
+
+// --- The transport's thread: connections -----------------------------------------------------
+
+KvSessionState* StreamTransport::find_session(const KvSessionToken& token) {
+  KvSessionState* found = nullptr;
+  for (const auto& [id, session] : sessions_) {
+    if (is_same_token(session->options.token, token)) found = session.get();
+  }
+  return found;
+}
+
+bool StreamTransport::tell_once(KvCompletion completion) {
+  if (++num_told_ > kMostTold) return false;
+  complete(completion);
+  return true;
+}
+
+void StreamTransport::accept_all() {
+  while (std::unique_ptr<KvStream> stream = maker_->accept()) {
+    const auto strangers = std::ranges::count_if(
+        connections_, [](const auto& entry) { return entry.second->session() == nullptr; });
+    if (static_cast<size_t>(strangers) >= kMostStrangers) {
+      ++counts_.connections_refused;
+      continue;
+    }
+    add_connection(std::move(stream), nullptr);
+  }
+}
+
+bool StreamTransport::add_connection(std::unique_ptr<KvStream> stream, KvSessionState* session) {
+  const uint64_t id = next_id_++;
+  if (!stream->watch(epoll_, id)) return false;
+  KvConnectionOwner& owner = *this;
+  connections_.emplace(id, std::make_unique<KvConnection>(id, std::move(stream), session, owner));
+  return true;
+}
+
+void StreamTransport::dial(KvSessionState& session) {
+  const auto wanted = static_cast<size_t>(maker_->num_streams());
+  while (session.connections.size() < wanted) {
+    std::unique_ptr<KvStream> stream = maker_->dial(session.options.address);
+    if (stream == nullptr) break;
+    if (!add_connection(std::move(stream), &session)) break;
+  }
+  session.dial_at = Clock::now() + options_.redial_time;
+}
+
+void StreamTransport::end_connection(uint64_t id, bool is_refused) {
+  ++(is_refused ? counts_.connections_refused : counts_.connections_lost);
+  const auto at = connections_.find(id);
+  KvSessionState* session = at->second->session();
+  connections_.erase(at);
+  if (session == nullptr) return;
+  session->dial_at = std::max(session->dial_at, Clock::now() + options_.redial_time);
+}
+
+// Whether there may be more to do at once.
+bool StreamTransport::pump_one(KvConnection& connection) {
+  using Progress = KvConnection::Progress;
+  bool more = false;
+  Progress progress = Progress::kMore;
+  if (connection.may_read) {
+    progress = connection.read_some();
+    more = progress == Progress::kMore || progress == Progress::kLater;
+    connection.may_read = more;
+  }
+  const bool is_good = progress != Progress::kLost && progress != Progress::kRefused;
+  if (is_good && connection.may_write && connection.wants_to_write()) {
+    progress = connection.write_some();
+    connection.may_write = progress == Progress::kMore;
+    more = more || (connection.may_write && connection.wants_to_write());
+  }
+  if (progress == Progress::kLost || progress == Progress::kRefused) {
+    end_connection(connection.id(), progress == Progress::kRefused);
+    return false;
+  }
+  return more;
+}
+
+// The one that comes first is another one each time: no frame waits for a slow connection twice.
+bool StreamTransport::pump() {
+  order_.clear();
+  for (const auto& [id, connection] : connections_) order_.push_back(id);
+  if (!order_.empty()) {
+    std::ranges::rotate(order_, order_.begin() + static_cast<ptrdiff_t>(turn_++ % order_.size()));
+  }
+  bool more = false;
+  for (const uint64_t id : order_) more = pump_one(*connections_.at(id)) || more;
+  return more;
+}
+
+bool StreamTransport::has_timers() const {
+  return std::ranges::any_of(
+             connections_, [](const auto& entry) { return entry.second->session() == nullptr; }) ||
+         std::ranges::any_of(sessions_, [this](const auto& entry) {
+           return entry.second->is_receiver() &&
+                  entry.second->connections.size() < static_cast<size_t>(maker_->num_streams());
+         });
+}
+
+void StreamTransport::do_timers() {
+  accept_all();  // also those that came when no descriptors were left
+  const Clock::time_point now = Clock::now();
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    KvConnection& connection = *(at++)->second;
+    if (connection.session() == nullptr && now > connection.since() + kHelloTime) {
+      end_connection(connection.id(), true);
+    }
+  }
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_receiver() && now >= session->dial_at) dial(*session);
+  }
+}
+
+void StreamTransport::tell_owner() {
+  if (fresh_.empty()) return;
+  for (const KvCompletion& completion : fresh_) completions_.push_urgent(completion);
+  fresh_.clear();
+  if (!woken_.exchange(true) && options_.wake) options_.wake();
+}
+
+void StreamTransport::run() {
+  setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
+  bool more = false;
+  std::array<epoll_event, 64> events;
+  while (!closing_) {
+    const int wait = more ? 0 : has_timers() ? kTickMs : -1;
+    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait);
+    for (int i = 0; i < count; ++i) {
+      const uint64_t datum = events[static_cast<size_t>(i)].data.u64;
+      if (const auto at = connections_.find(datum); at != connections_.end()) {
+        at->second->may_read = true;
+        at->second->may_write = true;
+      }
+    }
+    do_commands();
+    do_timers();
+    more = pump();
+    tell_owner();
+  }
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<KvTransport>> make_stream_transport(std::unique_ptr<KvStreamMaker> maker,
+                                                             KvTransportOptions options) {
+  auto transport = std::make_unique<StreamTransport>(std::move(maker), std::move(options));
+  SLUICE_TRY_VOID(transport->start());
+  return transport;
+}
+
+}  // namespace sluice

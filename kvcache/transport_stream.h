@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// A KvTransport over byte streams: frames go one after the other on each of a session's streams.
+// What streams are made of (sockets, a ring in shared memory) is a KvStreamMaker's; sessions,
+// slots, checks of everything that comes in, and the thread are here, once for all of them.
+//
+// The dialler's first frame is HELLO with the session's token. Nobody who has not sent that gets a
+// byte, and has five seconds for it; of those at most 64 are kept waiting. After it a receiver
+// sends NAK alone, and a sender DATA and END.
+#pragma once
+
+#include <memory>
+
+#include "kvcache/kv_stream.h"
+#include "kvcache/kv_transport.h"
+
+namespace sluice {
+
+Expected<std::unique_ptr<KvTransport>> make_stream_transport(std::unique_ptr<KvStreamMaker> maker,
+                                                             KvTransportOptions options);
+
+}  // namespace sluice

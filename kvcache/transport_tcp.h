@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames over TCP (transport_stream.h). Addresses are numbers: "127.0.0.1:4711", "[::1]:4711";
+// names are not looked up here. What travels is not encrypted, and the session's token is read by
+// whoever reads the network: between machines that do not trust it, TLS or a private network below
+// is needed.
+#pragma once
+
+#include <memory>
+
+#include "engine/core/status.h"
+#include "kvcache/kv_stream.h"
+#include "kvcache/kv_transport.h"
+
+namespace sluice {
+
+// Listens at options.listen. kInvalidArgument: that is no address, or not one of this machine.
+Expected<std::unique_ptr<KvStreamMaker>> make_tcp_streams(const KvTransportOptions& options);
+
+}  // namespace sluice

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/kv_control.h"
+
+#include <grpcpp/channel.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <kv_control.grpc.pb.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "server/grpc/kv_stream.h"
+
+namespace sluice {
+namespace {
+
+using kv::v1::Envelope;
+
+constexpr size_t kMostPeers = 64;  // in each direction
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kLastBytes{100};
+
+// "host" of "host:port", without brackets.
+std::string_view host_of(std::string_view address) {
+  address = address.substr(0, address.rfind(':'));
+  if (address.starts_with('[') && address.ends_with(']')) {
+    address = address.substr(1, address.size() - 2);
+  }
+  return address;
+}
+
+bool is_loopback(std::string_view host) {
+  return host == "localhost" || host == "::1" ||
+         (host.starts_with("127.") &&
+          host.find_first_not_of("0123456789.") == std::string_view::npos);
+}
+
+bool has_port(std::string_view address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == address.size()) return false;
+  return address.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
+}
+
+// Health and reflection are of the whole process; here they would be told to anybody.
+class NothingElse final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
+
+// gRPC's objects that have not said OnDone: the channel ends after them.
+class Reactors {
+ public:
+  void begin() {
+    const std::scoped_lock lock(mutex_);
+    ++count_;
+  }
+
+  void end() {
+    const std::scoped_lock lock(mutex_);
+    if (--count_ == 0) none_.notify_all();
+  }
+
+  void wait() {
+    std::unique_lock lock(mutex_);
+    none_.wait(lock, [this] { return count_ == 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_;
+  int64_t count_ = 0;
+};
+
+class ListenerWire final : public grpc::ServerBidiReactor<Envelope, Envelope>, public KvWire {
+ public:
+  ListenerWire(grpc::CallbackServerContext* context, Reactors& reactors)
+      : context_(context), reactors_(reactors) {
+    reactors_.begin();
+  }
+
+  void begin(std::shared_ptr<KvControlStream> stream) {
+    stream_ = std::move(stream);
+    stream_->start(*this);
+  }
+
+  void start_read(Envelope& into) override { StartRead(&into); }
+
+  void start_write(const Envelope& message) override { StartWrite(&message); }
+
+  void finish(bool is_refused, const std::string& reason) override {
+    Finish(
+        {is_refused ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::UNAVAILABLE, reason});
+  }
+
+  [[nodiscard]] std::string peer() const override { return context_->peer(); }
+
+  void OnReadDone(bool ok) override { stream_->on_read(ok); }
+
+  void OnWriteDone(bool ok) override { stream_->on_write(ok); }
+
+  void OnCancel() override {
+    if (stream_ != nullptr) stream_->close("the stream has ended");
+  }
+
+  void OnDone() override {
+    Reactors& reactors = reactors_;
+    delete this;
+    reactors.end();
+  }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  Reactors& reactors_;
+  std::shared_ptr<KvControlStream> stream_;
+};
+
+class CallerWire final : public grpc::ClientBidiReactor<Envelope, Envelope>, public KvWire {
+ public:
+  CallerWire(std::shared_ptr<grpc::Channel> channel,
+             std::shared_ptr<KvControlStream> stream,
+             Reactors& reactors)
+      : stub_(std::move(channel)), stream_(std::move(stream)), reactors_(reactors) {
+    reactors_.begin();
+  }
+
+  void begin() {
+    stub_.async()->Connect(&context_, this);
+    AddHold();  // until finish(): reads and writes come from other threads too
+    stream_->start(*this);
+    StartCall();
+  }
+
+  void start_read(Envelope& into) override { StartRead(&into); }
+
+  void start_write(const Envelope& message) override { StartWrite(&message); }
+
+  void finish(bool, const std::string&) override {
+    context_.TryCancel();
+    RemoveHold();
+  }
+
+  [[nodiscard]] std::string peer() const override { return context_.peer(); }
+
+  void OnReadDone(bool ok) override { stream_->on_read(ok); }
+
+  void OnWriteDone(bool ok) override { stream_->on_write(ok); }
+
+  void OnDone(const grpc::Status&) override {
+    Reactors& reactors = reactors_;
+    delete this;
+    reactors.end();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  kv::v1::KvControl::Stub stub_;
+  const std::shared_ptr<KvControlStream> stream_;
+  Reactors& reactors_;
+};
+
+class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::CallbackService {
+ public:
+  GrpcKvChannel(KvControlOptions options, const KvHello& own, KvPeerSink& sink)
+      : options_(std::move(options)),
+        settings_{.own = own,
+                  .secret = options_.secret,
+                  .ping = std::chrono::milliseconds(options_.ping_ms),
+                  .dead = std::chrono::milliseconds(options_.dead_ms)},
+        sink_(sink) {}
+
+  ~GrpcKvChannel() override;
+  Expected<void> start();
+
+  Expected<KvPeerId> connect(std::string_view address) override;
+  bool send(KvPeerId peer, KvMessage message) override;
+  void report(uint64_t num_steps, const KvLoad& load) override;
+
+  [[nodiscard]] std::string address() const override { return address_; }
+
+ private:
+  using StreamPtr = std::shared_ptr<KvControlStream>;
+
+  grpc::ServerBidiReactor<Envelope, Envelope>* Connect(
+      grpc::CallbackServerContext* context) override;
+  StreamPtr add_stream(KvSide side, const std::string& address);
+  void run_timer();
+  [[nodiscard]] std::vector<StreamPtr> all_streams();
+
+  struct Peer {
+    StreamPtr stream;
+    KvSide side;
+    std::string address;  // of a caller's
+  };
+
+  const KvControlOptions options_;
+  const KvStreamSettings settings_;
+  KvPeerSink& sink_;
+  std::string address_;
+  Reactors reactors_;
+
+  std::mutex mutex_;
+  std::condition_variable stop_;
+  std::map<uint64_t, Peer> peers_;  // guarded by mutex_, as all below
+  uint64_t next_id_ = 1;
+  uint64_t num_steps_ = 0;
+  KvLoad load_;
+  bool is_stopping_ = false;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::thread timer_;
+};
+
+Expected<void> GrpcKvChannel::start() {
+  const auto refuse = [&](const std::string& why) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "Cannot listen for KV transfers at " + options_.listen + ": " + why,
+                      "kv-listen");
+  };
+  if (!has_port(options_.listen)) return refuse("that is not host:port");
+  if (settings_.secret.empty() && !is_loopback(host_of(options_.listen))) {
+    return refuse("beyond this machine a secret is needed (--kv-secret-file)");
+  }
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxKvMessageBytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options_.dead_ms);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options_.dead_ms);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.SetOption(std::make_unique<NothingElse>());
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) return refuse("no such address here, or it is taken");
+  address_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
+  timer_ = std::thread([this] { run_timer(); });
+  return {};
+}
+
+GrpcKvChannel::~GrpcKvChannel() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_stopping_ = true;
+  }
+  stop_.notify_all();
+  if (timer_.joinable()) timer_.join();
+  for (const StreamPtr& stream : all_streams()) stream->close("this worker ends");
+  if (server_ != nullptr) {
+    server_->Shutdown(std::chrono::system_clock::now() + kLastBytes);
+    server_->Wait();
+  }
+  reactors_.wait();
+}
+
+std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
+  std::vector<StreamPtr> streams;
+  for (const auto& [id, peer] : peers_) streams.push_back(peer.stream);
+  return streams;
+}
+
+// Null: there are too many.
+std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
+                                                           const std::string& address) {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
+  const auto count = std::ranges::count_if(
+      peers_, [side](const auto& entry) { return entry.second.side == side; });
+  if (is_stopping_ || static_cast<size_t>(count) >= kMostPeers) return nullptr;
+  const uint64_t id = next_id_++;
+  auto stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_);
+  peers_.emplace(id, Peer{stream, side, address});
+  return stream;
+}
+
+grpc::ServerBidiReactor<Envelope, Envelope>* GrpcKvChannel::Connect(
+    grpc::CallbackServerContext* context) {
+  auto* wire = new ListenerWire(context, reactors_);
+  if (StreamPtr stream = add_stream(KvSide::kListener, {})) {
+    wire->begin(std::move(stream));
+  } else {
+    wire->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many peers"});
+  }
+  return wire;
+}
+
+Expected<KvPeerId> GrpcKvChannel::connect(std::string_view to) {
+  const std::string address(to);
+  if (!is_kv_peer_allowed(options_.peers, address)) {
+    return make_error(ErrorCode::kPermissionDenied,
+                      "no peer for KV transfers, by --kv-peers: " + address);
+  }
+  if (settings_.secret.empty() && !is_loopback(host_of(address))) {
+    return make_error(ErrorCode::kPermissionDenied,
+                      "KV transfers beyond this machine need --kv-secret-file: " + address);
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [id, peer] : peers_) {
+      if (peer.address == address && !peer.stream->is_over()) return KvPeerId(id);
+    }
+  }
+  StreamPtr stream = add_stream(KvSide::kCaller, address);
+  if (stream == nullptr) {
+    return make_error(ErrorCode::kResourceExhausted, "too many peers for KV transfers");
+  }
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(kMaxKvMessageBytes));
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  const KvPeerId id = stream->id();
+  auto* wire = new CallerWire(std::move(channel), std::move(stream), reactors_);
+  wire->begin();
+  return id;
+}
+
+bool GrpcKvChannel::send(KvPeerId peer, KvMessage message) {
+  StreamPtr stream;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto at = peers_.find(peer.value);
+    if (at == peers_.end()) return false;
+    stream = at->second.stream;
+  }
+  return stream->send(message);
+}
+
+void GrpcKvChannel::report(uint64_t num_steps, const KvLoad& load) {
+  const std::scoped_lock lock(mutex_);
+  num_steps_ = num_steps;
+  load_ = load;
+}
+
+void GrpcKvChannel::run_timer() {
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, kTick, [this] { return is_stopping_; })) {
+    const uint64_t num_steps = num_steps_;
+    const KvLoad load = load_;
+    lock.unlock();
+    const auto now = KvControlStream::Clock::now();
+    for (const StreamPtr& stream : all_streams()) stream->tick(now, num_steps, load);
+    lock.lock();
+  }
+}
+
+}  // namespace
+
+bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address) {
+  if (!has_port(address)) return false;
+  const std::string_view host = host_of(address);
+  if (peers.empty()) return is_loopback(host);
+  return std::ranges::any_of(peers, [&](const std::string& peer) {
+    return peer == address || peer == host || peer == address.substr(0, address.rfind(':'));
+  });
+}
+
+Expected<KvControlOptions> kv_control_options(const Config& config) {
+  KvControlOptions options;
+  options.listen = config.kv_listen;
+  options.peers = config.kv_peers;
+  if (config.kv_secret_file.empty()) return options;
+  std::ifstream file(config.kv_secret_file);
+  std::getline(file, options.secret);
+  constexpr size_t kLeastSecret = 16;
+  if (options.secret.size() < kLeastSecret) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "The first line of " + config.kv_secret_file +
+                          " is the secret of KV transfers and has at least 16 characters.",
+                      "kv-secret-file");
+  }
+  return options;
+}
+
+Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,
+                                                         const KvHello& own,
+                                                         KvPeerSink& sink) {
+  auto channel = std::make_unique<GrpcKvChannel>(options, own, sink);
+  SLUICE_TRY_VOID(channel->start());
+  return channel;
+}
+
+Expected<std::unique_ptr<KvPeerChannel>> open_kv_peers(const Config& config,
+                                                       const KvHello& own,
+                                                       KvPeerSink& sink) {
+  SLUICE_TRY(const KvControlOptions options, kv_control_options(config));
+  return open_kv_control(options, own, sink);
+}
+
+}  // namespace sluice

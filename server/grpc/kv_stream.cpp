@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/kv_stream.h"
+
+#include <cstring>
+#include <utility>
+
+#include "server/grpc/kv_codec.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMostQueued = 1024;        // messages in one direction
+constexpr uint32_t kReadsPerRefill = 4096;  // messages that are read from a peer in a second
+constexpr std::chrono::seconds kRefill{1};
+
+// Where a transport that listens everywhere is found: at the host that the stream goes to.
+void fill_in_host(std::string& address, const std::string& peer) {
+  for (const std::string any : {"0.0.0.0:", "[::]:"}) {
+    if (!address.starts_with(any)) continue;
+    const size_t begin = peer.find(':');
+    const size_t end = peer.rfind(':');
+    if (begin == std::string::npos || end <= begin) return;
+    address = peer.substr(begin + 1, end - begin) + address.substr(any.size());
+    return;
+  }
+}
+
+}  // namespace
+
+KvControlStream::KvControlStream(KvPeerId id,
+                                 KvSide side,
+                                 const KvStreamSettings& settings,
+                                 KvPeerSink& sink)
+    : id_(id),
+      side_(side),
+      settings_(settings),
+      sink_(sink),
+      reads_left_(kReadsPerRefill),
+      refill_at_(Clock::now() + kRefill),
+      heard_at_(Clock::now()),
+      ping_at_(heard_at_ + settings.ping) {
+  fill_random(nonce_);
+  if (side_ == KvSide::kListener) fill_random(session_);
+}
+
+void KvControlStream::start(KvWire& wire) {
+  const std::scoped_lock lock(mutex_);
+  wire_ = &wire;
+  if (side_ == KvSide::kListener) {
+    kv::v1::Envelope challenge;
+    challenge.mutable_challenge()->mutable_nonce()->assign(nonce_.begin(), nonce_.end());
+    queue(std::move(challenge));
+  }
+  read_next();
+}
+
+void KvControlStream::on_read(bool ok) {
+  const std::scoped_lock lock(mutex_);
+  is_reading_ = false;
+  if (state_ == State::kOver) return;
+  if (!ok) return end(false, "the stream has ended");
+  heard_at_ = Clock::now();
+  handle(in_);
+  if (state_ != State::kOver && --reads_left_ > 0) read_next();
+}
+
+void KvControlStream::on_write(bool ok) {
+  const std::scoped_lock lock(mutex_);
+  is_writing_ = false;
+  if (state_ == State::kOver) return;
+  if (!ok) return end(false, "the stream has ended");
+  out_.pop_front();
+  write_next();
+}
+
+bool KvControlStream::send(const KvMessage& message) {
+  const std::scoped_lock lock(mutex_);
+  if (state_ == State::kOver) return false;
+  auto& waiting = state_ == State::kUp ? out_ : held_;
+  if (waiting.size() >= kMostQueued) return false;
+  kv::v1::Envelope out;
+  encode_kv_message(message, out);
+  if (out.ByteSizeLong() > kMaxKvMessageBytes) return false;
+  waiting.push_back(std::move(out));
+  write_next();
+  return true;
+}
+
+void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLoad& load) {
+  const std::scoped_lock lock(mutex_);
+  if (state_ == State::kOver || wire_ == nullptr) return;
+  num_steps_ = num_steps;
+  load_ = load;
+  if (now >= refill_at_) {
+    refill_at_ = now + kRefill;
+    reads_left_ = kReadsPerRefill;
+    if (!is_reading_) read_next();
+  }
+  if (now > heard_at_ + settings_.dead) return end(false, "the peer is silent");
+  if (state_ != State::kUp || now < ping_at_) return;
+  ping_at_ = now + settings_.ping;
+  kv::v1::Envelope out;
+  out.mutable_ping()->set_sequence(++num_pings_);
+  out.mutable_ping()->set_num_steps(num_steps_);
+  encode_kv_load(load_, *out.mutable_ping()->mutable_load());
+  queue(std::move(out));
+}
+
+void KvControlStream::close(const std::string& reason) {
+  const std::scoped_lock lock(mutex_);
+  if (state_ != State::kOver) end(false, reason);
+}
+
+bool KvControlStream::is_over() const {
+  const std::scoped_lock lock(mutex_);
+  return state_ == State::kOver;
+}
+
+void KvControlStream::end(bool is_refused, const std::string& reason) {
+  const bool is_known = state_ == State::kUp || side_ == KvSide::kCaller;
+  state_ = State::kOver;
+  held_.clear();
+  if (wire_ != nullptr) std::exchange(wire_, nullptr)->finish(is_refused, reason);
+  if (is_known) sink_.deliver(KvPeerDown{id_, reason});
+}
+
+void KvControlStream::read_next() {
+  is_reading_ = true;
+  wire_->start_read(in_);
+}
+
+void KvControlStream::write_next() {
+  if (is_writing_ || out_.empty() || wire_ == nullptr) return;
+  is_writing_ = true;
+  wire_->start_write(out_.front());
+}
+
+void KvControlStream::queue(kv::v1::Envelope message) {
+  if (out_.size() >= kMostQueued) return end(false, "the peer does not read");
+  out_.push_back(std::move(message));
+  write_next();
+}
+
+void KvControlStream::handle(const kv::v1::Envelope& in) {
+  using Body = kv::v1::Envelope::BodyCase;
+  if (state_ == State::kHandshake) {
+    const bool waits_for_challenge = side_ == KvSide::kCaller && !has_challenge_;
+    return waits_for_challenge ? handle_challenge(in) : handle_hello(in);
+  }
+  // A body that is not known is a later version's.
+  if (in.body_case() == Body::kPong || in.body_case() == Body::BODY_NOT_SET) return;
+  if (in.body_case() == Body::kPing) return handle_ping(in.ping());
+  auto message = decode_kv_message(in);
+  if (!message) return end(true, message.error().message);
+  sink_.deliver(KvPeerMessage{id_, std::move(*message)});
+}
+
+void KvControlStream::handle_challenge(const kv::v1::Envelope& in) {
+  KvNonce nonce{};
+  if (!in.has_challenge() || in.challenge().nonce().size() != nonce.size()) {
+    return end(true, "the peer does not begin as one of these");
+  }
+  std::memcpy(nonce.data(), in.challenge().nonce().data(), nonce.size());
+  has_challenge_ = true;
+  kv::v1::Envelope out;
+  sign_kv_hello(settings_.own, side_, settings_.secret, nonce, nonce_, *out.mutable_hello());
+  queue(std::move(out));
+}
+
+void KvControlStream::handle_hello(const kv::v1::Envelope& in) {
+  const bool is_caller = side_ == KvSide::kCaller;
+  if (!in.has_hello()) return end(true, "the peer does not say who it is");
+  auto proven = verify_kv_hello(
+      in.hello(), is_caller ? KvSide::kListener : KvSide::kCaller, settings_.secret, nonce_);
+  if (!proven) return end(true, proven.error().message);
+  KvHello& hello = proven->hello;
+  if (is_caller) {
+    for (KvTransportOffer& offer : hello.transports) fill_in_host(offer.address, wire_->peer());
+  } else {
+    hello.session = session_;
+    KvHello own = settings_.own;
+    own.session = session_;
+    kv::v1::Envelope out;
+    sign_kv_hello(own, side_, settings_.secret, proven->nonce, nonce_, *out.mutable_hello());
+    queue(std::move(out));
+    if (state_ == State::kOver) return;
+  }
+  state_ = State::kUp;
+  for (kv::v1::Envelope& message : std::exchange(held_, {})) out_.push_back(std::move(message));
+  sink_.deliver(KvPeerUp{id_, is_caller, std::move(hello)});
+  write_next();
+}
+
+void KvControlStream::handle_ping(const kv::v1::Ping& ping) {
+  kv::v1::Envelope out;
+  out.mutable_pong()->set_sequence(ping.sequence());
+  out.mutable_pong()->set_num_steps(num_steps_);
+  encode_kv_load(load_, *out.mutable_pong()->mutable_load());
+  queue(std::move(out));
+}
+
+}  // namespace sluice

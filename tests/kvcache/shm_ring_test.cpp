@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/shm_ring.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/support/kv_pair.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint64_t kBytes = kShmLeastRingBytes;
+
+// Two mappings, as of two processes, and a third one that the test scribbles on.
+struct Rig {
+  Rig() : file(*ShmRing::make_file(kBytes)) {
+    writer = std::move(*ShmRing::map(file, kBytes));
+    reader = std::move(*ShmRing::map(file, kBytes));
+    shared =
+        static_cast<std::byte*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  }
+
+  ~Rig() {
+    munmap(shared, 4096);
+    close(file);
+  }
+
+  void set(size_t at, uint64_t value) { std::memcpy(shared + at, &value, sizeof(value)); }
+
+  const int file;
+  std::unique_ptr<ShmRing> writer;
+  std::unique_ptr<ShmRing> reader;
+  std::byte* shared;
+};
+
+constexpr size_t kWrittenAt = 0;
+constexpr size_t kReadAt = 64;
+
+TEST(ShmRing, BytesComeOutInOrderWhateverTheSizes) {
+  Rig rig;
+  const auto bytes = test::test_bytes(5'000'000, 1);
+  std::vector<std::byte> out(bytes.size());
+  std::mt19937_64 random(2);
+  size_t written = 0;
+  size_t read = 0;
+  bool wakes = false;
+  while (read < bytes.size()) {
+    const size_t most = random() % 3 == 0 ? 7 : 2 * kBytes;
+    const auto put =
+        rig.writer->write(std::span(bytes).subspan(
+                              written, std::min<size_t>(random() % most, bytes.size() - written)),
+                          wakes);
+    ASSERT_TRUE(put.has_value());
+    written += *put;
+    ASSERT_LE(written - read, kBytes);
+    const auto got = rig.reader->read(
+        std::span(out).subspan(read, std::min<size_t>(random() % most, bytes.size() - read)),
+        wakes);
+    ASSERT_TRUE(got.has_value());
+    read += *got;
+    ASSERT_LE(read, written);
+  }
+  EXPECT_EQ(out, bytes);
+}
+
+TEST(ShmRing, WhoeverWaitsIsWokenAndNobodyElse) {
+  Rig rig;
+  std::vector<std::byte> bytes(kBytes);
+  bool wakes = false;
+  EXPECT_EQ(rig.writer->write(std::span(bytes).first(10), wakes), 10u);
+  EXPECT_FALSE(wakes);
+  EXPECT_EQ(rig.reader->read(bytes, wakes), 10u);
+  EXPECT_EQ(rig.reader->read(bytes, wakes), 0u);
+  EXPECT_FALSE(wakes);
+  EXPECT_EQ(rig.writer->write(bytes, wakes), kBytes);
+  EXPECT_TRUE(wakes);
+  wakes = false;
+  EXPECT_EQ(rig.writer->write(bytes, wakes), 0u);
+  EXPECT_FALSE(wakes);
+  EXPECT_EQ(rig.reader->read(std::span(bytes).first(1), wakes), 1u);
+  EXPECT_TRUE(wakes);
+}
+
+// Two threads that only try again when they are woken: a wake that is lost hangs the test.
+TEST(ShmRing, NoWakeIsLost) {
+  Rig rig;
+  constexpr size_t kTotal = size_t{64} << 20;
+  std::atomic<uint32_t> bytes_event = 0;
+  std::atomic<uint32_t> room_event = 0;
+  const auto signal = [](std::atomic<uint32_t>& event) {
+    ++event;
+    event.notify_one();
+  };
+  std::thread writer([&] {
+    const std::vector<std::byte> chunk(3 * kBytes / 4);
+    for (size_t total = 0; total < kTotal;) {
+      const uint32_t seen = room_event;
+      bool wakes = false;
+      const size_t count =
+          *rig.writer->write(std::span(chunk).first(std::min(chunk.size(), kTotal - total)), wakes);
+      if (wakes) signal(bytes_event);
+      total += count;
+      if (count == 0) room_event.wait(seen);
+    }
+  });
+  std::vector<std::byte> out(kBytes);
+  size_t total = 0;
+  while (total < kTotal) {
+    const uint32_t seen = bytes_event;
+    bool wakes = false;
+    const size_t count = *rig.reader->read(out, wakes);
+    if (wakes) signal(room_event);
+    total += count;
+    if (count == 0) bytes_event.wait(seen);
+  }
+  writer.join();
+  EXPECT_EQ(total, kTotal);
+}
+
+TEST(ShmRing, PositionsThatCannotBeAreTheEndAndNothingElse) {
+  std::vector<std::byte> bytes(2 * kBytes);
+  bool wakes = false;
+  for (const uint64_t value : {kBytes + 11, UINT64_MAX - kBytes, uint64_t{1} << 63, uint64_t{9}}) {
+    Rig rig;
+    ASSERT_EQ(rig.writer->write(std::span(bytes).first(10), wakes), 10u);
+    ASSERT_EQ(rig.reader->read(bytes, wakes), 10u);
+    rig.set(kWrittenAt, value);
+    EXPECT_FALSE(rig.reader->read(bytes, wakes).has_value()) << value;
+    if (value == 9) continue;  // for the writer that is a reader that has not come far
+    rig.set(kReadAt, value);
+    EXPECT_FALSE(rig.writer->write(bytes, wakes).has_value()) << value;
+  }
+}
+
+TEST(ShmRing, OnlySealedFilesOfTheSizeAreMapped) {
+  const int file = *ShmRing::make_file(kBytes);
+  EXPECT_NE(ftruncate(file, 0), 0);  // what would end a process that has it mapped
+  EXPECT_NE(ftruncate(file, 1 << 20), 0);
+  EXPECT_NE(fcntl(file, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  EXPECT_TRUE(ShmRing::map(file, kBytes).has_value());
+  EXPECT_FALSE(ShmRing::map(file, kBytes * 2).has_value());
+  EXPECT_FALSE(ShmRing::map(file, kBytes - 1).has_value());
+  EXPECT_FALSE(ShmRing::map(file, 0).has_value());
+  EXPECT_FALSE(ShmRing::map(file, UINT64_MAX).has_value());
+  close(file);
+  EXPECT_FALSE(ShmRing::map(file, kBytes).has_value());
+  const int open_file = memfd_create("test", MFD_ALLOW_SEALING);
+  ASSERT_EQ(ftruncate(open_file, 4096 + kBytes), 0);
+  EXPECT_FALSE(ShmRing::map(open_file, kBytes).has_value());
+  close(open_file);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,347 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/kv_control.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <kv_control.grpc.pb.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/kv_messages_sample.h"
+#include "tests/support/fault_proxy.h"
+
+namespace sluice {
+namespace {
+
+using kv::v1::Envelope;
+using test::Fault;
+using test::FaultProxy;
+
+class Events : public KvPeerSink {
+ public:
+  void deliver(KvPeerEvent event) override {
+    const std::scoped_lock lock(mutex_);
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+
+  // False: ten seconds are over.
+  bool wait_until(const std::function<bool(const std::vector<KvPeerEvent>&)>& done) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return done(events_); });
+  }
+
+  template <typename Event>
+  bool wait_for(size_t count = 1) {
+    return wait_until(
+        [count](const std::vector<KvPeerEvent>& events) { return num_of<Event>(events) >= count; });
+  }
+
+  template <typename Event>
+  std::vector<Event> all() {
+    const std::scoped_lock lock(mutex_);
+    std::vector<Event> found;
+    for (const KvPeerEvent& event : events_) {
+      if (const auto* one = std::get_if<Event>(&event)) found.push_back(*one);
+    }
+    return found;
+  }
+
+  size_t size() {
+    const std::scoped_lock lock(mutex_);
+    return events_.size();
+  }
+
+ private:
+  template <typename Event>
+  static size_t num_of(const std::vector<KvPeerEvent>& events) {
+    return static_cast<size_t>(std::ranges::count_if(
+        events, [](const KvPeerEvent& event) { return std::holds_alternative<Event>(event); }));
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<KvPeerEvent> events_;
+};
+
+KvHello hello_of(uint64_t epoch) {
+  KvHello hello = test::sample_hello();
+  hello.epoch = epoch;
+  return hello;
+}
+
+KvControlOptions options_with(const std::string& secret = "one secret for all") {
+  KvControlOptions options;
+  options.listen = "127.0.0.1:0";
+  options.secret = secret;
+  options.ping_ms = 100;
+  options.dead_ms = 1000;
+  return options;
+}
+
+struct End {
+  explicit End(uint64_t epoch, const KvControlOptions& options = options_with())
+      : channel(std::move(*open_kv_control(options, hello_of(epoch), events))) {}
+
+  Events events;
+  std::unique_ptr<KvPeerChannel> channel;
+};
+
+TEST(KvControl, PeersKnowEachOtherAndMessagesComeInOrder) {
+  End prefill(11);
+  End decode(22);
+  const auto peer = decode.channel->connect(prefill.channel->address());
+  ASSERT_TRUE(peer.has_value());
+  // Before the stream is open.
+  for (const KvMessage& message : test::sample_messages()) {
+    EXPECT_TRUE(decode.channel->send(*peer, message));
+  }
+  ASSERT_TRUE(decode.events.wait_for<KvPeerUp>());
+  ASSERT_TRUE(prefill.events.wait_for<KvPeerUp>());
+  const KvPeerUp at_decode = decode.events.all<KvPeerUp>().front();
+  const KvPeerUp at_prefill = prefill.events.all<KvPeerUp>().front();
+  EXPECT_EQ(at_decode.peer, *peer);
+  EXPECT_TRUE(at_decode.is_prefill);
+  EXPECT_FALSE(at_prefill.is_prefill);
+  EXPECT_EQ(at_decode.hello.epoch, 11u);
+  EXPECT_EQ(at_prefill.hello.epoch, 22u);
+  EXPECT_EQ(at_decode.hello.session, at_prefill.hello.session);
+  EXPECT_NE(at_decode.hello.session, test::sample_hello().session);
+  // Where the prefill worker's data listener is, as seen from here.
+  EXPECT_EQ(at_decode.hello.transports.at(1).address, "127.0.0.1:4711");
+  for (const KvMessage& message : test::sample_messages()) {
+    EXPECT_TRUE(prefill.channel->send(at_prefill.peer, message));
+  }
+  const size_t count = test::sample_messages().size();
+  ASSERT_TRUE(decode.events.wait_for<KvPeerMessage>(count));
+  ASSERT_TRUE(prefill.events.wait_for<KvPeerMessage>(count));
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(decode.events.all<KvPeerMessage>()[i].message, test::sample_messages()[i]);
+    EXPECT_EQ(prefill.events.all<KvPeerMessage>()[i].message, test::sample_messages()[i]);
+  }
+  EXPECT_EQ(decode.channel->connect(prefill.channel->address()), *peer);
+  EXPECT_FALSE(decode.channel->send(KvPeerId(99), KvDrain{}));
+}
+
+TEST(KvControl, WithoutTheSecretThereIsNoPeer) {
+  for (const auto& [prefills, decodes] :
+       {std::pair<std::string, std::string>{"one secret for all", "another one, wrong"},
+        {"one secret for all", ""},
+        {"", "one secret for all"}}) {
+    End prefill(11, options_with(prefills));
+    End decode(22, options_with(decodes));
+    ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+    ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+    EXPECT_EQ(decode.events.all<KvPeerUp>().size(), 0u);
+    EXPECT_EQ(decode.events.size(), 1u);
+    EXPECT_TRUE(prefills.empty() || prefill.events.size() == 0);
+  }
+  End prefill(11, options_with(""));
+  End decode(22, options_with(""));
+  ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+  EXPECT_TRUE(decode.events.wait_for<KvPeerUp>());
+}
+
+// A client that gRPC itself gives: what does it get?
+class KvStranger : public testing::Test {
+ protected:
+  KvStranger()
+      : prefill_(11),
+        channel_(
+            grpc::CreateChannel(prefill_.channel->address(), grpc::InsecureChannelCredentials())) {}
+
+  // Everything that comes after `first`, and the status.
+  grpc::Status say(const std::vector<Envelope>& messages, std::vector<Envelope>& answers) {
+    const auto stub = kv::v1::KvControl::NewStub(channel_);
+    grpc::ClientContext context;
+    const auto stream = stub->Connect(&context);
+    for (const Envelope& message : messages) stream->Write(message);
+    Envelope answer;
+    while (stream->Read(&answer)) answers.push_back(answer);
+    return stream->Finish();
+  }
+
+  End prefill_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(KvStranger, GetsAChallengeAndTheEnd) {
+  Envelope claim;
+  claim.mutable_claim()->set_transfer(std::string(16, 'x'));
+  Envelope hello;
+  hello.mutable_hello()->set_hello("x");
+  hello.mutable_hello()->set_nonce(std::string(32, 'n'));
+  hello.mutable_hello()->set_mac(std::string(32, 'm'));
+  Envelope large;
+  large.mutable_claim()->set_trace(std::string(70'000, 'x'));
+  for (const Envelope& first : {claim, hello, large, Envelope()}) {
+    std::vector<Envelope> answers;
+    const grpc::Status status = say({first}, answers);
+    EXPECT_FALSE(status.ok());
+    // The end may overtake the challenge.
+    EXPECT_LE(answers.size(), 1u);
+    EXPECT_TRUE(answers.empty() || answers[0].has_challenge());
+  }
+  // One that says nothing is not waited for.
+  std::vector<Envelope> answers;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_FALSE(say({}, answers).ok());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_TRUE(answers[0].has_challenge());
+  EXPECT_EQ(prefill_.events.size(), 0u);
+}
+
+TEST_F(KvStranger, FindsNoOtherService) {
+  for (const char* method : {"/grpc.health.v1.Health/Check",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                             "/sluice.v1.Sluice/Generate"}) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    grpc::GenericStub stub(channel_);
+    const auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(), &queue);
+    grpc::ByteBuffer answer;
+    grpc::Status status;
+    call->StartCall();
+    call->Finish(&answer, &status, &queue);
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << method;
+  }
+}
+
+TEST(KvControl, ASilentPeerIsDeadInTimeOnBothSides) {
+  End prefill(11);
+  FaultProxy proxy(prefill.channel->address(), [](size_t) {
+    return Fault{Fault::Kind::kStall, true, 2000, 0};
+  });
+  End decode(22);
+  ASSERT_TRUE(decode.channel->connect(proxy.address()).has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerUp>());
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+  ASSERT_TRUE(prefill.events.wait_for<KvPeerDown>());
+  // The pings that filled the 2000 bytes take part of it.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_EQ(decode.events.all<KvPeerDown>().front().reason, "the peer is silent");
+}
+
+TEST(KvControl, PingsKeepAnIdleStreamAlive) {
+  End prefill(11);
+  End decode(22);
+  ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+  ASSERT_TRUE(prefill.events.wait_for<KvPeerUp>());
+  prefill.channel->report(5, {.num_active_blocks = 1});
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  EXPECT_EQ(decode.events.size(), 1u);
+  EXPECT_EQ(prefill.events.size(), 1u);
+}
+
+TEST(KvControl, ACutIsSeenAtOnceAndTheNextStreamIsANewPeer) {
+  End prefill(11);
+  FaultProxy proxy(prefill.channel->address(), [](size_t connection) {
+    return connection > 0 ? Fault{} : Fault{Fault::Kind::kCut, true, 2000, 0};
+  });
+  End decode(22);
+  const auto first = decode.channel->connect(proxy.address());
+  ASSERT_TRUE(first.has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+  EXPECT_FALSE(decode.channel->send(*first, KvDrain{}));
+  const auto second = decode.channel->connect(proxy.address());
+  ASSERT_TRUE(second.has_value());
+  EXPECT_NE(*first, *second);
+  ASSERT_TRUE(decode.events.wait_until([&](const std::vector<KvPeerEvent>& events) {
+    return std::ranges::any_of(events, [&](const KvPeerEvent& event) {
+      const auto* up = std::get_if<KvPeerUp>(&event);
+      return up != nullptr && up->peer == *second;
+    });
+  }));
+}
+
+TEST(KvControl, APeerThatEndsOrIsNotThereIsDown) {
+  auto prefill = std::make_unique<End>(11);
+  End decode(22);
+  const std::string address = prefill->channel->address();
+  ASSERT_TRUE(decode.channel->connect(address).has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerUp>());
+  prefill->channel.reset();
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+  ASSERT_TRUE(decode.channel->connect(address).has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>(2));
+  EXPECT_EQ(decode.events.all<KvPeerUp>().size(), 1u);
+}
+
+// Whoever has the secret and means no good: a peer is read from so often and no more.
+TEST(KvControl, APeerIsNotReadWithoutEnd) {
+  End prefill(11);
+  End decode(22);
+  const auto peer = decode.channel->connect(prefill.channel->address());
+  ASSERT_TRUE(prefill.events.wait_for<KvPeerUp>());
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(700);
+  uint64_t num_sent = 0;
+  while (std::chrono::steady_clock::now() < end) {
+    num_sent += decode.channel->send(*peer, KvDrain{}) ? 1 : 0;
+  }
+  EXPECT_LE(prefill.events.size(), 2 * 4096u + 1);
+  EXPECT_GT(num_sent, 100u);
+}
+
+TEST(KvControl, OnlyPeersThatAreAllowedAreConnectedTo) {
+  const std::vector<std::string> none;
+  EXPECT_TRUE(is_kv_peer_allowed(none, "127.0.0.1:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed(none, "localhost:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed(none, "[::1]:50060"));
+  for (const char* other : {"10.0.0.1:50060",
+                            "169.254.169.254:80",
+                            "127.evil.example:80",
+                            "localhost",
+                            "localhost:",
+                            ":80",
+                            "",
+                            "127.0.0.1:80x",
+                            "unix:/tmp/x:1",
+                            "dns:///localhost:80"}) {
+    EXPECT_FALSE(is_kv_peer_allowed(none, other)) << other;
+  }
+  const std::vector<std::string> some = {"prefill-0.kv", "10.0.0.1:50060", "fd00::1"};
+  EXPECT_TRUE(is_kv_peer_allowed(some, "prefill-0.kv:1"));
+  EXPECT_TRUE(is_kv_peer_allowed(some, "10.0.0.1:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed(some, "[fd00::1]:50060"));
+  EXPECT_FALSE(is_kv_peer_allowed(some, "10.0.0.1:50061"));
+  EXPECT_FALSE(is_kv_peer_allowed(some, "prefill-0.kv.evil.example:1"));
+  EXPECT_FALSE(is_kv_peer_allowed(some, "127.0.0.1:50060"));
+
+  End decode(22);
+  const auto peer = decode.channel->connect("10.255.255.1:50060");
+  ASSERT_FALSE(peer.has_value());
+  EXPECT_EQ(peer.error().code, ErrorCode::kPermissionDenied);
+}
+
+TEST(KvControl, BeyondThisMachineThereIsASecret) {
+  Events events;
+  KvControlOptions options = options_with("");
+  for (const char* listen : {"0.0.0.0:0", "[::]:0", "nowhere", "127.0.0.1"}) {
+    options.listen = listen;
+    EXPECT_FALSE(open_kv_control(options, hello_of(1), events).has_value()) << listen;
+  }
+  options.secret = "one secret for all";
+  options.listen = "0.0.0.0:0";
+  EXPECT_TRUE(open_kv_control(options, hello_of(1), events).has_value());
+  // The port is one worker's.
+  End first(1);
+  options.listen = first.channel->address();
+  EXPECT_FALSE(open_kv_control(options, hello_of(2), events).has_value());
+}
+
+}  // namespace
+}  // namespace sluice
