@@ -186,7 +186,7 @@ struct LargestMatrices {
 // larger than these use. It is theirs alone, and zeros, as a device's new memory is, at first.
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest);
 
-// x: [num_rows, k] with a row stride in elements. With `rows`, row i / repeat of x goes to row
+// x: [num_rows, k >= 0], its row stride in elements. With `rows`, row i / repeat of x goes to row
 // rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token or kE4M3Token
 // and x some columns of wider rows, which lie in as many parts as there are entries: the largest of
 // magnitudes[..][i] (row_magnitudes(), parts.h) takes the place of row i's own, also where the

@@ -269,6 +269,7 @@ std::string FrontEnd::illness() const {
   if (is_draining()) return "The server is draining.";
   const EngineStats stats = engine.stats();
   if (stats.draining) return "The engine is draining.";
+  if (stats.router && stats.router->num_usable == 0) return "No worker is there.";
   const auto to_ns = [](auto time) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
   };

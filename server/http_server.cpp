@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "server/front_end.h"
 #include "server/grpc/grpc_server.h"
+#include "server/grpc/worker_server.h"
 #include "server/http/connection.h"
 #include "server/http/io_worker.h"
 #include "server/http/listener.h"
@@ -49,6 +50,7 @@ struct HttpServer::Impl {
   ~Impl() { waiter->release(); }  // the listener closes it
 
   Expected<void> bind_grpc(bool joins);
+  Expected<void> bind_worker(bool joins);
   void accept();
   void accept_later();
   void adopt(int descriptor);
@@ -69,6 +71,7 @@ struct HttpServer::Impl {
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
   std::unique_ptr<GrpcServer> grpc;    // null: not asked for
+  std::unique_ptr<WorkerServer> worker_server;  // null: not asked for
   std::unique_ptr<Listener> listener;  // worker 0's thread once it runs, and the next
   std::unique_ptr<boost::asio::posix::stream_descriptor> waiter;
   size_t next_worker = 0;
@@ -105,6 +108,12 @@ Expected<void> HttpServer::Impl::bind_grpc(bool joins) {
   for (const auto& worker : workers) all.push_back(worker.get());
   SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all), joins));
   workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
+  return {};
+}
+
+Expected<void> HttpServer::Impl::bind_worker(bool joins) {
+  if (config.worker_listen.empty()) return {};
+  SLUICE_TRY(worker_server, WorkerServer::create(*front_end, joins));
   return {};
 }
 
@@ -155,6 +164,7 @@ void HttpServer::Impl::wait_for_end() {
   for (auto& worker : workers) {
     worker->post([&target = *worker, reason] { target.cut_generations(reason); });
   }
+  if (worker_server != nullptr) worker_server->cut_calls();
   // A client that does not take its last bytes within this loses them.
   constexpr std::chrono::milliseconds kLastBytes{2000};
   constexpr std::chrono::milliseconds kLastBytesAtOnce{200};
@@ -172,6 +182,7 @@ void HttpServer::Impl::end_requests() {
   const auto num_watched = [this] {
     int64_t sum = front_end->num_requests();
     for (const auto& worker : workers) sum += worker->num_watched();
+    if (worker_server != nullptr) sum += worker_server->num_watched();
     return sum;
   };
   while (num_watched() > 0 && std::chrono::steady_clock::now() < deadline) {
@@ -193,6 +204,7 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
              inherited >= 0 ? Listener::adopt(config, inherited) : Listener::create(config));
   auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
   SLUICE_TRY_VOID(impl->bind_grpc(/*joins=*/inherited >= 0));
+  SLUICE_TRY_VOID(impl->bind_worker(/*joins=*/inherited >= 0));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
@@ -212,6 +224,10 @@ void HttpServer::reload() { impl_->front_end->reload(); }
 
 uint16_t HttpServer::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
 
+uint16_t HttpServer::worker_port() const {
+  return impl_->worker_server == nullptr ? 0 : impl_->worker_server->port();
+}
+
 void HttpServer::run() {
   std::vector<std::thread> threads;
   impl_->workers.front()->post([this] { impl_->accept(); });
@@ -220,6 +236,7 @@ void HttpServer::run() {
   }
   impl_->wait_for_end();
   if (impl_->grpc != nullptr) impl_->grpc->shutdown();
+  if (impl_->worker_server != nullptr) impl_->worker_server->shutdown();
   impl_->end_requests();
   for (auto& worker : impl_->workers) worker->context().stop();
   for (std::thread& thread : threads) thread.join();

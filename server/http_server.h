@@ -24,8 +24,9 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  [[nodiscard]] uint16_t port() const;       // the one bound; 0: a Unix socket
-  [[nodiscard]] uint16_t grpc_port() const;  // 0: there is none
+  [[nodiscard]] uint16_t port() const;         // the one bound; 0: a Unix socket
+  [[nodiscard]] uint16_t grpc_port() const;    // 0: there is none
+  [[nodiscard]] uint16_t worker_port() const;  // for routers; 0: there is none
 
   // Serves until drained or stopped. Once; when it returns the engine knows no request of ours.
   void run();

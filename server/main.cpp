@@ -36,6 +36,8 @@ Expected<void> run(Invocation invocation) {
   switch (invocation.command) {
     case Command::kServe:
       return run_serve(invocation);
+    case Command::kRouter:
+      return run_router(invocation);
     case Command::kChat:
       return run_chat(invocation);
     case Command::kBench:

@@ -276,6 +276,55 @@ void add_grpc(Families& out, const GrpcCounters& grpc) {
   }
 }
 
+void add_router(Families& out, const RouterStats& router) {
+  out.gauge("sluice:router_usable_workers",
+            "Workers that may get a request now.",
+            static_cast<double>(router.num_usable));
+  out.gauge("sluice:router_parked_requests",
+            "Requests that wait for a worker.",
+            static_cast<double>(router.num_parked));
+  out.counter("sluice:router_retries_total",
+              "Requests that were sent again after a worker's error.",
+              static_cast<double>(router.num_retries));
+  out.counter("sluice:router_continuations_total",
+              "Requests that went on with another worker because theirs was lost.",
+              static_cast<double>(router.num_continuations));
+  out.counter("sluice:router_lost_requests_total",
+              "Requests that ended with an error for want of a worker.",
+              static_cast<double>(router.num_lost));
+  out.counter("sluice:router_late_outputs_total",
+              "Outputs that were dropped because another worker had the request.",
+              static_cast<double>(router.num_late_outputs));
+  out.counter("sluice:router_prefix_queries_total",
+              "Tokens of requests that a worker was chosen for.",
+              static_cast<double>(router.prefix_queries));
+  out.counter("sluice:router_prefix_hits_total",
+              "Of them, tokens that the worker was known to have cached.",
+              static_cast<double>(router.prefix_hits));
+  for (const WorkerStats& worker : router.workers) {
+    out.open("sluice:router_worker_state",
+             "1 for the status that a worker has.",
+             MetricType::Gauge,
+             {{"status", std::string(worker.status)}, {"worker", worker.address}})
+        .gauge.value = 1;
+  }
+  for (const WorkerStats& worker : router.workers) {
+    const double state = worker.breaker == "closed" ? 0 : worker.breaker == "half_open" ? 1 : 2;
+    out.open("sluice:router_breaker_state",
+             "Of a worker: 0 closed, 1 half open, 2 open.",
+             MetricType::Gauge,
+             {{"worker", worker.address}})
+        .gauge.value = state;
+  }
+  for (const WorkerStats& worker : router.workers) {
+    out.open("sluice:router_worker_requests",
+             "Requests of this router that a worker has.",
+             MetricType::Gauge,
+             {{"worker", worker.address}})
+        .gauge.value = static_cast<double>(worker.num_requests);
+  }
+}
+
 void add_answers(Families& families, const AnswerCounters& answers) {
   const auto add = [&](const char* name, const char* help, const std::atomic<uint64_t>& count) {
     families.counter(name, help, static_cast<double>(count.load(std::memory_order_relaxed)));
@@ -335,6 +384,7 @@ std::string metrics_text(const EngineStats& stats,
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
+  if (stats.router) add_router(families, *stats.router);
   add_http(families, http);
   add_grpc(families, grpc);
   return families.text();

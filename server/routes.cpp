@@ -28,6 +28,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/v1/models", handle_models, RouteAuth::kKey},
     Route{"GET", "/v1/models/*", handle_model, RouteAuth::kKey},
     Route{"GET", "/health", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/ready", handle_health, RouteAuth::kOpen},
     Route{"GET", "/ping", handle_health, RouteAuth::kOpen},
     Route{"POST", "/ping", handle_health, RouteAuth::kOpen},
     Route{"GET", "/query", handle_query, RouteAuth::kOpen},

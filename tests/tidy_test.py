@@ -39,9 +39,9 @@ ALLOWED = {
     "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
-    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
-                "engine/handoff/handoff_config.h", "engine/handoff/handoff_spec.h", "engine/handoff/kv_messages.h",
-                "engine/handoff/kv_peer.h",
+    "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",
+                "engine/handoff/handoff_config.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
+                "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
                 "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.

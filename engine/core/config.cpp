@@ -151,7 +151,7 @@ std::string print_config(const Config& config) {
   for (const Knob& knob : config_knobs()) {
     const std::string value = knob.get(config);
     const std::string_view name = knob.name;
-    if (name == "api-key" || name == "hf-token") {
+    if (name == "api-key" || name == "hf-token" || name == "worker-secret") {
       // A secret does not belong on a terminal or in a log.
       if (!value.empty()) {
         out << YAML::Comment(std::string(name) + ": set, not shown") << YAML::Newline;

@@ -92,6 +92,8 @@ struct Config {
   bool allow_credentials = false;
   std::string grpc_host;              // empty: host
   int32_t grpc_port = -1;             // -1: no gRPC; 0: a free one
+  std::string worker_listen;         // host:port for routers; empty: none
+  std::string worker_secret;         // that routers show there; empty: none is asked for
   std::string kv_listen;              // host:port of KV transfers' control; empty: none
   std::vector<std::string> kv_peers;  // where a request may have KV come from; none: this machine
   std::string kv_secret_file;         // empty: no secret, and this machine alone
@@ -123,6 +125,17 @@ struct Config {
   int32_t ping_interval_s = 15;               // a stream with nothing to say sends a comment
   int32_t drain_timeout_s = 60;               // SIGTERM: running streams end within this
   int32_t unhealthy_after_s = 30;             // no progress for so long: /health turns 503
+
+  // Router.
+  std::vector<std::string> workers;    // host:port, dns:name:port, k8s:namespace/service:port
+  std::string worker_ssl_ca_certs;     // PEM; with it routers speak TLS to workers
+  std::string worker_ssl_certfile;     // PEM; the router's own certificate for them; empty: none
+  std::string worker_ssl_keyfile;      // empty: in worker_ssl_certfile
+  int32_t max_worker_losses = 5;       // in a row without a token, of one request; more: it fails
+  int32_t worker_wait_s = 60;          // a request without a worker waits this long
+  int32_t affinity_blocks = 1 << 20;   // that are remembered to be cached, of all workers
+
+  // Log.
   std::string log_level = "info";             // trace, debug, info, warning, error
   std::string log_format = "text";            // text, json
   bool enable_log_requests = false;           // a line for each answer, without its text
@@ -152,7 +165,7 @@ constexpr char list_separator(KnobKind kind) { return kind == KnobKind::kLineLis
 
 struct Knob {
   const char* name;   // with dashes: "max-num-seqs"
-  const char* group;  // model, cache, scheduler, handoff, compute, server, log
+  const char* group;  // model, cache, scheduler, handoff, compute, server, router, log
   KnobKind kind;
   const char* unit;     // "" when it has none
   int64_t min, max;     // kInteger, kBytes, kIntegerList

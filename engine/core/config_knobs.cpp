@@ -344,6 +344,16 @@ std::vector<Knob> make_server_knobs() {
                                   "",
                                   {-1, 65535},
                                   "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
+      string<&Config::worker_listen>(
+          "worker-listen",
+          "server",
+          "host:port where `sluice router` reaches this worker; others than loopback need a secret "
+          "or client certificates. Empty: none."),
+      string<&Config::worker_secret>(
+          "worker-secret",
+          "server",
+          "What workers and routers share; without it whoever reaches a worker may use it. Better "
+          "in the environment than on a command line."),
       string<&Config::kv_listen>(
           "kv-listen",
           "server",
@@ -489,6 +499,43 @@ std::vector<Knob> make_limit_knobs() {
   };
 }
 
+std::vector<Knob> make_router_knobs() {
+  return {
+      list<&Config::workers>("workers",
+                             "router",
+                             "Where workers listen: host:port, dns:name:port, or "
+                             "k8s:namespace/service:port."),
+      string<&Config::worker_ssl_ca_certs>(
+          "worker-ssl-ca-certs",
+          "router",
+          "PEM certificates of who signs the workers'; with it the router speaks TLS to them."),
+      string<&Config::worker_ssl_certfile>(
+          "worker-ssl-certfile", "router", "PEM certificate that the router shows to workers."),
+      string<&Config::worker_ssl_keyfile>(
+          "worker-ssl-keyfile",
+          "router",
+          "PEM private key of it; without it the key is in the certificate file."),
+      integer<&Config::max_worker_losses>(
+          "max-worker-losses",
+          "router",
+          "",
+          {0, 1000},
+          "Workers that a request may lose in a row without a new token; then it fails."),
+      integer<&Config::worker_wait_s>(
+          "worker-wait-s",
+          "router",
+          "seconds",
+          {0, kDay},
+          "A request that has lost its worker waits so long for another one."),
+      integer<&Config::affinity_blocks>(
+          "affinity-blocks",
+          "router",
+          "blocks",
+          {0, 1 << 28},
+          "Blocks of prompts that a router remembers workers to have; 0: goes by load alone."),
+  };
+}
+
 std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
   for (auto make : {make_cache_knobs,
@@ -496,7 +543,8 @@ std::vector<Knob> make_knobs() {
                     make_handoff_knobs,
                     make_compute_knobs,
                     make_server_knobs,
-                    make_limit_knobs}) {
+                    make_limit_knobs,
+                    make_router_knobs}) {
     std::vector<Knob> more = make();
     knobs.insert(knobs.end(), more.begin(), more.end());
   }

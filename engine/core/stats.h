@@ -6,7 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/draft.h"
 #include "engine/core/types.h"
@@ -80,6 +83,27 @@ struct GrammarCounters {
   int64_t cached_bytes = 0;
 };
 
+// A worker as its router sees it.
+struct WorkerStats {
+  std::string address;
+  std::string_view status;   // unknown, live, draining, silent, stuck, other_model; static
+  std::string_view breaker;  // closed, half_open, open; static
+  int64_t num_requests = 0;  // of this router that it has
+};
+
+// Of an engine that is a router; the others have none.
+struct RouterStats {
+  std::vector<WorkerStats> workers;
+  int64_t num_usable = 0;          // of them: get requests
+  int64_t num_parked = 0;          // requests without a worker
+  uint64_t num_retries = 0;        // after a worker's error
+  uint64_t num_continuations = 0;  // requests that went on with another worker
+  uint64_t num_lost = 0;           // requests that ended for want of a worker
+  uint64_t num_late_outputs = 0;   // of attempts that did not count any more
+  uint64_t prefix_queries = 0;     // tokens of requests that a worker was chosen for
+  uint64_t prefix_hits = 0;        // of them, that it was known to have
+};
+
 struct EngineStats {
   // Gauges.
   int64_t num_requests_running = 0;
@@ -120,6 +144,7 @@ struct EngineStats {
 
   DraftStats drafts;
   GrammarCounters grammars;
+  std::optional<RouterStats> router;
 };
 
 }  // namespace sluice

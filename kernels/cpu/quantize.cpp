@@ -163,7 +163,7 @@ int64_t rows_per_claim(int64_t num_rows) {
 }
 
 void run_rows(const SimdTable& simd, const QuantizeArgs& args, int64_t begin, int64_t end) {
-  DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
+  DCHECK(args.out.k >= 0 && args.x_stride >= args.out.k);
   const bool all = args.rows.data() == nullptr;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t from = all ? i : i / args.repeat;

@@ -83,8 +83,12 @@ __device__ __forceinline__ void add_sums(const WeightGroup<kFormat>& w,
   for (int i = 0; i < 4; ++i) {
     const GroupScales& scales = w.scales[i / 2];
     const float scale = __fmul_rn(scales.scale[half], x.scale[i % 2]);
-    // A zero point may make a code more than 8 bits, so it is taken off the sum.
-    const int32_t sum = kHasZeros<kFormat> ? isum[i] - scales.zero * x.sum[i % 2] : isum[i];
+    // A zero point may make a code more than 8 bits, so it is taken off the sum. Rows behind the
+    // last hold anything, and nobody reads theirs: what they overflow to is without a meaning.
+    const auto zeros = static_cast<uint32_t>(scales.zero) * static_cast<uint32_t>(x.sum[i % 2]);
+    const int32_t sum = kHasZeros<kFormat>
+                            ? static_cast<int32_t>(static_cast<uint32_t>(isum[i]) - zeros)
+                            : isum[i];
     acc[i] = __fmaf_rn(__int2float_rn(sum), scale, acc[i]);
     if constexpr (kHasMin<kFormat>) {
       acc[i] = __fmaf_rn(scales.minimum[half], x.term[i % 2][half], acc[i]);

@@ -18,6 +18,7 @@ namespace sluice {
 
 enum class Command : uint8_t {
   kServe,
+  kRouter,
   kChat,
   kBench,
   kBenchServe,
@@ -60,9 +61,9 @@ struct QuantizeCommandOptions {
 struct Invocation {
   Command command = Command::kVersion;
   Config config;
-  bool print_config = false;   // serve, config
+  bool print_config = false;   // serve, router, config
   bool markdown = false;       // config
-  bool dry_run = false;        // serve
+  bool dry_run = false;        // serve, router
   bool all = false;            // inspect
   bool short_version = false;  // version
   std::string url;             // health
@@ -91,6 +92,7 @@ Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
 Expected<void> run_serve(const Invocation& invocation);
+Expected<void> run_router(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);
 Expected<void> run_bench_serve(const Invocation& invocation);

@@ -31,12 +31,18 @@ struct CommandRow {
   const char* name;
   const char* help;
   bool engine_knobs;  // has the knobs of the model, the cache and the kernels
-  bool server_knobs;
+  bool server_knobs;  // the server's and the log's
   bool model_argument;
 };
 
 constexpr CommandRow kCommands[] = {
     {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
+    {Command::kRouter,
+     "router",
+     "Serve what workers compute, over HTTP",
+     false,
+     true,
+     false},
     {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
     {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
     {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
@@ -121,8 +127,37 @@ void add_knob(Subcommand& sub, const Knob& knob) {
   sub.knobs.push_back({&knob, option});
 }
 
+// A router has a model's texts and names, and no weights, cache or scheduler.
+bool is_of_router(const Knob& knob) {
+  constexpr std::string_view kNames[] = {"model",
+                                         "revision",
+                                         "download-dir",
+                                         "hub-url",
+                                         "hf-token",
+                                         "served-model-name",
+                                         "chat-template",
+                                         "tool-call-parser",
+                                         "reasoning-parser",
+                                         "enable-auto-tool-choice",
+                                         "seed",
+                                         "max-num-queued-reqs"};
+  const std::string_view group = knob.group;
+  if (std::string_view(knob.name) == "worker-listen") return false;
+  return group == "server" || group == "router" || group == "log" ||
+         std::ranges::find(kNames, knob.name) != std::end(kNames);
+}
+
+bool has_knob(const CommandRow& row, const Knob& knob) {
+  const std::string_view group = knob.group;
+  if (row.command == Command::kConfig) return true;
+  if (row.command == Command::kRouter) return is_of_router(knob);
+  return group != "router" && (group != "server" || row.server_knobs);
+}
+
+bool has_knobs(const CommandRow& row) { return row.engine_knobs || row.server_knobs; }
+
 void add_knobs(Subcommand& sub) {
-  if (!sub.row->engine_knobs) return;
+  if (!has_knobs(*sub.row)) return;
   if (sub.row->model_argument) {
     sub.model_argument = sub.app->add_option("MODEL")
                              ->description("GGUF file, model directory or org/name")
@@ -131,8 +166,7 @@ void add_knobs(Subcommand& sub) {
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
   for (const Knob& knob : config_knobs()) {
-    if (std::string_view(knob.group) == "server" && !sub.row->server_knobs) continue;
-    add_knob(sub, knob);
+    if (has_knob(*sub.row, knob)) add_knob(sub, knob);
   }
   sub.app->footer(kPrecedence);
 }
@@ -161,6 +195,10 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   switch (sub.row->command) {
     case Command::kServe:
       app.add_flag("--dry-run", invocation.dry_run, "Print the memory plan and exit");
+      app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
+      break;
+    case Command::kRouter:
+      app.add_flag("--dry-run", invocation.dry_run, "Say what would be done and exit");
       app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
       break;
     case Command::kChat:
@@ -333,7 +371,7 @@ std::string joined(const std::vector<std::string>& parts, char separator) {
 }
 
 Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
-  if (!sub.row->engine_knobs) return {};
+  if (!has_knobs(*sub.row)) return {};
   if (sub.config_file->count() > 0) {
     SLUICE_TRY_VOID(apply_yaml(config, sub.config_file->results().back()));
   }
@@ -388,6 +426,11 @@ Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
     return make_error(ErrorCode::kInvalidArgument,
                       "needs a model: a path or a name such as org/name as MODEL, --model, "
                       "SLUICE_MODEL or `model` in YAML");
+  }
+  if (sub.row->command == Command::kRouter && invocation.config.workers.empty() &&
+      !invocation.print_config) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "needs workers: --workers host:port,..., SLUICE_WORKERS or `workers` in YAML");
   }
   return {};
 }

@@ -70,7 +70,9 @@ Expected<void> resolve_model(Invocation& invocation) {
   if (!name) return {};
   SLUICE_TRY(const hub::HubOptions options, hub::hub_options(config));
   ProgressLine progress;
-  auto path = hub::fetch_model(options, *name, config.load_format != "dummy", progress);
+  const bool needs_weights =
+      config.load_format != "dummy" && invocation.command != Command::kRouter;
+  auto path = hub::fetch_model(options, *name, needs_weights, progress);
   if (!path) {
     return make_error(path.error().code,
                       config.model + " is no file here; " + path.error().message);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
@@ -112,6 +113,8 @@ class Exchange final : load::TransportEvents {
     transport_->connect();
   }
 
+  void stop() { end("it was stopped"); }
+
   // After the loop has ended: what went wrong, if anything.
   [[nodiscard]] const std::optional<std::string>& failure() const { return failure_; }
 
@@ -217,14 +220,14 @@ Expected<HttpHead> http_fetch(const HttpRequest& request, HttpSink& sink) {
     return make_error(ErrorCode::kInvalidArgument,
                       request.url + ": must look like https://host/path");
   }
-  const auto proxy = proxy_for(target->address, [](const char* name) {
-    const char* value = std::getenv(name);
+  const auto proxy = proxy_for(target->address, [&request](const char* name) {
+    const char* value = request.may_use_proxy ? std::getenv(name) : nullptr;
     return std::string(value == nullptr ? "" : value);
   });
   if (!proxy) return tl::unexpected(proxy.error());
   boost::asio::io_context loop;
   auto factory = load::create_transport_factory(
-      loop, target->address, load::Verification::kCertificate, *proxy);
+      loop, target->address, load::Verification::kCertificate, *proxy, request.ca_file);
   const std::string way =
       *proxy ? " (by the proxy " + (*proxy)->host + ":" + (*proxy)->port + ")" : "";
   if (!factory) {
@@ -235,6 +238,8 @@ Expected<HttpHead> http_fetch(const HttpRequest& request, HttpSink& sink) {
   {
     Exchange exchange(loop, **factory, request_text(request, *target, *proxy), parser);
     exchange.start();
+    const std::stop_callback stopper(
+        request.stop, [&] { boost::asio::post(loop, [&exchange] { exchange.stop(); }); });
     loop.run();
     failure = exchange.failure();
   }

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,9 @@ struct HttpRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers;
+  std::string ca_file = {};    // PEM; whose certificates are believed in place of the system's
+  bool may_use_proxy = true;   // false: whatever the environment names
+  std::stop_token stop = {};   // ends the request with kUnavailable
 };
 
 struct HttpHead {

@@ -135,7 +135,8 @@ Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
     boost::asio::io_context& loop,
     const ServerAddress& address,
     Verification verification,
-    const std::optional<Proxy>& proxy) {
+    const std::optional<Proxy>& proxy,
+    const std::string& ca_file) {
   error_code error;
   tcp::resolver resolver(loop);
   const std::string& host = proxy ? proxy->host : address.host;
@@ -152,7 +153,8 @@ Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
                               std::move(endpoints),
                               address.host,
                               verification,
-                              proxy ? tunnel_request(address, *proxy) : std::string());
+                              proxy ? tunnel_request(address, *proxy) : std::string(),
+                              ca_file);
   }
   return create_plain_factory(loop, std::move(endpoints));
 }

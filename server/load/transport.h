@@ -84,10 +84,12 @@ enum class Verification : uint8_t { kCertificate, kNone };
 
 // kUnavailable: the host (or the proxy) has no address. The loop outlives the factory. Through a
 // proxy, a plain transport speaks to the proxy itself: what is written names the whole URL.
+// `ca_file`: PEM certificates to verify with in place of the system's; empty: those.
 Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
     boost::asio::io_context& loop,
     const ServerAddress& address,
     Verification verification,
-    const std::optional<Proxy>& proxy = std::nullopt);
+    const std::optional<Proxy>& proxy = std::nullopt,
+    const std::string& ca_file = {});
 
 }  // namespace sluice::load

@@ -20,6 +20,7 @@ Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_c
                                                                Endpoints endpoints,
                                                                const std::string& host,
                                                                Verification verification,
-                                                               std::string tunnel_request);
+                                                               std::string tunnel_request,
+                                                               const std::string& ca_file);
 
 }  // namespace sluice::load

@@ -164,16 +164,21 @@ Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_c
                                                                Endpoints endpoints,
                                                                const std::string& host,
                                                                Verification verification,
-                                                               std::string tunnel_request) {
+                                                               std::string tunnel_request,
+                                                               const std::string& ca_file) {
   auto target = std::make_unique<TlsTarget>(ssl::context(ssl::context::tls_client));
   error_code error;
   if (verification == Verification::kCertificate) {
     target->context.set_verify_mode(ssl::verify_peer, error);
-    if (!error) target->context.set_default_verify_paths(error);
+    if (!error && ca_file.empty()) target->context.set_default_verify_paths(error);
+    if (!error && !ca_file.empty()) target->context.load_verify_file(ca_file, error);
   } else {
     target->context.set_verify_mode(ssl::verify_none, error);
   }
-  if (error) return make_error(ErrorCode::kUnavailable, "TLS: " + error.message());
+  if (error) {
+    return make_error(ErrorCode::kUnavailable,
+                      "TLS: " + (ca_file.empty() ? "" : ca_file + ": ") + error.message());
+  }
   target->endpoints = std::move(endpoints);
   target->host = host;
   target->verification = verification;

@@ -17,9 +17,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
-#include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -27,12 +25,15 @@
 #ifdef SLUICE_TESTS_ON_GPU
 #include "tests/engine/cuda/tiny_model.h"
 #endif
+#include "tests/support/covering_array.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
 namespace {
 
+using testing::ArrayRow;
 using testing::Collected;
+using testing::covering_array;
 using testing::run_together;
 using testing::start_engine;
 
@@ -52,7 +53,6 @@ enum Axis : uint8_t {
 };
 
 using Values = std::array<std::vector<std::string>, kNumAxes>;
-using Row = std::array<size_t, kNumAxes>;  // an index into the values of each axis
 
 Values all_values() {
   Values values;
@@ -78,53 +78,10 @@ Values all_values() {
   return values;
 }
 
-using Pair = std::tuple<size_t, size_t, size_t, size_t>;  // axis, value, later axis, value
-
-std::set<Pair> all_pairs(const Values& values) {
-  std::set<Pair> pairs;
-  for (size_t a = 0; a < kNumAxes; ++a) {
-    for (size_t b = a + 1; b < kNumAxes; ++b) {
-      for (size_t i = 0; i < values[a].size(); ++i) {
-        for (size_t j = 0; j < values[b].size(); ++j) pairs.insert({a, i, b, j});
-      }
-    }
-  }
-  return pairs;
-}
-
-std::vector<Pair> pairs_of(const Row& row) {
-  std::vector<Pair> pairs;
-  for (size_t a = 0; a < kNumAxes; ++a) {
-    for (size_t b = a + 1; b < kNumAxes; ++b) pairs.emplace_back(a, row[a], b, row[b]);
-  }
-  return pairs;
-}
-
-// Row after row, of some random ones that which covers the most pairs not covered yet.
-std::vector<Row> covering_array(const Values& values) {
-  std::mt19937_64 random(8);
-  std::set<Pair> missing = all_pairs(values);
-  std::vector<Row> rows;
-  while (!missing.empty()) {
-    Row best{};
-    int64_t most = -1;
-    for (int attempt = 0; attempt < 300; ++attempt) {
-      Row row{};
-      for (size_t a = 0; a < kNumAxes; ++a) row[a] = random() % values[a].size();
-      const auto& [a, i, b, j] = *missing.begin();
-      row[a] = i;
-      row[b] = j;
-      const auto pairs = pairs_of(row);
-      const int64_t count =
-          std::ranges::count_if(pairs, [&](const Pair& pair) { return missing.contains(pair); });
-      if (count <= most) continue;
-      most = count;
-      best = row;
-    }
-    for (const Pair& pair : pairs_of(best)) missing.erase(pair);
-    rows.push_back(best);
-  }
-  return rows;
+std::vector<size_t> num_values(const Values& values) {
+  std::vector<size_t> sizes;
+  for (const auto& of_axis : values) sizes.push_back(of_axis.size());
+  return sizes;
 }
 
 // Prompts of which many begin alike.
@@ -200,7 +157,7 @@ class Matrix : public ::testing::Test {
     expected_[dtype] = testing::run_alone(*engine, requests_);
   }
 
-  Config config_of(const Values& values, const Row& row, size_t number) const {
+  Config config_of(const Values& values, const ArrayRow& row, size_t number) const {
     const auto value = [&](Axis axis) { return values[axis][row[axis]]; };
     Config config = base_config();
     config.max_num_seqs = std::stoi(value(kBatch));
@@ -251,19 +208,15 @@ class Matrix : public ::testing::Test {
 
 TEST(CoveringArray, HoldsEveryPairOnceAtLeastAndIsFarSmallerThanAll) {
   const Values values = all_values();
-  const std::vector<Row> rows = covering_array(values);
-  std::set<Pair> missing = all_pairs(values);
-  for (const Row& row : rows) {
-    for (const Pair& pair : pairs_of(row)) missing.erase(pair);
-  }
-  EXPECT_TRUE(missing.empty());
+  const std::vector<ArrayRow> rows = covering_array(num_values(values));
+  EXPECT_EQ(testing::num_missing_pairs(num_values(values), rows), 0U);
   EXPECT_LE(rows.size(), 40U);
 }
 
 TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   const bool full = std::getenv("SLUICE_FULL") != nullptr;
   const Values values = all_values();
-  const std::vector<Row> rows = covering_array(values);
+  const std::vector<ArrayRow> rows = covering_array(num_values(values));
   // The scalar kernels are some hundred times slower: a few requests.
   const size_t num_requests = full ? 3200 : 40;
   const size_t num_scalar = full ? 60 : 3;
@@ -277,7 +230,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   uint64_t num_restored = 0;
   uint64_t num_accepted = 0;
   for (size_t number = 0; number < rows.size(); ++number) {
-    const Row& row = rows[number];
+    const ArrayRow& row = rows[number];
     std::string what;
     for (size_t a = 0; a < kNumAxes; ++a) what += values[a][row[a]] + " ";
     const std::unique_ptr<Engine> engine = start_engine(config_of(values, row, number));

@@ -77,19 +77,10 @@ class FakeEngine final : public Engine {
   void set_step_delay(std::chrono::microseconds delay) { step_delay_us_ = delay.count(); }
 
   // One token to every running request, one batch to every sink.
-  void step() {
-    std::map<OutputSink*, OutputBatch> batches;
-    {
-      const std::scoped_lock lock(mutex_);
-      for (auto it = running_.begin(); it != running_.end();) {
-        TokenOutput output = next_output(it->first, it->second);
-        const bool ended = output.finish_reason != FinishReason::kNone;
-        batches[it->second.sink].outputs.push_back(std::move(output));
-        it = ended ? running_.erase(it) : std::next(it);
-      }
-    }
-    for (auto& [sink, batch] : batches) sink->publish(std::move(batch));
-  }
+  void step() { publish_next(/*only_ends=*/false); }
+
+  // The ends of requests that were aborted, and no token.
+  void end_aborted() { publish_next(/*only_ends=*/true); }
 
   std::vector<ValidRequest> submitted() const {
     const std::scoped_lock lock(mutex_);
@@ -114,7 +105,8 @@ class FakeEngine final : public Engine {
     }
     const RequestId id(++last_id_);
     submitted_.push_back(request);
-    running_.emplace(id, Running{std::move(request), &sink, 0, false});
+    const auto num_generated = static_cast<int32_t>(request.generated.size());
+    running_.emplace(id, Running{std::move(request), &sink, num_generated, false});
     changed_.notify_all();
     return id;
   }
@@ -188,6 +180,24 @@ class FakeEngine final : public Engine {
     bool aborted;
     size_t num_scored = 1;  // of the prompt; its first token has no score
   };
+
+  void publish_next(bool only_ends) {
+    std::map<OutputSink*, OutputBatch> batches;
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto it = running_.begin(); it != running_.end();) {
+        if (only_ends && !it->second.aborted) {
+          ++it;
+          continue;
+        }
+        TokenOutput output = next_output(it->first, it->second);
+        const bool ended = output.finish_reason != FinishReason::kNone;
+        batches[it->second.sink].outputs.push_back(std::move(output));
+        it = ended ? running_.erase(it) : std::next(it);
+      }
+    }
+    for (auto& [sink, batch] : batches) sink->publish(std::move(batch));
+  }
 
   TokenOutput next_output(RequestId id, Running& running) {
     TokenOutput output;

@@ -148,9 +148,7 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
         activation_bytes(ActivationFormat::kInt8Token, placed.num_rows, columns));
     const Activations x =
         carve_activations(ActivationFormat::kInt8Token, placed.num_rows, columns, bytes.data());
-    if (columns > 0) {
-      quantize_activations(cpu->context(), {.x = values.data() + first, .x_stride = k, .out = x});
-    }
+    quantize_activations(cpu->context(), {.x = values.data() + first, .x_stride = k, .out = x});
     const std::vector<float> want = expected(placed, outputs, [&](int32_t expert, int32_t row) {
       std::vector<float> out;
       for (int32_t at = 0; at < outputs; ++at) {

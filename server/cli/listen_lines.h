@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server says at its start: where clients and routers find it.
+#pragma once
+
+#include <string>
+
+namespace sluice {
+
+struct Config;
+class HttpServer;
+
+// Of the HTTP API; `port`: the one bound.
+std::string url_of(const Config& config, int port);
+
+// A line for gRPC and one for routers, where there are such listeners.
+void print_listeners(const Config& config, const HttpServer& server);
+
+}  // namespace sluice

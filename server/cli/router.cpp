@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sluice router`: the server's front end over workers elsewhere.
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/inspect.h"
+#include "engine/tokenizer/hf_tokenizer.h"
+#include "server/cli/command.h"
+#include "server/cli/listen_lines.h"
+#include "server/cli/signal_watcher.h"
+#include "server/cli/successor.h"
+#include "server/http_server.h"
+#include "server/router/remote_engine.h"
+
+namespace sluice {
+namespace {
+
+// Of --model; null: the workers' files make one.
+Expected<std::unique_ptr<Tokenizer>> own_tokenizer(const std::string& model) {
+  if (model.empty()) return std::unique_ptr<Tokenizer>();
+  std::error_code error;
+  if (!std::filesystem::is_directory(model, error)) return load_tokenizer(model);
+  SLUICE_TRY(HfText text, load_hf_text(model));
+  return std::move(text.tokenizer);
+}
+
+void print_plan(const Config& config) {
+  for (const std::string& item : config.workers) std::printf("workers       %s\n", item.c_str());
+  std::printf("tokenizer     %s\n",
+              config.model.empty() ? "of the first worker that answers" : config.model.c_str());
+  std::printf("to workers    %s, %s\n",
+              config.worker_ssl_ca_certs.empty() ? "not encrypted" : "TLS",
+              config.worker_secret.empty() ? "no secret" : "with the secret");
+  std::printf("a request     waits %d s for another worker, may lose %d in a row\n",
+              config.worker_wait_s,
+              config.max_worker_losses);
+  std::printf("affinity      %d blocks of each worker, by what it was sent\n",
+              config.affinity_blocks);
+  std::printf("HTTP          %s\n", url_of(config, config.port).c_str());
+  if (config.grpc_port >= 0) std::printf("gRPC          port %d\n", config.grpc_port);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+Expected<void> run_router(const Invocation& invocation) {
+  const Config& config = invocation.config;
+  print_plan(config);
+  if (invocation.dry_run) return {};
+
+  const auto start = std::chrono::steady_clock::now();
+  auto signals = std::make_unique<SignalWatcher>();
+  SLUICE_TRY(auto tokenizer, own_tokenizer(config.model));
+  SLUICE_TRY(const auto engine, RemoteEngine::create(config, std::move(tokenizer)));
+  SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
+  signals->set_server(*server, /*has_gpu=*/false);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  print_listeners(config, *server);
+  std::printf("routing %s (%s) on %s (ready in %.2f s)\n",
+              engine->model().path.c_str(),
+              engine->model().system_fingerprint.c_str(),
+              url_of(config, server->port()).c_str(),
+              seconds.count());
+  std::fflush(stdout);
+  relieve_predecessor();
+  server->run();
+  signals.reset();  // it may call the server until here
+  engine->stop();
+  return {};
+}
+
+}  // namespace sluice

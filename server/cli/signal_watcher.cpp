@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/cli/signal_watcher.h"
+
+#include <sys/wait.h>
+
+#include <cstdlib>
+
+#include "engine/core/log.h"
+#include "server/cli/successor.h"
+#include "server/http_server.h"
+
+namespace sluice {
+namespace {
+
+// After handing over, for requests on connections that were accepted before.
+constexpr std::chrono::seconds kLastRequests{2};
+
+}  // namespace
+
+SignalWatcher::SignalWatcher() {
+  sigemptyset(&signals_);
+  sigaddset(&signals_, SIGTERM);
+  sigaddset(&signals_, SIGINT);
+  sigaddset(&signals_, SIGHUP);
+  sigaddset(&signals_, SIGUSR2);
+  pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+void SignalWatcher::watch(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    const timespec poll = {0, 200'000'000};
+    siginfo_t info = {};
+    const int signal = sigtimedwait(&signals_, &info, &poll);
+    reap_successor();
+    HttpServer* server = server_;
+    if (signal < 0) {
+      if (drain_at_ && std::chrono::steady_clock::now() > *drain_at_) end(*server, SIGTERM);
+      continue;
+    }
+    if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
+    if (signal == SIGHUP) {
+      server->reload();
+    } else if (signal == SIGUSR2) {
+      restart(*server);
+    } else if (successor_ > 0 && info.si_pid == successor_ && !drain_at_) {
+      log_event(LogLevel::kInfo, "handed_over", "pid", successor_);
+      server->hand_over();
+      drain_at_ = std::chrono::steady_clock::now() + kLastRequests;
+    } else {
+      end(*server, signal);
+    }
+  }
+}
+
+void SignalWatcher::end(HttpServer& server, int signal) {
+  drain_at_.reset();
+  log_event(LogLevel::kInfo, draining_ ? "stopping" : "draining", "signal", signal);
+  if (draining_) {
+    server.stop();
+  } else {
+    server.drain();
+  }
+  draining_ = true;
+}
+
+void SignalWatcher::restart(const HttpServer& server) {
+  if (successor_ > 0 || draining_ || drain_at_) return;
+  if (has_gpu_) {
+    log_event(LogLevel::kError,
+              "restart_failed",
+              "reason",
+              "the GPU has no room for the next process beside this one");
+    return;
+  }
+  const auto started = start_successor(server.listening_descriptor());
+  if (started) {
+    successor_ = *started;
+    log_event(LogLevel::kInfo, "successor_started", "pid", successor_);
+  } else {
+    log_event(LogLevel::kError, "restart_failed", "reason", started.error().message);
+  }
+}
+
+// One that fails before it serves changes nothing.
+void SignalWatcher::reap_successor() {
+  if (successor_ <= 0 || waitpid(successor_, nullptr, WNOHANG) != successor_) return;
+  log_event(LogLevel::kError, "restart_failed", "reason", "the next process has ended");
+  successor_ = -1;
+}
+
+}  // namespace sluice

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SIGTERM, SIGINT and SIGHUP as a thread's work instead of a handler's: the signals are blocked in
+// every thread and taken here. Before a server is there, a signal ends the process; then the first
+// drains and the second stops. SIGHUP lets the server read certificates and keys again; SIGUSR2
+// starts another process that takes over the socket, and whose SIGTERM says that it serves.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <thread>
+
+namespace sluice {
+
+class HttpServer;
+
+class SignalWatcher {
+ public:
+  // Before any other thread starts: they inherit the blocked signals.
+  SignalWatcher();
+
+  // The server must be there until this object has gone.
+  // `has_gpu`: there is no room for another engine beside it.
+  void set_server(HttpServer& server, bool has_gpu) {
+    has_gpu_ = has_gpu;
+    server_ = &server;
+  }
+
+ private:
+  void watch(const std::stop_token& stop);
+  void end(HttpServer& server, int signal);
+  void restart(const HttpServer& server);
+  void reap_successor();
+
+  sigset_t signals_ = {};
+  bool has_gpu_ = false;  // written before server_
+  std::atomic<HttpServer*> server_ = nullptr;
+  // The thread's own.
+  pid_t successor_ = -1;
+  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // handed over
+  bool draining_ = false;
+  std::jthread thread_;  // last: starts when the rest is there, joins before it goes
+};
+
+}  // namespace sluice

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The listener of a worker: sluice.worker.v1 (worker.proto) over the engine, for routers. They
+// bring requests that have been validated; a peer without the secret, or without a certificate
+// where those are required, gets nothing. A thread of its own takes the engine's outputs to the
+// calls.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+class FrontEnd;
+
+class WorkerServer {
+ public:
+  // Listens at --worker-listen from here on. kInvalidArgument: an address that others reach, and
+  // neither --worker-secret nor required client certificates; kUnavailable: it cannot be had.
+  // `joins`: another process of ours has the port and is about to end (a hot restart).
+  static Expected<std::unique_ptr<WorkerServer>> create(FrontEnd& front_end, bool joins);
+  // After shutdown() and when num_watched() is 0, or the engine has stopped.
+  ~WorkerServer();
+  WorkerServer(const WorkerServer&) = delete;
+  WorkerServer& operator=(const WorkerServer&) = delete;
+
+  [[nodiscard]] uint16_t port() const;  // the one bound
+
+  // Any thread: ends all calls with UNAVAILABLE; a router goes on with their requests elsewhere.
+  void cut_calls();
+
+  // Accepts nothing new, and returns when no call is left. The service's thread goes on.
+  void shutdown();
+
+  // Any thread: requests whose end the engine has not yet reported.
+  [[nodiscard]] int64_t num_watched() const;
+
+ private:
+  struct Impl;
+  explicit WorkerServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/worker_service.h"
+
+#include <openssl/crypto.h>
+#include <strings.h>
+
+#include <boost/asio/post.hpp>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/front_end.h"
+#include "server/grpc/rpc_context.h"
+#include "server/grpc/worker_check.h"
+#include "server/grpc/worker_codec.h"
+
+namespace sluice {
+namespace {
+
+namespace wire = worker::v1;
+
+// What a router has not taken yet of one answer; log-probabilities of a long prompt are much.
+constexpr size_t kMostPendingBytes = size_t{64} << 20;
+
+uint64_t random_epoch() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
+}
+
+grpc::Status unauthenticated() {
+  return {grpc::StatusCode::UNAUTHENTICATED, "The worker's secret is missing or another one."};
+}
+
+grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context, const grpc::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
+  reactor->Finish(status);
+  return reactor;
+}
+
+// Sends files, or a status alone. Deletes itself.
+class FilesReactor final : public grpc::ServerWriteReactor<wire::FilePiece> {
+ public:
+  explicit FilesReactor(const grpc::Status& status) { Finish(status); }
+
+  explicit FilesReactor(std::vector<NamedFile> files) : files_(std::move(files)) { write_next(); }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    write_next();
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void write_next() {
+    constexpr size_t kPieceBytes = 256 << 10;
+    if (file_idx_ == files_.size()) return Finish(grpc::Status::OK);
+    const NamedFile& file = files_[file_idx_];
+    piece_.set_name(file.name);
+    piece_.set_content(file.content.substr(num_sent_, kPieceBytes));
+    num_sent_ += piece_.content().size();
+    if (num_sent_ == file.content.size()) {
+      ++file_idx_;
+      num_sent_ = 0;
+    }
+    StartWrite(&piece_);
+  }
+
+  std::vector<NamedFile> files_;
+  size_t file_idx_ = 0;
+  size_t num_sent_ = 0;  // of that file
+  wire::FilePiece piece_;
+};
+
+// A call that is refused. Deletes itself.
+class RefusedReactor final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
+ public:
+  explicit RefusedReactor(const grpc::Status& status) { Finish(status); }
+
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+// One request's call: gRPC's object, which is kept by itself until OnDone() and by what is posted.
+class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
+ public:
+  WorkerCall(WorkerService& service, ValidRequest request)
+      : service_(service),
+        request_(std::move(request)),
+        num_prompt_tokens_(static_cast<int64_t>(request_.prompt.size())),
+        position_(static_cast<int32_t>(request_.generated.size())) {}
+
+  // gRPC's threads.
+  static WorkerCall* begin(WorkerService& service, ValidRequest request) {
+    auto call = std::make_shared<WorkerCall>(service, std::move(request));
+    WorkerCall* const reactor = call.get();
+    reactor->self_ = call;
+    service.front_end_.request_started();
+    service.post([call = std::move(call)] { call->submit(call); });
+    return reactor;
+  }
+
+  void OnWriteDone(bool ok) override {
+    service_.post([call = self_, ok] {
+      call->is_writing_ = false;
+      if (!ok) call->finish(grpc::Status::CANCELLED);
+      call->pump();
+    });
+  }
+
+  void OnCancel() override {
+    service_.post([call = self_] {
+      call->finish(grpc::Status::CANCELLED);
+      call->pump();
+    });
+  }
+
+  void OnDone() override {
+    service_.front_end_.request_done();
+    service_.post([call = std::move(self_)] {});
+  }
+
+  // The service's thread from here on.
+  void accept(const TokenOutput& output) {
+    if (is_queued_) leave_queue();
+    const bool is_end = output.finish_reason != FinishReason::kNone;
+    if (is_end) id_.reset();
+    if (status_) return;
+    if (pending_.outputs_size() == 0) pending_.set_position(position_);
+    wire::TokenOutput& message = *pending_.add_outputs();
+    encode(output, message);
+    pending_bytes_ += message.ByteSizeLong();
+    if (output.token != kInvalidToken) ++position_;
+    has_pending_ = true;
+    if (is_end) status_ = grpc::Status::OK;
+  }
+
+  void flush() {
+    if (pending_bytes_ > kMostPendingBytes) {
+      finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "The router reads too slowly."});
+    }
+    pump();
+  }
+
+  // Without what it has not taken.
+  void finish(const grpc::Status& status) {
+    if (is_finished_) return;
+    status_ = status;
+    has_pending_ = false;
+    if (is_queued_) leave_queue();
+    if (id_) service_.front_end_.engine.abort(*id_);
+  }
+
+  void pump() {
+    if (is_finished_ || is_writing_) return;
+    if (has_pending_) {
+      has_pending_ = false;
+      pending_bytes_ = 0;
+      sent_.Clear();
+      sent_.Swap(&pending_);
+      is_writing_ = true;
+      return StartWrite(&sent_);
+    }
+    if (!status_) return;
+    is_finished_ = true;
+    const auto kept = std::move(kept_);  // may be the last reference but gRPC's
+    service_.calls_.erase(kept);
+    Finish(*status_);
+  }
+
+ private:
+  void submit(std::shared_ptr<WorkerCall> self) {
+    kept_ = std::move(self);
+    service_.calls_.insert(kept_);
+    const auto id = service_.front_end_.engine.submit(std::move(request_), service_);
+    if (!id) {
+      encode(id.error(), *pending_.mutable_refusal());
+      status_ = grpc::Status::OK;
+    } else {
+      id_ = *id;
+      service_.by_id_.emplace(*id, kept_);
+      service_.num_watched_.fetch_add(1);
+      service_.queued_tokens_.fetch_add(num_prompt_tokens_);
+      is_queued_ = true;
+      pending_.set_accepted(true);
+    }
+    has_pending_ = true;
+    pump();
+  }
+
+  void leave_queue() {
+    is_queued_ = false;
+    service_.queued_tokens_.fetch_sub(num_prompt_tokens_);
+  }
+
+  WorkerService& service_;
+  std::shared_ptr<WorkerCall> self_;  // until OnDone()
+  // The service's thread's.
+  std::shared_ptr<WorkerCall> kept_;  // until Finish()
+  ValidRequest request_;              // until it is submitted
+  const int64_t num_prompt_tokens_;
+  int32_t position_;
+  std::optional<RequestId> id_;  // while the engine has it
+  bool is_queued_ = false;       // no output has come
+  wire::GenerateResponse pending_;
+  wire::GenerateResponse sent_;
+  size_t pending_bytes_ = 0;
+  bool has_pending_ = false;
+  bool is_writing_ = false;
+  bool is_finished_ = false;
+  std::optional<grpc::Status> status_;  // to be sent when nothing is pending
+};
+
+WorkerService::WorkerService(FrontEnd& front_end)
+    : front_end_(front_end),
+      epoch_(random_epoch()),
+      has_secret_(!front_end.config.worker_secret.empty()),
+      secret_(digest_of(front_end.config.worker_secret)),
+      work_(boost::asio::make_work_guard(context_)),
+      thread_([this] { context_.run(); }) {}
+
+WorkerService::~WorkerService() {
+  work_.reset();
+  context_.stop();
+  thread_.join();
+}
+
+void WorkerService::post(std::function<void()> task) {
+  boost::asio::post(context_, std::move(task));
+}
+
+void WorkerService::publish(OutputBatch batch) {
+  boost::asio::post(context_, [this, moved = std::move(batch)]() mutable { deliver(moved); });
+}
+
+void WorkerService::deliver(OutputBatch& batch) {
+  std::vector<std::shared_ptr<WorkerCall>> touched;
+  for (const TokenOutput& output : batch.outputs) {
+    const auto found = by_id_.find(output.request_id);
+    if (found == by_id_.end()) continue;
+    const std::shared_ptr<WorkerCall> call = found->second;
+    if (output.finish_reason != FinishReason::kNone) {
+      by_id_.erase(found);
+      num_watched_.fetch_sub(1);
+    }
+    call->accept(output);
+    if (touched.empty() || touched.back() != call) touched.push_back(call);
+  }
+  for (const auto& call : touched) call->flush();
+}
+
+void WorkerService::cut_calls() {
+  post([this] {
+    const std::vector<std::shared_ptr<WorkerCall>> open(calls_.begin(), calls_.end());
+    for (const auto& call : open) {
+      call->finish({grpc::StatusCode::UNAVAILABLE, "The worker is shutting down."});
+      call->pump();
+    }
+  });
+}
+
+bool WorkerService::is_allowed(const grpc::CallbackServerContext& context) const {
+  if (!has_secret_) return true;
+  constexpr size_t kSchemeLength = 7;
+  std::string given = metadata_value(context, "authorization");
+  if (strncasecmp(given.c_str(), "Bearer ", kSchemeLength) != 0) return false;
+  const Digest digest = digest_of(std::string_view(given).substr(kSchemeLength));
+  return CRYPTO_memcmp(digest.data(), secret_.data(), digest.size()) == 0;
+}
+
+grpc::ServerUnaryReactor* WorkerService::Describe(grpc::CallbackServerContext* context,
+                                                  const wire::DescribeRequest*,
+                                                  wire::Description* response) {
+  if (!is_allowed(*context)) return finish(*context, unauthenticated());
+  encode(front_end_.engine.model(), *response);
+  response->set_epoch(epoch_);
+  for (const TokenId id : front_end_.engine.tokenizer().end_tokens()) response->add_end_tokens(id);
+  response->set_block_size(front_end_.config.block_size);
+  response->set_max_logprobs(front_end_.config.max_logprobs);
+  return finish(*context, grpc::Status::OK);
+}
+
+grpc::ServerWriteReactor<wire::FilePiece>* WorkerService::GetTokenizer(
+    grpc::CallbackServerContext* context, const wire::GetTokenizerRequest*) {
+  if (!is_allowed(*context)) return new FilesReactor(unauthenticated());
+  auto files = front_end_.engine.tokenizer_files();
+  if (!files) return new FilesReactor(to_status(files.error()));
+  return new FilesReactor(std::move(*files));
+}
+
+grpc::Status WorkerService::read_request(const grpc::CallbackServerContext& context,
+                                         const wire::GenerateRequest& message,
+                                         ValidRequest& request) const {
+  if (!is_allowed(context)) return unauthenticated();
+  const ModelInfo& model = front_end_.engine.model();
+  if (message.fingerprint() != model.system_fingerprint) {
+    return {grpc::StatusCode::FAILED_PRECONDITION,
+            "The worker's fingerprint is " + model.system_fingerprint + "."};
+  }
+  auto decoded = decode(message.request(), WorkerClock::now());
+  if (!decoded) return to_status(decoded.error());
+  const auto checked = check_request(*decoded, model, front_end_.config);
+  if (!checked) return to_status(checked.error());
+  request = std::move(*decoded);
+  return grpc::Status::OK;
+}
+
+grpc::ServerWriteReactor<wire::GenerateResponse>* WorkerService::Generate(
+    grpc::CallbackServerContext* context, const wire::GenerateRequest* message) {
+  ValidRequest request;
+  const grpc::Status status = read_request(*context, *message, request);
+  if (!status.ok()) return new RefusedReactor(status);
+  return WorkerCall::begin(*this, std::move(request));
+}
+
+grpc::ServerUnaryReactor* WorkerService::GetState(grpc::CallbackServerContext* context,
+                                                  const wire::GetStateRequest*,
+                                                  wire::State* response) {
+  if (!is_allowed(*context)) return finish(*context, unauthenticated());
+  const EngineStats stats = front_end_.engine.stats();
+  response->set_epoch(epoch_);
+  response->set_num_steps(stats.num_steps);
+  response->set_is_draining(stats.draining || front_end_.is_draining());
+  response->set_num_running(stats.num_requests_running);
+  response->set_num_waiting(stats.num_requests_waiting);
+  response->set_queued_tokens(queued_tokens_.load());
+  response->set_num_blocks_total(stats.num_blocks_total);
+  response->set_num_blocks_used(stats.num_blocks_used);
+  return finish(*context, grpc::Status::OK);
+}
+
+}  // namespace sluice

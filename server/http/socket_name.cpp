@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http/socket_name.h"
+
+#include <arpa/inet.h>
+
+#include <charconv>
+
+namespace sluice {
+
+std::optional<SocketName> parse_socket_name(std::string_view text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string_view host = text.substr(0, colon);
+  const std::string_view digits = text.substr(colon + 1);
+  const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (has_brackets) host = host.substr(1, host.size() - 2);
+  if (!has_brackets && host.find(':') != std::string_view::npos) return std::nullopt;
+  constexpr int32_t kMostPort = 65535;
+  SocketName name{std::string(host), 0};
+  const char* const end = digits.data() + digits.size();
+  const auto parsed = std::from_chars(digits.data(), end, name.port);
+  const bool is_number = !digits.empty() && parsed.ec == std::errc() && parsed.ptr == end;
+  if (host.empty() || !is_number || name.port < 0 || name.port > kMostPort) return std::nullopt;
+  return name;
+}
+
+std::string text_of(const SocketName& name) {
+  const bool is_ipv6 = name.host.find(':') != std::string::npos;
+  return (is_ipv6 ? "[" + name.host + "]" : name.host) + ":" + std::to_string(name.port);
+}
+
+bool is_loopback(std::string_view host) {
+  const std::string text(host);
+  in_addr address = {};
+  constexpr uint32_t kLoopbackByte = 127;
+  if (inet_pton(AF_INET, text.c_str(), &address) == 1) {
+    return ntohl(address.s_addr) >> 24 == kLoopbackByte;
+  }
+  return host == "localhost" || host == "::1";
+}
+
+}  // namespace sluice

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a worker gets requests after it has failed. A value without clock, thread or I/O.
+//
+// Closed: all. Open: none. After a second, doubling to 30 with each failure, half open: one request
+// is the probe, whose success closes it. A death opens it at once, errors when there are 5 in 10 s.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string_view>
+
+namespace sluice {
+
+enum class BreakerState : uint8_t { kClosed, kHalfOpen, kOpen };
+
+constexpr std::string_view to_string(BreakerState state) {
+  switch (state) {
+    case BreakerState::kClosed:
+      return "closed";
+    case BreakerState::kHalfOpen:
+      return "half_open";
+    case BreakerState::kOpen:
+      return "open";
+  }
+  return "";
+}
+
+class Breaker {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Where it stands; half open also while its probe is out.
+  [[nodiscard]] BreakerState state(Time now) const;
+  // Whether a request may be sent now.
+  [[nodiscard]] bool allows(Time now) const;
+
+  // When it will be half open; not in the future unless it is open.
+  [[nodiscard]] Time opens_until() const { return until_; }
+
+  // A request that allows() let through is sent; one of the next four follows for each.
+  void sent(Time now);
+  void succeeded();
+  void failed(Time now);  // with an error of the worker's own
+  void died(Time now);    // it did not answer, or its process has gone
+  void gave_up();         // the request ended before it told anything
+
+ private:
+  void open(Time now);
+
+  std::deque<Time> errors_;  // the latest ones while closed
+  bool is_open_ = false;
+  bool is_probing_ = false;
+  Time until_{};
+  std::chrono::milliseconds wait_{0};  // of the latest opening; 0: none since a success
+};
+
+}  // namespace sluice

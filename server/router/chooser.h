@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker a request goes to. A function of what is known of the candidates, and of random
+// bits; no clock, thread or I/O.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace sluice {
+
+struct Candidate {
+  int64_t cached_tokens = 0;  // of the request's, as far as is known
+  int64_t queued_tokens = 0;  // of prompts in front of it
+  int64_t num_active = 0;     // requests that it runs
+};
+
+// Nothing is cached anywhere: of two random candidates the less loaded one. Otherwise what has to
+// be computed before the first token counts, cached tokens less; among those within a fifth of the
+// best, again of two random ones the less loaded one, so that a prefix that all requests share
+// does not send all of them to one worker.
+//
+// `num_tokens`: the request's. `random`: any 64 bits a call. At least one candidate.
+size_t choose_worker(std::span<const Candidate> candidates,
+                     int64_t num_tokens,
+                     const std::function<uint64_t()>& random);
+
+}  // namespace sluice

@@ -1,0 +1,587 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/router/remote_engine.h"
+
+#include <algorithm>
+#include <future>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "engine/tokenizer/hf_tokenizer.h"
+#include "server/router/chooser.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::milliseconds kBetweenTries{300};  // of a parked request
+constexpr std::chrono::seconds kBetweenComplaints{5};
+constexpr int32_t kRetryAfterS = 1;  // a breaker's first wait
+
+int64_t to_ns(std::chrono::steady_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+double seconds_between(std::chrono::steady_clock::time_point from,
+                       std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+Error unavailable(const char* message) {
+  Error error{ErrorCode::kUnavailable, message, {}, {}};
+  error.retry_after_s = kRetryAfterS;
+  return error;
+}
+
+// What another worker may do better.
+bool is_workers_own(ErrorCode code) {
+  return code == ErrorCode::kInternal || code == ErrorCode::kUnavailable ||
+         code == ErrorCode::kDataLoss;
+}
+
+const std::string& content_of(const std::vector<NamedFile>& files, std::string_view name) {
+  static const std::string none;
+  const auto found =
+      std::ranges::find_if(files, [name](const NamedFile& file) { return file.name == name; });
+  return found == files.end() ? none : found->content;
+}
+
+Expected<std::unique_ptr<Tokenizer>> make_tokenizer(const std::vector<NamedFile>& files) {
+  return create_hf_tokenizer({.tokenizer_json = content_of(files, "tokenizer.json"),
+                              .tokenizer_config = content_of(files, "tokenizer_config.json"),
+                              .config = content_of(files, "config.json"),
+                              .generation_config = content_of(files, "generation_config.json")});
+}
+
+}  // namespace
+
+RemoteEngine::RemoteEngine(const Config& config, std::unique_ptr<Tokenizer> tokenizer)
+    : config_(config),
+      timer_(loop_->context()),
+      workers_(config_, loop_),
+      random_(std::random_device()()),
+      tokenizer_(std::move(tokenizer)) {
+  stats_.router.emplace();
+  workers_.set_events({.lost = [this](Worker& worker) { lose_all_of(worker); },
+                       .changed =
+                           [this](Worker& worker) {
+                             learn_model(worker);
+                             publish_stats();
+                             dispatch_parked();
+                           }});
+}
+
+Expected<std::unique_ptr<RemoteEngine>> RemoteEngine::create(const Config& config,
+                                                             std::unique_ptr<Tokenizer> tokenizer) {
+  std::unique_ptr<RemoteEngine> engine(new RemoteEngine(config, std::move(tokenizer)));
+  RemoteEngine* const self = engine.get();
+  std::promise<Expected<void>> learned;
+  std::future<Expected<void>> result = learned.get_future();
+  self->learned_ = [&learned](Expected<void> status) { learned.set_value(std::move(status)); };
+  SLUICE_TRY(self->discovery_,
+             Discovery::create(config.workers, [self](std::vector<std::string> addresses) {
+               self->loop_->post([self, addresses = std::move(addresses)] {
+                 self->workers_.set_addresses(addresses);
+               });
+             }));
+  self->loop_->post([self] { self->schedule_tick(); });
+  self->loop_->begin();
+  self->discovery_->begin();
+  SLUICE_TRY_VOID(result.get());
+  return engine;
+}
+
+RemoteEngine::~RemoteEngine() { stop(); }
+
+void RemoteEngine::stop() {
+  {
+    const std::scoped_lock lock(stats_mutex_);  // what is submitted is posted before what follows
+    if (stopped_.exchange(true)) return;
+    draining_ = true;
+  }
+  if (discovery_ == nullptr) return loop_->end();  // create() has failed
+  discovery_.reset();
+  std::promise<void> ended;
+  loop_->post([this, &ended] {
+    const auto open = streams_;
+    for (const auto& [id, stream] : open) end(*stream, FinishReason::kAbort);
+    has_stopped_ = true;
+    timer_.cancel();
+    ended.set_value();
+  });
+  ended.get_future().wait();
+  loop_->end();
+}
+
+// The first worker's model is this engine's.
+void RemoteEngine::learn_model(Worker& worker) {
+  if (!learned_ || is_learning_ || !worker.description) return;
+  is_learning_ = true;
+  const auto description = std::make_shared<WorkerDescription>(*worker.description);
+  worker.link.fetch_tokenizer([this, description](Expected<std::vector<NamedFile>> files) {
+    is_learning_ = false;
+    if (learned_) take_model(*description, std::move(files));
+  });
+}
+
+void RemoteEngine::take_model(const WorkerDescription& description,
+                              Expected<std::vector<NamedFile>> files) {
+  if (!files) {
+    const std::string& reason = files.error().message;
+    log_event(LogLevel::kWarning, "tokenizer_not_fetched", "reason", reason);
+    return;  // the next answer to a ping asks again
+  }
+  const auto finish = [this](Expected<void> status) {
+    std::exchange(learned_, nullptr)(std::move(status));
+  };
+  files_ = std::move(*files);
+  if (tokenizer_ == nullptr) {
+    auto made = make_tokenizer(files_);
+    if (!made) return finish(tl::unexpected(made.error()));
+    tokenizer_ = std::move(*made);
+  }
+  if (auto ends = tokenizer_->replace_more_ends(description.end_tokens); !ends) {
+    return finish(tl::unexpected(ends.error()));
+  }
+  if (tokenizer_->vocab_size() > description.model.vocab_size) {
+    return finish(make_error(ErrorCode::kInvalidArgument,
+                             "The tokenizer has " + std::to_string(tokenizer_->vocab_size()) +
+                                 " tokens, the workers' model " +
+                                 std::to_string(description.model.vocab_size) + "."));
+  }
+  model_ = description.model;
+  model_.handoff.reset();  // of the worker, not of the router
+  finish({});
+  publish_stats();
+}
+
+void RemoteEngine::schedule_tick() {
+  timer_.expires_after(kTick);
+  timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error || has_stopped_) return;
+    tick();
+    schedule_tick();
+  });
+}
+
+void RemoteEngine::tick() {
+  const Time now = Clock::now();
+  workers_.tick(now);
+  if (learned_ && now - waiting_said_at_ > kBetweenComplaints) {
+    waiting_said_at_ = now;
+    log_event(LogLevel::kInfo, "waiting_for_workers", "known", workers_.all().size());
+  }
+  dispatch_parked();
+  expire_parked(now);
+  publish_stats();
+}
+
+Expected<RequestId> RemoteEngine::submit(ValidRequest request, OutputSink& sink) {
+  const std::scoped_lock lock(stats_mutex_);
+  if (draining_) {
+    return make_error(ErrorCode::kUnavailable, "The router is draining and takes no new requests.");
+  }
+  if (stats_.router->num_usable == 0) return tl::unexpected(unavailable("No worker is there."));
+  if (stats_.router->num_parked >= config_.max_num_queued_reqs) {
+    ++stats_.num_refused;
+    return make_error(ErrorCode::kResourceExhausted, "Too many requests wait for a worker.");
+  }
+  ++stats_.num_requests_waiting;
+  const RequestId id(next_id_.fetch_add(1));
+  auto stream = std::make_shared<Stream>(id, std::move(request), sink);
+  loop_->post([this, stream = std::move(stream)] { begin(stream); });
+  return id;
+}
+
+void RemoteEngine::begin(std::shared_ptr<Stream> stream) {
+  Stream& begun = *stream;
+  streams_.emplace(begun.id, std::move(stream));
+  if (has_stopped_) return end(begun, FinishReason::kAbort);
+  budget_.request_came();
+  const ValidRequest& request = begun.ledger.request();
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    stats_.prompt_tokens += request.prompt.size();
+    stats_.prompt_length.observe(kLengthBounds, static_cast<double>(request.prompt.size()));
+  }
+  if (const Worker* any = workers_.any_described(); any != nullptr && config_.affinity_blocks > 0) {
+    begun.chain = block_chain(request, any->description->block_size);
+  }
+  dispatch(begun);
+  if (begun.worker == nullptr) fail(begun, unavailable("No worker is there."));
+}
+
+void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
+  const Time now = Clock::now();
+  std::vector<Worker*> usable = workers_.usable(model_.system_fingerprint, now);
+  if (usable.size() > 1) std::erase(usable, but);
+  if (usable.empty()) return park(stream);
+  const ValidRequest& request = stream.ledger.request();
+  std::vector<Candidate> candidates;
+  for (const Worker* worker : usable) {
+    const WorkerLoad& load = worker->health.load();
+    const auto known = static_cast<int64_t>(worker->prefixes.num_known(stream.chain));
+    candidates.push_back({.cached_tokens = known * worker->description->block_size,
+                          .queued_tokens = load.queued_tokens + worker->sent_tokens,
+                          .num_active = std::max(load.num_running, worker->num_streams)});
+  }
+  const auto num_tokens = static_cast<int64_t>(request.prompt.size() + request.generated.size());
+  const size_t chosen = choose_worker(candidates, num_tokens, [this] { return random_(); });
+  Worker& worker = *usable[chosen];
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    stats_.router->prefix_queries += static_cast<uint64_t>(num_tokens);
+    stats_.router->prefix_hits += static_cast<uint64_t>(candidates[chosen].cached_tokens);
+  }
+  if (stream.parked_at != Time{}) --num_parked_;
+  stream.parked_at = Time{};
+  stream.tried_at = now;
+  stream.worker = &worker;
+  ++worker.num_streams;
+  worker.sent_tokens += num_tokens;
+  worker.breaker.sent(now);
+  const uint32_t attempt = stream.ledger.begin_attempt();
+  stream.call = worker.link.generate(
+      stream.ledger.attempt_request(),
+      model_.system_fingerprint,
+      [this, id = stream.id, attempt](CallNews news) { take_news(id, attempt, std::move(news)); },
+      [this, id = stream.id, attempt](CallEnd end, const std::string& reason) {
+        take_end(id, attempt, end, reason);
+      });
+}
+
+void RemoteEngine::park(Stream& stream) {
+  if (stream.parked_at != Time{}) return;
+  stream.parked_at = Clock::now();
+  ++num_parked_;
+}
+
+void RemoteEngine::dispatch_parked() {
+  if (num_parked_ == 0 || has_stopped_) return;
+  const Time now = Clock::now();
+  std::vector<std::shared_ptr<Stream>> parked;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == nullptr && now - stream->tried_at >= kBetweenTries) {
+      parked.push_back(stream);
+    }
+  }
+  std::ranges::sort(parked, {}, [](const auto& stream) { return stream->parked_at; });
+  for (const auto& stream : parked) {
+    if (workers_.usable(model_.system_fingerprint, now).empty()) return;
+    dispatch(*stream);
+  }
+}
+
+void RemoteEngine::expire_parked(Time now) {
+  if (num_parked_ == 0) return;
+  std::vector<std::shared_ptr<Stream>> expired;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == nullptr &&
+        now - stream->parked_at > std::chrono::seconds(config_.worker_wait_s)) {
+      expired.push_back(stream);
+    }
+  }
+  for (const auto& stream : expired) {
+    fail(*stream, unavailable("The request's worker is lost, and no other one has come in time."));
+  }
+}
+
+RemoteEngine::Stream* RemoteEngine::find(RequestId id, uint32_t attempt) {
+  const auto found = streams_.find(id);
+  if (found == streams_.end() || !found->second->ledger.is_current(attempt)) return nullptr;
+  return found->second.get();
+}
+
+void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
+  Stream* const stream = find(id, attempt);
+  if (stream == nullptr) {
+    const std::scoped_lock lock(stats_mutex_);
+    stats_.router->num_late_outputs += news.outputs.size();
+    return;
+  }
+  if (news.is_broken) {
+    return fail_attempt(*stream, {ErrorCode::kInternal, "A worker's message is broken.", {}, {}});
+  }
+  if (news.refusal) return take_refusal(*stream, *news.refusal);
+  if (news.accepted) {
+    stream->ledger.accepted();
+    stream->worker->breaker.succeeded();
+  }
+  const std::shared_ptr<Stream> kept = streams_.at(id);  // the last output may end it
+  int32_t position = news.position;
+  for (TokenOutput& output : news.outputs) {
+    if (!take_output(*kept, attempt, position, output)) return;
+  }
+}
+
+bool RemoteEngine::take_output(Stream& stream,
+                               uint32_t attempt,
+                               int32_t& position,
+                               TokenOutput& output) {
+  if (output.finish_reason == FinishReason::kAbort) {  // not ours: the worker stops
+    stream.worker->health.drains();
+    lose_worker(stream);
+    return false;
+  }
+  if (output.finish_reason == FinishReason::kError && is_workers_own(output.error_code)) {
+    fail_attempt(stream, {output.error_code, output.error, output.error_param, {}});
+    return false;
+  }
+  const StreamLedger::Verdict verdict = stream.ledger.accept(attempt, position, output);
+  if (verdict == StreamLedger::Verdict::kBroken) {
+    fail_attempt(stream, {ErrorCode::kInternal, "A worker's tokens do not follow.", {}, {}});
+    return false;
+  }
+  if (output.token != kInvalidToken) {
+    ++position;
+    note_token(stream, Clock::now());
+  }
+  if (verdict == StreamLedger::Verdict::kDrop) return true;
+  const FinishReason reason = output.finish_reason;
+  publish(stream, std::move(output));
+  if (reason == FinishReason::kNone) return true;
+  if (!stream.chain.empty() && stream.worker->description) {
+    const int32_t block_size = stream.worker->description->block_size;
+    stream.worker->prefixes.add(block_chain(stream.ledger.request(), block_size));
+  }
+  stream.call.reset();  // it ends by itself
+  leave_worker(stream);
+  streams_.erase(stream.id);
+  return false;
+}
+
+void RemoteEngine::note_token(Stream& stream, Time now) {
+  const Time arrival = stream.ledger.request().arrival;
+  const bool is_first = stream.first_token_at == Time{};
+  if (is_first) {
+    stream.first_token_at = now;
+    stream.worker->prefixes.add(stream.chain);
+  }
+  const std::scoped_lock lock(stats_mutex_);
+  if (is_first) {
+    stats_.time_to_first_token.observe(kFirstTokenBounds, seconds_between(arrival, now));
+  } else {
+    stats_.inter_token_latency.observe(kInterTokenBounds, seconds_between(stream.latest_at, now));
+  }
+  stream.latest_at = now;
+  ++stats_.generation_tokens;
+  stats_.last_progress_ns = to_ns(now);
+}
+
+// One that was accepted elsewhere before is not sent back for a full queue.
+void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
+  const bool is_full =
+      error.code == ErrorCode::kResourceExhausted || error.code == ErrorCode::kDeadlineExceeded;
+  stream.worker->breaker.succeeded();  // it has answered
+  if (is_full && stream.ledger.was_accepted()) {
+    leave_worker(stream);
+    return park(stream);
+  }
+  if (error.code == ErrorCode::kUnavailable) {
+    stream.worker->health.drains();
+    leave_worker(stream);
+    dispatch(stream);
+    if (stream.worker == nullptr && !stream.ledger.was_accepted()) fail(stream, error);
+    return;
+  }
+  if (is_workers_own(error.code)) return fail_attempt(stream, error);
+  fail(stream, error);
+}
+
+void RemoteEngine::take_end(RequestId id,
+                            uint32_t attempt,
+                            CallEnd end,
+                            const std::string& reason) {
+  Stream* const stream = find(id, attempt);
+  if (stream == nullptr) return;  // its last output has come, or it was cancelled
+  Worker& worker = *stream->worker;
+  switch (end) {
+    case CallEnd::kLost:
+      worker.breaker.died(Clock::now());
+      return lose_worker(*stream);
+    case CallEnd::kOtherModel:
+      worker.breaker.gave_up();
+      workers_.describe(worker);
+      return lose_worker(*stream);
+    case CallEnd::kInvalid:
+      worker.breaker.succeeded();
+      return fail(*stream, {ErrorCode::kInvalidArgument, reason, {}, {}});
+    case CallEnd::kDenied:
+    case CallEnd::kFailed:
+      return fail_attempt(*stream, {ErrorCode::kUnavailable, reason, {}, {}});
+    case CallEnd::kComplete:
+      return fail_attempt(*stream,
+                          {ErrorCode::kInternal, "A worker ended before its answer.", {}, {}});
+  }
+}
+
+void RemoteEngine::leave_worker(Stream& stream) {
+  stream.ledger.end_attempt();
+  if (stream.worker == nullptr) return;
+  --stream.worker->num_streams;
+  stream.worker = nullptr;
+  if (stream.call != nullptr) stream.call->cancel();
+  stream.call.reset();
+}
+
+void RemoteEngine::lose_worker(Stream& stream) {
+  const std::string address = stream.worker->address;
+  const Worker* const lost = stream.worker;
+  leave_worker(stream);
+  log_event(LogLevel::kInfo,
+            "request_lost_worker",
+            "worker",
+            address,
+            "tokens",
+            stream.ledger.num_tokens());
+  if (!stream.ledger.lose_worker(config_.max_worker_losses)) {
+    return fail(stream, unavailable("The request has lost its worker too many times."));
+  }
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    ++stats_.router->num_continuations;
+  }
+  dispatch(stream, lost);
+}
+
+void RemoteEngine::fail_attempt(Stream& stream, const Error& why) {
+  const Worker* const failed = stream.worker;
+  stream.worker->breaker.failed(Clock::now());
+  leave_worker(stream);
+  if (!stream.ledger.may_retry() || !budget_.take()) return fail(stream, why);
+  stream.ledger.count_retry();
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    ++stats_.router->num_retries;
+  }
+  dispatch(stream, failed);
+}
+
+void RemoteEngine::lose_all_of(Worker& worker) {
+  worker.breaker.died(Clock::now());
+  worker.prefixes.clear();
+  std::vector<std::shared_ptr<Stream>> lost;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == &worker) lost.push_back(stream);
+  }
+  if (!lost.empty()) {
+    log_event(LogLevel::kWarning, "worker_out", "worker", worker.address, "requests", lost.size());
+  }
+  for (const auto& stream : lost) lose_worker(*stream);
+}
+
+void RemoteEngine::fail(Stream& stream, const Error& error) {
+  TokenOutput output;
+  output.finish_reason = FinishReason::kError;
+  output.error = error.message;
+  output.error_code = error.code;
+  output.error_param = error.param;
+  output.retry_after_s = error.retry_after_s;
+  if (error.code == ErrorCode::kUnavailable) {
+    const std::scoped_lock lock(stats_mutex_);
+    ++stats_.router->num_lost;
+  }
+  const auto kept = streams_.at(stream.id);
+  if (stream.parked_at != Time{}) --num_parked_;
+  leave_worker(stream);
+  publish(stream, std::move(output));
+  streams_.erase(stream.id);
+}
+
+void RemoteEngine::end(Stream& stream, FinishReason reason) {
+  TokenOutput output;
+  output.finish_reason = reason;
+  const auto kept = streams_.at(stream.id);
+  if (stream.parked_at != Time{}) --num_parked_;
+  if (stream.worker != nullptr) stream.worker->breaker.gave_up();
+  leave_worker(stream);
+  publish(stream, std::move(output));
+  streams_.erase(stream.id);
+}
+
+void RemoteEngine::abort(RequestId id) {
+  loop_->post([this, id] {
+    const auto found = streams_.find(id);
+    if (found != streams_.end()) end(*std::shared_ptr<Stream>(found->second), FinishReason::kAbort);
+  });
+}
+
+void RemoteEngine::publish(Stream& stream, TokenOutput output) {
+  output.request_id = stream.id;
+  if (output.finish_reason != FinishReason::kNone) {
+    const ValidRequest& request = stream.ledger.request();
+    const double seconds = seconds_between(request.arrival, Clock::now());
+    const std::scoped_lock lock(stats_mutex_);
+    ++stats_.requests_finished[static_cast<size_t>(output.finish_reason)];
+    stats_.e2e_latency.observe(kRequestBounds, seconds);
+    stats_.generation_length.observe(kLengthBounds, stream.ledger.num_tokens());
+  }
+  OutputBatch batch;
+  batch.outputs.push_back(std::move(output));
+  stream.sink->publish(std::move(batch));
+}
+
+void RemoteEngine::publish_stats() {
+  const Time now = Clock::now();
+  const auto usable = workers_.usable(model_.system_fingerprint, now).size();
+  std::vector<WorkerStats> workers = workers_.stats(model_.system_fingerprint, now);
+  int64_t total = 0;
+  int64_t used = 0;
+  int32_t block_size = 0;
+  uint64_t num_steps = 0;
+  for (const auto& worker : workers_.all()) {
+    total += worker->health.load().num_blocks_total;
+    used += worker->health.load().num_blocks_used;
+    num_steps += worker->health.load().num_steps;
+    if (worker->description) block_size = worker->description->block_size;
+  }
+  const std::scoped_lock lock(stats_mutex_);
+  stats_.router->workers = std::move(workers);
+  stats_.router->num_usable = static_cast<int64_t>(usable);
+  stats_.router->num_parked = num_parked_;
+  stats_.num_requests_running = static_cast<int64_t>(streams_.size()) - num_parked_;
+  stats_.num_requests_waiting = num_parked_;
+  stats_.num_blocks_total = total;
+  stats_.num_blocks_used = used;
+  stats_.block_size = block_size;
+  stats_.num_steps = num_steps;
+  if (streams_.empty()) stats_.last_progress_ns = to_ns(now);
+}
+
+EngineStats RemoteEngine::stats() const {
+  const std::scoped_lock lock(stats_mutex_);
+  EngineStats copy = stats_;
+  copy.draining = draining_;
+  return copy;
+}
+
+void RemoteEngine::report_state(int32_t, std::function<void(EngineState)> done) {
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    if (!stopped_) return loop_->post([this, done = std::move(done)] { tell_state(done); });
+  }
+  EngineState state;
+  state.stats = stats();
+  done(std::move(state));
+}
+
+void RemoteEngine::tell_state(const std::function<void(EngineState)>& done) {
+  publish_stats();
+  EngineState state;
+  state.stats = stats();
+  const Time now = Clock::now();
+  for (const auto& [id, stream] : streams_) {
+    const ValidRequest& request = stream->ledger.request();
+    RequestSummary& summary = state.requests.emplace_back();
+    summary.id = id;
+    summary.status = stream->worker != nullptr ? "running" : "waiting";
+    summary.priority = request.priority;
+    summary.age_ms = 1e3 * seconds_between(request.arrival, now);
+    summary.num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
+    summary.num_generated = stream->ledger.num_tokens();
+    summary.max_tokens = request.sampling.max_tokens;
+  }
+  std::ranges::sort(state.requests, {}, &RequestSummary::id);
+  done(std::move(state));
+}
+
+}  // namespace sluice

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The way to one worker: sluice.worker.v1 over one channel of gRPC. Whatever comes back is handed
+// to the router's thread by the loop; nothing here decides.
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <worker.grpc.pb.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "server/router/router_loop.h"
+#include "server/router/worker_health.h"
+
+namespace sluice {
+
+struct Config;
+
+struct WorkerDescription {
+  ModelInfo model;
+  uint64_t epoch = 0;
+  std::vector<TokenId> end_tokens;
+  int32_t block_size = 0;  // at least 1
+  int32_t max_logprobs = 0;
+};
+
+// One message of a request's call.
+struct CallNews {
+  bool accepted = false;
+  std::optional<Error> refusal;  // the engine has not accepted it
+  int32_t position = 0;          // tokens of the answer in front of the outputs
+  std::vector<TokenOutput> outputs;
+  bool is_broken = false;  // the message cannot be read
+};
+
+// How a call ended.
+enum class CallEnd : uint8_t {
+  kComplete,
+  kLost,        // the worker or the way to it
+  kOtherModel,  // the worker has another fingerprint
+  kDenied,      // it does not let this router in
+  kInvalid,     // the request breaks a rule of the worker
+  kFailed,      // with an error of its own
+};
+
+class WorkerCallHandle {
+ public:
+  virtual ~WorkerCallHandle() = default;
+  // Any thread. The worker aborts the request; the end comes as kLost.
+  virtual void cancel() = 0;
+};
+
+class WorkerLink {
+ public:
+  // `address`: host:port. Connects when it is used.
+  WorkerLink(const Config& config, const std::string& address, std::shared_ptr<RouterLoop> loop);
+
+  // Each: `done` once, on the loop's thread, unless the loop has ended before.
+  void describe(std::function<void(Expected<WorkerDescription>)> done);
+  void ping(std::function<void(Expected<WorkerLoad>)> done);
+  void fetch_tokenizer(std::function<void(Expected<std::vector<NamedFile>>)> done);
+
+  // `news` for each message and then `end` once, on the loop's thread.
+  std::shared_ptr<WorkerCallHandle> generate(
+      const ValidRequest& request,
+      const std::string& fingerprint,
+      std::function<void(CallNews)> news,
+      std::function<void(CallEnd, const std::string& reason)> end);
+
+ private:
+  const std::string secret_;
+  std::shared_ptr<RouterLoop> loop_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<worker::v1::Worker::Stub> stub_;  // calls have it too
+};
+
+}  // namespace sluice

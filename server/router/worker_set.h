@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The workers of a router: who there is, whom it pings, and who may get a request. On the router's
+// thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/stats.h"
+#include "server/router/breaker.h"
+#include "server/router/prefix_index.h"
+#include "server/router/router_loop.h"
+#include "server/router/worker_health.h"
+#include "server/router/worker_link.h"
+
+namespace sluice {
+
+struct Worker {
+  Worker(const Config& config, std::string name, const std::shared_ptr<RouterLoop>& loop)
+      : address(std::move(name)), link(config, address, loop) {}
+
+  const std::string address;
+  WorkerLink link;
+  WorkerHealth health;
+  Breaker breaker;
+  PrefixIndex prefixes;
+  std::optional<WorkerDescription> description;  // of the process that answers pings
+  bool is_pinging = false;
+  bool is_describing = false;
+  bool is_leaving = false;  // discovery does not name it any more
+  std::chrono::steady_clock::time_point pinged_at{};
+  int64_t num_streams = 0;
+  int64_t sent_tokens = 0;  // of prompts, since its latest answer
+};
+
+class WorkerSet {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  struct Events {
+    std::function<void(Worker&)> lost;  // it is silent, stuck or another process: its streams too
+    std::function<void(Worker&)> changed;  // it may take requests now
+  };
+
+  WorkerSet(const Config& config, std::shared_ptr<RouterLoop> loop)
+      : config_(config), loop_(std::move(loop)) {}
+
+  void set_events(Events events) { events_ = std::move(events); }
+
+  // Those that there are from now on; the others get no more requests and go when they have none.
+  void set_addresses(const std::vector<std::string>& addresses);
+
+  // Pings and judges whoever it is time for.
+  void tick(Time now);
+
+  // Workers of this fingerprint that may get a request now.
+  [[nodiscard]] std::vector<Worker*> usable(const std::string& fingerprint, Time now) const;
+  // One whose model is known, or null.
+  [[nodiscard]] Worker* any_described() const;
+
+  [[nodiscard]] const std::vector<std::unique_ptr<Worker>>& all() const { return workers_; }
+
+  // Its description is asked for again.
+  void describe(Worker& worker);
+
+  [[nodiscard]] std::vector<WorkerStats> stats(const std::string& fingerprint, Time now) const;
+
+ private:
+  void ping(Worker& worker, Time now);
+  void take_answer(Worker& worker, const Expected<WorkerLoad>& load);
+  Worker* find(const std::string& address) const;
+
+  const Config& config_;
+  std::shared_ptr<RouterLoop> loop_;
+  Events events_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: Apache-2.0
+// A router's engine over workers of this process: real gRPC, engines without a model.
+#include "server/router/remote_engine.h"
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <gtest/gtest.h>
+#include <worker.grpc.pb.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/server/running_server.h"
+#include "tests/support/byte_tokenizer.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/fake_engine.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::CollectingSink;
+
+// A worker whose engine goes on when the test says so, and that can end and come back.
+class TestWorker {
+ public:
+  explicit TestWorker(FakeEngine::Stepping stepping = FakeEngine::Stepping::kManual)
+      : engine_(std::make_unique<FakeEngine>(stepping)) {
+    EngineStats stats;
+    stats.num_blocks_total = 1000;
+    engine_->set_stats(stats);
+    start(0);
+  }
+
+  ~TestWorker() { stop(); }
+
+  FakeEngine& operator*() { return *engine_; }
+
+  FakeEngine* operator->() { return engine_.get(); }
+
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  void stop() {
+    // The server waits until the engine has let its requests go.
+    std::jthread steps([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        engine_->end_aborted();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    server_.reset();
+  }
+
+  void start_again() { start(port_); }
+
+  void drain() { (*server_)->drain(); }
+
+  void load(int64_t num_running) {
+    EngineStats stats;
+    stats.num_blocks_total = 1000;
+    stats.num_requests_running = num_running;
+    engine_->set_stats(stats);
+  }
+
+ private:
+  void start(int port) {
+    Config config;
+    config.worker_listen = "127.0.0.1:" + std::to_string(port);
+    config.worker_secret = "secret";
+    config.drain_timeout_s = 1;
+    server_ = std::make_unique<RunningServer>(*engine_, config);
+    port_ = (*server_)->worker_port();
+  }
+
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<RunningServer> server_;
+  int port_ = 0;
+};
+
+class Router {
+ public:
+  explicit Router(const std::vector<TestWorker*>& workers, Config config = {}) {
+    for (const TestWorker* worker : workers) config.workers.push_back(worker->address());
+    config.worker_secret = "secret";
+    auto engine = RemoteEngine::create(config, std::make_unique<ByteTokenizer>());
+    if (!engine) {
+      ADD_FAILURE() << engine.error().message;
+      return;
+    }
+    engine_ = std::move(*engine);
+    EXPECT_TRUE(eventually([&] { return num_usable() == static_cast<int64_t>(workers.size()); }));
+  }
+
+  RemoteEngine* operator->() { return engine_.get(); }
+
+  [[nodiscard]] RouterStats stats() const { return *engine_->stats().router; }
+
+  [[nodiscard]] int64_t num_usable() const { return stats().num_usable; }
+
+  RequestId submit(OutputSink& sink, ValidRequest request) {
+    const auto id = engine_->submit(std::move(request), sink);
+    EXPECT_TRUE(id) << id.error().message;
+    return id.value_or(RequestId(0));
+  }
+
+ private:
+  std::unique_ptr<RemoteEngine> engine_;
+};
+
+ValidRequest request_of(std::vector<TokenId> prompt = {72, 105}) {
+  ValidRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.max_tokens = 20;
+  request.arrival = std::chrono::steady_clock::now();
+  return request;
+}
+
+std::string text_of(const Collected& collected) {
+  std::string text;
+  for (const TokenId id : collected.tokens) text += static_cast<char>(id);
+  return text;
+}
+
+const std::string kHelloAndEnd = std::string("Hello") + static_cast<char>(ByteTokenizer::kTurnEnd);
+
+TEST(RemoteEngine, TokensAndTheEndComeThrough) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  Router router({&worker});
+  EXPECT_EQ(router->model().system_fingerprint, "fp_fake");
+  CollectingSink sink;
+  ValidRequest request = request_of();
+  request.sampling.seed = 1234;
+  request.sampling.num_logprobs = 2;
+  const Collected answer = sink.wait(router.submit(sink, request));
+  EXPECT_EQ(text_of(answer), kHelloAndEnd);
+  EXPECT_EQ(answer.finish_reason, FinishReason::kStop);
+  EXPECT_EQ(answer.top_logprobs.size(), 2 * answer.tokens.size());
+  ASSERT_EQ(worker->submitted().size(), 1U);
+  EXPECT_EQ(worker->submitted()[0].sampling.seed, 1234U);
+  EXPECT_EQ(worker->submitted()[0].prompt, request.prompt);
+}
+
+// Steps whoever runs something until the request has `count` tokens.
+void step_until(std::vector<TestWorker*> workers,
+                CollectingSink& sink,
+                RequestId id,
+                size_t count) {
+  ASSERT_TRUE(eventually([&] {
+    for (TestWorker* worker : workers) {
+      if ((*worker)->num_running() > 0) return true;
+    }
+    return false;
+  }));
+  for (size_t i = 0; i < count; ++i) {
+    for (TestWorker* worker : workers) (*worker)->step();
+    sink.wait_tokens(id, i + 1);
+  }
+}
+
+TEST(RemoteEngine, AStreamGoesOnWhereItsWorkerHasEnded) {
+  TestWorker first;
+  TestWorker second;
+  Router router({&first, &second});
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  step_until({&first, &second}, sink, id, 3);
+  TestWorker& lost = first->num_running() > 0 ? first : second;
+  TestWorker& other = &lost == &first ? second : first;
+  lost.stop();
+  ASSERT_TRUE(eventually([&] { return other->num_running() == 1; }));
+  EXPECT_EQ(other->submitted().back().generated, (std::vector<TokenId>{'H', 'e', 'l'}));
+  for (int i = 0; i < 3; ++i) other->step();
+  const Collected answer = sink.wait(id);
+  EXPECT_EQ(text_of(answer), kHelloAndEnd);
+  EXPECT_EQ(answer.num_ends, 1);
+  EXPECT_EQ(router.stats().num_continuations, 1U);
+  EXPECT_EQ(router.stats().num_lost, 0U);
+}
+
+TEST(RemoteEngine, ALostStreamWaitsForItsWorkerToComeBack) {
+  TestWorker worker;
+  Router router({&worker});
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  step_until({&worker}, sink, id, 2);
+  worker.stop();
+  ASSERT_TRUE(eventually([&] { return router.stats().num_parked == 1; }));
+  EXPECT_EQ(router.num_usable(), 0);
+  const auto refused = router->submit(request_of(), sink);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_GE(refused.error().retry_after_s, 1);
+  worker.start_again();
+  ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
+  for (int i = 0; i < 4; ++i) worker->step();
+  EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+}
+
+TEST(RemoteEngine, WithoutAnotherWorkerAStreamEndsWithAnErrorInTime) {
+  TestWorker worker;
+  Config config;
+  config.worker_wait_s = 1;
+  Router router({&worker}, config);
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  step_until({&worker}, sink, id, 2);
+  worker.stop();
+  const Collected answer = sink.wait(id);
+  EXPECT_EQ(answer.finish_reason, FinishReason::kError);
+  EXPECT_EQ(answer.error_code, ErrorCode::kUnavailable);
+  EXPECT_EQ(answer.tokens.size(), 2U);
+  EXPECT_EQ(router.stats().num_lost, 1U);
+}
+
+TEST(RemoteEngine, AnErrorOfAWorkerIsTriedElsewhere) {
+  TestWorker bad(FakeEngine::Stepping::kAutomatic);
+  TestWorker good(FakeEngine::Stepping::kAutomatic);
+  good.load(500);  // so that the other one is chosen
+  bad->fail_at(0);
+  Router router({&bad, &good});
+  CollectingSink sink;
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  EXPECT_EQ(bad->submitted().size(), 1U);
+  EXPECT_EQ(router.stats().num_retries, 1U);
+}
+
+TEST(RemoteEngine, AnErrorThatAllWorkersGiveReachesTheClientAfterTwoRetries) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  worker->fail_at(2);
+  Router router({&worker});
+  CollectingSink sink;
+  const Collected answer = sink.wait(router.submit(sink, request_of()));
+  EXPECT_EQ(answer.finish_reason, FinishReason::kError);
+  EXPECT_EQ(answer.error_code, ErrorCode::kInternal);
+  EXPECT_EQ(answer.error, "The logits of this request are not finite.");
+  EXPECT_EQ(worker->submitted().size(), 3U);
+}
+
+TEST(RemoteEngine, AFullQueuePassesOnWithItsTime) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  worker->fail_as(ErrorCode::kDeadlineExceeded, 7);
+  worker->fail_at(0);
+  Router router({&worker});
+  CollectingSink sink;
+  const Collected expired = sink.wait(router.submit(sink, request_of()));
+  EXPECT_EQ(expired.error_code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(expired.retry_after_s, 7);
+  worker->set_queue_limit(0);
+  const Collected full = sink.wait(router.submit(sink, request_of()));
+  EXPECT_EQ(full.error_code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(worker->submitted().size(), 1U) << "not tried again";
+  EXPECT_EQ(router.stats().num_retries, 0U);
+}
+
+TEST(RemoteEngine, ARequestThatTheWorkerCannotTakeIsTheClientsError) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  Router router({&worker});
+  CollectingSink sink;
+  ValidRequest request = request_of();
+  request.sampling.max_tokens = 100'000;
+  const Collected answer = sink.wait(router.submit(sink, std::move(request)));
+  EXPECT_EQ(answer.error_code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(router.num_usable(), 1);
+}
+
+TEST(RemoteEngine, AnAbortedRequestEndsHereAndAtTheWorker) {
+  TestWorker worker;
+  Router router({&worker});
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  step_until({&worker}, sink, id, 1);
+  router->abort(id);
+  EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
+  EXPECT_TRUE(eventually([&] { return worker->num_aborted() == 1; }));
+  worker->step();
+  router->abort(id);  // has ended
+  router->abort(RequestId(999));
+  EXPECT_EQ(router.stats().num_continuations, 0U);
+}
+
+TEST(RemoteEngine, StopEndsEverything) {
+  TestWorker worker;
+  Router router({&worker});
+  CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 5; ++i) ids.push_back(router.submit(sink, request_of()));
+  router->stop();
+  for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
+  EXPECT_FALSE(router->submit(request_of(), sink));
+  bool is_told = false;
+  router->report_state(1, [&](const EngineState&) { is_told = true; });
+  EXPECT_TRUE(is_told);
+  EXPECT_TRUE(eventually([&] { return worker->num_aborted() == 5; }));
+  worker->step();
+}
+
+TEST(RemoteEngine, AWorkerWithAnotherFingerprintGetsNothing) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  TestWorker other(FakeEngine::Stepping::kAutomatic);
+  Router router({&worker, &other});
+  other.stop();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 1; }));
+  other->editable_model().system_fingerprint = "fp_other";
+  other.start_again();
+  ASSERT_TRUE(eventually([&] {
+    for (const WorkerStats& stats : router.stats().workers) {
+      if (stats.status == "other_model") return true;
+    }
+    return false;
+  }));
+  CollectingSink sink;
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  }
+  EXPECT_EQ(other->submitted().size(), 0U);
+}
+
+TEST(RemoteEngine, ADrainingWorkerGetsNoMoreRequestsAndItsStreamsGoOn) {
+  TestWorker first;
+  TestWorker second;
+  Router router({&first, &second});
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  step_until({&first, &second}, sink, id, 2);
+  TestWorker& leaving = first->num_running() > 0 ? first : second;
+  TestWorker& other = &leaving == &first ? second : first;
+  leaving.drain();
+  const RequestId next = router.submit(sink, request_of());
+  ASSERT_TRUE(eventually([&] { return other->num_running() >= 1; }));
+  for (int i = 0; i < 600 && sink.ends().size() < 2; ++i) {
+    other->step();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it is cut after a second
+  }
+  EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+  EXPECT_EQ(text_of(sink.wait(next)), kHelloAndEnd);
+}
+
+TEST(RemoteEngine, EqualPromptsGoWhereTheyAreCached) {
+  TestWorker first(FakeEngine::Stepping::kAutomatic);
+  TestWorker second(FakeEngine::Stepping::kAutomatic);
+  Router router({&first, &second});
+  CollectingSink sink;
+  const std::vector<TokenId> prompt(128, 'x');
+  for (int i = 0; i < 10; ++i) sink.wait(router.submit(sink, request_of(prompt)));
+  const size_t most = std::max(first->submitted().size(), second->submitted().size());
+  EXPECT_EQ(most, 10U);
+  EXPECT_GT(router.stats().prefix_hits, 0U);
+}
+
+TEST(RemoteEngine, ManyRequestsOverWorkersThatComeAndGo) {
+  TestWorker first(FakeEngine::Stepping::kAutomatic);
+  TestWorker second(FakeEngine::Stepping::kAutomatic);
+  first->set_step_delay(std::chrono::microseconds(300));
+  second->set_step_delay(std::chrono::microseconds(300));
+  Config config;
+  config.max_worker_losses = 100;
+  Router router({&first, &second}, config);
+  CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (int round = 0; round < 4; ++round) {
+    for (int i = 0; i < 20; ++i) {
+      if (const auto id = router->submit(request_of(), sink)) ids.push_back(*id);
+    }
+    TestWorker& leaving = round % 2 == 0 ? first : second;
+    leaving.stop();
+    for (int i = 0; i < 20; ++i) {
+      if (const auto id = router->submit(request_of(), sink)) ids.push_back(*id);
+    }
+    leaving.start_again();
+    ASSERT_TRUE(eventually([&] { return router.num_usable() == 2; }));
+  }
+  EXPECT_GT(ids.size(), 80U);
+  for (const RequestId id : ids) {
+    const Collected answer = sink.wait(id);
+    EXPECT_EQ(text_of(answer), kHelloAndEnd) << answer.error;
+    EXPECT_EQ(answer.num_ends, 1);
+  }
+}
+
+// The service by itself.
+class WorkerServiceTest : public ::testing::Test {
+ protected:
+  WorkerServiceTest()
+      : worker_(FakeEngine::Stepping::kAutomatic),
+        stub_(worker::v1::Worker::NewStub(
+            grpc::CreateChannel(worker_.address(), grpc::InsecureChannelCredentials()))) {}
+
+  static void show(grpc::ClientContext& context, const std::string& secret) {
+    if (!secret.empty()) context.AddMetadata("authorization", "Bearer " + secret);
+  }
+
+  grpc::Status generate(const worker::v1::GenerateRequest& request, const std::string& secret) {
+    grpc::ClientContext context;
+    show(context, secret);
+    const auto reader = stub_->Generate(&context, request);
+    for (worker::v1::GenerateResponse response; reader->Read(&response);) {
+    }
+    return reader->Finish();
+  }
+
+  TestWorker worker_;
+  std::unique_ptr<worker::v1::Worker::Stub> stub_;
+};
+
+TEST_F(WorkerServiceTest, WhoeverLacksTheSecretGetsNothing) {
+  using grpc::StatusCode;
+  for (const std::string secret : {"", "other", "secre", "secret "}) {
+    grpc::ClientContext contexts[3];
+    for (auto& context : contexts) show(context, secret);
+    worker::v1::Description description;
+    EXPECT_EQ(stub_->Describe(&contexts[0], {}, &description).error_code(),
+              StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(description.ByteSizeLong(), 0U);
+    worker::v1::State state;
+    EXPECT_EQ(stub_->GetState(&contexts[1], {}, &state).error_code(), StatusCode::UNAUTHENTICATED);
+    const auto reader = stub_->GetTokenizer(&contexts[2], {});
+    worker::v1::FilePiece piece;
+    EXPECT_FALSE(reader->Read(&piece));
+    EXPECT_EQ(reader->Finish().error_code(), StatusCode::UNAUTHENTICATED);
+    EXPECT_EQ(generate({}, secret).error_code(), StatusCode::UNAUTHENTICATED);
+  }
+  EXPECT_EQ(worker_->submitted().size(), 0U);
+}
+
+TEST_F(WorkerServiceTest, WhatIsNoRequestOrForAnotherModelIsRefused) {
+  worker::v1::GenerateRequest request;
+  EXPECT_EQ(generate(request, "secret").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  request.set_fingerprint("fp_fake");
+  EXPECT_EQ(generate(request, "secret").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(worker_->submitted().size(), 0U);
+}
+
+TEST_F(WorkerServiceTest, FilesOfTheTokenizerComeInPieces) {
+  grpc::ClientContext context;
+  show(context, "secret");
+  const auto reader = stub_->GetTokenizer(&context, {});
+  std::map<std::string, std::string> files;
+  for (worker::v1::FilePiece piece; reader->Read(&piece);) files[piece.name()] += piece.content();
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(files.size(), 2U);
+  EXPECT_EQ(files["tokenizer.json"].size(), 200'000U);
+  EXPECT_EQ(files["a.txt"], "b");
+}
+
+TEST(WorkerServer, AnAddressThatOthersReachNeedsASecretOrCertificates) {
+  FakeEngine engine;
+  const auto create = [&](const std::string& listen, const std::string& secret) {
+    Config config;
+    config.port = 0;
+    config.worker_listen = listen;
+    config.worker_secret = secret;
+    const auto made = HttpServer::create(config, engine);
+    return made ? std::string() : made.error().param;
+  };
+  EXPECT_EQ(create("0.0.0.0:0", ""), "worker-listen");
+  EXPECT_EQ(create("nonsense", ""), "worker-listen");
+  EXPECT_EQ(create("0.0.0.0:0", "secret"), "");
+  EXPECT_EQ(create("127.0.0.1:0", ""), "");
+}
+
+}  // namespace
+}  // namespace sluice
