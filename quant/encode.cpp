@@ -44,15 +44,6 @@ uint8_t e2m1_code(float value) {
   return static_cast<uint8_t>((std::signbit(value) && code != 0 ? 8 : 0) | code);
 }
 
-// Of a value that the grid has.
-uint8_t e4m3_code(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
-  const uint32_t magnitude = std::fabs(value) < 0x1p-6F
-                                 ? static_cast<uint32_t>(std::fabs(value) * 0x1p9F)
-                                 : (bits >> 20) - (120U << 3);
-  return static_cast<uint8_t>((std::signbit(value) ? 0x80U : 0U) | magnitude);
-}
-
 // Scales below the largest magnitude's clip it, and those above put it elsewhere on the grid.
 template <typename Grid, typename Store>
 float search_scale(const Grid& grid,
