@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/worker_server.h"
 
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/front_end.h"
 #include "server/grpc/server_settings.h"
@@ -24,6 +29,16 @@ constexpr int kMostRequestBytes = 64 << 20;  // a prompt of a whole context, and
 tl::unexpected<Error> invalid(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, "--worker-listen: " + message, "worker-listen");
 }
+
+// Without the process's reflection, which answers whoever asks.
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
 
 Expected<void> check_exposure(const SocketName& name, const Config& config) {
   if (is_loopback(name.host) || !config.worker_secret.empty()) return {};
@@ -69,6 +84,8 @@ Expected<std::unique_ptr<WorkerServer>> WorkerServer::create(FrontEnd& front_end
   auto impl = std::make_unique<Impl>(front_end);
   grpc::ServerBuilder builder;
   set_limits(builder, config);
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.SetOption(std::make_unique<WithoutPlugins>());
   builder.SetMaxReceiveMessageSize(
       std::max(kMostRequestBytes, static_cast<int>(config.max_body_bytes)));
   builder.AddListeningPort(text_of(*name), server_credentials(config), &impl->port);

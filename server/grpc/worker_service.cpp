@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 #include <string>
@@ -29,6 +30,18 @@ constexpr size_t kMostPendingBytes = size_t{64} << 20;
 uint64_t random_epoch() {
   std::random_device device;
   return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
+}
+
+// Of --kv-events-config, which the engine has accepted; empty: nothing is published.
+std::string kv_events_endpoint(const Config& config) {
+  using Json = nlohmann::json;
+  const Json given = Json::parse(config.kv_events_config, nullptr, /*allow_exceptions=*/false);
+  if (!given.is_object() || given.value("enable_kv_cache_events", Json()) != true ||
+      given.value("publisher", Json("zmq")) == "null") {
+    return {};
+  }
+  const Json endpoint = given.value("endpoint", Json("tcp://*:5557"));
+  return endpoint.is_string() ? endpoint.get<std::string>() : std::string();
 }
 
 grpc::Status unauthenticated() {
@@ -282,6 +295,7 @@ grpc::ServerUnaryReactor* WorkerService::Describe(grpc::CallbackServerContext* c
   for (const TokenId id : front_end_.engine.tokenizer().end_tokens()) response->add_end_tokens(id);
   response->set_block_size(front_end_.config.block_size);
   response->set_max_logprobs(front_end_.config.max_logprobs);
+  response->set_kv_events_endpoint(kv_events_endpoint(front_end_.config));
   return finish(*context, grpc::Status::OK);
 }
 

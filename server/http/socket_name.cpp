@@ -14,7 +14,7 @@ std::optional<SocketName> parse_socket_name(std::string_view text) {
   const std::string_view digits = text.substr(colon + 1);
   const bool has_brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (has_brackets) host = host.substr(1, host.size() - 2);
-  if (!has_brackets && host.find(':') != std::string_view::npos) return std::nullopt;
+  if (!has_brackets && host.find_first_of(":[]") != std::string_view::npos) return std::nullopt;
   constexpr int32_t kMostPort = 65535;
   SocketName name{std::string(host), 0};
   const char* const end = digits.data() + digits.size();

@@ -13,17 +13,23 @@ uint64_t mixed(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
+uint64_t chain_root(uint64_t tenant_salt, int32_t adapter_id) {
+  return mixed(tenant_salt, static_cast<uint64_t>(adapter_id));
+}
+
+uint64_t chain_next(uint64_t hash, std::span<const uint64_t> tokens) {
+  for (const uint64_t id : tokens) hash = mixed(hash, id);
+  return hash;
+}
+
 std::vector<uint64_t> block_chain(const ValidRequest& request, int32_t block_size) {
+  std::vector<uint64_t> tokens(request.prompt.begin(), request.prompt.end());
+  tokens.insert(tokens.end(), request.generated.begin(), request.generated.end());
   std::vector<uint64_t> chain;
-  const size_t num_prompt = request.prompt.size();
-  const size_t num_tokens = num_prompt + request.generated.size();
   const auto block = static_cast<size_t>(block_size);
-  uint64_t hash = mixed(request.tenant_salt, static_cast<uint64_t>(request.adapter_id));
-  for (size_t end = block; end <= num_tokens; end += block) {
-    for (size_t i = end - block; i < end; ++i) {
-      const TokenId id = i < num_prompt ? request.prompt[i] : request.generated[i - num_prompt];
-      hash = mixed(hash, static_cast<uint64_t>(id));
-    }
+  uint64_t hash = chain_root(request.tenant_salt, request.adapter_id);
+  for (size_t end = block; end <= tokens.size(); end += block) {
+    hash = chain_next(hash, std::span(tokens).subspan(end - block, block));
     chain.push_back(hash);
   }
   return chain;

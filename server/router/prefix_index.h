@@ -16,6 +16,10 @@
 
 namespace sluice {
 
+// Where a chain begins, and its next hash: of one more block of tokens.
+uint64_t chain_root(uint64_t tenant_salt, int32_t adapter_id);
+uint64_t chain_next(uint64_t hash, std::span<const uint64_t> tokens);
+
 // The hashes of a request's whole blocks, the first one first; prompt, then what was generated.
 std::vector<uint64_t> block_chain(const ValidRequest& request, int32_t block_size);
 

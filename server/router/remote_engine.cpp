@@ -207,7 +207,6 @@ void RemoteEngine::begin(std::shared_ptr<Stream> stream) {
     begun.chain = block_chain(request, any->description->block_size);
   }
   dispatch(begun);
-  if (begun.worker == nullptr) fail(begun, unavailable("No worker is there."));
 }
 
 void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
@@ -221,7 +220,7 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
     const WorkerLoad& load = worker->health.load();
     const auto known = static_cast<int64_t>(worker->prefixes.num_known(stream.chain));
     candidates.push_back({.cached_tokens = known * worker->description->block_size,
-                          .queued_tokens = load.queued_tokens + worker->sent_tokens,
+                          .queued_tokens = std::max(load.queued_tokens, worker->queued_tokens),
                           .num_active = std::max(load.num_running, worker->num_streams)});
   }
   const auto num_tokens = static_cast<int64_t>(request.prompt.size() + request.generated.size());
@@ -237,7 +236,8 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   stream.tried_at = now;
   stream.worker = &worker;
   ++worker.num_streams;
-  worker.sent_tokens += num_tokens;
+  stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
+  worker.queued_tokens += stream.queued_tokens;
   worker.breaker.sent(now);
   const uint32_t attempt = stream.ledger.begin_attempt();
   stream.call = worker.link.generate(
@@ -252,6 +252,7 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
 void RemoteEngine::park(Stream& stream) {
   if (stream.parked_at != Time{}) return;
   stream.parked_at = Clock::now();
+  if (stream.waits_since == Time{}) stream.waits_since = stream.parked_at;
   ++num_parked_;
 }
 
@@ -276,7 +277,7 @@ void RemoteEngine::expire_parked(Time now) {
   std::vector<std::shared_ptr<Stream>> expired;
   for (const auto& [id, stream] : streams_) {
     if (stream->worker == nullptr &&
-        now - stream->parked_at > std::chrono::seconds(config_.worker_wait_s)) {
+        now - stream->waits_since > std::chrono::seconds(config_.worker_wait_s)) {
       expired.push_back(stream);
     }
   }
@@ -304,9 +305,11 @@ void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
   if (news.refusal) return take_refusal(*stream, *news.refusal);
   if (news.accepted) {
     stream->ledger.accepted();
+    stream->waits_since = Time{};
     stream->worker->breaker.succeeded();
   }
   const std::shared_ptr<Stream> kept = streams_.at(id);  // the last output may end it
+  if (!news.outputs.empty()) leave_queue(*kept);
   int32_t position = news.position;
   for (TokenOutput& output : news.outputs) {
     if (!take_output(*kept, attempt, position, output)) return;
@@ -414,9 +417,14 @@ void RemoteEngine::take_end(RequestId id,
   }
 }
 
+void RemoteEngine::leave_queue(Stream& stream) {
+  stream.worker->queued_tokens -= std::exchange(stream.queued_tokens, 0);
+}
+
 void RemoteEngine::leave_worker(Stream& stream) {
   stream.ledger.end_attempt();
   if (stream.worker == nullptr) return;
+  leave_queue(stream);
   --stream.worker->num_streams;
   stream.worker = nullptr;
   if (stream.call != nullptr) stream.call->cancel();

@@ -71,8 +71,10 @@ class RemoteEngine final : public Engine {
     StreamLedger ledger;
     std::vector<uint64_t> chain;  // of its prompt's blocks
     Worker* worker = nullptr;     // null: parked
+    int64_t queued_tokens = 0;    // that it has to compute before its first output
     std::shared_ptr<WorkerCallHandle> call;
-    Time parked_at{};
+    Time parked_at{};       // while it has no worker
+    Time waits_since{};     // no worker has accepted it since
     Time tried_at{};        // by a worker that had no room
     Time first_token_at{};  // none yet: the clock's epoch
     Time latest_at{};       // the latest token
@@ -100,6 +102,8 @@ class RemoteEngine final : public Engine {
   bool take_output(Stream& stream, uint32_t attempt, int32_t& position, TokenOutput& output);
   void take_refusal(Stream& stream, const Error& error);
   void note_token(Stream& stream, Time now);
+
+  static void leave_queue(Stream& stream);
 
   // The attempt has ended without the request's end.
   void leave_worker(Stream& stream);

@@ -112,6 +112,7 @@ Expected<WorkerDescription> to_description(const wire::Description& message) {
   description.end_tokens.assign(message.end_tokens().begin(), message.end_tokens().end());
   description.block_size = std::max(message.block_size(), 1);
   description.max_logprobs = message.max_logprobs();
+  description.kv_events_endpoint = message.kv_events_endpoint();
   return description;
 }
 

@@ -28,6 +28,7 @@ struct WorkerDescription {
   std::vector<TokenId> end_tokens;
   int32_t block_size = 0;  // at least 1
   int32_t max_logprobs = 0;
+  std::string kv_events_endpoint;  // as the worker binds it; empty: none
 };
 
 // One message of a request's call.

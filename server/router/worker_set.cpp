@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "server/http/socket_name.h"
 
 namespace sluice {
 namespace {
@@ -86,7 +87,7 @@ Worker* WorkerSet::any_described() const {
 
 void WorkerSet::describe(Worker& worker) {
   worker.description.reset();
-  worker.prefixes.clear();
+  worker.events.reset(worker.prefixes);
   if (worker.is_describing) return;
   worker.is_describing = true;
   worker.link.describe([this, &worker](Expected<WorkerDescription> description) {
@@ -107,8 +108,36 @@ void WorkerSet::describe(Worker& worker) {
               worker.address,
               "fingerprint",
               worker.description->model.system_fingerprint);
+    listen(worker);
     events_.changed(worker);
   });
+}
+
+void WorkerSet::listen(Worker& worker) {
+  const auto name = parse_socket_name(worker.address);
+  const std::string endpoint =
+      config_.affinity_blocks == 0 || !name
+          ? std::string()
+          : reachable_endpoint(worker.description->kv_events_endpoint, name->host);
+  if (endpoint.empty()) return worker.subscriber.reset();
+  if (worker.subscriber != nullptr && worker.subscriber->endpoint() == endpoint) return;
+  worker.subscriber = std::make_unique<KvEventSubscriber>(
+      endpoint, [this, loop = loop_, address = worker.address](KvEventMessage message) {
+        loop->post([this, address, message = std::make_shared<KvEventMessage>(std::move(message))] {
+          take_event(address, *message);
+        });
+      });
+}
+
+void WorkerSet::take_event(const std::string& address, const KvEventMessage& message) {
+  Worker* const worker = find(address);
+  if (worker == nullptr) return;
+  const auto verdict = worker->events.take(message.number, message.payload, worker->prefixes);
+  if (verdict == KvEventFeed::Verdict::kApplied) return;
+  log_event(LogLevel::kInfo,
+            verdict == KvEventFeed::Verdict::kGap ? "kv_events_missed" : "kv_events_broken",
+            "worker",
+            address);
 }
 
 void WorkerSet::ping(Worker& worker, Time now) {
@@ -142,7 +171,6 @@ void WorkerSet::take_answer(Worker& worker, const Expected<WorkerLoad>& load) {
   }
   const bool is_other_process = load->epoch != worker.health.load().epoch;
   worker.health.answered(*load, now);
-  worker.sent_tokens = 0;
   const auto blocks = std::min<int64_t>(config_.affinity_blocks, load->num_blocks_total);
   worker.prefixes.set_capacity(static_cast<size_t>(std::max<int64_t>(blocks, 0)));
   if (is_other_process && worker.num_streams > 0) events_.lost(worker);

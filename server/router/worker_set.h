@@ -14,6 +14,8 @@
 #include "engine/core/config.h"
 #include "engine/core/stats.h"
 #include "server/router/breaker.h"
+#include "server/router/kv_event_feed.h"
+#include "server/router/kv_event_subscriber.h"
 #include "server/router/prefix_index.h"
 #include "server/router/router_loop.h"
 #include "server/router/worker_health.h"
@@ -29,14 +31,16 @@ struct Worker {
   WorkerLink link;
   WorkerHealth health;
   Breaker breaker;
-  PrefixIndex prefixes;
-  std::optional<WorkerDescription> description;  // of the process that answers pings
+  PrefixIndex prefixes;  // by what it was sent, and by its events
+  KvEventFeed events;
+  std::unique_ptr<KvEventSubscriber> subscriber;  // null: it publishes none
+  std::optional<WorkerDescription> description;   // of the process that answers pings
   bool is_pinging = false;
   bool is_describing = false;
   bool is_leaving = false;  // discovery does not name it any more
   std::chrono::steady_clock::time_point pinged_at{};
   int64_t num_streams = 0;
-  int64_t sent_tokens = 0;  // of prompts, since its latest answer
+  int64_t queued_tokens = 0;  // of those that have no output of it yet
 };
 
 class WorkerSet {
@@ -74,6 +78,8 @@ class WorkerSet {
  private:
   void ping(Worker& worker, Time now);
   void take_answer(Worker& worker, const Expected<WorkerLoad>& load);
+  void listen(Worker& worker);
+  void take_event(const std::string& address, const KvEventMessage& message);
   Worker* find(const std::string& address) const;
 
   const Config& config_;

@@ -54,7 +54,7 @@ std::string set_error(const char* name, const std::string& text) {
 
 TEST(Config, EveryKnobHasHelpAGroupAndALegalDefault) {
   const std::set<std::string> groups = {
-      "model", "cache", "scheduler", "handoff", "compute", "server", "log"};
+      "model", "cache", "scheduler", "handoff", "compute", "server", "router", "log"};
   std::set<std::string> names;
   for (const Knob& knob : config_knobs()) {
     EXPECT_TRUE(names.insert(knob.name).second) << knob.name << " appears twice";

@@ -4,7 +4,9 @@
 // answer once, in order, whatever attempts say.
 #include <worker.pb.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,6 +16,7 @@
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"
 #include "server/router/discovery_kubernetes.h"
+#include "server/router/kv_event_feed.h"
 #include "server/router/prefix_index.h"
 #include "server/router/stream_ledger.h"
 
@@ -88,13 +91,26 @@ void take_slices(std::string_view bytes) {
   }
 }
 
+void take_events(const uint8_t* data, size_t size) {
+  PrefixIndex index;
+  index.set_capacity(64);
+  KvEventFeed feed;
+  for (int64_t number = 0; size > 0; ++number) {
+    const size_t part = std::min<size_t>(size, 1 + data[0]);
+    (void)feed.take(number, std::span(data, part), index);
+    CHECK_LE(index.size(), 64U);
+    data += part;
+    size -= part;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       sluice::take_request(bytes);
       break;
@@ -103,6 +119,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 2:
       sluice::take_slices(bytes);
+      break;
+    case 3:
+      sluice::take_events(data + 1, size - 1);
       break;
     default: {
       sluice::worker::v1::Description message;

@@ -98,6 +98,14 @@ class Process:
             response = connection.getresponse()
             return response.status, response.read().decode(), dict(response.getheaders())
 
+    def post(self, path, body):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request("POST", path, json.dumps(body),
+                               {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+
     def metrics(self):
         values = {}
         for line in self.get("/metrics")[1].splitlines():

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A router finds its workers through a Kubernetes API server, here a small one of the test's own.
+"""A router finds its workers through a Kubernetes API server, here a small one of the test's own,
+and prompts where workers say that they are cached.
 
 usage: router_discovery_test.py BINARY MODEL
 
@@ -112,8 +113,45 @@ class Api:
             pass
 
 
+def check_events(binary, model, folder):
+    """A prompt that a worker has computed for somebody else goes to that worker."""
+    ports, workers = [free_port() for _ in range(2)], []
+    for port in ports:
+        events = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{free_port()}"}
+        workers.append(Process([binary, "serve", model, "--port", "0", "--threads", "1",
+                                "--worker-listen", f"127.0.0.1:{port}",
+                                "--kv-events-config", json.dumps(events)],
+                               os.path.join(folder, f"events-{port}.log")))
+    router = Process([binary, "router", "--port", "0", "--workers",
+                      ",".join(f"127.0.0.1:{port}" for port in ports)],
+                     os.path.join(folder, "events-router.log"))
+    try:
+        wait_until("two usable workers",
+                   lambda: router.metric("sluice:router_usable_workers") == 2, 20)
+        time.sleep(1)  # a subscription takes a moment, and nobody says when it is there
+
+        def ask(process, prompt):
+            status, data = process.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+            assert status == 200, data
+        for number in range(8):
+            prompt = [20 + (number * 37 + i * i) % 300 for i in range(100)]
+            worker = workers[number % 2]
+            ask(worker, prompt)
+            time.sleep(0.5)
+            cached = worker.metric("vllm:prefix_cache_hits_total")
+            hits = router.metric("sluice:router_prefix_hits_total")
+            ask(router, prompt)
+            assert worker.metric("vllm:prefix_cache_hits_total") >= cached + 80, number
+            assert router.metric("sluice:router_prefix_hits_total") >= hits + 80, number
+    finally:
+        for process in (router, *workers):
+            process.process.kill()
+
+
 def main():
     binary, model = sys.argv[1:3]
+    with tempfile.TemporaryDirectory() as folder:
+        check_events(binary, model, folder)
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "token"), "w") as token:
             token.write(TOKEN + "\n")

@@ -287,6 +287,7 @@ TEST(RemoteEngine, StopEndsEverything) {
   CollectingSink sink;
   std::vector<RequestId> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(router.submit(sink, request_of()));
+  ASSERT_TRUE(eventually([&] { return worker->num_running() == 5; }));
   router->stop();
   for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
   EXPECT_FALSE(router->submit(request_of(), sink));

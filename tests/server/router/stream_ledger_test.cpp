@@ -29,7 +29,7 @@ TokenOutput token(TokenId id, FinishReason reason = FinishReason::kNone) {
 
 TokenOutput scored(std::vector<TokenId> ids) {
   TokenOutput output;
-  for (const TokenId id : ids) output.prompt_logprobs.push_back({.token = id});
+  for (const TokenId id : ids) output.prompt_logprobs.push_back({id, 0, 1, {}});
   return output;
 }
 
@@ -110,6 +110,17 @@ TEST(StreamLedger, LogprobsOfThePromptAreToldOnce) {
   ASSERT_TRUE(ledger.lose_worker(5));
   ledger.begin_attempt();
   EXPECT_EQ(ledger.attempt_request().sampling.num_prompt_logprobs, -1) << "all have been told";
+}
+
+TEST(StreamLedger, AHandoffIsTheFirstAttempts) {
+  ValidRequest request = request_of(10);
+  request.handoff.emplace();
+  StreamLedger ledger(std::move(request));
+  ledger.begin_attempt();
+  EXPECT_TRUE(ledger.attempt_request().handoff);
+  ASSERT_TRUE(ledger.lose_worker(5));
+  ledger.begin_attempt();
+  EXPECT_FALSE(ledger.attempt_request().handoff);
 }
 
 TEST(StreamLedger, CountsOfPredictionsGoOn) {

@@ -224,7 +224,8 @@ TEST(WorkerCodec, AModelComesBackWhole) {
   // The rest is the service's.
   EXPECT_EQ(unset_in(message),
             "sluice.worker.v1.Description.epoch sluice.worker.v1.Description.end_tokens "
-            "sluice.worker.v1.Description.block_size sluice.worker.v1.Description.max_logprobs ");
+            "sluice.worker.v1.Description.block_size sluice.worker.v1.Description.max_logprobs "
+            "sluice.worker.v1.Description.kv_events_endpoint ");
   const auto decoded = decode(message);
   ASSERT_TRUE(decoded);
   wire::Description again;
