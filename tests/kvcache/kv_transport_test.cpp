@@ -317,6 +317,21 @@ TEST_P(KvTransportTest, PeersOfAnotherTokenOrEpochGetNothing) {
   }
 }
 
+// A receiver hears of a session when the sender's Hello arrives, which may be before its owner has
+// opened it.
+TEST_P(KvTransportTest, AReceiverMayDialBeforeTheSenderOpens) {
+  ASSERT_TRUE(receiver_->open(test::receiver_options(layout_, sender_->address())).has_value());
+  const KvTransferRef ref = test::test_transfer(1);
+  ASSERT_TRUE(receiver_->post(test::kTestSession, landing(0, 1, ref)));
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  ASSERT_TRUE(sender_->open(test::sender_options(layout_)).has_value());
+  const KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 1);
+  ASSERT_TRUE(sender_->send(test::kTestSession, frame, {keep(frame.payload_bytes, 1)}));
+  ASSERT_TRUE(receiver_.wait_for(Kind::kArrived));
+  EXPECT_EQ(receiver_->counts().connections_lost, 0u);
+  EXPECT_EQ(sender_->counts().connections_refused, 0u);
+}
+
 TEST_P(KvTransportTest, ASenderOfAnotherEpochIsNotBelieved) {
   ASSERT_TRUE(sender_->open(test::sender_options(layout_)).has_value());
   auto options = test::receiver_options(layout_, sender_->address());
