@@ -144,9 +144,10 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
       grammar_options(config_),
       [this] { inbox_.push_urgent(WakeCommand{}); });
   if (events.is_enabled) {
-    SLUICE_TRY(core_->events,
+    SLUICE_TRY(events_,
                KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
-    core_->kv.set_event_sink(*core_->events);
+    core_->events = events_.get();
+    core_->kv.set_event_sink(*events_);
   }
   if (has_tiers(config_)) {
     SLUICE_TRY(core_->store,
@@ -154,7 +155,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
                                    info_.system_fingerprint,
                                    core_->runner->kv_storage(),
                                    core_->kv,
-                                   core_->events.get(),
+                                   core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   if (config_.preemption_mode == "swap" && !core_->store) {

@@ -550,6 +550,12 @@ void Actor::check_d() {
   for (const Slot& slot : pair_.slots) num_slots += slot.owner == self_ + 1 ? 1 : 0;
   check(num_slots == l.d.num_posted + l.d.num_posted_old,
         "the machine counts other slots than are posted");
+  const auto is_current = [&](const Slot& slot) {
+    return slot.owner == self_ + 1 && slot.attempt == l.d.attempt;
+  };
+  check(l.d.phase != DecodePhase::kReceiving ||
+            std::ranges::count_if(pair_.slots, is_current) == l.d.num_posted,
+        "the machine counts slots of another attempt");
   for (int block = 0; block < kMaxParts; ++block) {
     check((l.d_findable & bit(block)) == 0 || l.d_blocks[block] == Content::kRight,
           "wrong content is findable");
@@ -626,6 +632,7 @@ Outcome Actor::make(Move move) {
       DecodeEvent event = d_event(DKind::kTail);
       event.agrees = move.step == Step::kDTail;
       advance_d(event, nullptr);
+      check(event.agrees || l.d_findable == 0, "blocks with another first token stay findable");
       break;
     }
     case Step::kDPreempt:

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The decode worker's handoffs: holds a request outside of the scheduler while its blocks come,
+// driving a machine (decode_state.h) for each. What has come is then found as any cached prefix.
+// Engine thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/aligned_buffer.h"
+#include "engine/handoff/decode_state.h"
+#include "engine/handoff/handoff_links.h"
+#include "engine/handoff/handoff_spec.h"
+#include "engine/handoff/kv_parts.h"
+#include "engine/handoff/landing_slot.h"
+#include "kvcache/kv_cache_manager.h"
+#include "kvcache/kv_storage.h"
+#include "scheduler/request.h"
+
+namespace sluice {
+
+class DecodeSide {
+ public:
+  struct Counts {
+    uint64_t num_claims = 0;
+    uint64_t num_landed = 0;
+    uint64_t num_blocks = 0;  // that came and were taken in
+    std::array<uint64_t, kNumHandoffFallbacks> fallbacks{};
+  };
+
+  // What a held request becomes.
+  struct Released {
+    NewRequest request;
+    std::optional<uint64_t> seed;  // the peer's, where the request adopts it
+  };
+
+  // All must outlive it. `space`: as of HandoffLinks. `num_slots`: of landing memory.
+  DecodeSide(std::string space,
+             int32_t num_slots,
+             KvStorage& storage,
+             KvCacheManager& kv,
+             HandoffLinks& links);
+
+  // True: blocks of its prompt are asked for, and it comes out of take_ready(); it is moved.
+  bool hold(NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  // True when it was held; it is gone.
+  bool abort(RequestId id, int64_t now_ms);
+  // Requests whose blocks have come, or are to be computed here.
+  void take_ready(std::vector<Released>& ready);
+  // A request that had been held has chosen its first token, from a row of logits with this check
+  // (0: not known): false where the peer's row had another one. Its blocks are not findable any
+  // more then, and nothing that was computed behind them counts.
+  bool compare(RequestId id, uint64_t check, int64_t now_ms);
+  // It is gone. Ids without a handoff are ignored.
+  void end(RequestId id, int64_t now_ms);
+
+  void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
+  void complete(const KvCompletion& completion, int64_t now_ms);
+  void come(KvPeerId peer, int64_t now_ms);
+  void lose(KvPeerId peer, int64_t now_ms);
+  // Between steps: room for those that wait for it, and timers.
+  void advance_all(int64_t now_ms);
+  [[nodiscard]] std::optional<int64_t> next_timer() const;
+  void drain(int64_t now_ms);
+
+  // Blocks are kept for what is on its way.
+  [[nodiscard]] bool has_room() const;
+  // Gives them back: their requests are computed here.
+  void give_back_room(int64_t now_ms);
+
+  [[nodiscard]] const Counts& counts() const { return counts_; }
+
+  [[nodiscard]] size_t num_live() const { return records_.size(); }
+
+  [[nodiscard]] int32_t num_posted() const;
+
+ private:
+  struct Record {
+    KvTransferId transfer{};
+    uint64_t number = 0;  // owner of its slots
+    RequestId id;
+    NewRequest request;  // until it is released
+    bool is_held = true;
+    bool asks_for_room = false;
+    bool has_room = false;
+    bool adopts_seed = false;
+    uint64_t epoch = 0;  // that the claim names
+    DecodeState state;
+    PrefixExtras extras;
+    std::vector<TokenId> tokens;  // of the prompt, that can travel
+    KvKey key{};
+    int32_t num_prompt_tokens = 0;
+    std::vector<int32_t> first;  // entry by group, that is not there
+    std::vector<KvPart> parts;   // of this attempt
+    std::vector<bool> has_part;
+    std::vector<KvBlockRef> reserved;
+    std::optional<KvFinal> final;
+  };
+
+  using Kind = DecodeEvent::Kind;
+
+  Record* find(const KvTransferRef& ref);
+  Record* find(RequestId id);
+  static DecodeEvent event_of(Kind kind, int64_t now_ms);
+  void step(Record& record, const DecodeEvent& event, const KvFrame* frame = nullptr);
+  void act(Record& record, const DecodeAction& action, const KvFrame* frame, int64_t now_ms);
+  void cut(Record& record);
+  void begin_again(Record& record);
+  void claim(const Record& record);
+  void post(Record& record, int32_t count);
+  bool post_slot(Record& record, int32_t slot);
+  void take_in(Record& record, const KvFrame& frame);
+  void free_slot(int32_t slot);
+  void abort_landing(const Record& record);
+  void reserve(Record& record, int64_t now_ms);
+  [[nodiscard]] int32_t front_tokens(const Record& record) const;
+  void release(Record& record);
+  void slots_back(Record& record, uint32_t attempt, int64_t now_ms);
+  void frame_arrived(const KvCompletion& completion, int64_t now_ms);
+  void tell(Record& record, Kind kind, int64_t now_ms);
+  void drop_over();
+  [[nodiscard]] std::span<std::byte> memory_of(int32_t slot) const;
+
+  const std::string space_;
+  KvStorage& storage_;
+  KvCacheManager& kv_;
+  HandoffLinks& links_;
+  std::vector<int64_t> block_bytes_;  // by group
+  AlignedBuffer landing_;
+  std::vector<LandingSlot> slots_;
+  int32_t num_free_slots_ = 0;
+  uint64_t next_number_ = 1;
+  std::map<KvTransferId, std::unique_ptr<Record>> records_;
+  std::vector<Released> ready_;
+  Counts counts_;
+};
+
+}  // namespace sluice

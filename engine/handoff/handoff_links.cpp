@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/handoff/handoff_links.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "kvcache/kv_key.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kSlotBytes = int64_t{2} << 20;
+
+uint64_t random_epoch() {
+  std::random_device source;
+  const uint64_t epoch = uint64_t{source()} << 32 | source();
+  return epoch == 0 ? 1 : epoch;
+}
+
+// Whole blocks go to workers whose heads are shared out alike, so one rank stands for all.
+KvLayout layout_of(const KvStorage& storage, int32_t block_size) {
+  KvLayout layout{.block_size = static_cast<uint32_t>(block_size)};
+  for (const KvGroupSpec& group : storage.groups()) {
+    const auto index = static_cast<int32_t>(layout.groups.size());
+    if (!group.planes.empty()) {
+      layout.dtype = static_cast<uint8_t>(group.planes.front().dtype);
+      layout.heads_per_rank = static_cast<uint32_t>(group.planes.front().num_heads);
+    }
+    layout.groups.push_back(
+        {.kind = static_cast<uint8_t>(group.kind),
+         .num_layers = static_cast<uint32_t>(group.num_layers),
+         .window = static_cast<uint32_t>(group.window),
+         .half_block_bytes = static_cast<uint64_t>(storage.block_bytes(index)) / 2});
+  }
+  return layout;
+}
+
+KvFrameLayout frame_layout_of(const KvStorage& storage) {
+  KvFrameLayout layout;
+  for (const KvGroupSpec& group : storage.groups()) {
+    const auto index = static_cast<int32_t>(layout.groups.size());
+    const auto bytes = static_cast<uint64_t>(storage.block_bytes(index));
+    layout.groups.push_back(
+        {.num_layers = static_cast<uint16_t>(group.num_layers),
+         .num_heads = 1,
+         .head_bytes = static_cast<uint32_t>(bytes / static_cast<uint64_t>(group.num_layers))});
+  }
+  return layout;
+}
+
+}  // namespace
+
+HandoffLinks::HandoffLinks(const Config& config,
+                           const KvStorage& storage,
+                           std::function<void()> wake)
+    : wake_(std::move(wake)),
+      epoch_(random_epoch()),
+      layout_(frame_layout_of(storage)),
+      inbox_(1024) {
+  slot_bytes_ = kSlotBytes;
+  for (size_t i = 0; i < storage.groups().size(); ++i) {
+    slot_bytes_ = std::max(slot_bytes_, storage.block_bytes(static_cast<int32_t>(i)));
+  }
+  own_.epoch = epoch_;
+  own_.worker = config.host + ":" + std::to_string(config.port);
+  own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
+  own_.layout = layout_of(storage, config.block_size);
+  kind_ = config.kv_transport == "shm" ? KvTransportKind::kSharedMemory : KvTransportKind::kTcp;
+}
+
+HandoffLinks::~HandoffLinks() { channel_.reset(); }
+
+Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& config,
+                                                             const std::string& space,
+                                                             const KvStorage& storage,
+                                                             const OpenKvPeers& open,
+                                                             std::function<void()> wake) {
+  std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, storage, std::move(wake)));
+  const KvKey key = kv_root_key(space, {});
+  std::ranges::copy(key, links->own_.fingerprint.begin());
+  const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
+  SLUICE_TRY(
+      links->transport_,
+      make_kv_transport(to_string(links->kind_), {.listen = host + ":0", .wake = links->wake_}));
+  links->own_.transports.push_back({.kind = links->kind_,
+                                    .address = links->transport_->address(),
+                                    .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes_)});
+  SLUICE_TRY(links->channel_, open(config, links->own_, *links));
+  return links;
+}
+
+void HandoffLinks::deliver(KvPeerEvent event) {
+  if (inbox_.push_urgent(std::move(event))) wake_();
+}
+
+const HandoffPeer* HandoffLinks::find(KvPeerId peer) const {
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? nullptr : &found->second;
+}
+
+void HandoffLinks::open_session(const KvPeerUp& up) {
+  HandoffPeer peer{.id = up.peer, .is_prefill = up.is_prefill, .epoch = up.hello.epoch};
+  const auto offer = std::ranges::find(up.hello.transports, kind_, &KvTransportOffer::kind);
+  const bool agrees = up.hello.fingerprint == own_.fingerprint && up.hello.layout == own_.layout &&
+                      up.hello.min_version <= own_.max_version &&
+                      up.hello.max_version >= own_.min_version;
+  if (agrees && offer != up.hello.transports.end()) {
+    KvFrameLayout layout = layout_;
+    layout.slot_bytes = up.is_prefill ? static_cast<uint64_t>(slot_bytes_) : offer->max_frame_bytes;
+    peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
+    const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
+      return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;
+    });
+    peer.is_compatible = has_room && layout.slot_bytes <= kKvMostSlotBytes &&
+                         transport_
+                             ->open({.session = up.peer.value,
+                                     .token = up.hello.session,
+                                     .address = up.is_prefill ? offer->address : std::string(),
+                                     .own_epoch = epoch_,
+                                     .peer_epoch = up.hello.epoch,
+                                     .layout = std::move(layout)})
+                             .has_value();
+  }
+  peers_.insert_or_assign(up.peer, peer);
+}
+
+void HandoffLinks::receive(std::vector<KvPeerEvent>& events,
+                           std::vector<KvCompletion>& completions) {
+  inbox_.drain(events);
+  for (const KvPeerEvent& event : events) {
+    if (const auto* up = std::get_if<KvPeerUp>(&event)) open_session(*up);
+    if (const auto* down = std::get_if<KvPeerDown>(&event)) {
+      const auto found = peers_.find(down->peer);
+      if (found == peers_.end()) continue;
+      if (found->second.is_compatible) transport_->close(down->peer.value);
+      peers_.erase(found);
+    }
+  }
+  transport_->poll(completions);
+}
+
+}  // namespace sluice

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The peers of this worker's handoffs: their streams on the control channel, and with each a
+// session of the data plane. Engine thread only, but for what the channel and the transport do on
+// theirs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/queue.h"
+#include "engine/core/status.h"
+#include "engine/handoff/kv_peer.h"
+#include "kvcache/kv_storage.h"
+#include "kvcache/kv_transport.h"
+
+namespace sluice {
+
+struct HandoffPeer {
+  KvPeerId id;
+  bool is_prefill = false;     // of this stream's two ends, it is P
+  bool is_compatible = false;  // the same model, layout and version, and a transport of both
+  uint64_t epoch = 0;
+  int64_t slot_bytes = 0;  // of D's landing slots, whichever end is D
+};
+
+class HandoffLinks final : private KvPeerSink {
+ public:
+  // `space` names model, build, dtypes and block size; `wake` is called on other threads when
+  // receive() has something.
+  static Expected<std::unique_ptr<HandoffLinks>> create(const Config& config,
+                                                        const std::string& space,
+                                                        const KvStorage& storage,
+                                                        const OpenKvPeers& open,
+                                                        std::function<void()> wake);
+  ~HandoffLinks() override;
+
+  [[nodiscard]] uint64_t epoch() const { return epoch_; }
+
+  [[nodiscard]] int64_t slot_bytes() const { return slot_bytes_; }
+
+  [[nodiscard]] std::string address() const { return channel_->address(); }
+
+  [[nodiscard]] KvTransportKind transport_kind() const { return kind_; }
+
+  Expected<KvPeerId> connect(std::string_view address) { return channel_->connect(address); }
+
+  // False: the peer is gone.
+  bool send(KvPeerId peer, KvMessage message) { return channel_->send(peer, std::move(message)); }
+
+  void report(uint64_t num_steps, const KvLoad& load) { channel_->report(num_steps, load); }
+
+  // Null: not connected yet, or gone.
+  [[nodiscard]] const HandoffPeer* find(KvPeerId peer) const;
+
+  [[nodiscard]] KvTransport& transport() { return *transport_; }
+
+  // Replaces both by what has come since the last call. Peers that came are known, and those that
+  // went are not, before the caller sees it.
+  void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
+
+ private:
+  HandoffLinks(const Config& config, const KvStorage& storage, std::function<void()> wake);
+
+  void deliver(KvPeerEvent event) override;
+  void open_session(const KvPeerUp& up);
+
+  const std::function<void()> wake_;
+  const uint64_t epoch_;
+  int64_t slot_bytes_ = 0;
+  KvTransportKind kind_ = KvTransportKind::kTcp;
+  KvFrameLayout layout_;
+  KvHello own_;
+  std::unordered_map<KvPeerId, HandoffPeer> peers_;
+  Inbox<KvPeerEvent> inbox_;
+  std::unique_ptr<KvTransport> transport_;
+  std::unique_ptr<KvPeerChannel> channel_;  // goes first: its threads use the rest
+};
+
+}  // namespace sluice

@@ -1,0 +1,618 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/handoff/prefill_side.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "kvcache/kv_key.h"
+
+namespace sluice {
+namespace {
+
+using Do = PrefillAction::Kind;
+
+constexpr size_t kMostGone = 4096;
+constexpr size_t kMostExpected = 1024;
+constexpr size_t kMostExpectedOfPeer = 64;  // a flood hurts its own peer alone
+
+KvTransferId draw_transfer() {
+  std::random_device source;
+  KvTransferId id{};
+  for (size_t i = 0; i < id.size(); i += 4) {
+    const uint32_t bits = source();
+    for (size_t j = 0; j < 4; ++j) id[i + j] = static_cast<uint8_t>(bits >> (8 * j));
+  }
+  return id;
+}
+
+}  // namespace
+
+PrefillSide::PrefillSide(std::string space,
+                         KvStorage& storage,
+                         KvCacheManager& kv,
+                         HandoffLinks& links)
+    : space_(std::move(space)), storage_(storage), kv_(kv), links_(links) {
+  for (int32_t group = 0; group < kv.num_groups(); ++group) {
+    block_bytes_.push_back(storage.block_bytes(group));
+  }
+}
+
+PrefillSide::Record* PrefillSide::find(const KvTransferId& transfer) {
+  const auto found = records_.find(transfer);
+  return found == records_.end() ? nullptr : found->second.get();
+}
+
+PrefillSide::Record* PrefillSide::find(RequestId id) {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : find(found->second);
+}
+
+PrefillEvent PrefillSide::event_of(Kind kind, int64_t now_ms) {
+  PrefillEvent event;
+  event.kind = kind;
+  event.now_ms = now_ms;
+  return event;
+}
+
+KvKey PrefillSide::key_of(const Record& record) const {
+  KvKey key = kv_root_key(space_, record.extras);
+  const auto size = static_cast<size_t>(kv_.block_size());
+  for (size_t at = 0; at < record.tokens.size(); at += size) {
+    key = kv_next_key(key, std::span(record.tokens).subspan(at, size));
+  }
+  return key;
+}
+
+std::vector<KvPart> PrefillSide::cut(const Record& record, const Claim& claim) const {
+  const std::vector<int32_t> first(claim.message.first_blocks.begin(),
+                                   claim.message.first_blocks.end());
+  return cut_into_parts(
+      kv_, static_cast<int32_t>(record.tokens.size()), first, block_bytes_, claim.slot_bytes);
+}
+
+bool PrefillSide::find_blocks(const Record& record,
+                              const KvPart& part,
+                              std::vector<KvBlockRef>& found) const {
+  std::vector<KvBlockRef> all;
+  const auto computed =
+      std::min<size_t>(record.tokens.size(), static_cast<size_t>(std::max(record.num_computed, 0)));
+  const auto size = static_cast<size_t>(kv_.block_size());
+  kv_.find_blocks(std::span(record.tokens).first(computed / size * size), record.extras, {}, all);
+  for (const KvBlockRef& ref : all) {
+    if (ref.group == part.group && ref.entry >= part.entries.first &&
+        ref.entry < part.entries.end()) {
+      found.push_back(ref);
+    }
+  }
+  return std::ssize(found) == part.entries.count;
+}
+
+bool PrefillSide::is_cached(const Record& record, std::span<const KvPart> parts) const {
+  std::vector<KvBlockRef> found;
+  return std::ranges::all_of(parts, [&](const KvPart& part) {
+    found.clear();
+    return find_blocks(record, part, found);
+  });
+}
+
+bool PrefillSide::takes_early_claims(KvPeerId peer) const {
+  size_t all = 0;
+  size_t own = 0;
+  for (const auto& [transfer, record] : records_) {
+    if (record->state.phase != PrefillPhase::kExpected) continue;
+    ++all;
+    own += record->state.peer == peer ? 1 : 0;
+  }
+  return all < kMostExpected && own < kMostExpectedOfPeer;
+}
+
+// --- Requests ---------------------------------------------------------------------------------
+
+void PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
+  const int32_t num_prompt_tokens =
+      static_cast<int32_t>(request.tokens.size()) - request.num_generated;
+  const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
+  if (num_tokens == 0) return;  // nothing travels
+  const bool is_serial = spec.door == HandoffDoor::kSerial;
+  const bool is_unnamed = spec.transfer == KvTransferId{};
+  const KvTransferId transfer = is_unnamed ? draw_transfer() : spec.transfer;
+  std::unique_ptr<Record>& place = records_[transfer];
+  if (place == nullptr) place = std::make_unique<Record>();
+  Record& record = *place;
+  record.transfer = transfer;
+  const bool may_take =
+      record.state.phase == PrefillPhase::kNone || record.state.phase == PrefillPhase::kExpected;
+  if (may_take) {
+    record.is_serial = is_serial;
+    record.request = request.id;
+    record.tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
+    record.extras = request.extras;
+    record.num_prompt_tokens = num_prompt_tokens;
+  }
+  PrefillEvent event = event_of(Kind::kAdmitted, now_ms);
+  if (may_take) {
+    event.key = key_of(record);
+    record.result.key = event.key;
+  }
+  if (record.claim && may_take) {
+    record.parts = cut(record, *record.claim);
+    event.num_parts = static_cast<int32_t>(record.parts.size());
+  }
+  requests_[request.id] = transfer;
+  runs_alone_ = false;
+  step(record, event);
+  if (!runs_alone_) return;
+  requests_.erase(request.id);
+  if (!may_take) return;
+  record.request = {};
+  note_end(record, now_ms);
+}
+
+void PrefillSide::computed(RequestId id, int32_t num_tokens, int64_t now_ms) {
+  Record* const record = find(id);
+  if (record == nullptr) return;
+  record->num_computed = std::max(record->num_computed, num_tokens);
+  PrefillEvent event = event_of(Kind::kReady, now_ms);
+  event.num_ready = num_parts_within(record->parts, record->num_computed);
+  step(*record, event);
+}
+
+std::shared_ptr<const HandoffOffer> PrefillSide::choose(RequestId id,
+                                                        TokenId first_token,
+                                                        uint64_t seed,
+                                                        uint64_t check) {
+  Record* const record = find(id);
+  if (record == nullptr || record->result.first_token != kInvalidToken) return nullptr;
+  record->result.num_prompt_tokens = record->num_prompt_tokens;
+  record->result.num_blocks = static_cast<int32_t>(record->tokens.size()) / kv_.block_size();
+  record->result.seed = seed;
+  record->result.first_token = first_token;
+  record->result.check = check;
+  chosen_.push_back(id);
+  if (!record->is_serial) return nullptr;
+  HandoffOffer offer{.transfer = record->transfer,
+                     .epoch = links_.epoch(),
+                     .num_groups = kv_.num_groups(),
+                     .result = record->result};
+  return std::make_shared<const HandoffOffer>(std::move(offer));
+}
+
+void PrefillSide::retire(int64_t now_ms) {
+  for (const RequestId id : std::exchange(chosen_, {})) {
+    Record* const record = find(id);
+    if (record == nullptr) continue;
+    record->num_computed = static_cast<int32_t>(record->tokens.size());
+    requests_.erase(id);
+    record->request = {};
+    step(*record, event_of(Kind::kEnded, now_ms));
+  }
+}
+
+void PrefillSide::end(RequestId id, int64_t now_ms) {
+  Record* const record = find(id);
+  if (record == nullptr) return;
+  requests_.erase(id);
+  record->request = {};
+  step(*record, event_of(Kind::kFailed, now_ms));
+}
+
+void PrefillSide::drain(int64_t now_ms) {
+  is_draining_ = true;
+  std::vector<KvTransferId> all;
+  for (const auto& [transfer, record] : records_) all.push_back(transfer);
+  for (const KvTransferId& transfer : all) {
+    if (Record* const record = find(transfer)) step(*record, event_of(Kind::kDraining, now_ms));
+  }
+}
+
+// --- The machine ------------------------------------------------------------------------------
+
+void PrefillSide::take_claim(Record& record,
+                             const PrefillEvent& event,
+                             const Claim* claim,
+                             bool was_queued) {
+  const PrefillState& state = record.state;
+  if (claim != nullptr && state.is_claimed && state.attempt == event.attempt &&
+      state.peer == event.peer) {
+    record.claim = *claim;
+  } else if (claim != nullptr && state.is_queued && state.queued_attempt == event.attempt) {
+    record.queued = *claim;
+    return;
+  } else if (was_queued && !state.is_queued && state.is_claimed) {
+    record.claim = std::exchange(record.queued, std::nullopt);
+  } else {
+    return;
+  }
+  record.parts = cut(record, *record.claim);
+}
+
+void PrefillSide::step(Record& record,
+                       const PrefillEvent& event,
+                       const Claim* claim,
+                       std::span<const KvSlot> slots) {
+  const bool was_queued = record.state.is_queued;
+  const PrefillActions actions =
+      advance(record.state,
+              event,
+              {.epoch = links_.epoch(),
+               .is_draining = is_draining_,
+               .takes_early_claims = event.kind != Kind::kClaim || takes_early_claims(event.peer),
+               .times = {}});
+  take_claim(record, event, claim, was_queued);
+  for (const PrefillAction& action : actions) act(record, action, slots);
+  settle(record, event.now_ms);
+  note_end(record, event.now_ms);
+}
+
+// Readings that could not begin are over at once.
+void PrefillSide::settle(Record& record, int64_t now_ms) {
+  bool has_lost = false;
+  for (size_t i = 0; i < record.readings.size();) {
+    if (!record.readings[i].is_lost) {
+      ++i;
+      continue;
+    }
+    has_lost = true;
+    read_done(record, i, now_ms);
+    i = 0;
+  }
+  if (has_lost) step(record, event_of(Kind::kLost, now_ms));
+}
+
+void PrefillSide::read_done(Record& record, size_t reading, int64_t now_ms) {
+  Reading done = std::move(record.readings[reading]);
+  record.readings.erase(record.readings.begin() + static_cast<std::ptrdiff_t>(reading));
+  for (const KvBlockRef& ref : done.blocks) kv_.end_transfer(ref.group, ref.block);
+  PrefillEvent event = event_of(Kind::kPartRead, now_ms);
+  event.attempt = done.attempt;
+  event.part = done.number;
+  if (record.state.is_queued && record.queued) {
+    const std::vector<KvPart> parts = cut(record, *record.queued);
+    event.num_parts = static_cast<int32_t>(parts.size());
+    event.is_cached = is_cached(record, parts);
+  }
+  step(record, event);
+}
+
+void PrefillSide::act(Record& record, const PrefillAction& action, std::span<const KvSlot> slots) {
+  switch (action.kind) {
+    case Do::kRunAlone:
+      runs_alone_ = true;
+      break;
+    case Do::kAccept:
+    case Do::kRefuse:
+    case Do::kFinalOk:
+    case Do::kFinalFailed:
+    case Do::kReleased:
+    case Do::kRenewAck:
+      answer(record, action);
+      break;
+    case Do::kPinAll:
+      pin_all(record);
+      break;
+    case Do::kUnpinAll:
+      unpin(record.pinned);
+      break;
+    case Do::kPinPart:
+      for (int32_t i = 0; i < action.count; ++i) pin_part(record, action.part + i);
+      break;
+    case Do::kUnpinPart:
+      break;  // read_done() has
+    case Do::kReadPart:
+      for (int32_t i = 0; i < action.count; ++i) {
+        const KvSlot slot = record.slots.front();
+        record.slots.pop_front();
+        begin_reading(record, slot);
+      }
+      break;
+    case Do::kReadNaked:
+      begin_reading(record, slots.front());
+      break;
+    case Do::kKeepCredits:
+      record.slots.insert(record.slots.end(), slots.begin(), slots.end());
+      break;
+    case Do::kDropCredits:
+      record.slots.clear();
+      break;
+    case Do::kAbortReading:
+      abort_reading(record, action.attempt);
+      break;
+  }
+}
+
+void PrefillSide::answer(const Record& record, const PrefillAction& action) {
+  const KvTransferRef ref{.transfer = record.transfer, .attempt = action.attempt};
+  const PrefillState& state = record.state;
+  switch (action.kind) {
+    case Do::kAccept: {
+      KvAccept accept{.ref = ref};
+      accept.num_ready = static_cast<uint32_t>(state.num_ready);
+      accept.num_blocks = static_cast<uint32_t>(state.num_parts);
+      accept.lease_ms = 30'000;
+      accept.state = state.has_ended ? KvSenderState::kParked : KvSenderState::kComputing;
+      links_.send(action.peer, accept);
+      break;
+    }
+    case Do::kFinalOk:
+      links_.send(action.peer,
+                  KvFinal{.ref = ref,
+                          .ok = true,
+                          .num_blocks = static_cast<uint32_t>(record.result.num_blocks),
+                          .first_token = record.result.first_token,
+                          .check = record.result.check,
+                          .seed = record.result.seed});
+      break;
+    case Do::kFinalFailed:
+      links_.send(action.peer, KvFinal{.ref = ref, .ok = false});
+      break;
+    case Do::kReleased:
+      links_.send(action.peer, KvReleased{.ref = ref});
+      break;
+    case Do::kRenewAck:
+      renewed_.push_back(ref);
+      break;
+    default:
+      refuse(action.peer, ref, action.reason);
+      break;
+  }
+}
+
+void PrefillSide::refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason) {
+  links_.send(peer, KvRefuse{.ref = ref, .reason = reason});
+}
+
+void PrefillSide::pin_all(Record& record) {
+  std::vector<KvBlockRef> found;
+  kv_.find_blocks(record.tokens, record.extras, {}, found);
+  const auto count = static_cast<size_t>(kv_.pin(found));
+  found.resize(count);
+  num_pinned_ += static_cast<int64_t>(count);
+  record.pinned = std::move(found);
+}
+
+void PrefillSide::unpin(std::vector<KvBlockRef>& blocks) {
+  kv_.unpin(blocks);
+  num_pinned_ -= std::ssize(blocks);
+  blocks.clear();
+}
+
+void PrefillSide::pin_part(Record& record, int32_t part) {
+  Reading& reading = record.readings.emplace_back();
+  reading.peer = record.state.peer;
+  reading.attempt = record.state.attempt;
+  reading.number = next_reading_++;
+  reading.part = part;
+  const bool is_there =
+      find_blocks(record, record.parts[static_cast<size_t>(part)], reading.blocks);
+  reading.is_lost = !is_there;
+  if (!is_there) reading.blocks.clear();
+  for (const KvBlockRef& ref : reading.blocks) kv_.begin_transfer(ref.group, ref.block);
+}
+
+// The oldest part that is pinned and not being read.
+void PrefillSide::begin_reading(Record& record, KvSlot slot) {
+  const auto reading = std::ranges::find(record.readings, false, &Reading::is_begun);
+  reading->is_begun = true;
+  reading->slot = slot;
+  if (reading->is_lost) return;
+  const KvPart& part = record.parts[static_cast<size_t>(reading->part)];
+  KvFrame frame{.transfer = record.transfer,
+                .attempt = reading->attempt,
+                .slot = slot.slot,
+                .slot_generation = slot.generation,
+                .group = static_cast<uint16_t>(part.group)};
+  const KvGroupSpec& group = storage_.groups()[static_cast<size_t>(part.group)];
+  frame.num_layers = static_cast<uint16_t>(group.num_layers);
+  frame.num_heads = 1;
+  frame.first_block = static_cast<uint32_t>(part.entries.first);
+  frame.num_blocks = static_cast<uint32_t>(part.entries.count);
+  frame.payload_bytes =
+      static_cast<uint64_t>(block_bytes_[static_cast<size_t>(part.group)]) * frame.num_blocks;
+  KvPayload payload;
+  for (const KvBlockRef& ref : reading->blocks) {
+    storage_.add_spans(storage_.whole(ref.group, ref.block), payload);
+  }
+  const bool has_room = frame.payload_bytes <= slot.bytes;
+  if (!has_room || !links_.transport().send(reading->peer.value, frame, std::move(payload))) {
+    reading->is_lost = true;
+  }
+}
+
+void PrefillSide::abort_reading(Record& record, uint32_t attempt) {
+  for (Reading& reading : record.readings) {
+    if (reading.attempt != attempt || !reading.is_begun) continue;
+    if (links_.find(reading.peer) == nullptr) continue;  // kClosed comes
+    links_.transport().abort(reading.peer.value, {.transfer = record.transfer, .attempt = attempt});
+    return;
+  }
+}
+
+void PrefillSide::note_end(Record& record, int64_t now_ms) {
+  if (record.state.phase == PrefillPhase::kNone && record.request == RequestId()) {
+    const KvTransferId transfer = record.transfer;
+    records_.erase(transfer);
+    return;
+  }
+  const bool is_gone = record.state.phase == PrefillPhase::kGone;
+  if (is_gone && !record.is_gone) {
+    gone_.push_back(record.transfer);
+    record.is_gone = true;
+  } else if (!is_gone && record.is_gone) {
+    std::erase(gone_, record.transfer);
+    record.is_gone = false;
+  }
+  if (gone_.size() <= kMostGone) return;
+  const KvTransferId oldest = gone_.front();
+  gone_.pop_front();
+  if (Record* const forgotten = find(oldest)) {
+    forgotten->is_gone = false;
+    requests_.erase(forgotten->request);
+    forgotten->request = {};
+    step(*forgotten, event_of(Kind::kForget, now_ms));
+  }
+}
+
+size_t PrefillSide::num_live() const { return records_.size() - gone_.size(); }
+
+// --- Peers ------------------------------------------------------------------------------------
+
+void PrefillSide::claim(KvPeerId peer, const KvClaim& message, int64_t now_ms) {
+  const HandoffPeer* const known = links_.find(peer);
+  if (known == nullptr) return;
+  const bool fits = message.first_blocks.empty() ||
+                    message.first_blocks.size() == static_cast<size_t>(kv_.num_groups());
+  PrefillEvent event = event_of(Kind::kClaim, now_ms);
+  event.peer = peer;
+  event.attempt = message.ref.attempt;
+  event.epoch = message.epoch;
+  event.key = message.last_key;
+  event.is_compatible = known->is_compatible && !known->is_prefill && fits &&
+                        message.transport == links_.transport_kind() &&
+                        std::ranges::all_of(message.first_blocks, [](uint32_t block) {
+                          return block <= static_cast<uint32_t>(INT32_MAX);
+                        });
+  const Claim claim{.message = message, .slot_bytes = known->slot_bytes};
+  Record* record = find(message.ref.transfer);
+  if (record == nullptr) {
+    record = (records_[message.ref.transfer] = std::make_unique<Record>()).get();
+    record->transfer = message.ref.transfer;
+  } else if (event.is_compatible && !record->tokens.empty()) {
+    const std::vector<KvPart> parts = cut(*record, claim);
+    event.num_parts = static_cast<int32_t>(parts.size());
+    event.num_ready = num_parts_within(parts, record->num_computed);
+    const bool may_be_late = record->state.phase == PrefillPhase::kGone;
+    event.is_cached = may_be_late && is_cached(*record, parts);
+  }
+  step(*record, event, &claim);
+}
+
+void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms) {
+  Record* const record = find(message.ref.transfer);
+  if (record == nullptr) return refuse(peer, message.ref, KvRefusal::kGone);
+  std::vector<KvSlot> slots;
+  for (const KvSlot& slot : message.slots) {
+    // A slot's generation only goes up: what is not newer has come before.
+    uint32_t& last = record->generations[slot.slot];
+    if (slot.generation <= last || record->generations.size() > kMaxKvCredits) continue;
+    last = slot.generation;
+    slots.push_back(slot);
+  }
+  if (slots.empty()) return;
+  PrefillEvent event = event_of(Kind::kCredit, now_ms);
+  event.peer = peer;
+  event.attempt = message.ref.attempt;
+  event.num_credits = static_cast<int32_t>(slots.size());
+  step(*record, event, nullptr, slots);
+}
+
+void PrefillSide::tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms) {
+  Record* const record = find(ref.transfer);
+  if (record == nullptr) {
+    if (kind == Kind::kRelease) links_.send(peer, KvReleased{.ref = ref});
+    if (kind == Kind::kRenew) refuse(peer, ref, KvRefusal::kGone);
+    return;
+  }
+  PrefillEvent event = event_of(kind, now_ms);
+  event.peer = peer;
+  event.attempt = ref.attempt;
+  step(*record, event);
+}
+
+void PrefillSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms) {
+  if (const auto* claimed = std::get_if<KvClaim>(&message)) {
+    claim(peer, *claimed, now_ms);
+  } else if (const auto* credited = std::get_if<KvCredit>(&message)) {
+    credit(peer, *credited, now_ms);
+  } else if (const auto* renew = std::get_if<KvRenew>(&message)) {
+    renewed_.clear();
+    for (const KvTransferRef& ref : renew->refs) tell(peer, ref, Kind::kRenew, now_ms);
+    if (!renewed_.empty()) links_.send(peer, KvRenewAck{.refs = renewed_});
+  } else if (const auto* release = std::get_if<KvRelease>(&message)) {
+    tell(peer, release->ref, Kind::kRelease, now_ms);
+  } else if (const auto* cancel = std::get_if<KvCancel>(&message)) {
+    tell(peer, cancel->ref, Kind::kCancel, now_ms);
+  }
+}
+
+void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
+  const KvFrame& frame = completion.frame;
+  Record* const record = find(frame.transfer);
+  if (record == nullptr) return;
+  const auto part = std::ranges::find_if(record->parts, [&](const KvPart& one) {
+    return one.group == frame.group &&
+           static_cast<uint32_t>(one.entries.first) == frame.first_block &&
+           static_cast<uint32_t>(one.entries.count) == frame.num_blocks;
+  });
+  uint32_t& last = record->generations[frame.slot];
+  if (part == record->parts.end() || frame.slot_generation <= last) return;
+  last = frame.slot_generation;
+  const auto bytes = static_cast<uint64_t>(block_bytes_[frame.group]) * frame.num_blocks;
+  const KvSlot slot{.slot = frame.slot,
+                    .generation = frame.slot_generation,
+                    .bytes = static_cast<uint32_t>(bytes)};
+  PrefillEvent event = event_of(Kind::kNak, now_ms);
+  event.peer = KvPeerId(completion.session);
+  event.attempt = frame.attempt;
+  event.part = static_cast<int32_t>(part - record->parts.begin());
+  step(*record, event, nullptr, {&slot, 1});
+}
+
+void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
+  using Completed = KvCompletion::Kind;
+  if (completion.kind == Completed::kNak) return nak(completion, now_ms);
+  const bool is_of_all = completion.kind == Completed::kClosed;
+  std::vector<KvTransferId> transfers = {completion.frame.transfer};
+  if (is_of_all) {
+    transfers.clear();
+    for (const auto& [transfer, record] : records_) transfers.push_back(transfer);
+  }
+  for (const KvTransferId& transfer : transfers) {
+    for (bool again = true; again;) {
+      Record* const record = find(transfer);
+      if (record == nullptr) break;
+      const auto reading = std::ranges::find_if(record->readings, [&](const Reading& one) {
+        if (!one.is_begun || one.peer.value != completion.session) return false;
+        if (is_of_all) return true;
+        if (one.attempt != completion.frame.attempt) return false;
+        return completion.kind == Completed::kWriterGone ||
+               (one.slot.slot == completion.frame.slot &&
+                one.slot.generation == completion.frame.slot_generation);
+      });
+      again = reading != record->readings.end() && completion.kind != Completed::kSent;
+      if (reading == record->readings.end()) break;
+      read_done(*record, static_cast<size_t>(reading - record->readings.begin()), now_ms);
+    }
+  }
+}
+
+void PrefillSide::lose(KvPeerId peer, int64_t now_ms) {
+  std::vector<KvTransferId> all;
+  for (const auto& [transfer, record] : records_) {
+    if (record->state.peer == peer) all.push_back(transfer);
+  }
+  for (const KvTransferId& transfer : all)
+    tell(peer, {.transfer = transfer}, Kind::kPeerDead, now_ms);
+}
+
+void PrefillSide::fire_timers(int64_t now_ms) {
+  std::vector<KvTransferId> due;
+  for (const auto& [transfer, record] : records_) {
+    const std::optional<int64_t> timer = sluice::next_timer(record->state);
+    if (timer && *timer <= now_ms) due.push_back(transfer);
+  }
+  for (const KvTransferId& transfer : due) {
+    if (Record* const record = find(transfer)) step(*record, event_of(Kind::kTimer, now_ms));
+  }
+}
+
+std::optional<int64_t> PrefillSide::next_timer() const {
+  std::optional<int64_t> first;
+  for (const auto& [transfer, record] : records_) {
+    const std::optional<int64_t> timer = sluice::next_timer(record->state);
+    if (timer && (!first || *timer < *first)) first = timer;
+  }
+  return first;
+}
+
+}  // namespace sluice

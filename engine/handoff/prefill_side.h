@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The prefill worker's handoffs: drives a machine (prefill_state.h) for each, with this worker's
+// cache and its links to peers. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/handoff/handoff_links.h"
+#include "engine/handoff/handoff_spec.h"
+#include "engine/handoff/kv_parts.h"
+#include "engine/handoff/prefill_state.h"
+#include "kvcache/kv_cache_manager.h"
+#include "kvcache/kv_storage.h"
+#include "scheduler/request.h"
+
+namespace sluice {
+
+class PrefillSide {
+ public:
+  // All must outlive it. `space`: as of HandoffLinks.
+  PrefillSide(std::string space, KvStorage& storage, KvCacheManager& kv, HandoffLinks& links);
+
+  // A request that offers its prompt's blocks is about to run.
+  void admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
+  void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
+  // A step that retires has chosen the first token behind its prompt. What the answer to a serial
+  // offer carries; null: nothing is kept.
+  std::shared_ptr<const HandoffOffer> choose(RequestId id,
+                                             TokenId first_token,
+                                             uint64_t seed,
+                                             uint64_t check);
+  // That step has retired, so all blocks that travel are findable.
+  void retire(int64_t now_ms);
+  // It is gone. Ids without a handoff are ignored.
+  void end(RequestId id, int64_t now_ms);
+
+  void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
+  void complete(const KvCompletion& completion, int64_t now_ms);
+  void lose(KvPeerId peer, int64_t now_ms);
+  void fire_timers(int64_t now_ms);
+  [[nodiscard]] std::optional<int64_t> next_timer() const;
+  void drain(int64_t now_ms);
+
+  [[nodiscard]] int64_t num_pinned() const { return num_pinned_; }
+
+  // Handoffs that are neither over nor forgotten.
+  [[nodiscard]] size_t num_live() const;
+
+ private:
+  struct Claim {
+    KvClaim message;
+    int64_t slot_bytes = 0;
+  };
+
+  struct Reading {
+    KvPeerId peer;
+    uint32_t attempt = 0;
+    int32_t number = 0;  // the machine's `part` in kPartRead
+    int32_t part = 0;    // of the claim's
+    bool is_begun = false;
+    bool is_lost = false;  // its blocks have been given away
+    KvSlot slot;
+    std::vector<KvBlockRef> blocks;  // pinned
+  };
+
+  struct Record {
+    KvTransferId transfer{};
+    bool is_serial = false;
+    bool is_gone = false;  // and in gone_
+    PrefillState state;
+    RequestId request;            // 0: none that runs
+    std::vector<TokenId> tokens;  // of the prompt, that travel
+    PrefixExtras extras;
+    int32_t num_prompt_tokens = 0;
+    int32_t num_computed = 0;  // tokens
+    HandoffResult result;
+    std::optional<Claim> claim;                // that is served, or waits for its request
+    std::optional<Claim> queued;               // that waits for the end of an earlier one
+    std::vector<KvPart> parts;                 // of `claim`
+    std::deque<KvSlot> slots;                  // that wait for parts
+    std::map<uint32_t, uint32_t> generations;  // of slots, the last that came
+    std::vector<KvBlockRef> pinned;            // all
+    std::vector<Reading> readings;
+  };
+
+  using Kind = PrefillEvent::Kind;
+
+  Record* find(const KvTransferId& transfer);
+  Record* find(RequestId id);
+  static PrefillEvent event_of(Kind kind, int64_t now_ms);
+  [[nodiscard]] std::vector<KvPart> cut(const Record& record, const Claim& claim) const;
+  [[nodiscard]] bool is_cached(const Record& record, std::span<const KvPart> parts) const;
+  [[nodiscard]] bool takes_early_claims(KvPeerId peer) const;
+  [[nodiscard]] KvKey key_of(const Record& record) const;
+  bool find_blocks(const Record& record, const KvPart& part, std::vector<KvBlockRef>& found) const;
+  void step(Record& record,
+            const PrefillEvent& event,
+            const Claim* claim = nullptr,
+            std::span<const KvSlot> slots = {});
+  void take_claim(Record& record, const PrefillEvent& event, const Claim* claim, bool was_queued);
+  void act(Record& record, const PrefillAction& action, std::span<const KvSlot> slots);
+  void answer(const Record& record, const PrefillAction& action);
+  void pin_all(Record& record);
+  void unpin(std::vector<KvBlockRef>& blocks);
+  void pin_part(Record& record, int32_t part);
+  void begin_reading(Record& record, KvSlot slot);
+  void settle(Record& record, int64_t now_ms);
+  void abort_reading(Record& record, uint32_t attempt);
+  void read_done(Record& record, size_t reading, int64_t now_ms);
+  void claim(KvPeerId peer, const KvClaim& message, int64_t now_ms);
+  void credit(KvPeerId peer, const KvCredit& message, int64_t now_ms);
+  void nak(const KvCompletion& completion, int64_t now_ms);
+  void tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
+  void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
+  void note_end(Record& record, int64_t now_ms);
+
+  const std::string space_;
+  KvStorage& storage_;
+  KvCacheManager& kv_;
+  HandoffLinks& links_;
+  std::vector<int64_t> block_bytes_;  // by group
+  bool is_draining_ = false;
+  std::map<KvTransferId, std::unique_ptr<Record>> records_;
+  std::deque<KvTransferId> gone_;  // in order of their ends
+  std::unordered_map<RequestId, KvTransferId> requests_;
+  std::vector<KvTransferRef> renewed_;  // by the message that is handled
+  std::vector<RequestId> chosen_;       // by a step that has not retired
+  bool runs_alone_ = false;             // the request that is being admitted
+  int32_t next_reading_ = 0;
+  int64_t num_pinned_ = 0;  // blocks
+};
+
+}  // namespace sluice
