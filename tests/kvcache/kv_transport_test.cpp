@@ -128,9 +128,8 @@ TEST_P(KvTransportTest, FramesOfAnySizeArrive) {
   TransportEnd receiver(GetParam());
   ASSERT_TRUE(sender->open(test::sender_options(layout)).has_value());
   ASSERT_TRUE(receiver->open(test::receiver_options(layout, sender->address())).has_value());
-  for (uint32_t round = 1; round <= 8; ++round) {  // 8 to 32 MiB
-    const KvFrame frame =
-        test::test_frame(layout, test::test_transfer(1), 0, round, 0, 1 + (round - 1) % 4);
+  for (uint32_t round = 1; round <= 4; ++round) {  // 8 to 32 MiB
+    const KvFrame frame = test::test_frame(layout, test::test_transfer(1), 0, round, 0, round);
     const auto& bytes = keep(frame.payload_bytes, round);
     ASSERT_TRUE(receiver->post(test::kTestSession, {frame.ref, 0, round, memory}));
     ASSERT_TRUE(sender->send(test::kTestSession, frame, test::in_spans(bytes, 50'000)));
