@@ -130,9 +130,11 @@ class KvTransport {
 };
 
 struct KvTransportOptions {
-  std::string listen;                           // "127.0.0.1:0"; shm has its own address
-  int32_t num_connections = 2;                  // of one session, TCP
-  int64_t ring_bytes = int64_t{8} << 20;        // of one session, shared memory
+  std::string listen;                     // "127.0.0.1:0"; shm has its own address
+  int32_t num_connections = 2;            // of one session, TCP
+  int64_t ring_bytes = int64_t{8} << 20;  // of one session, shared memory
+  // For one that dials to say the token of a session that is open here, which it may know first.
+  std::chrono::milliseconds hello_time{5000};
   std::chrono::milliseconds redial_time{1000};  // after a connection ended
   // Called on the transport's thread when there is something to poll, once until the next poll().
   std::function<void()> wake;

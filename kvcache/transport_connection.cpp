@@ -74,16 +74,19 @@ KvConnection::Progress KvConnection::take_header() {
 
 KvConnection::Progress KvConnection::take_frame(const KvFrame& frame, bool is_again) {
   const Progress progress =
-      session_ == nullptr ? take_hello(frame, is_again) : take_known_frame(frame, is_again);
+      session_ == nullptr ? take_hello(frame) : take_known_frame(frame, is_again);
   if (progress == Progress::kLater) early_ = frame;
   return progress;
 }
 
-KvConnection::Progress KvConnection::take_hello(const KvFrame& frame, bool is_again) {
+KvConnection::Progress KvConnection::take_hello(const KvFrame& frame) {
   if (frame.kind != KvFrameKind::kHello) return Progress::kRefused;
   KvSessionState* session = owner_.find_session(frame.ref.transfer);
-  if (session == nullptr && !is_again) return Progress::kLater;
-  if (session == nullptr || session->is_receiver()) return Progress::kRefused;
+  if (session == nullptr) {
+    early_ = frame;  // until the session is opened, or the time for a HELLO is over
+    return Progress::kBlocked;
+  }
+  if (session->is_receiver()) return Progress::kRefused;
   const KvSessionOptions& options = session->options;
   if (!check_kv_frame(frame, options.layout, options.peer_epoch)) return Progress::kRefused;
   constexpr size_t kMostStreams = 16;

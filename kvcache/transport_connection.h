@@ -122,7 +122,7 @@ class KvConnection {
 
  private:
   Progress take_header();
-  Progress take_hello(const KvFrame& frame, bool is_again);
+  Progress take_hello(const KvFrame& frame);
   Progress take_frame(const KvFrame& frame, bool is_again);
   Progress take_known_frame(const KvFrame& frame, bool is_again);
   [[nodiscard]] KvPostedSlot* find_slot(const KvFrame& frame) const;
@@ -143,8 +143,7 @@ class KvConnection {
   // Reading.
   std::array<std::byte, kKvFrameBytes> header_ = {};
   size_t header_bytes_ = 0;
-  // A frame for what is not known here: its peer may have been told of it by now, after the owner
-  // had told this transport.
+  // A frame for what is not known here: its peer may have heard of it first.
   std::optional<KvFrame> early_;
   KvFrame frame_;                    // whose payload is read
   uint64_t payload_left_ = 0;        // 0: a header comes next

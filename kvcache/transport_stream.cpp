@@ -29,8 +29,7 @@ using Kind = KvCompletion::Kind;
 constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
 constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
 constexpr size_t kMostStrangers = 64;       // connections that have not said whose they are
-constexpr std::chrono::seconds kHelloTime{5};
-constexpr int kTickMs = 50;            // while there is something to time
+constexpr int kTickMs = 50;                 // while there is something to time
 constexpr uint64_t kNoConnection = 0;  // the owner's word, or somebody dials: looked at each turn
 constexpr uint64_t kFirstConnection = 1;
 constexpr int kNice = 2;  // behind threads of front ends, before those that compute
@@ -274,6 +273,9 @@ void StreamTransport::do_one(OpenCommand& command) {
   session->dial_at = Clock::now();
   const KvSession id = session->options.session;
   sessions_.emplace(id, std::move(session));
+  for (const auto& [number, connection] : connections_) {
+    if (connection->session() == nullptr) connection->may_read = true;  // it may be theirs
+  }
 }
 
 void StreamTransport::do_one(PostCommand& command) {
@@ -448,7 +450,7 @@ void StreamTransport::do_timers() {
   const Clock::time_point now = Clock::now();
   for (auto at = connections_.begin(); at != connections_.end();) {
     KvConnection& connection = *(at++)->second;
-    if (connection.session() == nullptr && now > connection.since() + kHelloTime) {
+    if (connection.session() == nullptr && now > connection.since() + options_.hello_time) {
       end_connection(connection.id(), true);
     }
   }

@@ -4,8 +4,9 @@
 // slots, checks of everything that comes in, and the thread are here, once for all of them.
 //
 // The dialler's first frame is HELLO with the session's token. Nobody who has not sent that gets a
-// byte, and has five seconds for it; of those at most 64 are kept waiting. After it a receiver
-// sends NAK alone, and a sender DATA and END.
+// byte, and has five seconds for it, in which the session may still be opened: the peer may have
+// been told of it first. At most 64 are kept waiting. After it a receiver sends NAK alone, and a
+// sender DATA and END.
 #pragma once
 
 #include <memory>

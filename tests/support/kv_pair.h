@@ -107,6 +107,7 @@ class TransportEnd {
   explicit TransportEnd(const std::string& kind, KvTransportOptions options = {}) {
     options.listen = "127.0.0.1:0";
     options.redial_time = std::chrono::milliseconds(20);
+    options.hello_time = std::chrono::milliseconds(300);
     options.wake = [this] {
       const std::scoped_lock lock(mutex_);
       is_woken_ = true;
