@@ -380,20 +380,21 @@ void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   }
 }
 
-// What a window or a state has not got is left out.
+// Zeros where a window or a state has no such block, and nothing of who had the buffer before.
 void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const {
   const int32_t num_tokens = (block + 1) * block_size_;
-  std::ranges::fill(payload, std::byte{0});  // nothing of who had the buffer before
+  std::ranges::fill(payload.first(kPartsAt), std::byte{0});
   uint64_t groups = 0;
   for (int32_t g = 0; g < kv_.num_groups(); ++g) {
-    const int32_t entry = kv_.num_entries(g, num_tokens) - 1;
+    const auto entry = static_cast<size_t>(kv_.num_entries(g, num_tokens) - 1);
     const std::span<const BlockId> table = kv_.block_table(id, g);
-    if (static_cast<size_t>(entry) >= table.size()) continue;
-    const BlockId source = table[static_cast<size_t>(entry)];
     const bool ends_here = num_tokens % tokens_per_entry(spec(g), block_size_) == 0;
-    if (source == kNullBlock || !ends_here) continue;
+    if (!ends_here || entry >= table.size() || table[entry] == kNullBlock) {
+      std::ranges::fill(part_of(payload, g), std::byte{0});
+      continue;
+    }
     groups |= uint64_t{1} << g;
-    storage_.copy_out(storage_.whole(g, source), part_of(payload, g));
+    storage_.copy_out(storage_.whole(g, table[entry]), part_of(payload, g));
   }
   storage_.wait();
   put_u64(payload, kGroupsAt, groups);

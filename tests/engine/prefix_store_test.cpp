@@ -211,6 +211,27 @@ TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
   EXPECT_EQ(engine_->stats().kv_tier_hits, 384U);
 }
 
+// The whole prompt runs in one step, which has more blocks than there are buffers: what is written
+// later is without the blocks that windows have let go, and ends nothing for who goes on.
+TEST_F(PrefixOnDisk, AWindowThatHasGoneOnEndsNothing) {
+  config_.model = std::string(SLUICE_TEST_DATA) + "/models/engine-windows.gguf";
+  config_.max_model_len = 2048;
+  start();
+  ValidRequest first = make_request(1500, 3);
+  first.sampling.max_tokens = 250;
+  const Collected answer = run(first);
+  ValidRequest second = first;
+  second.sampling.max_tokens = 20;
+  second.prompt.insert(second.prompt.end(), answer.tokens.begin(), answer.tokens.end());
+  start();
+  const Collected warm = run(second);
+  EXPECT_EQ(warm.num_cached_tokens, 1744);  // of 1749 with KV
+  EXPECT_EQ(engine_->stats().kv_tier_hits, 1744U);
+  config_.kv_disk_path = "";
+  start();
+  expect_same(run(second), warm);
+}
+
 TEST_F(PrefixOnDisk, MemoryOfTheHostServesWithoutADisk) {
   config_.kv_disk_path = "";
   config_.kv_offloading_size = 1;
