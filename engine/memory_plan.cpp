@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/core/cgroup.h"
+#include "engine/tiers/prefix_store.h"
 #include "kvcache/kv_tier.h"
 
 namespace sluice {
@@ -205,7 +206,9 @@ namespace {
 int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
   const int64_t host_bytes = config.kv_offloading_size << 30;
   const int64_t buffer_bytes = kv_tier_buffer_bytes(
-      {.max_bytes = 0, .block_size = config.block_size, .payload_bytes = bytes_per_block});
+      {.max_bytes = 0,
+       .block_size = config.block_size,
+       .payload_bytes = PrefixStore::payload_bytes(bytes_per_block)});
   return (host_bytes > 0 ? host_bytes + buffer_bytes : 0) +
          (config.kv_disk_path.empty() ? 0 : buffer_bytes);
 }

@@ -49,7 +49,7 @@ class BlockPool {
   // Marks the contents as worth keeping; `tag` comes back from take() or evict() when they
   // are lost. The block must be referenced and have no tag.
   void set_tag(BlockId block, int32_t tag);
-  // Of any block that has one: its contents are not to be found any more. A cached one is free then.
+  // The contents of a block that has a tag are not to be found any more. A cached one is free then.
   void clear_tag(BlockId block);
   // Gives up a cached block; its tag, or kNoTag when there is none.
   int32_t evict();
@@ -59,8 +59,8 @@ class BlockPool {
   void begin_transfer(BlockId block);
   void end_transfer(BlockId block);
 
-  // Keeps a referenced, cached or held block from being freed or taken until as many unpin(). False:
-  // it is not pinned yet, and the quota is used up.
+  // Keeps a referenced, cached or held block from being freed or taken until as many unpin().
+  // False: it is not pinned yet, and the quota is used up.
   [[nodiscard]] bool pin(BlockId block);
   void unpin(BlockId block);
 
@@ -70,7 +70,9 @@ class BlockPool {
   }
 
   // Goes up by one each time that the block is taken.
-  [[nodiscard]] uint32_t generation(BlockId block) const { return blocks_[index(block)].generation; }
+  [[nodiscard]] uint32_t generation(BlockId block) const {
+    return blocks_[index(block)].generation;
+  }
 
   [[nodiscard]] int32_t num_pinned() const { return num_pinned_; }  // blocks
 

@@ -204,20 +204,25 @@ bool KvCacheManager::keeps_states() const {
   });
 }
 
+int32_t KvCacheManager::Impl::next_node(int32_t parent,
+                                        std::span<const TokenId> ids,
+                                        const PrefixExtras& extras) {
+  const int32_t node = index.find_or_insert_pinned(parent, ids, extras);
+  if (node != PrefixIndex::kAbsent) return node;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict());
+  }
+  return index.find_or_insert_pinned(parent, ids, extras);
+}
+
 // Puts the next full block of the request under its prefix node; false when no node is to be had.
 bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenId> tokens) {
   KvHolder& holder = slots[static_cast<size_t>(slot)];
   const int32_t i = holder.num_indexed;
   const auto block_size = static_cast<size_t>(options.block_size);
   const auto ids = tokens.subspan(static_cast<size_t>(i) * block_size, block_size);
-  int32_t node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
-  if (node == PrefixIndex::kAbsent) {
-    for (size_t g = 0; g < groups.size(); ++g) {
-      give_back_evicted(static_cast<int32_t>(g), groups[g].pool.evict());
-    }
-    node = index.find_or_insert_pinned(holder.cursor, ids, holder.extras);
-    if (node == PrefixIndex::kAbsent) return false;
-  }
+  const int32_t node = next_node(holder.cursor, ids, holder.extras);
+  if (node == PrefixIndex::kAbsent) return false;
   for (size_t g = 0; g < groups.size(); ++g) {
     KvGroup& group = groups[g];
     if (!ends_entry(group, i)) continue;

@@ -189,6 +189,17 @@ class KvCacheManager {
   // others that run behind it compute from now on never becomes so.
   void unpublish(RequestId id, int32_t num_tokens);
 
+  // Contents that are here already, of a tier below: of the blocks `blocks` of the prefix `tokens`
+  // (whole ones, to the end of the last at least) a cached block in each group of groups[i] (bit g)
+  // that has none there yet and an entry that ends with this block. They are appended and findable
+  // from now on, so the caller fills all of them before it calls anything else. Returns how many of
+  // the blocks; fewer where no more block is to be had or what is before them is not there.
+  int32_t insert(std::span<const TokenId> tokens,
+                 const PrefixExtras& extras,
+                 const KvRange& blocks,
+                 std::span<const uint64_t> groups,
+                 std::vector<KvBlockRef>& inserted);
+
   // Tells `sink` from now on which blocks become findable and which cease to be; it must outlive
   // the manager. Before the first request.
   void set_event_sink(KvEventSink& sink);

@@ -100,7 +100,7 @@ struct KvHolder {
   int32_t num_kept_tokens = 0;                  // leading ones, that stay longer
   int32_t num_arriving = 0;  // leading blocks that are there or come from elsewhere; 0: none comes
   int32_t num_arrived = 0;   // of them, that are there and checked
-  bool is_unsound = false;   // computed behind what was unpublished: no block of it becomes findable
+  bool is_unsound = false;   // computed behind what was unpublished: none of it becomes findable
 };
 
 struct KvCacheManager::Impl {
@@ -209,6 +209,9 @@ struct KvCacheManager::Impl {
                int32_t num_tokens,
                std::vector<KvBlockRef>& reserved);
   void drop_subtree(int32_t top);
+  bool has_kept_blocks(std::span<const int32_t> nodes) const;
+  // The pinned node of the next block, if need be in place of a cached one; kAbsent: there is none.
+  int32_t next_node(int32_t parent, std::span<const TokenId> ids, const PrefixExtras& extras);
   // The first `num_blocks` of the request, as far as nodes go.
   void index_blocks(int32_t slot, std::span<const TokenId> tokens, int32_t num_blocks);
   bool index_next_block(int32_t slot, std::span<const TokenId> tokens);

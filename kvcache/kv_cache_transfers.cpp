@@ -32,7 +32,9 @@ int32_t KvCacheManager::max_transferred(int32_t num_tokens) const {
 
 // --- What is found ----------------------------------------------------------------------------
 
-void KvCacheManager::name_blocks(std::string space) { impl_->index.set_key_space(std::move(space)); }
+void KvCacheManager::name_blocks(std::string space) {
+  impl_->index.set_key_space(std::move(space));
+}
 
 // Of the nodes in `chain`, which begin a prefix of `num_tokens` tokens.
 int32_t KvCacheManager::Impl::collect(int32_t num_tokens,
@@ -85,9 +87,10 @@ int32_t KvCacheManager::find_blocks(std::span<const KvKey> keys,
     std::ranges::reverse(m.chain);
     const auto length = static_cast<int32_t>(m.chain.size());
     // A prefix that ends inside of an entry cannot be gone on with.
-    if (length == 0 || max_transferred(length * block_size() + 1) != length * block_size()) continue;
+    const int32_t num_tokens = length * block_size();
+    if (length == 0 || max_transferred(num_tokens + 1) != num_tokens) continue;
     const size_t num_found = found.size();
-    if (m.collect(length * block_size(), first_wanted, found) == length) return length;
+    if (m.collect(num_tokens, first_wanted, found) == length) return length;
     found.resize(num_found);
   }
   return 0;
@@ -180,9 +183,8 @@ void KvCacheManager::Impl::drop_subtree(int32_t top) {
   std::vector<int32_t> nodes = {top};
   for (size_t i = 0; i < nodes.size(); ++i) {
     index.pin(nodes[i]);
-    for (int32_t child = index.first_child(nodes[i]); child >= 0; child = index.next_sibling(child)) {
-      nodes.push_back(child);
-    }
+    int32_t child = index.first_child(nodes[i]);
+    for (; child >= 0; child = index.next_sibling(child)) nodes.push_back(child);
   }
   for (KvHolder& holder : slots) {
     if (!holder.in_use) continue;
@@ -212,6 +214,66 @@ void KvCacheManager::unpublish(RequestId id, int32_t num_tokens) {
     top = m.index.parent(top);
   }
   m.drop_subtree(top);
+}
+
+// --- What comes from below --------------------------------------------------------------------
+
+// Of the groups that keep every token.
+bool KvCacheManager::Impl::has_kept_blocks(std::span<const int32_t> nodes) const {
+  return std::ranges::all_of(nodes, [this](int32_t node) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const KvGroupKind kind = groups[g].spec.kind;
+      const bool keeps_all = kind == KvGroupKind::kFull || kind == KvGroupKind::kLatent;
+      if (keeps_all && index.block(node, static_cast<int32_t>(g)) == kNullBlock) return false;
+    }
+    return true;
+  });
+}
+
+int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
+                               const PrefixExtras& extras,
+                               const KvRange& blocks,
+                               std::span<const uint64_t> groups,
+                               std::vector<KvBlockRef>& inserted) {
+  Impl& m = *impl_;
+  CHECK_EQ(groups.size(), static_cast<size_t>(blocks.count));
+  const auto size = static_cast<size_t>(m.options.block_size);
+  const auto num_before = static_cast<size_t>(blocks.first);
+  const size_t first_inserted = inserted.size();
+  m.chain.clear();
+  m.index.find_chain(tokens.first(num_before * size), extras, m.chain);
+  if (m.chain.size() != num_before || !m.has_kept_blocks(m.chain)) return 0;
+  int32_t cursor = m.chain.empty() ? PrefixIndex::kRoot : m.chain.back();
+  m.index.pin(cursor);
+  const auto insert_block = [&](int32_t i) {
+    const auto ids = tokens.subspan(static_cast<size_t>(i) * size, size);
+    const int32_t node = m.next_node(cursor, ids, extras);
+    if (node == PrefixIndex::kAbsent) return false;
+    m.index.unpin(std::exchange(cursor, node));
+    for (size_t g = 0; g < m.groups.size(); ++g) {
+      KvGroup& group = m.groups[g];
+      const auto index = static_cast<int32_t>(g);
+      const bool is_given = (groups[static_cast<size_t>(i - blocks.first)] >> g & 1) != 0;
+      const bool is_there = m.index.block(node, index) != kNullBlock;
+      if (!is_given || is_there || !m.ends_entry(group, i)) continue;
+      const BlockPool::Taken taken = group.pool.take();
+      if (taken.block == kNullBlock) return false;
+      m.give_back_evicted(index, taken.evicted_tag);
+      m.make_findable(node, index, taken.block);
+      inserted.push_back({.group = index,
+                          .entry = m.entry_of(group, i),
+                          .block = taken.block,
+                          .generation = group.pool.generation(taken.block)});
+    }
+    return true;
+  };
+  int32_t count = 0;
+  while (count < blocks.count && insert_block(blocks.first + count)) ++count;
+  m.index.unpin(cursor);
+  for (size_t i = inserted.size(); i-- > first_inserted;) {
+    m.release(m.groups[static_cast<size_t>(inserted[i].group)], inserted[i].block);
+  }
+  return count;
 }
 
 }  // namespace sluice

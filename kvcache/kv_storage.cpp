@@ -17,6 +17,16 @@ int64_t head_bytes(const KvPlane& plane, int32_t num_tokens) {
   return kernels::kv_head_bytes(plane.dtype, plane.width, num_rows);
 }
 
+int32_t max_heads(const KvGroupSpec& group) {
+  int32_t most = 0;
+  for (const KvPlane& plane : group.planes) most = std::max(most, plane.num_heads);
+  return most;
+}
+
+bool is_within(const KvRange& part, const KvRange& all) {
+  return part.count > 0 && intersection(part, all) == part;
+}
+
 }  // namespace
 
 int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size) {
@@ -71,65 +81,91 @@ kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
           .head_dim = shape.planes[0].width};
 }
 
+int64_t KvStorage::block_bytes(int32_t group) const {
+  return places_[static_cast<size_t>(group)].block_bytes;
+}
+
 int64_t KvStorage::block_bytes() const {
   int64_t total = 0;
   for (const GroupPlace& place : places_) total += place.block_bytes;
   return total;
 }
 
-std::span<std::byte> KvStorage::plane_block(const GroupPlace& group,
-                                            const PlanePlace& plane,
-                                            int32_t layer,
-                                            BlockId block) const {
-  const int64_t at = group.begin + layer * group.layer_bytes + plane.begin +
-                     block.value * plane.block_bytes;
-  return buffer_.span().subspan(static_cast<size_t>(at), static_cast<size_t>(plane.block_bytes));
+KvPiece KvStorage::whole(int32_t group, BlockId block) const {
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  return {.group = group,
+          .block = block,
+          .layers = {.first = 0, .count = shape.num_layers},
+          .heads = {.first = 0, .count = max_heads(shape)}};
+}
+
+bool KvStorage::has(const KvPiece& piece) const {
+  if (piece.group < 0 || static_cast<size_t>(piece.group) >= groups_.size()) return false;
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(piece.group)];
+  if (piece.block.value < 0 || piece.block.value >= shape.num_blocks) return false;
+  const KvRange all_heads = {.first = 0, .count = max_heads(shape)};
+  const bool has_parts = std::ranges::all_of(shape.planes, [&](const KvPlane& plane) {
+    return plane.num_heads == all_heads.count;
+  });
+  return is_within(piece.layers, {.first = 0, .count = shape.num_layers}) &&
+         (piece.heads == all_heads || (has_parts && is_within(piece.heads, all_heads)));
 }
 
 template <typename Body>
-void KvStorage::for_planes(size_t group, BlockId block, const Body& body) const {
-  const GroupPlace& place = places_[group];
-  for (int32_t layer = 0; layer < groups_[group].num_layers; ++layer) {
-    for (const PlanePlace& plane : place.planes) body(plane_block(place, plane, layer, block));
+void KvStorage::for_spans(const KvPiece& piece, const Body& body) const {
+  CHECK(has(piece));
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(piece.group)];
+  const GroupPlace& place = places_[static_cast<size_t>(piece.group)];
+  for (int32_t layer = piece.layers.first; layer < piece.layers.end(); ++layer) {
+    for (size_t i = 0; i < place.planes.size(); ++i) {
+      const PlanePlace& plane = place.planes[i];
+      // A whole piece has all heads of each plane, and any other as many of each.
+      const int32_t count = std::min(piece.heads.count, shape.planes[i].num_heads);
+      const int64_t at = place.begin + layer * place.layer_bytes + plane.begin +
+                         piece.block.value * plane.block_bytes +
+                         piece.heads.first * plane.head_bytes;
+      body(buffer_.span().subspan(static_cast<size_t>(at),
+                                  static_cast<size_t>(count * plane.head_bytes)));
+    }
   }
 }
 
-void KvStorage::copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const {
-  CHECK_EQ(blocks.size(), groups_.size());
-  CHECK_EQ(static_cast<int64_t>(out.size()), block_bytes());
-  kernels::DeviceMemory& memory = buffer_.memory();
-  for (size_t group = 0; group < groups_.size(); ++group) {
-    for_planes(group, blocks[group], [&](std::span<const std::byte> from) {
-      memory.download(out.data(), from.data(), static_cast<int64_t>(from.size()));
-      out = out.subspan(from.size());
-    });
-  }
-  memory.wait();
+int64_t KvStorage::piece_bytes(const KvPiece& piece) const {
+  int64_t total = 0;
+  for_spans(piece, [&](std::span<const std::byte> part) {
+    total += static_cast<int64_t>(part.size());
+  });
+  return total;
 }
 
-void KvStorage::copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes) {
-  CHECK_EQ(blocks.size(), groups_.size());
-  CHECK_EQ(static_cast<int64_t>(bytes.size()), block_bytes());
-  kernels::DeviceMemory& memory = buffer_.memory();
-  for (size_t group = 0; group < groups_.size(); ++group) {
-    for_planes(group, blocks[group], [&](std::span<std::byte> to) {
-      memory.upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
-      bytes = bytes.subspan(to.size());
-    });
-  }
-  memory.wait();
+void KvStorage::add_spans(const KvPiece& piece,
+                          std::vector<std::span<const std::byte>>& spans) const {
+  for_spans(piece, [&](std::span<const std::byte> part) { spans.push_back(part); });
+}
+
+void KvStorage::copy_out(const KvPiece& piece, std::span<std::byte> out) const {
+  CHECK_EQ(static_cast<int64_t>(out.size()), piece_bytes(piece));
+  for_spans(piece, [&](std::span<const std::byte> from) {
+    buffer_.memory().download(out.data(), from.data(), static_cast<int64_t>(from.size()));
+    out = out.subspan(from.size());
+  });
+}
+
+void KvStorage::copy_in(const KvPiece& piece, std::span<const std::byte> bytes) {
+  CHECK_EQ(static_cast<int64_t>(bytes.size()), piece_bytes(piece));
+  for_spans(piece, [&](std::span<std::byte> to) {
+    buffer_.memory().upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
+    bytes = bytes.subspan(to.size());
+  });
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
-  const auto g = static_cast<size_t>(group);
-  const GroupPlace& place = places_[g];
-  for (int32_t layer = 0; layer < groups_[g].num_layers; ++layer) {
-    for (const PlanePlace& plane : place.planes) {
-      const std::span<const std::byte> source = plane_block(place, plane, layer, from);
-      std::byte* const target = plane_block(place, plane, layer, to).data();
-      buffer_.memory().copy(target, source.data(), static_cast<int64_t>(source.size()));
-    }
-  }
+  // As far from one block to the other as they are apart in an array of such blocks.
+  for_spans(whole(group, from), [&](std::span<std::byte> source) {
+    const auto bytes = static_cast<int64_t>(source.size());
+    buffer_.memory().copy(
+        source.data() + (to.value - from.value) * bytes, source.data(), bytes);
+  });
 }
 
 // The first tokens write a few lines of each layer while this runs: they find small pages, which

@@ -19,6 +19,7 @@
 #include "kernels/attention.h"
 #include "kernels/device_memory.h"
 #include "kvcache/kv_group.h"
+#include "kvcache/kv_piece.h"
 
 namespace sluice {
 
@@ -26,7 +27,8 @@ namespace sluice {
 int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size);
 
 // Copies between blocks, and out and in, are in the order of the operators of whose device the
-// memory is; those out are there when the call returns, as those in may be changed then.
+// memory is. Of a device's memory each span is a copy of its own for now, and wait() is for all of
+// the device's queue: an event and a kernel that gathers are to come.
 class KvStorage {
  public:
   // In `memory`, which must outlive it; `pages`: of the host. Layers of a group share block ids, so
@@ -46,10 +48,26 @@ class KvStorage {
   // Not for the host to read where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
-  // The bytes of one block in all groups, block_bytes() of them: blocks[i] is group i's.
+  // One block of a group, or of all groups: all layers and planes.
+  [[nodiscard]] int64_t block_bytes(int32_t group) const;
   [[nodiscard]] int64_t block_bytes() const;
-  void copy_out(std::span<const BlockId> blocks, std::span<std::byte> out) const;
-  void copy_in(std::span<const BlockId> blocks, std::span<const std::byte> bytes);
+  // A block in all layers and heads.
+  [[nodiscard]] KvPiece whole(int32_t group, BlockId block) const;
+  // Whether there is such a piece: of a group with planes of different heads only a whole one.
+  [[nodiscard]] bool has(const KvPiece& piece) const;
+
+  // All below: of pieces that there are.
+  [[nodiscard]] int64_t piece_bytes(const KvPiece& piece) const;
+  // Appends where the bytes of a piece lie, in their order (kv_piece.h): a span for each layer and
+  // plane. Of a device's memory not for the host to read. What they hold changes unless the block
+  // is kept (KvCacheManager::pin()) or the caller's own.
+  void add_spans(const KvPiece& piece, std::vector<std::span<const std::byte>>& spans) const;
+  // The bytes of a piece, piece_bytes() of them. What is copied in was checked, and the block is
+  // reserved or inserted for it (KvCacheManager). Behind wait() what was copied out is there, and
+  // what was copied in may change; of the host's memory behind each call.
+  void copy_out(const KvPiece& piece, std::span<std::byte> out) const;
+  void copy_in(const KvPiece& piece, std::span<const std::byte> bytes);
+  void wait() const { buffer_.memory().wait(); }
 
   // All layers of one block of a group.
   void copy_block(int32_t group, BlockId from, BlockId to);
@@ -71,15 +89,10 @@ class KvStorage {
     std::vector<PlanePlace> planes;
   };
 
-  GroupPlace place(const KvGroupSpec& group, int64_t begin) const;
-  // The part of one layer's plane that is the block's.
-  [[nodiscard]] std::span<std::byte> plane_block(const GroupPlace& group,
-                                                 const PlanePlace& plane,
-                                                 int32_t layer,
-                                                 BlockId block) const;
-  // body(bytes) for each layer and plane of a block, in the order of a piece's bytes.
+  [[nodiscard]] GroupPlace place(const KvGroupSpec& group, int64_t begin) const;
+  // body(bytes) for each layer and plane of a piece, in the order of its bytes.
   template <typename Body>
-  void for_planes(size_t group, BlockId block, const Body& body) const;
+  void for_spans(const KvPiece& piece, const Body& body) const;
 
   std::vector<KvGroupSpec> groups_;
   std::vector<GroupPlace> places_;  // by group

@@ -52,7 +52,9 @@ class PrefixIndex {
   // Whole blocks have keys from now on, in this space. Before the first node.
   void set_key_space(std::string space);
   // The node of the block of this key, or kAbsent.
-  [[nodiscard]] int32_t find_key(const KvKey& key) const { return keys_ ? keys_->find(key) : kAbsent; }
+  [[nodiscard]] int32_t find_key(const KvKey& key) const {
+    return keys_ ? keys_->find(key) : kAbsent;
+  }
 
   // Children of a node: the last to come, and who came before; kAbsent behind the last.
   [[nodiscard]] int32_t first_child(int32_t node) const { return at(node).first_child; }

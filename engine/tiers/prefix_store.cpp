@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/u64_fields.h"
 #include "kvcache/kv_disk_tier.h"
 #include "kvcache/kv_host_tier.h"
 #include "kvcache/prefix_index.h"
@@ -13,13 +14,18 @@ namespace {
 
 // Buffers that saving leaves to reading, which somebody waits for.
 constexpr size_t kReadBuffers = 4;
-// Blocks copied at once: a group of windowed layers has no room for a long prefix.
+// Blocks put into the cache at once: what is before them is looked up once for all.
 constexpr size_t kCopyBlocks = 8;
 // Without any block for so long, a request is computed instead; and when all of them take so much
 // longer than computing would have taken.
 constexpr std::chrono::seconds kPatience{5};
+// A payload: which groups have their block (bit g), and the blocks of all groups in order.
+constexpr size_t kGroupsAt = 0;
+constexpr int64_t kPartsAt = 64;
 
 }  // namespace
+
+int64_t PrefixStore::payload_bytes(int64_t block_bytes) { return kPartsAt + block_bytes; }
 
 PrefixStore::PrefixStore(int32_t block_size,
                          std::string space,
@@ -35,7 +41,20 @@ PrefixStore::PrefixStore(int32_t block_size,
       kv_(kv),
       cost_(media.size()),
       events_(events, std::move(media), kv.num_groups()) {
-  blocks_.resize(static_cast<size_t>(kv.num_groups()));
+  CHECK_LE(kv.num_groups(), 64);
+}
+
+template <typename Byte>
+std::span<Byte> PrefixStore::part_of(std::span<Byte> payload, int32_t group) const {
+  int64_t at = kPartsAt;
+  for (int32_t g = 0; g < group; ++g) at += storage_.block_bytes(g);
+  return payload.subspan(static_cast<size_t>(at),
+                         static_cast<size_t>(storage_.block_bytes(group)));
+}
+
+// The block of tokens that the entry ends with.
+int32_t PrefixStore::block_of(const KvBlockRef& ref) const {
+  return (ref.entry + 1) * tokens_per_entry(spec(ref.group), block_size_) / block_size_ - 1;
 }
 
 Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
@@ -59,7 +78,7 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
       config.block_size, space, config.preemption_mode, std::move(media), storage, kv, events));
   KvTierOptions options = {.max_bytes = config.kv_offloading_size << 30,
                            .block_size = config.block_size,
-                           .payload_bytes = storage.block_bytes()};
+                           .payload_bytes = payload_bytes(storage.block_bytes())};
   if (has_host) {
     SLUICE_TRY(auto host, create_kv_host_tier(options, wake));
     store->add_tier(std::move(host));
@@ -245,39 +264,38 @@ void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::tim
   it->arrived.push_back({block, loaded.buffer, &tier});
 }
 
-bool PrefixStore::find_blocks(RequestId id, int32_t block) {
-  for (size_t group = 0; group < blocks_.size(); ++group) {
-    const std::span<const BlockId> table = kv_.block_table(id, static_cast<int32_t>(group));
-    if (static_cast<size_t>(block) >= table.size()) return false;
-    blocks_[group] = table[static_cast<size_t>(block)];
-    if (blocks_[group] == kNullBlock) return false;
-  }
-  return true;
-}
-
-// As a request that holds its blocks for the time of the copy only. False: they were evicted
+// As cached blocks, which may be evicted like others. False: what is before them was evicted
 // meanwhile, or all blocks are in use.
 bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const NewRequest& request = held.request;
-  const std::span<const TokenId> tokens = request.tokens;
-  const int32_t num_before = held.next_copied * block_size_;
-  const int32_t num_after = (piece.back().block + 1) * block_size_;
-  const int32_t num_found = kv_.acquire_prefix(request.id,
-                                               tokens.first(static_cast<size_t>(num_before) + 1),
-                                               request.extras,
-                                               PrefixUse::kTransfer);
-  const bool has_room = num_found == num_before && kv_.allocate_slots(request.id, num_after);
-  if (has_room) {
-    for (const Arrival& arrival : piece) {
-      CHECK(find_blocks(request.id, arrival.block));
-      storage_.copy_in(blocks_, arrival.tier->payload(arrival.buffer));
+  const int32_t num_tokens = held.end * block_size_;
+  arrived_groups_.clear();
+  for (const Arrival& arrival : piece) {
+    uint64_t groups = get_u64(arrival.tier->payload(arrival.buffer), kGroupsAt);
+    for (int32_t g = 0; g < kv_.num_groups(); ++g) {
+      const int32_t entry = kv_.num_entries(g, (arrival.block + 1) * block_size_) - 1;
+      if (entry < kv_.needed_entries(g, num_tokens).first) groups &= ~(uint64_t{1} << g);
     }
-    kv_.cache_blocks(request.id, tokens, num_after);
-    num_restored_ += static_cast<uint64_t>(num_after - num_before);
-    held.next_copied = num_after / block_size_;
+    arrived_groups_.push_back(groups);
   }
-  kv_.free(request.id);
-  return has_room;
+  inserted_.clear();
+  const KvRange blocks = {.first = piece.front().block,
+                          .count = static_cast<int32_t>(piece.size())};
+  const int32_t count =
+      kv_.insert(request.tokens, request.extras, blocks, arrived_groups_, inserted_);
+  copy_in(inserted_, piece);
+  num_restored_ += static_cast<uint64_t>(count) * static_cast<uint64_t>(block_size_);
+  held.next_copied += count;
+  return count == blocks.count;
+}
+
+void PrefixStore::copy_in(std::span<const KvBlockRef> inserted, std::span<const Arrival> piece) {
+  for (const KvBlockRef& ref : inserted) {
+    const Arrival& arrival = piece[static_cast<size_t>(block_of(ref) - piece.front().block)];
+    storage_.copy_in(storage_.whole(ref.group, ref.block),
+                     part_of(arrival.tier->payload(arrival.buffer), ref.group));
+  }
+  storage_.wait();
 }
 
 void PrefixStore::copy_arrived(Held& held) {
@@ -362,6 +380,26 @@ void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   }
 }
 
+// Zeros where a window or a state has no such block, and nothing of who had the buffer before.
+void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const {
+  const int32_t num_tokens = (block + 1) * block_size_;
+  std::ranges::fill(payload.first(kPartsAt), std::byte{0});
+  uint64_t groups = 0;
+  for (int32_t g = 0; g < kv_.num_groups(); ++g) {
+    const auto entry = static_cast<size_t>(kv_.num_entries(g, num_tokens) - 1);
+    const std::span<const BlockId> table = kv_.block_table(id, g);
+    const bool ends_here = num_tokens % tokens_per_entry(spec(g), block_size_) == 0;
+    if (!ends_here || entry >= table.size() || table[entry] == kNullBlock) {
+      std::ranges::fill(part_of(payload, g), std::byte{0});
+      continue;
+    }
+    groups |= uint64_t{1} << g;
+    storage_.copy_out(storage_.whole(g, table[entry]), part_of(payload, g));
+  }
+  storage_.wait();
+  put_u64(payload, kGroupsAt, groups);
+}
+
 // The next block of the request. False: not now, or never.
 bool PrefixStore::save_block(size_t index,
                              const Request& request,
@@ -376,11 +414,9 @@ bool PrefixStore::save_block(size_t index,
     }
     return true;
   }
-  if (tier.num_free_buffers() <= kReadBuffers) return false;          // with a later block
-  progress.is_broken = !find_blocks(request.id, progress.num_saved);  // a window went on
-  if (progress.is_broken) return false;
+  if (tier.num_free_buffers() <= kReadBuffers) return false;  // with a later block
   const int32_t buffer = tier.take_buffer();
-  storage_.copy_out(blocks_, tier.payload(buffer));
+  copy_out(request.id, progress.num_saved, tier.payload(buffer));
   progress.is_broken = !tier.save(name, buffer);
   if (!progress.is_broken && events_.has_listener()) {
     events_.expect(index, event_block(chain, tokens_, progress.num_saved));

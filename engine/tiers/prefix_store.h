@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps computed prefixes in tiers below the cache (memory, disk) and brings them back: between the
 // KV manager (ids), the storage (bytes) and the tiers. What comes back is what was computed, byte
-// for byte, so a request's output does not depend on it.
+// for byte, so a request's output does not depend on it. An entry of a tier is one block of the
+// groups that had it when it was saved: what a window has let go, or a state between its snapshots,
+// is left out, and ends nothing.
 //
 // Saving: every whole block of a request is copied out once its step has run, and written by the
 // tiers' threads. Bringing back: a new request whose prompt goes on, in a tier, behind what is
@@ -37,6 +39,9 @@ namespace sluice {
 class PrefixStore {
  public:
   using Clock = std::chrono::steady_clock;
+
+  // What a tier keeps of a block of so many bytes in all groups.
+  static int64_t payload_bytes(int64_t block_bytes);
 
   // `fingerprint` names model, build and dtypes. Storage, manager and `events`, which is told of
   // the tiers' blocks and may be null, must outlive the store; `wake` is called on other threads
@@ -133,7 +138,16 @@ class PrefixStore {
   // The same block as routers know it.
   TierEvents::Block event_block(Chain& chain, std::span<const TokenId> tokens, int32_t block) const;
   void add_tier(std::unique_ptr<KvTier> tier);
-  bool find_blocks(RequestId id, int32_t block);
+  [[nodiscard]] const KvGroupSpec& spec(int32_t group) const {
+    return storage_.groups()[static_cast<size_t>(group)];
+  }
+
+  // Where a payload has the group's block.
+  template <typename Byte>
+  [[nodiscard]] std::span<Byte> part_of(std::span<Byte> payload, int32_t group) const;
+  [[nodiscard]] int32_t block_of(const KvBlockRef& ref) const;
+  void copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const;
+  void copy_in(std::span<const KvBlockRef> inserted, std::span<const Arrival> piece);
   void save_blocks(const Request& request, int32_t num_full);
   bool save_block(size_t tier, const Request& request, Chain& chain, Progress& progress);
   bool start(Held& held, bool by_cost, Clock::time_point now);
@@ -158,7 +172,8 @@ class PrefixStore {
   int32_t num_outstanding_ = 0;         // loads of anybody
   Clock::time_point last_load_;         // came back, or was asked for when there were none
   std::vector<KvTier::Loaded> loaded_;  // scratch
-  std::vector<BlockId> blocks_;         // scratch, by group
+  std::vector<uint64_t> arrived_groups_;  // scratch, by block of a piece
+  std::vector<KvBlockRef> inserted_;      // scratch
   uint64_t num_queried_ = 0;            // tokens
   uint64_t num_restored_ = 0;
 };

@@ -48,8 +48,9 @@ TEST(InputBatch, TablesAndSlotsAreThoseOfEachGroupsEntries) {
   EXPECT_EQ(view.block_tables[2][9], 25);
   EXPECT_EQ(list(view.slot_mapping[0]),
             (std::vector<int64_t>{13 * 8 + 6, 13 * 8 + 7, 14 * 8, 14 * 8 + 1, 15 * 8, 15 * 8 + 1}));
-  EXPECT_EQ(list(view.slot_mapping[1]),
-            (std::vector<int64_t>{5 * 32 + 30, 5 * 32 + 31, 6 * 32, 6 * 32 + 1, 7 * 32, 7 * 32 + 1}));
+  const std::vector<int64_t> of_states = {
+      5 * 32 + 30, 5 * 32 + 31, 6 * 32, 6 * 32 + 1, 7 * 32, 7 * 32 + 1};
+  EXPECT_EQ(list(view.slot_mapping[1]), of_states);
   EXPECT_EQ(list(view.slot_mapping[2]),
             (std::vector<int64_t>{23 * 8 + 6, 23 * 8 + 7, 24 * 8, 24 * 8 + 1, 25 * 8, 25 * 8 + 1}));
 }

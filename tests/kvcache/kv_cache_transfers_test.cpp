@@ -255,7 +255,57 @@ TEST(KvTransfers, NothingBehindWhatWasWrongIsFoundAgain) {
   EXPECT_EQ(kv.usage().num_referenced, 0);
 }
 
-// --- Two workers, one of which has its KV from the other ------------------------------------------
+TEST(KvTransfers, WhatATierHasIsFoundLikeWhatWasComputed) {
+  KvCacheManager kv(options(), {full(8), window(6, 3)});
+  const std::vector<TokenId> tokens = iota(20);
+  std::vector<KvBlockRef> inserted;
+  // The window's first two blocks are not needed at the end of the four.
+  const std::vector<uint64_t> groups = {1, 1, 3, 3};
+  EXPECT_EQ(kv.insert(tokens, {}, {0, 2}, std::span(groups).first(2), inserted), 2);
+  EXPECT_EQ(places(inserted), (Places{{0, 0}, {0, 1}}));
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer), 0);  // no window yet
+  kv.free(kA);
+  EXPECT_EQ(kv.insert(tokens, {}, {2, 2}, std::span(groups).last(2), inserted), 2);
+  EXPECT_EQ(inserted.size(), 6U);
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer), 16);
+  EXPECT_EQ(kv.check_integrity(), "");
+  kv.free(kA);
+  // What is there is not there twice, and nothing is put behind a gap or for others.
+  inserted.clear();
+  EXPECT_EQ(kv.insert(tokens, {}, {2, 2}, std::span(groups).last(2), inserted), 2);
+  EXPECT_EQ(kv.insert(iota(24, 100), {}, {2, 2}, std::span(groups).last(2), inserted), 0);
+  EXPECT_EQ(kv.insert(tokens, {.tenant_salt = 1}, {2, 2}, std::span(groups).last(2), inserted), 0);
+  EXPECT_TRUE(inserted.empty());
+  EXPECT_EQ(kv.usage().num_cached, 6);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvTransfers, WhatATierHasTakesNoMoreBlocksThanThereAre) {
+  KvCacheManager kv(options(), {full(3)});
+  const std::vector<TokenId> tokens = iota(20);
+  compute(kv, kA, iota(4, 100));
+  ASSERT_TRUE(kv.allocate_slots(kB, 4));
+  std::vector<KvBlockRef> inserted;
+  const std::vector<uint64_t> groups(5, 1);
+  EXPECT_EQ(kv.insert(tokens, {}, {0, 5}, groups, inserted), 2);
+  EXPECT_EQ(places(inserted), (Places{{0, 0}, {0, 1}}));
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer), 8);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+// A state between its snapshots has nothing to put in.
+TEST(KvTransfers, AStateComesFromATierWithTheBlockThatEndsIt) {
+  KvCacheManager kv(options(), {full(8), state(8, 4)});
+  const std::vector<TokenId> tokens = iota(20);
+  std::vector<KvBlockRef> inserted;
+  const std::vector<uint64_t> groups(4, 3);
+  EXPECT_EQ(kv.insert(tokens, {}, {0, 4}, groups, inserted), 4);
+  EXPECT_EQ(places(inserted), (Places{{0, 0}, {0, 1}, {1, 0}, {0, 2}, {0, 3}, {1, 1}}));
+  EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer), 16);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+// --- Two workers, one of which has its KV from the other ----------------------------------------
 
 // Contents of a block: of each group the hash of the prefix that it ends.
 class Worker {
@@ -267,7 +317,9 @@ class Worker {
 
   static uint64_t hash(std::span<const TokenId> tokens, const PrefixExtras& extras) {
     uint64_t value = extras.tenant_salt + 1;
-    for (const TokenId token : tokens) value = (value ^ static_cast<uint64_t>(token)) * 0x100000001B3;
+    for (const TokenId token : tokens) {
+      value = (value ^ static_cast<uint64_t>(token)) * 0x100000001B3;
+    }
     return value;
   }
 

@@ -95,16 +95,25 @@ TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::byte>(i * 7 + i / 251);
     const std::vector<std::byte> before(all.begin(), all.end());
     std::vector<std::byte> kept(static_cast<size_t>(storage->block_bytes()));
-    const BlockId from[] = {BlockId(4), BlockId(0)};
-    const BlockId to[] = {BlockId(1), BlockId(2)};
-    storage->copy_out(from, kept);
+    const KvPiece from[] = {storage->whole(0, BlockId(4)), storage->whole(1, BlockId(0))};
+    const KvPiece to[] = {storage->whole(0, BlockId(1)), storage->whole(1, BlockId(2))};
+    const auto half_of = [&](std::vector<std::byte>& bytes, int32_t group) {
+      const auto first = static_cast<size_t>(storage->block_bytes(0));
+      return group == 0 ? std::span(bytes).first(first) : std::span(bytes).subspan(first);
+    };
+    const auto copy_out = [&](const KvPiece (&pieces)[2], std::vector<std::byte>& bytes) {
+      for (const KvPiece& piece : pieces) storage->copy_out(piece, half_of(bytes, piece.group));
+      storage->wait();
+    };
+    copy_out(from, kept);
     EXPECT_TRUE(std::ranges::equal(all, before));
     // What is copied in is what was copied out, and as many bytes change as a block has at most.
-    storage->copy_in(to, kept);
+    for (const KvPiece& piece : to) storage->copy_in(piece, half_of(kept, piece.group));
+    storage->wait();
     std::vector<std::byte> again(kept.size());
-    storage->copy_out(to, again);
+    copy_out(to, again);
     EXPECT_EQ(again, kept);
-    storage->copy_out(from, again);
+    copy_out(from, again);
     EXPECT_EQ(again, kept);
     size_t changed = 0;
     for (size_t i = 0; i < all.size(); ++i) changed += all[i] != before[i];

@@ -47,13 +47,11 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   }
   options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
-  const bool has_state = std::ranges::any_of(
-      groups_, [](const KvGroupSpec& group) { return group.kind == KvGroupKind::kState; });
-  if (!has_state && kv_options_.enable_prefix_caching && chance(0.5)) {
+  if (kv_options_.enable_prefix_caching && chance(0.5)) {
     tier_rate_ = chance(0.5) ? 1.0 : 0.6;
     tier_fault_rate_ = chance(0.5) ? 0.0 : 0.2;
     options_.restores_preempted = chance(0.8);
-    ++kv_options_.max_num_seqs;  // who brings back holds blocks for a moment
+    ++kv_options_.max_num_seqs;  // whoever looks up what to bring back holds blocks for a moment
   }
   const int32_t num_prefixes = between(1, 4);
   for (int32_t i = 0; i < num_prefixes; ++i) {

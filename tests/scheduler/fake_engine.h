@@ -117,7 +117,7 @@ class FakeEngine {
     int32_t steps_left = 0;
   };
 
-  // A block in the tier below: its contents in each group.
+  // A block in the tier below: its contents in each group, nothing where that did not have it.
   using Kept = std::vector<std::vector<uint64_t>>;
 
   // A preempted request that the tier is asked for.
@@ -151,6 +151,7 @@ class FakeEngine {
   void retire(EpisodeStats& stats);
   void turn(bool arrivals, EpisodeStats& stats);
 
+  std::span<uint64_t> contents_of(size_t group, BlockId block);
   void save_blocks(const Row& row);
   void bring_back(RequestId id,
                   const std::vector<TokenId>& tokens,

@@ -9,6 +9,12 @@
 
 namespace sluice {
 
+std::span<uint64_t> FakeEngine::contents_of(size_t group, BlockId block) {
+  const bool is_state = groups_[group].kind == KvGroupKind::kState;
+  const auto size = static_cast<size_t>(is_state ? 1 : kv_options_.block_size);
+  return std::span(storage_[group]).subspan(static_cast<size_t>(block.value) * size, size);
+}
+
 // What the row's step has completed.
 void FakeEngine::save_blocks(const Row& row) {
   if (tier_rate_ == 0) return;
@@ -17,14 +23,16 @@ void FakeEngine::save_blocks(const Row& row) {
   const int32_t end = start + row.scheduled.num_scheduled_tokens - row.scheduled.num_draft_tokens;
   for (int32_t i = start / size; i < end / size; ++i) {
     if (!chance(tier_rate_)) continue;
-    Kept kept;
+    Kept kept(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
-      const BlockId block = row.tables[g][static_cast<size_t>(i)];
-      if (block == kNullBlock) break;
-      const auto first = storage_[g].begin() + static_cast<ptrdiff_t>(block.value) * size;
-      kept.emplace_back(first, first + size);
+      const int32_t per_entry = tokens_per_entry(groups_[g], size);
+      if ((i + 1) * size % per_entry != 0) continue;
+      const BlockId block = row.tables[g][static_cast<size_t>((i + 1) * size / per_entry - 1)];
+      // A group that does not have it is left out, and others have it all the same.
+      if (block == kNullBlock) continue;
+      const auto contents = contents_of(g, block);
+      kept[g].assign(contents.begin(), contents.end());
     }
-    if (kept.size() < groups_.size()) continue;
     const std::vector<uint64_t>& hashes = shadows_[row.shadow].prefix_hash;
     tier_[hashes[static_cast<size_t>((i + 1) * size)]] = std::move(kept);
   }
@@ -43,19 +51,18 @@ void FakeEngine::bring_back(RequestId id,
   for (next /= size; (next + 1) * size < all.size(); ++next) {
     const auto kept = tier_.find(prefix_hash[(next + 1) * size]);
     if (kept == tier_.end() || chance(tier_fault_rate_)) return;
-    const int32_t found =
-        kv_->acquire_prefix(id, all.first(next * size + 1), extras, PrefixUse::kTransfer);
-    const auto end = static_cast<int32_t>((next + 1) * size);
-    const bool has_room =
-        found == static_cast<int32_t>(next * size) && kv_->allocate_slots(id, end);
-    for (size_t g = 0; g < groups_.size() && has_room; ++g) {
-      const BlockId block = kv_->block_table(id, static_cast<int32_t>(g))[next];
-      std::ranges::copy(kept->second[g],
-                        storage_[g].begin() + block.value * static_cast<ptrdiff_t>(size));
+    uint64_t groups = 0;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      groups |= static_cast<uint64_t>(!kept->second[g].empty()) << g;
     }
-    if (has_room) kv_->cache_blocks(id, all, end);
-    kv_->free(id);
-    if (!has_room) return;
+    std::vector<KvBlockRef> inserted;
+    const KvRange block = {.first = static_cast<int32_t>(next), .count = 1};
+    const int32_t count = kv_->insert(all, extras, block, std::span(&groups, 1), inserted);
+    for (const KvBlockRef& ref : inserted) {
+      const auto group = static_cast<size_t>(ref.group);
+      std::ranges::copy(kept->second[group], contents_of(group, ref.block).begin());
+    }
+    if (count == 0) return;
     ++stats.num_restored;
   }
 }
