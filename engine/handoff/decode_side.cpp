@@ -321,7 +321,8 @@ void DecodeSide::act(Record& record,
 }
 
 void DecodeSide::claim(const Record& record) {
-  KvClaim message{.ref = {.transfer = record.transfer, .attempt = record.state.attempt}};
+  KvClaim message;
+  message.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   message.epoch = record.epoch;
   message.num_prompt_tokens = static_cast<uint32_t>(record.num_prompt_tokens);
   message.last_key = record.key;
@@ -341,7 +342,8 @@ bool DecodeSide::post_slot(Record& record, int32_t slot) {
 }
 
 void DecodeSide::post(Record& record, int32_t count) {
-  KvCredit credit{.ref = {.transfer = record.transfer, .attempt = record.state.attempt}};
+  KvCredit credit;
+  credit.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   for (size_t i = 0; i < slots_.size() && count > 0; ++i) {
     LandingSlot& slot = slots_[i];
     if (slot.is_posted) continue;

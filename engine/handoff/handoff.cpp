@@ -39,7 +39,8 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
 }
 
 HandoffInfo Handoff::info() const {
-  HandoffInfo info{.epoch = links_->epoch()};
+  HandoffInfo info;
+  info.epoch = links_->epoch();
   const std::string address = links_->address();
   const size_t colon = address.rfind(':');
   info.host = address.substr(0, colon);
@@ -127,7 +128,7 @@ bool Handoff::give_back_room(Clock::time_point now) {
 }
 
 void Handoff::drain(Clock::time_point now) {
-  is_draining_ = true;
+  if (std::exchange(is_draining_, true)) return;
   prefill_->drain(to_ms(now));
   decode_->drain(to_ms(now));
 }

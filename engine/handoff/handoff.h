@@ -83,7 +83,7 @@ class Handoff {
   bool is_draining_ = false;
   std::unique_ptr<PrefillSide> prefill_;
   std::unique_ptr<DecodeSide> decode_;
-  std::unique_ptr<HandoffLinks> links_;  // goes first: its threads write into landing slots
+  std::unique_ptr<HandoffLinks> links_;    // goes first: its threads write into landing slots
   std::vector<KvPeerEvent> events_;        // scratch
   std::vector<KvCompletion> completions_;  // scratch
 };

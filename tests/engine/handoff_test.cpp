@@ -46,6 +46,25 @@ std::vector<TokenId> prompt(int32_t num_tokens, TokenId first) {
   return tokens;
 }
 
+HandoffSpec offer_spec(HandoffDoor door, const KvTransferId& transfer = {}) {
+  HandoffSpec spec;
+  spec.kind = HandoffKind::kOffer;
+  spec.door = door;
+  spec.transfer = transfer;
+  return spec;
+}
+
+HandoffSpec fetch_spec(HandoffDoor door,
+                       const KvTransferId& transfer,
+                       const std::string& peer = "p:1",
+                       uint64_t epoch = 0) {
+  HandoffSpec spec = offer_spec(door, transfer);
+  spec.kind = HandoffKind::kFetch;
+  spec.peer = peer;
+  spec.peer_epoch = epoch;
+  return spec;
+}
+
 // Storage, manager and handoffs of one worker, and what an engine would do with them.
 class Worker {
  public:
@@ -125,7 +144,7 @@ class HandoffTest : public ::testing::TestWithParam<const char*> {
   // A prompt's request at P, computed whole: what its answer would carry.
   std::shared_ptr<const HandoffOffer> prefill(HandoffDoor door, int32_t num_computed = -1) {
     NewRequest request = Worker::request(kPrefill, tokens_);
-    HandoffSpec spec{.kind = HandoffKind::kOffer, .door = door};
+    HandoffSpec spec = offer_spec(door);
     if (door == HandoffDoor::kConcurrent) spec.transfer.fill(9);
     EXPECT_FALSE(p_.handoff->hold(request, spec, now_));
     p_.kv().acquire_prefix(kPrefill, tokens_, {});
@@ -145,7 +164,7 @@ class HandoffTest : public ::testing::TestWithParam<const char*> {
 
   bool fetch(const std::shared_ptr<const HandoffOffer>& offer) {
     NewRequest request = Worker::request(kDecode, tokens_);
-    HandoffSpec spec{.kind = HandoffKind::kFetch, .door = HandoffDoor::kConcurrent, .peer = "p:1"};
+    HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
     spec.transfer.fill(9);
     if (offer != nullptr) {
       spec.door = HandoffDoor::kSerial;
@@ -284,11 +303,7 @@ TEST_P(HandoffTest, AReusedIdWithAnotherPromptIsRefused) {
   HandoffOffer forged = *offer;
   forged.result = {};
   NewRequest request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec{.kind = HandoffKind::kFetch,
-                         .door = HandoffDoor::kSerial,
-                         .transfer = offer->transfer,
-                         .peer = "p:1",
-                         .peer_epoch = offer->epoch};
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, offer->transfer, "p:1", offer->epoch);
   ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 0);
@@ -310,10 +325,7 @@ TEST_P(HandoffTest, AnotherModelIsRefused) {
   Worker other(peers_, "o", GetParam(), "another model");
   prefill(HandoffDoor::kSerial);
   NewRequest request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec{.kind = HandoffKind::kFetch,
-                         .door = HandoffDoor::kConcurrent,
-                         .transfer = {1},
-                         .peer = "o:1"};
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {1}, "o:1");
   ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   run_until_ready();
   finish();
@@ -321,7 +333,7 @@ TEST_P(HandoffTest, AnotherModelIsRefused) {
 
 TEST_P(HandoffTest, APeerThatIsNotAllowedIsNotAsked) {
   NewRequest request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec{.kind = HandoffKind::kFetch, .transfer = {1}, .peer = "nobody:1"};
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, {1}, "nobody:1");
   EXPECT_FALSE(d_.handoff->hold(request, spec, now_));
   EXPECT_EQ(request.tokens, tokens_);
   d_.expect_at_rest();
@@ -420,13 +432,12 @@ TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
 TEST_P(HandoffTest, ADuplicateRoomIsAnOrdinaryRequest) {
   ASSERT_TRUE(fetch(nullptr));
   NewRequest request = Worker::request(RequestId(201), tokens_);
-  HandoffSpec spec{.kind = HandoffKind::kFetch, .door = HandoffDoor::kConcurrent, .peer = "p:1"};
+  HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
   spec.transfer.fill(9);
   EXPECT_FALSE(d_.handoff->hold(request, spec, now_));
   prefill(HandoffDoor::kConcurrent);
   NewRequest again = Worker::request(RequestId(101), tokens_);
-  EXPECT_FALSE(
-      p_.handoff->hold(again, {.door = HandoffDoor::kConcurrent, .transfer = spec.transfer}, now_));
+  EXPECT_FALSE(p_.handoff->hold(again, offer_spec(HandoffDoor::kConcurrent, spec.transfer), now_));
   p_.handoff->end(RequestId(101), now_);
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 144);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control channel of KV transfers inside one process: what one worker sends, the other's sink
-// has at once, unless it is dropped. One thread, that of the workers.
+// has at once, unless it is dropped. Workers may have threads of their own.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ class FakeKvPeers {
     return [this, name](const Config&,
                         const KvHello& own,
                         KvPeerSink& sink) -> Expected<std::unique_ptr<KvPeerChannel>> {
+      const std::scoped_lock lock(mutex_);
       const std::string address = name + ":1";
       workers_[address] = {.hello = own, .sink = &sink};
       return std::make_unique<Channel>(*this, address);
@@ -35,15 +37,8 @@ class FakeKvPeers {
 
   // All streams end, for both ends.
   void cut() {
-    for (auto& [id, stream] : streams_) {
-      if (std::exchange(stream.is_open, false) == false) continue;
-      for (const std::string& end : {stream.decode, stream.prefill}) {
-        const auto worker = workers_.find(end);
-        if (worker != workers_.end()) {
-          worker->second.sink->deliver(KvPeerDown{.peer = KvPeerId(id), .reason = "cut"});
-        }
-      }
-    }
+    const std::scoped_lock lock(mutex_);
+    end_streams("");
   }
 
  private:
@@ -62,9 +57,14 @@ class FakeKvPeers {
    public:
     Channel(FakeKvPeers& peers, std::string own) : peers_(peers), own_(std::move(own)) {}
 
-    ~Channel() override { peers_.workers_.erase(own_); }
+    ~Channel() override {
+      const std::scoped_lock lock(peers_.mutex_);
+      peers_.workers_.erase(own_);
+      peers_.end_streams(own_);
+    }
 
     Expected<KvPeerId> connect(std::string_view address) override {
+      const std::scoped_lock lock(peers_.mutex_);
       for (const auto& [id, stream] : peers_.streams_) {
         if (stream.is_open && stream.decode == own_ && stream.prefill == address) {
           return KvPeerId(id);
@@ -88,6 +88,7 @@ class FakeKvPeers {
     }
 
     bool send(KvPeerId peer, KvMessage message) override {
+      const std::scoped_lock lock(peers_.mutex_);
       static constexpr const char* kNames[] = {"Claim",
                                                "Accept",
                                                "Refuse",
@@ -121,6 +122,20 @@ class FakeKvPeers {
     const std::string own_;
   };
 
+  // Of one worker; of all where there is no name.
+  void end_streams(const std::string& worker) {
+    for (auto& [id, stream] : streams_) {
+      const bool is_of = worker.empty() || stream.decode == worker || stream.prefill == worker;
+      if (!is_of || !std::exchange(stream.is_open, false)) continue;
+      for (const std::string& end : {stream.decode, stream.prefill}) {
+        const auto found = workers_.find(end);
+        if (found == workers_.end()) continue;
+        found->second.sink->deliver(KvPeerDown{.peer = KvPeerId(id), .reason = "cut"});
+      }
+    }
+  }
+
+  std::mutex mutex_;
   std::map<std::string, Worker> workers_;
   std::map<uint64_t, Stream> streams_;
   uint64_t next_ = 1;
