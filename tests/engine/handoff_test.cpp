@@ -386,7 +386,8 @@ TEST_P(HandoffTest, EveryEndOfARequestReleasesBothSides) {
     const auto offer = prefill(HandoffDoor::kSerial);
     ASSERT_TRUE(fetch(offer));
     for (int i = 0; i < turns && ready_.empty(); ++i) turn();
-    if (ready_.empty()) EXPECT_TRUE(d_.handoff->abort(kDecode, now_));
+    const bool was_held = ready_.empty();
+    EXPECT_EQ(d_.handoff->abort(kDecode, now_), was_held);
     d_.handoff->end(kDecode, now_);
     settle();
     p_.expect_at_rest();
