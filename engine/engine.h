@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/core/engine_state.h"
+#include "engine/core/kv_event_batch.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
@@ -68,6 +69,17 @@ class Engine {
   // Any thread but the engine's, before stop(). Returns when the system has backed all planned
   // memory, which takes seconds beside the first requests: for those who measure what comes after.
   virtual void wait_until_backed() const = 0;
+
+  // Any thread. Forgets at the next step border what the prefix cache holds, tiers below it apart,
+  // and says true; where requests run or wait it forgets nothing and says false, as do engines that
+  // have no cache of their own or have stopped. `done` runs once, on the engine thread or at once.
+  virtual void flush_prefix_cache(std::function<void(bool)> done) { done(false); }
+  // Any thread. While `watcher` lives it gets the changes of the prefix cache from batch `first`
+  // on, as far back as they are kept; 0: all if they are, else what comes. False: nobody is told.
+  [[nodiscard]] virtual bool watch_kv_events(std::weak_ptr<KvEventWatcher> /*watcher*/,
+                                             int64_t /*first*/) {
+    return false;
+  }
 
   // Any thread. No new requests; running ones go on. Returns at once.
   virtual void drain() = 0;

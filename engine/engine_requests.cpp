@@ -49,6 +49,10 @@ void LocalEngine::report_state(int32_t num_steps, std::function<void(EngineState
   done(std::move(state));
 }
 
+void LocalEngine::flush_prefix_cache(std::function<void(bool)> done) {
+  if (!inbox_.push_urgent(FlushCommand{done})) done(false);
+}
+
 void LocalEngine::drain_inbox() {
   inbox_.drain(commands_);
   for (Command& command : commands_) {
@@ -206,6 +210,12 @@ void LocalEngine::handle(const StateCommand& command) {
   std::ranges::sort(state.requests, {}, &RequestSummary::id);
   state.steps = core_->steps.last(static_cast<size_t>(command.num_steps));
   command.done(std::move(state));
+}
+
+void LocalEngine::handle(const FlushCommand& command) {
+  const bool is_idle = core_->requests.states().empty();
+  if (is_idle) core_->kv.reset_prefix_cache();
+  command.done(is_idle);
 }
 
 void LocalEngine::handle(const StopCommand&) { stopping_ = true; }

@@ -145,9 +145,10 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
       grammar_options(config_),
       [this] { inbox_.push_urgent(WakeCommand{}); });
   if (events.is_enabled) {
-    SLUICE_TRY(core_->events,
+    SLUICE_TRY(events_,
                KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
-    core_->kv.set_event_sink(*core_->events);
+    core_->events = events_.get();
+    core_->kv.set_event_sink(*events_);
   }
   if (has_tiers(config_)) {
     SLUICE_TRY(core_->store,
@@ -155,7 +156,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                                    info_.system_fingerprint,
                                    core_->runner->kv_storage(),
                                    core_->kv,
-                                   core_->events.get(),
+                                   core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
   SLUICE_TRY_VOID(open_handoff(open_peers));

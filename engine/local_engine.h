@@ -68,11 +68,20 @@ struct StateCommand {
   std::function<void(EngineState)> done;
 };
 
+struct FlushCommand {
+  std::function<void(bool)> done;
+};
+
 struct StopCommand {};
 
 struct WakeCommand {};  // something has come back from another tier, or a grammar is ready
 
-using Command = std::variant<SubmitCommand, AbortCommand, StateCommand, StopCommand, WakeCommand>;
+using Command = std::variant<SubmitCommand,
+                             AbortCommand,
+                             StateCommand,
+                             FlushCommand,
+                             StopCommand,
+                             WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:
@@ -89,6 +98,15 @@ class LocalEngine final : public Engine {
 
   [[nodiscard]] EngineStats stats() const override;
   void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
+  void flush_prefix_cache(std::function<void(bool)> done) override;
+
+  [[nodiscard]] bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher,
+                                     int64_t first) override {
+    if (events_ == nullptr) return false;
+    events_->watch(std::move(watcher), first);
+    return true;
+  }
+
 
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
 
@@ -120,7 +138,7 @@ class LocalEngine final : public Engine {
          const Tokenizer& tokenizer);
 
     std::unique_ptr<ModelRunner> runner;
-    std::unique_ptr<KvEventPublisher> events;  // null: nobody is told; outlives kv
+    KvEventPublisher* events = nullptr;  // the engine's
     KvCacheManager kv;
     Scheduler scheduler;
     RequestTable requests;
@@ -153,6 +171,7 @@ class LocalEngine final : public Engine {
   void handle(SubmitCommand& command);
   void handle(const AbortCommand& command);
   void handle(const StateCommand& command);
+  void handle(const FlushCommand& command);
   void handle(const StopCommand& command);
 
   void handle(const WakeCommand&) {}
@@ -186,6 +205,7 @@ class LocalEngine final : public Engine {
   std::vector<Command> commands_;
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
+  std::unique_ptr<KvEventPublisher> events_;  // null: nobody is told; outlives core_
   std::unique_ptr<Core> core_;
   std::vector<UncompiledRequest> uncompiled_;  // engine thread only
   std::atomic<uint64_t> next_id_ = 1;

@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/kv_checksum.h"
+
 struct iovec;
 
 namespace sluice {
@@ -25,7 +27,25 @@ class KvStream {
   // How many bytes it took or gave; 0: none now, and a later edge says when to try again. Nothing:
   // the stream has ended.
   virtual std::optional<size_t> write(std::span<const iovec> parts) = 0;
-  virtual std::optional<size_t> read(std::span<std::byte> out) = 0;
+  // `sum`, if there is one, also gets the bytes.
+  virtual std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) = 0;
+
+  enum class Copied : uint8_t {
+    kAll,
+    kNotNow,  // a later edge says when to try again
+    kNever,   // write() it
+    kEnded,   // the stream
+  };
+
+  // A payload behind room for a header, and its sum: then the header, with end_copy(), at once. For
+  // streams that read a payload where it lies, so that it is read once and not twice.
+  virtual Copied copy(size_t /*header_bytes*/,
+                      std::span<const std::span<const std::byte>> /*payload*/,
+                      kernels::KvChecksum& /*sum*/) {
+    return Copied::kNever;
+  }
+
+  virtual void end_copy(std::span<const std::byte> /*header*/) {}
 };
 
 class KvStreamMaker {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -80,32 +81,74 @@ std::optional<uint64_t> ShmRing::unread() const {
   return count <= bytes_ ? std::optional(count) : std::nullopt;
 }
 
-std::optional<size_t> ShmRing::write(std::span<const std::byte> bytes, bool& wakes_other) {
+std::optional<uint64_t> ShmRing::room_for(uint64_t wanted) {
   auto used = used_by_writer();
-  if (used == bytes_) {
+  if (used && bytes_ - *used < wanted) {
     // Either this side sees the room that is made now, or the other one sees that this side waits.
     shared_.writer_waits.store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     used = used_by_writer();
   }
-  if (!used) return std::nullopt;
-  const auto count = static_cast<size_t>(std::min<uint64_t>(bytes.size(), bytes_ - *used));
-  if (count == 0) return 0;
-  const auto at = static_cast<size_t>(position_ % bytes_);
-  const size_t front = std::min(count, static_cast<size_t>(bytes_) - at);
+  return used ? std::optional(bytes_ - *used) : std::nullopt;
+}
+
+void ShmRing::put(uint64_t position, std::span<const std::byte> bytes, kernels::KvChecksum* sum) {
+  const auto at = static_cast<size_t>(position % bytes_);
+  const size_t front = std::min(bytes.size(), static_cast<size_t>(bytes_) - at);
   std::byte* const ring = memory_ + kPageBytes;
-  std::memcpy(ring + at, bytes.data(), front);
-  std::memcpy(ring, bytes.data() + front, count - front);
+  for (const auto& [part, out] :
+       {std::pair{bytes.first(front), ring + at}, std::pair{bytes.subspan(front), ring}}) {
+    if (sum != nullptr) {
+      sum->copy(part, out);
+    } else if (!part.empty()) {
+      std::memcpy(out, part.data(), part.size());
+    }
+  }
+}
+
+void ShmRing::advance(uint64_t count, bool& wakes_other) {
   position_ += count;
   shared_.written.store(position_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (shared_.reader_waits.load(std::memory_order_relaxed) != 0) {
     wakes_other = shared_.reader_waits.exchange(0) != 0 || wakes_other;
   }
+}
+
+std::optional<size_t> ShmRing::write(std::span<const std::byte> bytes, bool& wakes_other) {
+  const auto room = room_for(1);
+  if (!room) return std::nullopt;
+  const auto count = static_cast<size_t>(std::min<uint64_t>(bytes.size(), *room));
+  if (count == 0) return 0;
+  put(position_, bytes.first(count), nullptr);
+  advance(count, wakes_other);
   return count;
 }
 
-std::optional<size_t> ShmRing::read(std::span<std::byte> out, bool& wakes_other) {
+std::optional<bool> ShmRing::copy(size_t front_bytes,
+                                  std::span<const std::span<const std::byte>> parts,
+                                  kernels::KvChecksum& sum) {
+  uint64_t total = front_bytes;
+  for (const std::span<const std::byte> part : parts) total += part.size();
+  const auto room = room_for(total);
+  if (!room) return std::nullopt;
+  if (*room < total) return false;
+  copied_ = front_bytes;
+  for (const std::span<const std::byte> part : parts) {
+    put(position_ + copied_, part, &sum);
+    copied_ += part.size();
+  }
+  return true;
+}
+
+void ShmRing::publish(std::span<const std::byte> front, bool& wakes_other) {
+  put(position_, front, nullptr);
+  advance(std::exchange(copied_, 0), wakes_other);
+}
+
+std::optional<size_t> ShmRing::read(std::span<std::byte> out,
+                                    kernels::KvChecksum* sum,
+                                    bool& wakes_other) {
   auto unread_bytes = unread();
   if (unread_bytes == 0) {
     shared_.reader_waits.store(1, std::memory_order_seq_cst);
@@ -118,8 +161,13 @@ std::optional<size_t> ShmRing::read(std::span<std::byte> out, bool& wakes_other)
   const auto at = static_cast<size_t>(position_ % bytes_);
   const size_t front = std::min(count, static_cast<size_t>(bytes_) - at);
   const std::byte* const ring = memory_ + kPageBytes;
-  std::memcpy(out.data(), ring + at, front);
-  std::memcpy(out.data() + front, ring, count - front);
+  if (sum != nullptr) {
+    sum->copy({ring + at, front}, out.data());
+    sum->copy({ring, count - front}, out.data() + front);
+  } else {
+    std::memcpy(out.data(), ring + at, front);
+    std::memcpy(out.data() + front, ring, count - front);
+  }
   position_ += count;
   shared_.read.store(position_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);

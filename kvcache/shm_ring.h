@@ -13,6 +13,7 @@
 #include <span>
 
 #include "engine/core/status.h"
+#include "kernels/kv_checksum.h"
 
 namespace sluice {
 
@@ -33,7 +34,17 @@ class ShmRing {
   // something. Nothing: the other side's position is none. `wakes_other`: the other side has found
   // it full, or empty, and waits to be woken.
   std::optional<size_t> write(std::span<const std::byte> bytes, bool& wakes_other);
-  std::optional<size_t> read(std::span<std::byte> out, bool& wakes_other);
+  // `sum`, if there is one, also gets what was copied out.
+  std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum, bool& wakes_other);
+
+  // Parts behind room for `front_bytes` that are known when they have been summed: all of them, or
+  // false where there is no room now. Nothing is to be read before publish() has written the front.
+  std::optional<bool> copy(size_t front_bytes,
+                           std::span<const std::span<const std::byte>> parts,
+                           kernels::KvChecksum& sum);
+  void publish(std::span<const std::byte> front, bool& wakes_other);
+
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
  private:
   struct Shared;
@@ -41,11 +52,16 @@ class ShmRing {
   ShmRing(std::byte* memory, uint64_t bytes);
   [[nodiscard]] std::optional<uint64_t> used_by_writer() const;
   [[nodiscard]] std::optional<uint64_t> unread() const;
+  // Fewer than `wanted` bytes: the reader is asked to wake this side.
+  std::optional<uint64_t> room_for(uint64_t wanted);
+  void put(uint64_t position, std::span<const std::byte> bytes, kernels::KvChecksum* sum);
+  void advance(uint64_t count, bool& wakes_other);
 
   std::byte* const memory_;  // the page of Shared, then the ring
   const uint64_t bytes_;
   Shared& shared_;
   uint64_t position_ = 0;  // bytes written, or read, so far
+  uint64_t copied_ = 0;    // behind it, by copy()
 };
 
 }  // namespace sluice

@@ -61,7 +61,7 @@ KvConnection::Progress KvConnection::read_some() {
 }
 
 KvConnection::Progress KvConnection::take_header() {
-  const auto count = stream_->read(std::span(header_).subspan(header_bytes_));
+  const auto count = stream_->read(std::span(header_).subspan(header_bytes_), nullptr);
   if (!count) return Progress::kLost;
   if (*count == 0) return Progress::kBlocked;
   header_bytes_ += *count;
@@ -135,10 +135,9 @@ KvConnection::Progress KvConnection::read_payload() {
       landing_ == nullptr ? owner_.scratch().first(std::min(most, owner_.scratch().size()))
                           : landing_->landing.memory.subspan(
                                 static_cast<size_t>(frame_.payload_bytes - payload_left_), most);
-  const auto count = stream_->read(out);
+  const auto count = stream_->read(out, landing_ == nullptr ? nullptr : &payload_sum_);
   if (!count) return Progress::kLost;
   if (*count == 0) return Progress::kBlocked;
-  if (landing_ != nullptr) payload_sum_.add(out.first(*count));
   payload_left_ -= *count;
   if (payload_left_ == 0 && landing_ != nullptr) end_payload();
   return Progress::kMore;
@@ -172,20 +171,49 @@ bool KvConnection::begin_outgoing() {
   } else {
     return false;
   }
-  KvFrame& frame = current_->frame;
-  kernels::KvChecksum sum;
-  for (const std::span<const std::byte> part : current_->payload) sum.add(part);
-  frame.payload_sum = sum.value();
-  frame.sequence = ++session_->sequence;
-  frame.epoch = session_->options.own_epoch;
-  encode_kv_frame(frame, out_header_);
   out_part_ = 0;
   out_offset_ = 0;
   return true;
 }
 
+void KvConnection::encode_outgoing(uint64_t payload_sum) {
+  KvFrame& frame = current_->frame;
+  frame.payload_sum = payload_sum;
+  frame.sequence = ++session_->sequence;
+  frame.epoch = session_->options.own_epoch;
+  encode_kv_frame(frame, out_header_);
+}
+
+std::optional<KvConnection::Progress> KvConnection::copy_outgoing() {
+  if (current_->frame.kind != KvFrameKind::kData) return std::nullopt;
+  kernels::KvChecksum sum;
+  switch (stream_->copy(kKvFrameBytes, current_->payload, sum)) {
+    case KvStream::Copied::kNever:
+      return std::nullopt;
+    case KvStream::Copied::kEnded:
+      return Progress::kLost;
+    case KvStream::Copied::kNotNow:
+      // No part of it has been sent: an abort takes it back without this connection.
+      session_->queue.push_front(std::move(*current_));
+      current_.reset();
+      return Progress::kBlocked;
+    case KvStream::Copied::kAll:
+      break;
+  }
+  encode_outgoing(sum.value());
+  stream_->end_copy(out_header_);
+  end_outgoing();
+  return Progress::kMore;
+}
+
 KvConnection::Progress KvConnection::write_some() {
-  if (!current_ && !begin_outgoing()) return Progress::kBlocked;
+  if (!current_) {
+    if (!begin_outgoing()) return Progress::kBlocked;
+    if (const auto progress = copy_outgoing()) return *progress;
+    kernels::KvChecksum sum;
+    for (const std::span<const std::byte> part : current_->payload) sum.add(part);
+    encode_outgoing(sum.value());
+  }
   const size_t num_parts = 1 + current_->payload.size();
   const auto bytes_of = [this](size_t part) {
     return part == 0 ? std::span<const std::byte>(out_header_) : current_->payload[part - 1];

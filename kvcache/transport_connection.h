@@ -129,6 +129,9 @@ class KvConnection {
   Progress read_payload();
   void end_payload();
   bool begin_outgoing();
+  // Nothing: it goes by write().
+  std::optional<Progress> copy_outgoing();
+  void encode_outgoing(uint64_t payload_sum);
   void end_outgoing();
 
   const uint64_t id_;

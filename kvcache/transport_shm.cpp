@@ -106,9 +106,9 @@ class ShmReceiver final : public KvStream {
     return result_of(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
-  std::optional<size_t> read(std::span<std::byte> out) override {
+  std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
     bool wakes_other = false;
-    const auto count = ring_->read(out, wakes_other);
+    const auto count = ring_->read(out, sum, wakes_other);
     if (wakes_other) signal(has_room_);
     if (count != size_t{0}) return count;
     // The sender says nothing on the socket: a byte is as wrong as its end.
@@ -156,13 +156,24 @@ class ShmSender final : public KvStream {
     return total;
   }
 
-  std::optional<size_t> read(std::span<std::byte> out) override {
+  Copied copy(size_t header_bytes,
+              std::span<const std::span<const std::byte>> payload,
+              kernels::KvChecksum& sum) override;
+
+  void end_copy(std::span<const std::byte> header) override {
+    bool wakes_other = false;
+    ring_->publish(header, wakes_other);
+    if (wakes_other) signal(has_bytes_);
+  }
+
+  std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
     if (!ring_) {
       const auto count = take_setup();
       if (!count || *count == 0) return count;
     }
     const ssize_t count = ::recv(socket_.get(), out.data(), out.size(), MSG_DONTWAIT);
     if (count == 0) return std::nullopt;
+    if (count > 0 && sum != nullptr) sum->add(out.first(static_cast<size_t>(count)));
     return result_of(count);
   }
 
@@ -176,6 +187,19 @@ class ShmSender final : public KvStream {
   File has_bytes_;
   File has_room_;
 };
+
+KvStream::Copied ShmSender::copy(size_t header_bytes,
+                                 std::span<const std::span<const std::byte>> payload,
+                                 kernels::KvChecksum& sum) {
+  if (!ring_) return Copied::kNotNow;
+  uint64_t total = header_bytes;
+  for (const std::span<const std::byte> part : payload) total += part.size();
+  // Of less than half the reader has one while the next one is written.
+  if (total > ring_->bytes() / 2) return Copied::kNever;
+  const auto copied = ring_->copy(header_bytes, payload, sum);
+  if (!copied) return Copied::kEnded;
+  return *copied ? Copied::kAll : Copied::kNotNow;
+}
 
 // 0: not there yet. Nothing: not what a receiver sends.
 std::optional<size_t> ShmSender::take_setup() {

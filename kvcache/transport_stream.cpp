@@ -294,7 +294,9 @@ void StreamTransport::do_one(SendCommand& command) {
 void StreamTransport::do_one(AbortCommand& command) {
   KvSessionState& session = *sessions_.at(command.session);
   take_back(session, &command.ref);
-  if (!session.is_receiver()) {
+  // One that cannot be told learns it from the control channel.
+  const bool can_tell = !session.connections.empty() && session.queue.size() < kMostTold;
+  if (!session.is_receiver() && can_tell) {
     KvFrame frame;
     frame.kind = KvFrameKind::kEnd;
     frame.ref = command.ref;

@@ -52,9 +52,10 @@ class TcpStream final : public KvStream {
     return result_of(::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
 
-  std::optional<size_t> read(std::span<std::byte> out) override {
+  std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
     const ssize_t count = ::recv(fd_, out.data(), out.size(), MSG_DONTWAIT);
     if (count == 0) return std::nullopt;
+    if (count > 0 && sum != nullptr) sum->add(out.first(static_cast<size_t>(count)));
     return result_of(count);
   }
 

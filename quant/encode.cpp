@@ -23,7 +23,14 @@ using encode::Weights;
 constexpr int64_t kBlock = 128;  // rows and columns of a block of kE4M3Block
 
 constexpr IntegerGrid kInt8Grid{-127, 127};
-constexpr IntegerGrid kInt4Grid{-8, 7};
+constexpr float kMostInt4 = 15;
+
+// The values of codes of 4 bits less their zero point.
+constexpr IntegerGrid int4_grid(uint8_t zero) {
+  return {-static_cast<float>(zero), kMostInt4 - static_cast<float>(zero)};
+}
+
+constexpr IntegerGrid kInt4Grid = int4_grid(kMiddleOfInt4);
 
 float as_is(float scale) { return scale; }
 
@@ -42,15 +49,6 @@ uint8_t e2m1_code(float value) {
                    : magnitude <= 4.0F ? static_cast<int>(magnitude) + 2
                                        : 7;
   return static_cast<uint8_t>((std::signbit(value) && code != 0 ? 8 : 0) | code);
-}
-
-// Of a value that the grid has.
-uint8_t e4m3_code(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
-  const uint32_t magnitude = std::fabs(value) < 0x1p-6F
-                                 ? static_cast<uint32_t>(std::fabs(value) * 0x1p9F)
-                                 : (bits >> 20) - (120U << 3);
-  return static_cast<uint8_t>((std::signbit(value) ? 0x80U : 0U) | magnitude);
 }
 
 // Scales below the largest magnitude's clip it, and those above put it elsewhere on the grid.
@@ -83,6 +81,49 @@ float int8_scale(const Weights& in, bool search) {
 float int4_scale(const Weights& in, bool search) {
   const float whole = largest_magnitude(in) / 7.5F;
   return search_scale(kInt4Grid, in, whole, 0.5F, 1.1F, 48, as_bf16, search);
+}
+
+struct ScaleAndZero {
+  float scale;
+  uint8_t zero;
+};
+
+// Both ends, 0 among them, divided by 15 and clipped alike; the zero point that this gives, and
+// those beside it.
+ScaleAndZero int4_scale_and_zero(const Weights& in, bool search) {
+  float low = 0;
+  float high = 0;
+  for (int64_t i = 0; i < in.count; ++i) {
+    low = std::min(low, in.x[i]);
+    high = std::max(high, in.x[i]);
+  }
+  const float whole = high / kMostInt4 - low / kMostInt4;  // their difference may be infinite
+  const auto zero_of = [low](float scale, float part) {
+    const float zero = scale > 0 ? encode::round_even(-low * part / scale) : 0.0F;
+    return static_cast<uint8_t>(std::clamp(zero, 0.0F, kMostInt4));
+  };
+  ScaleAndZero best = {as_bf16(whole), zero_of(as_bf16(whole), 1)};
+  if (!search || best.scale == 0) return best;
+  double error = fit(int4_grid(best.zero), in, best.scale).error;
+  const auto offer = [&](float scale, int zero, bool refines) {
+    if (zero < 0 || zero > static_cast<int>(kMostInt4)) return;
+    const IntegerGrid grid = int4_grid(static_cast<uint8_t>(zero));
+    ScaleSearch found(grid, in, as_bf16);
+    found.offer(scale);
+    if (refines) found.refine();
+    if (!(found.error() < error)) return;
+    error = found.error();
+    best = {found.best(), static_cast<uint8_t>(zero)};
+  };
+  constexpr int kSteps = 24;
+  for (int step = 0; step <= kSteps; ++step) {
+    const float part = 0.6F + 0.44F * static_cast<float>(step) / kSteps;
+    const float scale = as_bf16(whole * part);
+    const int zero = zero_of(scale, part);
+    for (const int beside : {0, -1, 1}) offer(scale, zero + beside, false);
+  }
+  offer(best.scale, best.zero, true);
+  return best;
 }
 
 float e4m3_scale(const Weights& in, bool search) {
@@ -149,11 +190,12 @@ float group_scale(const Encoding& encoding, const Weights& in, float matrix) {
       return nvfp4_scale(in, matrix, encoding.search);
     case CodeScheme::kMxfp4:
       return mxfp4_scale(in, encoding.search);
+    case CodeScheme::kInt4Zeros:
     case CodeScheme::kE4M3Tensor:
     case CodeScheme::kE4M3Block:
       break;
   }
-  SLUICE_UNREACHABLE("a scheme whose scales are not of a row");
+  SLUICE_UNREACHABLE("a scheme whose scales are not of a row alone");
 }
 
 }  // namespace
@@ -161,6 +203,7 @@ float group_scale(const Encoding& encoding, const Weights& in, float matrix) {
 int32_t default_group(CodeScheme scheme) {
   switch (scheme) {
     case CodeScheme::kInt4Group:
+    case CodeScheme::kInt4Zeros:
     case CodeScheme::kE4M3Block:
       return 128;
     case CodeScheme::kNvfp4:
@@ -176,9 +219,15 @@ int32_t default_group(CodeScheme scheme) {
 }
 
 bool is_four_bits(CodeScheme scheme) {
-  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kNvfp4 ||
+  return is_four_bit_integer(scheme) || scheme == CodeScheme::kNvfp4 ||
          scheme == CodeScheme::kMxfp4;
 }
+
+bool is_four_bit_integer(CodeScheme scheme) {
+  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kInt4Zeros;
+}
+
+bool has_zeros(CodeScheme scheme) { return scheme == CodeScheme::kInt4Zeros; }
 
 float matrix_scale(const Encoding& encoding, float largest) {
   if (encoding.scheme == CodeScheme::kE4M3Tensor) return largest / 448.0F;
@@ -186,7 +235,11 @@ float matrix_scale(const Encoding& encoding, float largest) {
   return power_of_two_from(largest / (4.0F * 448.0F));
 }
 
-void choose_scales(const Encoding& encoding, const FloatRows& in, float matrix, float* scales) {
+void choose_scales(const Encoding& encoding,
+                   const FloatRows& in,
+                   float matrix,
+                   const RowScales& out) {
+  CHECK((out.zeros != nullptr) == has_zeros(encoding.scheme));
   const int64_t group = encoding.group == 0 ? in.k : encoding.group;
   const int64_t groups = ceil_div(in.k, group);
   for (int64_t g = 0; g < groups; ++g) {
@@ -198,21 +251,27 @@ void choose_scales(const Encoding& encoding, const FloatRows& in, float matrix, 
     }
     for (int64_t r = 0; r < in.rows; ++r) {
       const float* importance = in.importance == nullptr ? nullptr : in.importance + first;
+      const Weights weights = {in.row(r) + first, importance, count};
       const bool is_shared =
           encoding.scheme == CodeScheme::kE4M3Block || encoding.scheme == CodeScheme::kE4M3Tensor;
-      scales[r * groups + g] =
-          is_shared ? shared
-                    : group_scale(encoding, {in.row(r) + first, importance, count}, matrix);
+      if (out.zeros != nullptr) {
+        const ScaleAndZero both = int4_scale_and_zero(weights, encoding.search);
+        out.scales[r * groups + g] = both.scale;
+        out.zeros[r * groups + g] = both.zero;
+      } else {
+        out.scales[r * groups + g] = is_shared ? shared : group_scale(encoding, weights, matrix);
+      }
     }
   }
 }
 
-float code_value(CodeScheme scheme, uint8_t code) {
+float code_value(CodeScheme scheme, uint8_t code, uint8_t zero) {
   switch (scheme) {
     case CodeScheme::kInt8Channel:
       return static_cast<float>(static_cast<int8_t>(code));
     case CodeScheme::kInt4Group:
-      return static_cast<float>(code - 8);
+    case CodeScheme::kInt4Zeros:
+      return static_cast<float>(code - zero);
     case CodeScheme::kE4M3Tensor:
     case CodeScheme::kE4M3Channel:
     case CodeScheme::kE4M3Block:
@@ -224,13 +283,14 @@ float code_value(CodeScheme scheme, uint8_t code) {
   return 0;
 }
 
-uint8_t nearest_code(CodeScheme scheme, float x, double scale) {
+uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero) {
   const auto scaled = scale != 0 ? static_cast<float>(static_cast<double>(x) / scale) : 0.0F;
   switch (scheme) {
     case CodeScheme::kInt8Channel:
       return static_cast<uint8_t>(static_cast<int8_t>(kInt8Grid.nearest(scaled)));
     case CodeScheme::kInt4Group:
-      return static_cast<uint8_t>(static_cast<int>(kInt4Grid.nearest(scaled)) + 8);
+    case CodeScheme::kInt4Zeros:
+      return static_cast<uint8_t>(static_cast<int>(int4_grid(zero).nearest(scaled)) + zero);
     case CodeScheme::kE4M3Tensor:
     case CodeScheme::kE4M3Channel:
     case CodeScheme::kE4M3Block:
@@ -245,7 +305,7 @@ uint8_t nearest_code(CodeScheme scheme, float x, double scale) {
 void encode_codes(const Encoding& encoding,
                   const FloatRows& in,
                   float matrix,
-                  const float* scales,
+                  const RowScales& scales,
                   uint8_t* codes) {
   const int64_t group = encoding.group == 0 ? in.k : encoding.group;
   const int64_t groups = ceil_div(in.k, group);
@@ -253,8 +313,10 @@ void encode_codes(const Encoding& encoding,
       encoding.scheme == CodeScheme::kNvfp4 ? static_cast<double>(matrix) : 1.0;
   for (int64_t r = 0; r < in.rows; ++r) {
     for (int64_t i = 0; i < in.k; ++i) {
-      const double scale = static_cast<double>(scales[r * groups + i / group]) * multiplier;
-      codes[r * in.k + i] = nearest_code(encoding.scheme, in.row(r)[i], scale);
+      const int64_t at = r * groups + i / group;
+      const double scale = static_cast<double>(scales.scales[at]) * multiplier;
+      const uint8_t zero = scales.zeros == nullptr ? kMiddleOfInt4 : scales.zeros[at];
+      codes[r * in.k + i] = nearest_code(encoding.scheme, in.row(r)[i], scale, zero);
     }
   }
 }

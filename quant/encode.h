@@ -17,6 +17,7 @@ namespace sluice {
 enum class CodeScheme : uint8_t {
   kInt8Channel,  // int8, a scale per row
   kInt4Group,    // 0..15 for -8..7, a BF16 scale per row and group
+  kInt4Zeros,    // 0..15 less a zero point of 0..15 that lies beside each scale
   kE4M3Tensor,   // e4m3, one scale
   kE4M3Channel,  // e4m3, a scale per row
   kE4M3Block,    // e4m3, a scale per 128 x 128 weights
@@ -30,7 +31,7 @@ struct Encoding {
   bool search = true;  // the scale of least squared error; else that of the largest magnitude
 };
 
-// Group of a scheme where the caller names none: 128 of kInt4Group, 16, 32, 128, else 0.
+// Group of a scheme where the caller names none: 128 of 4-bit integers, 16, 32, 128, else 0.
 int32_t default_group(CodeScheme scheme);
 // Codes of 4 bits, two of which lie in a byte; the others have 8.
 bool is_four_bits(CodeScheme scheme);
@@ -50,28 +51,42 @@ struct FloatRows {
 // checkpoints store that. 1 for other schemes.
 float matrix_scale(const Encoding& encoding, float largest_magnitude);
 
-// scales: [rows][ceil(k / group)], or [rows] without groups, as exactly as they are stored: BF16 of
-// kInt4Group, e4m3 of kNvfp4, powers of two of kMxfp4, else fp32. kE4M3Tensor: matrix_scale.
+// [rows][ceil(k / group)], or [rows] without groups. Scales are as exactly as they are stored: BF16
+// of 4-bit integers, e4m3 of kNvfp4, powers of two of kMxfp4, else fp32; kE4M3Tensor: matrix_scale.
+struct RowScales {
+  float* scales;
+  uint8_t* zeros = nullptr;  // of kInt4Zeros
+};
+
 void choose_scales(const Encoding& encoding,
                    const FloatRows& in,
                    float matrix_scale,
-                   float* scales);
+                   const RowScales& out);
 
 // codes: [rows][k], a byte a weight, each the nearest one under its scale, halves to even.
 void encode_codes(const Encoding& encoding,
                   const FloatRows& in,
                   float matrix_scale,
-                  const float* scales,
+                  const RowScales& scales,
                   uint8_t* codes);
 
-// The code nearest to x / scale, and what a code stands for before its scale.
-uint8_t nearest_code(CodeScheme scheme, float x, double scale);
-float code_value(CodeScheme scheme, uint8_t code);
+// The code nearest to x / scale, and what a code stands for before its scale. `zero`: what is taken
+// off a code of 4-bit integers; kInt4Group's is the one that is given here.
+inline constexpr uint8_t kMiddleOfInt4 = 8;
+uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero = kMiddleOfInt4);
+float code_value(CodeScheme scheme, uint8_t code, uint8_t zero = kMiddleOfInt4);
+bool is_four_bit_integer(CodeScheme scheme);
+// Whether a scheme has zero points beside its scales.
+bool has_zeros(CodeScheme scheme);
 
 // Blocks of GGUF, scales included, of any format of format_table(): of floats and Q8_0 the bytes of
 // quantize_row(), of the others those whose scales (and minima) a search for the least error found.
 // importance: [k], what a squared error counts in a column; null: 1.
 void encode_blocks(
     WeightFormat format, const float* row, const float* importance, int64_t k, std::byte* out);
+
+// Other codes of a group of 32 in a row of such blocks, but for Q8_0 and floats, whose scales stay:
+// [32], as read_group() gives them.
+void replace_codes(WeightFormat format, int64_t group, const uint8_t* codes, std::byte* row);
 
 }  // namespace sluice

@@ -60,6 +60,48 @@ void store_fifth_bits(const uint8_t* codes, std::byte* bytes) {
   std::memcpy(bytes, &bits, sizeof(bits));
 }
 
+// Codes of group `g` of a block whose code bits are 0.
+void store_codes(WeightFormat format, int g, const uint8_t* codes, std::byte* block) {
+  switch (format) {
+    case WeightFormat::kQ4_0:
+    case WeightFormat::kIQ4_NL:
+      return store_split_nibbles(codes, block + 2);
+    case WeightFormat::kQ4_1:
+      return store_split_nibbles(codes, block + 4);
+    case WeightFormat::kMXFP4:
+      return store_split_nibbles(codes, block + 1);
+    case WeightFormat::kIQ4_XS:
+      return store_split_nibbles(codes, block + 8 + 16 * g);
+    case WeightFormat::kQ5_0:
+      store_fifth_bits(codes, block + 2);
+      return store_split_nibbles(codes, block + 6);
+    case WeightFormat::kQ5_1:
+      store_fifth_bits(codes, block + 4);
+      return store_split_nibbles(codes, block + 8);
+    case WeightFormat::kQ2_K:
+      return store_plane(codes, 0, 3, 2 * (g % 4), block + 16 + g / 4 * 32);
+    case WeightFormat::kQ3_K:
+      store_plane(codes, 0, 3, 2 * (g % 4), block + 32 + g / 4 * 32);
+      return store_plane(codes, 2, 1, g, block);
+    case WeightFormat::kQ4_K:
+      return store_plane(codes, 0, 15, g % 2 * 4, block + 16 + g / 2 * 32);
+    case WeightFormat::kQ5_K:
+      store_plane(codes, 0, 15, g % 2 * 4, block + 48 + g / 2 * 32);
+      return store_plane(codes, 4, 1, g, block + 16);
+    case WeightFormat::kQ6_K:
+      store_plane(codes, 0, 15, g % 4 / 2 * 4, block + g / 4 * 64 + g % 2 * 32);
+      return store_plane(codes, 4, 3, 2 * (g % 4), block + 128 + g / 4 * 32);
+    default:
+      SLUICE_UNREACHABLE("a format of no blocks that are searched for");
+  }
+}
+
+// Of all groups, [block's weights].
+void store_all_codes(WeightFormat format, const uint8_t* codes, std::byte* block) {
+  const int groups = format_info(format).block_elements / kQuantGroup;
+  for (int g = 0; g < groups; ++g) store_codes(format, g, codes + kQuantGroup * g, block);
+}
+
 // Scales of either sign that put the largest magnitude at, near or beyond the grid's end.
 template <typename Grid, typename Store>
 float symmetric_scale(const Grid& grid, const Weights& in, float end, const Store& store) {
@@ -209,10 +251,10 @@ void encode_mxfp4_block(const Weights& in, std::byte* block) {
   const FloatRows rows{.x = in.x, .importance = in.importance, .rows = 1, .k = 32};
   float scale = 1;
   uint8_t codes[32];
-  choose_scales(encoding, rows, 1, &scale);
-  encode_codes(encoding, rows, 1, &scale, codes);
+  choose_scales(encoding, rows, 1, {&scale});
+  encode_codes(encoding, rows, 1, {&scale}, codes);
   block[0] = static_cast<std::byte>(std::ilogb(scale) + 127);
-  store_split_nibbles(codes, block + 1);
+  store_all_codes(WeightFormat::kMXFP4, codes, block);
 }
 
 void encode_block_of_32(WeightFormat format, const Weights& in, std::byte* block) {
@@ -225,8 +267,7 @@ void encode_block_of_32(WeightFormat format, const Weights& in, std::byte* block
       const float scale = symmetric_scale(grid, in, -grid.low, as_half);
       symmetric_codes(grid, in, scale, static_cast<int>(-grid.low), codes);
       store_half(scale, block);
-      if (!is_four) store_fifth_bits(codes, block + 2);
-      return store_split_nibbles(codes, block + (is_four ? 2 : 6));
+      break;
     }
     case WeightFormat::kQ4_1:
     case WeightFormat::kQ5_1: {
@@ -236,21 +277,21 @@ void encode_block_of_32(WeightFormat format, const Weights& in, std::byte* block
       line_codes(in, line, most, codes);
       store_half(line.scale, block);
       store_half(line.min, block + 2);
-      if (!is_four) store_fifth_bits(codes, block + 4);
-      return store_split_nibbles(codes, block + (is_four ? 4 : 8));
+      break;
     }
     case WeightFormat::kIQ4_NL: {
       const CodebookGrid grid{kIq4Codebook};
       const float scale = symmetric_scale(grid, in, 127.0F, as_half);
       codebook_codes(grid, in, scale, codes);
       store_half(scale, block);
-      return store_split_nibbles(codes, block + 2);
+      break;
     }
     case WeightFormat::kMXFP4:
       return encode_mxfp4_block(in, block);
     default:
       SLUICE_UNREACHABLE("a format whose blocks are not of 32");
   }
+  store_all_codes(format, codes, block);
 }
 
 // The scale of a block of 256 and a whole number of it for each part.
@@ -463,15 +504,7 @@ void encode_line_block(WeightFormat format, const Weights& in, std::byte* block)
   } else {
     store_six_bit_pairs(lines, block + 4);
   }
-  for (int g = 0; g < 8; ++g) {
-    const uint8_t* group = codes + 32 * g;
-    if (is_two) {
-      store_plane(group, 0, 3, 2 * (g % 4), block + 16 + g / 4 * 32);
-    } else {
-      store_plane(group, 0, 15, g % 2 * 4, block + (is_five ? 48 : 16) + g / 2 * 32);
-      if (is_five) store_plane(group, 4, 1, g, block + 16);
-    }
-  }
+  store_all_codes(format, codes, block);
 }
 
 void encode_q3_k(const Weights& in, std::byte* block) {
@@ -487,10 +520,7 @@ void encode_q3_k(const Weights& in, std::byte* block) {
     add_bits(block[104 + p % 4], stored >> 4 << (2 * (p / 4)));
   }
   store_half(parts.scale, block + 108);
-  for (int g = 0; g < 8; ++g) {
-    store_plane(codes + 32 * g, 0, 3, 2 * (g % 4), block + 32 + g / 4 * 32);
-    store_plane(codes + 32 * g, 2, 1, g, block);
-  }
+  store_all_codes(WeightFormat::kQ3_K, codes, block);
 }
 
 void encode_q6_k(const Weights& in, std::byte* block) {
@@ -504,27 +534,25 @@ void encode_q6_k(const Weights& in, std::byte* block) {
     block[192 + p] = static_cast<std::byte>(scale);
   }
   store_half(parts.scale, block + 208);
-  for (int g = 0; g < 8; ++g) {
-    store_plane(codes + 32 * g, 0, 15, g % 4 / 2 * 4, block + g / 4 * 64 + g % 2 * 32);
-    store_plane(codes + 32 * g, 4, 3, 2 * (g % 4), block + 128 + g / 4 * 32);
-  }
+  store_all_codes(WeightFormat::kQ6_K, codes, block);
 }
 
 void encode_iq4_xs(const Weights& in, std::byte* block) {
   const CodebookGrid grid{kIq4Codebook};
   const SymmetricBlock parts = symmetric_block(grid, in, 127, 32, -32, 31);
   uint16_t high = 0;
+  uint8_t codes[kSuperBlock];
   for (int g = 0; g < 8; ++g) {
     const int scale = parts.parts[static_cast<size_t>(g)];
-    uint8_t codes[32];
-    codebook_codes(grid, part_of(in, 32 * g, 32), parts.scale * static_cast<float>(scale), codes);
-    store_split_nibbles(codes, block + 8 + 16 * g);
+    codebook_codes(
+        grid, part_of(in, 32 * g, 32), parts.scale * static_cast<float>(scale), codes + 32 * g);
     const int stored = scale + 32;
     add_bits(block[4 + g / 2], (stored & 15) << (g % 2 * 4));
     high = static_cast<uint16_t>(high | stored >> 4 << (2 * g));
   }
   store_half(parts.scale, block);
   std::memcpy(block + 2, &high, sizeof(high));
+  store_all_codes(WeightFormat::kIQ4_XS, codes, block);
 }
 
 void encode_block_of_256(WeightFormat format, const Weights& in, std::byte* block) {
@@ -545,6 +573,24 @@ void encode_block_of_256(WeightFormat format, const Weights& in, std::byte* bloc
 }
 
 }  // namespace
+
+void replace_codes(WeightFormat format, int64_t group, const uint8_t* codes, std::byte* row) {
+  const FormatInfo& info = format_info(format);
+  const int64_t groups = info.block_elements / kQuantGroup;
+  const auto in_block = static_cast<int>(group % groups);
+  std::byte* const block = row + group / groups * info.block_bytes;
+  // Every bit that a code of this group can set.
+  std::array<std::byte, 256> bits{};
+  CHECK_LE(static_cast<size_t>(info.block_bytes), bits.size());
+  std::array<uint8_t, kQuantGroup> all;
+  all.fill(0xFF);
+  store_codes(format, in_block, all.data(), bits.data());
+  std::array<std::byte, 256> own{};
+  store_codes(format, in_block, codes, own.data());
+  for (size_t i = 0; i < static_cast<size_t>(info.block_bytes); ++i) {
+    block[i] = (block[i] & ~bits[i]) | own[i];
+  }
+}
 
 void encode_blocks(
     WeightFormat format, const float* row, const float* importance, int64_t k, std::byte* out) {

@@ -2,6 +2,7 @@
 #include "quant/kv_code.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -32,6 +33,14 @@ uint8_t float_to_e4m3(float value) {
     if (here < best || (here == best && code % 2 == 0)) nearest = code;
   }
   return static_cast<uint8_t>(sign | nearest);
+}
+
+uint8_t e4m3_code(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const float magnitude = std::fabs(value);
+  const uint32_t code = magnitude < 0x1p-6F ? static_cast<uint32_t>(magnitude * 0x1p9F)
+                                            : ((bits & 0x7FFFFFFFU) >> 20) - (120U << 3);
+  return static_cast<uint8_t>((bits >> 24 & 0x80U) | code);
 }
 
 float encode_kv_row(DType dtype, std::span<const float> row, uint8_t* codes) {

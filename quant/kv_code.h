@@ -17,6 +17,7 @@ namespace sluice {
 
 float e4m3_to_float(uint8_t code);   // exact; 0x7F and 0xFF are NaN
 uint8_t float_to_e4m3(float value);  // to nearest even; above 464, infinite or NaN: 0x7F, signed
+uint8_t e4m3_code(float value);      // the same of a finite value that e4m3 has, without a search
 
 // Writes row.size() codes of `dtype` (kI8 as two's complement, kF8E4M3) and returns the scale.
 float encode_kv_row(DType dtype, std::span<const float> row, uint8_t* codes);

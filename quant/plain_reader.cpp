@@ -75,34 +75,6 @@ bool has_nan(const uint8_t* codes, int64_t count) {
   return (carries & ~kMagnitudes) != 0;
 }
 
-std::array<double, 256> e4m3_values() {
-  std::array<double, 256> values{};
-  for (size_t code = 0; code < values.size(); ++code) {
-    values[code] = static_cast<double>(e4m3_to_float(static_cast<uint8_t>(code)));
-  }
-  return values;
-}
-
-double code_square(const PlainRows& rows, uint8_t code, uint8_t zero) {
-  static const std::array<double, 256> of_e4m3 = e4m3_values();
-  double value = 0;
-  switch (rows.code) {
-    case CodeKind::kInt4:
-      value = code - zero;
-      break;
-    case CodeKind::kInt8:
-      value = static_cast<int8_t>(code) - static_cast<int8_t>(zero);
-      break;
-    case CodeKind::kE4M3:
-      value = of_e4m3[code];
-      break;
-    case CodeKind::kE2M1:
-      value = 0.5 * kMxfp4Codebook[code];
-      break;
-  }
-  return value * value;
-}
-
 }  // namespace
 
 const PlainRows& PlainReader::read(int64_t first_row, int32_t num_rows) {
@@ -310,7 +282,8 @@ double sum_of_squares(const PlainRows& rows, int32_t row) {
     double squares = 0;
     const int64_t end = std::min(rows.k, (g + 1) * width);
     for (int64_t i = g * width; i < end; ++i) {
-      squares += code_square(rows, rows.codes[row * rows.k + i], zero);
+      const double value = code_value(rows.code, rows.codes[row * rows.k + i], zero);
+      squares += value * value;
     }
     const double scale = static_cast<double>(rows.scales[at]);
     sum += squares * scale * scale;

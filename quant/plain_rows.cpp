@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "engine/core/status.h"
@@ -77,21 +78,11 @@ void check_rows(WeightFormat format, const PlainRows& rows) {
   CHECK(rows.zeros == nullptr || columns != 0);
 }
 
-// The code of a scale that is a value of e4m3.
-uint8_t e4m3_code(float scale) {
-  const auto bits = std::bit_cast<uint32_t>(scale);
-  const uint32_t sign = bits >> 24 & 0x80U;
-  const uint32_t magnitude = bits & 0x7FFFFFFFU;
-  constexpr uint32_t kSmallestNormal = 0x3C800000U;  // 2^-6
-  uint32_t code = 0;
-  if (magnitude >= kSmallestNormal) {
-    code = (magnitude >> 20) - (120U << 3);
-  } else {
-    code = static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 512.0F);
-  }
-  const auto whole = static_cast<uint8_t>(sign | code);
-  CHECK(code < 0x7F && e4m3_to_float(whole) == scale);
-  return whole;
+uint8_t code_of_scale(float scale) {
+  CHECK(std::fabs(scale) <= 448.0F);
+  const uint8_t code = e4m3_code(scale);
+  CHECK(e4m3_to_float(code) == scale);
+  return code;
 }
 
 // The exponent byte of a power of two.
@@ -165,7 +156,7 @@ void put_scales(
     const auto zero = static_cast<std::byte>(stored(rows.code, zero_at(rows, r, column)));
     switch (layout.scales) {
       case ScaleLayout::kSub16E4M3:
-        at.groups[lane] = static_cast<std::byte>(e4m3_code(scale));
+        at.groups[lane] = static_cast<std::byte>(code_of_scale(scale));
         break;
       case ScaleLayout::kExponent:
         at.groups[lane] = static_cast<std::byte>(exponent_of(scale));
@@ -195,26 +186,34 @@ void put_head(WeightFormat format, const PlainRows& rows, int32_t r, std::byte* 
   put(std::bit_cast<uint32_t>(scale), tile + r * 4);
 }
 
+std::array<double, 256> e4m3_values() {
+  std::array<double, 256> values{};
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = static_cast<double>(e4m3_to_float(static_cast<uint8_t>(code)));
+  }
+  return values;
+}
+
 }  // namespace
+
+double code_value(CodeKind kind, uint8_t code, uint8_t zero) {
+  static const std::array<double, 256> of_e4m3 = e4m3_values();
+  switch (kind) {
+    case CodeKind::kInt4:
+      return code - zero;
+    case CodeKind::kInt8:
+      return static_cast<int8_t>(code) - static_cast<int8_t>(zero);
+    case CodeKind::kE4M3:
+      return of_e4m3[code];
+    case CodeKind::kE2M1:
+      return 0.5 * kMxfp4Codebook[code];
+  }
+  return 0;
+}
 
 double plain_value(const PlainRows& rows, int64_t row, int64_t column) {
   const uint8_t code = rows.codes[row * rows.k + column];
-  const uint8_t zero = zero_at(rows, row, column);
-  double value = 0;
-  switch (rows.code) {
-    case CodeKind::kInt4:
-      value = code - zero;
-      break;
-    case CodeKind::kInt8:
-      value = static_cast<int8_t>(code) - static_cast<int8_t>(zero);
-      break;
-    case CodeKind::kE4M3:
-      value = e4m3_to_float(code);
-      break;
-    case CodeKind::kE2M1:
-      value = 0.5 * kMxfp4Codebook[code];
-      break;
-  }
+  const double value = code_value(rows.code, code, zero_at(rows, row, column));
   const float row_scale = rows.row_scales == nullptr ? 1.0F : rows.row_scales[row];
   return value * scale_at(rows, row, column) * row_scale;
 }

@@ -40,6 +40,8 @@ struct PlainRows {
   }
 };
 
+// A code less its zero point, which e4m3 and e2m1 have not.
+double code_value(CodeKind kind, uint8_t code, uint8_t zero);
 // (code - zero point) * scale * row scale, unrounded.
 double plain_value(const PlainRows& rows, int64_t row, int64_t column);
 

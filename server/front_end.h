@@ -3,6 +3,7 @@
 // and the routes from method and path to a handler. Handlers run on I/O threads.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -20,6 +21,7 @@
 #include "engine/handoff/handoff_config.h"
 #include "server/api/api_errors.h"
 #include "server/api/ignored_arguments.h"
+#include "server/api/kv_params.h"
 #include "server/api/output_families.h"
 #include "server/api/response_store.h"
 #include "server/api/usage.h"
@@ -69,6 +71,10 @@ class FrontEnd {
   // Any thread: counts what a request's validation left out, and logs each name once, but only a
   // few hundred of them, as clients choose them.
   void note_ignored(const IgnoredArguments& ignored);
+
+  // Any thread: counts the handoffs that a request asked for in vain, and logs each reason, once a
+  // minute: what is computed twice in silence is never found.
+  void note_fallbacks(const FallbackCounts& fallbacks);
 
   // What one request is checked against; takes a seed for it. Any thread.
   ValidationContext validation_context(uint64_t tenant_salt,
@@ -144,6 +150,8 @@ class FrontEnd {
   std::function<void()> on_quiescent_;
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_names_;  // that are logged; guarded by ignored_mutex_
+  // Of the process's clock, when a reason was last logged; 0: never.
+  std::array<std::atomic<int64_t>, kNumHandoffFallbacks> fallbacks_logged_s_{};
 };
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.

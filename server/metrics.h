@@ -53,6 +53,8 @@ inline constexpr std::array kGrpcMethods = {
     GrpcMethod{kVllmService, "GetServerInfo", "unary"},
     GrpcMethod{kVllmService, "GetLoads", "unary"},
     GrpcMethod{kVllmService, "GetTokenizer", "server_stream"},
+    GrpcMethod{kVllmService, "SubscribeKvEvents", "server_stream"},
+    GrpcMethod{kVllmService, "FlushCache", "unary"},
     GrpcMethod{kSluiceService, "Complete", "unary"},
     GrpcMethod{kSluiceService, "StreamComplete", "server_stream"},
     GrpcMethod{kSluiceService, "Chat", "unary"},

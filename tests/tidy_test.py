@@ -48,7 +48,7 @@ ALLOWED = {
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
               "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
 # The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
-KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|kv_frame|kv_transport|transport)\w*\.(h|cpp)$")
+KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|kv_frame|kv_stream|kv_transport|shm_ring|transport)\w*\.(h|cpp)$")
 HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
 PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|puts|putchar)\s*\(")
 MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")

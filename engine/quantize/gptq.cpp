@@ -5,6 +5,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "quant/repack.h"
+
 namespace sluice {
 namespace {
 
@@ -90,30 +92,70 @@ std::optional<Gptq> Gptq::create(const InputStatistics& inputs, double damp) {
   return result;
 }
 
+template <typename Choose>
+void Gptq::round_row(const float* weights, const Choose& choose) const {
+  std::vector<float> row(static_cast<size_t>(k_));
+  for (size_t i = 0; i < row.size(); ++i) row[i] = weights[order_[i]];
+  for (int64_t i = 0; i < k_; ++i) {
+    const float x = row[static_cast<size_t>(i)];
+    const float* factor = factor_.data() + i * k_;
+    const float error = (x - choose(order_[static_cast<size_t>(i)], x)) / factor[i];
+    for (int64_t j = i + 1; j < k_; ++j) row[static_cast<size_t>(j)] -= error * factor[j];
+  }
+}
+
 void Gptq::encode(const Encoding& encoding,
                   const FloatRows& in,
                   float matrix_scale,
-                  const float* scales,
+                  const RowScales& scales,
                   uint8_t* codes) const {
   const int64_t group = encoding.group == 0 ? k_ : encoding.group;
   const int64_t groups = (k_ + group - 1) / group;
   const double multiplier =
       encoding.scheme == CodeScheme::kNvfp4 ? static_cast<double>(matrix_scale) : 1.0;
-  std::vector<float> row(static_cast<size_t>(k_));
   for (int64_t r = 0; r < in.rows; ++r) {
-    for (int64_t i = 0; i < k_; ++i) {
-      row[static_cast<size_t>(i)] = in.row(r)[order_[static_cast<size_t>(i)]];
-    }
-    for (int64_t i = 0; i < k_; ++i) {
-      const int64_t column = order_[static_cast<size_t>(i)];
-      const double scale = double{scales[r * groups + column / group]} * multiplier;
-      const float x = row[static_cast<size_t>(i)];
-      const uint8_t code = nearest_code(encoding.scheme, x, scale);
+    round_row(in.row(r), [&](int64_t column, float x) {
+      const int64_t at = r * groups + column / group;
+      const double scale = double{scales.scales[at]} * multiplier;
+      const uint8_t zero = scales.zeros == nullptr ? kMiddleOfInt4 : scales.zeros[at];
+      const uint8_t code = nearest_code(encoding.scheme, x, scale, zero);
       codes[r * k_ + column] = code;
-      const float* factor = factor_.data() + i * k_;
-      const auto value = static_cast<float>(double{code_value(encoding.scheme, code)} * scale);
-      const float error = (x - value) / factor[i];
-      for (int64_t j = i + 1; j < k_; ++j) row[static_cast<size_t>(j)] -= error * factor[j];
+      return static_cast<float>(double{code_value(encoding.scheme, code, zero)} * scale);
+    });
+  }
+}
+
+void Gptq::encode_blocks(WeightFormat format, const FloatRows& in, std::byte* rows) const {
+  const FormatInfo& info = format_info(format);
+  const PackedLayout& layout = packed_layout(format);
+  const int num_codes = 1 << (layout.low_bits + layout.high_bits);
+  const int64_t num_groups = k_ / kQuantGroup;
+  std::vector<QuantizedGroup> groups(static_cast<size_t>(num_groups));
+  for (int64_t r = 0; r < in.rows; ++r) {
+    std::byte* const row = rows + r * row_bytes(format, k_);
+    for (int64_t g = 0; g < num_groups; ++g) {
+      groups[static_cast<size_t>(g)] = read_group(format, row, g);
+    }
+    round_row(in.row(r), [&](int64_t column, float x) {
+      QuantizedGroup& group = groups[static_cast<size_t>(column / kQuantGroup)];
+      const int64_t in_group = column % kQuantGroup;
+      const int64_t half = in_group / 16;
+      const double scale = double{group.scale} * group.sub_scale[half];
+      const double min = double{group.min} * group.sub_min[half];
+      double nearest = 0;
+      double distance = INFINITY;
+      for (int code = 0; code < num_codes; ++code) {
+        const int whole = info.codebook != nullptr ? info.codebook[code] : code - info.zero_point;
+        const double value = whole * scale + min;
+        if (!(std::fabs(x - value) < distance)) continue;
+        distance = std::fabs(x - value);
+        nearest = value;
+        group.codes[in_group] = static_cast<uint8_t>(code);
+      }
+      return static_cast<float>(nearest);
+    });
+    for (int64_t g = 0; g < num_groups; ++g) {
+      replace_codes(format, g, groups[static_cast<size_t>(g)].codes, row);
     }
   }
 }

@@ -3,12 +3,14 @@
 // rounding of one changed of the outputs is taken back by those that are still to come.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "engine/quantize/calibration.h"
 #include "quant/encode.h"
+#include "quant/format.h"
 
 namespace sluice {
 
@@ -23,11 +25,20 @@ class Gptq {
   void encode(const Encoding& encoding,
               const FloatRows& in,
               float matrix_scale,
-              const float* scales,
+              const RowScales& scales,
               uint8_t* codes) const;
+
+  // The same of rows of GGUF blocks that have their scales: [in.rows][row_bytes(format, k)], whose
+  // codes are replaced. Not of Q8_0.
+  void encode_blocks(WeightFormat format, const FloatRows& in, std::byte* rows) const;
 
  private:
   Gptq() = default;
+
+  // choose(column, weight) gives the value that the column gets, of each column as they come, with
+  // the weight that it has by then.
+  template <typename Choose>
+  void round_row(const float* weights, const Choose& choose) const;
 
   int64_t k_ = 0;
   std::vector<int64_t> order_;  // columns as they come

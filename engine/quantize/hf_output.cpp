@@ -51,6 +51,7 @@ const char* format_name(CodeScheme scheme) {
     case CodeScheme::kInt8Channel:
       return "int-quantized";
     case CodeScheme::kInt4Group:
+    case CodeScheme::kInt4Zeros:
       return "pack-quantized";
     case CodeScheme::kNvfp4:
       return "nvfp4-pack-quantized";
@@ -65,14 +66,12 @@ const char* format_name(CodeScheme scheme) {
 }
 
 Json weights_of(const Encoding& encoding) {
-  const bool is_int =
-      encoding.scheme == CodeScheme::kInt8Channel || encoding.scheme == CodeScheme::kInt4Group;
+  const bool is_int4 = is_four_bit_integer(encoding.scheme);
+  const bool is_int = encoding.scheme == CodeScheme::kInt8Channel || is_int4;
   const char* strategy = "channel";
   if (encoding.scheme == CodeScheme::kE4M3Tensor) strategy = "tensor";
   if (encoding.scheme == CodeScheme::kNvfp4) strategy = "tensor_group";
-  if (encoding.scheme == CodeScheme::kInt4Group || encoding.scheme == CodeScheme::kMxfp4) {
-    strategy = "group";
-  }
+  if (is_int4 || encoding.scheme == CodeScheme::kMxfp4) strategy = "group";
   Json scale_type = nullptr;
   if (encoding.scheme == CodeScheme::kNvfp4) scale_type = "torch.float8_e4m3fn";
   if (encoding.scheme == CodeScheme::kMxfp4) scale_type = "torch.uint8";
@@ -85,9 +84,9 @@ Json weights_of(const Encoding& encoding) {
           {"observer_kwargs", Json::object()},
           {"scale_dtype", scale_type},
           {"strategy", strategy},
-          {"symmetric", true},
+          {"symmetric", !has_zeros(encoding.scheme)},
           {"type", is_int ? "int" : "float"},
-          {"zp_dtype", scale_type}};
+          {"zp_dtype", has_zeros(encoding.scheme) ? Json("torch.int8") : scale_type}};
 }
 
 // Rows of 8-bit schemes get 8 bits each, with a scale of their own; others stay 16 bits.

@@ -18,6 +18,7 @@
 #include "engine/quantize/text_windows.h"
 #include "engine/weights/gguf_parse.h"
 #include "kernels/device.h"
+#include "quant/repack.h"
 
 namespace sluice {
 namespace {
@@ -117,9 +118,13 @@ class Quantizer {
     return job;
   }
 
-  // Of 4 bits, where rounding to the nearest code costs most.
+  // Codes of few bits, where rounding to the nearest one costs most.
   [[nodiscard]] static bool takes_gptq(const Target& target) {
-    return target.kind == TargetKind::kCodes && is_four_bits(target.encoding.scheme);
+    if (target.kind == TargetKind::kCodes) return is_four_bits(target.encoding.scheme);
+    constexpr int32_t kMostBits = 5;
+    const PackedLayout& layout = packed_layout(target.format);
+    return target.kind == TargetKind::kBlocks && format_info(target.format).is_integer &&
+           layout.low_bits + layout.high_bits <= kMostBits;
   }
 
   Expected<void> calibrate_inputs() {

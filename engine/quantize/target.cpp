@@ -22,6 +22,7 @@ constexpr CodeRow kCodeRows[] = {
     {"nvfp4-ct", Spelling::kCompressedTensors, CodeScheme::kNvfp4},
     {"mxfp4", Spelling::kCompressedTensors, CodeScheme::kMxfp4},
     {"int4", Spelling::kCompressedTensors, CodeScheme::kInt4Group},
+    {"int4-asym", Spelling::kCompressedTensors, CodeScheme::kInt4Zeros},
 };
 
 struct GgufRow {
@@ -215,6 +216,7 @@ Target target_of(const TargetScheme& scheme, int64_t k, bool search) {
   };
   switch (scheme.code) {
     case CodeScheme::kInt4Group:
+    case CodeScheme::kInt4Zeros:
       while (group > 32 && k % group != 0) group /= 2;
       return k % group == 0 ? target : keep("32");
     case CodeScheme::kNvfp4:

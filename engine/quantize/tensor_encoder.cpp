@@ -34,6 +34,7 @@ std::string code_type(CodeScheme scheme) {
     case CodeScheme::kInt8Channel:
       return "I8";
     case CodeScheme::kInt4Group:
+    case CodeScheme::kInt4Zeros:
       return "I32";
     case CodeScheme::kNvfp4:
     case CodeScheme::kMxfp4:
@@ -44,12 +45,13 @@ std::string code_type(CodeScheme scheme) {
 }
 
 // The largest value of a code, on both sides.
-double reach_of(CodeScheme scheme, bool is_negative) {
+double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
   switch (scheme) {
     case CodeScheme::kInt8Channel:
       return 127;
     case CodeScheme::kInt4Group:
-      return is_negative ? 8 : 7;
+    case CodeScheme::kInt4Zeros:
+      return is_negative ? zero : 15 - zero;
     case CodeScheme::kNvfp4:
     case CodeScheme::kMxfp4:
       return 6;
@@ -128,7 +130,7 @@ class Encoder {
       const bool divides = job_.target.spelling == Spelling::kCompressedTensors;
       put(part(2), 0, divides ? 1.0F / matrix_scale_ : matrix_scale_);
     }
-    if (encoding.scheme == CodeScheme::kInt4Group) {
+    if (is_four_bit_integer(encoding.scheme)) {
       put(part(2), 0, shape_.rows);
       put(part(2), 1, shape_.width);
     }
@@ -143,16 +145,19 @@ class Encoder {
     SLUICE_TRY_VOID(SourceRows(file_, *job_.source).read(rows.first, rows.count, x.data()));
     const FloatRows in{.x = x.data(), .importance = importance(), .rows = rows.count, .k = k};
     std::vector<float> scales(static_cast<size_t>(rows.count * groups));
+    std::vector<uint8_t> zeros(has_zeros(encoding.scheme) ? scales.size() : 0);
     std::vector<uint8_t> codes(x.size());
-    choose_scales(encoding, in, matrix_scale_, scales.data());
+    const RowScales both = {scales.data(), zeros.empty() ? nullptr : zeros.data()};
+    choose_scales(encoding, in, matrix_scale_, both);
     if (job_.gptq != nullptr) {
-      job_.gptq->encode(encoding, in, matrix_scale_, scales.data(), codes.data());
+      job_.gptq->encode(encoding, in, matrix_scale_, both, codes.data());
     } else {
-      encode_codes(encoding, in, matrix_scale_, scales.data(), codes.data());
+      encode_codes(encoding, in, matrix_scale_, both, codes.data());
     }
     store_codes(rows, codes);
     store_scales(rows, scales);
-    return measure(chunk, in, scales, codes);
+    if (!zeros.empty()) store_zeros(rows, zeros);
+    return measure(chunk, in, both, codes);
   }
 
   void store_codes(const Rows& rows, const std::vector<uint8_t>& codes) {
@@ -179,6 +184,7 @@ class Encoder {
       const float scale = scales[static_cast<size_t>(i)];
       switch (encoding.scheme) {
         case CodeScheme::kInt4Group:
+        case CodeScheme::kInt4Zeros:
           put(part(1), first + i, float_to_bf16(scale));
           break;
         case CodeScheme::kNvfp4:
@@ -194,9 +200,25 @@ class Encoder {
     }
   }
 
+  // Words of 8 along the rows, of which a chunk has whole ones.
+  void store_zeros(const Rows& rows, const std::vector<uint8_t>& zeros) {
+    constexpr int64_t kPerWord = 8;
+    static_assert(kChunk % kPerWord == 0);
+    const int64_t groups = num_groups(job_.target.encoding, shape_.width);
+    for (int64_t g = 0; g < groups; ++g) {
+      for (int64_t first = 0; first < rows.count; first += kPerWord) {
+        uint32_t word = 0;
+        for (int64_t i = 0; i < std::min(kPerWord, rows.count - first); ++i) {
+          word |= uint32_t{zeros[static_cast<size_t>((first + i) * groups + g)]} << (4 * i);
+        }
+        put(part(3), (rows.first + first) / kPerWord * groups + g, word);
+      }
+    }
+  }
+
   Expected<void> measure(int64_t chunk,
                          const FloatRows& in,
-                         const std::vector<float>& scales,
+                         const RowScales& scales,
                          const std::vector<uint8_t>& codes) {
     const Encoding& encoding = job_.target.encoding;
     const int64_t group = encoding.group == 0 ? in.k : encoding.group;
@@ -207,12 +229,13 @@ class Encoder {
     for (int64_t r = 0; r < in.rows; ++r) {
       for (int64_t i = 0; i < in.k; ++i) {
         const auto at = static_cast<size_t>(r * in.k + i);
-        const double scale =
-            double{scales[static_cast<size_t>(r * groups + i / group)]} * multiplier;
+        const int64_t of_group = r * groups + i / group;
+        const double scale = double{scales.scales[of_group]} * multiplier;
+        const uint8_t zero = scales.zeros == nullptr ? kMiddleOfInt4 : scales.zeros[of_group];
         const double x = in.x[at];
-        values[at] = double{code_value(encoding.scheme, codes[at])} * scale;
+        values[at] = double{code_value(encoding.scheme, codes[at], zero)} * scale;
         add_error(error, i, x, values[at]);
-        const double reach = reach_of(encoding.scheme, x < 0) * scale;
+        const double reach = reach_of(encoding.scheme, zero, x < 0) * scale;
         error.num_clipped += std::fabs(x) > reach * (1 + 1e-6);
       }
     }
@@ -262,6 +285,11 @@ class Encoder {
       } else {
         encode_blocks(format, row, importance(), k, out + r * bytes);
       }
+    }
+    if (job_.gptq != nullptr) {
+      job_.gptq->encode_blocks(format, {.x = x.data(), .rows = rows.count, .k = k}, out);
+    }
+    for (int64_t r = 0; r < rows.count; ++r) {
       dequantize_row_f64(format, out + r * bytes, k, values.data() + r * k);
     }
     for (size_t i = 0; i < x.size(); ++i) {
@@ -335,6 +363,11 @@ std::vector<StoredTensor> parts_of(const TensorJob& job) {
       return {{weight + "_packed", codes, {n, k / 8}},
               {weight + "_scale", "BF16", {n, groups}},
               {weight + "_shape", "I64", {2}}};
+    case CodeScheme::kInt4Zeros:
+      return {{weight + "_packed", codes, {n, k / 8}},
+              {weight + "_scale", "BF16", {n, groups}},
+              {weight + "_shape", "I64", {2}},
+              {weight + "_zero_point", "I32", {ceil_div(n, 8), groups}}};
     case CodeScheme::kNvfp4:
       if (divides) {
         return {{weight + "_packed", codes, {n, k / 2}},

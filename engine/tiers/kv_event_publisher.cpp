@@ -24,23 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kEndOfReplay = -1;
 constexpr int kLingerMs = 1000;
-enum class EventKind : uint8_t { kStored, kRemoved, kCleared };
-
-// Successive blocks of one prefix are one event.
-struct Event {
-  EventKind kind = EventKind::kCleared;
-  std::vector<uint64_t> hashes;
-  std::optional<uint64_t> parent_hash;
-  std::vector<TokenId> token_ids;
-  PrefixExtras extras;
-  int32_t group = 0;
-  KvMedium medium = KvMedium::kDevice;
-};
-
-struct Batch {
-  double unix_time = 0;
-  std::vector<Event> events;
-};
 
 std::array<char, 8> big_endian(int64_t value) {
   std::array<char, 8> bytes{};
@@ -77,63 +60,66 @@ const char* medium_name(KvMedium medium) {
   return "";
 }
 
+PrefixExtras extras_of(const KvEvent& event) {
+  return {event.tenant_salt, event.adapter_id, event.media_hash};
+}
+
 // What makes equal tokens another prefix, for each block; nil when nothing does.
-Json extra_keys(const Event& event) {
-  if (event.extras == PrefixExtras{}) return nullptr;
-  const Json keys = {event.extras.tenant_salt, event.extras.adapter_id, event.extras.media_hash};
+Json extra_keys(const KvEvent& event) {
+  if (extras_of(event) == PrefixExtras{}) return nullptr;
+  const Json keys = {event.tenant_salt, event.adapter_id, event.media_hash};
   return Json(event.hashes.size(), keys);
 }
 
 class Encoder {
  public:
-  Encoder(KvEventFormat format, int32_t block_size, std::vector<KvGroupSpec> groups)
-      : format_(format), block_size_(block_size), groups_(std::move(groups)) {}
+  explicit Encoder(KvEventFormat format) : format_(format) {}
 
-  [[nodiscard]] std::vector<uint8_t> encode(const Batch& batch) const {
+  [[nodiscard]] std::vector<uint8_t> encode(const KvEventBatch& batch) const {
     Json events = Json::array();
-    for (const Event& event : batch.events) {
-      events.push_back(format_ == KvEventFormat::kMap ? as_map(event) : as_array(event));
+    for (const KvEvent& event : batch.events) {
+      events.push_back(format_ == KvEventFormat::kMap ? as_map(event, batch.block_size)
+                                                      : as_array(event, batch.block_size));
     }
     return Json::to_msgpack(Json::array({batch.unix_time, std::move(events), nullptr}));
   }
 
  private:
-  [[nodiscard]] Json as_map(const Event& event) const {
-    if (event.kind == EventKind::kCleared) return {{"type", "AllBlocksCleared"}};
-    if (event.kind == EventKind::kRemoved) {
+  static Json as_map(const KvEvent& event, int32_t block_size) {
+    if (event.kind == KvEventKind::kCleared) return {{"type", "AllBlocksCleared"}};
+    if (event.kind == KvEventKind::kRemoved) {
       return {{"type", "BlockRemoved"},
               {"block_hashes", event.hashes},
-              {"medium", medium_name(event.medium)},
+              {"medium", event.medium},
               {"group_idx", event.group}};
     }
-    const KvGroupSpec& group = groups_[static_cast<size_t>(event.group)];
-    return {{"type", "BlockStored"},
-            {"block_hashes", event.hashes},
-            {"parent_block_hash", optional(event.parent_hash)},
-            {"token_ids", event.token_ids},
-            {"block_size", block_size_},
-            {"lora_id", adapter(event)},
-            {"medium", medium_name(event.medium)},
-            {"lora_name", nullptr},
-            {"extra_keys", extra_keys(event)},
-            {"group_idx", event.group},
-            {"kv_cache_spec_kind", kind_name(group.kind)},
-            {"kv_cache_spec_sliding_window",
-             group.kind == KvGroupKind::kWindow ? Json(group.window) : Json(nullptr)}};
+    return {
+        {"type", "BlockStored"},
+        {"block_hashes", event.hashes},
+        {"parent_block_hash", optional(event.parent_hash)},
+        {"token_ids", event.token_ids},
+        {"block_size", block_size},
+        {"lora_id", adapter(event)},
+        {"medium", event.medium},
+        {"lora_name", nullptr},
+        {"extra_keys", extra_keys(event)},
+        {"group_idx", event.group},
+        {"kv_cache_spec_kind", event.group_kind},
+        {"kv_cache_spec_sliding_window", event.window > 0 ? Json(event.window) : Json(nullptr)}};
   }
 
-  [[nodiscard]] Json as_array(const Event& event) const {
-    if (event.kind == EventKind::kCleared) return Json::array({"AllBlocksCleared"});
-    if (event.kind == EventKind::kRemoved) {
-      return Json::array({"BlockRemoved", event.hashes, medium_name(event.medium)});
+  static Json as_array(const KvEvent& event, int32_t block_size) {
+    if (event.kind == KvEventKind::kCleared) return Json::array({"AllBlocksCleared"});
+    if (event.kind == KvEventKind::kRemoved) {
+      return Json::array({"BlockRemoved", event.hashes, event.medium});
     }
     return Json::array({"BlockStored",
                         event.hashes,
                         optional(event.parent_hash),
                         event.token_ids,
-                        block_size_,
+                        block_size,
                         adapter(event),
-                        medium_name(event.medium),
+                        event.medium,
                         nullptr,
                         extra_keys(event)});
   }
@@ -142,13 +128,11 @@ class Encoder {
     return value ? Json(*value) : Json(nullptr);
   }
 
-  static Json adapter(const Event& event) {
-    return event.extras.adapter_id == 0 ? Json(nullptr) : Json(event.extras.adapter_id);
+  static Json adapter(const KvEvent& event) {
+    return event.adapter_id == 0 ? Json(nullptr) : Json(event.adapter_id);
   }
 
   KvEventFormat format_;
-  int32_t block_size_;
-  std::vector<KvGroupSpec> groups_;
 };
 
 struct CloseSocket {
@@ -186,7 +170,9 @@ class ZmqPublisher final : public KvEventPublisher {
  public:
   ZmqPublisher(const KvEventsOptions& options, int32_t block_size, std::vector<KvGroupSpec> groups)
       : options_(options),
-        encoder_(options.format, block_size, std::move(groups)),
+        encoder_(options.format),
+        block_size_(block_size),
+        groups_(std::move(groups)),
         context_(zmq_ctx_new()),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
@@ -222,29 +208,30 @@ class ZmqPublisher final : public KvEventPublisher {
 
   void stored(const StoredBlock& block) override {
     if (step_.empty() || !continues(step_.back(), block)) {
-      step_.push_back({.kind = EventKind::kStored,
-                       .hashes = {},
-                       .parent_hash = block.parent_hash,
-                       .token_ids = {},
-                       .extras = block.extras,
-                       .group = block.group,
-                       .medium = block.medium});
+      const KvGroupSpec& group = groups_[static_cast<size_t>(block.group)];
+      KvEvent& event = step_.emplace_back();
+      event.kind = KvEventKind::kStored;
+      event.parent_hash = block.parent_hash;
+      event.tenant_salt = block.extras.tenant_salt;
+      event.adapter_id = block.extras.adapter_id;
+      event.media_hash = block.extras.media_hash;
+      event.group = block.group;
+      event.group_kind = kind_name(group.kind);
+      event.window = group.kind == KvGroupKind::kWindow ? group.window : 0;
+      event.medium = medium_name(block.medium);
     }
-    Event& event = step_.back();
+    KvEvent& event = step_.back();
     event.hashes.push_back(block.hash);
     event.token_ids.insert(event.token_ids.end(), block.token_ids.begin(), block.token_ids.end());
   }
 
   void removed(uint64_t hash, int32_t group, KvMedium medium) override {
-    if (step_.empty() || step_.back().kind != EventKind::kRemoved || step_.back().group != group ||
-        step_.back().medium != medium) {
-      step_.push_back({.kind = EventKind::kRemoved,
-                       .hashes = {},
-                       .parent_hash = {},
-                       .token_ids = {},
-                       .extras = {},
-                       .group = group,
-                       .medium = medium});
+    if (step_.empty() || step_.back().kind != KvEventKind::kRemoved ||
+        step_.back().group != group || step_.back().medium != medium_name(medium)) {
+      KvEvent& event = step_.emplace_back();
+      event.kind = KvEventKind::kRemoved;
+      event.group = group;
+      event.medium = medium_name(medium);
     }
     step_.back().hashes.push_back(hash);
   }
@@ -254,7 +241,10 @@ class ZmqPublisher final : public KvEventPublisher {
   void end_step() override {
     if (step_.empty()) return;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
-    Batch batch{std::chrono::duration<double>(now).count(), std::exchange(step_, {})};
+    KvEventBatch batch;
+    batch.unix_time = std::chrono::duration<double>(now).count();
+    batch.block_size = block_size_;
+    batch.events = std::exchange(step_, {});
     {
       const std::scoped_lock lock(mutex_);
       if (queue_.size() >= static_cast<size_t>(options_.max_queue_size)) {
@@ -266,10 +256,23 @@ class ZmqPublisher final : public KvEventPublisher {
     wake();
   }
 
+  void watch(std::weak_ptr<KvEventWatcher> watcher, int64_t first) override {
+    {
+      const std::scoped_lock lock(mutex_);
+      new_watchers_.push_back({std::move(watcher), first});
+    }
+    wake();
+  }
+
  private:
-  static bool continues(const Event& event, const StoredBlock& block) {
-    return event.kind == EventKind::kStored && event.group == block.group &&
-           event.medium == block.medium && event.extras == block.extras &&
+  struct Watch {
+    std::weak_ptr<KvEventWatcher> watcher;
+    int64_t first;
+  };
+
+  static bool continues(const KvEvent& event, const StoredBlock& block) {
+    return event.kind == KvEventKind::kStored && event.group == block.group &&
+           event.medium == medium_name(block.medium) && extras_of(event) == block.extras &&
            block.parent_hash == event.hashes.back();
   }
 
@@ -295,28 +298,51 @@ class ZmqPublisher final : public KvEventPublisher {
   }
 
   void publish_queued() {
-    std::deque<Batch> batches;
+    std::deque<KvEventBatch> batches;
+    std::vector<Watch> watchers;
     uint64_t num_dropped = 0;
     {
       const std::scoped_lock lock(mutex_);
       batches.swap(queue_);
+      watchers.swap(new_watchers_);
       num_dropped = std::exchange(num_dropped_, 0);
     }
-    for (const Batch& batch : batches) {
-      const int64_t number = next_number_++;
-      const std::vector<uint8_t> payload = encoder_.encode(batch);
-      const std::array<char, 8> sequence = big_endian(number);
-      zmq_send(publisher_.get(), options_.topic.data(), options_.topic.size(), ZMQ_SNDMORE);
-      zmq_send(publisher_.get(), sequence.data(), sequence.size(), ZMQ_SNDMORE);
-      zmq_send(publisher_.get(), payload.data(), payload.size(), 0);
-      sent_.emplace_back(number, payload);
-      if (sent_.size() > static_cast<size_t>(options_.buffer_steps)) sent_.pop_front();
+    for (Watch& watch : watchers) catch_up(std::move(watch));
+    for (KvEventBatch& batch : batches) {
+      batch.number = next_number_++;
+      send(std::make_shared<const KvEventBatch>(std::move(batch)));
     }
     if (num_dropped > 0) {
       // A gap in the numbers tells subscribers.
       next_number_ += static_cast<int64_t>(num_dropped);
       log_event(LogLevel::kWarning, "kv_events_dropped", "messages", num_dropped);
     }
+  }
+
+  void send(const std::shared_ptr<const KvEventBatch>& batch) {
+    const std::vector<uint8_t> payload = encoder_.encode(*batch);
+    const std::array<char, 8> sequence = big_endian(batch->number);
+    zmq_send(publisher_.get(), options_.topic.data(), options_.topic.size(), ZMQ_SNDMORE);
+    zmq_send(publisher_.get(), sequence.data(), sequence.size(), ZMQ_SNDMORE);
+    zmq_send(publisher_.get(), payload.data(), payload.size(), 0);
+    sent_.push_back(batch);
+    if (sent_.size() > static_cast<size_t>(options_.buffer_steps)) sent_.pop_front();
+    std::erase_if(watchers_, [](const auto& watcher) { return watcher.expired(); });
+    for (const auto& weak : watchers_) {
+      if (const auto watcher = weak.lock()) watcher->publish(batch);
+    }
+  }
+
+  void catch_up(Watch watch) {
+    const auto watcher = watch.watcher.lock();
+    if (watcher == nullptr) return;
+    // What came before is worth something from its beginning, or from where the watcher has been.
+    const bool has_start = !sent_.empty() && sent_.front()->number == 0;
+    for (const auto& batch : sent_) {
+      if (batch->number < watch.first || (watch.first <= 0 && !has_start)) continue;
+      watcher->publish(batch);
+    }
+    watchers_.push_back(std::move(watch.watcher));
   }
 
   // Frames of a request: client, an empty one, the number to start at.
@@ -334,8 +360,10 @@ class ZmqPublisher final : public KvEventPublisher {
     if (frames.size() != 3 || frames[2].size() != 8) return;
     uint64_t start = 0;
     for (const char byte : frames[2]) start = start << 8 | static_cast<unsigned char>(byte);
-    for (const auto& [number, payload] : sent_) {
-      if (number >= static_cast<int64_t>(start)) send_replay(frames[0], number, payload);
+    for (const auto& batch : sent_) {
+      if (batch->number >= static_cast<int64_t>(start)) {
+        send_replay(frames[0], batch->number, encoder_.encode(*batch));
+      }
     }
     send_replay(frames[0], kEndOfReplay, {});
   }
@@ -350,16 +378,20 @@ class ZmqPublisher final : public KvEventPublisher {
 
   const KvEventsOptions options_;
   const Encoder encoder_;
-  std::vector<Event> step_;  // engine thread only
+  const int32_t block_size_;
+  const std::vector<KvGroupSpec> groups_;
+  std::vector<KvEvent> step_;  // engine thread only
   std::unique_ptr<void, EndContext> context_;
   Socket publisher_;  // the thread's, like all below but the queue
   Socket replay_;
   int64_t next_number_ = 0;
-  std::deque<std::pair<int64_t, std::vector<uint8_t>>> sent_;
+  std::deque<std::shared_ptr<const KvEventBatch>> sent_;  // the last ones
+  std::vector<std::weak_ptr<KvEventWatcher>> watchers_;
   int wake_;
   std::mutex mutex_;
-  std::deque<Batch> queue_;   // guarded by mutex_
-  uint64_t num_dropped_ = 0;  // guarded by mutex_
+  std::deque<KvEventBatch> queue_;   // guarded by mutex_
+  std::vector<Watch> new_watchers_;  // guarded by mutex_
+  uint64_t num_dropped_ = 0;         // guarded by mutex_
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };

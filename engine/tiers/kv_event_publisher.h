@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/kv_event_batch.h"
 #include "engine/core/status.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_events.h"
@@ -51,6 +52,11 @@ class KvEventPublisher : public KvEventSink {
 
   // Engine thread. What changed since the last call becomes one message.
   virtual void end_step() = 0;
+
+  // Any thread. While `watcher` lives it gets each batch: those from number `first` on that are
+  // still kept for replay, then what comes. 0: from the first of this process if that is kept, else
+  // what comes alone.
+  virtual void watch(std::weak_ptr<KvEventWatcher> watcher, int64_t first) = 0;
 };
 
 }  // namespace sluice

@@ -17,6 +17,19 @@ using Json = nlohmann::json;
 constexpr int32_t kNvfp4Group = 16;
 constexpr int32_t kMxfp4Group = 32;
 
+// Without its second scale, whose kind is by the package, as are the names.
+constexpr WeightScheme kNvfp4 = {.name = "NVFP4",
+                                 .code = CodeKind::kE2M1,
+                                 .packing = CodePacking::kNibbles,
+                                 .place = ScalePlace::kGroup,
+                                 .group = kNvfp4Group,
+                                 .scales = ScaleType::kE4M3};
+
+constexpr WeightScheme with_second(WeightScheme scheme, SecondScale second) {
+  scheme.second = second;
+  return scheme;
+}
+
 // In the order of SchemeKind.
 constexpr LayerScheme kSchemes[] = {
     {.weights = {.name = "INT8", .code = CodeKind::kInt8},
@@ -40,13 +53,7 @@ constexpr LayerScheme kSchemes[] = {
                .zeros = "weight_zero_point",
                .group_index = "weight_g_idx",
                .shape = "weight_shape"}},
-    {.weights = {.name = "NVFP4",
-                 .code = CodeKind::kE2M1,
-                 .packing = CodePacking::kNibbles,
-                 .place = ScalePlace::kGroup,
-                 .group = kNvfp4Group,
-                 .scales = ScaleType::kE4M3,
-                 .second = SecondScale::kDivisor},
+    {.weights = with_second(kNvfp4, SecondScale::kDivisor),
      .names = {.codes = "weight_packed",
                .scales = "weight_scale",
                .second = "weight_global_scale",
@@ -58,13 +65,7 @@ constexpr LayerScheme kSchemes[] = {
                  .group = kMxfp4Group,
                  .scales = ScaleType::kE8M0},
      .names = {.codes = "weight_packed", .scales = "weight_scale"}},
-    {.weights = {.name = "NVFP4",
-                 .code = CodeKind::kE2M1,
-                 .packing = CodePacking::kNibbles,
-                 .place = ScalePlace::kGroup,
-                 .group = kNvfp4Group,
-                 .scales = ScaleType::kE4M3,
-                 .second = SecondScale::kMultiplier},
+    {.weights = with_second(kNvfp4, SecondScale::kMultiplier),
      .names = {.codes = "weight",
                .scales = "weight_scale",
                .second = "weight_scale_2",

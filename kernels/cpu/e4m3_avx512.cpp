@@ -8,6 +8,8 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_e4m3(const LinearBlock& block) { e4m3_tiles<false>(block); }
+void linear_e4m3(const LinearBlock& block) {
+  block.dots_bf16 ? linear_e4m3_bf16(block) : e4m3_tiles<false>(block);
+}
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -6,6 +6,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kPairTiles = 1;      // whose sums of four rows are half of the registers
 inline constexpr int kPairBytes = 16384;  // decoded at a time, of L1
+inline constexpr int kPairRows = 4;       // of a pass
 
 // What 64 codes are in the layout of a tile: 16 outputs of two columns, and of the next two.
 struct TwoPairs {

@@ -6,6 +6,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kPairTiles = 3;      // whose sums of four rows, twice, fit the registers
 inline constexpr int kPairBytes = 18432;  // decoded at a time, of L1
+inline constexpr int kPairRows = 4;       // of a pass
 
 // What 64 codes are in the layout of a tile: 16 outputs of two columns, and of the next two.
 struct TwoPairs {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 weights times e4m3 rows, for e4m3_<isa>.cpp and linear_scalar.cpp: the tree of
+// FP8 weights times e4m3 rows, for e4m3_<isa>.cpp: the tree of
 // kernels/gemm.h. Codes of both become bf16 or floats, which is exact, weights once for all rows of
 // a block: those pass a few at a time over tiles side by side, a run of groups after the other, so
 // that what was decoded stays in L1.
@@ -19,7 +19,6 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kPairs = kQuantGroup / 2;  // of consecutive k in a group
-inline constexpr int kPairRows = 4;             // of a pass
 static_assert(kActivationRows % kPairRows == 0, "a pass reads one block of activations");
 
 // Two columns of a row: with vdpbf16ps as they are stored, else as floats.
@@ -304,15 +303,13 @@ template <WeightFormat kFormat, bool kDots, int kTiles>
 static void pair_tiles(const LinearBlock& block, int32_t tile) {
   using PassFn =
       int32_t (*)(const LinearBlock&, PairRun<kDots, kTiles>&, int32_t, int32_t, PairSums<kTiles>&);
-  static constexpr PassFn kByRows[2][kPairRows] = {{add_pair_run<kFormat, kDots, false, kTiles, 1>,
-                                                    add_pair_run<kFormat, kDots, false, kTiles, 2>,
-                                                    add_pair_run<kFormat, kDots, false, kTiles, 3>,
-                                                    add_pair_run<kFormat, kDots, false, kTiles, 4>},
-                                                   {add_pair_run<kFormat, kDots, true, kTiles, 1>,
-                                                    add_pair_run<kFormat, kDots, true, kTiles, 2>,
-                                                    add_pair_run<kFormat, kDots, true, kTiles, 3>,
-                                                    add_pair_run<kFormat, kDots, true, kTiles, 4>}};
-  const int once = block.num_rows <= kPairRows ? 1 : 0;
+  static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
+    using Passes = std::array<PassFn, kPairRows>;
+    return std::array<Passes, 2>{Passes{add_pair_run<kFormat, kDots, false, kTiles, kLess + 1>...},
+                                 Passes{add_pair_run<kFormat, kDots, true, kTiles, kLess + 1>...}};
+  }
+  (std::make_integer_sequence<int, kPairRows>());
+  const size_t once = block.num_rows <= kPairRows ? 1 : 0;
   PairRun<kDots, kTiles> run;
   run.weight = block.weight + tile * block.tile_bytes;
   PairSums<kTiles> sums[kMostBlockRows / kPairRows];
@@ -328,7 +325,7 @@ static void pair_tiles(const LinearBlock& block, int32_t tile) {
       const int32_t rows_left = block.num_rows - row;
       const int32_t rows = rows_left < kPairRows ? rows_left : kPairRows;
       PairSums<kTiles>& own = sums[row / kPairRows];
-      segment_after = kByRows[once][rows - 1](block, run, row, segment, own);
+      segment_after = kByRows[once][static_cast<size_t>(rows - 1)](block, run, row, segment, own);
       run.is_open = true;
       if (run.end == block.num_groups) write_pair_sums<kFormat>(block, tile, row, rows, own);
     }

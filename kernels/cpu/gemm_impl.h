@@ -440,4 +440,14 @@ static void linear_integer(const LinearBlock& block) {
 #endif
 }
 
+#if defined(SLUICE_ISA_AVX512)
+// The same of one family.
+template <FormatFamily kFamily, ActivationFormat kActivation, typename Code>
+static void linear_family(const LinearBlock& block) {
+  with_format_of<kFamily>(block.format, [&]<WeightFormat kFormat>() {
+    linear_tiles<IntegerRows<kFormat, kActivation, Code>>(block);
+  });
+}
+#endif
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

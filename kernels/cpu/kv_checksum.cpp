@@ -83,14 +83,19 @@ constexpr int64_t as_signed(uint64_t value) { return static_cast<int64_t>(value)
          sum_scalar(words + 8 * done, num_words - done, first_index + done);
 }
 
+// Three ways xor in one half of each lane; the halves change places on a port that products leave
+// free.
 [[gnu::target("avx512f")]] inline __m512i mix_avx512(__m512i word, __m512i key) {
+  constexpr int kThreeWayXor = 0x96;
   const __m512i low_factor = _mm512_set1_epi64(as_signed(kKvLowFactor));
   const __m512i high_factor = _mm512_set1_epi64(as_signed(kKvHighFactor));
   __m512i x = _mm512_xor_si512(word, key);
   const __m512i low = _mm512_mul_epu32(x, low_factor);
-  x = _mm512_mask_xor_epi32(x, 0xaaaa, x, _mm512_xor_si512(low, _mm512_slli_epi64(low, 32)));
-  const __m512i high = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), high_factor);
-  return _mm512_mask_xor_epi32(x, 0x5555, x, _mm512_xor_si512(high, _mm512_srli_epi64(high, 32)));
+  x = _mm512_mask_ternarylogic_epi32(
+      x, 0xaaaa, low, _mm512_shuffle_epi32(low, _MM_PERM_CDAB), kThreeWayXor);
+  const __m512i high = _mm512_mul_epu32(_mm512_shuffle_epi32(x, _MM_PERM_CDAB), high_factor);
+  return _mm512_mask_ternarylogic_epi32(
+      x, 0x5555, high, _mm512_shuffle_epi32(high, _MM_PERM_CDAB), kThreeWayXor);
 }
 
 [[gnu::target("avx512f")]] uint64_t sum_avx512(const std::byte* words,
@@ -137,8 +142,9 @@ uint64_t sum_words(const std::byte* words, uint64_t num_words, uint64_t first_in
   return best(words, num_words, first_index);
 }
 
-// Of what is copied at a time, so that it is summed while the nearest cache still has it.
-constexpr size_t kCopyBytes = 16384;
+// Of what is copied at a time: it is summed while the nearest cache has it, which then takes no
+// longer than the copy alone (with 16 KiB a fifth longer).
+constexpr size_t kCopyBytes = 4096;
 
 }  // namespace
 

@@ -5,29 +5,30 @@
 
 #include "kernels/cpu/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
-#include "kernels/cpu/gemm_float_impl.h"
-#include "kernels/cpu/gemm_impl.h"
-#include "kernels/cpu/linear_simd.h"
+#include "kernels/cpu/linear_impl.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_block(const LinearBlock& block) {
-  switch (block.activation) {
-    case ActivationFormat::kInt8:
-      return linear_integer<ActivationFormat::kInt8, int8_t>(block.opens ? linear_open(block)
-                                                                         : block);
-    case ActivationFormat::kInt16:
-      return linear_int16(block);
-    case ActivationFormat::kFloat:
-      return linear_float(block);
-    case ActivationFormat::kInt8Token:
-      return linear_channel(block);
-    case ActivationFormat::kE4M3Token:
-    case ActivationFormat::kE4M3Group:
-      return block.dots_bf16 ? linear_e4m3_bf16(block) : linear_e4m3(block);
-    case ActivationFormat::kBF16:
-    case ActivationFormat::kF16:
-      return;  // no weight of this backend takes it
+void linear_int8(const LinearBlock& all) {
+  const LinearBlock block = all.opens ? linear_open(all) : all;
+  switch (family_of(block.format)) {
+    case FormatFamily::kBlocks:
+      return linear8_blocks(block);
+    case FormatFamily::kSuperBlocks:
+      return linear8_superblocks(block);
+    case FormatFamily::kGroups:
+      return linear8_groups(block);
+  }
+}
+
+void linear_int16(const LinearBlock& block) {
+  switch (family_of(block.format)) {
+    case FormatFamily::kBlocks:
+      return linear16_blocks(block);
+    case FormatFamily::kSuperBlocks:
+      return linear16_superblocks(block);
+    case FormatFamily::kGroups:
+      return linear16_groups(block);
   }
 }
 

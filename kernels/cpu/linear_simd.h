@@ -19,10 +19,19 @@ LinearBlock linear_open(const LinearBlock& block);
 // linear_amx.cpp, AVX-512's only.
 void linear_block_amx(const LinearBlock& block);
 
-// linear16_<isa>.cpp: the int16 activations of linear_block; the scalar set needs no file for them.
+// linear_<isa>.cpp and, but for AVX-512's, linear16_<isa>.cpp: blocks of integers by activations.
+void linear_int8(const LinearBlock& block);
 void linear_int16(const LinearBlock& block);
 
-// channel_<isa>.cpp: INT8 weights with a scale per output.
+// linear<bits>_<family>_avx512.cpp: what these are there, by FormatFamily.
+void linear8_blocks(const LinearBlock& block);
+void linear8_superblocks(const LinearBlock& block);
+void linear8_groups(const LinearBlock& block);
+void linear16_blocks(const LinearBlock& block);
+void linear16_superblocks(const LinearBlock& block);
+void linear16_groups(const LinearBlock& block);
+
+// channel_<isa>.cpp, linear_scalar.cpp: INT8 weights with a scale per output.
 void linear_channel(const LinearBlock& block);
 void linear_channel_amx(const LinearBlock& block);  // AVX-512's only
 

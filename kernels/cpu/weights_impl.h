@@ -209,6 +209,37 @@ SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
   }
 }
 
+// Formats that are compiled together, where all of them take too long.
+enum class FormatFamily { kBlocks, kSuperBlocks, kGroups };
+
+constexpr FormatFamily family_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::kQ2_K:
+    case WeightFormat::kQ3_K:
+    case WeightFormat::kQ4_K:
+    case WeightFormat::kQ5_K:
+    case WeightFormat::kQ6_K:
+    case WeightFormat::kIQ4_XS:
+      return FormatFamily::kSuperBlocks;  // GGUF's of 256 weights
+    case WeightFormat::kMXFP4:
+    case WeightFormat::kNVFP4:
+    case WeightFormat::kInt4Group32:
+    case WeightFormat::kInt4Group128:
+    case WeightFormat::kInt8Group32:
+      return FormatFamily::kGroups;  // of checkpoints with scales as tensors of their own
+    default:
+      return FormatFamily::kBlocks;  // GGUF's of 32
+  }
+}
+
+// with_block_format of the formats of one family; nothing of the others.
+template <FormatFamily kFamily, typename Fn>
+SLUICE_INLINE void with_format_of(WeightFormat format, Fn fn) {
+  with_block_format(format, [&]<WeightFormat kFormat>() {
+    if constexpr (family_of(kFormat) == kFamily) fn.template operator()<kFormat>();
+  });
+}
+
 }  // namespace sluice::kernels::cpu::SLUICE_ISA
 
 #if defined(SLUICE_ISA_AVX512)

@@ -34,7 +34,7 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
 }
 
 // Null for float formats.
-static WidenFn widen_of(WeightFormat format) {
+[[maybe_unused]] static WidenFn widen_of(WeightFormat format) {
   if (format == WeightFormat::kInt8Channel) return widen_group<WeightFormat::kInt8Channel>;
   WidenFn widen = nullptr;
   with_block_format(format, [&]<WeightFormat kFormat>() { widen = widen_group<kFormat>; });
@@ -61,10 +61,10 @@ SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buff
 
 // The weights of a group as floats, [32 k][16 outputs]; in `buffer` where they are not stored so.
 // Without what the folded sum is multiplied with (kernels/gemm.h).
-static const float* expand_group(WeightFormat format,
-                                 const std::byte* tile,
-                                 int32_t group,
-                                 float* buffer) {
+[[maybe_unused]] static const float* expand_group(WeightFormat format,
+                                                  const std::byte* tile,
+                                                  int32_t group,
+                                                  float* buffer) {
   if (format == WeightFormat::kF32) {
     return reinterpret_cast<const float*>(tile) + int64_t{group} * kQuantGroup * kRowTile;
   }
@@ -100,20 +100,6 @@ static const float* expand_group(WeightFormat format,
     store(buffer + p * 32 + 16, fma(to_float(odd), scale, minimum));
   }
   return buffer;
-}
-
-void embedding_row(const EmbeddingRow& row) {
-  alignas(64) float buffer[kQuantGroup * kRowTile];
-  float scale = 1;
-  if (row.scaled) std::memcpy(&scale, row.tile + 4 * row.row_in_tile, sizeof(scale));
-  for (int32_t k = 0; k < row.k; k += kQuantGroup) {
-    const float* const w = expand_group(row.format, row.tile, k / kQuantGroup, buffer);
-    const int32_t count = row.k - k < kQuantGroup ? row.k - k : kQuantGroup;
-    for (int32_t j = 0; j < count; ++j) {
-      const float value = w[j * kRowTile + row.row_in_tile];
-      row.out[k + j] = row.scaled ? value * scale : value;
-    }
-  }
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

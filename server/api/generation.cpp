@@ -49,9 +49,7 @@ Generation::~Generation() = default;
 
 void Generation::start() {
   IoWorker& worker = answer_->worker();
-  for (size_t i = 0; i < request_.fallbacks.size(); ++i) {
-    front_end_.handoff_counters.count(static_cast<HandoffFallback>(i), request_.fallbacks[i]);
-  }
+  front_end_.note_fallbacks(request_.fallbacks);
   front_end_.log_prompts(answer_->request_id(), request_);
   for (size_t i = 0; i < choices_.size(); ++i) {
     auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
-#include "server/api/forced_calls.h"
+#include "server/api/answer_grammar.h"
 #include "server/api/kv_params.h"
 #include "server/api/prediction.h"
 #include "server/api/structured_outputs.h"
@@ -332,6 +332,8 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   } else if (out.tools.parses_calls) {
     SLUICE_TRY(grammar,
                free_calls_grammar(context, body, out.tools, prompt.tail, std::move(grammar)));
+  } else {
+    SLUICE_TRY(grammar, place_format(context, prompt.tail, std::move(grammar)));
   }
   out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));

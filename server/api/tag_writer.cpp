@@ -72,13 +72,11 @@ void TagWriter::add_text_with(const CallPiece& marker,
   }
 }
 
-TagWriter::Json TagWriter::either(Json first, const GrammarSpec& format) const {
+void TagWriter::add_format(const GrammarSpec& format, Json& elements) const {
   Json schema = Json::object({{"type", "object"}});
   if (format.kind == GrammarKind::kJsonSchema) schema = Json::parse(format.text);
-  Json elements = Json::array({std::move(first)});
   add_json(
       std::move(schema), {.is_exact = !format.is_best_effort, .owner = format.param}, elements);
-  return {{"type", "or"}, {"elements", std::move(elements)}};
 }
 
 void TagWriter::add_json(Json schema, const JsonRules& rules, Json& elements) const {

@@ -33,8 +33,8 @@ class TagWriter {
                      Json behind,
                      bool repeats,
                      Json& elements);
-  // `first`, an element, or what `format` (JSON with white space) says.
-  [[nodiscard]] Json either(Json first, const GrammarSpec& format) const;
+  // What `format` (of JSON with white space) says.
+  void add_format(const GrammarSpec& format, Json& elements) const;
 
   struct JsonRules {
     bool is_exact = false;  // as CallableTool::is_strict

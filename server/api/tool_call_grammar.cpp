@@ -49,14 +49,31 @@ Expected<Json> any_call(const CallForm& form,
   return Json({{"type", "or"}, {"elements", std::move(choice)}});
 }
 
-void add_reasoning(const ReasoningForm& form, TagWriter& writer, Json& elements) {
-  Json part = Json::array();
-  writer.add(form.begin, part);
-  writer.add_free_text(form.end, part);
+void add_newlines(const std::string& text, TagWriter& writer, Json& elements) {
   Json newlines = Json::array();
-  writer.add_text(form.newlines, newlines);
-  writer.add_optional(std::move(newlines), part);
-  writer.add_optional(std::move(part), elements);
+  writer.add_text(text, newlines);
+  writer.add_optional(std::move(newlines), elements);
+}
+
+void add_before(const BeforeAnswer& before, TagWriter& writer, Json& elements) {
+  if (before.reasoning) {
+    Json part = Json::array();
+    if (!before.in_reasoning) writer.add(before.reasoning->begin, part);
+    writer.add_free_text(before.reasoning->end, part);
+    add_newlines(before.reasoning->newlines, writer, part);
+    if (before.in_reasoning) {
+      elements.push_back(TagWriter::sequence(std::move(part)));
+    } else {
+      writer.add_optional(std::move(part), elements);
+    }
+  }
+  add_newlines(before.newlines, writer, elements);
+}
+
+std::string tag_of(Json elements) {
+  const Json root = {{"type", "structural_tag"},
+                     {"format", TagWriter::sequence(std::move(elements))}};
+  return root.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 // The calls of an answer, from the first piece of the form on to the last.
@@ -117,23 +134,33 @@ Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
   spec.param = "tools";
   TagWriter writer(spec);
   Json elements = Json::array();
-  if (rules.reasoning) add_reasoning(*rules.reasoning, writer, elements);
-  Json newlines = Json::array();
-  writer.add_text(rules.newlines, newlines);
-  writer.add_optional(std::move(newlines), elements);
+  add_before(rules.before, writer, elements);
   if (rules.beside == BesideCalls::kText) {
     SLUICE_TRY_VOID(add_text_with_calls(form, tools, rules.allows_several, writer, elements));
   } else {
     Json calls = Json::array();
     SLUICE_TRY_VOID(add_calls(form, tools, rules.allows_several, writer, calls));
     Json answer = TagWriter::sequence(std::move(calls));
-    if (rules.beside == BesideCalls::kFormat)
-      answer = writer.either(std::move(answer), rules.format);
+    if (rules.beside == BesideCalls::kFormat) {
+      Json either = Json::array({std::move(answer)});
+      writer.add_format(rules.format, either);
+      answer = {{"type", "or"}, {"elements", std::move(either)}};
+    }
     elements.push_back(std::move(answer));
   }
-  const Json root = {{"type", "structural_tag"},
-                     {"format", TagWriter::sequence(std::move(elements))}};
-  spec.text = root.dump(-1, ' ', false, Json::error_handler_t::replace);
+  spec.text = tag_of(std::move(elements));
+  return spec;
+}
+
+GrammarSpec format_grammar(const GrammarSpec& format, const BeforeAnswer& before) {
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kStructuralTag;
+  spec.param = format.param;
+  TagWriter writer(spec);
+  Json elements = Json::array();
+  add_before(before, writer, elements);
+  writer.add_format(format, elements);
+  spec.text = tag_of(std::move(elements));
   return spec;
 }
 

@@ -22,6 +22,13 @@ struct CallableTool {
   bool is_strict = false;
 };
 
+// What stands before the part of an answer that is bound.
+struct BeforeAnswer {
+  std::optional<ReasoningForm> reasoning = {};  // with its markers, or nothing
+  bool in_reasoning = false;  // the prompt has begun it: its text and its end stand there
+  std::string newlines = {};  // what may stand there without reasoning; empty: nothing
+};
+
 // What else than calls the answer may be.
 enum class BesideCalls : uint8_t {
   kNothing,  // it is one call at least
@@ -33,9 +40,7 @@ struct CallRules {
   BesideCalls beside = BesideCalls::kNothing;
   GrammarSpec format = {};     // kFormat: the other grammar, of JSON with white space
   bool allows_several = true;  // false: exactly one call
-  // What may stand before the calls: reasoning with its markers.
-  std::optional<ReasoningForm> reasoning = {};
-  std::string newlines = {};  // what may stand before them without reasoning; empty: nothing
+  BeforeAnswer before = {};
 };
 
 // An answer with calls of `tools` (not empty). What the engine's grammars cannot
@@ -44,5 +49,8 @@ struct CallRules {
 Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
                                         std::span<const CallableTool> tools,
                                         const CallRules& rules);
+
+// An answer of JSON behind what stands before it; `format`: of JSON with white space.
+GrammarSpec format_grammar(const GrammarSpec& format, const BeforeAnswer& before);
 
 }  // namespace sluice

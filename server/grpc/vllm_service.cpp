@@ -14,6 +14,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
 #include "server/api/generation.h"
+#include "server/grpc/cache_calls.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
@@ -412,6 +413,18 @@ class VllmService final : public engine::VllmEngine::CallbackService {
     const auto tenant = rpc_.authenticate(*context);
     if (!tenant) return new TokenizerReactor(rpc_, tl::unexpected(tenant.error()));
     return new TokenizerReactor(rpc_, tokenizer_.get());
+  }
+
+  grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* SubscribeKvEvents(
+      grpc::CallbackServerContext* context,
+      const smg::grpc::common::SubscribeKvEventsRequest* request) override {
+    return subscribe_kv_events(rpc_, *context, *request);
+  }
+
+  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
+                                       const smg::grpc::common::FlushCacheRequest* request,
+                                       smg::grpc::common::FlushCacheResponse* response) override {
+    return flush_cache(rpc_, *context, *request, *response);
   }
 
  private:

@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kRows = 8;
-constexpr int64_t kColumns = 64;
+constexpr int64_t kColumns = 256;
 constexpr int64_t kInputs = 512;
 
 std::vector<float> normal(int64_t count, uint32_t seed) {
@@ -58,14 +58,18 @@ struct Matrix {
   std::vector<float> weights = normal(kRows * kColumns, 2);
   FloatRows rows{.x = weights.data(), .rows = kRows, .k = kColumns};
   std::vector<float> scales;
+  std::vector<uint8_t> zeros;
   std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kColumns);
 
   explicit Matrix(CodeScheme scheme)
       : encoding{.scheme = scheme,
-                 .group = scheme == CodeScheme::kInt4Group ? 64 : default_group(scheme)} {
+                 .group = is_four_bit_integer(scheme) ? 64 : default_group(scheme)} {
     scales.resize(static_cast<size_t>(kRows * (kColumns / encoding.group)));
-    choose_scales(encoding, rows, matrix(), scales.data());
+    zeros.resize(scales.size(), kMiddleOfInt4);
+    choose_scales(encoding, rows, matrix(), both());
   }
+
+  RowScales both() { return {scales.data(), has_zeros(encoding.scheme) ? zeros.data() : nullptr}; }
 
   [[nodiscard]] float matrix() const { return matrix_scale(encoding, 4.0F); }
 
@@ -77,8 +81,9 @@ struct Matrix {
         double difference = 0;
         for (int64_t i = 0; i < kColumns; ++i) {
           const auto at = static_cast<size_t>(n * kColumns + i);
-          const double value = double{code_value(encoding.scheme, codes[at])} *
-                               double{scales[at / static_cast<size_t>(encoding.group)]} *
+          const size_t group = at / static_cast<size_t>(encoding.group);
+          const double value = double{code_value(encoding.scheme, codes[at], zeros[group])} *
+                               double{scales[group]} *
                                (encoding.scheme == CodeScheme::kNvfp4 ? double{matrix()} : 1.0);
           difference +=
               (double{weights[at]} - value) * double{x[static_cast<size_t>(r * kColumns + i)]};
@@ -90,7 +95,8 @@ struct Matrix {
   }
 };
 
-constexpr CodeScheme kSchemes[] = {CodeScheme::kInt4Group, CodeScheme::kNvfp4, CodeScheme::kMxfp4};
+constexpr CodeScheme kSchemes[] = {
+    CodeScheme::kInt4Group, CodeScheme::kInt4Zeros, CodeScheme::kNvfp4, CodeScheme::kMxfp4};
 
 TEST(Gptq, OutputsAreNearerThanByTheNearestCodes) {
   const std::vector<float> x = correlated_inputs();
@@ -98,14 +104,52 @@ TEST(Gptq, OutputsAreNearerThanByTheNearestCodes) {
   ASSERT_TRUE(gptq.has_value());
   for (const CodeScheme scheme : kSchemes) {
     Matrix matrix(scheme);
-    encode_codes(
-        matrix.encoding, matrix.rows, matrix.matrix(), matrix.scales.data(), matrix.codes.data());
+    encode_codes(matrix.encoding, matrix.rows, matrix.matrix(), matrix.both(), matrix.codes.data());
     const double nearest = matrix.output_error(x);
-    gptq->encode(
-        matrix.encoding, matrix.rows, matrix.matrix(), matrix.scales.data(), matrix.codes.data());
+    gptq->encode(matrix.encoding, matrix.rows, matrix.matrix(), matrix.both(), matrix.codes.data());
     const double ours = matrix.output_error(x);
     EXPECT_LT(ours, nearest * 0.7) << static_cast<int>(scheme);
     std::printf("scheme %d: %.5f of %.5f\n", static_cast<int>(scheme), ours, nearest);
+  }
+}
+
+// Of rows of GGUF blocks, whose scales stay.
+TEST(Gptq, BlocksHaveOutputsNearerThanByTheNearestCodes) {
+  const std::vector<float> x = correlated_inputs();
+  const auto gptq = Gptq::create(statistics_of(x), 0.01);
+  ASSERT_TRUE(gptq.has_value());
+  const std::vector<float> weights = normal(kRows * kColumns, 2);
+  const FloatRows in{.x = weights.data(), .rows = kRows, .k = kColumns};
+  for (const FormatInfo& info : format_table()) {
+    const bool has_room = kColumns % info.block_elements == 0;
+    if (!info.is_integer || info.format == WeightFormat::kQ8_0 || !has_room) continue;
+    const auto bytes = static_cast<size_t>(row_bytes(info.format, kColumns));
+    std::vector<std::byte> rows(kRows * bytes);
+    const auto output_error = [&] {
+      double error = 0;
+      std::vector<double> values(kColumns);
+      for (size_t n = 0; n < kRows; ++n) {
+        dequantize_row_f64(info.format, rows.data() + n * bytes, kColumns, values.data());
+        for (size_t r = 0; r < kInputs; ++r) {
+          double difference = 0;
+          for (size_t i = 0; i < kColumns; ++i) {
+            difference +=
+                (double{weights[n * kColumns + i]} - values[i]) * double{x[r * kColumns + i]};
+          }
+          error += difference * difference;
+        }
+      }
+      return error / (kRows * kInputs);
+    };
+    for (size_t n = 0; n < kRows; ++n) {
+      encode_blocks(
+          info.format, in.row(static_cast<int64_t>(n)), nullptr, kColumns, rows.data() + n * bytes);
+    }
+    const double nearest = output_error();
+    gptq->encode_blocks(info.format, in, rows.data());
+    const double ours = output_error();
+    EXPECT_LT(ours, nearest * 0.8) << info.name;
+    std::printf("%s: %.5f of %.5f\n", std::string(info.name).c_str(), ours, nearest);
   }
 }
 
@@ -120,10 +164,8 @@ TEST(Gptq, IndependentInputsGiveTheNearestCodes) {
   for (const CodeScheme scheme : kSchemes) {
     Matrix matrix(scheme);
     std::vector<uint8_t> nearest(matrix.codes.size());
-    encode_codes(
-        matrix.encoding, matrix.rows, matrix.matrix(), matrix.scales.data(), nearest.data());
-    gptq->encode(
-        matrix.encoding, matrix.rows, matrix.matrix(), matrix.scales.data(), matrix.codes.data());
+    encode_codes(matrix.encoding, matrix.rows, matrix.matrix(), matrix.both(), nearest.data());
+    gptq->encode(matrix.encoding, matrix.rows, matrix.matrix(), matrix.both(), matrix.codes.data());
     EXPECT_EQ(matrix.codes, nearest);
   }
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -293,6 +294,53 @@ TEST(KvEventPublisher, KeepsAsManyMessagesForReplayAsItWasTold) {
   } while (messages.empty() || messages.back().number < 10);
   ASSERT_EQ(messages.size(), 3U);
   EXPECT_EQ(messages.front().number, 8);
+}
+
+class Watcher final : public KvEventWatcher {
+ public:
+  void publish(std::shared_ptr<const KvEventBatch> batch) override {
+    const std::scoped_lock lock(mutex_);
+    numbers_.push_back(batch->number);
+  }
+
+  // Once there are so many.
+  std::vector<int64_t> numbers(size_t count) {
+    for (;;) {
+      const std::scoped_lock lock(mutex_);
+      if (numbers_.size() >= count) return numbers_;
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<int64_t> numbers_;
+};
+
+TEST(KvEventPublisher, AWatcherGetsWhatIsKeptFromItsNumberOnAndThenWhatComes) {
+  using Numbers = std::vector<int64_t>;
+  Router router;
+  router.options.buffer_steps = 3;
+  router.start();
+  const auto from_the_start = std::make_shared<Watcher>();
+  router.publisher->watch(from_the_start, 0);
+  EXPECT_EQ(from_the_start->numbers(1), Numbers{0});
+  for (uint64_t hash = 1; hash <= 4; ++hash) {
+    store(*router.publisher, hash, {}, 1);
+    router.publisher->end_step();
+  }
+  EXPECT_EQ(from_the_start->numbers(5), (Numbers{0, 1, 2, 3, 4}));
+  const auto resumes = std::make_shared<Watcher>();
+  const auto starts_late = std::make_shared<Watcher>();  // the start is not kept any more
+  auto leaves = std::make_shared<Watcher>();
+  router.publisher->watch(resumes, 3);
+  router.publisher->watch(starts_late, 0);
+  router.publisher->watch(leaves, 1);
+  EXPECT_EQ(leaves->numbers(3), (Numbers{2, 3, 4}));
+  leaves.reset();
+  store(*router.publisher, 5, {}, 1);
+  router.publisher->end_step();
+  EXPECT_EQ(resumes->numbers(3), (Numbers{3, 4, 5}));
+  EXPECT_EQ(starts_late->numbers(1), Numbers{5});
 }
 
 TEST(KvEventPublisher, AnEndpointThatCannotBeHadIsNamed) {

@@ -34,7 +34,7 @@ const std::string kData = SLUICE_TEST_DATA;
 constexpr WeightFormat kHalf[] = {WeightFormat::kF16};
 
 constexpr const char* kCodeSchemes[] = {
-    "int8", "fp8", "fp8-tensor", "fp8-block", "nvfp4", "nvfp4-ct", "mxfp4", "int4"};
+    "int8", "fp8", "fp8-tensor", "fp8-block", "nvfp4", "nvfp4-ct", "mxfp4", "int4", "int4-asym"};
 constexpr const char* kGgufSchemes[] = {"Q2_K",
                                         "Q3_K_M",
                                         "Q4_0",
@@ -335,6 +335,40 @@ TEST_F(Quantize, RoundTripsOfExactPairsLoseNothing) {
   EXPECT_EQ(json_["relative_error"], 0.0);
 }
 
+// Floats hold every value of the first, products of two floats to 24 bits those of int8 and fp8,
+// and the search for scales finds the ones there were. Blocks of 256 have scales of two levels, of
+// which a search finds near ones.
+TEST_F(Quantize, SchemesComeBackFromFloats) {
+  const auto again = [this](const QuantizeOptions& options, const std::string& name) {
+    QuantizeOptions floats = options;
+    quantize(options, name);
+    const double first = json_["relative_error"];
+    floats.input = at(name);
+    floats.to = "f32";
+    quantize(floats, name + "-f32");
+    EXPECT_LE(json_["relative_error"], 1e-7) << options.to;
+    QuantizeOptions back = options;
+    back.input = at(name + "-f32");
+    quantize(back, name + "-again");
+    return std::pair(first, json_["relative_error"].get<double>());
+  };
+  const std::string input = model();
+  for (const char* scheme : kCodeSchemes) {
+    const bool is_exact = std::string(scheme).find('4') != std::string::npos;
+    const auto [first, second] = again({.input = input, .output = {}, .to = scheme}, scheme);
+    EXPECT_LE(second, is_exact ? 0.0 : 1e-7) << scheme;
+  }
+  // A mix has Q6_K for the head.
+  const std::vector<std::string> left = {"embd|^output"};
+  for (const char* scheme : {"Q8_0", "Q4_0", "Q5_0", "mxfp4", "bf16", "Q4_K_S", "Q6_K"}) {
+    const bool is_exact = std::string(scheme).find("_K") == std::string::npos;
+    const auto [first, second] =
+        again({.input = gguf_, .output = {}, .to = scheme, .exclude = left},
+              scheme + std::string(".gguf"));
+    EXPECT_LE(second, is_exact ? 0.0 : 0.1 * first) << scheme;
+  }
+}
+
 TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   const auto matrix_bits = [this](const std::string& prefix) {
     double bytes = 0;
@@ -552,7 +586,7 @@ TEST_F(Quantize, CalibrationLowersTheDivergence) {
   const std::string text = read_file(kData + "/text.txt");
   const std::string input = model();
   fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
-  for (const char* scheme : {"int4", "nvfp4-ct", "mxfp4"}) {
+  for (const char* scheme : {"int4", "int4-asym", "nvfp4-ct", "mxfp4"}) {
     std::map<std::string, double> divergence;
     for (const char* how : {"plain", "weighed", "gptq"}) {
       QuantizeOptions options{.input = input, .output = {}, .to = scheme};
@@ -570,6 +604,25 @@ TEST_F(Quantize, CalibrationLowersTheDivergence) {
     options.threads = 3;
     EXPECT_EQ(contents(quantize(options, scheme + std::string("3"))),
               contents(at(scheme + std::string("gptq"))));
+  }
+}
+
+// Of GGUF's blocks as well.
+TEST_F(Quantize, CalibrationLowersTheDivergenceOfBlocks) {
+  const std::string text = read_file(kData + "/text.txt");
+  for (const char* scheme : {"Q4_0", "Q4_K_S", "IQ4_XS", "Q3_K_S", "mxfp4"}) {
+    std::map<std::string, double> divergence;
+    for (const char* how : {"plain", "weighed", "gptq"}) {
+      QuantizeOptions options{.input = gguf_, .output = {}, .to = scheme};
+      options.calibrate = how == std::string("plain") ? "" : text;
+      options.gptq = how == std::string("gptq");
+      options.evaluate = text;
+      options.verify = true;
+      quantize(options, scheme + std::string(how) + ".gguf");
+      divergence[how] = json_["evaluation"]["kl_divergence"];
+      std::printf("%-10s %-8s %.6f\n", scheme, how, divergence[how]);
+    }
+    EXPECT_LT(divergence["gptq"], divergence["plain"] * 0.9) << scheme;
   }
 }
 

@@ -23,6 +23,7 @@ namespace {
 using Json = nlohmann::json;
 using testing::GoldenModel;
 using testing::ModelHarness;
+using testing::relative_error;
 
 const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/formats/";
 
@@ -48,21 +49,6 @@ std::vector<GoldenModel> models_with(const std::string& kind) {
   return models;
 }
 
-// Root of the mean squared error, as a part of the expected logits' spread.
-double relative_error(const std::vector<float>& expected, const std::vector<float>& actual) {
-  if (expected.size() != actual.size()) return INFINITY;
-  double mean = 0;
-  for (const float x : expected) mean += x / static_cast<double>(expected.size());
-  double errors = 0;
-  double spread = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto x = static_cast<double>(expected[i]);
-    errors += (x - static_cast<double>(actual[i])) * (x - static_cast<double>(actual[i]));
-    spread += (x - mean) * (x - mean);
-  }
-  return std::sqrt(errors / spread);
-}
-
 double error_of(const GoldenModel& model, int32_t bits) {
   const auto num_tokens = static_cast<int32_t>(model.tokens.size());
   auto harness = ModelHarness::create(model.path, bits, DType::kF32, num_tokens);
@@ -73,38 +59,40 @@ double error_of(const GoldenModel& model, int32_t bits) {
   return error;
 }
 
-bool starts_with_any(const std::string& name, std::initializer_list<const char*> starts) {
-  return std::ranges::any_of(starts, [&](const char* start) { return name.starts_with(start); });
-}
-
 // INT8 of a scale a row takes int8 rows whatever the bits.
 bool has_int8_rows(const std::string& name) { return name.starts_with("ct-int8"); }
 
-// The writers of GPTQ and AWQ round embeddings and norms to BF16, which the expected logits do not.
-double bound_of_floats(const std::string& name) {
-  return starts_with_any(name, {"gptq", "awq"}) ? 2e-2 : 1e-5;
-}
+// Sums of floats in another order.
+constexpr double kSameValues = 1e-5;
 
-// compressed-tensors takes 127.5 steps for an int8 row where 127 are usual, and gives each number
-// of an expert's row a scale of its own. Inputs of NVFP4 and MXFP4 are finer here than their
-// schemes have them, as is an INT4 layer's.
-double bound_of_rounded(const std::string& name) {
-  if (starts_with_any(name, {"ct-fp8-experts", "ct-int8", "ct-w4a8"})) return 5e-2;
-  const bool is_fp8 = name.find("fp8") != std::string::npos;
-  return is_fp8 ? 1e-5 : 0.5;
+// Inputs of these are finer here than their schemes have them: int8 with a scale per 32.
+bool has_finer_inputs(const std::string& name) {
+  return std::ranges::any_of(std::initializer_list<const char*>{"nvfp4", "mxfp4", "mixed", "w4a8"},
+                             [&](const char* part) { return name.find(part) != name.npos; });
 }
 
 TEST(Schemes, FloatActivationsGiveTheLogitsOfTheDecodedWeights) {
   for (const GoldenModel& model : models_with("logits")) {
     if (has_int8_rows(model.name)) continue;
-    EXPECT_LE(error_of(model, 32), bound_of_floats(model.name)) << model.name;
+    EXPECT_LE(error_of(model, 32), kSameValues) << model.name;
   }
 }
 
 TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
+  size_t num_finer = 0;
   for (const GoldenModel& model : models_with("rounded")) {
-    EXPECT_LE(error_of(model, 8), bound_of_rounded(model.name)) << model.name;
+    if (!has_finer_inputs(model.name)) {
+      EXPECT_LE(error_of(model, 8), kSameValues) << model.name;
+      continue;
+    }
+    // No further from the logits of inputs as they are than the scheme's own rounding.
+    ++num_finer;
+    GoldenModel as_they_are = model;
+    as_they_are.logits = floats_of(model.name + ".logits.f32");
+    EXPECT_LE(error_of(as_they_are, 8), relative_error(as_they_are.logits, model.logits))
+        << model.name;
   }
+  EXPECT_GT(num_finer, 5U);
 }
 
 // Matrices of the same inputs, for which these are quantized once: by a given scale or by their

@@ -18,25 +18,11 @@ namespace {
 using testing::expect_same_bits_everywhere;
 using testing::GoldenModel;
 using testing::ModelHarness;
+using testing::relative_error;
 
 const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/w8a8/";
 
 std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "w8a8.json"); }
-
-// Root of the mean squared error, as a part of the expected logits' spread.
-double relative_error(const std::vector<float>& expected, const std::vector<float>& actual) {
-  if (expected.size() != actual.size()) return INFINITY;
-  double mean = 0;
-  for (const float x : expected) mean += x / static_cast<double>(expected.size());
-  double errors = 0;
-  double spread = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto x = static_cast<double>(expected[i]);
-    errors += (x - static_cast<double>(actual[i])) * (x - static_cast<double>(actual[i]));
-    spread += (x - mean) * (x - mean);
-  }
-  return std::sqrt(errors / spread);
-}
 
 // Sums in another order could move a value across a rounding boundary, so that a code of an input
 // differs by one and the error is some 1e-3; in these models none does.

@@ -17,7 +17,7 @@ if [[ -n $found ]]; then
   status=1
 fi
 
-weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear|linear16|linear_open|channel|e4m3)_(scalar|avx2|avx512|amx|bf16)' |
+weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear[0-9]*(_[a-z]+)?|channel|e4m3)_(scalar|avx2|avx512|amx|bf16)' |
   grep -E ' [WVuw] ' | grep -vE 'sluice::kernels::cpu::(scalar|avx2|avx512)::' || true)
 if [[ -n $weak ]]; then
   printf 'weak symbols in instruction-set files:\n%s\n' "$weak"

@@ -63,6 +63,7 @@ TEST(ShmRing, BytesComeOutInOrderWhateverTheSizes) {
     ASSERT_LE(written - read, kBytes);
     const auto got = rig.reader->read(
         std::span(out).subspan(read, std::min<size_t>(random() % most, bytes.size() - read)),
+        nullptr,
         wakes);
     ASSERT_TRUE(got.has_value());
     read += *got;
@@ -71,21 +72,53 @@ TEST(ShmRing, BytesComeOutInOrderWhateverTheSizes) {
   EXPECT_EQ(out, bytes);
 }
 
+TEST(ShmRing, CopiedPartsAreReadAfterTheirFrontAndAllOrNothing) {
+  Rig rig;
+  std::vector<std::byte> out(2 * kBytes);
+  bool wakes = false;
+  for (size_t round = 0; round < 500; ++round) {  // over the end of the ring
+    const auto bytes = test::test_bytes(1 + round * 53 % (kBytes / 2), round);
+    kernels::KvChecksum sum;
+    ASSERT_EQ(rig.writer->copy(8, test::in_spans(bytes, 3000), sum), true);
+    EXPECT_EQ(sum.value(), kernels::kv_checksum(bytes));
+    EXPECT_EQ(rig.reader->read(out, nullptr, wakes), 0u);
+    const auto front = test::test_bytes(8, round);
+    wakes = false;
+    rig.writer->publish(front, wakes);
+    EXPECT_TRUE(wakes);
+    kernels::KvChecksum read_sum;
+    ASSERT_EQ(rig.reader->read(out, &read_sum, wakes), 8 + bytes.size());
+    EXPECT_TRUE(std::equal(front.begin(), front.end(), out.begin()));
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), out.begin() + 8));
+    EXPECT_EQ(read_sum.value(), kernels::kv_checksum(std::span(out).first(8 + bytes.size())));
+  }
+  // No room for all of it: nothing, and the reader wakes the writer.
+  const std::vector<std::byte> most(kBytes - 8);
+  const std::vector<std::span<const std::byte>> parts = {most};
+  kernels::KvChecksum sum;
+  ASSERT_EQ(rig.writer->write(std::span(most).first(1), wakes), 1u);
+  EXPECT_EQ(rig.writer->copy(8, parts, sum), false);
+  wakes = false;
+  ASSERT_EQ(rig.reader->read(out, nullptr, wakes), 1u);
+  EXPECT_TRUE(wakes);
+  EXPECT_EQ(rig.writer->copy(8, parts, sum), true);
+}
+
 TEST(ShmRing, WhoeverWaitsIsWokenAndNobodyElse) {
   Rig rig;
   std::vector<std::byte> bytes(kBytes);
   bool wakes = false;
   EXPECT_EQ(rig.writer->write(std::span(bytes).first(10), wakes), 10u);
   EXPECT_FALSE(wakes);
-  EXPECT_EQ(rig.reader->read(bytes, wakes), 10u);
-  EXPECT_EQ(rig.reader->read(bytes, wakes), 0u);
+  EXPECT_EQ(rig.reader->read(bytes, nullptr, wakes), 10u);
+  EXPECT_EQ(rig.reader->read(bytes, nullptr, wakes), 0u);
   EXPECT_FALSE(wakes);
   EXPECT_EQ(rig.writer->write(bytes, wakes), kBytes);
   EXPECT_TRUE(wakes);
   wakes = false;
   EXPECT_EQ(rig.writer->write(bytes, wakes), 0u);
   EXPECT_FALSE(wakes);
-  EXPECT_EQ(rig.reader->read(std::span(bytes).first(1), wakes), 1u);
+  EXPECT_EQ(rig.reader->read(std::span(bytes).first(1), nullptr, wakes), 1u);
   EXPECT_TRUE(wakes);
 }
 
@@ -116,7 +149,7 @@ TEST(ShmRing, NoWakeIsLost) {
   while (total < kTotal) {
     const uint32_t seen = bytes_event;
     bool wakes = false;
-    const size_t count = *rig.reader->read(out, wakes);
+    const size_t count = *rig.reader->read(out, nullptr, wakes);
     if (wakes) signal(room_event);
     total += count;
     if (count == 0) bytes_event.wait(seen);
@@ -131,9 +164,9 @@ TEST(ShmRing, PositionsThatCannotBeAreTheEndAndNothingElse) {
   for (const uint64_t value : {kBytes + 11, UINT64_MAX - kBytes, uint64_t{1} << 63, uint64_t{9}}) {
     Rig rig;
     ASSERT_EQ(rig.writer->write(std::span(bytes).first(10), wakes), 10u);
-    ASSERT_EQ(rig.reader->read(bytes, wakes), 10u);
+    ASSERT_EQ(rig.reader->read(bytes, nullptr, wakes), 10u);
     rig.set(kWrittenAt, value);
-    EXPECT_FALSE(rig.reader->read(bytes, wakes).has_value()) << value;
+    EXPECT_FALSE(rig.reader->read(bytes, nullptr, wakes).has_value()) << value;
     if (value == 9) continue;  // for the writer that is a reader that has not come far
     rig.set(kReadAt, value);
     EXPECT_FALSE(rig.writer->write(bytes, wakes).has_value()) << value;

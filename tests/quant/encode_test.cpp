@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "quant/kv_code.h"
+#include "quant/repack.h"
 
 namespace sluice {
 namespace {
@@ -39,6 +40,7 @@ std::vector<float> random_importance(int64_t count, uint32_t seed) {
 struct Encoded {
   float matrix = 1;
   std::vector<float> scales;
+  std::vector<uint8_t> zeros;  // [scales.size()]
   std::vector<uint8_t> codes;
 };
 
@@ -50,8 +52,11 @@ Encoded encode(const Encoding& encoding, const FloatRows& in) {
   const int64_t groups = encoding.group == 0 ? 1 : (in.k + encoding.group - 1) / encoding.group;
   out.scales.resize(static_cast<size_t>(in.rows * groups));
   out.codes.resize(static_cast<size_t>(in.rows * in.k));
-  choose_scales(encoding, in, out.matrix, out.scales.data());
-  encode_codes(encoding, in, out.matrix, out.scales.data(), out.codes.data());
+  out.zeros.resize(out.scales.size(), kMiddleOfInt4);
+  const RowScales scales = {out.scales.data(),
+                            has_zeros(encoding.scheme) ? out.zeros.data() : nullptr};
+  choose_scales(encoding, in, out.matrix, scales);
+  encode_codes(encoding, in, out.matrix, scales, out.codes.data());
   return out;
 }
 
@@ -73,22 +78,22 @@ std::vector<double> decode(const Encoding& encoding, const FloatRows& in, const 
   std::vector<double> values;
   for (int64_t r = 0; r < in.rows; ++r) {
     for (int64_t i = 0; i < in.k; ++i) {
-      values.push_back(
-          double{code_value(encoding.scheme, encoded.codes[static_cast<size_t>(r * in.k + i)])} *
-          double{encoded.scales[static_cast<size_t>(r * groups + i / group)]} *
-          (is_nvfp4 ? double{encoded.matrix} : 1.0));
+      const auto at = static_cast<size_t>(r * groups + i / group);
+      const uint8_t code = encoded.codes[static_cast<size_t>(r * in.k + i)];
+      values.push_back(double{code_value(encoding.scheme, code, encoded.zeros[at])} *
+                       double{encoded.scales[at]} * (is_nvfp4 ? double{encoded.matrix} : 1.0));
     }
   }
   return values;
 }
 
 // All that a code of the scheme can stand for.
-std::vector<double> code_values(CodeScheme scheme) {
+std::vector<double> code_values(CodeScheme scheme, uint8_t zero = kMiddleOfInt4) {
   const bool is_byte = scheme == CodeScheme::kInt8Channel || scheme == CodeScheme::kE4M3Tensor ||
                        scheme == CodeScheme::kE4M3Channel || scheme == CodeScheme::kE4M3Block;
   std::vector<double> values;
   for (int code = 0; code < (is_byte ? 256 : 16); ++code) {
-    const double value = code_value(scheme, static_cast<uint8_t>(code));
+    const double value = code_value(scheme, static_cast<uint8_t>(code), zero);
     if (std::isfinite(value) && value != -128) values.push_back(value);
   }
   return values;
@@ -113,6 +118,7 @@ double error_at(const std::vector<double>& values,
 
 constexpr CodeScheme kSchemes[] = {CodeScheme::kInt8Channel,
                                    CodeScheme::kInt4Group,
+                                   CodeScheme::kInt4Zeros,
                                    CodeScheme::kE4M3Tensor,
                                    CodeScheme::kE4M3Channel,
                                    CodeScheme::kE4M3Block,
@@ -126,13 +132,13 @@ TEST(Encode, CodesAreTheNearestOnes) {
     const Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
     const Encoded encoded = encode(encoding, in);
     const std::vector<double> decoded = decode(encoding, in, encoded);
-    const std::vector<double> values = code_values(scheme);
     const int64_t group = encoding.group == 0 ? in.k : encoding.group;
     const double multiplier = scheme == CodeScheme::kNvfp4 ? double{encoded.matrix} : 1.0;
     for (size_t i = 0; i < decoded.size(); ++i) {
-      const double scale = double{encoded.scales[i / static_cast<size_t>(group)]} * multiplier;
+      const size_t at = i / static_cast<size_t>(group);
+      const double scale = double{encoded.scales[at]} * multiplier;
       double least = INFINITY;
-      for (const double value : values) {
+      for (const double value : code_values(scheme, encoded.zeros[at])) {
         least = std::min(least, std::fabs(double{x[i]} - scale * value));
       }
       ASSERT_LE(std::fabs(double{x[i]} - decoded[i]), least * (1 + 1e-6) + 1e-12)
@@ -165,6 +171,66 @@ TEST(Encode, SearchedScalesAreNearlyTheBestOfAll) {
       EXPECT_LE(searched, best * 1.06) << static_cast<int>(scheme);
     }
   }
+}
+
+// Weights that lie to one side of 0, around it, and both: against every zero point there is.
+TEST(Encode, SearchedZeroPointsAreNearlyTheBestOfAll) {
+  const std::vector<float> weights = random_importance(128, 7);
+  for (const float shift : {0.0F, 0.02F, -0.05F}) {
+    std::vector<float> x = random_weights(128, 6);
+    for (float& value : x) value += shift;
+    for (const float* importance : {static_cast<const float*>(nullptr), weights.data()}) {
+      const FloatRows in{.x = x.data(), .importance = importance, .rows = 1, .k = 128};
+      Encoding encoding{.scheme = CodeScheme::kInt4Zeros, .group = 128};
+      const double searched =
+          error_of(x.data(), importance, decode(encoding, in, encode(encoding, in)));
+      encoding.search = false;
+      const Encoded plain = encode(encoding, in);
+      EXPECT_LE(searched, error_of(x.data(), importance, decode(encoding, in, plain)) * (1 + 1e-9));
+      double best = INFINITY;
+      for (uint8_t zero = 0; zero < 16; ++zero) {
+        const std::vector<double> values = code_values(CodeScheme::kInt4Zeros, zero);
+        for (int i = 0; i < 400; ++i) {
+          const double scale = double{plain.scales[0]} * (0.3 + 1.2 * i / 400);
+          best = std::min(best, error_at(values, x.data(), importance, 128, scale));
+        }
+      }
+      EXPECT_LE(searched, best * 1.06) << shift;
+      std::printf("shift %5.2f: %.4f of the best\n", double{shift}, searched / best);
+    }
+  }
+}
+
+TEST(Encode, ReplacedCodesAreReadBackAndScalesStay) {
+  const std::vector<float> x = random_weights(512, 8);
+  std::mt19937 random(9);
+  size_t num_formats = 0;
+  for (const FormatInfo& info : format_table()) {
+    if (!info.is_integer || info.format == WeightFormat::kQ8_0) continue;
+    ++num_formats;
+    std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 512)));
+    encode_blocks(info.format, x.data(), nullptr, 512, row.data());
+    const PackedLayout& layout = packed_layout(info.format);
+    const unsigned num_codes = 1U << (layout.low_bits + layout.high_bits);
+    std::vector<QuantizedGroup> before;
+    for (int64_t g = 0; g < 16; ++g) before.push_back(read_group(info.format, row.data(), g));
+    for (int64_t g = 15; g >= 0; --g) {
+      for (uint8_t& code : before[static_cast<size_t>(g)].codes) {
+        code = static_cast<uint8_t>(random() % num_codes);
+      }
+      replace_codes(info.format, g, before[static_cast<size_t>(g)].codes, row.data());
+    }
+    for (int64_t g = 0; g < 16; ++g) {
+      const QuantizedGroup& want = before[static_cast<size_t>(g)];
+      const QuantizedGroup after = read_group(info.format, row.data(), g);
+      EXPECT_TRUE(std::ranges::equal(want.codes, after.codes)) << info.name << " group " << g;
+      EXPECT_EQ(want.scale_bits, after.scale_bits) << info.name;
+      EXPECT_EQ(want.min_bits, after.min_bits) << info.name;
+      EXPECT_TRUE(std::ranges::equal(want.sub_scale, after.sub_scale)) << info.name;
+      EXPECT_TRUE(std::ranges::equal(want.sub_min, after.sub_min)) << info.name;
+    }
+  }
+  EXPECT_EQ(num_formats, 12U);
 }
 
 TEST(Encode, Nvfp4AndMxfp4ScalesAreTheBestThereAre) {

@@ -58,6 +58,15 @@ TEST(KvCode, EveryE4m3CodeHasTorchsValueAndComesBack) {
   EXPECT_EQ(float_to_e4m3(std::numeric_limits<float>::infinity()), 0x7F);
 }
 
+TEST(KvCode, TheCodeOfEachValueOfE4M3IsItsOwn) {
+  for (int code = 0; code < 0x100; ++code) {
+    if ((code & 0x7F) == 0x7F) continue;
+    const float value = e4m3_to_float(static_cast<uint8_t>(code));
+    EXPECT_EQ(e4m3_code(value), code);
+    EXPECT_EQ(float_to_e4m3(value), code);
+  }
+}
+
 // A value is off by at most half a step of its code: scale / 2, or 1/16 of itself.
 TEST(KvCode, ValuesComeBackWithinHalfAStep) {
   const auto rows = read_golden<float>("kv.f32");

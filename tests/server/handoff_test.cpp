@@ -9,6 +9,7 @@
 
 #include "server/api/kv_params.h"
 #include "tests/server/running_server.h"
+#include "tests/support/captured_log.h"
 
 namespace sluice {
 namespace {
@@ -67,6 +68,16 @@ TEST_F(HandoffServer, WithoutPeersAnOfferIsAnOrdinaryAnswerAndCounted) {
                R"("remote_port":5600,"remote_engine_id":"e","remote_block_ids":[[1,2]]})"));
   EXPECT_EQ(fallbacks("foreign_blob"), 1);
   EXPECT_EQ(fallbacks("no_handoff"), 1);
+}
+
+TEST_F(HandoffServer, AReasonIsLoggedOnceAMinute) {
+  const std::string log = logged_by([&] {
+    for (int i = 0; i < 3; ++i) ok(kChatPath, chat_body(kOfferHalf));
+  });
+  const size_t first = log.find("handoff_fallback reason=no_handoff so_far=1");
+  ASSERT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("handoff_fallback", first + 1), std::string::npos) << log;
+  EXPECT_EQ(fallbacks("no_handoff"), 3);
 }
 
 TEST_F(HandoffServer, RenderingCountsNothing) {

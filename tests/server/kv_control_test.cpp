@@ -84,7 +84,7 @@ KvControlOptions options_with(const std::string& secret = "one secret for all") 
   options.listen = "127.0.0.1:0";
   options.secret = secret;
   options.ping_ms = 100;
-  options.dead_ms = 1000;
+  options.dead_ms = 2000;
   return options;
 }
 
@@ -195,7 +195,7 @@ TEST_F(KvStranger, GetsAChallengeAndTheEnd) {
   std::vector<Envelope> answers;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_FALSE(say({}, answers).ok());
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   ASSERT_EQ(answers.size(), 1u);
   EXPECT_TRUE(answers[0].has_challenge());
   EXPECT_EQ(prefill_.events.size(), 0u);
@@ -232,7 +232,7 @@ TEST(KvControl, ASilentPeerIsDeadInTimeOnBothSides) {
   ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
   ASSERT_TRUE(prefill.events.wait_for<KvPeerDown>());
   // The pings that filled the 2000 bytes take part of it.
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
   EXPECT_EQ(decode.events.all<KvPeerDown>().front().reason, "the peer is silent");
 }
 
@@ -242,7 +242,7 @@ TEST(KvControl, PingsKeepAnIdleStreamAlive) {
   ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
   ASSERT_TRUE(prefill.events.wait_for<KvPeerUp>());
   prefill.channel->report(5, {.num_active_blocks = 1});
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  std::this_thread::sleep_for(std::chrono::milliseconds(3500));
   EXPECT_EQ(decode.events.size(), 1u);
   EXPECT_EQ(prefill.events.size(), 1u);
 }

@@ -27,6 +27,7 @@ from router_process import (CHAT, COMPLETIONS, MESSAGES, Router, Worker, long_bo
 from server_process import SKIPPED, wait_until
 from sidecar import Sidecar
 
+RESPONSES = "/v1/responses"
 PROMPT = "The answer, naïve 12345: once upon a time there was a worker that had a twin."
 # Each changes what an answer is made of, and none is random without a seed.
 VARIANTS = ({"temperature": 0}, {"temperature": 1, "seed": 5}, {"temperature": 1, "seed": 6, "n": 2},
@@ -128,6 +129,19 @@ def check_stream(router, pair):
                 assert text == expected, (body, text, expected)
 
 
+def check_responses(router, pair):
+    if not router.has_responses:
+        return
+    def texts(answer):
+        return [part["text"] for item in answer["output"] for part in item["content"]]
+    for variant in ({"temperature": 0}, {"temperature": 1, "seed": 5}):
+        body = {"input": PROMPT, "max_output_tokens": 12, **variant}
+        before = pair.counted()
+        answer = router.answer(RESPONSES, body)
+        assert texts(answer) == texts(pair.expected(RESPONSES, body)), (body, answer)
+        assert pair.counted() > before, "a handoff neither took place nor was counted"
+
+
 def check_abort(router, pair):
     def num_aborted():
         return sum(worker.num_aborted() for worker in pair.living())
@@ -195,13 +209,14 @@ def check_dead_prefill(router, pair):
 
 
 CHECKS = (("chat", check_chat), ("completions", check_completions), ("stream", check_stream),
-          ("abort", check_abort), ("the offer of another prompt", check_wrong_blob),
-          ("dead prefill", check_dead_prefill))
+          ("responses", check_responses), ("abort", check_abort),
+          ("the offer of another prompt", check_wrong_blob), ("dead prefill", check_dead_prefill))
 
 
 class PairRouter(Router):
     """`max_n`: choices of which it still hands one over. `makes_text`: of tokens, by itself."""
     outlives_prefill = False
+    has_responses = False
 
     def __init__(self, command, arguments, folder, max_n=2, has_logprobs=True, makes_text=False):
         super().__init__(command, arguments, folder)
@@ -216,7 +231,7 @@ class SidecarRouter(PairRouter):
         self.port = self.sidecar.port
         self.prefiller = f"127.0.0.1:{pair.prefill.port}"
         self.max_n, self.has_logprobs, self.makes_text = 2, True, False
-        self.outlives_prefill = falls_back
+        self.outlives_prefill, self.has_responses = falls_back, True
 
     def headers(self):
         return {"x-prefiller-host-port": self.prefiller, "x-request-id": "of-the-client"}
@@ -235,14 +250,18 @@ def sidecar(falls_back):
     return None, lambda programs, pair, folder: SidecarRouter(pair, falls_back)
 
 
+class VllmRouter(PairRouter):
+    has_responses = True
+
+
 def vllm_router(programs, pair, folder):
-    return PairRouter([os.path.join(programs, "vllm-router")],
+    return VllmRouter([os.path.join(programs, "vllm-router")],
                       ["--vllm-pd-disaggregation", "--prefill", pair.prefill.http_url,
                        "--decode", pair.decode.http_url], folder)
 
 
 def vllm_router_mooncake(programs, pair, folder):
-    return PairRouter([os.path.join(programs, "vllm-router")],
+    return VllmRouter([os.path.join(programs, "vllm-router")],
                       ["--vllm-pd-disaggregation", "--kv-connector", "mooncake",
                        "--prefill", pair.prefill.http_url, str(pair.prefill.port),
                        "--decode", pair.decode.http_url], folder)

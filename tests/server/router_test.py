@@ -159,6 +159,48 @@ def check_tokenizer(args):
         worker.process.wait()
 
 
+def check_cache(args, folder):
+    """What smg reads of the prefix cache's changes, and its flush, in its own messages."""
+    import grpc
+    from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
+    events = json.dumps({"enable_kv_cache_events": True, "endpoint": f"ipc://{folder}/kv"})
+    worker = Worker(args.binary, args.model, "--threads", "1", "--kv-events-config", events)
+    prompt = "Once upon a time there was a prompt of several blocks, and then some more of it."
+
+    def cached_tokens():
+        connection, response = worker.post({"prompt": prompt, "max_tokens": 1})
+        with contextlib.closing(connection):
+            return json.loads(response.read())["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    try:
+        connection, response = worker.post({"prompt": prompt}, "/tokenize")
+        with contextlib.closing(connection):
+            ids = json.loads(response.read())["tokens"]
+        with grpc.insecure_channel(worker.grpc_url.removeprefix("grpc://")) as channel:
+            stub = vllm_engine_pb2_grpc.VllmEngineStub(channel)
+            batches = stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest(), timeout=60)
+            first = next(batches)
+            assert first.sequence_number == 0 and first.events[0].HasField("cleared"), first
+            assert cached_tokens() == 0
+            batch = next(batches)
+            assert batch.sequence_number == 1, batch
+            blocks = batch.events[0].stored.blocks
+            told = [token for block in blocks for token in block.token_ids]
+            assert told and told == ids[:len(told)], (told, ids)
+            assert blocks[0].block_size == len(told) // len(blocks)
+            assert batch.events[0].stored.tier == common_pb2.KV_CACHE_TIER_DEVICE
+            assert cached_tokens() >= blocks[0].block_size
+            assert stub.FlushCache(common_pb2.FlushCacheRequest(timeout_s=10), timeout=60).success
+            while not any(event.HasField("cleared") for event in batch.events):
+                batch = next(batches)
+            assert cached_tokens() == 0
+            batches.cancel()
+        print("ok prefix cache over gRPC", flush=True)
+    finally:
+        worker.process.kill()
+        worker.process.wait()
+
+
 def main():
     programs = python_beside("vllm-router", "smg")
     if programs is None:
@@ -170,6 +212,7 @@ def main():
     args.binary, args.model = os.path.abspath(args.binary), os.path.abspath(args.model)
     with tempfile.TemporaryDirectory() as folder:
         check_tokenizer(args)
+        check_cache(args, folder)
         for name, command, scheme in (
                 ("vllm-router, HTTP", [os.path.join(programs, "vllm-router")], "http_url"),
                 ("smg, HTTP", SMG, "http_url"),

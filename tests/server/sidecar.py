@@ -73,11 +73,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def prefill(self, prefiller, headers, body):
         """Puts the blob into `body`. What the client gets instead, if it gets that."""
-        half = {**body, "stream": False, "max_tokens": 1, "max_completion_tokens": 1,
+        limits = (("max_output_tokens",) if self.path.endswith("/responses") else
+                  ("max_tokens", "max_completion_tokens"))
+        half = {**body, "stream": False, **dict.fromkeys(limits, 1),
                 "kv_transfer_params": {
                     "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
                     "remote_block_ids": None, "remote_host": None, "remote_port": None}}
-        if not self.server.falls_back:
+        if not self.server.falls_back and "max_tokens" in limits:
             half["min_tokens"] = 1
         half.pop("stream_options", None)
         try:

@@ -91,14 +91,19 @@ TEST(ToolCallGrammar, TextMayStandAroundCalls) {
     ASSERT_NE(several, nullptr);
     const std::string one = open + add + close;
     const std::string two = has_section ? open + add + "\n" + now + close : add + "\n" + now;
-    for (const std::string& text :
-         {std::string(), std::string("Some text, <b>not</b> a {call}."), one, "Well. " + one, two,
-          one + " and " + two + " now"}) {
+    for (const std::string& text : {std::string(),
+                                    std::string("Some text, <b>not</b> a {call}."),
+                                    one,
+                                    "Well. " + one,
+                                    two,
+                                    one + " and " + two + " now"}) {
       EXPECT_TRUE(testing::accepts(*several, text)) << text;
     }
-    for (const std::string& text :
-         {open + wrong + close, "Well. " + open + wrong + close, one + open + wrong,
-          form.marker.text, "x " + form.marker.text + " y"}) {
+    for (const std::string& text : {open + wrong + close,
+                                    "Well. " + open + wrong + close,
+                                    one + open + wrong,
+                                    form.marker.text,
+                                    "x " + form.marker.text + " y"}) {
       EXPECT_FALSE(testing::accepts(*several, text)) << text;
     }
     EXPECT_EQ(testing::accepts(*several, "x " + add), !has_section);
@@ -180,17 +185,31 @@ TEST(ToolCallGrammar, ReasoningMayStandBeforeCalls) {
   const std::string call = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
   const ReasoningForm text = {
       .begin = {{.text = "<think>"}}, .end = {{.text = "</think>"}}, .newlines = "\n\n"};
-  const auto grammar = compile(tool_call_grammar(json_form(), tools(), {.reasoning = text}));
+  const auto grammar =
+      compile(tool_call_grammar(json_form(), tools(), {.before = {.reasoning = text}}));
   ASSERT_NE(grammar, nullptr);
   EXPECT_TRUE(testing::accepts(*grammar, call));
   EXPECT_TRUE(testing::accepts(*grammar, "<think>\nSo < be it.\n</think>\n\n" + call));
   EXPECT_TRUE(testing::accepts(*grammar, "<think></think>" + call));
   EXPECT_FALSE(testing::accepts(*grammar, "<think>\nSo be it."));
   EXPECT_FALSE(testing::accepts(*grammar, "<think>a</think>b" + call));
+  // The prompt has begun it.
+  const BeforeAnswer inside = {.reasoning = text, .in_reasoning = true};
+  const auto begun = compile(tool_call_grammar(json_form(), tools(), {.before = inside}));
+  ASSERT_NE(begun, nullptr);
+  EXPECT_TRUE(testing::accepts(*begun, "So.\n</think>\n\n" + call));
+  EXPECT_FALSE(testing::accepts(*begun, call));
+  GrammarSpec object;
+  object.kind = GrammarKind::kAnyObject;
+  const auto format = compile(format_grammar(object, inside));
+  ASSERT_NE(format, nullptr);
+  EXPECT_TRUE(testing::accepts(*format, "So {\n</think>\n\n{\"a\": 1}"));
+  EXPECT_FALSE(testing::accepts(*format, "{\"a\": 1}"));
   // Markers that are tokens.
   const ReasoningForm token = {.begin = {{.token = testing::kByteControl}},
                                .end = {{.token = testing::kByteMarker}}};
-  const auto with_tokens = compile(tool_call_grammar(json_form(), tools(), {.reasoning = token}));
+  const auto with_tokens =
+      compile(tool_call_grammar(json_form(), tools(), {.before = {.reasoning = token}}));
   ASSERT_NE(with_tokens, nullptr);
   const auto matcher = with_tokens->match();
   ASSERT_TRUE(matcher->accept(testing::kByteControl));

@@ -369,11 +369,33 @@ TEST_F(Tools, AForcedCallComesBehindReasoning) {
   };
   EXPECT_NE(grammar_of("").text.find("<think>"), std::string::npos);
   EXPECT_EQ(grammar_of(R"("enable_thinking":false)").text.find("<think>"), std::string::npos);
-  // The end of reasoning is several tokens of this vocabulary.
+  // The end of reasoning is several tokens of this vocabulary, so the grammar holds it.
+  const GrammarSpec inside = grammar_of(R"("opens_thinking":true)");
+  EXPECT_EQ(inside.text.find("<think>"), std::string::npos) << inside.text;
+  EXPECT_NE(inside.text.find("</think>"), std::string::npos) << inside.text;
+}
+
+// A format binds the content of an answer, not its reasoning.
+TEST_F(Tools, AFormatComesBehindReasoning) {
+  engine_.say("{}");
+  const auto grammar_of = [&](const std::string& format, const std::string& variables) {
+    EXPECT_EQ(post(chat_body(format + R"(,"chat_template_kwargs":{)" + variables + "}")).status,
+              200);
+    return engine_.submitted().back().grammar;
+  };
+  const std::string json = R"(,"response_format":{"type":"json_object"})";
+  EXPECT_EQ(grammar_of(json, R"("enable_thinking":false)").kind, GrammarKind::kAnyObject);
+  const GrammarSpec before = grammar_of(json, "");
+  EXPECT_EQ(before.kind, GrammarKind::kStructuralTag);
+  EXPECT_NE(before.text.find("<think>"), std::string::npos) << before.text;
+  EXPECT_EQ(before.param, "response_format");
+  const GrammarSpec inside = grammar_of(json, R"("opens_thinking":true)");
+  EXPECT_EQ(inside.text.find("<think>"), std::string::npos) << inside.text;
+  EXPECT_NE(inside.text.find("</think>"), std::string::npos) << inside.text;
+  const std::string regex = R"(,"structured_outputs":{"regex":"a"})";
+  EXPECT_EQ(grammar_of(regex, "").kind, GrammarKind::kRegex);
   expect_refused(
-      std::string(kTools) + kRequired + R"(,"chat_template_kwargs":{"opens_thinking":true})",
-      "tool_choice",
-      "qwen3");
+      regex + R"(,"chat_template_kwargs":{"opens_thinking":true})", "structured_outputs", "qwen3");
 }
 
 // What reasoning says of calls is free, and none of those that are bound.
@@ -426,10 +448,10 @@ TEST_F(Tools, AFreeChoiceBindsStrictToolsAndFormats) {
   const std::string format = R"(,"response_format":{"type":"json_object"})";
   EXPECT_FALSE(bound(kTools).is_set());
   EXPECT_FALSE(bound(strict + R"(,"tool_choice":"none")").is_set());
-  EXPECT_FALSE(
-      bound(strict + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)"
+  EXPECT_FALSE(bound(strict +
+                     R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto",)"
                      R"("tools":[{"type":"function","function":{"name":"b"}}]}})")
-          .is_set());
+                   .is_set());
   const GrammarSpec text = bound(strict);
   EXPECT_EQ(text.kind, GrammarKind::kStructuralTag);
   EXPECT_NE(text.text.find("any_text"), std::string::npos) << text.text;
@@ -437,7 +459,7 @@ TEST_F(Tools, AFreeChoiceBindsStrictToolsAndFormats) {
   EXPECT_EQ(either.kind, GrammarKind::kStructuralTag);
   EXPECT_EQ(bound(strict + R"(,"structured_outputs":{"regex":"a"})").kind, GrammarKind::kRegex);
   EXPECT_EQ(bound(std::string(R"(,"tool_choice":"none")") + kTools + format).kind,
-            GrammarKind::kAnyObject);
+            GrammarKind::kStructuralTag);  // with room for reasoning
 }
 
 TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {

@@ -148,6 +148,37 @@ class FakeEngine final : public Engine {
 
   void wait_until_backed() const override {}
 
+  void flush_prefix_cache(std::function<void(bool)> done) override { done(num_running() == 0); }
+
+  bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher, int64_t first) override {
+    const std::scoped_lock lock(mutex_);
+    watchers_.push_back(std::move(watcher));
+    first_watched_ = first;
+    return has_events_;
+  }
+
+  // Whether the engine publishes what happens to its cache.
+  void set_has_events(bool has_events) { has_events_ = has_events; }
+
+  // To those who watch and are there still; their number.
+  size_t publish(const KvEventBatch& batch) {
+    const auto shared = std::make_shared<const KvEventBatch>(batch);
+    const std::scoped_lock lock(mutex_);
+    size_t num_watchers = 0;
+    for (const auto& weak : watchers_) {
+      const auto watcher = weak.lock();
+      if (watcher == nullptr) continue;
+      watcher->publish(shared);
+      ++num_watchers;
+    }
+    return num_watchers;
+  }
+
+  int64_t first_watched() const {
+    const std::scoped_lock lock(mutex_);
+    return first_watched_;
+  }
+
   void drain() override {
     const std::scoped_lock lock(mutex_);
     draining_ = true;
@@ -305,6 +336,9 @@ class FakeEngine final : public Engine {
   std::atomic<ErrorCode> fail_code_ = ErrorCode::kInternal;
   std::atomic<int32_t> fail_retry_s_ = 0;
   std::vector<ValidRequest> submitted_;
+  std::vector<std::weak_ptr<KvEventWatcher>> watchers_;
+  int64_t first_watched_ = -1;
+  std::atomic<bool> has_events_{true};
   EngineStats stats_;
   EngineState state_;
   uint64_t last_id_ = 0;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -35,6 +36,20 @@ std::vector<GoldenModel> read_golden_models(const std::string& folder, const std
     }
   }
   return models;
+}
+
+double relative_error(const std::vector<float>& expected, const std::vector<float>& actual) {
+  if (expected.size() != actual.size()) return INFINITY;
+  double mean = 0;
+  for (const float x : expected) mean += x / static_cast<double>(expected.size());
+  double errors = 0;
+  double spread = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const auto x = static_cast<double>(expected[i]);
+    errors += (x - static_cast<double>(actual[i])) * (x - static_cast<double>(actual[i]));
+    spread += (x - mean) * (x - mean);
+  }
+  return std::sqrt(errors / spread);
 }
 
 void expect_same_bits_everywhere(const GoldenModel& model, int32_t (*bits_of)(int32_t piece)) {

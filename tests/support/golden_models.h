@@ -22,6 +22,10 @@ std::string read_whole_file(const std::string& path);
 // Those that `list` in `folder` names, each in every layout it has.
 std::vector<GoldenModel> read_golden_models(const std::string& folder, const std::string& list);
 
+// Root of the mean squared error, as a part of the expected logits' spread; infinite where there
+// are not as many.
+double relative_error(const std::vector<float>& expected, const std::vector<float>& actual);
+
 // Fails the test unless every instruction set and cut of the prompt give the same bits;
 // `bits_of(piece)`: the activation bits for pieces of that many tokens.
 void expect_same_bits_everywhere(const GoldenModel& model, int32_t (*bits_of)(int32_t piece));

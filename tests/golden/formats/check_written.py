@@ -3,7 +3,7 @@
 """Reads what `sluice quantize` wrote with the packages of others, and compares.
 
     build/sluice quantize BASE OUT --to SCHEME --report OUT.json
-    python check_written.py BASE OUT OUT.json [--run]
+    python check_written.py BASE OUT OUT.json [--run] [--ggml libggml-base.so]
 
 BASE is a Hugging Face directory (or a .gguf file of plain floats where OUT is one). Each matrix that the
 report says is quantized is decoded by compressed-tensors, modelopt, transformers' Fp8Dequantize or the
@@ -11,9 +11,11 @@ gguf package, whichever OUT's own keys ask for; its relative error (root mean sq
 the report's within 1e-6 of it (1e-4 where gguf computes in fp32). With --run transformers loads OUT (but
 modelopt's layout, which it does not know; and where a block is not whole it takes blocks of other sizes), and
 how far its logits are from BASE's with the decoded matrices is printed, of which 16-bit weights make some.
-Exit code 1 where a value differs.
+--ggml names a library of llama.cpp, whose own reader and dequantizers then read a GGUF file as well: the same
+floats, bit for bit, as the gguf package. Exit code 1 where a value differs.
 """
 import argparse
+import ctypes
 import json
 import pathlib
 import sys
@@ -78,6 +80,63 @@ def read_gguf(path):
         yield tensor.name.removesuffix(".weight"), gguf.quants.dequantize(tensor.data, tensor.tensor_type)
 
 
+class TypeTraits(ctypes.Structure):
+    """The beginning of ggml_type_traits."""
+    _fields_ = [("name", ctypes.c_char_p), ("block", ctypes.c_int64), ("interleave", ctypes.c_int64),
+                ("block_bytes", ctypes.c_size_t), ("is_quantized", ctypes.c_bool),
+                ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64))]
+
+
+class FileParams(ctypes.Structure):
+    _fields_ = [("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p)]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+def read_ggml(library, path):
+    """{name: floats} of a GGUF file, where its tensors lie and what they mean by llama.cpp."""
+    import gguf
+    ggml = ctypes.CDLL(str(library))
+    for name, result, arguments in (
+            ("gguf_init_from_file", ctypes.c_void_p, [ctypes.c_char_p, FileParams]),
+            ("ggml_init", ctypes.c_void_p, [Memory]),
+            ("gguf_get_n_tensors", ctypes.c_int64, [ctypes.c_void_p]),
+            ("gguf_get_tensor_name", ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
+            ("gguf_get_tensor_offset", ctypes.c_size_t, [ctypes.c_void_p, ctypes.c_int64]),
+            ("gguf_get_data_offset", ctypes.c_size_t, [ctypes.c_void_p]),
+            ("gguf_get_tensor_type", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int64]),
+            ("ggml_get_type_traits", ctypes.POINTER(TypeTraits), [ctypes.c_int])):
+        function = getattr(ggml, name)
+        function.restype, function.argtypes = result, arguments
+    ggml.ggml_init(Memory(1 << 16, None, False))  # makes its table of fp16
+    file = ggml.gguf_init_from_file(str(path).encode(), FileParams(True, None))
+    assert file, f"llama.cpp does not read {path}"
+    shapes = {t.name: tuple(int(d) for d in reversed(t.shape)) for t in gguf.GGUFReader(path).tensors}
+    data = np.fromfile(path, np.uint8)
+    for i in range(ggml.gguf_get_n_tensors(file)):
+        name = ggml.gguf_get_tensor_name(file, i).decode()
+        traits = ggml.ggml_get_type_traits(ggml.gguf_get_tensor_type(file, i)).contents
+        if not traits.to_float:  # F32
+            continue
+        values = np.empty(shapes[name], np.float32)
+        begin = ggml.gguf_get_data_offset(file) + ggml.gguf_get_tensor_offset(file, i)
+        traits.to_float(data.ctypes.data + begin, values.ctypes.data, values.size)
+        yield name.removesuffix(".weight"), values
+
+
+def differ_by_ggml(library, path):
+    """Names of matrices that llama.cpp reads otherwise than the gguf package, and how many it reads."""
+    theirs = dict(read_gguf(path))
+    wrong, count = [], 0
+    for name, values in read_ggml(library, path):
+        count += 1
+        if not np.array_equal(values.view(np.uint32), theirs[name].astype(np.float32).view(np.uint32)):
+            wrong.append(name)
+    return wrong, count
+
+
 def matrices_of(out):
     """(name, values) of the quantized matrices, with a word on what reads them."""
     if out.is_file():
@@ -116,6 +175,7 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--run", action="store_true")
+    parser.add_argument("--ggml", type=pathlib.Path)
     arguments = parser.parse_args()
     report = {row["name"].removesuffix(".weight"): row
               for row in json.loads(arguments.report.read_text())["tensors"]
@@ -146,6 +206,10 @@ def main():
         print(f"{name}: in the report, not found by {reader}")
         wrong += 1
     print(f"{arguments.out}: {len(decoded)} matrices read by {reader}, {wrong} wrong")
+    if arguments.ggml and reader == "gguf":
+        others, count = differ_by_ggml(arguments.ggml, arguments.out)
+        print(f"{count} tensors read by llama.cpp, {len(others)} otherwise {' '.join(others[:4])}")
+        wrong += len(others) + (count == 0)
     if arguments.run and reader in ("compressed-tensors", "transformers"):
         print(f"transformers' logits differ by {run(arguments.base, arguments.out, decoded):.1e} of the largest")
     sys.exit(wrong > 0)

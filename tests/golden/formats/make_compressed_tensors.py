@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the checkpoints that llmcompressor makes of tiny models, and what compressed-tensors decodes.
 
-    pip install llmcompressor gguf && python make_compressed_tensors.py [name ...]
+    pip install llmcompressor gguf && python make_compressed_tensors.py [--keep] [name ...]
 
-Codes, scales, names and config.json are llmcompressor's. Decoded values are compressed-tensors' own
-functions with companions as fp64. Two files of logits a model, both with the decoded weights in fp32:
-<name>.logits.f32 with inputs of each Linear as they are, <name>.rounded.f32 with inputs that
-compressed-tensors rounds as the scheme says, where the scheme says so.
+--keep decodes and runs the checkpoints that are there. Codes, scales, names and config.json are
+llmcompressor's. Decoded values are compressed-tensors' own functions with companions as fp64. Two files of
+logits a model, both with the decoded weights in fp32: <name>.logits.f32 with inputs of each Linear as they
+are, <name>.rounded.f32 with inputs that compressed-tensors (this script: to int8) rounds as the scheme says,
+where the scheme says so.
 """
 import shutil
 import sys
@@ -28,6 +29,7 @@ from transformers import AutoModelForCausalLM
 
 import tiny
 
+KEEPS = "--keep" in sys.argv
 PACKAGES = ("compressed-tensors", "llmcompressor")
 LINEAR = ["Linear"]
 TENSOR_FP8 = dict(num_bits=8, type="float", strategy="tensor", symmetric=True, dynamic=False)
@@ -97,6 +99,22 @@ MODELS = {
             group_0=(ATTENTION, weights(8, "float", strategy="channel"), FP8_TOKEN),
             group_1=(GATE_UP, weights(4, strategy="group", group_size=32, symmetric=False)),
             group_2=(DOWN, FP4)))),
+    # Seeds are by place: second models of schemes that have one above.
+    "ct-int8-static-llama": ("llama", torch.bfloat16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(8, strategy="channel"), INT8_STATIC)))),
+    "ct-w4a16-channel-llama": ("llama", torch.float16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(4, strategy="channel"))))),
+    "ct-w4a16-asym-qwen2": ("qwen2-wide", torch.bfloat16, dict(scheme="W4A16_ASYM")),
+    "ct-w4a16-asym-channel-qwen2": ("qwen2", torch.float16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(4, strategy="channel", symmetric=False))))),
+    "ct-w4a8-llama": ("llama", torch.float16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(4, strategy="group", group_size=32), INT8_TOKEN)))),
+    "ct-w8a16-qwen2": ("qwen2", torch.float16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(8, strategy="group", group_size=32))))),
+    "ct-w8a16-channel-asym-llama": ("llama", torch.bfloat16, dict(config_groups=groups(
+        group_0=(LINEAR, weights(8, strategy="channel", symmetric=False))))),
+    "ct-nvfp4-llama": ("llama", torch.float16, dict(scheme="NVFP4")),
+    "ct-mxfp4-llama": ("llama", torch.float16, dict(scheme="MXFP4")),
 }
 
 
@@ -109,6 +127,8 @@ def quantize(name, seed):
         settings.pop("targets")
     model = tiny.build(base, dtype, seed)
     folder = tiny.HERE / name
+    if KEEPS:
+        return folder, model
     shutil.rmtree(folder, ignore_errors=True)
     rows = tiny.calibration(seed)
     data = Dataset.from_dict({"input_ids": rows, "attention_mask": [[1] * len(r) for r in rows]})
@@ -156,20 +176,37 @@ def quantized_modules(folder):
     return model, found
 
 
+def round_to_int8(static_scale):
+    """127 steps to the largest magnitude of a token, or to that of the given scale: compressed-tensors takes
+    127.5, and 128 below 0."""
+    def hook(_, inputs):
+        scale = inputs[0].abs().amax(-1, keepdim=True) / 127 if static_scale is None else static_scale.float()
+        scale = torch.where(scale == 0, torch.ones_like(scale), scale)
+        return (torch.round(inputs[0] * (1 / scale)).clamp(-127, 127) * scale,)
+
+    return hook
+
+
 def round_inputs(scheme, stored):
     """A hook that rounds a Linear's inputs. A last group that is not whole gets zeros behind it, which change
     neither its scale nor its codes: compressed-tensors takes whole groups alone."""
+    inputs_scheme = scheme.input_activations
+    if inputs_scheme.type == "int":
+        return round_to_int8(None if inputs_scheme.dynamic else stored["input_scale"])
     module = torch.nn.Module()
     module.quantization_status = QuantizationStatus.FROZEN
     for key in ("input_scale", "input_zero_point", "input_global_scale"):
         if key in stored:
             setattr(module, key, stored[key].float())
-    group = scheme.input_activations.group_size or 1
+    group = inputs_scheme.group_size or 1
 
     def hook(_, inputs):
         columns = inputs[0].shape[-1]
         padded = torch.nn.functional.pad(inputs[0], (0, -columns % group))
-        return (forward_quantize(module, padded, "input", scheme.input_activations)[..., :columns],)
+        # An expert's rows have no batch, and rows of a batch of one are what a scheme of tokens means.
+        rows = padded[None] if padded.ndim == 2 else padded
+        rounded = forward_quantize(module, rows, "input", inputs_scheme)[..., :columns]
+        return (rounded[0] if padded.ndim == 2 else rounded,)
 
     return hook
 
@@ -217,6 +254,7 @@ def make(name, seed):
 
 
 if __name__ == "__main__":
+    names = [argument for argument in sys.argv[1:] if argument != "--keep"]
     for number, key in enumerate(MODELS):
-        if not sys.argv[1:] or key in sys.argv[1:]:
+        if not names or key in names:
             make(key, 2000 + number)

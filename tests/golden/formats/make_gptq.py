@@ -3,7 +3,9 @@
 """Writes GPTQ and AWQ checkpoints of tiny models as gptqmodel and auto-round make them, and what gptqmodel
 decodes.
 
-    pip install gptqmodel auto-round && GPTQMODEL_CPU_WORKERS=2 python make_gptq.py [name ...]
+    pip install gptqmodel auto-round && GPTQMODEL_CPU_WORKERS=2 python make_gptq.py [--keep] [name ...]
+
+--keep decodes the checkpoints that are there.
 
 gptqmodel writes GPTQ (v1 and v2, with and without order of activation, symmetric or not), auto-round AWQ's
 gemm layout and a GPTQ checkpoint of its own (gptqmodel's AWQ asks for matrices of 64 rows and more). Decoded values are gptqmodel's functions,
@@ -27,6 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny
 
+KEEPS = "--keep" in sys.argv
 # name: (base, seed, program, arguments of its configuration)
 MODELS = {
     "gptq-v1": ("llama-wide", 1, "gptqmodel", dict(group_size=128, sym=True, desc_act=False)),
@@ -38,9 +41,15 @@ MODELS = {
         group_size=32, sym=False, desc_act=True, format="gptq_v2")),
     "gptq-8bit-channel": ("llama", 6, "gptqmodel", dict(bits=8, group_size=-1, sym=True, desc_act=False,
                                                      act_group_aware=False)),
+    "gptq-v1-qwen2": ("qwen2-wide", 10, "gptqmodel", dict(group_size=128, sym=True, desc_act=False)),
+    "gptq-asym-llama": ("llama", 11, "gptqmodel", dict(group_size=32, sym=False, desc_act=False)),
+    "gptq-act-order-llama": ("llama", 12, "gptqmodel", dict(group_size=32, sym=True, desc_act=True)),
+    "gptq-8bit-channel-qwen2": ("qwen2", 13, "gptqmodel", dict(
+        bits=8, group_size=-1, sym=True, desc_act=False, act_group_aware=False)),
     "gptq-auto-round": ("qwen2", 7, "auto-round", dict(format="auto_gptq", group_size=32, sym=True)),
     "awq": ("llama-wide", 8, "auto-round", dict(format="auto_awq", group_size=128, sym=False)),
     "awq-g32": ("qwen2", 9, "auto-round", dict(format="auto_awq", group_size=32, sym=False)),
+    "gptq-auto-round-llama": ("llama", 14, "auto-round", dict(format="auto_gptq", group_size=32, sym=True)),
 }
 
 
@@ -118,10 +127,15 @@ def decode(name, folder):
 def make(name):
     base, seed, program, settings = MODELS[name]
     model = tiny.build(base, torch.float16, 4000 + seed)
-    folder = quantize(name, model)
+    folder = tiny.HERE / name if KEEPS else quantize(name, model)
     decoded = decode(name, folder)
     tokens = tiny.prompt(seed)
-    results = {"logits": tiny.run(tiny.with_matrices(model, decoded), tokens)}
+    float_model = tiny.with_matrices(model, decoded)
+    # Writers round what they do not quantize to a type of their own.
+    kept = {k: v.float() for k, v in load_file(folder / "model.safetensors").items() if v.is_floating_point()}
+    parameters = float_model.state_dict()
+    float_model.load_state_dict({k: kept.get(k, v) for k, v in parameters.items()})
+    results = {"logits": tiny.run(float_model, tokens)}
     tiny.write_row(name, settings | {"program": program}, base, tokens, decoded, results,
                    tiny.versions("gptqmodel", "auto-round"))
     print(f"{name}: {len(decoded)} matrices, error {tiny.worst_error(model, decoded):.1%}", flush=True)
@@ -129,6 +143,7 @@ def make(name):
 
 if __name__ == "__main__":
     os.chdir(tempfile.mkdtemp())  # gptqmodel writes logs where it runs
+    names = [argument for argument in sys.argv[1:] if argument != "--keep"]
     for key in MODELS:
-        if not sys.argv[1:] or key in sys.argv[1:]:
+        if not names or key in names:
             make(key)

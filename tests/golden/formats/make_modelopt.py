@@ -35,6 +35,10 @@ MODELS = {
     "modelopt-nvfp4-experts": ("qwen3-moe", torch.bfloat16, "NVFP4_DEFAULT_CFG", [], None),
     "modelopt-w4a16-nvfp4": ("llama", torch.float16, "W4A16_NVFP4_CFG", [], None),
     "modelopt-mixed": ("qwen2-two", torch.bfloat16, MIXED, [], None),
+    # Seeds are by place: second models of schemes that have one above.
+    "modelopt-fp8-channel-qwen2": ("qwen2", torch.float16, "FP8_PER_CHANNEL_PER_TOKEN_CFG", [], None),
+    "modelopt-w4a16-nvfp4-qwen2": ("qwen2", torch.bfloat16, "W4A16_NVFP4_CFG", [], None),
+    "modelopt-mixed-f16": ("qwen2-two", torch.float16, MIXED, [], "one config"),
 }
 
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int16 activations of linear_avx512.cpp; see vec16.h for what may be included here.
+// Formats with scales as tensors of their own times int8 activations, for linear_avx512.cpp; see
+// vec16.h for what may be included here.
 #define SLUICE_ISA_AVX512
 
 #include "kernels/cpu/vec16.h"
@@ -9,8 +10,8 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_int16(const LinearBlock& block) {
-  linear_integer<ActivationFormat::kInt16, int16_t>(block);
+void linear8_groups(const LinearBlock& block) {
+  linear_family<FormatFamily::kGroups, ActivationFormat::kInt8, int8_t>(block);
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

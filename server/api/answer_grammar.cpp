@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/api/forced_calls.h"
+#include "server/api/answer_grammar.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -37,32 +37,37 @@ std::vector<CallableTool> callable_tools(const Json& tools, const ToolPlan& plan
   return callable;
 }
 
-// Where the calls may begin: at once, behind reasoning that the prompt has begun, or behind
-// reasoning that the model may begin itself.
-Expected<void> place_calls(const OutputFamilies& families,
-                           const Tokenizer& tokenizer,
-                           std::string_view prompt_tail,
-                           CallRules& rules,
-                           std::vector<TokenId>& begins_behind) {
-  if (families.reasoning == nullptr) return {};
-  std::optional<ReasoningForm> reasoning = reasoning_form(*families.reasoning, tokenizer);
-  if (!reasoning) return {};
-  const OutputParser parser(families.format, nullptr, prompt_tail, ParserOptions{});
-  if (parser.in_reasoning()) {
-    if (reasoning->end_token == kInvalidToken) {
-      return make_error(ErrorCode::kUnsupported,
-                        "Calls cannot be bound behind reasoning of the family '" +
-                            std::string(name_of(*families.reasoning)) +
-                            "', whose end is no token of this vocabulary: leave out `strict` and "
-                            "let tool_choice be \"auto\" or \"none\".",
-                        "tool_choice");
+struct Place {
+  BeforeAnswer before;
+  std::vector<TokenId> begins_behind;
+};
+
+// Where the bound part of an answer begins: at once, behind reasoning that the prompt has begun, or
+// behind reasoning that the model may begin itself.
+Place place_of(const ValidationContext& context, std::string_view prompt_tail) {
+  Place place;
+  const OutputFamilies* families = context.families;
+  if (families == nullptr || families->reasoning == nullptr) return place;
+  std::optional<ReasoningForm> reasoning = reasoning_form(*families->reasoning, context.tokenizer);
+  if (!reasoning) return place;
+  const OutputParser parser(families->format, nullptr, prompt_tail, ParserOptions{});
+  if (!parser.in_reasoning()) {
+    if (!ends_reasoning(*families->reasoning, prompt_tail)) {
+      place.before.reasoning = std::move(reasoning);
     }
-    begins_behind = {reasoning->end_token};
-    rules.newlines = reasoning->newlines;
-    return {};
+  } else if (reasoning->end_token != kInvalidToken) {
+    place.begins_behind = {reasoning->end_token};
+    place.before.newlines = reasoning->newlines;
+  } else {
+    place.before.in_reasoning = true;
+    place.before.reasoning = std::move(reasoning);
   }
-  if (!ends_reasoning(*families.reasoning, prompt_tail)) rules.reasoning = std::move(reasoning);
-  return {};
+  return place;
+}
+
+bool is_json(const GrammarSpec& format) {
+  return format.allows_whitespace &&
+         (format.kind == GrammarKind::kJsonSchema || format.kind == GrammarKind::kAnyObject);
 }
 
 Expected<GrammarSpec> calls_grammar(const ValidationContext& context,
@@ -70,11 +75,10 @@ Expected<GrammarSpec> calls_grammar(const ValidationContext& context,
                                     std::span<const CallableTool> tools,
                                     std::string_view prompt_tail,
                                     CallRules rules) {
-  std::vector<TokenId> begins_behind;
-  SLUICE_TRY_VOID(
-      place_calls(*context.families, context.tokenizer, prompt_tail, rules, begins_behind));
+  Place place = place_of(context, prompt_tail);
+  rules.before = std::move(place.before);
   SLUICE_TRY(GrammarSpec spec, tool_call_grammar(form, tools, rules));
-  spec.begins_behind = std::move(begins_behind);
+  spec.begins_behind = std::move(place.begins_behind);
   return spec;
 }
 
@@ -100,6 +104,28 @@ Expected<GrammarSpec> forced_calls_grammar(const ValidationContext& context,
                        {.allows_several = plan.may_call_several});
 }
 
+Expected<GrammarSpec> place_format(const ValidationContext& context,
+                                   std::string_view prompt_tail,
+                                   GrammarSpec format) {
+  Place place = place_of(context, prompt_tail);
+  const bool begins_at_once =
+      !place.before.reasoning && place.before.newlines.empty() && place.begins_behind.empty();
+  if (!format.is_set() || begins_at_once) return format;
+  if (is_json(format)) {
+    format = format_grammar(format, place.before);
+  } else if (place.before.in_reasoning) {
+    return make_error(ErrorCode::kUnsupported,
+                      format.param +
+                          " of this kind is not supported behind reasoning of the "
+                          "family '" +
+                          std::string(name_of(*context.families->reasoning)) +
+                          "', whose end is no token of this vocabulary.",
+                      format.param);
+  }
+  format.begins_behind = std::move(place.begins_behind);
+  return format;
+}
+
 Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,
                                          const Json& body,
                                          const ToolPlan& plan,
@@ -110,9 +136,7 @@ Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,
   const std::optional<CallForm> form = call_form(family, context.tokenizer);
   CallRules rules = {.allows_several = plan.may_call_several};
   if (format.is_set()) {
-    const bool is_json =
-        format.kind == GrammarKind::kJsonSchema || format.kind == GrammarKind::kAnyObject;
-    if (!form || !is_json || !format.allows_whitespace) return format;
+    if (!form || !is_json(format)) return place_format(context, prompt_tail, std::move(format));
     rules.beside = BesideCalls::kFormat;
     rules.format = std::move(format);
     return calls_grammar(context, *form, tools, prompt_tail, std::move(rules));

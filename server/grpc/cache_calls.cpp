@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/grpc/cache_calls.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "engine/core/kv_event_batch.h"
+#include "server/grpc/rpc_context.h"
+#include "server/http/io_worker.h"
+
+namespace sluice {
+namespace {
+
+namespace common = smg::grpc::common;
+
+common::KvCacheTier tier_of(std::string_view medium) {
+  if (medium == "GPU") return common::KV_CACHE_TIER_DEVICE;
+  return medium == "CPU" ? common::KV_CACHE_TIER_HOST : common::KV_CACHE_TIER_DISK;
+}
+
+// The older name of a tier.
+int32_t level_of(std::string_view medium) { return static_cast<int32_t>(tier_of(medium)) - 1; }
+
+template <typename Message>
+void fill_place(const KvEvent& event, Message& message) {
+  message.set_tier(tier_of(event.medium));
+  message.set_medium(std::string(event.medium));
+  message.set_group_idx(static_cast<uint32_t>(event.group));
+  message.set_locality(common::KV_CACHE_LOCALITY_LOCAL);
+}
+
+void fill_stored(const KvEvent& event, int32_t block_size, common::KvBlocksStored& stored) {
+  fill_place(event, stored);
+  if (event.parent_hash) stored.set_parent_block_hash(static_cast<int64_t>(*event.parent_hash));
+  stored.set_kv_cache_spec_kind(std::string(event.group_kind));
+  if (event.window > 0) {
+    stored.set_kv_cache_spec_sliding_window(static_cast<uint32_t>(event.window));
+  }
+  std::span<const TokenId> ids = event.token_ids;
+  for (const uint64_t hash : event.hashes) {
+    common::KvBlock& block = *stored.add_blocks();
+    block.set_block_hash(static_cast<int64_t>(hash));
+    block.set_block_size(block_size);
+    block.set_cache_level(level_of(event.medium));
+    if (event.adapter_id != 0) block.set_lora_id(event.adapter_id);
+    const auto own = ids.first(std::min(ids.size(), static_cast<size_t>(block_size)));
+    for (const TokenId id : own) block.add_token_ids(static_cast<uint32_t>(id));
+    ids = ids.subspan(own.size());
+  }
+}
+
+void fill_removed(const KvEvent& event, common::KvBlocksRemoved& removed) {
+  fill_place(event, removed);
+  removed.set_cache_level(level_of(event.medium));
+  for (const uint64_t hash : event.hashes) removed.add_block_hashes(static_cast<int64_t>(hash));
+}
+
+// `salt`: whose prefixes are told; none: all.
+void fill_batch(const KvEventBatch& batch,
+                const std::optional<uint64_t>& salt,
+                common::KvEventBatch& message) {
+  message.Clear();
+  message.set_sequence_number(static_cast<uint64_t>(batch.number));
+  message.set_timestamp(batch.unix_time);
+  message.set_dp_rank(0);
+  for (size_t i = 0; i < batch.events.size(); ++i) {
+    const KvEvent& event = batch.events[i];
+    if (event.kind == KvEventKind::kStored && salt && event.tenant_salt != *salt) continue;
+    common::KvCacheEvent& out = *message.add_events();
+    out.set_event_id(i);
+    switch (event.kind) {
+      case KvEventKind::kStored:
+        fill_stored(event, batch.block_size, *out.mutable_stored());
+        break;
+      case KvEventKind::kRemoved:
+        fill_removed(event, *out.mutable_removed());
+        break;
+      case KvEventKind::kCleared:
+        out.mutable_cleared();
+        break;
+    }
+  }
+}
+
+// One subscriber. The publisher's thread hands over, gRPC's threads write and end; the instance
+// lives until gRPC is through with it, and while a batch is being handed over.
+class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch>,
+                            public KvEventWatcher {
+ public:
+  KvEventStream(RpcContext& rpc, std::optional<uint64_t> salt) : rpc_(rpc), salt_(salt) {}
+
+  static KvEventStream* start(RpcContext& rpc,
+                              const Expected<std::shared_ptr<Tenant>>& tenant,
+                              int64_t first) {
+    std::optional<uint64_t> salt;
+    if (tenant && (*tenant)->salt() != 0) salt = (*tenant)->salt();  // 0: there are no keys
+    auto stream = std::make_shared<KvEventStream>(rpc, salt);
+    stream->self_ = stream;
+    if (!tenant) {
+      stream->end(to_status(tenant.error()));
+    } else if (!rpc.front_end.engine.watch_kv_events(stream, first)) {
+      stream->end(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
+                               "The server runs without --kv-events-config."));
+    }
+    return stream.get();
+  }
+
+  void publish(std::shared_ptr<const KvEventBatch> batch) override {
+    const std::scoped_lock lock(mutex_);
+    if (ending_) return;
+    if (queue_.size() == kMaxQueued) {
+      queue_.clear();
+      return end_locked(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED,
+                                     "The subscriber does not read; batches were lost."));
+    }
+    queue_.push_back(std::move(batch));
+    if (!is_writing_) write_next();
+  }
+
+  void OnWriteDone(bool ok) override {
+    const std::scoped_lock lock(mutex_);
+    is_writing_ = false;
+    if (!ok && !ending_) ending_ = grpc::Status::CANCELLED;
+    if (ending_) return finish();
+    if (!queue_.empty()) write_next();
+  }
+
+  void OnCancel() override { end(grpc::Status::CANCELLED); }
+
+  void OnDone() override { self_.reset(); }
+
+ private:
+  static constexpr size_t kMaxQueued = 4096;
+
+  void end(const grpc::Status& status) {
+    const std::scoped_lock lock(mutex_);
+    if (!ending_) end_locked(status);
+  }
+
+  void end_locked(const grpc::Status& status) {
+    ending_ = status;
+    if (!is_writing_) finish();
+  }
+
+  void finish() {
+    if (std::exchange(is_finished_, true)) return;
+    rpc_.front_end.grpc_counters.count(grpc_method(kVllmService, "SubscribeKvEvents"),
+                                       ending_->error_code());
+    Finish(*ending_);
+  }
+
+  void write_next() {
+    fill_batch(*queue_.front(), salt_, message_);
+    queue_.pop_front();
+    is_writing_ = true;
+    StartWrite(&message_);
+  }
+
+  RpcContext& rpc_;
+  const std::optional<uint64_t> salt_;
+  std::shared_ptr<KvEventStream> self_;  // until OnDone()
+  std::mutex mutex_;                     // guards what follows
+  std::deque<std::shared_ptr<const KvEventBatch>> queue_;
+  common::KvEventBatch message_;
+  bool is_writing_ = false;
+  bool is_finished_ = false;
+  std::optional<grpc::Status> ending_;  // the stream ends with it behind the write under way
+};
+
+// Asks the engine until it has forgotten its cache or time is up. On one I/O thread, which asks
+// about every 100 ms.
+class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
+ public:
+  CacheFlush(RpcContext& rpc,
+             IoWorker& worker,
+             grpc::ServerUnaryReactor& reactor,
+             common::FlushCacheResponse& response,
+             std::chrono::milliseconds timeout)
+      : rpc_(rpc),
+        worker_(worker),
+        reactor_(reactor),
+        response_(response),
+        deadline_(std::chrono::steady_clock::now() + timeout) {}
+
+  void begin() {
+    worker_.watch_deadlines(this, [self = shared_from_this()] { self->ask(); });
+    ask();
+  }
+
+ private:
+  void ask() {
+    if (std::exchange(is_asking_, true) || is_done_) return;
+    rpc_.front_end.engine.flush_prefix_cache([self = shared_from_this()](bool is_flushed) {
+      self->worker_.post([self, is_flushed] { self->answer(is_flushed); });
+    });
+  }
+
+  void answer(bool is_flushed) {
+    is_asking_ = false;
+    const bool is_late = std::chrono::steady_clock::now() >= deadline_;
+    if (is_done_ || (!is_flushed && !is_late)) return;
+    is_done_ = true;
+    response_.set_success(is_flushed);
+    if (!is_flushed) response_.set_message("Requests run or wait.");
+    rpc_.front_end.grpc_counters.count(grpc_method(kVllmService, "FlushCache"), 0);
+    reactor_.Finish(grpc::Status::OK);
+    worker_.forget_deadlines(this);
+  }
+
+  RpcContext& rpc_;
+  IoWorker& worker_;
+  grpc::ServerUnaryReactor& reactor_;     // until it is finished
+  common::FlushCacheResponse& response_;  // the same
+  const std::chrono::steady_clock::time_point deadline_;
+  bool is_asking_ = false;
+  bool is_done_ = false;
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<common::KvEventBatch>* subscribe_kv_events(
+    RpcContext& rpc,
+    grpc::CallbackServerContext& context,
+    const common::SubscribeKvEventsRequest& request) {
+  const auto first = static_cast<int64_t>(
+      std::min<uint64_t>(request.start_sequence_number(), std::numeric_limits<int64_t>::max()));
+  return KvEventStream::start(rpc, rpc.authenticate(context), first);
+}
+
+grpc::ServerUnaryReactor* flush_cache(RpcContext& rpc,
+                                      grpc::CallbackServerContext& context,
+                                      const common::FlushCacheRequest& request,
+                                      common::FlushCacheResponse& response) {
+  constexpr size_t kMethod = grpc_method(kVllmService, "FlushCache");
+  constexpr float kMaxSeconds = 3600;
+  const auto tenant = rpc.authenticate(context);
+  if (!tenant) return rpc.finish(context, kMethod, tenant.error());
+  if (!(request.timeout_s() >= 0 && request.timeout_s() <= kMaxSeconds)) {
+    return rpc.finish(
+        context,
+        kMethod,
+        Error{ErrorCode::kInvalidArgument, "timeout_s must be in [0, 3600].", "timeout_s", {}});
+  }
+  auto* reactor = context.DefaultReactor();
+  IoWorker& worker = *rpc.workers[rpc.worker_idx("")];
+  const std::chrono::milliseconds timeout(std::lround(1e3 * request.timeout_s()));
+  auto flush = std::make_shared<CacheFlush>(rpc, worker, *reactor, response, timeout);
+  worker.post([flush] { flush->begin(); });
+  return reactor;
+}
+
+}  // namespace sluice

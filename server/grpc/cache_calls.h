@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What routers ask of the prefix cache over vllm.grpc.engine.VllmEngine: its changes, and to forget
+// it.
+#pragma once
+
+#include <grpcpp/support/server_callback.h>
+#include <smg_common.pb.h>
+
+namespace sluice {
+
+class RpcContext;
+
+// gRPC's threads. A tenant with a key hears only of prefixes that are its own. UNIMPLEMENTED: the
+// server runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
+grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* subscribe_kv_events(
+    RpcContext& rpc,
+    grpc::CallbackServerContext& context,
+    const smg::grpc::common::SubscribeKvEventsRequest& request);
+
+// gRPC's threads. Succeeds when nothing runs, before `timeout_s` has passed; tiers below the cache
+// keep what they have.
+grpc::ServerUnaryReactor* flush_cache(RpcContext& rpc,
+                                      grpc::CallbackServerContext& context,
+                                      const smg::grpc::common::FlushCacheRequest& request,
+                                      smg::grpc::common::FlushCacheResponse& response);
+
+}  // namespace sluice
