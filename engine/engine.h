@@ -15,6 +15,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/handoff/kv_peer.h"
 #include "engine/request.h"
 #include "engine/tokenizer_files.h"
 
@@ -93,6 +94,11 @@ class Engine {
 // Once a rank has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const RankGroups& groups);
+
+// The same with the first kind, and KV that goes to and comes from other workers over channels that
+// `open_peers` opens, where the configuration says --kv-listen.
+[[nodiscard]] Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
+                                                                     const OpenKvPeers& open_peers);
 
 // Programs that create engines call this first: an engine starts its program again for what may
 // have to be killed, such as compiling a grammar. The exit code where this is such a process;

@@ -20,12 +20,12 @@ const char* failure_of(const StepWork& work, bool grammar_failed = false) {
 }  // namespace
 
 void LocalEngine::run() {
-  constexpr auto kIdleWait = std::chrono::milliseconds(500);
   constexpr auto kRestoreWait = std::chrono::milliseconds(50);
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
     take_compiled();
+    advance_handoffs();
     take_restored();
     if (core_->scheduler.has_work()) {
       // Those that wait may all wait for the room of one that is being brought back.
@@ -35,7 +35,7 @@ void LocalEngine::run() {
       last_progress_ns_ = now_ns();
       publish_stats();
       if (core_->events) core_->events->end_step();  // what tiers have written since
-      inbox_.wait_for(kIdleWait);
+      inbox_.wait_for(idle_wait());
     }
   }
   inbox_.close();
@@ -105,6 +105,7 @@ bool LocalEngine::step() {
 bool LocalEngine::launch() {
   const int64_t begin_ns = now_ns();
   core_->drafting.offer(core_->scheduler, counters_.drafts);
+  give_back_room();
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
   for (const RequestId id : output.preempted) core_->requests.note_preempted(id);
@@ -183,6 +184,7 @@ void LocalEngine::add_results(StepWork& work) {
     core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
   core_->results.clear();
+  core_->finished.clear();
   for (const SampledRequest& sampled : work.requests) {
     const RequestId id = sampled.id;
     const bool has_failed = std::ranges::find(core_->failed, id) != core_->failed.end();
@@ -203,10 +205,13 @@ void LocalEngine::add_results(StepWork& work) {
     const Request& request = *core_->scheduler.find(id);
     core_->drafting.committed(id, tokens);
     if (ends) core_->drafting.end(id);
+    if (ends) core_->finished.push_back(id);
     if (results.empty()) {
       const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;
       end_request(id,
                   {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
+    } else if (!note_first_token(request, tokens.front())) {
+      core_->failed.push_back(id);
     } else {
       const bool are_predicted = sampled.draft_source == DraftSource::kPrediction;
       core_->requests.add_tokens(id, results, sampled.drafts.size(), are_predicted, now, counters_);
@@ -232,6 +237,7 @@ void LocalEngine::commit(StepWork& work) {
     end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
   }
   if (core_->store) core_->store->end_step(output, core_->scheduler, seconds);
+  retire_handoffs(output);
   if (output.drafts_off) ++counters_.drafts.num_steps_off[static_cast<size_t>(*output.drafts_off)];
   if (!output.draft_bins.empty()) counters_.drafts.gain_ratio = output.predicted_gain;
   ++counters_.num_steps;

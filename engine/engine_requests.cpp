@@ -87,6 +87,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   held.begins_behind = std::move(command.request.grammar.begins_behind);
   held.param = std::move(command.request.grammar.param);
   held.request = std::move(added);
+  held.handoff = std::move(command.request.handoff);
   core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
   if (!start_with(held)) uncompiled_.push_back(std::move(held));
 }
@@ -94,7 +95,7 @@ void LocalEngine::handle(SubmitCommand& command) {
 // False: its grammar is not ready.
 bool LocalEngine::start_with(UncompiledRequest& held) {
   if (held.grammar == nullptr) {
-    hold_for_cache(std::move(held.request));
+    hold_for_cache(held);
     return true;
   }
   if (!held.grammar->is_ready()) return false;
@@ -111,7 +112,7 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
   }
   core_->drafting.bind(held.request.id, *compiled, held.begins_behind);
   core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
-  hold_for_cache(std::move(held.request));
+  hold_for_cache(held);
   return true;
 }
 
@@ -124,7 +125,13 @@ void LocalEngine::take_compiled() {
   core_->requests.flush();
 }
 
-void LocalEngine::hold_for_cache(NewRequest request) {
+void LocalEngine::hold_for_cache(UncompiledRequest& held) {
+  const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
+  if (has_handoff && core_->handoff->hold(held.request, *held.handoff, Clock::now())) return;
+  hold_for_store(std::move(held.request));
+}
+
+void LocalEngine::hold_for_store(NewRequest request) {
   if (core_->store && core_->store->hold(request, Clock::now())) return;
   add_to_scheduler(std::move(request));
 }
@@ -147,6 +154,7 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
   if (state == nullptr) return;
   if (!state->scheduled) gate_.leave(state->queued);
   if (core_->store) core_->store->forget(id);
+  if (core_->handoff) core_->handoff->end(id, Clock::now());
   core_->drafting.end(id);
   core_->requests.end(id, ending, counters_);
 }
@@ -156,6 +164,7 @@ void LocalEngine::handle(const AbortCommand& command) {
   // A preempted request that the store brings back is the scheduler's too.
   const bool was_held =
       (core_->store && core_->store->abort(command.id)) ||
+      (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
       std::ranges::any_of(uncompiled_, [&](const UncompiledRequest& held) {
         return held.request.id == command.id;
       });

@@ -75,12 +75,13 @@ LocalEngine::Core::Core(const Config& config,
 }
 
 Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
-                                                      const RankGroups& groups) {
+                                                      const RankGroups& groups,
+                                                      const OpenKvPeers& open_peers) {
   std::unique_ptr<LocalEngine> engine(new LocalEngine(config));
   std::promise<Expected<void>> loaded;
   std::future<Expected<void>> result = loaded.get_future();
-  engine->thread_ = std::thread([self = engine.get(), &loaded, &groups] {
-    Expected<void> status = self->load(groups);
+  engine->thread_ = std::thread([self = engine.get(), &loaded, &groups, &open_peers] {
+    Expected<void> status = self->load(groups, open_peers);
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {
@@ -93,7 +94,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
   return engine;
 }
 
-Expected<void> LocalEngine::load(const RankGroups& groups) {
+Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& open_peers) {
   SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
   SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
   for (const std::string& key : speculation.without_meaning) {
@@ -158,6 +159,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups) {
                                    core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
+  SLUICE_TRY_VOID(open_handoff(open_peers));
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
@@ -184,12 +186,18 @@ std::optional<int> run_helper_process(int argc, const char* const* argv) {
 }
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
-  return LocalEngine::create(
-      config, {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }});
+  return create_worker_engine(config, {});
+}
+
+Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
+                                                       const OpenKvPeers& open_peers) {
+  return LocalEngine::create(config,
+                             {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }},
+                             open_peers);
 }
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {
-  return LocalEngine::create(config, groups);
+  return LocalEngine::create(config, groups, {});
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "engine/core/queue.h"
 #include "engine/drafting.h"
 #include "engine/engine.h"
+#include "engine/handoff/handoff.h"
 #include "engine/model_runner.h"
 #include "engine/parallel.h"
 #include "engine/queue_gate.h"
@@ -51,6 +53,7 @@ struct SubmitCommand {
 // A request whose grammar is being compiled.
 struct UncompiledRequest {
   NewRequest request;
+  std::optional<HandoffSpec> handoff;
   std::shared_ptr<const PendingGrammar> grammar;
   std::vector<TokenId> begins_behind;  // as in GrammarSpec
   std::string param;                   // the same
@@ -84,7 +87,8 @@ class LocalEngine final : public Engine {
  public:
   // Starts the engine thread, which loads the model; returns when it is ready or has failed.
   static Expected<std::unique_ptr<Engine>> create(const Config& config,
-                                                  const RankGroups& groups);
+                                                  const RankGroups& groups,
+                                                  const OpenKvPeers& open_peers);
 
   ~LocalEngine() override { stop(); }
 
@@ -143,8 +147,11 @@ class LocalEngine final : public Engine {
     Drafting drafting;
     std::vector<StepNote> notes;         // of steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
-    std::vector<NewRequest> ready;       // scratch: those that the store held
-    std::vector<RequestId> resumed;      // the same, of preempted ones
+    std::unique_ptr<Handoff> handoff;    // null: KV goes to no other worker and comes from none
+    std::vector<DecodeSide::Released> released;  // scratch: requests that it held
+    std::vector<RequestId> finished;             // this step: by their last tokens
+    std::vector<NewRequest> ready;               // scratch: those that the store held
+    std::vector<RequestId> resumed;              // the same, of preempted ones
     StepLog steps;
     std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
     std::vector<StepResult> results;
@@ -157,7 +164,8 @@ class LocalEngine final : public Engine {
         inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
         gate_(config) {}
 
-  Expected<void> load(const RankGroups& groups);
+  Expected<void> load(const RankGroups& groups, const OpenKvPeers& open_peers);
+  Expected<void> open_handoff(const OpenKvPeers& open_peers);
   void run();
   void drain_inbox();
   void handle(SubmitCommand& command);
@@ -171,7 +179,13 @@ class LocalEngine final : public Engine {
   void add_to_scheduler(NewRequest request);
   void end_request(RequestId id, const Ending& ending);
   void end_undecided(const SchedulerOutput& output);
-  void hold_for_cache(NewRequest request);
+  void hold_for_cache(UncompiledRequest& held);
+  void hold_for_store(NewRequest request);
+  void advance_handoffs();
+  void give_back_room();
+  [[nodiscard]] std::chrono::microseconds idle_wait() const;
+  bool note_first_token(const Request& request, TokenId token);
+  void retire_handoffs(const SchedulerOutput& output);
   void take_restored();
   bool start_with(UncompiledRequest& held);
   void take_compiled();

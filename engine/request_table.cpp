@@ -99,7 +99,15 @@ void RequestTable::queue_token(RequestId id,
   output.num_accepted_predictions = state.num_accepted_predictions;
   output.num_rejected_predictions = state.num_rejected_predictions;
   output.timings = timings(state);
+  if (result.finish_reason != FinishReason::kNone) output.offer = state.offer;
   queue(state.sink, std::move(output));
+}
+
+void RequestTable::set_seed(RequestId id, uint64_t seed) {
+  RequestState& state = states_.at(id);
+  SamplingParams sampling = *state.sampling;
+  sampling.seed = seed;
+  state.sampling = std::make_shared<const SamplingParams>(std::move(sampling));
 }
 
 void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs) {

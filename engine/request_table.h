@@ -52,6 +52,7 @@ struct RequestState {
   int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
+  std::shared_ptr<const HandoffOffer> offer;  // of its last output
 };
 
 class RequestTable {
@@ -73,6 +74,12 @@ class RequestTable {
     RequestState& state = states_.at(id);
     state.grammar = std::move(grammar);
     state.begins_behind = std::move(begins_behind);
+  }
+  // Before it is scheduled: the seed of another worker counts.
+  void set_seed(RequestId id, uint64_t seed);
+  // Before its last token: what that output carries.
+  void set_offer(RequestId id, std::shared_ptr<const HandoffOffer> offer) {
+    states_.at(id).offer = std::move(offer);
   }
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one

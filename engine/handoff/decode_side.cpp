@@ -321,7 +321,8 @@ void DecodeSide::act(Record& record,
 }
 
 void DecodeSide::claim(const Record& record) {
-  KvClaim message{.ref = {.transfer = record.transfer, .attempt = record.state.attempt}};
+  KvClaim message;
+  message.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   message.epoch = record.epoch;
   message.num_prompt_tokens = static_cast<uint32_t>(record.num_prompt_tokens);
   message.last_key = record.key;
@@ -341,7 +342,8 @@ bool DecodeSide::post_slot(Record& record, int32_t slot) {
 }
 
 void DecodeSide::post(Record& record, int32_t count) {
-  KvCredit credit{.ref = {.transfer = record.transfer, .attempt = record.state.attempt}};
+  KvCredit credit;
+  credit.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   for (size_t i = 0; i < slots_.size() && count > 0; ++i) {
     LandingSlot& slot = slots_[i];
     if (slot.is_posted) continue;
@@ -399,11 +401,11 @@ void DecodeSide::take_in(Record& record, const KvFrame& frame) {
 
 void DecodeSide::frame_arrived(const KvCompletion& completion, int64_t now_ms) {
   const KvFrame& frame = completion.frame;
-  Record* const record = find({.transfer = frame.transfer, .attempt = frame.attempt});
+  Record* const record = find({.transfer = frame.ref.transfer, .attempt = frame.ref.attempt});
   if (record == nullptr || frame.slot >= slots_.size()) return;
-  if (!slots_[frame.slot].awaits(record->number, frame.attempt, frame.slot_generation)) return;
+  if (!slots_[frame.slot].awaits(record->number, frame.ref.attempt, frame.slot_generation)) return;
   DecodeEvent event = event_of(Kind::kFrame, now_ms);
-  event.attempt = frame.attempt;
+  event.attempt = frame.ref.attempt;
   event.sums_agree = completion.kind == KvCompletion::Kind::kArrived;
   event.is_new = false;
   for (size_t i = 0; i < record->parts.size(); ++i) {
@@ -411,7 +413,7 @@ void DecodeSide::frame_arrived(const KvCompletion& completion, int64_t now_ms) {
     const bool is_it = part.group == frame.group &&
                        static_cast<uint32_t>(part.entries.first) == frame.first_block &&
                        static_cast<uint32_t>(part.entries.count) == frame.num_blocks;
-    if (!is_it || frame.attempt != record->state.attempt) continue;
+    if (!is_it || frame.ref.attempt != record->state.attempt) continue;
     event.is_new = !record->has_part[i];
     if (event.sums_agree) record->has_part[i] = true;
   }
@@ -438,9 +440,9 @@ void DecodeSide::complete(const KvCompletion& completion, int64_t now_ms) {
       frame_arrived(completion, now_ms);
       break;
     case Completed::kWriterGone:
-      if (Record* const record =
-              find({.transfer = completion.frame.transfer, .attempt = completion.frame.attempt})) {
-        slots_back(*record, completion.frame.attempt, now_ms);
+      if (Record* const record = find({.transfer = completion.frame.ref.transfer,
+                                       .attempt = completion.frame.ref.attempt})) {
+        slots_back(*record, completion.frame.ref.attempt, now_ms);
       }
       break;
     case Completed::kClosed:

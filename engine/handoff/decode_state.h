@@ -99,7 +99,7 @@ struct DecodeEvent {
 
   Kind kind = Kind::kTimer;
   int64_t now_ms = 0;
-  KvPeerId peer;
+  KvPeerId peer{};
   uint32_t attempt = 0;
   KvRefusal reason = KvRefusal::kUnknown;
   int64_t retry_after_ms = 0;

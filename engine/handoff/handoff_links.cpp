@@ -20,7 +20,8 @@ uint64_t random_epoch() {
 
 // Whole blocks go to workers whose heads are shared out alike, so one rank stands for all.
 KvLayout layout_of(const KvStorage& storage, int32_t block_size) {
-  KvLayout layout{.block_size = static_cast<uint32_t>(block_size)};
+  KvLayout layout;
+  layout.block_size = static_cast<uint32_t>(block_size);
   for (const KvGroupSpec& group : storage.groups()) {
     const auto index = static_cast<int32_t>(layout.groups.size());
     if (!group.planes.empty()) {

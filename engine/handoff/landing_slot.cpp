@@ -3,9 +3,7 @@
 
 namespace sluice {
 
-bool LandingSlot::awaits(uint64_t for_owner,
-                         uint32_t for_attempt,
-                         uint32_t for_generation) const {
+bool LandingSlot::awaits(uint64_t for_owner, uint32_t for_attempt, uint32_t for_generation) const {
   return is_posted && owner == for_owner && attempt == for_attempt && generation == for_generation;
 }
 

@@ -397,8 +397,7 @@ void PrefillSide::begin_reading(Record& record, KvSlot slot) {
   reading->slot = slot;
   if (reading->is_lost) return;
   const KvPart& part = record.parts[static_cast<size_t>(reading->part)];
-  KvFrame frame{.transfer = record.transfer,
-                .attempt = reading->attempt,
+  KvFrame frame{.ref = {.transfer = record.transfer, .attempt = reading->attempt},
                 .slot = slot.slot,
                 .slot_generation = slot.generation,
                 .group = static_cast<uint16_t>(part.group)};
@@ -537,7 +536,7 @@ void PrefillSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_m
 
 void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
   const KvFrame& frame = completion.frame;
-  Record* const record = find(frame.transfer);
+  Record* const record = find(frame.ref.transfer);
   if (record == nullptr) return;
   const auto part = std::ranges::find_if(record->parts, [&](const KvPart& one) {
     return one.group == frame.group &&
@@ -553,7 +552,7 @@ void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
                     .bytes = static_cast<uint32_t>(bytes)};
   PrefillEvent event = event_of(Kind::kNak, now_ms);
   event.peer = KvPeerId(completion.session);
-  event.attempt = frame.attempt;
+  event.attempt = frame.ref.attempt;
   event.part = static_cast<int32_t>(part - record->parts.begin());
   step(*record, event, nullptr, {&slot, 1});
 }
@@ -562,7 +561,7 @@ void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
   using Completed = KvCompletion::Kind;
   if (completion.kind == Completed::kNak) return nak(completion, now_ms);
   const bool is_of_all = completion.kind == Completed::kClosed;
-  std::vector<KvTransferId> transfers = {completion.frame.transfer};
+  std::vector<KvTransferId> transfers = {completion.frame.ref.transfer};
   if (is_of_all) {
     transfers.clear();
     for (const auto& [transfer, record] : records_) transfers.push_back(transfer);
@@ -574,7 +573,7 @@ void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
       const auto reading = std::ranges::find_if(record->readings, [&](const Reading& one) {
         if (!one.is_begun || one.peer.value != completion.session) return false;
         if (is_of_all) return true;
-        if (one.attempt != completion.frame.attempt) return false;
+        if (one.attempt != completion.frame.ref.attempt) return false;
         return completion.kind == Completed::kWriterGone ||
                (one.slot.slot == completion.frame.slot &&
                 one.slot.generation == completion.frame.slot_generation);

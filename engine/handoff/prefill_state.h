@@ -108,7 +108,7 @@ struct PrefillEvent {
 
   Kind kind = Kind::kTimer;
   int64_t now_ms = 0;
-  KvPeerId peer;
+  KvPeerId peer{};
   uint32_t attempt = 0;
   uint64_t epoch = 0;  // that the claim is for; 0: for whoever gets the request
   KvKey key{};
@@ -146,7 +146,7 @@ struct PrefillAction {
   };
 
   Kind kind = Kind::kAccept;
-  KvPeerId peer;
+  KvPeerId peer{};
   uint32_t attempt = 0;
   KvRefusal reason = KvRefusal::kUnknown;
   int32_t part = 0;

@@ -9,6 +9,7 @@
 #include "server/cli/listen_lines.h"
 #include "server/cli/signal_watcher.h"
 #include "server/cli/successor.h"
+#include "server/grpc/kv_control.h"
 #include "server/http_server.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ Expected<void> run_serve(const Invocation& invocation) {
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
-  SLUICE_TRY(const auto engine, create_engine(config));
+  SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server, engine->model().is_on_gpu());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

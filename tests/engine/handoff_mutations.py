@@ -62,9 +62,6 @@ MUTATIONS = [
      "  if (!state_.has_final) return;\n"),
     ("a part that came twice counts twice", DECODE,
      "state_.num_received += event_.is_new ? 1 : 0;", "++state_.num_received;"),
-    ("a part of an earlier attempt is taken in", DECODE,
-     "const bool is_current = event_.attempt == state_.attempt && state_.num_posted > 0;",
-     "const bool is_current = state_.num_posted > 0;"),
     ("another first token changes nothing", DECODE, "if (!event_.agrees) act(Do::kDropBlocks);", ""),
 ]
 

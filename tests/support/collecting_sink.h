@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@ struct Collected {
   int32_t retry_after_s = 0;
   int32_t num_cached_tokens = 0;
   RequestTimings timings;  // of the last output
+  std::shared_ptr<const HandoffOffer> offer;
   int num_ends = 0;
 };
 
@@ -53,6 +55,7 @@ class CollectingSink final : public OutputSink {
         collected.error = output.error;
         collected.error_code = output.error_code;
         collected.retry_after_s = output.retry_after_s;
+        collected.offer = output.offer;
         ends_.push_back(output.request_id);
         ++collected.num_ends;
       }

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine does for handoffs (handoff/handoff.h): when it calls them, and what becomes of
+// their requests.
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "engine/local_engine.h"
+
+namespace sluice {
+
+Expected<void> LocalEngine::open_handoff(const OpenKvPeers& open_peers) {
+  if (config_.kv_listen.empty() || !open_peers) return {};
+  const bool is_on_host = config_.tensor_parallel_size == 1 && !info_.is_on_gpu();
+  if (!is_on_host || !core_->kv.caches_prefixes()) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--kv-listen: KV goes between workers with a prefix cache, on one rank of a "
+                      "CPU",
+                      "kv-listen");
+  }
+  SLUICE_TRY(core_->handoff,
+             Handoff::create(config_,
+                             info_.system_fingerprint,
+                             core_->runner->kv_storage(),
+                             core_->kv,
+                             open_peers,
+                             [this] { inbox_.push_urgent(WakeCommand{}); }));
+  info_.handoff = core_->handoff->info();
+  return {};
+}
+
+// Between steps.
+void LocalEngine::advance_handoffs() {
+  if (!core_->handoff) return;
+  if (draining_) core_->handoff->drain(Clock::now());
+  core_->released.clear();
+  core_->handoff->advance(Clock::now(), core_->released);
+  for (DecodeSide::Released& released : core_->released) {
+    if (released.seed) core_->requests.set_seed(released.request.id, *released.seed);
+    hold_for_store(std::move(released.request));
+  }
+  core_->requests.flush();
+}
+
+std::chrono::microseconds LocalEngine::idle_wait() const {
+  constexpr auto kIdleWait = std::chrono::microseconds(500'000);
+  if (!core_->handoff) return kIdleWait;
+  const auto timer = core_->handoff->next_timer();
+  if (!timer) return kIdleWait;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*timer - Clock::now());
+  return std::clamp(
+      left + std::chrono::microseconds(1'000), std::chrono::microseconds(0), kIdleWait);
+}
+
+// The scheduler does not see the blocks that wait for peers: it must not find that a request could
+// never run because of them.
+void LocalEngine::give_back_room() {
+  if (!core_->handoff || core_->scheduler.num_running() > 0) return;
+  if (core_->scheduler.num_waiting() == 0) return;
+  if (core_->kv.num_available_blocks() >= core_->kv.blocks_for(info_.max_model_len)) return;
+  core_->handoff->give_back_room(Clock::now());
+}
+
+// False: the request's first token was computed behind blocks that are not what they should be.
+bool LocalEngine::note_first_token(const Request& request, TokenId token) {
+  if (!core_->handoff || request.num_generated() > 0) return true;
+  const RequestState& state = *core_->requests.find(request.id);
+  constexpr uint64_t kNoCheck = 0;
+  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, kNoCheck);
+  if (offer) core_->requests.set_offer(request.id, std::move(offer));
+  return core_->handoff->compare(request.id, kNoCheck, Clock::now());
+}
+
+void LocalEngine::retire_handoffs(const SchedulerOutput& output) {
+  if (!core_->handoff) return;
+  const Clock::time_point now = Clock::now();
+  for (const ScheduledRequest& item : output.scheduled) {
+    const Request* const request = core_->scheduler.find(item.id);
+    if (request != nullptr) core_->handoff->computed(item.id, request->num_computed_tokens, now);
+  }
+  core_->handoff->retire(now);
+  for (const RequestId id : core_->finished) core_->handoff->end(id, now);
+}
+
+}  // namespace sluice

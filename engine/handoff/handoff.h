@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handoffs of one engine: what its step loop calls, and between steps the traffic with peers. A
+// request that fetches is held outside of the scheduler, as by PrefixStore, until its blocks are
+// cached ones or it is clear that they do not come; one that offers runs like any other. Engine
+// thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/handoff/decode_side.h"
+#include "engine/handoff/handoff_links.h"
+#include "engine/handoff/prefill_side.h"
+
+namespace sluice {
+
+class Handoff {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `fingerprint` names model, build and dtypes. Storage and manager must outlive it; `wake` is
+  // called on other threads when advance() has something to do.
+  static Expected<std::unique_ptr<Handoff>> create(const Config& config,
+                                                   const std::string& fingerprint,
+                                                   KvStorage& storage,
+                                                   KvCacheManager& kv,
+                                                   const OpenKvPeers& open,
+                                                   std::function<void()> wake);
+
+  // Where peers find this worker.
+  [[nodiscard]] HandoffInfo info() const;
+
+  // True: the request's blocks are on their way, and it comes out of advance(); it is moved. One
+  // that offers is noted, and false.
+  bool hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now);
+  // True when it was held; it is gone.
+  bool abort(RequestId id, Clock::time_point now);
+  // A step that retires has computed so many tokens of the request.
+  void computed(RequestId id, int32_t num_tokens, Clock::time_point now);
+  // It has chosen the first token of the request's answer, from logits with this check (0: not
+  // known). What a serial offer's answer carries; null: nothing.
+  std::shared_ptr<const HandoffOffer> choose(RequestId id,
+                                             TokenId token,
+                                             uint64_t seed,
+                                             uint64_t check);
+  // The same of a request that was held: false where the peer's logits were others. What was
+  // computed for it does not count then.
+  bool compare(RequestId id, uint64_t check, Clock::time_point now);
+  // The step has retired, and blocks of it are findable.
+  void retire(Clock::time_point now);
+  // A request is gone, in whichever way. Others are ignored.
+  void end(RequestId id, Clock::time_point now);
+
+  // Between steps: messages, completions and timers. Requests that are to run now go to `ready`.
+  void advance(Clock::time_point now, std::vector<DecodeSide::Released>& ready);
+  // When advance() is to be called at the latest, if ever.
+  [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
+  // The scheduler can run nobody: blocks that wait for peers go back. False: there are none.
+  bool give_back_room(Clock::time_point now);
+  // Offers and fetches nothing new.
+  void drain(Clock::time_point now);
+
+  [[nodiscard]] const DecodeSide& decode() const { return *decode_; }
+
+  [[nodiscard]] const PrefillSide& prefill() const { return *prefill_; }
+
+  [[nodiscard]] KvTransportCounts transport_counts() { return links_->transport().counts(); }
+
+ private:
+  Handoff(const Config& config, std::unique_ptr<HandoffLinks> links);
+
+  void handle(const KvPeerEvent& event, int64_t now_ms);
+
+  const bool offers_;
+  const bool fetches_;
+  bool is_draining_ = false;
+  std::unique_ptr<PrefillSide> prefill_;
+  std::unique_ptr<DecodeSide> decode_;
+  std::unique_ptr<HandoffLinks> links_;    // goes first: its threads write into landing slots
+  std::vector<KvPeerEvent> events_;        // scratch
+  std::vector<KvCompletion> completions_;  // scratch
+};
+
+}  // namespace sluice
