@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers against the machine's limits:
-//   kernels [--isa I] [--threads N] [--rows 1,8] [--only SHAPE,SHAPE] [--together] [--probes-only]
+//   kernels [--isa I] [--threads N] [--rows 1,8] [--only SHAPE,SHAPE] [--together [--json]]
+//           [--probes-only]
 //
 // One line per weight shape and row count: time per call, GOP/s and share of the int8 peak, GB/s of
 // weights read and share of the read bandwidth. Each shape has as many copies of its weight as
 // exceed 96 MB, used in turn, so that a call finds its weight in memory, as a decode step does.
 // Probes and kernel alternate; shares are medians of the ratios within a round. --together: the
-// shapes take turns by processor time, and each is compared with the first. --probes-only prints
-// the limits as JSON.
+// shapes take turns by processor time, and each is compared with the first; with --json a line of
+// JSON for each. --probes-only prints the limits as JSON.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -112,8 +113,9 @@ struct Options {
   std::string isa = "auto";
   int32_t threads = 0;
   std::vector<int32_t> rows = {1, 8, 32, 512};
-  std::vector<std::string> only;  // parts of names; empty: all shapes
+  std::vector<std::string> only;  // names or parts of them; empty: all shapes
   bool together = false;
+  bool json = false;  // of --together
   bool probes_only = false;
 };
 
@@ -217,7 +219,10 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
 
 // The shapes take turns and count processor time, so that what else the machine does slows all of
 // them alike; beside each what it does in a second as a share of the first one's.
-void run_together(const kernels::ExecContext& ctx, const std::vector<Shape>& shapes, int32_t rows) {
+void run_together(const kernels::ExecContext& ctx,
+                  const std::vector<Shape>& shapes,
+                  int32_t rows,
+                  bool json) {
   constexpr int kRounds = 31;
   std::vector<std::unique_ptr<Layer>> layers;
   for (const Shape& shape : shapes) layers.push_back(std::make_unique<Layer>(shape, rows));
@@ -236,16 +241,24 @@ void run_together(const kernels::ExecContext& ctx, const std::vector<Shape>& sha
       bytes.push_back(faster * layer.weight_bytes() / layers[0]->weight_bytes());
     }
     const double seconds = median(times[i]);
-    std::printf("%-20s %5d %5d %5d %10.1f %8.1f %7.1f   %5.2f of its GOP/s, %5.2f of its GB/s\n",
-                layer.shape().name,
-                layer.shape().n,
-                layer.shape().k,
+    const char* const form =
+        json ? "{\"shape\": \"%s\", \"n\": %d, \"k\": %d, \"rows\": %d, \"us\": %.1f, "
+               "\"gops\": %.1f, \"gbps\": %.2f, \"of_gops\": %.3f, \"of_gbps\": %.3f, "
+               "\"bits\": %.3f}\n"
+             : "%-20s %5d %5d %5d %10.1f %8.1f %7.1f   %5.2f of its GOP/s, %5.2f of its GB/s, %.3f "
+               "bits\n";
+    const Shape& shape = layer.shape();
+    std::printf(form,
+                shape.name,
+                shape.n,
+                shape.k,
                 rows,
                 seconds * 1e6,
                 layer.operations() / seconds * 1e-9,
                 layer.weight_bytes() / seconds * 1e-9,
                 median(operations),
-                median(bytes));
+                median(bytes),
+                8 * layer.weight_bytes() / (double{1} * shape.n * shape.k));
   }
   std::fflush(stdout);
 }
@@ -266,13 +279,16 @@ void print_probes(const kernels::ExecContext& ctx) {
               median(std::move(read_peaks)));
 }
 
-// In the order of the names that were asked for.
+// In the order of what was asked for: a name, or what has such a part in its name.
 std::vector<Shape> chosen_shapes(const std::vector<std::string>& only) {
   if (only.empty()) return {std::begin(kShapes), std::end(kShapes)};
   std::vector<Shape> shapes;
   for (const std::string& part : only) {
+    const auto is_named = [&](const Shape& shape) { return shape.name == part; };
+    const bool is_whole = std::any_of(std::begin(kShapes), std::end(kShapes), is_named);
     for (const Shape& shape : kShapes) {
-      if (std::string(shape.name).find(part) != std::string::npos) shapes.push_back(shape);
+      const bool has_part = std::string(shape.name).find(part) != std::string::npos;
+      if (is_whole ? is_named(shape) : has_part) shapes.push_back(shape);
     }
   }
   return shapes;
@@ -295,10 +311,14 @@ int run(const Options& options) {
     print_probes((*device)->context());
     return 0;
   }
-  std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
+  if (!options.json) {
+    std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
+  }
   const std::vector<Shape> shapes = chosen_shapes(options.only);
   if (options.together) {
-    for (const int32_t rows : options.rows) run_together((*device)->context(), shapes, rows);
+    for (const int32_t rows : options.rows) {
+      run_together((*device)->context(), shapes, rows, options.json);
+    }
     return 0;
   }
   std::printf("%-20s %5s %5s %5s %10s %8s %6s %7s %6s   %7s %6s\n",
@@ -330,8 +350,8 @@ int main(int argc, char** argv) {
       options.probes_only = true;
       continue;
     }
-    if (flag == "--together") {
-      options.together = true;
+    if (flag == "--together" || flag == "--json") {
+      (flag == "--json" ? options.json : options.together) = true;
       continue;
     }
     const std::string value = i + 1 < argc ? argv[++i] : "";
@@ -349,7 +369,7 @@ int main(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: kernels [--isa I] [--threads N] [--rows 1,8] [--only SHAPE,SHAPE] "
-                   "[--together] [--probes-only]\n");
+                   "[--together [--json]] [--probes-only]\n");
       return 2;
     }
   }

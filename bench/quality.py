@@ -7,9 +7,9 @@
     python3 bench/quality.py build BASE --text TEXT --ours OURS --theirs THEIRS [--json FILE]
 
 For each scheme that is in both folders (a directory, or a .gguf file) a row: KL divergence from BASE in nats
-of the next token's distribution over 8192 tokens of TEXT in sequences of 512 (build/bench/quality: 32-bit
-activations), ours over theirs, how often the most likely token is BASE's, perplexity, and bits per weight of
-all tensors together. --calibrated FOLDER has ours with --calibrate. Exit code 1 where ours is more than 1.05
+of the next token's distribution over 8192 (--tokens) tokens of TEXT in sequences of 512
+(build/bench/quality: 32-bit activations), ours over theirs, how often the most likely token is BASE's,
+perplexity, and bits per weight of all tensors together. --calibrated FOLDER has ours with --calibrate. Exit code 1 where ours is more than 1.05
 times theirs, or a calibrated one not below it.
 """
 import argparse
@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-TOKENS, CONTEXT, MOST = 8192, 512, 1.05
+TOKENS, CONTEXT, MOST, AT_ONCE = 8192, 512, 1.05, 4
 
 
 def bytes_of(path):
@@ -42,26 +42,26 @@ def schemes_of(folder):
             if p.suffix == ".gguf" or (p / "config.json").exists()}
 
 
-def tokens_of(build, base, text, folder):
+def tokens_of(build, base, text, folder, count):
     model = base if base.is_file() else next(base.glob("tokenizer.json")).parent
     done = subprocess.run([build / "sluice", "tokenize", "--model", model, "--file", text, "--json"],
                           capture_output=True, text=True, check=True)
-    ids = json.loads(done.stdout)[:TOKENS]
-    if len(ids) < TOKENS:
-        raise SystemExit(f"quality.py: {text} has {len(ids)} tokens, {TOKENS} are asked for")
+    ids = json.loads(done.stdout)[:count]
+    if len(ids) < count:
+        raise SystemExit(f"quality.py: {text} has {len(ids)} tokens, {count} are asked for")
     path = folder / "tokens.json"
     path.write_text(json.dumps(ids))
     return path
 
 
 def measure(build, tokens, base, paths):
-    """{path: row of build/bench/quality}; one model beside the base at a time."""
+    """{path: row of build/bench/quality}; a few models beside the base at a time."""
     rows = {}
-    for path in paths:
-        done = subprocess.run([build / "bench/quality", tokens, str(CONTEXT), base, path],
+    for first in range(0, len(paths), AT_ONCE):
+        done = subprocess.run([build / "bench/quality", tokens, str(CONTEXT), base, *paths[first:first + AT_ONCE]],
                               capture_output=True, text=True, check=False)
         if done.returncode:
-            print(f"quality.py: {path}: {done.stderr.strip()}", file=sys.stderr)
+            print(f"quality.py: {done.stderr.strip()}", file=sys.stderr)
             continue
         for line in done.stdout.splitlines():
             row = json.loads(line)
@@ -76,16 +76,17 @@ def main():
     for name in ("text", "ours", "theirs", "calibrated", "json"):
         parser.add_argument("--" + name, type=pathlib.Path, required=name in ("text",))
     parser.add_argument("--schemes", nargs="*")
+    parser.add_argument("--tokens", type=int, default=TOKENS)
     arguments = parser.parse_args()
     sides = {side: schemes_of(getattr(arguments, side)) for side in ("theirs", "ours", "calibrated")}
     names = arguments.schemes or sorted(set().union(*sides.values()))
     weights = bytes_of(arguments.base) / 2
     with tempfile.TemporaryDirectory() as folder:
-        tokens = tokens_of(arguments.build, arguments.base, arguments.text, pathlib.Path(folder))
+        tokens = tokens_of(arguments.build, arguments.base, arguments.text, pathlib.Path(folder), arguments.tokens)
         paths = [found[name] for name in names for found in sides.values() if name in found]
         rows = measure(arguments.build, tokens, arguments.base, paths)
     if str(arguments.base) in rows:
-        print(f"base: perplexity {rows[str(arguments.base)]['perplexity']:.3f}, {TOKENS} tokens")
+        print(f"base: perplexity {rows[str(arguments.base)]['perplexity']:.3f}, {arguments.tokens} tokens")
     print(f"{'scheme':10} {'side':10} {'bits':>6} {'KL':>10} {'+-':>8} {'same top':>9} {'perplexity':>10} {'ratio':>6}")
     bad, table = 0, []
     for name in names:
