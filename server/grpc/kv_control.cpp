@@ -22,6 +22,7 @@
 #include <thread>
 #include <utility>
 
+#include "server/grpc/callback_queue.h"
 #include "server/grpc/kv_stream.h"
 
 namespace sluice {
@@ -334,6 +335,7 @@ Expected<KvPeerId> GrpcKvChannel::connect(std::string_view to) {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
+  keep_callback_queue();
   auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
   const KvPeerId id = stream->id();
   auto* wire = new CallerWire(std::move(channel), std::move(stream), reactors_);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/grpc/callback_queue.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_codec.h"
 
@@ -245,6 +246,7 @@ WorkerLink::WorkerLink(const Config& config,
                        std::shared_ptr<RouterLoop> loop)
     : secret_(config.worker_secret), loop_(std::move(loop)) {
   set_up_grpc();
+  keep_callback_queue();
   channel_ = grpc::CreateCustomChannel(address, channel_credentials(config), channel_arguments());
   stub_ = wire::Worker::NewStub(channel_);
 }
