@@ -72,6 +72,7 @@ class TestWorker {
     config.worker_secret = "secret";
     config.drain_timeout_s = 1;
     server_ = std::make_unique<RunningServer>(*engine_, config);
+    ASSERT_NE(server_->operator->(), nullptr) << "another process has taken the port";
     port_ = (*server_)->worker_port();
   }
 
