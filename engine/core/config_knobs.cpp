@@ -371,7 +371,7 @@ std::vector<Knob> make_server_knobs() {
           "server",
           "",
           "auto|shm|tcp",
-          "How KV travels; auto: shared memory on one machine, else TCP."),
+          "How KV travels; auto: TCP. Both workers need the same."),
       bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
                                          "server",
                                          {kMiB, 64 * kGiB},

@@ -24,6 +24,7 @@
 
 #include "server/grpc/callback_queue.h"
 #include "server/grpc/kv_stream.h"
+#include "server/http/socket_name.h"
 
 namespace sluice {
 namespace {
@@ -41,12 +42,6 @@ std::string_view host_of(std::string_view address) {
     address = address.substr(1, address.size() - 2);
   }
   return address;
-}
-
-bool is_loopback(std::string_view host) {
-  return host == "localhost" || host == "::1" ||
-         (host.starts_with("127.") &&
-          host.find_first_not_of("0123456789.") == std::string_view::npos);
 }
 
 bool has_port(std::string_view address) {
