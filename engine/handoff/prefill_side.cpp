@@ -75,10 +75,8 @@ bool PrefillSide::find_blocks(const Record& record,
                               const KvPart& part,
                               std::vector<KvBlockRef>& found) const {
   std::vector<KvBlockRef> all;
-  const auto computed =
-      std::min<size_t>(record.tokens.size(), static_cast<size_t>(std::max(record.num_computed, 0)));
-  const auto size = static_cast<size_t>(kv_.block_size());
-  kv_.find_blocks(std::span(record.tokens).first(computed / size * size), record.extras, {}, all);
+  // All of them, also while they are computed: which blocks of a window travel depends on its end.
+  kv_.find_blocks(record.tokens, record.extras, {}, all);
   for (const KvBlockRef& ref : all) {
     if (ref.group == part.group && ref.entry >= part.entries.first &&
         ref.entry < part.entries.end()) {
