@@ -2,11 +2,10 @@
 #include "kvcache/kv_storage.h"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace sluice {
 namespace {
@@ -172,25 +171,31 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
 // cost the system little to clear, and get huge ones here, with their contents.
 Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
   thread_ = std::thread([this, bytes, huge] {
-    setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 19);
     back(bytes, huge);
     done_ = true;
     done_.notify_all();
   });
 }
 
+// Each call holds the lock of the process's mappings, for which every page fault and every growing
+// heap waits: a thread of low priority would be put aside with it, for up to half a second on a busy
+// machine. This one has the priority of the others, asks for one huge page at a time, and rests.
 void Prefault::back(std::span<std::byte> bytes, bool huge) const {
-  constexpr size_t kPiece = size_t{8} << 20;  // whole huge pages
+  using Clock = std::chrono::steady_clock;
+  constexpr size_t kPiece = size_t{2} << 20;  // one huge page
   constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
+  constexpr int kRests = 4;                   // times as long as it worked
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t end = begin + bytes.size();
+  if (huge) madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
   for (uintptr_t at = begin; at < end && !stop_;) {
     const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
     auto* const piece = reinterpret_cast<void*>(at);
-    if (huge) madvise(piece, next - at, MADV_HUGEPAGE);
+    const Clock::time_point started = Clock::now();
     // Older kernels do not know the advice: pages then come on first use.
     if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
     if (huge) madvise(piece, next - at, kCollapse);
+    std::this_thread::sleep_for(kRests * (Clock::now() - started));
     at = next;
   }
 }
