@@ -43,6 +43,9 @@ case "$stage" in
       server_http_test server_router_test kv_stream_test offline_run_test load_run_test load_tls_test)
     ninja -C build-tsan "${threaded[@]}"
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan_suppressions.txt"
+    # The package's gRPC is not instrumented: what its threads hand over looks like races, also in
+    # code of its headers that is compiled here, which no suppression can tell from ours.
+    export GTEST_FILTER="-RemoteEngine.*:WorkerServiceTest.*:WorkerServer.*:WorkerTls.*"
     run_tests build-tsan -R "^($(IFS='|' && echo "${threaded[*]}"))\$"
     ;;
   clang)
