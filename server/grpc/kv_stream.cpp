@@ -97,6 +97,7 @@ void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLo
     if (!is_reading_) read_next();
   }
   if (now > heard_at_ + settings_.dead) return end(false, "the peer is silent");
+  if (is_writing_ && now > wrote_at_ + settings_.dead) return end(false, "the peer does not read");
   if (state_ != State::kUp || now < ping_at_) return;
   ping_at_ = now + settings_.ping;
   kv::v1::Envelope out;
@@ -132,11 +133,13 @@ void KvControlStream::read_next() {
 void KvControlStream::write_next() {
   if (is_writing_ || out_.empty() || wire_ == nullptr) return;
   is_writing_ = true;
+  wrote_at_ = Clock::now();
   wire_->start_write(out_.front());
 }
 
+// A ping or its answer is left out where so much waits: that says as well that this side is alive.
 void KvControlStream::queue(kv::v1::Envelope message) {
-  if (out_.size() >= kMostQueued) return end(false, "the peer does not read");
+  if (out_.size() >= kMostQueued) return;
   out_.push_back(std::move(message));
   write_next();
 }
@@ -183,7 +186,6 @@ void KvControlStream::handle_hello(const kv::v1::Envelope& in) {
     kv::v1::Envelope out;
     sign_kv_hello(own, side_, settings_.secret, proven->nonce, nonce_, *out.mutable_hello());
     queue(std::move(out));
-    if (state_ == State::kOver) return;
   }
   state_ = State::kUp;
   for (kv::v1::Envelope& message : std::exchange(held_, {})) out_.push_back(std::move(message));

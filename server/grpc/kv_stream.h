@@ -22,7 +22,8 @@ struct KvStreamSettings {
   KvHello own;
   std::string secret;                    // empty: none
   std::chrono::milliseconds ping{1000};  // between two of them
-  std::chrono::milliseconds dead{5000};  // without a word, or from the start to the end of Hello
+  // Without a word, within one write, or from the start to the end of Hello.
+  std::chrono::milliseconds dead{5000};
 };
 
 // One operation of each kind at a time; none inside of a call into the stream is told before that
@@ -91,6 +92,7 @@ class KvControlStream {
   uint32_t reads_left_ = 0;  // until the next refill: what a peer may say in a second
   Clock::time_point refill_at_;
   Clock::time_point heard_at_;
+  Clock::time_point wrote_at_;  // when the write that goes on began
   Clock::time_point ping_at_;
   uint64_t num_pings_ = 0;
   uint64_t num_steps_ = 0;

@@ -135,6 +135,7 @@ KvStreamSettings settings(const std::string& secret = "one secret for all") {
   made.own = test::sample_hello();
   made.secret = secret;
   made.ping = std::chrono::milliseconds(5);
+  made.dead = std::chrono::minutes(1);  // however slow the machine is
   return made;
 }
 
@@ -177,11 +178,12 @@ TEST(KvControlStream, MessagesOfSeveralThreadsComeInTheirOrderBesidePings) {
       const auto now = KvControlStream::Clock::now();
       pair.caller.tick(now, 1, {});
       pair.listener.tick(now, 2, {});
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   });
   constexpr uint32_t kMessages = 2000;
   const auto send_all = [](KvControlStream& stream) {
-    for (uint32_t number = 1; number <= kMessages;) {
+    for (uint32_t number = 1; number <= kMessages && !stream.is_over();) {
       if (stream.send(KvDrain{number})) {
         ++number;
       } else {
@@ -198,6 +200,66 @@ TEST(KvControlStream, MessagesOfSeveralThreadsComeInTheirOrderBesidePings) {
   stop = true;
   timer.join();
   EXPECT_EQ(pair.at_caller.num_down, 0);
+}
+
+// A wire whose reads and writes end when the test says so.
+class SlowWire final : public KvWire {
+ public:
+  void start_read(Envelope& into) override { reads_into = &into; }
+
+  void start_write(const Envelope& message) override { written.push_back(message); }
+
+  void finish(bool, const std::string& reason) override { ending = reason; }
+
+  [[nodiscard]] std::string peer() const override { return "ipv4:10.1.2.3:4711"; }
+
+  Envelope* reads_into = nullptr;
+  std::vector<Envelope> written;
+  std::string ending;
+};
+
+TEST(KvControlStream, APeerThatReadsSlowlyIsKeptAndOneThatDoesNotIsLeft) {
+  const KvStreamSettings made = settings();
+  Counts at_caller;
+  Counts at_listener;
+  KvControlStream caller(KvPeerId(1), KvSide::kCaller, made, at_caller);
+  KvControlStream listener(KvPeerId(2), KvSide::kListener, made, at_listener);
+  SlowWire to_listener;
+  SlowWire to_caller;
+  listener.start(to_caller);
+  caller.start(to_listener);
+  const auto pass_on =
+      [](SlowWire& from, KvControlStream& sender, SlowWire& to, KvControlStream& reader) {
+        *to.reads_into = from.written.back();
+        sender.on_write(true);
+        reader.on_read(true);
+      };
+  pass_on(to_caller, listener, to_listener, caller);  // challenge
+  pass_on(to_listener, caller, to_caller, listener);  // Hello
+  pass_on(to_caller, listener, to_listener, caller);  // its answer
+  ASSERT_EQ(at_caller.num_up + at_listener.num_up, 2);
+
+  uint32_t number = 0;
+  while (caller.send(KvDrain{number + 1})) ++number;
+  ASSERT_GT(number, 1000u);
+  auto now = KvControlStream::Clock::now();
+  for (int i = 0; i < 10; ++i) caller.tick(now += made.ping * 2, 1, {});
+  EXPECT_FALSE(caller.is_over());  // no ping had room
+  for (uint32_t i = 0; i < number; ++i) pass_on(to_listener, caller, to_caller, listener);
+  EXPECT_EQ(at_listener.num_messages, number);
+
+  // The next one is never read, though the peer goes on speaking.
+  ASSERT_TRUE(caller.send(KvDrain{number + 1}));
+  const auto sent = KvControlStream::Clock::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  listener.tick(KvControlStream::Clock::now(), 2, {});
+  pass_on(to_caller, listener, to_listener, caller);
+  caller.tick(sent + made.dead - made.ping, 1, {});
+  EXPECT_FALSE(caller.is_over());
+  caller.tick(sent + made.dead + std::chrono::milliseconds(10), 1, {});
+  EXPECT_TRUE(caller.is_over());
+  EXPECT_EQ(to_listener.ending, "the peer does not read");
+  EXPECT_EQ(at_caller.num_down, 1);
 }
 
 TEST(KvControlStream, EndsOnceWhoeverEndsItAndWhenever) {
