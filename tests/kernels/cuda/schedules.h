@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -21,7 +22,7 @@
 
 namespace sluice::kernels::test {
 
-// 10 plain seeds and 5 that look for races; under ASan, which takes the place of the race
+// At most 10 plain seeds and 5 that look for races; under ASan, which takes the place of the race
 // detector's instrumentation, 2 plain ones. On a GPU whatever it does, a few times.
 #if defined(SLUICE_TESTS_ON_GPU)
 inline constexpr int kPlainSeeds = 3;
@@ -42,6 +43,13 @@ inline std::string joined(const std::vector<std::string>& reports) {
 // How many of the seeds: one of either kind is for launches that take seconds.
 enum class Seeds : uint8_t { kAll, kOne };
 
+// How many of `most` seeds a test takes: a third, and all of them with SLUICE_FULL=1.
+inline int num_seeds(int most, Seeds seeds) {
+  if (seeds == Seeds::kOne) return std::min(1, most);
+  static const bool is_full = std::getenv("SLUICE_FULL") != nullptr;
+  return is_full ? most : (most + 2) / 3;
+}
+
 // `body` launches and checks, once for each schedule; nobody must have anything to report.
 #ifdef SLUICE_TESTS_ON_GPU
 inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds::kAll) {
@@ -55,8 +63,8 @@ inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds:
 }
 #else
 inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds::kAll) {
-  const int plain_seeds = seeds == Seeds::kAll ? kPlainSeeds : 1;
-  const int race_seeds = seeds == Seeds::kAll ? kRaceSeeds : std::min(1, kRaceSeeds);
+  const int plain_seeds = num_seeds(kPlainSeeds, seeds);
+  const int race_seeds = num_seeds(kRaceSeeds, seeds);
   for (int i = 0; i < plain_seeds + race_seeds; ++i) {
     const bool race = i >= plain_seeds;
     const int seed = race ? i - plain_seeds : i;
