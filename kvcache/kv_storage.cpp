@@ -178,9 +178,9 @@ Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
 }
 
 // Each call holds the lock of the process's mappings, for which every page fault and every growing
-// heap waits: a thread of low priority would be put aside with it, for up to half a second on a busy
-// machine. This one has the priority of the others, asks for one huge page at a time, and rests.
-void Prefault::back(std::span<std::byte> bytes, bool huge) const {
+// heap waits: a thread of low priority would be put aside with it, on a busy machine for up to half
+// a second. This one has the priority of the others, asks for one huge page at a time, and rests.
+void Prefault::back(std::span<std::byte> bytes, bool huge) {
   using Clock = std::chrono::steady_clock;
   constexpr size_t kPiece = size_t{2} << 20;  // one huge page
   constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
@@ -188,6 +188,7 @@ void Prefault::back(std::span<std::byte> bytes, bool huge) const {
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t end = begin + bytes.size();
   if (huge) madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
+  std::unique_lock lock(mutex_);
   for (uintptr_t at = begin; at < end && !stop_;) {
     const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
     auto* const piece = reinterpret_cast<void*>(at);
@@ -195,13 +196,17 @@ void Prefault::back(std::span<std::byte> bytes, bool huge) const {
     // Older kernels do not know the advice: pages then come on first use.
     if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
     if (huge) madvise(piece, next - at, kCollapse);
-    std::this_thread::sleep_for(kRests * (Clock::now() - started));
+    stopping_.wait_for(lock, kRests * (Clock::now() - started), [this] { return stop_; });
     at = next;
   }
 }
 
 Prefault::~Prefault() {
-  stop_ = true;
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
   thread_.join();
 }
 

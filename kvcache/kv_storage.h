@@ -7,8 +7,10 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 #include <thread>
 #include <vector>
@@ -114,9 +116,11 @@ class Prefault {
   void wait() const { done_.wait(false); }
 
  private:
-  void back(std::span<std::byte> bytes, bool huge) const;
+  void back(std::span<std::byte> bytes, bool huge);
 
-  std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stop_ = false;  // guarded by mutex_
   std::atomic<bool> done_ = false;
   std::thread thread_;
 };
