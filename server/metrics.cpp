@@ -295,6 +295,9 @@ void add_router(Families& out, const RouterStats& router) {
   out.counter("sluice:router_late_outputs_total",
               "Outputs that were dropped because another worker had the request.",
               static_cast<double>(router.num_late_outputs));
+  out.counter("sluice:router_handoffs_total",
+              "Prompts that were sent to a prefill worker.",
+              static_cast<double>(router.num_handoffs));
   out.counter("sluice:router_prefix_queries_total",
               "Tokens of requests that a worker was chosen for.",
               static_cast<double>(router.prefix_queries));

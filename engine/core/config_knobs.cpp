@@ -533,6 +533,13 @@ std::vector<Knob> make_router_knobs() {
           "blocks",
           {0, 1 << 28},
           "Blocks of prompts that a router remembers workers to have; 0: goes by load alone."),
+      integer<&Config::handoff_min_tokens>(
+          "handoff-min-tokens",
+          "router",
+          "tokens",
+          {1, 1 << 30},
+          "A prompt of which so much is not cached is computed by a prefill worker where there is "
+          "one, for the worker that answers."),
   };
 }
 

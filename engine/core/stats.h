@@ -100,6 +100,7 @@ struct RouterStats {
   uint64_t num_continuations = 0;  // requests that went on with another worker
   uint64_t num_lost = 0;           // requests that ended for want of a worker
   uint64_t num_late_outputs = 0;   // of attempts that did not count any more
+  uint64_t num_handoffs = 0;       // prompts that were sent to a prefill worker
   uint64_t prefix_queries = 0;     // tokens of requests that a worker was chosen for
   uint64_t prefix_hits = 0;        // of them, that it was known to have
 };

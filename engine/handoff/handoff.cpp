@@ -41,6 +41,8 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
 HandoffInfo Handoff::info() const {
   HandoffInfo info;
   info.epoch = links_->epoch();
+  info.offers = offers_;
+  info.fetches = fetches_;
   const std::string address = links_->address();
   const size_t colon = address.rfind(':');
   info.host = address.substr(0, colon);

@@ -65,7 +65,9 @@ struct HandoffOffer {
 struct HandoffInfo {
   uint64_t epoch = 0;
   std::string host;  // of the control listener, as peers should name it
-  int32_t port = 0;  // bound: never 0
+  int32_t port = 0;      // bound: never 0
+  bool offers = false;   // it computes prompts for others
+  bool fetches = false;  // it takes what others have computed
 };
 
 // Why KV is computed here that a request wanted to have moved. A metric has

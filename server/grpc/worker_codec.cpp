@@ -223,18 +223,22 @@ Expected<HandoffSpec> decode(const wire::HandoffSpec& from) {
 }
 
 void encode(const HandoffInfo& from, wire::HandoffInfo& to) {
-  const auto& [epoch, host, port] = from;
+  const auto& [epoch, host, port, offers, fetches] = from;
   to.set_epoch(epoch);
   to.set_host(host);
   to.set_port(port);
+  to.set_offers(offers);
+  to.set_fetches(fetches);
 }
 
 HandoffInfo decode(const wire::HandoffInfo& from) {
   HandoffInfo to;
-  auto& [epoch, host, port] = to;
+  auto& [epoch, host, port, offers, fetches] = to;
   epoch = from.epoch();
   host = from.host();
   port = from.port();
+  offers = from.offers();
+  fetches = from.fetches();
   return to;
 }
 

@@ -23,6 +23,14 @@ int64_t cost_of(const Candidate& candidate, int64_t num_tokens) {
 
 }  // namespace
 
+bool is_prompt_better_elsewhere(const Candidate& answers,
+                                const Candidate& prefills,
+                                int64_t num_tokens,
+                                int64_t least_tokens) {
+  return num_tokens - answers.cached_tokens >= least_tokens &&
+         cost_of(prefills, num_tokens) <= cost_of(answers, num_tokens);
+}
+
 size_t choose_worker(std::span<const Candidate> candidates,
                      int64_t num_tokens,
                      const std::function<uint64_t()>& random) {

@@ -26,4 +26,14 @@ size_t choose_worker(std::span<const Candidate> candidates,
                      int64_t num_tokens,
                      const std::function<uint64_t()>& random);
 
+// Whether another worker should compute the prompt for the one that answers: there is enough to
+// compute, and it gets there as early. A worker that decodes is slowed down by what it does not
+// have to compute itself, so its running requests count against it.
+//
+// `least_tokens`: that the answering worker would have to compute; less is not worth a transfer.
+bool is_prompt_better_elsewhere(const Candidate& answers,
+                                const Candidate& prefills,
+                                int64_t num_tokens,
+                                int64_t least_tokens);
+
 }  // namespace sluice

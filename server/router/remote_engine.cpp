@@ -7,13 +7,11 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/hf_tokenizer.h"
-#include "server/router/chooser.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
-constexpr std::chrono::milliseconds kBetweenTries{300};  // of a parked request
 constexpr std::chrono::seconds kBetweenComplaints{5};
 constexpr int32_t kRetryAfterS = 1;  // a breaker's first wait
 
@@ -24,12 +22,6 @@ int64_t to_ns(std::chrono::steady_clock::time_point time) {
 double seconds_between(std::chrono::steady_clock::time_point from,
                        std::chrono::steady_clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-Error unavailable(const char* message) {
-  Error error{ErrorCode::kUnavailable, message, {}, {}};
-  error.retry_after_s = kRetryAfterS;
-  return error;
 }
 
 // What another worker may do better.
@@ -53,6 +45,12 @@ Expected<std::unique_ptr<Tokenizer>> make_tokenizer(const std::vector<NamedFile>
 }
 
 }  // namespace
+
+Error RemoteEngine::unavailable(const char* message) {
+  Error error{ErrorCode::kUnavailable, message, {}, {}};
+  error.retry_after_s = kRetryAfterS;
+  return error;
+}
 
 RemoteEngine::RemoteEngine(const Config& config, std::unique_ptr<Tokenizer> tokenizer)
     : config_(config),
@@ -209,83 +207,6 @@ void RemoteEngine::begin(std::shared_ptr<Stream> stream) {
   dispatch(begun);
 }
 
-void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
-  const Time now = Clock::now();
-  std::vector<Worker*> usable = workers_.usable(model_.system_fingerprint, now);
-  if (usable.size() > 1) std::erase(usable, but);
-  if (usable.empty()) return park(stream);
-  const ValidRequest& request = stream.ledger.request();
-  std::vector<Candidate> candidates;
-  for (const Worker* worker : usable) {
-    const WorkerLoad& load = worker->health.load();
-    const auto known = static_cast<int64_t>(worker->prefixes.num_known(stream.chain));
-    candidates.push_back({.cached_tokens = known * worker->description->block_size,
-                          .queued_tokens = std::max(load.queued_tokens, worker->queued_tokens),
-                          .num_active = std::max(load.num_running, worker->num_streams)});
-  }
-  const auto num_tokens = static_cast<int64_t>(request.prompt.size() + request.generated.size());
-  const size_t chosen = choose_worker(candidates, num_tokens, [this] { return random_(); });
-  Worker& worker = *usable[chosen];
-  {
-    const std::scoped_lock lock(stats_mutex_);
-    stats_.router->prefix_queries += static_cast<uint64_t>(num_tokens);
-    stats_.router->prefix_hits += static_cast<uint64_t>(candidates[chosen].cached_tokens);
-  }
-  if (stream.parked_at != Time{}) --num_parked_;
-  stream.parked_at = Time{};
-  stream.tried_at = now;
-  stream.worker = &worker;
-  ++worker.num_streams;
-  stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
-  worker.queued_tokens += stream.queued_tokens;
-  worker.breaker.sent(now);
-  const uint32_t attempt = stream.ledger.begin_attempt();
-  stream.call = worker.link.generate(
-      stream.ledger.attempt_request(),
-      model_.system_fingerprint,
-      [this, id = stream.id, attempt](CallNews news) { take_news(id, attempt, std::move(news)); },
-      [this, id = stream.id, attempt](CallEnd end, const std::string& reason) {
-        take_end(id, attempt, end, reason);
-      });
-}
-
-void RemoteEngine::park(Stream& stream) {
-  if (stream.parked_at != Time{}) return;
-  stream.parked_at = Clock::now();
-  if (stream.waits_since == Time{}) stream.waits_since = stream.parked_at;
-  ++num_parked_;
-}
-
-void RemoteEngine::dispatch_parked() {
-  if (num_parked_ == 0 || has_stopped_) return;
-  const Time now = Clock::now();
-  std::vector<std::shared_ptr<Stream>> parked;
-  for (const auto& [id, stream] : streams_) {
-    if (stream->worker == nullptr && now - stream->tried_at >= kBetweenTries) {
-      parked.push_back(stream);
-    }
-  }
-  std::ranges::sort(parked, {}, [](const auto& stream) { return stream->parked_at; });
-  for (const auto& stream : parked) {
-    if (workers_.usable(model_.system_fingerprint, now).empty()) return;
-    dispatch(*stream);
-  }
-}
-
-void RemoteEngine::expire_parked(Time now) {
-  if (num_parked_ == 0) return;
-  std::vector<std::shared_ptr<Stream>> expired;
-  for (const auto& [id, stream] : streams_) {
-    if (stream->worker == nullptr &&
-        now - stream->waits_since > std::chrono::seconds(config_.worker_wait_s)) {
-      expired.push_back(stream);
-    }
-  }
-  for (const auto& stream : expired) {
-    fail(*stream, unavailable("The request's worker is lost, and no other one has come in time."));
-  }
-}
-
 RemoteEngine::Stream* RemoteEngine::find(RequestId id, uint32_t attempt) {
   const auto found = streams_.find(id);
   if (found == streams_.end() || !found->second->ledger.is_current(attempt)) return nullptr;
@@ -429,6 +350,7 @@ void RemoteEngine::leave_worker(Stream& stream) {
   stream.worker = nullptr;
   if (stream.call != nullptr) stream.call->cancel();
   stream.call.reset();
+  stream.prefill.reset();
 }
 
 void RemoteEngine::lose_worker(Stream& stream) {
@@ -470,6 +392,7 @@ void RemoteEngine::lose_all_of(Worker& worker) {
   std::vector<std::shared_ptr<Stream>> lost;
   for (const auto& [id, stream] : streams_) {
     if (stream->worker == &worker) lost.push_back(stream);
+    if (stream->prefill != nullptr && stream->prefill->worker() == &worker) stream->prefill->end();
   }
   if (!lost.empty()) {
     log_event(LogLevel::kWarning, "worker_out", "worker", worker.address, "requests", lost.size());

@@ -23,7 +23,9 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/router/chooser.h"
 #include "server/router/discovery.h"
+#include "server/router/prefill_leg.h"
 #include "server/router/retry_budget.h"
 #include "server/router/router_loop.h"
 #include "server/router/stream_ledger.h"
@@ -73,6 +75,7 @@ class RemoteEngine final : public Engine {
     Worker* worker = nullptr;     // null: parked
     int64_t queued_tokens = 0;    // that it has to compute before its first output
     std::shared_ptr<WorkerCallHandle> call;
+    std::shared_ptr<PrefillLeg> prefill;  // null: the worker computes its prompt
     Time parked_at{};       // while it has no worker
     Time waits_since{};     // no worker has accepted it since
     Time tried_at{};        // by a worker that had no room
@@ -91,6 +94,10 @@ class RemoteEngine final : public Engine {
 
   void begin(std::shared_ptr<Stream> stream);
   void dispatch(Stream& stream, const Worker* but = nullptr);
+  // By one of `workers`, if that is better than where the request is answered.
+  void begin_prefill(Stream& stream,
+                     const Candidate& answers,
+                     const std::vector<Worker*>& workers);
   void dispatch_parked();
   void park(Stream& stream);
   void expire_parked(Time now);
@@ -104,6 +111,8 @@ class RemoteEngine final : public Engine {
   void note_token(Stream& stream, Time now);
 
   static void leave_queue(Stream& stream);
+  // With the time after which a client may try again.
+  static Error unavailable(const char* message);
 
   // The attempt has ended without the request's end.
   void leave_worker(Stream& stream);

@@ -119,8 +119,10 @@ class Process:
 
 
 class Worker:
-    def __init__(self, cluster, index):
+    def __init__(self, cluster, index, role):
         self.cluster, self.index = cluster, index
+        self.role_flags = [] if role is None else [
+            "--role", role, "--kv-listen", f"127.0.0.1:{free_port()}", "--kv-peers", "127.0.0.1"]
         self.worker_port = free_port()
         self.relay = Relay(cluster.loop, self.worker_port)
         self.start()
@@ -128,7 +130,7 @@ class Worker:
     def start(self, *flags):
         self.server = Process(
             [self.cluster.binary, "serve", self.cluster.model, "--port", "0", "--worker-listen",
-             f"127.0.0.1:{self.worker_port}", *self.cluster.worker_flags, *flags],
+             f"127.0.0.1:{self.worker_port}", *self.role_flags, *self.cluster.worker_flags, *flags],
             os.path.join(self.cluster.folder, f"worker-{self.index}.log"))
 
     def kill(self):
@@ -146,12 +148,17 @@ class Worker:
 
 
 class Cluster:
-    def __init__(self, binary, model, folder, count, worker_flags=(), router_flags=()):
+    """`num_prefill` of the workers compute prompts for the others; 0: all compute their own."""
+
+    def __init__(self, binary, model, folder, count, worker_flags=(), router_flags=(),
+                 num_prefill=0):
         self.binary, self.model, self.folder = binary, model, folder
         self.worker_flags = worker_flags
+        roles = ["prefill"] * num_prefill + ["decode"] * (count - num_prefill)
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.workers = [Worker(self, index) for index in range(count)]
+        self.workers = [Worker(self, index, roles[index] if num_prefill else None)
+                        for index in range(count)]
         addresses = ",".join(f"127.0.0.1:{worker.relay.port}" for worker in self.workers)
         self.router = Process([binary, "router", "--workers", addresses, "--port", "0",
                                "--served-model-name", "tiny", *router_flags],

@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers die under streaming clients, and no client notices.
 
-usage: router_kill_test.py BINARY MODEL [--clients 12] [--faults 12] [--workers 3] [--seed 1]
+usage: router_kill_test.py BINARY MODEL [--clients 12] [--faults 12] [--workers 3] [--prefill 1]
+                           [--seed 1]
 
 Starts workers and a router with the model. First every kind of request is answered undisturbed; then
 clients repeat them while workers are killed (kill -9), stopped (SIGSTOP) and cut off (a relay that
-lets nothing through). Every answer must be whole and the same as undisturbed, a silent worker out of
-rotation within 5 s, and at the end no worker may hold a block. The full run with a real model:
+lets nothing through). `--prefill` of the workers compute prompts for the others. Every answer must be
+whole and the same as undisturbed, a silent worker out of rotation within 5 s, and at the end no worker
+may hold a block. The full run with a real model:
     router_kill_test.py BINARY MODEL.gguf --clients 64 --faults 200
 """
 import argparse
 import collections
+import contextlib
 import json
 import os
 import random
@@ -110,7 +113,10 @@ class Trial:
             kind = kinds[turn % len(kinds)]
             turn += 1
             try:
-                answer = self.cluster.answer(*self.requests[kind])
+                path, body = self.requests[kind]
+                # Under a salt of its own no prompt is cached: each is computed again, and moves.
+                body = {**body, "cache_salt": f"{index}-{turn}"}
+                answer = self.cluster.answer(path, body)
                 assert answer == self.expected[kind], (
                     f"{kind}: {json.dumps(answer)[:1500]}\nis not\n"
                     f"{json.dumps(self.expected[kind])[:1500]}")
@@ -184,8 +190,22 @@ class Trial:
               f"{continued:.0f} continuations, {grown('sluice:router_retries_total'):.0f} retries")
         assert grown("sluice:router_lost_requests_total") == 0
         assert continued > 0, "no fault met a stream"
+        if self.options.prefill:
+            assert grown("sluice:router_handoffs_total") > 0, "no prompt went to a prefill worker"
         for worker in self.cluster.workers:
             wait_until("a worker holds something", worker.is_free, 30)
+
+
+def check_handoff(cluster):
+    """KV of a prompt that nobody has seen is fetched: all of it but the last block's part."""
+    for number in range(4):
+        body = {"prompt": [10 + (7 * number + 3 * i) % 90 for i in range(70)], "max_tokens": 4,
+                "cache_salt": f"handoff-{number}"}
+        connection, response = cluster.post(COMPLETIONS, body)
+        with contextlib.closing(connection):
+            usage = json.loads(response.read())["usage"]
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == 64, usage
 
 
 def check_all_gone(cluster, length):
@@ -274,6 +294,7 @@ def main():
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--faults", type=int, default=10)
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--prefill", type=int, default=1)
     parser.add_argument("--length", type=int, default=160)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
@@ -281,10 +302,13 @@ def main():
         cluster = Cluster(options.binary, options.model, folder, options.workers,
                           ("--threads", "1"),
                           ("--chat-template", TEMPLATE, "--tool-call-parser", "hermes",
-                           "--worker-wait-s", "5"))
+                           "--worker-wait-s", "5", "--handoff-min-tokens", "17"),
+                          options.prefill)
         try:
             trial = Trial(options, cluster)
             for name, check in (
+                    *([("prompts are computed elsewhere", lambda: check_handoff(cluster))]
+                      if options.prefill else []),
                     ("streams outlive their workers", trial.run),
                     ("streams leave a worker that ends", lambda: check_drain(cluster, options.length)),
                     ("another model takes no part", lambda: check_other_model(cluster)),

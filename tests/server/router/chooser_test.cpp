@@ -64,6 +64,17 @@ ValidRequest request_of(std::vector<TokenId> prompt, uint64_t salt = 0) {
   return request;
 }
 
+TEST(Chooser, APromptGoesElsewhereWhereThatIsAsEarlyAndWorthIt) {
+  const Candidate idle;
+  EXPECT_TRUE(is_prompt_better_elsewhere(idle, idle, 256, 256));
+  EXPECT_FALSE(is_prompt_better_elsewhere(idle, idle, 255, 256));
+  EXPECT_FALSE(is_prompt_better_elsewhere({.cached_tokens = 100}, idle, 300, 256));
+  EXPECT_FALSE(is_prompt_better_elsewhere(idle, {.queued_tokens = 1}, 1000, 256));
+  EXPECT_TRUE(is_prompt_better_elsewhere({.num_active = 4}, {.queued_tokens = 100}, 1000, 256));
+  EXPECT_TRUE(is_prompt_better_elsewhere(
+      {.cached_tokens = 200}, {.cached_tokens = 900, .queued_tokens = 500}, 1000, 256));
+}
+
 TEST(PrefixIndex, BlocksAreKnownByAllThatStandsBeforeTheirEnd) {
   const auto chain = block_chain(request_of({1, 2, 3, 4, 5, 6, 7}), 2);
   ASSERT_EQ(chain.size(), 3U);

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A request's prompt at a worker that computes KV for the worker that answers: a second request,
+// whose one token nobody reads. It may fail in any way: whoever answers then computes the prompt
+// itself. On the router's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/handoff/handoff_spec.h"
+#include "engine/request.h"
+#include "server/router/worker_set.h"
+
+namespace sluice {
+
+class PrefillLeg {
+ public:
+  // Sends it. `worker`: is_prefill_worker() holds, and it stays until the leg has ended. `chain`:
+  // of the prompt's blocks, which it has afterwards. `num_uncached`: tokens that it computes.
+  static std::shared_ptr<PrefillLeg> begin(Worker& worker,
+                                           const ValidRequest& request,
+                                           std::vector<uint64_t> chain,
+                                           int64_t num_uncached);
+  ~PrefillLeg();  // as end()
+  PrefillLeg(const PrefillLeg&) = delete;
+  PrefillLeg& operator=(const PrefillLeg&) = delete;
+
+  // What the worker that answers is told.
+  [[nodiscard]] const HandoffSpec& fetch() const { return fetch_; }
+
+  // Null: it is over.
+  [[nodiscard]] const Worker* worker() const { return worker_; }
+
+  // The prefill is not wanted any more; again: nothing.
+  void end();
+
+ private:
+  explicit PrefillLeg(Worker& worker) : worker_(&worker) {}
+
+  void take_news(const CallNews& news);
+  void take_end(CallEnd end);
+  void leave();
+
+  Worker* worker_;
+  HandoffSpec fetch_;
+  std::vector<uint64_t> chain_;
+  int64_t queued_tokens_ = 0;
+  bool has_answered_ = false;
+  std::shared_ptr<WorkerCallHandle> call_;
+};
+
+// Whether it computes prompts for others, and does not fetch what others have computed.
+bool is_prefill_worker(const Worker& worker);
+// Whether it takes KV that another worker computes.
+bool is_decode_worker(const Worker& worker);
+
+}  // namespace sluice

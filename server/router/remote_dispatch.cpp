@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which worker a request of the router goes to, and how long it waits for one.
+#include <algorithm>
+#include <utility>
+
+#include "server/router/chooser.h"
+#include "server/router/remote_engine.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenTries{300};  // of a parked request
+
+Candidate candidate_of(const Worker& worker, const std::vector<uint64_t>& chain) {
+  const WorkerLoad& load = worker.health.load();
+  const auto known = static_cast<int64_t>(worker.prefixes.num_known(chain));
+  return {.cached_tokens = known * worker.description->block_size,
+          .queued_tokens = std::max(load.queued_tokens, worker.queued_tokens),
+          .num_active = std::max(load.num_running, worker.num_streams)};
+}
+
+std::vector<Candidate> candidates_of(const std::vector<Worker*>& workers,
+                                     const std::vector<uint64_t>& chain) {
+  std::vector<Candidate> candidates;
+  for (const Worker* worker : workers) candidates.push_back(candidate_of(*worker, chain));
+  return candidates;
+}
+
+}  // namespace
+
+// Workers that compute prompts for others get whole requests only where there are no others: each
+// can compute them.
+void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
+  const Time now = Clock::now();
+  std::vector<Worker*> usable = workers_.usable(model_.system_fingerprint, now);
+  if (usable.size() > 1) std::erase(usable, but);
+  if (usable.empty()) return park(stream);
+  const auto middle = std::ranges::stable_partition(
+      usable, [](const Worker* worker) { return is_prefill_worker(*worker); });
+  std::vector<Worker*> prefilling(usable.begin(), middle.begin());
+  if (!middle.empty()) usable.erase(usable.begin(), middle.begin());
+  const std::vector<Candidate> candidates = candidates_of(usable, stream.chain);
+  const ValidRequest& request = stream.ledger.request();
+  const auto num_tokens = static_cast<int64_t>(request.prompt.size() + request.generated.size());
+  const size_t chosen = choose_worker(candidates, num_tokens, [this] { return random_(); });
+  Worker& worker = *usable[chosen];
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    stats_.router->prefix_queries += static_cast<uint64_t>(num_tokens);
+    stats_.router->prefix_hits += static_cast<uint64_t>(candidates[chosen].cached_tokens);
+  }
+  if (is_decode_worker(worker)) begin_prefill(stream, candidates[chosen], prefilling);
+  if (stream.parked_at != Time{}) --num_parked_;
+  stream.parked_at = Time{};
+  stream.tried_at = now;
+  stream.worker = &worker;
+  ++worker.num_streams;
+  stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
+  if (stream.prefill != nullptr) stream.queued_tokens = 0;  // it computes them only if that fails
+  worker.queued_tokens += stream.queued_tokens;
+  worker.breaker.sent(now);
+  const uint32_t attempt = stream.ledger.begin_attempt();
+  ValidRequest asked = stream.ledger.attempt_request();
+  if (stream.prefill != nullptr) asked.handoff = stream.prefill->fetch();
+  stream.call = worker.link.generate(
+      asked,
+      model_.system_fingerprint,
+      [this, id = stream.id, attempt](CallNews news) { take_news(id, attempt, std::move(news)); },
+      [this, id = stream.id, attempt](CallEnd end, const std::string& reason) {
+        take_end(id, attempt, end, reason);
+      });
+}
+
+// Log-probabilities of a prompt come from computing it; KV that moves does not give them.
+void RemoteEngine::begin_prefill(Stream& stream,
+                                 const Candidate& answers,
+                                 const std::vector<Worker*>& workers) {
+  const ValidRequest& request = stream.ledger.request();
+  const bool is_whole = request.generated.empty() && request.sampling.num_prompt_logprobs < 0 &&
+                        !request.handoff.has_value();
+  if (!is_whole || workers.empty()) return;
+  const std::vector<Candidate> candidates = candidates_of(workers, stream.chain);
+  const auto num_tokens = static_cast<int64_t>(request.prompt.size());
+  const size_t chosen = choose_worker(candidates, num_tokens, [this] { return random_(); });
+  const Candidate& prefills = candidates[chosen];
+  if (!is_prompt_better_elsewhere(answers, prefills, num_tokens, config_.handoff_min_tokens)) {
+    return;
+  }
+  const int64_t num_uncached = std::max<int64_t>(num_tokens - prefills.cached_tokens, 0);
+  stream.prefill = PrefillLeg::begin(*workers[chosen], request, stream.chain, num_uncached);
+  const std::scoped_lock lock(stats_mutex_);
+  ++stats_.router->num_handoffs;
+}
+
+void RemoteEngine::park(Stream& stream) {
+  if (stream.parked_at != Time{}) return;
+  stream.parked_at = Clock::now();
+  if (stream.waits_since == Time{}) stream.waits_since = stream.parked_at;
+  ++num_parked_;
+}
+
+void RemoteEngine::dispatch_parked() {
+  if (num_parked_ == 0 || has_stopped_) return;
+  const Time now = Clock::now();
+  std::vector<std::shared_ptr<Stream>> parked;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == nullptr && now - stream->tried_at >= kBetweenTries) {
+      parked.push_back(stream);
+    }
+  }
+  std::ranges::sort(parked, {}, [](const auto& stream) { return stream->parked_at; });
+  for (const auto& stream : parked) {
+    if (workers_.usable(model_.system_fingerprint, now).empty()) return;
+    dispatch(*stream);
+  }
+}
+
+void RemoteEngine::expire_parked(Time now) {
+  if (num_parked_ == 0) return;
+  std::vector<std::shared_ptr<Stream>> expired;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == nullptr &&
+        now - stream->waits_since > std::chrono::seconds(config_.worker_wait_s)) {
+      expired.push_back(stream);
+    }
+  }
+  for (const auto& stream : expired) {
+    fail(*stream, unavailable("The request's worker is lost, and no other one has come in time."));
+  }
+}
+
+}  // namespace sluice

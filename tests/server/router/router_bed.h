@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers of the test's process, which go on when the test says so, and a router over them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "server/router/remote_engine.h"
+#include "tests/server/running_server.h"
+#include "tests/support/byte_tokenizer.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/fake_engine.h"
+
+namespace sluice::testing {
+
+// A worker whose engine goes on when the test says so, and that can end and come back.
+class TestWorker {
+ public:
+  explicit TestWorker(FakeEngine::Stepping stepping = FakeEngine::Stepping::kManual)
+      : engine_(std::make_unique<FakeEngine>(stepping)) {
+    EngineStats stats;
+    stats.num_blocks_total = 1000;
+    engine_->set_stats(stats);
+    start(0);
+  }
+
+  ~TestWorker() { stop(); }
+
+  FakeEngine& operator*() { return *engine_; }
+
+  FakeEngine* operator->() { return engine_.get(); }
+
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  void stop() {
+    // The server waits until the engine has let its requests go.
+    std::jthread steps([this](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        engine_->end_aborted();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+    server_.reset();
+  }
+
+  void start_again() { start(port_); }
+
+  void drain() { (*server_)->drain(); }
+
+  void load(int64_t num_running) {
+    EngineStats stats;
+    stats.num_blocks_total = 1000;
+    stats.num_requests_running = num_running;
+    engine_->set_stats(stats);
+  }
+
+ private:
+  void start(int port) {
+    Config config;
+    config.worker_listen = "127.0.0.1:" + std::to_string(port);
+    config.worker_secret = "secret";
+    config.drain_timeout_s = 1;
+    server_ = std::make_unique<RunningServer>(*engine_, config);
+    ASSERT_NE(server_->operator->(), nullptr) << "another process has taken the port";
+    port_ = (*server_)->worker_port();
+  }
+
+  std::unique_ptr<FakeEngine> engine_;
+  std::unique_ptr<RunningServer> server_;
+  int port_ = 0;
+};
+
+class Router {
+ public:
+  explicit Router(const std::vector<TestWorker*>& workers, Config config = {}) {
+    for (const TestWorker* worker : workers) config.workers.push_back(worker->address());
+    config.worker_secret = "secret";
+    auto engine = RemoteEngine::create(config, std::make_unique<ByteTokenizer>());
+    if (!engine) {
+      ADD_FAILURE() << engine.error().message;
+      return;
+    }
+    engine_ = std::move(*engine);
+    EXPECT_TRUE(eventually([&] { return num_usable() == static_cast<int64_t>(workers.size()); }));
+  }
+
+  RemoteEngine* operator->() { return engine_.get(); }
+
+  [[nodiscard]] RouterStats stats() const { return *engine_->stats().router; }
+
+  [[nodiscard]] int64_t num_usable() const { return stats().num_usable; }
+
+  RequestId submit(OutputSink& sink, ValidRequest request) {
+    const auto id = engine_->submit(std::move(request), sink);
+    EXPECT_TRUE(id) << id.error().message;
+    return id.value_or(RequestId(0));
+  }
+
+ private:
+  std::unique_ptr<RemoteEngine> engine_;
+};
+
+inline ValidRequest request_of(std::vector<TokenId> prompt = {72, 105}) {
+  ValidRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.max_tokens = 20;
+  request.arrival = std::chrono::steady_clock::now();
+  return request;
+}
+
+inline std::string text_of(const Collected& collected) {
+  std::string text;
+  for (const TokenId id : collected.tokens) text += static_cast<char>(id);
+  return text;
+}
+
+inline const std::string kHelloAndEnd = std::string("Hello") + static_cast<char>(ByteTokenizer::kTurnEnd);
+
+}  // namespace sluice::testing
