@@ -317,11 +317,27 @@ TEST_F(Apis, SettingsOfAnotherTypeAreNoSettings) {
                                     {R"("text":{"format":"json_schema"})", "text"},
                                     {R"("metadata":3)", "metadata"},
                                     {R"("include":"usage")", "include"},
+                                    {R"("include":["all"])", "include"},
+                                    {R"("reasoning":{"effort":"some"})", "reasoning"},
+                                    {R"("service_tier":3)", "service_tier"},
                                     {R"("include":[3])", "include"}}) {
     const HttpReply reply = ask(kResponses, std::string(R"({"input":"a",)") + field + "}");
     EXPECT_EQ(reply.status, 400) << field;
     EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name) << field;
   }
+}
+
+TEST_F(Apis, SettingsOfMessagesHaveTypesToo) {
+  const std::string head = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,)";
+  for (const auto& [field, name] :
+       {std::pair{R"("metadata":3)", "metadata"},
+        {R"("service_tier":[])", "service_tier"},
+        {R"("output_config":{"effort":"some"})", "output_config.effort"}}) {
+    const HttpReply reply = ask(kMessages, head + field + "}");
+    EXPECT_EQ(reply.status, 400) << field;
+    EXPECT_NE(reply.body.find(name), std::string::npos) << reply.body;
+  }
+  ok(kMessages, head + R"("metadata":{"user_id":"u"},"service_tier":"auto"})");
 }
 
 TEST(CallId, IsAFunctionOfAnswerChoiceAndCall) {
