@@ -90,7 +90,28 @@ def describe(package):
     }
 
 
-def bill_of_materials(binary, version, packages):
+def describe_xgrammar(root):
+    version = re.search(r"xgrammar-([0-9.]+)$", root.name).group(1)
+    return {
+        "SPDXID": "SPDXRef-xgrammar",
+        "name": "xgrammar",
+        "versionInfo": version,
+        "supplier": "NOASSERTION",
+        "sourceInfo": "compiled into the program, with picojson (BSD-2-Clause) and DLPack's header",
+        "downloadLocation": f"https://pypi.org/project/xgrammar/{version}/",
+        "filesAnalyzed": False,
+        "licenseConcluded": "NOASSERTION",
+        "licenseDeclared": "Apache-2.0",
+        "copyrightText": "see /usr/share/doc/xgrammar/LICENSE",
+        "externalRefs": [{
+            "referenceCategory": "PACKAGE-MANAGER",
+            "referenceType": "purl",
+            "referenceLocator": f"pkg:pypi/xgrammar@{version}",
+        }],
+    }
+
+
+def bill_of_materials(binary, version, described):
     digest = hashlib.sha256(binary.read_bytes()).hexdigest()
     seconds = os.environ.get("SOURCE_DATE_EPOCH")
     moment = (datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc) if seconds
@@ -106,7 +127,6 @@ def bill_of_materials(binary, version, packages):
         "copyrightText": "NOASSERTION",
         "checksums": [{"algorithm": "SHA256", "checksumValue": digest}],
     }
-    described = [describe(package) for package in packages]
     contains = [{"spdxElementId": "SPDXRef-sluice", "relationshipType": "DEPENDS_ON",
                  "relatedSpdxElement": package["SPDXID"]} for package in described]
     return {
@@ -157,6 +177,8 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, required=True)
     parser.add_argument("--root", type=pathlib.Path, required=True)
     parser.add_argument("--version", required=True)
+    parser.add_argument("--xgrammar", type=pathlib.Path, required=True,
+                        help="what deploy/install_xgrammar.sh prints")
     arguments = parser.parse_args()
     root = arguments.root
     root.mkdir()
@@ -179,9 +201,13 @@ def main():
     own = root / "usr" / "share" / "doc" / "sluice"
     own.mkdir(parents=True)
     shutil.copy2("LICENSE", own / "LICENSE")
+    grammar = root / "usr" / "share" / "doc" / "xgrammar"
+    grammar.mkdir(parents=True)
+    shutil.copytree(arguments.xgrammar / "share" / "xgrammar", grammar, dirs_exist_ok=True)
+    described = [*map(describe, packages), describe_xgrammar(arguments.xgrammar)]
     bill = root / "usr" / "share" / "sbom" / "sluice.spdx.json"
     bill.parent.mkdir(parents=True)
-    bill.write_text(json.dumps(bill_of_materials(program, arguments.version, packages), indent=1))
+    bill.write_text(json.dumps(bill_of_materials(program, arguments.version, described), indent=1))
     print(f"image root: {len(libraries)} libraries of {len(packages)} packages")
 
 

@@ -142,6 +142,10 @@ def check_contents(root):
     check(bill["spdxVersion"] == "SPDX-2.3" and
           {"sluice", "libc6", "libstdc++6"} <= {package["name"] for package in bill["packages"]},
           f"the bill of materials lists {len(bill['packages'])} packages")
+    without = [package["name"] for package in bill["packages"] if package["name"] != "sluice"
+               and not any((root / "usr/share/doc" / package["name"]).iterdir())]
+    check("xgrammar" in {package["name"] for package in bill["packages"]} and not without,
+          "every package has its licence in the image, what is compiled in as well")
 
 
 class ControlGroup:

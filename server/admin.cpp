@@ -23,6 +23,18 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.key("max_model_len").integer(model.max_model_len);
   json.key("meta").open_object();
   json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
+  // What its answers are read with; null: they stay text.
+  const OutputFamilies& families = front_end.families;
+  const auto family = [&](const char* key, const auto* row, bool is_read) {
+    json.key(key);
+    if (row == nullptr || !is_read) {
+      json.null();
+    } else {
+      json.string(name_of(*row));
+    }
+  };
+  family("tool_call_parser", families.calls, families.reads_calls);
+  family("reasoning_parser", families.reasoning, true);
   json.close_object().close_object();
 }
 

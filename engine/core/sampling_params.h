@@ -20,6 +20,15 @@ struct LogitBias {
   float bias = 0;
 };
 
+// How long an answer may reason: behind so many tokens of it `end` follows, token by token.
+struct ReasoningLimit {
+  int32_t max_tokens = 0;      // >= 0; of the answer, behind `begin`
+  std::vector<TokenId> begin;  // what begins reasoning; empty: the prompt did
+  std::vector<TokenId> end;    // what ends it; empty: there is no limit
+
+  [[nodiscard]] bool is_set() const { return !end.empty(); }
+};
+
 struct SamplingParams {
   float temperature = 1.0F;  // 0 selects the arg max (ties: lowest id)
   float top_p = 1.0F;        // [0, 1]; 0 keeps the most likely token alone, as top_k 1 does
@@ -37,6 +46,7 @@ struct SamplingParams {
   std::vector<LogitBias> logit_bias;            // one entry a token
   std::vector<TokenId> allowed_token_ids;       // ascending; empty: all
   std::vector<std::vector<TokenId>> bad_words;  // token sequences not to generate
+  ReasoningLimit reasoning_limit;
   int32_t num_logprobs = -1;         // -1: none; 0: the sampled token's; k: and the k best
   int32_t num_prompt_logprobs = -1;  // the same of the prompt's tokens, from the second on
 };

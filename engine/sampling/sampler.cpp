@@ -31,7 +31,8 @@ std::span<const TokenId> generated_of(const SamplerInput& input) {
 }  // namespace
 
 bool reads_tokens(const SamplingParams& params) {
-  return LogitEdits::has_penalties(params) || !params.bad_words.empty();
+  return LogitEdits::has_penalties(params) || !params.bad_words.empty() ||
+         params.reasoning_limit.is_set();
 }
 
 Sampler::Sampler(int32_t vocab_size,
@@ -100,11 +101,10 @@ FinishReason Sampler::verdict(const SamplerInput& input,
   const bool is_end = std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
   // One that was chosen before min_tokens, because no other token was allowed, ends nothing; but
   // behind the end of a text that a grammar binds nothing can follow.
-  by_token =
-      (is_end && binding == Binding::kBound) ||
-      (input.num_generated >= params.min_tokens &&
-       ((is_end && !params.ignore_eos) ||
-        std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end()));
+  by_token = (is_end && binding == Binding::kBound) ||
+             (input.num_generated >= params.min_tokens &&
+              ((is_end && !params.ignore_eos) ||
+               std::ranges::find(params.stop_token_ids, token) != params.stop_token_ids.end()));
   if (by_token) return FinishReason::kStop;
   if (input.num_generated + 1 >= params.max_tokens) return FinishReason::kLength;
   return FinishReason::kNone;
@@ -133,7 +133,8 @@ kernels::SampleRow Sampler::prepare(const SamplerInput& input, size_t index, boo
 
 bool Sampler::can_choose(const SamplerInput& input) {
   return input.grammar == nullptr && !LogitEdits::wanted(*input.params) &&
-         input.params->bad_words.empty() && mask_for(input, 0) == nullptr;
+         input.params->bad_words.empty() && !input.params->reasoning_limit.is_set() &&
+         mask_for(input, 0) == nullptr;
 }
 
 kernels::SampleRow Sampler::device_row(const SamplerInput& input) {

@@ -42,6 +42,22 @@ bool is_due(const std::vector<TokenId>& word, std::span<const TokenId> generated
          std::equal(word.begin(), word.end() - 1, generated.end() - static_cast<ptrdiff_t>(before));
 }
 
+// The token that a limit of reasoning asks for; kInvalidToken: none.
+TokenId due_end_token(const ReasoningLimit& limit, std::span<const TokenId> generated) {
+  if (!limit.is_set()) return kInvalidToken;
+  const auto begin = std::ranges::search(generated, limit.begin);
+  if (begin.empty() && !limit.begin.empty()) return kInvalidToken;
+  const std::span reasoning(begin.end(), generated.end());
+  if (reasoning.size() < static_cast<size_t>(limit.max_tokens)) return kInvalidToken;
+  if (!std::ranges::search(reasoning, limit.end).empty()) return kInvalidToken;
+  size_t num_written = std::min(limit.end.size() - 1, reasoning.size());
+  while (
+      !std::ranges::equal(std::span(limit.end).first(num_written), reasoning.last(num_written))) {
+    --num_written;
+  }
+  return limit.end[num_written];
+}
+
 }  // namespace
 
 bool write_token_mask(const SamplingParams& params,
@@ -54,6 +70,13 @@ bool write_token_mask(const SamplingParams& params,
   const bool holds_end = num_generated < params.min_tokens;
   const bool has_due_word = std::ranges::any_of(
       params.bad_words, [&](const auto& word) { return is_due(word, generated); });
+  const TokenId due = due_end_token(params.reasoning_limit, generated);
+  if (due != kInvalidToken) {
+    Mask mask(mask_words);
+    std::ranges::fill(mask_words, 0);
+    mask.set(due);
+    if (grammar.empty() || mask.keep(grammar)) return true;
+  }
   if (params.allowed_token_ids.empty() && !holds_end && !has_due_word && grammar.empty()) {
     return false;
   }

@@ -89,16 +89,8 @@ Expected<GrammarSpec> forced_calls_grammar(const ValidationContext& context,
                                            const ToolPlan& plan,
                                            std::string_view prompt_tail) {
   const CallFamily& family = *context.families->calls;
-  const std::optional<CallForm> form = call_form(family, context.tokenizer);
-  if (!form) {
-    return make_error(ErrorCode::kUnsupported,
-                      "tool_choice " + show_value(body["tool_choice"]) +
-                          " is not supported for models that write calls as the family '" +
-                          std::string(name_of(family)) + "'; use \"auto\" or \"none\".",
-                      "tool_choice");
-  }
   return calls_grammar(context,
-                       *form,
+                       call_form(family, context.tokenizer),
                        callable_tools(body["tools"], plan),
                        prompt_tail,
                        {.allows_several = plan.may_call_several});
@@ -133,17 +125,17 @@ Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,
                                          GrammarSpec format) {
   const CallFamily& family = *context.families->calls;
   const std::vector<CallableTool> tools = callable_tools(body["tools"], plan);
-  const std::optional<CallForm> form = call_form(family, context.tokenizer);
+  const CallForm form = call_form(family, context.tokenizer);
   CallRules rules = {.allows_several = plan.may_call_several};
   if (format.is_set()) {
-    if (!form || !is_json(format)) return place_format(context, prompt_tail, std::move(format));
+    if (!is_json(format)) return place_format(context, prompt_tail, std::move(format));
     rules.beside = BesideCalls::kFormat;
     rules.format = std::move(format);
-    return calls_grammar(context, *form, tools, prompt_tail, std::move(rules));
+    return calls_grammar(context, form, tools, prompt_tail, std::move(rules));
   }
   const auto strict = std::ranges::find_if(tools, &CallableTool::is_strict);
   if (strict == tools.end()) return format;
-  if (!form || !form->has_marker()) {
+  if (!form.has_marker()) {
     return make_error(ErrorCode::kUnsupported,
                       "tools: `strict` of '" + strict->name +
                           "' is not supported with tool_choice \"auto\" for models that write "
@@ -152,7 +144,7 @@ Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,
                       "tools");
   }
   rules.beside = BesideCalls::kText;
-  return calls_grammar(context, *form, tools, prompt_tail, std::move(rules));
+  return calls_grammar(context, form, tools, prompt_tail, std::move(rules));
 }
 
 }  // namespace sluice

@@ -17,8 +17,8 @@ namespace sluice {
 
 struct ValidationContext;
 
-// What the answer must be. `plan`: of the same body, and forces a call. kUnsupported: the family of
-// models writes calls in a form that no grammar here has.
+// What the answer must be. `plan`: of the same body, and forces a call. kUnsupported: a strict
+// schema that the family's form cannot keep.
 Expected<GrammarSpec> forced_calls_grammar(const ValidationContext& context,
                                            const nlohmann::ordered_json& body,
                                            const ToolPlan& plan,
@@ -33,7 +33,7 @@ Expected<GrammarSpec> place_format(const ValidationContext& context,
 
 // What the answer must be where it may hold calls (`plan` parses them and forces none). `format`:
 // as the request says it of an answer without calls, of any kind. An answer of JSON may be calls in
-// its place, as far as the family's form is known; without a format, calls in a text are bound if
+// its place; without a format, calls in a text are bound if
 // one of the tools that may be called is strict. place_format() otherwise. kUnsupported: calls of
 // the family begin without a marker, so that a strict tool cannot be kept.
 Expected<GrammarSpec> free_calls_grammar(const ValidationContext& context,

@@ -29,7 +29,13 @@ Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, b
   if (!may_be_silent && find_field(body, "max_tokens") == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "max_tokens is missing.", "max_tokens");
   }
-  return chat_of_messages(body, exchange.ignored);
+  SLUICE_TRY(Json chat, chat_of_messages(body, exchange.ignored));
+  // Agents send a budget to every model; one that is not known to reason has nothing to bound.
+  const bool reasons = context.families != nullptr && context.families->reasoning != nullptr;
+  if (!reasons && chat.erase("thinking_token_budget") > 0) {
+    SLUICE_TRY_VOID(exchange.ignored.add("thinking.budget_tokens"));
+  }
+  return chat;
 }
 
 Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exchange) {

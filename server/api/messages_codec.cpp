@@ -238,12 +238,7 @@ Expected<void> add_thinking(const Json& thinking, const Json& body, Json& chat) 
     const Json* most = find_field(body, "max_tokens");
     const bool is_limit = budget && most != nullptr && most->is_number_integer() &&
                           *budget + 1 < most->get<int64_t>();
-    if (is_limit) {
-      return unsupported(
-          "thinking.budget_tokens below max_tokens is not supported; leave thinking out, send "
-          "{\"type\": \"adaptive\"}, or a budget of max_tokens - 1.",
-          "thinking");
-    }
+    if (is_limit) chat["thinking_token_budget"] = *budget;
   }
   Json& variables = chat["chat_template_kwargs"];
   if (!variables.is_object()) variables = Json::object();
@@ -309,9 +304,10 @@ Expected<Json> chat_of_messages(const Json& body, IgnoredArguments& ignored) {
 }
 
 std::span<const FieldName> messages_names() {
-  static constexpr std::array<FieldName, 6> kNames = {{
+  static constexpr std::array<FieldName, 7> kNames = {{
       {"stop", "stop_sequences"},
       {"reasoning_effort", "output_config.effort"},
+      {"thinking_token_budget", "thinking.budget_tokens"},
       {"response_format.json_schema", "output_config.format"},
       {"response_format", "output_config.format"},
       {".function.parameters", ".input_schema"},

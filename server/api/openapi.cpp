@@ -96,7 +96,13 @@ void write_parameter(JsonWriter& json,
                      const SamplingParams& defaults) {
   json.key(parameter.name).open_object();
   if (parameter.disposition == Disposition::kIgnored) {
-    json.key("description").string("Without effect here.").close_object();
+    json.key("description").string("Without effect here.");
+    if (!parameter.schema.empty()) {
+      json.key("anyOf").open_array();
+      json.open_object().raw(parameter.schema).close_object();
+      json.raw(R"({"type":"null"})").close_array();
+    }
+    json.close_object();
     return;
   }
   if (parameter.disposition == Disposition::kNeutralOnly) {

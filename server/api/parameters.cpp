@@ -8,6 +8,7 @@
 
 #include "engine/core/config.h"
 #include "server/api/ignored_arguments.h"
+#include "server/json/json_fields.h"
 
 namespace sluice {
 namespace {
@@ -15,6 +16,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool never(const Json&) { return false; }
+
+bool always(const Json&) { return true; }
+
+bool is_text(const Json& v) { return v.is_string(); }
+
+bool is_integer(const Json& v) { return v.is_number_integer(); }
+
+bool is_object(const Json& v) { return v.is_object(); }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
@@ -101,8 +110,11 @@ constexpr std::string_view kResponseTools =
     R"("type":"array","items":{"type":"object","required":["type","name"],"properties":)"
     R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},)"
     R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
+constexpr std::string_view kEffort =
+    R"("enum":["none","minimal","low","medium","high","xhigh","max"])";
 constexpr std::string_view kReasoning =
-    R"("type":"object","properties":{"effort":{"type":["string","null"]},)"
+    R"("type":"object","properties":{"effort":{"enum":["none","minimal","low","medium","high",)"
+    R"("xhigh","max",null]},)"
     R"("summary":{"type":["string","null"]}})";
 constexpr std::string_view kTextSettings =
     R"("type":"object","properties":{"format":{"type":["object","null"],"required":["type"],)"
@@ -159,8 +171,22 @@ constexpr Parameter sampling(std::string_view name, Endpoint endpoints = Endpoin
   return {name, endpoints, Disposition::kImplemented, never, {}, {}};
 }
 
-constexpr Parameter ignored(std::string_view name, Endpoint endpoints = Endpoint::kBoth) {
-  return {name, endpoints, Disposition::kIgnored, never, {}, {}};
+// What an argument without effect has to be all the same.
+struct Shape {
+  bool (*holds)(const Json&);
+  std::string_view schema;
+};
+
+constexpr Shape kAnything = {always, {}};
+constexpr Shape kTextShape = {is_text, kText};
+constexpr Shape kBoolShape = {is_bool, kBool};
+constexpr Shape kIntegerShape = {is_integer, R"("type":"integer")"};
+constexpr Shape kObjectShape = {is_object, kObject};
+
+constexpr Parameter ignored(std::string_view name,
+                            const Shape& shape = kAnything,
+                            Endpoint endpoints = Endpoint::kBoth) {
+  return {name, endpoints, Disposition::kIgnored, shape.holds, shape.schema, {}};
 }
 
 // Those of `parameter` alone are members of its objects.
@@ -231,8 +257,9 @@ constexpr std::array kParameters = {
     implemented("add_generation_prompt", kBool, Endpoint::kChatOrTokenize),
     implemented("continue_final_message", kBool, Endpoint::kChatOrTokenize),
     implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
-    implemented("reasoning_effort", kText, Endpoint::kChatOrTokenize),
+    implemented("reasoning_effort", kEffort, Endpoint::kChatOrTokenize),
     implemented("include_reasoning", kBool, Endpoint::kChat),
+    implemented("thinking_token_budget", kCount, Endpoint::kChat),
     implemented("tools", kTools, Endpoint::kChatOrTokenize),
     implemented("tool_choice", kToolChoice, Endpoint::kChatOrTokenize),
     implemented("parallel_tool_calls", kBool, Endpoint::kChat),
@@ -257,16 +284,16 @@ constexpr std::array kParameters = {
                  "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
                  "disable_additional_properties,whitespace_pattern,"),
 
-    ignored("user"),
-    ignored("safety_identifier"),
-    ignored("metadata"),
-    ignored("store"),
-    ignored("service_tier"),
-    ignored("prompt_cache_key"),
+    ignored("user", kTextShape),
+    ignored("safety_identifier", kTextShape),
+    ignored("metadata", kObjectShape),
+    ignored("store", kBoolShape),
+    ignored("service_tier", kTextShape),
+    ignored("prompt_cache_key", kTextShape),
     ignored("prompt_cache_options"),
     ignored("moderation"),
     ignored("verbosity"),
-    ignored("request_id"),
+    ignored("request_id", kTextShape),
     ignored("session_id"),
     ignored("guided_decoding_backend"),  // this and the next: of a constraint, which is refused
     ignored("guided_whitespace_pattern"),
@@ -291,7 +318,6 @@ constexpr std::array kParameters = {
     neutral("chat_template", kNever, Endpoint::kChatOrTokenize),
     neutral("media_io_kwargs", kNever, Endpoint::kChatOrTokenize),
     neutral("mm_processor_kwargs", kNever, Endpoint::kChatOrTokenize),
-    neutral("thinking_token_budget", kNever, Endpoint::kChat),
     neutral("suffix", kEmptyString, Endpoint::kCompletion),
     neutral("echo", kNever, Endpoint::kChat),
     neutral("logprob_token_ids", kNever),
@@ -322,7 +348,7 @@ constexpr std::array kParameters = {
     sampling("seed", Endpoint::kOther),
     implemented("stream", kBool, Endpoint::kOther),
     implemented("chat_template_kwargs", kObject, Endpoint::kOther),
-    ignored("service_tier", Endpoint::kOther),
+    ignored("service_tier", kTextShape, Endpoint::kOther),
     implemented("messages", kMessageBlocks, Endpoint::kMessages),
     implemented("max_tokens", kAtLeastOne, Endpoint::kMessages),
     implemented("system", kTextOrBlocks, Endpoint::kMessages),
@@ -333,8 +359,8 @@ constexpr std::array kParameters = {
     implemented("tools", kMessageTools, Endpoint::kMessages),
     implemented("tool_choice", kMessageChoice, Endpoint::kMessages),
     implemented("thinking", kThinking, Endpoint::kMessages),
-    ignored("metadata", Endpoint::kMessages),
-    ignored("cache_control", Endpoint::kMessages),
+    ignored("metadata", kObjectShape, Endpoint::kMessages),
+    ignored("cache_control", kObjectShape, Endpoint::kMessages),
     implemented("output_config", kObject, Endpoint::kMessages),
     neutral("container", kNullOnly, Endpoint::kMessages),
     neutral("mcp_servers", kNever, Endpoint::kMessages),
@@ -355,11 +381,14 @@ constexpr std::array kParameters = {
     implemented("metadata", kObject, Endpoint::kResponses),
     implemented("user", kText, Endpoint::kResponses),
     implemented("include", R"("type":"array","items":{"type":"string"})", Endpoint::kResponses),
-    ignored("safety_identifier", Endpoint::kResponses),
-    ignored("prompt_cache_key", Endpoint::kResponses),
-    ignored("prompt_cache_retention", Endpoint::kResponses),
-    ignored("max_tool_calls", Endpoint::kResponses),  // of tools that a server runs itself
-    ignored("stream_options", Endpoint::kResponses),  // padding against observers alone
+    ignored("safety_identifier", kTextShape, Endpoint::kResponses),
+    ignored("prompt_cache_key", kTextShape, Endpoint::kResponses),
+    ignored("prompt_cache_retention", kTextShape, Endpoint::kResponses),
+    ignored("max_tool_calls",
+            kIntegerShape,
+            Endpoint::kResponses),  // of tools that a server runs itself
+    ignored(
+        "stream_options", kObjectShape, Endpoint::kResponses),  // padding against observers alone
     neutral("background", kNever, Endpoint::kResponses),
     neutral("conversation", kNullOnly, Endpoint::kResponses),
     neutral("prompt", kNullOnly, Endpoint::kResponses),
@@ -426,6 +455,13 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
     Json& value = *item;
     if (!parameter->members.empty() && value.is_object()) {
       SLUICE_TRY_VOID(check_members(*parameter, value, ignored));
+    }
+    if (parameter->disposition == Disposition::kIgnored && !value.is_null() &&
+        !parameter->is_neutral(value)) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "`" + name + "` must fit {" + std::string(parameter->schema) + "}, got " +
+                            show_value(value) + ".",
+                        name);
     }
     if (parameter->disposition != Disposition::kNeutralOnly) {
       ++item;

@@ -46,7 +46,8 @@ struct Parameter {
   std::string_view name;
   Endpoint endpoints;
   Disposition disposition;
-  bool (*is_neutral)(const nlohmann::ordered_json&);  // kNeutralOnly
+  // kNeutralOnly: the value asks for nothing; kIgnored: it is of the parameter's type.
+  bool (*is_neutral)(const nlohmann::ordered_json&);
   // Members of the JSON schema of the values that are taken, null apart. Empty: any value, or for a
   // name of sampling_fields() what that row says.
   std::string_view schema;

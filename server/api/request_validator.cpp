@@ -13,6 +13,7 @@
 #include "server/api/answer_grammar.h"
 #include "server/api/kv_params.h"
 #include "server/api/prediction.h"
+#include "server/api/reasoning_limit.h"
 #include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
 #include "server/json/json_fields.h"
@@ -315,10 +316,11 @@ Expected<Caching> read_caching(const ValidationContext& context, const Json& bod
   return caching;
 }
 
-// The prompt of a chat, and how its answer is read. `grammar`: what the answer must be without
-// calls, then with them.
+// The prompt of a chat, and how its answer is read. `sampling` gets its limit of reasoning.
+// `grammar`: what the answer must be without calls, then with them.
 Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& context,
                                                       const Json& body,
+                                                      SamplingParams& sampling,
                                                       GrammarSpec& grammar,
                                                       GenerationRequest& out) {
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
@@ -336,6 +338,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
     SLUICE_TRY(grammar, place_format(context, prompt.tail, std::move(grammar)));
   }
   out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
+  SLUICE_TRY(sampling.reasoning_limit, read_reasoning_limit(context, body, prompt.tail));
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
   if (context.families != nullptr) out.output_format = context.families->format;
   out.prompt_tail = std::move(prompt.tail);
@@ -512,7 +515,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
   SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
   SLUICE_TRY(auto prompts,
-             endpoint == Endpoint::kChat ? read_chat(context, body, grammar, out)
+             endpoint == Endpoint::kChat ? read_chat(context, body, sampling, grammar, out)
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));

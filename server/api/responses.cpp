@@ -2,9 +2,11 @@
 // The handlers of /v1/responses: a new answer, one that is kept, and its deletion. Called on the
 // I/O thread of the connection.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/config.h"
@@ -83,6 +85,17 @@ Expected<GenerationRequest> validate_chat(const ValidationContext& context,
   return request;
 }
 
+// What OpenAI's servers can add to an answer. Reasoning is in each answer as text; the rest but the
+// last is of tools that a server runs itself.
+constexpr std::array<std::string_view, 8> kIncludable = {"reasoning.encrypted_content",
+                                                         "web_search_call.action.sources",
+                                                         "web_search_call.results",
+                                                         "file_search_call.results",
+                                                         "code_interpreter_call.outputs",
+                                                         "computer_call_output.output.image_url",
+                                                         "message.input_image.image_url",
+                                                         "message.output_text.logprobs"};
+
 Expected<void> check_include(const Json& body) {
   const Json* include = find_field(body, "include");
   if (include == nullptr) return {};
@@ -92,6 +105,10 @@ Expected<void> check_include(const Json& body) {
                       "include");
   }
   for (const Json& item : *include) {
+    if (std::ranges::count(kIncludable, item.get_ref<const std::string&>()) == 0) {
+      return make_error(
+          ErrorCode::kInvalidArgument, "include knows no " + show_value(item) + ".", "include");
+    }
     if (item != "message.output_text.logprobs") continue;
     return make_error(ErrorCode::kUnsupported,
                       "include message.output_text.logprobs is not supported; leave it out.",

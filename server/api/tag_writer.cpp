@@ -30,6 +30,10 @@ void TagWriter::add_text(std::string_view text, Json& elements) const {
 
 void TagWriter::add(const CallPieces& pieces, Json& elements) {
   for (const CallPiece& piece : pieces) {
+    if (piece.kind == CallPiece::Kind::kNumber) {
+      elements.push_back({{"type", "regex"}, {"pattern", "0|[1-9][0-9]{0,3}"}});
+      continue;
+    }
     if (piece.token == kInvalidToken) {
       add_text(piece.text, elements);
       continue;
@@ -91,6 +95,11 @@ void TagWriter::add_json(Json schema, const JsonRules& rules, Json& elements) co
 void TagWriter::add_optional(Json part, Json& elements) const {
   if (part.empty()) return;
   elements.push_back({{"type", "optional"}, {"content", sequence(std::move(part))}});
+}
+
+TagWriter::Json TagWriter::choice(Json elements) {
+  if (elements.size() == 1) return std::move(elements[0]);
+  return {{"type", "or"}, {"elements", std::move(elements)}};
 }
 
 TagWriter::Json TagWriter::sequence(Json elements) {

@@ -22,6 +22,7 @@ class TagWriter {
 
   // The functions append to `elements`, an array; literal texts that follow each other become one.
   void add_text(std::string_view text, Json& elements) const;
+  // None of them is kJsonType.
   void add(const CallPieces& pieces, Json& elements);
   // Any text up to and with `end` (not empty), which it does not hold before.
   void add_free_text(const CallPieces& end, Json& elements);
@@ -50,6 +51,8 @@ class TagWriter {
 
   // One element of an array of them; an empty one is an empty text.
   static Json sequence(Json elements);
+  // One of the elements of an array (not empty).
+  static Json choice(Json elements);
 
  private:
   void note(TokenId token);

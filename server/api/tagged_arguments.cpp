@@ -15,60 +15,26 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Keywords that bind nothing.
-constexpr std::array<std::string_view, 13> kNotes = {"title",
-                                                     "description",
-                                                     "default",
-                                                     "examples",
-                                                     "$schema",
-                                                     "$id",
-                                                     "$comment",
-                                                     "deprecated",
-                                                     "readOnly",
-                                                     "writeOnly",
-                                                     "$defs",
-                                                     "definitions",
-                                                     "type"};
-constexpr std::array<std::string_view, 3> kOfObjects = {
-    "properties", "required", "additionalProperties"};
 constexpr std::array<std::string_view, 2> kOfStrings = {"enum", "const"};
 
-// The first keyword that is neither a note nor one of `known`; empty: there is none.
-std::string other_keyword(const Json& schema, std::span<const std::string_view> known) {
-  for (const auto& [key, value] : schema.items()) {
-    const auto is_key = [&wanted = key](std::string_view name) { return name == wanted; };
-    if (!std::ranges::any_of(kNotes, is_key) && !std::ranges::any_of(known, is_key)) return key;
-  }
-  return {};
+bool can_be_tagged(std::string_view key) {
+  return !key.empty() && key.find_first_of("<>\"\n") == std::string_view::npos;
 }
 
 class ArgumentsWriter {
  public:
   ArgumentsWriter(const TaggedForm& form,
-                  const std::string& tool,
+                  const ArgumentRules& rules,
                   const Json& schema,
-                  bool is_strict,
                   TagWriter& writer)
-      : form_(form), tool_(tool), schema_(schema), is_strict_(is_strict), writer_(writer) {}
+      : form_(form), rules_(rules), schema_(schema), writer_(writer) {}
 
   Expected<void> add_to(Json& elements) {
-    const std::string other = other_keyword(schema_, kOfObjects);
-    if (!other.empty()) SLUICE_TRY_VOID(refuse(other, "#"));
-    if (schema_["type"] != "object") SLUICE_TRY_VOID(refuse("type", "#"));
-    const Json* properties = find_field(schema_, "properties");
-    const bool has_properties = properties != nullptr && properties->is_object();
-    const Json none = Json::object();
-    const Json& given = has_properties ? *properties : none;
-    for (const std::string& name : required()) {
-      if (!given.contains(name)) SLUICE_TRY_VOID(refuse("required", "#"));
-    }
-    for (const auto& [key, value] : given.items()) {
-      if (key.empty() || key.find_first_of("<>\"\n") != std::string::npos) {
-        SLUICE_TRY_VOID(refuse(key, "#/properties"));
-        continue;
-      }
-      SLUICE_TRY(Json part, property(key, value));
-      if (std::ranges::count(required(), key) > 0) {
+    SLUICE_TRY(const std::vector<Argument> arguments,
+               arguments_of(schema_, "#", rules_, can_be_tagged));
+    for (const Argument& argument : arguments) {
+      SLUICE_TRY(Json part, property(argument.key, *argument.schema));
+      if (argument.is_required) {
         elements.push_back(TagWriter::sequence(std::move(part)));
       } else {
         writer_.add_optional(std::move(part), elements);
@@ -78,37 +44,16 @@ class ArgumentsWriter {
   }
 
  private:
-  // Nothing, where the schema need not be kept exactly.
-  [[nodiscard]] Expected<void> refuse(const std::string& keyword, const std::string& place) const {
-    if (!is_strict_) return {};
-    return make_error(ErrorCode::kUnsupported,
-                      "unsupported keyword '" + show_text(keyword) + "' at " + show_text(place) +
-                          " of tool '" + tool_ +
-                          "': the model writes arguments in tags, where it cannot be kept",
-                      "tools");
-  }
-
-  [[nodiscard]] std::vector<std::string> required() const {
-    std::vector<std::string> names;
-    const Json* list = find_field(schema_, "required");
-    if (list == nullptr || !list->is_array()) return names;
-    for (const Json& name : *list) {
-      if (name.is_string()) names.push_back(name.get<std::string>());
-    }
-    return names;
-  }
-
   Expected<Json> property(const std::string& key, const Json& value) {
     Json part = Json::array();
     writer_.add(form_.key_begin, part);
     writer_.add_text(key, part);
     if (is_json(value)) {
-      writer_.add(form_.json_key_end, part);
-      writer_.add_json(with_definitions(value),
-                       {.is_exact = is_strict_,
-                        .owner = "#/properties/" + show_text(key) + " of tool '" + tool_ + "'",
-                        .excluded = end_mark()},
-                       part);
+      add_json_key_end(value, part);
+      writer_.add_json(
+          with_definitions(value, schema_),
+          {.is_exact = rules_.is_strict, .owner = rules_.owner_of(key), .excluded = end_mark()},
+          part);
       writer_.add(form_.value_end, part);
       return part;
     }
@@ -125,12 +70,19 @@ class ArgumentsWriter {
     return type->is_array() && !type->empty() && std::ranges::count(*type, Json("string")) == 0;
   }
 
-  // Its references lead into the definitions of the whole.
-  [[nodiscard]] Json with_definitions(Json value) const {
-    for (const char* name : {"$defs", "definitions"}) {
-      if (const Json* definitions = find_field(schema_, name)) value[name] = *definitions;
+  void add_json_key_end(const Json& value, Json& part) {
+    for (const CallPiece& piece : form_.json_key_end) {
+      if (piece.kind != CallPiece::Kind::kJsonType) {
+        writer_.add({piece}, part);
+        continue;
+      }
+      const Json& types = value["type"];
+      Json names = Json::array();
+      for (const Json& type : types.is_array() ? types : Json::array({types})) {
+        names.push_back({{"type", "const_string"}, {"value", type}});
+      }
+      part.push_back({{"type", "or"}, {"elements", std::move(names)}});
     }
-    return value;
   }
 
   Expected<void> add_string(const std::string& key, const Json& value, Json& part) {
@@ -142,11 +94,11 @@ class ArgumentsWriter {
         type != nullptr && type->is_array() && std::ranges::count(*type, Json("string")) > 0;
     const bool is_listed = value.is_object() && (value.contains("enum") || value.contains("const"));
     if (!is_string && (is_listed ? type != nullptr : !may_be_string)) {
-      SLUICE_TRY_VOID(refuse("type", place));
+      SLUICE_TRY_VOID(rules_.refuse("type", place));
     }
     if (value.is_object()) {
       const std::string other = other_keyword(value, kOfStrings);
-      if (!other.empty()) SLUICE_TRY_VOID(refuse(other, place));
+      if (!other.empty()) SLUICE_TRY_VOID(rules_.refuse(other, place));
       const Json texts = texts_of(value);
       if (!texts.empty()) {
         Json choice = Json::array();
@@ -157,7 +109,7 @@ class ArgumentsWriter {
         writer_.add(form_.value_end, part);
         return {};
       }
-      if (is_listed) SLUICE_TRY_VOID(refuse("enum", place));
+      if (is_listed) SLUICE_TRY_VOID(rules_.refuse("enum", place));
     }
     add_any_string(part);
     return {};
@@ -197,21 +149,19 @@ class ArgumentsWriter {
   }
 
   const TaggedForm& form_;
-  const std::string& tool_;
+  const ArgumentRules& rules_;
   const Json& schema_;
-  const bool is_strict_;
   TagWriter& writer_;
 };
 
 }  // namespace
 
 Expected<void> add_tagged_arguments(const TaggedForm& form,
-                                    const std::string& tool,
+                                    const ArgumentRules& rules,
                                     const Json& schema,
-                                    bool is_strict,
                                     TagWriter& writer,
                                     Json& elements) {
-  return ArgumentsWriter(form, tool, schema, is_strict, writer).add_to(elements);
+  return ArgumentsWriter(form, rules, schema, writer).add_to(elements);
 }
 
 }  // namespace sluice

@@ -5,9 +5,9 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <string>
 
 #include "engine/core/status.h"
+#include "server/api/argument_schema.h"
 #include "server/api/tag_writer.h"
 #include "server/parse/call_form.h"
 
@@ -15,12 +15,11 @@ namespace sluice {
 
 // Appends to `elements` the properties of `schema`, an object's, in its order and no others. A
 // string is free text, one of an `enum` or a `const`; other values are JSON of their schema.
-// kUnsupported, where `is_strict`: a schema says more of the object or of a string; otherwise the
-// arguments are wider than the schema there.
+// kUnsupported, where `rules` are strict: a schema says more of the object or of a string;
+// otherwise the arguments are wider than the schema there.
 Expected<void> add_tagged_arguments(const TaggedForm& form,
-                                    const std::string& tool,
+                                    const ArgumentRules& rules,
                                     const nlohmann::ordered_json& schema,
-                                    bool is_strict,
                                     TagWriter& writer,
                                     nlohmann::ordered_json& elements);
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/api/literal_arguments.h"
 #include "server/api/tag_writer.h"
 #include "server/api/tagged_arguments.h"
 
@@ -25,13 +26,18 @@ Expected<Json> call(const CallForm& form, const CallableTool& tool, TagWriter& w
   writer.add_text(tool.name, elements);
   writer.add(form.behind_name, elements);
   Json schema = object_schema(tool);
-  if (form.is_tagged) {
-    SLUICE_TRY_VOID(
-        add_tagged_arguments(form.tagged, tool.name, schema, tool.is_strict, writer, elements));
-  } else {
+  const ArgumentRules rules = {tool.name, tool.is_strict};
+  if (form.style != ArgumentStyle::kJson && schema["type"] != "object") {
+    SLUICE_TRY_VOID(rules.refuse("type", "#"));
+  }
+  if (form.style == ArgumentStyle::kJson) {
     writer.add_json(std::move(schema),
                     {.is_exact = tool.is_strict, .owner = "tool '" + tool.name + "'"},
                     elements);
+  } else if (form.style == ArgumentStyle::kTagged) {
+    SLUICE_TRY_VOID(add_tagged_arguments(form.tagged, rules, schema, writer, elements));
+  } else {
+    SLUICE_TRY_VOID(add_literal_arguments(form, rules, schema, writer, elements));
   }
   writer.add(form.end, elements);
   return TagWriter::sequence(std::move(elements));
@@ -45,8 +51,7 @@ Expected<Json> any_call(const CallForm& form,
     SLUICE_TRY(Json one, call(form, tool, writer));
     choice.push_back(std::move(one));
   }
-  if (choice.size() == 1) return std::move(choice[0]);
-  return Json({{"type", "or"}, {"elements", std::move(choice)}});
+  return TagWriter::choice(std::move(choice));
 }
 
 void add_newlines(const std::string& text, TagWriter& writer, Json& elements) {
@@ -70,6 +75,16 @@ void add_before(const BeforeAnswer& before, TagWriter& writer, Json& elements) {
   add_newlines(before.newlines, writer, elements);
 }
 
+// JSON, marked as an answer where models mark it.
+void add_format(const GrammarSpec& format,
+                const BeforeAnswer& before,
+                TagWriter& writer,
+                Json& elements) {
+  if (before.reasoning) writer.add(before.reasoning->answer_begin, elements);
+  writer.add_format(format, elements);
+  if (before.reasoning) writer.add(before.reasoning->answer_end, elements);
+}
+
 std::string tag_of(Json elements) {
   const Json root = {{"type", "structural_tag"},
                      {"format", TagWriter::sequence(std::move(elements))}};
@@ -85,7 +100,7 @@ Expected<void> add_calls(const CallForm& form,
   writer.add(form.open, elements);
   SLUICE_TRY(Json one, any_call(form, tools, writer));
   elements.push_back(one);
-  if (allows_several) {
+  if (allows_several && !form.is_single) {
     Json more = Json::array();
     writer.add(form.separator, more);
     more.push_back(std::move(one));
@@ -142,9 +157,10 @@ Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
     SLUICE_TRY_VOID(add_calls(form, tools, rules.allows_several, writer, calls));
     Json answer = TagWriter::sequence(std::move(calls));
     if (rules.beside == BesideCalls::kFormat) {
-      Json either = Json::array({std::move(answer)});
-      writer.add_format(rules.format, either);
-      answer = {{"type", "or"}, {"elements", std::move(either)}};
+      Json format = Json::array();
+      add_format(rules.format, rules.before, writer, format);
+      answer = TagWriter::choice(
+          Json::array({std::move(answer), TagWriter::sequence(std::move(format))}));
     }
     elements.push_back(std::move(answer));
   }
@@ -159,7 +175,7 @@ GrammarSpec format_grammar(const GrammarSpec& format, const BeforeAnswer& before
   TagWriter writer(spec);
   Json elements = Json::array();
   add_before(before, writer, elements);
-  writer.add_format(format, elements);
+  add_format(format, before, writer, elements);
   spec.text = tag_of(std::move(elements));
   return spec;
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMostStopTokens = 1024;
 constexpr size_t kMostBadWords = 8192;  // a word of a client has several sequences
+constexpr size_t kMostMarkerTokens = 64;
 constexpr float kMostBias = 100;
 
 tl::unexpected<Error> invalid(const char* field, const char* rule) {
@@ -65,6 +66,13 @@ Expected<void> check_sampling(const SamplingParams& sampling,
     if (word.empty()) return invalid("bad_words", "an empty sequence");
     SLUICE_TRY_VOID(check_ids("bad_words", word, vocab_size));
   }
+  const ReasoningLimit& limit = sampling.reasoning_limit;
+  if (limit.max_tokens < 0) return invalid("reasoning_limit", "below 0");
+  if (std::max(limit.begin.size(), limit.end.size()) > kMostMarkerTokens) {
+    return invalid("reasoning_limit", "too many tokens");
+  }
+  SLUICE_TRY_VOID(check_ids("reasoning_limit", limit.begin, vocab_size));
+  SLUICE_TRY_VOID(check_ids("reasoning_limit", limit.end, vocab_size));
   if (sampling.logit_bias.size() > static_cast<size_t>(config.max_logit_bias)) {
     return invalid("logit_bias", "more than this worker's --max-logit-bias");
   }

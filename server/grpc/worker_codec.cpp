@@ -66,6 +66,7 @@ void encode(const SamplingParams& from, wire::Sampling& to) {
                logit_bias,
                allowed_token_ids,
                bad_words,
+               reasoning_limit,
                num_logprobs,
                num_prompt_logprobs] = from;
   to.set_temperature(temperature);
@@ -88,6 +89,13 @@ void encode(const SamplingParams& from, wire::Sampling& to) {
   encode(allowed_token_ids, *to.mutable_allowed_token_ids());
   for (const std::vector<TokenId>& word : bad_words)
     encode(word, *to.add_bad_words()->mutable_ids());
+  if (reasoning_limit.is_set()) {
+    const auto& [max_reasoning, begin, end] = reasoning_limit;
+    wire::ReasoningLimit& limit = *to.mutable_reasoning_limit();
+    limit.set_max_tokens(max_reasoning);
+    encode(begin, *limit.mutable_begin());
+    encode(end, *limit.mutable_end());
+  }
   to.set_num_logprobs(num_logprobs);
   to.set_num_prompt_logprobs(num_prompt_logprobs);
 }
@@ -109,6 +117,7 @@ SamplingParams decode(const wire::Sampling& from) {
          logit_bias,
          allowed_token_ids,
          bad_words,
+         reasoning_limit,
          num_logprobs,
          num_prompt_logprobs] = to;
   temperature = from.temperature();
@@ -130,6 +139,10 @@ SamplingParams decode(const wire::Sampling& from) {
   }
   allowed_token_ids = decode(from.allowed_token_ids());
   for (const wire::TokenIds& word : from.bad_words()) bad_words.push_back(decode(word.ids()));
+  auto& [max_reasoning, begin, end] = reasoning_limit;
+  max_reasoning = from.reasoning_limit().max_tokens();
+  begin = decode(from.reasoning_limit().begin());
+  end = decode(from.reasoning_limit().end());
   num_logprobs = from.num_logprobs();
   num_prompt_logprobs = from.num_prompt_logprobs();
   return to;

@@ -3,6 +3,7 @@
 // OutputParser reads. Values; any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,18 +11,34 @@
 
 namespace sluice {
 
-// A piece of what stands around a call: a control token by its id, or text.
+// A piece of what stands around a call: text, a control token by its id, or what only the model
+// knows.
 struct CallPiece {
+  enum class Kind : uint8_t {
+    kFixed,     // `text` or `token`
+    kNumber,    // a number of the model's choice, in decimal digits
+    kJsonType,  // in front of a value: the JSON schema name of its type
+  };
+
   std::string text = {};
   TokenId token = kInvalidToken;  // in place of `text`
+  Kind kind = Kind::kFixed;
 
   bool operator==(const CallPiece&) const = default;
 };
 
 using CallPieces = std::vector<CallPiece>;
 
-// How arguments are written that are no JSON object: `key_begin` key `key_end` value `value_end`,
-// one behind the other. Strings are written as they are, other values as JSON.
+// How a call's arguments are written.
+enum class ArgumentStyle : uint8_t {
+  kJson,    // a JSON object
+  kTagged,  // a key and a value at a time, as TaggedForm says
+  kPython,  // key=value, key=value; JSON but for True, False and None
+  kGemma,   // key:value,key:value, with `quote` around strings and none around keys
+};
+
+// kTagged: `key_begin` key `key_end` value `value_end`, one behind the other. Strings are written
+// as they are, other values as JSON.
 struct TaggedForm {
   CallPieces key_begin = {};
   CallPieces key_end = {};       // behind which a string follows
@@ -43,8 +60,10 @@ struct CallForm {
   CallPieces end = {};          // `}\n</tool_call>`
   CallPieces separator = {};
   CallPieces close = {};
-  bool is_tagged = false;  // false: arguments are a JSON object
-  TaggedForm tagged = {};  // where they are not
+  ArgumentStyle style = ArgumentStyle::kJson;
+  TaggedForm tagged = {};  // kTagged
+  CallPieces quote = {};   // kGemma
+  bool is_single = false;  // the model's turn ends with a call
 
   [[nodiscard]] bool has_marker() const {
     return marker.token != kInvalidToken || !marker.text.empty();
@@ -57,6 +76,9 @@ struct ReasoningForm {
   CallPieces end = {};
   TokenId end_token = kInvalidToken;  // that spells the end; kInvalidToken: several do
   std::string newlines = {};          // that models write behind the end
+  // Around an answer without calls, where models mark it as such.
+  CallPieces answer_begin = {};
+  CallPieces answer_end = {};
 };
 
 }  // namespace sluice

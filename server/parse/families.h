@@ -60,12 +60,11 @@ std::shared_ptr<const OutputFormat> resolve_format(const CallFamily* calls,
                                                    const ReasoningFamily* reasoning,
                                                    const Tokenizer& tokenizer);
 
-// How the family's models write calls with this vocabulary. None where no text says it: a call is
-// then read, and cannot be forced.
-std::optional<CallForm> call_form(const CallFamily& family, const Tokenizer& tokenizer);
+// How the family's models write calls with this vocabulary.
+CallForm call_form(const CallFamily& family, const Tokenizer& tokenizer);
 
 // The first markers of the row's reasoning that the vocabulary has as tokens, or the first of all.
-// None: a family that writes reasoning and calls in one form.
+// None: a row that names no way to write it.
 std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
                                             const Tokenizer& tokenizer);
 

@@ -2,16 +2,28 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/status.h"
 #include "server/parse/families.h"
 #include "server/parse/output_format.h"
 
 namespace sluice {
 namespace {
 
+// What "%d" and "%t" stand for; kFixed: `text` begins with neither.
+CallPiece::Kind kind_of(std::string_view text) {
+  if (text.starts_with("%d")) return CallPiece::Kind::kNumber;
+  return text.starts_with("%t") ? CallPiece::Kind::kJsonType : CallPiece::Kind::kFixed;
+}
+
 // Special tokens inside of `text`, the longest that begin first; the rest is text.
 CallPieces pieces_of(std::string_view text, const Tokenizer& tokenizer) {
   CallPieces pieces;
   for (size_t begin = 0; begin < text.size();) {
+    if (const auto kind = kind_of(text.substr(begin)); kind != CallPiece::Kind::kFixed) {
+      pieces.push_back({.kind = kind});
+      begin += 2;
+      continue;
+    }
     size_t length = text.size() - begin;
     TokenId token = kInvalidToken;
     for (; length > 1; --length) {
@@ -22,7 +34,8 @@ CallPieces pieces_of(std::string_view text, const Tokenizer& tokenizer) {
       pieces.push_back({.token = token});
     } else {
       length = 1;
-      if (pieces.empty() || pieces.back().token != kInvalidToken) pieces.emplace_back();
+      const bool goes_on = !pieces.empty() && !pieces.back().text.empty();
+      if (!goes_on) pieces.emplace_back();
       pieces.back().text += text[begin];
     }
     begin += length;
@@ -48,6 +61,12 @@ void add_markers(const CallFamily& family,
   }
 }
 
+ArgumentStyle style_of(const CallFamily& family, const CallText& text) {
+  if (family.mechanism == Mechanism::kPython) return ArgumentStyle::kPython;
+  if (family.mechanism == Mechanism::kGemma) return ArgumentStyle::kGemma;
+  return text.key_begin.empty() ? ArgumentStyle::kJson : ArgumentStyle::kTagged;
+}
+
 CallForm to_form(const CallFamily& family, const CallText& text, const Tokenizer& tokenizer) {
   const auto pieces = [&](std::string_view part) { return pieces_of(part, tokenizer); };
   CallForm form = {.open = pieces(text.open),
@@ -55,10 +74,15 @@ CallForm to_form(const CallFamily& family, const CallText& text, const Tokenizer
                    .behind_name = pieces(text.behind_name),
                    .end = pieces(text.end),
                    .separator = pieces(text.separator),
-                   .close = pieces(text.close)};
+                   .close = pieces(text.close),
+                   .is_single = text.is_single};
   add_markers(family, text.open.empty() ? text.begin : text.open, tokenizer, form);
-  form.is_tagged = !text.key_begin.empty();
-  if (!form.is_tagged) return form;
+  form.style = style_of(family, text);
+  if (form.style == ArgumentStyle::kGemma) {
+    const auto quote = std::ranges::find(family.markers, Role::kQuote, &MarkerText::role);
+    form.quote = pieces(quote->text);
+  }
+  if (form.style != ArgumentStyle::kTagged) return form;
   const bool is_same = text.json_key_end.empty();
   form.tagged = {.key_begin = pieces(text.key_begin),
                  .key_end = pieces(text.key_end),
@@ -69,16 +93,22 @@ CallForm to_form(const CallFamily& family, const CallText& text, const Tokenizer
 
 }  // namespace
 
-std::optional<CallForm> call_form(const CallFamily& family, const Tokenizer& tokenizer) {
+CallForm call_form(const CallFamily& family, const Tokenizer& tokenizer) {
   const auto fits = std::ranges::find_if(family.texts, [&](const CallText& text) {
     return text.needs.empty() || tokenizer.find_token(text.needs) != kInvalidToken;
   });
-  if (fits == family.texts.end()) return std::nullopt;
+  CHECK(fits != family.texts.end());  // the last one of a row fits any vocabulary
   return to_form(family, *fits, tokenizer);
 }
 
 std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
                                             const Tokenizer& tokenizer) {
+  if (!family.text.begin.empty()) {
+    return ReasoningForm{.begin = pieces_of(family.text.begin, tokenizer),
+                         .end = pieces_of(family.text.end, tokenizer),
+                         .answer_begin = pieces_of(family.text.answer_begin, tokenizer),
+                         .answer_end = pieces_of(family.text.answer_end, tokenizer)};
+  }
   std::vector<std::string_view> begins;
   std::vector<std::string_view> ends;
   for (const MarkerText& marker : family.markers) {

@@ -76,7 +76,9 @@ struct MarkerText {
   std::string_view text;
 };
 
-// What a family's templates write of calls; the members are those of CallForm and TaggedForm.
+// What a family's templates write of calls; the members are those of CallForm and TaggedForm. "%d"
+// is a number and "%t" the type of a value (CallPiece::Kind). Families of kPython and kGemma write
+// arguments in their own way, others with a `key_begin` in tags.
 struct CallText {
   std::string_view needs = {};  // the vocabulary has this token; otherwise the next text counts
   std::string_view open = {};
@@ -89,6 +91,15 @@ struct CallText {
   std::string_view key_end = {};
   std::string_view json_key_end = {};  // empty: as `key_end`
   std::string_view value_end = {};
+  bool is_single = false;
+};
+
+// The members are those of ReasoningForm.
+struct ReasoningText {
+  std::string_view begin = {};
+  std::string_view end = {};
+  std::string_view answer_begin = {};
+  std::string_view answer_end = {};
 };
 
 struct CallFamily {
@@ -96,7 +107,7 @@ struct CallFamily {
   std::span<const std::string_view> aliases = {};
   Mechanism mechanism = Mechanism::kJson;
   std::span<const MarkerText> markers = {};
-  // In the order in which they are tried; none: no call can be forced.
+  // In the order in which they are tried; the last one needs no token.
   std::span<const CallText> texts = {};
   // Texts that a template of the family holds, all of them; none: never detected.
   std::span<const std::string_view> detect = {};
@@ -123,6 +134,7 @@ struct ReasoningFamily {
   std::span<const MarkerText> markers = {};  // kReasoningBegin, kReasoningEnd, kWrapBegin, kWrapEnd
   std::span<const std::string_view> detect = {};
   std::string_view implied_by = {};  // the call family that writes both, whose reader is used
+  ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.
   bool begins_inside = false;
   // Line feeds that belong to a marker: behind its beginning, before and behind its end.

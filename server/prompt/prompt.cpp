@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/config.h"
@@ -55,11 +56,16 @@ Expected<Json> read_documents(const Json& body) {
   return *documents;
 }
 
+constexpr std::array<std::string_view, 7> kEfforts = {
+    "none", "minimal", "low", "medium", "high", "xhigh", "max"};
+
 Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (const Json* effort = find_field(body, "reasoning_effort")) {
-    if (!effort->is_string()) {
-      return invalid("reasoning_effort must be a string, got " + show_value(*effort) + ".",
-                     "reasoning_effort");
+    if (std::ranges::count(kEfforts, *effort) == 0) {
+      return invalid(
+          "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max, got " +
+              show_value(*effort) + ".",
+          "reasoning_effort");
     }
     variables["reasoning_effort"] = *effort;
     variables["enable_thinking"] = *effort != "none";

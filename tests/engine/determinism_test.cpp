@@ -66,6 +66,10 @@ void add_token_rules(int32_t vocab_size, std::mt19937_64& random, SamplingParams
   for (uint64_t i = random() % 4; i > 0; --i) params.logit_bias.push_back({token(), 5.0F});
   for (uint64_t i = random() % 4; i > 0; --i) params.bad_words.push_back({token()});
   if (random() % 4 == 0) {
+    params.reasoning_limit = {
+        .max_tokens = static_cast<int32_t>(random() % 8), .begin = {}, .end = {token(), token()}};
+  }
+  if (random() % 4 == 0) {
     for (int i = 0; i < 20; ++i) params.allowed_token_ids.push_back(token());
     std::ranges::sort(params.allowed_token_ids);
   }

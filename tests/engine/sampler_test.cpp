@@ -176,8 +176,8 @@ class TokenMask : public ::testing::Test {
     std::set<TokenId> tokens;
     const std::vector<TokenId> ends = {kEnd};
     const auto num_generated = static_cast<int32_t>(generated.size());
-    const bool is_masked = write_token_mask(
-        params_, num_generated, generated, ends, kVocab, grammar_, words);
+    const bool is_masked =
+        write_token_mask(params_, num_generated, generated, ends, kVocab, grammar_, words);
     if (!is_masked) return tokens;
     for (TokenId token = 0; token < static_cast<TokenId>(words.size() * 32); ++token) {
       if ((words[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) tokens.insert(token);
@@ -248,6 +248,36 @@ TEST_F(TokenMask, BadWordNotYetDueNeedsNoMask) {
   params_.bad_words = {{1, 2}};
   EXPECT_TRUE(allowed({}).empty());
   EXPECT_EQ(allowed({1}), all_but({2}));
+}
+
+// The prompt has begun the reasoning, or the answer does; then its end is written out.
+TEST_F(TokenMask, ReasoningAtItsLimitEnds) {
+  params_.reasoning_limit = {.max_tokens = 2, .begin = {}, .end = {40, 41}};
+  EXPECT_TRUE(allowed({5}).empty());
+  EXPECT_EQ(allowed({5, 6}), (std::set<TokenId>{40}));
+  EXPECT_EQ(allowed({5, 6, 40}), (std::set<TokenId>{41}));
+  EXPECT_EQ(allowed({5, 40}), (std::set<TokenId>{41}));  // the model had begun to end it
+  EXPECT_TRUE(allowed({5, 6, 40, 41}).empty());
+  EXPECT_TRUE(allowed({40, 41, 5, 6, 7}).empty());  // it ended before its limit
+  params_.reasoning_limit.begin = {30, 31};
+  EXPECT_TRUE(allowed({5, 6, 7}).empty());
+  EXPECT_TRUE(allowed({30, 5, 6, 7}).empty());
+  EXPECT_TRUE(allowed({30, 31, 5}).empty());
+  EXPECT_EQ(allowed({5, 30, 31, 5, 6}), (std::set<TokenId>{40}));
+  params_.reasoning_limit.max_tokens = 0;
+  EXPECT_EQ(allowed({30, 31}), (std::set<TokenId>{40}));
+  EXPECT_EQ(allowed({30, 31, 40}), (std::set<TokenId>{41}));
+}
+
+TEST_F(TokenMask, TheEndOfReasoningComesBeforeOtherRules) {
+  params_.reasoning_limit = {.max_tokens = 1, .begin = {}, .end = {40}};
+  params_.bad_words = {{40}};
+  params_.allowed_token_ids = {7, 8};
+  EXPECT_EQ(allowed({5}), (std::set<TokenId>{40}));
+  bind({7, 40});
+  EXPECT_EQ(allowed({5}), (std::set<TokenId>{40}));
+  bind({7});
+  EXPECT_EQ(allowed({5}), (std::set<TokenId>{7}));
 }
 
 TEST_F(TokenMask, RuleThatWouldLeaveNothingIsNotApplied) {

@@ -11,6 +11,7 @@
 #include "server/api/parameters.h"
 #include "server/routes.h"
 #include "tests/server/running_server.h"
+#include "tests/server/tool_template.h"
 
 namespace sluice {
 namespace {
@@ -45,6 +46,24 @@ TEST(Models, AreListedUnderEachServedName) {
   const HttpReply unknown = get(server, "/v1/models/other");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(Json::parse(unknown.body)["error"]["code"], "model_not_found");
+}
+
+TEST(Models, SayWhatReadsTheirAnswers) {
+  const auto meta_of = [](const char* chat_template, const std::string& parser) {
+    FakeEngine engine;
+    engine.editable_model().chat_template = chat_template;
+    Config config;
+    config.tool_call_parser = parser;
+    RunningServer server(engine, config);
+    return Json::parse(get(server, "/v1/models").body)["data"][0]["meta"];
+  };
+  const Json plain = meta_of("{{ messages[0].content }}", "auto");
+  EXPECT_TRUE(plain["tool_call_parser"].is_null() && plain.contains("tool_call_parser"));
+  EXPECT_TRUE(plain["reasoning_parser"].is_null() && plain.contains("reasoning_parser"));
+  EXPECT_EQ(meta_of(kToolTemplate, "auto")["tool_call_parser"], "hermes");
+  EXPECT_EQ(meta_of(kToolTemplate, "auto")["reasoning_parser"], "qwen3");
+  EXPECT_EQ(meta_of(kToolTemplate, "lfm2")["tool_call_parser"], "lfm2");
+  EXPECT_EQ(meta_of(kToolTemplate, "none")["tool_call_parser"], nullptr);
 }
 
 TEST(Keys, GuardTheApiAndNothingElse) {

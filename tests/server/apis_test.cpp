@@ -224,8 +224,9 @@ TEST_F(Apis, ThinkingReachesTheTemplate) {
   EXPECT_EQ(last_prompt().find("<think>"), std::string::npos);
   const HttpReply reply =
       ask(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":9}})");
+  // The marks of reasoning are no tokens of this vocabulary.
   EXPECT_EQ(reply.status, 400);
-  EXPECT_NE(reply.body.find("budget_tokens"), std::string::npos);
+  EXPECT_NE(reply.body.find("thinking.budget_tokens is"), std::string::npos) << reply.body;
 }
 
 // A field of a request that is wrong, the name by which the error has it, and how its text begins.
@@ -316,11 +317,27 @@ TEST_F(Apis, SettingsOfAnotherTypeAreNoSettings) {
                                     {R"("text":{"format":"json_schema"})", "text"},
                                     {R"("metadata":3)", "metadata"},
                                     {R"("include":"usage")", "include"},
+                                    {R"("include":["all"])", "include"},
+                                    {R"("reasoning":{"effort":"some"})", "reasoning"},
+                                    {R"("service_tier":3)", "service_tier"},
                                     {R"("include":[3])", "include"}}) {
     const HttpReply reply = ask(kResponses, std::string(R"({"input":"a",)") + field + "}");
     EXPECT_EQ(reply.status, 400) << field;
     EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name) << field;
   }
+}
+
+TEST_F(Apis, SettingsOfMessagesHaveTypesToo) {
+  const std::string head = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,)";
+  for (const auto& [field, name] :
+       {std::pair{R"("metadata":3)", "metadata"},
+        {R"("service_tier":[])", "service_tier"},
+        {R"("output_config":{"effort":"some"})", "output_config.effort"}}) {
+    const HttpReply reply = ask(kMessages, head + field + "}");
+    EXPECT_EQ(reply.status, 400) << field;
+    EXPECT_NE(reply.body.find(name), std::string::npos) << reply.body;
+  }
+  ok(kMessages, head + R"("metadata":{"user_id":"u"},"service_tier":"auto"})");
 }
 
 TEST(CallId, IsAFunctionOfAnswerChoiceAndCall) {

@@ -106,7 +106,13 @@ TEST_F(Parameters, WhatIsNotOfferedIsRefusedByName) {
       if (!is_offered(parameter, endpoint)) continue;
       const std::string name(parameter.name);
       if (parameter.disposition == Disposition::kIgnored) {
-        EXPECT_EQ(ask(endpoint, {{name, "anything"}}).status, 200) << name;
+        const bool has_type = !parameter.schema.empty();
+        EXPECT_EQ(ask(endpoint, {{name, nullptr}}).status, 200) << name;
+        const HttpReply reply = ask(endpoint, {{name, 3.5}});
+        EXPECT_EQ(reply.status, has_type ? 400 : 200) << name;
+        if (has_type) {
+          EXPECT_EQ(Json::parse(reply.body)["error"]["param"], name);
+        }
       }
       if (parameter.disposition != Disposition::kNeutralOnly) continue;
       const HttpReply reply = ask(endpoint, {{name, "something else"}});
@@ -461,6 +467,10 @@ TEST(TemplateVariables, ComeFromKwargsAndReasoningEffort) {
               chat_body(R"(,"reasoning_effort":"none","chat_template_kwargs":{"tone":"calm"})"));
   EXPECT_EQ(client.read_reply().status, 200);
   EXPECT_EQ(prompt_text(engine), "Hi|none|False|calm");
+  client.post(kChatPath, chat_body(R"(,"reasoning_effort":"some")"));
+  const HttpReply unknown = client.read_reply();
+  EXPECT_EQ(unknown.status, 400);
+  EXPECT_NE(unknown.body.find("xhigh"), std::string::npos) << unknown.body;
   client.post(kChatPath, chat_body(R"(,"chat_template_kwargs":{"messages":[]})"));
   EXPECT_EQ(client.read_reply().status, 400);
 }

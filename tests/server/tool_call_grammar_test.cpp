@@ -6,10 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "engine/sampling/grammar/structural_tag_gate.h"
+#include "server/parse/output_format.h"
+#include "tests/server/parse/transcript.h"
 #include "tests/support/byte_grammar.h"
 
 namespace sluice {
@@ -227,7 +231,7 @@ CallForm tagged_form() {
                    .end = {{.text = "</function>\n</tool_call>"}},
                    .separator = {{.text = "\n"}},
                    .close = {},
-                   .is_tagged = true,
+                   .style = ArgumentStyle::kTagged,
                    .tagged = {.key_begin = {{.text = "<parameter="}},
                               .key_end = {{.text = ">\n"}},
                               .json_key_end = {{.text = ">\n"}},
@@ -291,6 +295,328 @@ TEST(ToolCallGrammar, WhatTagsCannotKeepIsRefusedWhereItMustBeKept) {
   expect_named(property(R"({"anyOf":[{"type":"string"}]})"), "'type' at #/properties/a");
   expect_named(refusal(R"({"type":"object","minProperties":1})"), "'minProperties' at #");
   expect_named(refusal(R"({"type":"object","required":["x"]})"), "'required' at #");
+}
+
+// Each family's text of one call without arguments, several and none.
+CallForm python_form() {
+  return {.open = {{.text = "["}},
+          .behind_name = {{.text = "("}},
+          .end = {{.text = ")"}},
+          .separator = {{.text = ", "}},
+          .close = {{.text = "]"}},
+          .style = ArgumentStyle::kPython};
+}
+
+CallForm gemma_form(CallPiece quote) {
+  return {.begin = {{.text = "<|tool_call>call:"}},
+          .behind_name = {{.text = "{"}},
+          .end = {{.text = "}<tool_call|>"}},
+          .style = ArgumentStyle::kGemma,
+          .quote = {std::move(quote)}};
+}
+
+// a and d may be missing, b and c not.
+constexpr const char* kFour =
+    R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"boolean"},)"
+    R"("c":{"type":"string","pattern":"^x+$"},"d":{"type":"array","items":{"type":"null"}}},)"
+    R"("required":["b","c"],"additionalProperties":false})";
+
+TEST(ToolCallGrammar, CallsAsPythonFollowTheSchema) {
+  const std::vector<CallableTool> list = {{"f", kFour, true}, {"now"}};
+  const auto grammar = compile(tool_call_grammar(python_form(), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  for (const char* text : {"[f(b=True, c=\"x\")]",
+                           "[f(a=1, b=False, c=\"xx\", d=[null])]",
+                           "[f(b=True, c=\"x\", d=[]), now(), f(b=True, c=\"x\")]",
+                           "[now()]"}) {
+    EXPECT_TRUE(testing::accepts(*grammar, text)) << text;
+  }
+  for (const char* text : {"[]",
+                           "[f()]",
+                           "[f(c=\"x\")]",
+                           "[f(b=true, c=\"x\")]",
+                           "[f(b=True c=\"x\")]",
+                           "[f(, b=True, c=\"x\")]",
+                           "[f(b=True, c=\"y\")]",
+                           "[f(c=\"x\", b=True)]",
+                           "[f(b=True, c=\"x\", e=1)]",
+                           "now()",
+                           "[now(), ]"}) {
+    EXPECT_FALSE(testing::accepts(*grammar, text)) << text;
+  }
+}
+
+// Python and JSON read a backslash before a slash differently.
+TEST(ToolCallGrammar, StringsAsPythonHoldNoEscapeThatPythonLacks) {
+  const std::vector<CallableTool> list = {
+      {"f", R"({"type":"object","properties":{"s":{"type":"string"}},"required":["s"]})", true}};
+  const auto grammar = compile(tool_call_grammar(python_form(), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(testing::accepts(*grammar, R"([f(s="a/b\n\"\u00e9")])"));
+  EXPECT_FALSE(testing::accepts(*grammar, R"([f(s="a\/b")])"));
+}
+
+TEST(ToolCallGrammar, ListsOfManyOptionalArgumentsKeepTheirSeparators) {
+  std::string properties;
+  for (int i = 0; i < 70; ++i) {
+    properties += (i > 0 ? ",\"k" : "\"k") + std::to_string(i) + R"(":{"type":"integer"})";
+  }
+  const std::vector<CallableTool> list = {
+      {"f", R"({"type":"object","properties":{)" + properties + "}}", true}};
+  const auto made = tool_call_grammar(python_form(), list, {.allows_several = false});
+  ASSERT_TRUE(made);
+  EXPECT_LT(made->text.size(), 500'000U);
+  const auto grammar = compile(made);
+  ASSERT_NE(grammar, nullptr);
+  for (const char* text :
+       {"[f()]", "[f(k0=1)]", "[f(k69=1)]", "[f(k7=1, k8=2, k63=3)]", "[f(k0=1, k69=2)]"}) {
+    EXPECT_TRUE(testing::accepts(*grammar, text)) << text;
+  }
+  for (const char* text : {"[f(, k1=1)]", "[f(k2=1, )]", "[f(k9=1, k8=2)]", "[f(k8=1k9=2)]"}) {
+    EXPECT_FALSE(testing::accepts(*grammar, text)) << text;
+  }
+}
+
+TEST(ToolCallGrammar, CallsAsGemmaWritesThemFollowTheSchema) {
+  const std::vector<CallableTool> list = {
+      {"f",
+       R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer","minimum":3},)"
+       R"("k":{"enum":["red",5]},"o":{"$ref":"#/$defs/o"},"l":{"type":"array","items":)"
+       R"({"type":"string"},"minItems":1},"u":{"anyOf":[{"type":"string"},{"type":"null"}]}},)"
+       R"("required":["s"],"$defs":{"o":{"type":"object","properties":{"a":{"type":"boolean"},)"
+       R"("b":{"type":"number"}}}}})",
+       true},
+      {"any", R"({"type":"object","properties":{"x":{},"y":{"type":"object"}}})"}};
+  const auto grammar = compile(tool_call_grammar(gemma_form({.text = "'"}), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  const auto call = [](const std::string& text) {
+    return "<|tool_call>call:" + text + "<tool_call|>";
+  };
+  for (const char* text : {"f{s:'any {\"text\"}: [1],'}",
+                           "f{s:'',n:3,k:'red',o:{a:true,b:-1.5},l:['a','b'],u:null}",
+                           "f{s:'x',k:5,o:{},u:'y'}",
+                           "any{}",
+                           "any{x:'text'}",
+                           "any{x:[1,{k:'v'},true],y:{a:1,b:[null]}}"}) {
+    EXPECT_TRUE(testing::accepts(*grammar, call(text))) << text;
+  }
+  EXPECT_TRUE(testing::accepts(*grammar, call("any{}") + call("f{s:'x'}")));
+  for (const char* text : {"f{}",
+                           "f{s:\"x\"}",
+                           "f{s:'x',n:2}",
+                           "f{s:'x',k:'blue'}",
+                           "f{s:'x',o:{b:1,a:true}}",
+                           "f{s:'x',o:{c:1}}",
+                           "f{s:'x',l:[]}",
+                           "f{s:'x'n:3}",
+                           "any{y:1}",
+                           "any{x:'a'b'}"}) {
+    EXPECT_FALSE(testing::accepts(*grammar, call(text))) << text;
+  }
+}
+
+TEST(ToolCallGrammar, GemmasListsAreCounted) {
+  const std::vector<CallableTool> list = {
+      {"f",
+       R"({"type":"object","properties":{"two":{"type":"array","items":{"type":"null"},)"
+       R"("minItems":2,"maxItems":3},"most":{"type":"array","items":{"type":"null"},"maxItems":1},)"
+       R"("none":{"type":"array","maxItems":0}}})",
+       true}};
+  const auto grammar = compile(tool_call_grammar(gemma_form({.text = "'"}), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  const auto accepts = [&](const std::string& text) {
+    return testing::accepts(*grammar, "<|tool_call>call:f{" + text + "}<tool_call|>");
+  };
+  EXPECT_TRUE(accepts("two:[null,null]"));
+  EXPECT_TRUE(accepts("two:[null,null,null],most:[],none:[]"));
+  EXPECT_TRUE(accepts("most:[null]"));
+  EXPECT_FALSE(accepts("two:[null]"));
+  EXPECT_FALSE(accepts("two:[]"));
+  EXPECT_FALSE(accepts("two:[null,null,null,null]"));
+  EXPECT_FALSE(accepts("most:[null,null]"));
+  EXPECT_FALSE(accepts("none:[null]"));
+}
+
+TEST(ToolCallGrammar, QuotesThatAreTokensEndStrings) {
+  const std::vector<CallableTool> list = {
+      {"f", R"({"type":"object","properties":{"s":{"type":"string"}},"required":["s"]})", true}};
+  const auto grammar =
+      compile(tool_call_grammar(gemma_form({.token = testing::kByteMarker}), list, {}));
+  ASSERT_NE(grammar, nullptr);
+  const auto matcher = grammar->match();
+  ASSERT_TRUE(testing::accepts_prefix(*matcher, "<|tool_call>call:f{s:"));
+  EXPECT_EQ(testing::allowed_tokens(*matcher), std::vector<TokenId>({testing::kByteMarker}));
+  ASSERT_TRUE(matcher->accept(testing::kByteMarker));
+  ASSERT_TRUE(testing::accepts_prefix(*matcher, "any }text"));
+  ASSERT_TRUE(matcher->accept(testing::kByteMarker));
+  EXPECT_TRUE(testing::accepts_prefix(*matcher, "}<tool_call|>"));
+}
+
+TEST(ToolCallGrammar, WhatGemmasFormCannotKeepIsRefusedWhereItMustBeKept) {
+  const auto refusal = [](const std::string& value) {
+    const std::string schema = R"({"type":"object","properties":{"a":)" + value + "}}";
+    const std::vector<CallableTool> strict = {{"f", schema, true}};
+    const std::vector<CallableTool> wide = {{"f", schema}};
+    EXPECT_TRUE(tool_call_grammar(gemma_form({.text = "'"}), wide, {})) << schema;
+    const auto made = tool_call_grammar(gemma_form({.text = "'"}), strict, {});
+    return made ? std::string() : made.error().message;
+  };
+  const auto expect_named = [](const std::string& said, const std::string& what) {
+    EXPECT_NE(said.find(what), std::string::npos) << said;
+  };
+  EXPECT_EQ(refusal(R"({"type":["string","null"],"description":"d"})"), "");
+  expect_named(refusal(R"({"type":"string","pattern":"^a$"})"), "'pattern' at #/properties/a");
+  expect_named(refusal(R"({"enum":["it's"]})"), "'enum' at #/properties/a");
+  EXPECT_EQ(refusal(R"({"type":"array","minItems":2,"maxItems":3})"), "");
+  expect_named(refusal(R"({"type":"array","maxItems":3000})"), "'maxItems' at #/properties/a");
+  expect_named(refusal(R"({"type":"array","items":false})"), "'false' at #/properties/a/items");
+  expect_named(refusal(R"({"type":"array","items":{"oneOf":[]}})"),
+               "'oneOf' at #/properties/a/items");
+  expect_named(refusal(R"({"type":"object","properties":{"b":{"maxLength":3}}})"),
+               "'maxLength' at #/properties/a/properties/b");
+  expect_named(refusal(R"({"type":"object","required":["b"]})"), "'required' at #/properties/a");
+}
+
+TEST(ToolCallGrammar, NumbersAndTypesAreTheModels) {
+  CallForm form = {
+      .begin = {{.text = "functions."}},
+      .behind_name = {{.text = ":"}, {.kind = CallPiece::Kind::kNumber}, {.text = " "}},
+      .style = ArgumentStyle::kTagged,
+      .tagged = {
+          .key_begin = {{.text = "<"}},
+          .key_end = {{.text = " string>"}},
+          .json_key_end = {{.text = " "}, {.kind = CallPiece::Kind::kJsonType}, {.text = ">"}},
+          .value_end = {{.text = "</>"}}}};
+  const std::vector<CallableTool> list = {
+      {"f",
+       R"({"type":"object","properties":{"s":{"type":"string"},"n":{"type":["integer","null"]}}})",
+       true}};
+  const auto grammar = compile(tool_call_grammar(form, list, {}));
+  ASSERT_NE(grammar, nullptr);
+  for (const char* text : {"functions.f:0 ",
+                           "functions.f:12 <s string>a b</>",
+                           "functions.f:0 <n integer>3</>functions.f:1 <n null>null</>"}) {
+    EXPECT_TRUE(testing::accepts(*grammar, text)) << text;
+  }
+  for (const char* text : {"functions.f: ",
+                           "functions.f:01 ",
+                           "functions.f:0 <n string>3</>",
+                           "functions.f:0 <n number>3</>"}) {
+    EXPECT_FALSE(testing::accepts(*grammar, text)) << text;
+  }
+  form.is_single = true;
+  const auto single = compile(tool_call_grammar(form, list, {}));
+  ASSERT_NE(single, nullptr);
+  EXPECT_TRUE(testing::accepts(*single, "functions.f:0 "));
+  EXPECT_FALSE(testing::accepts(*single, "functions.f:0 functions.f:1 "));
+}
+
+// Answers that models mark as such are marked where they stand for calls as well.
+TEST(ToolCallGrammar, AnswersOfAFormatHaveTheirMarks) {
+  const BeforeAnswer before = {.reasoning = ReasoningForm{.begin = {{.text = "<analysis>"}},
+                                                          .end = {{.text = "<end>"}},
+                                                          .answer_begin = {{.text = "<final>"}},
+                                                          .answer_end = {{.text = "</final>"}}}};
+  GrammarSpec object;
+  object.kind = GrammarKind::kAnyObject;
+  CallRules rules = {.beside = BesideCalls::kFormat, .format = object, .before = before};
+  for (const auto& grammar : {compile(format_grammar(object, before)),
+                              compile(tool_call_grammar(json_form(), tools(), rules))}) {
+    ASSERT_NE(grammar, nullptr);
+    EXPECT_TRUE(testing::accepts(*grammar, "<final>{\"a\": 1}</final>"));
+    EXPECT_TRUE(testing::accepts(*grammar, "<analysis>Hm.<end><final>{}</final>"));
+    EXPECT_FALSE(testing::accepts(*grammar, "{}"));
+  }
+}
+
+using Json = nlohmann::ordered_json;
+
+// Ends where it can, three times of four; otherwise any byte that may come next.
+std::string random_walk(const Grammar& grammar, std::mt19937& random) {
+  constexpr size_t kLongest = 20'000;
+  const auto matcher = grammar.match();
+  std::string text;
+  while (text.size() < kLongest) {
+    const std::vector<TokenId> allowed = testing::allowed_tokens(*matcher);
+    if (allowed.empty()) break;
+    const bool can_end = std::ranges::count(allowed, testing::kByteEnd) > 0;
+    if (can_end && (allowed.size() == 1 || random() % 4 != 0)) return text;
+    TokenId next = testing::kByteEnd;
+    while (next == testing::kByteEnd) next = allowed[random() % allowed.size()];
+    EXPECT_TRUE(matcher->accept(next));
+    text += static_cast<char>(next);
+  }
+  ADD_FAILURE() << "no end: " << text.substr(0, 500);
+  return text;
+}
+
+// A schema without text that only its end marker ends, which a walk would not find.
+constexpr const char* kWeather =
+    R"({"type":"object","properties":{"city":{"type":"string","enum":["Paris","Rome \"x\""]},)"
+    R"("days":{"type":"integer","minimum":1,"maximum":9},"units":{"type":"array","items":)"
+    R"({"type":"boolean"}},"at":{"type":"object","properties":{"x":{"type":"integer"},)"
+    R"("y":{"type":"null"}}},"now":{"type":"boolean"}},"required":["days"]})";
+
+void expect_weather(const Json& arguments) {
+  ASSERT_TRUE(arguments.is_object()) << arguments;
+  ASSERT_TRUE(arguments.contains("days")) << arguments;
+  EXPECT_TRUE(arguments["days"] >= 1 && arguments["days"] <= 9) << arguments;
+  for (const auto& [key, value] : arguments.items()) {
+    if (key == "city") {
+      EXPECT_TRUE(value == "Paris" || value == "Rome \"x\"") << value;
+    } else if (key == "units") {
+      EXPECT_TRUE(value.is_array() && std::ranges::all_of(value, &Json::is_boolean)) << value;
+    } else if (key == "at") {
+      ASSERT_TRUE(value.is_object()) << value;
+      EXPECT_TRUE(value.value("x", Json(0)).is_number() && value.value("y", Json()).is_null());
+    } else if (key == "now") {
+      EXPECT_TRUE(value.is_boolean()) << value;
+    } else {
+      EXPECT_EQ(key, "days") << arguments;
+    }
+  }
+}
+
+// Of each family: whatever its grammar allows is calls, with arguments of the schema.
+TEST(ToolCallGrammar, WhatIsForcedIsParsed) {
+  const auto tokenizer = make_byte_tokenizer({});
+  auto schemas = std::make_shared<ToolSchemas>();
+  schemas->add("weather", Json::parse(kWeather));
+  const std::vector<CallableTool> list = {
+      {"weather", kWeather}, {"now", R"({"type":"object","additionalProperties":false})"}};
+  for (const CallFamily& family : call_families()) {
+    SCOPED_TRACE(family.name);
+    const auto grammar = compile(tool_call_grammar(call_form(family, *tokenizer), list, {}));
+    ASSERT_NE(grammar, nullptr);
+    std::mt19937 random(3);
+    for (int i = 0; i < 30; ++i) {
+      const std::string text = random_walk(*grammar, random);
+      SCOPED_TRACE(text);
+      OutputParser parser(resolve_format(&family, nullptr, *tokenizer), schemas, "", {});
+      Pieces pieces;
+      for (const char c : text) {
+        parser.feed(static_cast<uint8_t>(c), std::string_view(&c, 1), false, pieces);
+      }
+      parser.finish(FinishReason::kStop, pieces);
+      std::string name;
+      int num_ended = 0;
+      for (const Piece& piece : joined(pieces)) {
+        ASSERT_NE(piece.kind, PieceKind::kContent) << piece.text;
+        if (piece.kind == PieceKind::kCallBegin) name = piece.text;
+        if (piece.kind == PieceKind::kCallEnd) ++num_ended;
+        if (piece.kind != PieceKind::kArguments) continue;
+        const Json arguments = Json::parse(piece.text, nullptr, false);
+        if (name == "now") {
+          EXPECT_EQ(arguments, Json::object());
+        } else {
+          EXPECT_EQ(name, "weather");
+          expect_weather(arguments);
+        }
+      }
+      EXPECT_GE(num_ended, 1);
+      if (HasFailure()) return;
+    }
+  }
 }
 
 }  // namespace

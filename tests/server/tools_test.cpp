@@ -423,13 +423,11 @@ TEST_F(Tools, WhatCannotBeForcedIsNamed) {
   EXPECT_EQ(post(chat_body(strict(kRequired))).status, 200);
   EXPECT_EQ(post(chat_body(strict(R"(,"tool_choice":"none")"))).status, 200);
   server_.reset();
-  config_.tool_call_parser = "pythonic";
-  expect_refused(forced, "tool_choice", "'pythonic'");
-  expect_refused(strict(""), "tools", "'pythonic'");
-  server_.reset();
-  config_.tool_call_parser = "llama3_json";  // its calls have no marker
-  expect_refused(strict(""), "tools", "`strict` of 'a'");
-  server_.reset();
+  for (const char* family : {"pythonic", "llama3_json"}) {  // their calls have no marker
+    config_.tool_call_parser = family;
+    expect_refused(strict(""), "tools", "`strict` of 'a'");
+    server_.reset();
+  }
   config_.tool_call_parser = "none";
   expect_refused(forced, "tool_choice", "--tool-call-parser none");
   expect_refused(strict(""), "tools", "--tool-call-parser none");

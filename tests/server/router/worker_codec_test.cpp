@@ -62,6 +62,7 @@ SamplingParams whole_sampling() {
   params.logit_bias = {{9, 1.5F}, {10, -2.5F}};
   params.allowed_token_ids = {11, 12, 13};
   params.bad_words = {{14, 15}, {16}};
+  params.reasoning_limit = {.max_tokens = 20, .begin = {17}, .end = {18, 19}};
   params.num_logprobs = 5;
   params.num_prompt_logprobs = 3;
   return params;
@@ -150,6 +151,9 @@ TEST(WorkerCodec, ARequestComesBackWhole) {
   EXPECT_EQ(later - decoded->arrival, std::chrono::nanoseconds(123'456'789));
   EXPECT_EQ(decoded->sampling.seed, std::numeric_limits<uint64_t>::max() - 3);
   EXPECT_EQ(decoded->sampling.bad_words, whole_sampling().bad_words);
+  EXPECT_EQ(decoded->sampling.reasoning_limit.max_tokens, 20);
+  EXPECT_EQ(decoded->sampling.reasoning_limit.begin, std::vector<TokenId>({17}));
+  EXPECT_EQ(decoded->sampling.reasoning_limit.end, std::vector<TokenId>({18, 19}));
   EXPECT_EQ(decoded->grammar, whole_request(now).grammar);
   EXPECT_EQ(decoded->generated, (std::vector<TokenId>{4, 5}));
   wire::Request again;
@@ -314,6 +318,10 @@ TEST(WorkerCheck, WhatIsOutOfRangeForTheModelIsRefusedByName) {
       {"allowed_token_ids", [](ValidRequest& r) { r.sampling.allowed_token_ids = {100}; }},
       {"bad_words", [](ValidRequest& r) { r.sampling.bad_words = {{}}; }},
       {"bad_words", [](ValidRequest& r) { r.sampling.bad_words = {{100}}; }},
+      {"reasoning_limit", [](ValidRequest& r) { r.sampling.reasoning_limit.max_tokens = -1; }},
+      {"reasoning_limit", [](ValidRequest& r) { r.sampling.reasoning_limit.begin = {100}; }},
+      {"reasoning_limit", [](ValidRequest& r) { r.sampling.reasoning_limit.end = {100}; }},
+      {"reasoning_limit", [](ValidRequest& r) { r.sampling.reasoning_limit.end.assign(65, 1); }},
       {"logprobs", [](ValidRequest& r) { r.sampling.num_logprobs = 21; }},
       {"logprobs", [](ValidRequest& r) { r.sampling.num_logprobs = -2; }},
       {"prompt_logprobs", [](ValidRequest& r) { r.sampling.num_prompt_logprobs = 21; }},
