@@ -99,7 +99,16 @@ class ConfigWriter {
       json_["partial_rotary_factor"] = double(rope.rotary_dim) / config_.head_dim;
     }
     SLUICE_TRY(Json scaling, scaling_of(rope));
-    json_["rope_scaling"] = std::move(scaling);
+    if (type_ != "olmo3") {
+      json_["rope_scaling"] = std::move(scaling);
+      return {};
+    }
+    // Its class takes what stands beside the base for windowed layers too.
+    const Json plain = {{"rope_type", "default"}, {"rope_theta", json_["rope_theta"]}};
+    Json full = plain;
+    if (scaling.is_object()) full.update(scaling);
+    json_["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", plain}};
+    json_.erase("rope_theta");
     return {};
   }
 

@@ -579,12 +579,12 @@ TEST_F(Quantize, TextsThatCannotBeComparedLeaveNothing) {
   EXPECT_NE(refused("a").find("expected 2 or more"), std::string::npos);
 }
 
-// With what inputs are like, 4 bits cost less; and the bytes still do not depend on threads.
+// With what inputs are like, few bits cost less; and the bytes still do not depend on threads.
 TEST_F(Quantize, CalibrationLowersTheDivergence) {
   const std::string text = read_file(kData + "/text.txt");
   const std::string input = model();
   fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
-  for (const char* scheme : {"int4", "int4-asym", "nvfp4-ct", "mxfp4"}) {
+  for (const char* scheme : {"int4", "int4-asym", "nvfp4-ct", "mxfp4", "fp8", "fp8-block"}) {
     std::map<std::string, double> divergence;
     for (const char* how : {"plain", "weighed", "gptq"}) {
       QuantizeOptions options{.input = input, .output = {}, .to = scheme};
@@ -608,7 +608,7 @@ TEST_F(Quantize, CalibrationLowersTheDivergence) {
 // Of GGUF's blocks as well.
 TEST_F(Quantize, CalibrationLowersTheDivergenceOfBlocks) {
   const std::string text = read_file(kData + "/text.txt");
-  for (const char* scheme : {"Q4_0", "Q4_K_S", "IQ4_XS", "Q3_K_S", "mxfp4"}) {
+  for (const char* scheme : {"Q4_0", "Q4_K_S", "IQ4_XS", "Q3_K_S", "Q6_K", "mxfp4"}) {
     std::map<std::string, double> divergence;
     for (const char* how : {"plain", "weighed", "gptq"}) {
       QuantizeOptions options{.input = gguf_, .output = {}, .to = scheme};
