@@ -10,6 +10,7 @@ else the machine does slows all alike) and takes what `bench/quality.py --json` 
 formats. table needs neither: the page is what it makes of the committed file, which a test holds it to.
 """
 import argparse
+import collections
 import datetime
 import json
 import pathlib
@@ -53,7 +54,7 @@ what `--activation-bits` gives on a CPU, where every format runs; speeds are of 
 and, but for INT8 rows and FP8, 16 (BF16), of BF16 and F16 their own; *yes*: an H200 has run the kernels,
 *shim*: the tests run them on the CPU, and no GPU has run them as they are.
 
-KL is what `sluice quantize` at its defaults loses of {base} in nats, over {positions} positions of a text in
+KL is what `sluice quantize` at its defaults loses of {base} in nats, over {positions} of a text in
 32-bit activations, with the standard error; behind it the same of what the field's own tool writes
 ([quality_peers.py](quality_peers.py)). Decoded weights equal those of the packages that write a scheme, bit
 for bit (`scheme_goldens_test`, `quant_test`); instruction sets, threads, ranks and batches give the same
@@ -82,11 +83,19 @@ def number(value):
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
+def positions_text(quality):
+    """How many most formats have, and what others have instead."""
+    counts = collections.Counter(row["positions"] for row in quality)
+    usual = counts.most_common(1)[0][0]
+    others = {row["scheme"]: row["positions"] for row in quality if row["positions"] != usual}
+    behind = ", ".join(f"{scheme}: {count:,}" for scheme, count in others.items())
+    return f"{usual:,} positions" + (f" ({behind})" if others else "")
+
+
 def table(record):
     quality = {(row["scheme"], row["side"]): row for row in record["quality"]}
-    positions = {row["positions"] for row in record["quality"]}
     page = HEAD.format(date=record["date"], machine=record["machine"], threads=record["threads"],
-                       base=record["base"], positions=" and ".join(f"{p:,}" for p in sorted(positions)))
+                       base=record["base"], positions=positions_text(record["quality"]))
     for name, shape, activations, scheme, gpu in FORMATS:
         rates = [record["speeds"][f"{shape}, {rows}"] for rows in ROWS]
         kl = []

@@ -32,7 +32,7 @@ struct QuantizeOptions {
   bool search = true;                     // scales of least error, not of the largest magnitude
   double target_bits = 0;      // of the matrices in mean, with `to` the fewest; 0: as `to`
   std::string calibrate = {};  // a text: errors count by what inputs are on it
-  bool gptq = true;            // with it, for codes of few bits: see engine/quantize/gptq.h
+  bool gptq = true;            // with it: see engine/quantize/gptq.h
   std::string evaluate = {};   // a text: predictions on it are compared with the input's
   bool verify = false;         // read back, and compare with what was meant
   int32_t threads = 0;         // does not change a byte; 0: as many as the engine would have

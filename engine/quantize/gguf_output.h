@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GGUF file from another one: its metadata, with the type of the new file, then tensors that come
-// one at a time.
+// A GGUF file: metadata, with the type of the file, then tensors that come one at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/quantize/gguf_metadata.h"
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/plan.h"
 
@@ -17,8 +17,8 @@ namespace sluice {
 
 class GgufWriter {
  public:
-  // `input`: the file, or a part of one that is split. Errors as GgufFile::open and OutputFile.
-  static Expected<GgufWriter> create(const std::string& input,
+  // Errors as OutputFile.
+  static Expected<GgufWriter> create(GgufMetadata metadata,
                                      const std::string& output,
                                      const QuantizePlan& plan);
 

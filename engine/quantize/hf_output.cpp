@@ -9,6 +9,7 @@
 
 #include "engine/core/version.h"
 #include "engine/quantize/output_file.h"
+#include "engine/quantize/tokenizer_output.h"
 #include "engine/tokenizer/json_parts.h"
 #include "engine/weights/mapped_file.h"
 
@@ -21,15 +22,16 @@ constexpr uintmax_t kMaxCopiedBytes = 256U << 20;
 
 std::string module_of(const PlannedTensor& planned) {
   constexpr std::string_view kWeight = ".weight";
-  return planned.stored_name.substr(0, planned.stored_name.size() - kWeight.size());
+  const std::string& name = planned.source.stored_name;
+  return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
 }
 
 // Linear layers that stay floats, and the embedding's head.
 std::vector<std::string> kept_modules(const QuantizePlan& plan) {
   std::vector<std::string> modules;
   for (const PlannedTensor& planned : plan.tensors) {
-    const CheckpointTensor& tensor = *planned.tensor;
-    const bool is_matrix = tensor.num_dims >= 2 && planned.stored_name.ends_with(".weight") &&
+    const SourceTensor& tensor = planned.source;
+    const bool is_matrix = tensor.num_dims >= 2 && tensor.stored_name.ends_with(".weight") &&
                            tensor.name != "token_embd.weight";
     if (is_matrix && planned.target.kind != TargetKind::kCodes)
       modules.push_back(module_of(planned));
@@ -37,7 +39,7 @@ std::vector<std::string> kept_modules(const QuantizePlan& plan) {
   // A tied head has no tensor, and is a module of its own for those who read the names.
   if (std::find(modules.begin(), modules.end(), "lm_head") == modules.end()) {
     const auto has_head = [](const PlannedTensor& planned) {
-      return planned.stored_name == "lm_head.weight";
+      return planned.source.stored_name == "lm_head.weight";
     };
     if (std::none_of(plan.tensors.begin(), plan.tensors.end(), has_head)) {
       modules.insert(modules.begin(), "lm_head");
@@ -153,6 +155,10 @@ Json fp8_config(const QuantizePlan& plan) {
           {"weight_block_size", {128, 128}}};
 }
 
+Json mxfp4_config(const QuantizePlan& plan) {
+  return {{"modules_to_not_convert", kept_modules(plan)}, {"quant_method", "mxfp4"}};
+}
+
 // Readers tell this layout by the producer's name.
 Json modelopt_config(const QuantizePlan& plan) {
   return {{"producer", {{"name", "modelopt"}, {"version", "sluice-" + std::string(version())}}},
@@ -163,11 +169,14 @@ Json modelopt_config(const QuantizePlan& plan) {
             {"exclude_modules", kept_modules(plan)}}}};
 }
 
-Expected<void> write_json(const std::string& path, const Json& json) {
-  const std::string text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+Expected<void> write_text(const std::string& path, const std::string& text) {
   SLUICE_TRY(OutputFile file, OutputFile::create(path, static_cast<int64_t>(text.size())));
   SLUICE_TRY_VOID(file.write(0, std::as_bytes(std::span(text))));
   return file.close();
+}
+
+Expected<void> write_json(const std::string& path, const Json& json) {
+  return write_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 // Texts and vocabularies; not weights, and not what is written anew.
@@ -184,34 +193,7 @@ bool is_taken_over(const std::filesystem::directory_entry& entry) {
          extension == ".model" || extension == ".tiktoken" || name.starts_with("LICENSE");
 }
 
-}  // namespace
-
-Expected<void> write_hf_files(const std::string& input,
-                              const std::string& output,
-                              const QuantizePlan& plan) {
-  const std::string config_path = input + "/config.json";
-  SLUICE_TRY(const MappedFile file, MappedFile::open(config_path));
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
-                              file.bytes().size());
-  Json config = Json::parse(json_without_nan(text, ""), nullptr, false);
-  if (!config.is_object()) {
-    return make_error(ErrorCode::kDataLoss,
-                      config_path + ": file: found no JSON object, expected one");
-  }
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    config.erase(key);
-    if (config.contains("text_config") && config["text_config"].is_object()) {
-      config["text_config"].erase(key);
-    }
-  }
-  if (plan.spelling == Spelling::kCompressedTensors) {
-    config["quantization_config"] = compressed_tensors_config(plan);
-  } else if (plan.spelling == Spelling::kFp8) {
-    config["quantization_config"] = fp8_config(plan);
-  } else if (plan.spelling == Spelling::kModelopt) {
-    SLUICE_TRY_VOID(write_json(output + "/hf_quant_config.json", modelopt_config(plan)));
-  }
-  SLUICE_TRY_VOID(write_json(output + "/config.json", config));
+Expected<void> copy_files(const std::string& input, const std::string& output) {
   std::error_code error;
   std::filesystem::directory_iterator files(input, error);
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
@@ -224,6 +206,74 @@ Expected<void> write_hf_files(const std::string& input,
   }
   if (!error) return {};
   return make_error(ErrorCode::kInvalidArgument, input + ": list: " + error.message());
+}
+
+Expected<Json> input_config(const std::string& input) {
+  const std::string path = input + "/config.json";
+  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()),
+                              file.bytes().size());
+  Json config = Json::parse(json_without_nan(text, ""), nullptr, false);
+  if (!config.is_object()) {
+    return make_error(ErrorCode::kDataLoss, path + ": file: found no JSON object, expected one");
+  }
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    config.erase(key);
+    if (config.contains("text_config") && config["text_config"].is_object()) {
+      config["text_config"].erase(key);
+    }
+  }
+  return config;
+}
+
+// The configuration of a file's model, the type of most of its floats, and its tokens, of which
+// classes have others where nothing is said.
+Json translated_config(const QuantizePlan& plan, const TokenizerFiles& files) {
+  Json config = Json::parse(plan.translation->config);
+  const auto id = [](TokenId token) {
+    return token == kInvalidToken ? Json(nullptr) : Json(token);
+  };
+  config["bos_token_id"] = id(files.bos);
+  config["pad_token_id"] = id(files.padding);
+  config["eos_token_id"] = files.ends.empty() ? Json(nullptr) : Json(files.ends);
+  const bool are_floats = plan.scheme.kind == TargetKind::kBlocks;
+  const WeightFormat format = are_floats ? plan.scheme.format : WeightFormat::kBF16;
+  config["torch_dtype"] = format == WeightFormat::kF32   ? "float32"
+                          : format == WeightFormat::kF16 ? "float16"
+                                                         : "bfloat16";
+  return config;
+}
+
+}  // namespace
+
+Expected<void> write_hf_files(const Checkpoint& input,
+                              const std::string& output,
+                              const QuantizePlan& plan) {
+  Json config;
+  TokenizerFiles files;
+  if (plan.translation) {
+    SLUICE_TRY(files, tokenizer_files(input));
+    config = translated_config(plan, files);
+  } else {
+    SLUICE_TRY(config, input_config(input.path()));
+  }
+  if (plan.spelling == Spelling::kCompressedTensors) {
+    config["quantization_config"] = compressed_tensors_config(plan);
+  } else if (plan.spelling == Spelling::kFp8) {
+    config["quantization_config"] = fp8_config(plan);
+  } else if (plan.spelling == Spelling::kMxfp4) {
+    config["quantization_config"] = mxfp4_config(plan);
+  } else if (plan.spelling == Spelling::kModelopt) {
+    SLUICE_TRY_VOID(write_json(output + "/hf_quant_config.json", modelopt_config(plan)));
+  }
+  SLUICE_TRY_VOID(write_json(output + "/config.json", config));
+  if (!plan.translation) return copy_files(input.path(), output);
+  const Json generation = {{"bos_token_id", config["bos_token_id"]},
+                           {"eos_token_id", config["eos_token_id"]}};
+  SLUICE_TRY_VOID(write_json(output + "/generation_config.json", generation));
+  for (const auto& [name, text] : files.texts)
+    SLUICE_TRY_VOID(write_text(output + "/" + name, text));
+  return {};
 }
 
 }  // namespace sluice

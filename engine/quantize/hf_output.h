@@ -12,9 +12,9 @@
 namespace sluice {
 
 // Writes config.json of `input` with the plan's quantization_config in place of its own,
-// hf_quant_config.json where the spelling has it, and copies tokenizer, template and the like.
-// kDataLoss: config.json is no JSON object.
-Expected<void> write_hf_files(const std::string& input,
+// hf_quant_config.json where the spelling has it, and copies tokenizer, template and the like; of a
+// GGUF file, what they are in a directory. kDataLoss: config.json is no JSON object.
+Expected<void> write_hf_files(const Checkpoint& input,
                               const std::string& output,
                               const QuantizePlan& plan);
 

@@ -54,11 +54,11 @@ std::optional<LayerName> layer_name(std::string_view name) {
   return result;
 }
 
-bool is_matrix(const CheckpointTensor& tensor) {
+bool is_matrix(const SourceTensor& tensor) {
   return tensor.num_dims >= 2 && tensor.name.ends_with(".weight");
 }
 
-bool is_linear(const CheckpointTensor& tensor) {
+bool is_linear(const SourceTensor& tensor) {
   const std::optional<LayerName> name = layer_name(tensor.name);
   return is_matrix(tensor) && name &&
          std::find(std::begin(kLinearNames), std::end(kLinearNames), name->name) !=
@@ -66,7 +66,7 @@ bool is_linear(const CheckpointTensor& tensor) {
 }
 
 // What GGUF's tools quantize: every matrix but routers.
-bool is_gguf_matrix(const CheckpointTensor& tensor) {
+bool is_gguf_matrix(const SourceTensor& tensor) {
   return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
          tensor.name.find("norm") == std::string::npos;
 }
@@ -147,17 +147,19 @@ class Planner {
     }
     if (!options_.to.empty()) {
       SLUICE_TRY(scheme_, parse_target(options_.to));
-      scheme_ = as_of_file(*scheme_);
     }
     SLUICE_TRY(recipe_, parse_recipe(options_.recipe));
+    std::vector<TargetScheme*> schemes;
+    if (scheme_) schemes.push_back(&*scheme_);
     for (Rule& rule : recipe_) {
-      if (rule.scheme) rule.scheme = as_of_file(*rule.scheme);
+      if (rule.scheme) schemes.push_back(&*rule.scheme);
     }
+    plan_.kind = kind_of(schemes);
+    for (TargetScheme* scheme : schemes) as_of_output(*scheme);
     SLUICE_TRY(include_, make_rules(options_.include, "include"));
     SLUICE_TRY(exclude_, make_rules(options_.exclude, "exclude"));
-    for (const CheckpointTensor& tensor : checkpoint_.tensors()) {
-      SLUICE_TRY_VOID(add(tensor));
-    }
+    SLUICE_TRY(std::vector<SourceTensor> sources, sources_for(schemes));
+    for (SourceTensor& source : sources) add(std::move(source));
     SLUICE_TRY_VOID(check_rules());
     SLUICE_TRY_VOID(check_spelling());
     return std::move(plan_);
@@ -182,37 +184,70 @@ class Planner {
     return {};
   }
 
-  Expected<void> add(const CheckpointTensor& tensor) {
-    PlannedTensor planned{.tensor = &tensor, .stored_name = stored_name(tensor), .target = {}};
-    std::optional<TargetScheme> scheme = scheme_of(tensor, planned.stored_name);
+  static bool is_mxfp4(const TargetScheme& scheme) {
+    return scheme.kind == TargetKind::kCodes && scheme.code == CodeScheme::kMxfp4;
+  }
+
+  [[nodiscard]] CheckpointKind kind_of(const std::vector<TargetScheme*>& schemes) const {
+    for (const TargetScheme* scheme : schemes) {
+      if (scheme->spelling == Spelling::kGguf) return CheckpointKind::kGguf;
+    }
+    for (const TargetScheme* scheme : schemes) {
+      const bool is_code = scheme->kind == TargetKind::kCodes && !is_mxfp4(*scheme);
+      if (is_code) return CheckpointKind::kHuggingFace;
+    }
+    return options_.output.ends_with(".gguf") ? CheckpointKind::kGguf
+                                              : CheckpointKind::kHuggingFace;
+  }
+
+  [[nodiscard]] bool is_gpt_oss() const {
+    return checkpoint_.architecture() == "gpt_oss" || checkpoint_.architecture() == "gpt-oss";
+  }
+
+  // MXFP4 is a type of GGUF as well, and has a spelling of its own for fused experts.
+  void as_of_output(TargetScheme& scheme) const {
+    if (!is_mxfp4(scheme)) return;
+    if (plan_.kind == CheckpointKind::kGguf) {
+      scheme = {.name = "MXFP4",
+                .spelling = Spelling::kGguf,
+                .kind = TargetKind::kBlocks,
+                .format = WeightFormat::kMXFP4};
+    } else if (is_gpt_oss()) {
+      scheme.spelling = Spelling::kMxfp4;
+    }
+  }
+
+  // Fused experts have no codes but MXFP4's in other programs.
+  Expected<std::vector<SourceTensor>> sources_for(const std::vector<TargetScheme*>& schemes) {
+    const bool is_apart = std::ranges::any_of(schemes, [](const TargetScheme* scheme) {
+      return scheme->kind == TargetKind::kCodes && !is_mxfp4(*scheme);
+    });
+    const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
+    if (plan_.kind == checkpoint_.kind()) return sources_of(checkpoint_, experts);
+    SLUICE_TRY(plan_.translation, translate(checkpoint_, experts, options_.output));
+    return std::move(plan_.translation->tensors);
+  }
+
+  void add(SourceTensor source) {
+    PlannedTensor planned{.source = std::move(source), .target = {}};
+    const SourceTensor& tensor = planned.source;
+    std::optional<TargetScheme> scheme = scheme_of(tensor);
     if (scheme) {
       planned.target = scheme->spelling == Spelling::kGguf
                            ? gguf_target(*scheme, place_of(tensor))
-                           : target_of(*scheme, rows_of(tensor).width, options_.search);
+                           : target_of(*scheme, tensor.shape().width, options_.search);
       if (plan_.scheme.name.empty() || scheme_) plan_.scheme = scheme_ ? *scheme_ : *scheme;
     }
-    planned.target = without_lost_codes(tensor, std::move(planned.target));
-    plan_.tensors.push_back(std::move(planned));
-    return {};
-  }
-
-  // MXFP4 is a type of GGUF as well.
-  [[nodiscard]] TargetScheme as_of_file(TargetScheme scheme) const {
-    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
-    if (!is_gguf || scheme.kind != TargetKind::kCodes || scheme.code != CodeScheme::kMxfp4) {
-      return scheme;
+    if (plan_.translation && plan_.kind == CheckpointKind::kGguf &&
+        planned.target.kind == TargetKind::kKept && !is_gguf_matrix(tensor)) {
+      planned.target = {.kind = TargetKind::kBlocks, .format = WeightFormat::kF32, .name = "f32"};
     }
-    return {.name = "MXFP4",
-            .spelling = Spelling::kGguf,
-            .kind = TargetKind::kBlocks,
-            .format = WeightFormat::kMXFP4};
+    planned.target = without_lost_codes(tensor, plan_.kind, std::move(planned.target));
+    plan_.tensors.push_back(std::move(planned));
   }
 
-  static std::string stored_name(const CheckpointTensor& tensor) {
-    return tensor.stored_name.empty() ? tensor.name : tensor.stored_name;
-  }
-
-  std::optional<TargetScheme> scheme_of(const CheckpointTensor& tensor, const std::string& name) {
+  std::optional<TargetScheme> scheme_of(const SourceTensor& tensor) {
+    const std::string& name = tensor.input_name;
     const auto match = [&](std::vector<Rule>& rules) {
       bool found = false;
       for (Rule& rule : rules) found = rule.matches(name) || found;
@@ -227,22 +262,28 @@ class Planner {
     if (is_left || !is_matrix(tensor)) return std::nullopt;
     if (of_recipe != nullptr) return of_recipe->scheme;
     if (!scheme_) return std::nullopt;
-    const bool by_default =
-        scheme_->spelling == Spelling::kGguf ? is_gguf_matrix(tensor) : is_linear(tensor);
-    return by_default || is_asked ? scheme_ : std::nullopt;
+    return is_asked || takes_by_default(tensor) ? scheme_ : std::nullopt;
+  }
+
+  // Floats in the other kind's place are asked for as a whole.
+  [[nodiscard]] bool takes_by_default(const SourceTensor& tensor) const {
+    if (scheme_->spelling == Spelling::kMxfp4) return tensor.is_fused;
+    const bool is_whole = plan_.translation && scheme_->spelling == Spelling::kNone;
+    return scheme_->spelling == Spelling::kGguf || is_whole ? is_gguf_matrix(tensor)
+                                                            : is_linear(tensor);
   }
 
   [[nodiscard]] int32_t number(std::string_view key) const {
     return static_cast<int32_t>(checkpoint_.metadata().get_uint_or(key, 0).value_or(0));
   }
 
-  [[nodiscard]] MatrixPlace place_of(const CheckpointTensor& tensor) const {
+  [[nodiscard]] MatrixPlace place_of(const SourceTensor& tensor) const {
     const std::optional<LayerName> name = layer_name(tensor.name);
     const int32_t heads = number("attention.head_count");
     const int32_t kv_heads = number("attention.head_count_kv");
     const bool is_tied = !checkpoint_.has("output.weight");
     return {.name = tensor.name,
-            .k = rows_of(tensor).width,
+            .k = tensor.shape().width,
             .layer = name ? name->layer : -1,
             .num_layers = number("block_count"),
             .is_head =
@@ -270,43 +311,25 @@ class Planner {
       has_any = has_any || target.kind != TargetKind::kKept;
       if (target.spelling == Spelling::kNone) continue;
       if (plan_.spelling != Spelling::kNone && plan_.spelling != target.spelling) {
-        return wrong("--recipe: tensor " + sluice::quoted(planned.stored_name) + ": found scheme " +
-                         target.name +
+        return wrong("--recipe: tensor " + sluice::quoted(planned.source.input_name) +
+                         ": found scheme " + target.name +
                          ", expected one that a checkpoint can have beside the others",
                      "recipe");
       }
       plan_.spelling = target.spelling;
     }
-    if (!has_any) return wrong("every tensor is kept: there is nothing to quantize", "to");
-    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
-    if (plan_.spelling == Spelling::kGguf || is_gguf) return check_gguf();
+    if (!has_any && !plan_.translation) {
+      return wrong("every tensor is kept: there is nothing to quantize", "to");
+    }
     for (const PlannedTensor& planned : plan_.tensors) {
-      if (!planned.tensor->stored_name.empty()) continue;
+      if (planned.target.spelling != Spelling::kMxfp4 || planned.source.is_fused) continue;
       return make_error(ErrorCode::kUnsupported,
-                        checkpoint_.path() + ": tensor " + sluice::quoted(planned.tensor->name) +
-                            ": found a part of fused experts, expected tensors of their own",
+                        checkpoint_.path() + ": tensor " +
+                            sluice::quoted(planned.source.input_name) +
+                            ": found no experts, expected some for mxfp4 in a model of gpt-oss",
                         "to");
     }
     return {};
-  }
-
-  // A GGUF file is written from one: its metadata and tokenizer are taken over.
-  [[nodiscard]] Expected<void> check_gguf() const {
-    const bool is_gguf = checkpoint_.kind() == CheckpointKind::kGguf;
-    for (const PlannedTensor& planned : plan_.tensors) {
-      if (planned.target.kind != TargetKind::kCodes) continue;
-      return make_error(ErrorCode::kUnsupported,
-                        checkpoint_.path() +
-                            ": found a GGUF file, expected a directory with "
-                            "safetensors for scheme " +
-                            planned.target.name,
-                        "to");
-    }
-    if (is_gguf) return {};
-    return make_error(ErrorCode::kUnsupported,
-                      checkpoint_.path() + ": found a directory, expected a GGUF file for scheme " +
-                          plan_.scheme.name,
-                      "to");
   }
 
   const Checkpoint& checkpoint_;
@@ -325,8 +348,21 @@ Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
   return Planner(checkpoint, options).run();
 }
 
-Target without_lost_codes(const CheckpointTensor& tensor, Target target) {
-  if (target.kind != TargetKind::kKept || !is_coded(tensor)) return target;
+Target without_lost_codes(const SourceTensor& tensor, CheckpointKind kind, Target target) {
+  if (target.kind != TargetKind::kKept) return target;
+  const std::optional<WeightFormat> format = tensor.format();
+  if (tensor.pieces.empty() || tensor.offset != 0) {
+    return {.kind = TargetKind::kBlocks, .format = WeightFormat::kF32, .name = "f32"};
+  }
+  const bool is_block = format && format_info(*format).is_integer;
+  const bool are_lost = !format || (kind == CheckpointKind::kHuggingFace && is_block);
+  if (!are_lost) return target;
+  if (tensor.is_fused && format == WeightFormat::kMXFP4) {
+    return {.kind = TargetKind::kCodes,
+            .spelling = Spelling::kMxfp4,
+            .encoding = {.scheme = CodeScheme::kMxfp4, .group = default_group(CodeScheme::kMxfp4)},
+            .name = "mxfp4"};
+  }
   return {.kind = TargetKind::kBlocks, .name = "bf16"};
 }
 

@@ -16,7 +16,9 @@
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/quantize/text_windows.h"
+#include "engine/quantize/tokenizer_output.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/gguf_split.h"
 #include "kernels/device.h"
 #include "quant/repack.h"
 
@@ -69,7 +71,7 @@ class Quantizer {
         checkpoint_(checkpoint),
         plan_(std::move(plan)) {
     for (const PlannedTensor& planned : plan_.tensors) {
-      all_bytes_ += static_cast<int64_t>(planned.tensor->data.size());
+      all_bytes_ += planned.source.bytes();
     }
   }
 
@@ -83,8 +85,9 @@ class Quantizer {
     SLUICE_TRY_VOID(find_largest());
     if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
     Unfinished output(options_.output);
-    if (checkpoint_.kind() == CheckpointKind::kGguf) {
-      SLUICE_TRY(GgufWriter writer, GgufWriter::create(options_.input, output.path(), plan_));
+    if (plan_.kind == CheckpointKind::kGguf) {
+      SLUICE_TRY(GgufMetadata metadata, output_metadata());
+      SLUICE_TRY(GgufWriter writer, GgufWriter::create(std::move(metadata), output.path(), plan_));
       SLUICE_TRY_VOID(write_tensors(writer));
       SLUICE_TRY_VOID(writer.finish());
     } else {
@@ -102,15 +105,14 @@ class Quantizer {
 
  private:
   [[nodiscard]] TensorJob job_of(const PlannedTensor& planned) const {
-    const auto found = largest_.find(joined_name(planned.tensor->name));
-    TensorJob job{.source = planned.tensor,
-                  .stored_name = planned.stored_name,
+    const auto found = largest_.find(joined_name(planned.source.name));
+    TensorJob job{.source = &planned.source,
                   .target = planned.target,
                   .largest_magnitude = found == largest_.end() ? 0 : found->second};
-    std::string_view stem = planned.tensor->name;
+    std::string_view stem = planned.source.name;
     if (stem.ends_with(kWeight)) stem.remove_suffix(kWeight.size());
     const auto inputs = calibration_.find(stem);
-    const int64_t k = rows_of(*planned.tensor).width;
+    const int64_t k = planned.source.shape().width;
     if (inputs != calibration_.end() &&
         static_cast<int64_t>(inputs->second->mean_squares.size()) == k) {
       job.inputs = inputs->second.get();
@@ -118,10 +120,10 @@ class Quantizer {
     return job;
   }
 
-  // Codes of few bits, where rounding to the nearest one costs most.
+  // Of 8-bit integers in blocks rounding to the nearest one costs next to nothing.
   [[nodiscard]] static bool takes_gptq(const Target& target) {
-    if (target.kind == TargetKind::kCodes) return is_four_bits(target.encoding.scheme);
-    constexpr int32_t kMostBits = 5;
+    if (target.kind == TargetKind::kCodes) return true;
+    constexpr int32_t kMostBits = 6;
     const PackedLayout& layout = packed_layout(target.format);
     return target.kind == TargetKind::kBlocks && format_info(target.format).is_integer &&
            layout.low_bits + layout.high_bits <= kMostBits;
@@ -166,8 +168,8 @@ class Quantizer {
     double num_weights = 0;
     for (PlannedTensor& planned : plan_.tensors) {
       if (planned.target.spelling == Spelling::kNone) continue;
-      groups[budget_name(planned.tensor->name)].push_back(&planned);
-      const TensorRows shape = rows_of(*planned.tensor);
+      groups[budget_name(planned.source.name)].push_back(&planned);
+      const TensorRows shape = planned.source.shape();
       num_weights += static_cast<double>(shape.rows * shape.width);
     }
     std::vector<std::vector<Choice>> choices;
@@ -206,11 +208,12 @@ class Quantizer {
   }
 
   [[nodiscard]] Target target_for(const TargetScheme& scheme, const PlannedTensor& planned) const {
-    const int64_t k = rows_of(*planned.tensor).width;
-    return scheme.spelling == Spelling::kGguf || checkpoint_.kind() == CheckpointKind::kGguf
+    const int64_t k = planned.source.shape().width;
+    return scheme.spelling == Spelling::kGguf || plan_.kind == CheckpointKind::kGguf
                ? gguf_target({.name = scheme.name, .kind = scheme.kind, .format = scheme.format},
                              {.name = {}, .k = k})
-               : without_lost_codes(*planned.tensor, target_of(scheme, k, options_.search));
+               : without_lost_codes(
+                     planned.source, plan_.kind, target_of(scheme, k, options_.search));
   }
 
   Expected<Choice> try_scheme(const TargetScheme& scheme,
@@ -244,11 +247,22 @@ class Quantizer {
                            (scheme == CodeScheme::kE4M3Tensor || scheme == CodeScheme::kNvfp4);
       if (!has_one) continue;
       SLUICE_TRY(const float largest,
-                 largest_magnitude(checkpoint_.path(), *planned.tensor, threads_));
-      float& all = largest_[joined_name(planned.tensor->name)];
+                 largest_magnitude(checkpoint_.path(), planned.source, threads_));
+      float& all = largest_[joined_name(planned.source.name)];
       all = std::max(all, largest);
     }
     return {};
+  }
+
+  // The input's, or what its configuration and tokenizer are in a file.
+  Expected<GgufMetadata> output_metadata() {
+    if (plan_.translation) {
+      GgufMetadata metadata = plan_.translation->metadata;
+      SLUICE_TRY_VOID(put_tokenizer(checkpoint_, metadata));
+      return metadata;
+    }
+    SLUICE_TRY(const auto parts, open_gguf_parts(options_.input));
+    return metadata_of(*parts.front());
   }
 
   Expected<void> write_directory(const std::string& folder) {
@@ -263,30 +277,33 @@ class Quantizer {
                SafetensorsWriter::create(folder, groups, options_.max_shard_bytes));
     SLUICE_TRY_VOID(write_tensors(writer));
     SLUICE_TRY_VOID(writer.finish());
-    return write_hf_files(options_.input, folder, plan_);
+    return write_hf_files(checkpoint_, folder, plan_);
   }
 
   template <typename Writer>
   Expected<void> write_tensors(Writer& writer) {
     for (size_t i = 0; i < plan_.tensors.size(); ++i) {
       const PlannedTensor& planned = plan_.tensors[i];
-      tell(i, planned.stored_name);
+      tell(i, planned.source.stored_name);
       TensorJob job = job_of(planned);
       take_gptq(job);
       SLUICE_TRY(EncodedTensor encoded, encode_tensor(checkpoint_.path(), job, threads_));
-      TensorReport report{.name = planned.stored_name,
+      TensorReport report{.name = planned.source.stored_name,
                           .scheme = planned.target.name,
                           .error = encoded.error,
-                          .is_matrix = planned.tensor->num_dims >= 2};
-      const TensorRows shape = rows_of(*planned.tensor);
+                          .is_matrix = planned.source.num_dims >= 2};
+      const TensorRows shape = planned.source.shape();
       report.num_weights = shape.rows * shape.width;
       for (const TensorPart& part : encoded.parts) {
         SLUICE_TRY_VOID(writer.write(part.tensor.name, part.bytes));
         report.bytes += static_cast<int64_t>(part.bytes.size());
       }
       report_.tensors.push_back(std::move(report));
-      done_bytes_ += static_cast<int64_t>(planned.tensor->data.size());
-      advise_read(planned.tensor->data);
+      done_bytes_ += planned.source.bytes();
+      // Experts of a stack are read one by one.
+      for (const RowPiece& piece : planned.source.pieces) {
+        if (piece.count == source_of(*piece.tensor).shape().rows) advise_read(piece.tensor->data);
+      }
     }
     tell(plan_.tensors.size(), "");
     return {};
@@ -296,16 +313,16 @@ class Quantizer {
   Expected<void> verify(const std::string& path) {
     SLUICE_TRY(const std::unique_ptr<Checkpoint> written, Checkpoint::open(path));
     for (size_t i = 0; i < plan_.tensors.size(); ++i) {
-      const CheckpointTensor& source = *plan_.tensors[i].tensor;
-      const CheckpointTensor* tensor = written->find(source.name);
+      const SourceTensor& source = plan_.tensors[i].source;
+      const std::optional<SourceTensor> tensor = read_back(*written, source);
       const bool is_same =
-          tensor != nullptr && rows_of(*tensor).rows == rows_of(source).rows &&
-          rows_of(*tensor).width == rows_of(source).width &&
+          tensor && tensor->shape().rows == source.shape().rows &&
+          tensor->shape().width == source.shape().width &&
           hash_values(path, *tensor, threads_) == report_.tensors[i].error.value_hash;
       if (is_same) continue;
       return make_error(ErrorCode::kInternal,
-                        options_.output + ": tensor " + sluice::quoted(source.name) + ": found " +
-                            (tensor == nullptr ? "nothing" : "other weights") +
+                        options_.output + ": tensor " + sluice::quoted(source.stored_name) +
+                            ": found " + (tensor ? "other weights" : "nothing") +
                             " when it was read back, expected those that were written");
     }
     report_.is_verified = true;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/weights/gguf_parse.h"
 #include "quant/format.h"
@@ -10,33 +11,95 @@
 
 namespace sluice {
 
-TensorRows rows_of(const CheckpointTensor& tensor) {
-  TensorRows shape{.rows = 1, .width = static_cast<int64_t>(tensor.dims[0])};
-  for (uint32_t d = 1; d < tensor.num_dims; ++d) {
-    shape.rows *= static_cast<int64_t>(tensor.dims[d]);
-  }
+TensorRows SourceTensor::shape() const {
+  TensorRows shape{.rows = 1, .width = static_cast<int64_t>(dims[0])};
+  for (uint32_t d = 1; d < num_dims; ++d) shape.rows *= static_cast<int64_t>(dims[d]);
   return shape;
 }
 
-bool is_coded(const CheckpointTensor& tensor) { return tensor.coded != nullptr; }
+bool SourceTensor::is_coded() const {
+  return std::ranges::any_of(pieces, [](const RowPiece& p) { return p.tensor->coded != nullptr; });
+}
 
-SourceRows::SourceRows(const std::string& file, const CheckpointTensor& tensor)
+std::optional<WeightFormat> SourceTensor::format() const {
+  if (pieces.empty() || is_coded() || offset != 0) return std::nullopt;
+  const WeightFormat first = pieces.front().tensor->format;
+  const bool is_one =
+      std::ranges::all_of(pieces, [&](const RowPiece& p) { return p.tensor->format == first; });
+  return is_one ? std::optional(first) : std::nullopt;
+}
+
+int64_t SourceTensor::bytes() const {
+  int64_t bytes = 0;
+  for (const RowPiece& piece : pieces) {
+    const auto all = static_cast<int64_t>(piece.tensor->data.size());
+    int64_t rows = 1;
+    for (uint32_t d = 1; d < piece.tensor->num_dims; ++d) {
+      rows *= static_cast<int64_t>(piece.tensor->dims[d]);
+    }
+    bytes += rows == 0 ? 0 : all / rows * piece.count;
+  }
+  return bytes;
+}
+
+int64_t row_behind(RowOrder order, int64_t rows, int32_t heads, int64_t row) {
+  if (order != RowOrder::kToPairs && order != RowOrder::kToHalves) return row;
+  const int64_t width = rows / heads;
+  const int64_t first = row / width * width;
+  const int64_t at = row % width;
+  const int64_t half = width / 2;
+  return first + (order == RowOrder::kToPairs ? at % 2 * half + at / 2 : at % half * 2 + at / half);
+}
+
+SourceTensor source_of(const CheckpointTensor& tensor) {
+  SourceTensor source{.name = tensor.name, .stored_name = tensor.stored_name};
+  source.input_name = tensor.stored_name.empty() ? tensor.name : tensor.stored_name;
+  source.num_dims = tensor.num_dims;
+  std::copy(std::begin(tensor.dims), std::end(tensor.dims), std::begin(source.dims));
+  source.pieces = {{.tensor = &tensor, .first = 0, .count = source.shape().rows}};
+  source.read_names = {tensor.name};
+  return source;
+}
+
+SourceRows::SourceRows(const std::string& file, const SourceTensor& tensor)
     : file_(file), tensor_(tensor) {
-  if (is_coded(tensor)) reader_.emplace(*tensor.coded);
+  for (const RowPiece& piece : tensor.pieces) {
+    readers_.emplace_back();
+    if (piece.tensor->coded != nullptr) readers_.back().emplace(*piece.tensor->coded);
+  }
+}
+
+SourceRows::Place SourceRows::place_of(int64_t row) const {
+  const std::vector<RowPiece>& pieces = tensor_.pieces;
+  if (tensor_.order == RowOrder::kAlternating) {
+    const auto step = static_cast<int64_t>(pieces.size());
+    const auto piece = static_cast<size_t>(row % step);
+    return {piece, pieces[piece].first + row / step};
+  }
+  row = row_behind(tensor_.order, tensor_.shape().rows, tensor_.heads, row);
+  size_t piece = 0;
+  while (row >= pieces[piece].count) row -= pieces[piece++].count;
+  return {piece, pieces[piece].first + row};
 }
 
 Expected<void> SourceRows::read(int64_t first_row, int64_t num_rows, float* out) {
-  const int64_t width = rows_of(tensor_).width;
-  if (reader_) {
-    std::vector<double> values(static_cast<size_t>(num_rows * width));
-    read_f64(first_row, num_rows, values.data());
-    std::transform(values.begin(), values.end(), out, [](double x) { return float(x); });
-  }
+  const int64_t width = tensor_.shape().width;
+  std::vector<double> values(static_cast<size_t>(width));
   for (int64_t r = 0; r < num_rows; ++r) {
     float* row = out + r * width;
-    if (!reader_) {
-      const int64_t bytes = row_bytes(tensor_.format, width);
-      dequantize_row(tensor_.format, tensor_.data.data() + (first_row + r) * bytes, width, row);
+    if (tensor_.pieces.empty()) {
+      std::copy_n(tensor_.values.data() + (first_row + r) * width, width, row);
+    } else {
+      const Place place = place_of(first_row + r);
+      const CheckpointTensor& tensor = *tensor_.pieces[place.piece].tensor;
+      if (readers_[place.piece]) {
+        read_f64(first_row + r, 1, values.data());
+        std::transform(values.begin(), values.end(), row, [](double x) { return float(x); });
+      } else {
+        const int64_t bytes = row_bytes(tensor.format, width);
+        dequantize_row(tensor.format, tensor.data.data() + place.row * bytes, width, row);
+        for (int64_t i = 0; i < width && tensor_.offset != 0; ++i) row[i] += tensor_.offset;
+      }
     }
     for (int64_t i = 0; i < width; ++i) {
       if (std::isfinite(row[i])) continue;
@@ -51,18 +114,33 @@ Expected<void> SourceRows::read(int64_t first_row, int64_t num_rows, float* out)
 }
 
 void SourceRows::read_f64(int64_t first_row, int64_t num_rows, double* out) {
-  const int64_t width = rows_of(tensor_).width;
-  if (reader_) {
-    const PlainRows& rows = reader_->read(first_row, static_cast<int32_t>(num_rows));
-    for (int64_t r = 0; r < num_rows; ++r) {
-      for (int64_t i = 0; i < width; ++i) out[r * width + i] = plain_value(rows, r, i);
-    }
-    return;
-  }
-  const int64_t bytes = row_bytes(tensor_.format, width);
+  const int64_t width = tensor_.shape().width;
   for (int64_t r = 0; r < num_rows; ++r) {
-    dequantize_row_f64(
-        tensor_.format, tensor_.data.data() + (first_row + r) * bytes, width, out + r * width);
+    double* row = out + r * width;
+    if (tensor_.pieces.empty()) {
+      std::copy_n(tensor_.values.data() + (first_row + r) * width, width, row);
+      continue;
+    }
+    const Place place = place_of(first_row + r);
+    const CheckpointTensor& tensor = *tensor_.pieces[place.piece].tensor;
+    if (readers_[place.piece]) {
+      const PlainRows& rows = readers_[place.piece]->read(place.row, 1);
+      for (int64_t i = 0; i < width; ++i) row[i] = plain_value(rows, 0, i);
+    } else {
+      const int64_t bytes = row_bytes(tensor.format, width);
+      dequantize_row_f64(tensor.format, tensor.data.data() + place.row * bytes, width, row);
+    }
+    for (int64_t i = 0; i < width && tensor_.offset != 0; ++i) row[i] += double{tensor_.offset};
+  }
+}
+
+void SourceRows::copy(int64_t first_row, int64_t num_rows, std::byte* out) const {
+  const int64_t bytes = row_bytes(*tensor_.format(), tensor_.shape().width);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const Place place = place_of(first_row + r);
+    std::memcpy(out + r * bytes,
+                tensor_.pieces[place.piece].tensor->data.data() + place.row * bytes,
+                static_cast<size_t>(bytes));
   }
 }
 

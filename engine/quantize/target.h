@@ -20,6 +20,7 @@ enum class Spelling : uint8_t {
   kCompressedTensors,  // quantization_config of compressed-tensors
   kFp8,                // quant_method fp8, blocks of 128 x 128
   kModelopt,           // hf_quant_config.json of ModelOpt
+  kMxfp4,              // quant_method mxfp4: the fused experts of gpt-oss
   kGguf,               // types of GGUF
 };
 

@@ -60,6 +60,11 @@ double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
   }
 }
 
+// Fused experts are floats of [experts, columns, rows].
+bool is_transposed(const TensorJob& job) {
+  return job.source->is_fused && job.source->num_dims == 3 && job.target.kind != TargetKind::kCodes;
+}
+
 // Of weights alone: both zeros are one.
 uint64_t hash_of(std::vector<double>& values) {
   for (double& value : values) value += 0.0;
@@ -74,7 +79,7 @@ void put(std::byte* bytes, int64_t index, T value) {
 class Encoder {
  public:
   Encoder(const std::string& file, const TensorJob& job)
-      : file_(file), job_(job), shape_(rows_of(*job.source)) {
+      : file_(file), job_(job), shape_(job.source->shape()) {
     for (StoredTensor& tensor : parts_of(job)) {
       const auto bytes = static_cast<size_t>(tensor.bytes());
       result_.parts.push_back({std::move(tensor), std::vector<std::byte>(bytes)});
@@ -102,6 +107,7 @@ class Encoder {
       hashes.push_back(error.value_hash);
     }
     result_.error.value_hash = XXH3_64bits(hashes.data(), hashes.size() * sizeof(uint64_t));
+    if (is_transposed(job_)) transpose();
     return std::move(result_);
   }
 
@@ -255,6 +261,22 @@ class Encoder {
                           " as " + job_.target.name + ", expected finite ones");
   }
 
+  // Of each expert: columns become rows.
+  void transpose() {
+    const std::vector<std::byte> rows = result_.parts[0].bytes;
+    const int64_t experts = static_cast<int64_t>(job_.source->dims[2]);
+    const int64_t n = shape_.rows / experts;
+    const int64_t k = shape_.width;
+    const auto bytes = static_cast<int64_t>(rows.size()) / (shape_.rows * k);
+    for (int64_t row = 0; row < shape_.rows; ++row) {
+      for (int64_t i = 0; i < k; ++i) {
+        const int64_t to = (row / n * k + i) * n + row % n;
+        std::memcpy(
+            part(0) + to * bytes, rows.data() + (row * k + i) * bytes, static_cast<size_t>(bytes));
+      }
+    }
+  }
+
   void add_error(TensorError& error, int64_t column, double x, double value) const {
     const double square = (x - value) * (x - value);
     const double weight = importance() == nullptr ? 1.0 : double{importance()[column]};
@@ -269,22 +291,17 @@ class Encoder {
     const Rows rows = rows_of_chunk(chunk);
     const int64_t k = shape_.width;
     const bool is_kept = job_.target.kind == TargetKind::kKept;
-    const WeightFormat format = is_kept ? job_.source->format : job_.target.format;
+    const WeightFormat format = is_kept ? *job_.source->format() : job_.target.format;
     const int64_t bytes = row_bytes(format, k);
     std::byte* out = part(0) + rows.first * bytes;
     std::vector<float> x(static_cast<size_t>(rows.count * k));
-    SLUICE_TRY_VOID(SourceRows(file_, *job_.source).read(rows.first, rows.count, x.data()));
+    SourceRows source(file_, *job_.source);
+    SLUICE_TRY_VOID(source.read(rows.first, rows.count, x.data()));
     TensorError& error = errors_[static_cast<size_t>(chunk)];
     std::vector<double> values(x.size());
-    for (int64_t r = 0; r < rows.count; ++r) {
-      const float* row = x.data() + r * k;
-      if (is_kept) {
-        std::memcpy(out + r * bytes,
-                    job_.source->data.data() + (rows.first + r) * bytes,
-                    static_cast<size_t>(bytes));
-      } else {
-        encode_blocks(format, row, importance(), k, out + r * bytes);
-      }
+    if (is_kept) source.copy(rows.first, rows.count, out);
+    for (int64_t r = 0; r < rows.count && !is_kept; ++r) {
+      encode_blocks(format, x.data() + r * k, importance(), k, out + r * bytes);
     }
     if (job_.gptq != nullptr) {
       job_.gptq->encode_blocks(format, {.x = x.data(), .rows = rows.count, .k = k}, out);
@@ -328,24 +345,31 @@ double TensorError::relative() const {
 }
 
 std::vector<StoredTensor> parts_of(const TensorJob& job) {
-  const TensorRows shape = rows_of(*job.source);
+  const SourceTensor& source = *job.source;
+  const TensorRows shape = source.shape();
   const int64_t n = shape.rows;
   const int64_t k = shape.width;
+  std::vector<int64_t> dims;
+  for (uint32_t d = source.num_dims; d-- > 0;) dims.push_back(static_cast<int64_t>(source.dims[d]));
   if (job.target.kind != TargetKind::kCodes) {
     const bool is_kept = job.target.kind == TargetKind::kKept;
-    const WeightFormat format = is_kept ? job.source->format : job.target.format;
-    StoredTensor tensor{.name = job.stored_name, .dtype = float_type(format), .shape = {}};
+    const WeightFormat format = is_kept ? *source.format() : job.target.format;
+    StoredTensor tensor{.name = source.stored_name, .dtype = float_type(format), .shape = dims};
     if (format_info(format).is_integer) {
       tensor.shape = {n, row_bytes(format, k)};
-    } else {
-      for (uint32_t d = job.source->num_dims; d-- > 0;) {
-        tensor.shape.push_back(static_cast<int64_t>(job.source->dims[d]));
-      }
+    } else if (is_transposed(job)) {
+      std::swap(tensor.shape[1], tensor.shape[2]);
     }
     return {tensor};
   }
+  if (source.is_fused) {
+    const int64_t experts = dims[0];
+    constexpr int64_t kBlock = 32;
+    return {{source.stored_name + "_blocks", "U8", {experts, n / experts, k / kBlock, kBlock / 2}},
+            {source.stored_name + "_scales", "U8", {experts, n / experts, k / kBlock}}};
+  }
   const Encoding& encoding = job.target.encoding;
-  const std::string stem = stem_of(job.stored_name);
+  const std::string stem = stem_of(source.stored_name);
   const std::string weight = stem + ".weight";
   const int64_t groups = num_groups(encoding, k);
   const std::string codes = code_type(encoding.scheme);
@@ -390,9 +414,9 @@ Expected<EncodedTensor> encode_tensor(const std::string& file,
 }
 
 Expected<float> largest_magnitude(const std::string& file,
-                                  const CheckpointTensor& tensor,
+                                  const SourceTensor& tensor,
                                   int32_t threads) {
-  const TensorRows shape = rows_of(tensor);
+  const TensorRows shape = tensor.shape();
   const int64_t num_chunks = ceil_div(shape.rows, kChunk);
   std::vector<float> largest(static_cast<size_t>(num_chunks));
   const auto work = [&](int64_t chunk) -> Expected<void> {
@@ -412,8 +436,8 @@ Expected<float> largest_magnitude(const std::string& file,
   return all;
 }
 
-uint64_t hash_values(const std::string& file, const CheckpointTensor& tensor, int32_t threads) {
-  const TensorRows shape = rows_of(tensor);
+uint64_t hash_values(const std::string& file, const SourceTensor& tensor, int32_t threads) {
+  const TensorRows shape = tensor.shape();
   const int64_t num_chunks = ceil_div(shape.rows, kChunk);
   std::vector<uint64_t> hashes(static_cast<size_t>(num_chunks));
   const auto done = for_chunks(num_chunks, threads, [&](int64_t chunk) -> Expected<void> {

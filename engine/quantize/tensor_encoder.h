@@ -14,7 +14,6 @@
 #include "engine/quantize/safetensors_writer.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/quantize/target.h"
-#include "engine/weights/checkpoint.h"
 
 namespace sluice {
 
@@ -43,8 +42,7 @@ struct EncodedTensor {
 
 // Of rows as they are given: [rows][k] floats.
 struct TensorJob {
-  const CheckpointTensor* source = nullptr;
-  std::string stored_name;  // in the output
+  const SourceTensor* source = nullptr;
   Target target;
   float largest_magnitude = 0;              // of all that shares its matrix scale
   const InputStatistics* inputs = nullptr;  // null: every column counts as much
@@ -62,11 +60,11 @@ Expected<EncodedTensor> encode_tensor(const std::string& file,
 
 // Largest magnitude of a tensor's weights.
 Expected<float> largest_magnitude(const std::string& file,
-                                  const CheckpointTensor& tensor,
+                                  const SourceTensor& tensor,
                                   int32_t threads);
 
 // The hash of TensorError, of a tensor that is read back.
-uint64_t hash_values(const std::string& file, const CheckpointTensor& tensor, int32_t threads);
+uint64_t hash_values(const std::string& file, const SourceTensor& tensor, int32_t threads);
 
 // work(chunk) for 0 to num_chunks - 1, on `threads` threads. The error of the lowest chunk.
 Expected<void> for_chunks(int64_t num_chunks,

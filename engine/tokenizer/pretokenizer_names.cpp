@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tokenizer/pretokenizer_names.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice {
@@ -154,6 +155,20 @@ Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {
     result.patterns.push_back(pattern);
   }
   return result;
+}
+
+std::string name_of_pretokenizer(const std::vector<std::string>& patterns,
+                                 bool whole_words_first,
+                                 bool nfc) {
+  const Row* found = nullptr;
+  for (const Row& row : kRows) {
+    const auto* end = std::ranges::find(row.stages, std::string_view());
+    const bool is_same = std::equal(std::begin(row.stages), end, patterns.begin(), patterns.end());
+    if (!is_same || row.nfc != nfc) continue;
+    if (found == nullptr || row.whole_words_first == whole_words_first) found = &row;
+    if (row.whole_words_first == whole_words_first) break;
+  }
+  return found == nullptr ? std::string() : std::string(found->names[0]);
 }
 
 }  // namespace sluice

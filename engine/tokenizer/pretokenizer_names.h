@@ -26,4 +26,10 @@ inline constexpr std::string_view kUsualPretokenizer = "default";
 // kUnsupported names `pre` and the names there are.
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
 
+// The first name whose stages have these expressions, and the same of NFC; one that agrees in whole
+// words comes before others. Empty: there is none.
+std::string name_of_pretokenizer(const std::vector<std::string>& patterns,
+                                 bool whole_words_first,
+                                 bool nfc);
+
 }  // namespace sluice

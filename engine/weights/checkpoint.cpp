@@ -5,12 +5,38 @@
 
 #include <algorithm>
 
+#include "engine/weights/gguf_keys.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/inspect.h"
 
 namespace sluice {
 namespace {
+
+void add_value(std::string_view place,
+               std::string_view key,
+               const GgufValue& value,
+               Metadata& metadata) {
+  std::string name(place);
+  if (const auto* array = std::get_if<GgufArray>(&value.value)) {
+    if (array->element_type == GgufType::kString) return;
+    std::vector<double> numbers(array->size());
+    for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = array->number(i);
+    metadata.set(key, std::move(name), std::move(numbers));
+  } else if (const auto* text = std::get_if<std::string_view>(&value.value)) {
+    metadata.set(key, std::move(name), std::string(*text));
+  } else if (const auto* whole = std::get_if<int64_t>(&value.value); whole && *whole >= 0) {
+    metadata.set(key, std::move(name), static_cast<uint64_t>(*whole));
+  } else {
+    std::visit(
+        [&](const auto& scalar) {
+          if constexpr (std::is_arithmetic_v<std::decay_t<decltype(scalar)>>) {
+            metadata.set(key, std::move(name), scalar);
+          }
+        },
+        value.value);
+  }
+}
 
 class GgufCheckpoint final : public Checkpoint {
  public:
@@ -19,11 +45,7 @@ class GgufCheckpoint final : public Checkpoint {
                  std::string architecture)
       : Checkpoint(std::move(path), CheckpointKind::kGguf, std::move(architecture)),
         parts_(std::move(parts)) {
-    const std::string prefix = architecture_ + ".";
-    for (const auto& [key, value] : first().metadata()) {
-      if (key.starts_with(prefix)) add_metadata(key, key.substr(prefix.size()), value);
-      if (key.starts_with("general.sampling.")) add_metadata(key, key, value);
-    }
+    take_gguf_metadata(first(), architecture_, metadata_);
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
         add_tensor({.name = std::string(tensor.name),
@@ -71,28 +93,6 @@ class GgufCheckpoint final : public Checkpoint {
   }
 
  private:
-  void add_metadata(std::string_view place, std::string_view key, const GgufValue& value) {
-    std::string name(place);
-    if (const auto* array = std::get_if<GgufArray>(&value.value)) {
-      if (array->element_type == GgufType::kString) return;
-      std::vector<double> numbers(array->size());
-      for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = array->number(i);
-      metadata_.set(key, std::move(name), std::move(numbers));
-    } else if (const auto* text = std::get_if<std::string_view>(&value.value)) {
-      metadata_.set(key, std::move(name), std::string(*text));
-    } else if (const auto* whole = std::get_if<int64_t>(&value.value); whole && *whole >= 0) {
-      metadata_.set(key, std::move(name), static_cast<uint64_t>(*whole));
-    } else {
-      std::visit(
-          [&](const auto& scalar) {
-            if constexpr (std::is_arithmetic_v<std::decay_t<decltype(scalar)>>) {
-              metadata_.set(key, std::move(name), scalar);
-            }
-          },
-          value.value);
-    }
-  }
-
   // The one with the metadata.
   [[nodiscard]] const GgufFile& first() const { return *parts_.front(); }
 
@@ -100,6 +100,14 @@ class GgufCheckpoint final : public Checkpoint {
 };
 
 }  // namespace
+
+void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Metadata& metadata) {
+  const std::string prefix = std::string(architecture) + ".";
+  for (const auto& [key, value] : file.metadata()) {
+    if (key.starts_with(prefix)) add_value(key, key.substr(prefix.size()), value, metadata);
+    if (key.starts_with("general.sampling.")) add_value(key, key, value, metadata);
+  }
+}
 
 Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, LoadFormat format) {
   struct stat status {};

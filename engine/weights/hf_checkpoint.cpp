@@ -16,6 +16,7 @@
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
+#include "engine/weights/hf_names.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/quantization.h"
 #include "engine/weights/quantized_layers.h"
@@ -25,117 +26,11 @@
 namespace sluice {
 namespace {
 
-struct NamePair {
-  std::string_view hf;
-  std::string_view gguf;
-};
-
-constexpr NamePair kModelNames[] = {
-    {"model.embed_tokens.weight", "token_embd.weight"},
-    {"model.norm.weight", "output_norm.weight"},
-    {"lm_head.weight", "output.weight"},
-    {"model.fc.weight", "fc.weight"},  // of a head on another model's hidden states
-};
-
-// Inside "model.layers.N.", without ".weight" and ".bias".
-constexpr NamePair kLayerNames[] = {
-    {"input_layernorm", "attn_norm"},
-    {"hidden_norm", "hidden_norm"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.qkv_proj", "attn_qkv"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "post_attention_norm"},
-    {"pre_feedforward_layernorm", "ffn_norm"},
-    {"post_feedforward_layernorm", "post_ffw_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.gate_up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-    {"mlp.gate", "ffn_gate_inp"},
-    {"mlp.router", "ffn_gate_inp"},
-    {"block_sparse_moe.gate", "ffn_gate_inp"},
-};
-
-constexpr NamePair kExpertNames[] = {
-    {"gate_proj", "ffn_gate_exps"},
-    {"up_proj", "ffn_up_exps"},
-    {"down_proj", "ffn_down_exps"},
-    {"w1", "ffn_gate_exps"},
-    {"w3", "ffn_up_exps"},
-    {"w2", "ffn_down_exps"},
-};
-
 // Beginnings of tensors that are no part of the text model.
 constexpr std::string_view kOtherParts[] = {"vision_tower.",
                                             "multi_modal_projector.",
                                             "model.vision_tower.",
                                             "model.multi_modal_projector."};
-
-std::string_view without_prefix(std::string_view name) {
-  for (const std::string_view prefix :
-       {std::string_view("language_model."), std::string_view("model.language_model.")}) {
-    if (name.starts_with(prefix)) return name.substr(prefix.size());
-  }
-  return name;
-}
-
-template <size_t N>
-std::string_view translate(const NamePair (&names)[N], std::string_view hf) {
-  for (const NamePair& pair : names) {
-    if (pair.hf == hf) return pair.gguf;
-  }
-  return {};
-}
-
-// A number at the start of `text`, which loses it and the dot that follows.
-std::optional<std::string> take_number(std::string_view& text) {
-  const size_t dot = text.find('.');
-  const std::string_view digits = text.substr(0, dot);
-  const bool number =
-      dot != std::string_view::npos && !digits.empty() && digits.size() < 6 &&
-      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (!number) return std::nullopt;
-  text.remove_prefix(dot + 1);
-  return std::string(digits);
-}
-
-// GGUF's name; the name itself where there is none, so that whoever reads tensors names it.
-std::string gguf_name(std::string_view stored) {
-  std::string name(without_prefix(stored));
-  if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
-  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // of a head
-  if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
-  if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
-    return std::string(found);
-  }
-  std::string_view rest = name;
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!rest.starts_with(kLayers)) return std::string(stored);
-  rest.remove_prefix(kLayers.size());
-  const std::optional<std::string> layer = take_number(rest);
-  if (!layer) return std::string(stored);
-  const std::string prefix = "blk." + *layer + ".";
-  if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
-  const size_t dot = rest.rfind('.');
-  if (dot == std::string_view::npos) return std::string(stored);
-  const std::string suffix(rest.substr(dot));
-  rest = rest.substr(0, dot);
-  for (const std::string_view experts :
-       {std::string_view("mlp.experts."), std::string_view("block_sparse_moe.experts.")}) {
-    if (!rest.starts_with(experts)) continue;
-    rest.remove_prefix(experts.size());
-    const std::optional<std::string> expert = take_number(rest);
-    const std::string_view found = translate(kExpertNames, rest);
-    if (!expert || found.empty()) return std::string(stored);
-    return prefix + std::string(found) + "." + *expert + suffix;
-  }
-  const std::string_view found = translate(kLayerNames, rest);
-  return found.empty() ? std::string(stored) : prefix + std::string(found) + suffix;
-}
 
 // "blk.0." where a tensor is part of a layer's fused experts, whose name is then cut to that in the
 // layer; else empty.

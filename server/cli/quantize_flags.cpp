@@ -7,16 +7,17 @@ namespace sluice {
 namespace {
 
 constexpr const char* kSchemes =
-    "Schemes of safetensors: int8, fp8, fp8-tensor, fp8-block, nvfp4 (ModelOpt's layout), "
+    "Schemes of a directory: int8, fp8, fp8-tensor, fp8-block, nvfp4 (ModelOpt's layout), "
     "nvfp4-ct,\n"
-    "mxfp4, int4, int4-asym (compressed-tensors), bf16, f16, f32. Of GGUF, from GGUF: Q2_K, "
-    "Q3_K_S,\n"
-    "Q3_K_M, Q3_K_L, Q4_0, Q4_1, Q4_K_S, Q4_K_M, Q5_0, Q5_1, Q5_K_S, Q5_K_M, Q6_K, Q8_0, IQ4_NL, "
-    "IQ4_XS,\n"
-    "mxfp4, bf16, f16, f32. What is no matrix, and routers, stay as they are; of safetensors the\n"
-    "embedding and the head too. A recipe is a JSON object of {\"expression\": \"scheme\"}, "
-    "searched\n"
-    "for in the names of tensors, the first that matches wins; \"keep\" leaves a tensor.";
+    "mxfp4, int4, int4-asym (compressed-tensors), bf16, f16, f32. Of a GGUF file: Q2_K, Q3_K_S,\n"
+    "Q3_K_M, Q3_K_L, Q4_0, Q4_1, Q4_K_S, Q4_K_M, Q5_0, Q5_1, Q5_K_S, Q5_K_M, Q6_K, Q8_0, IQ4_NL,\n"
+    "IQ4_XS, mxfp4, bf16, f16, f32; those that both have become a file where OUT ends in .gguf. "
+    "IN\n"
+    "may be of either kind. What is no matrix, and routers, stay as they are; of a directory's\n"
+    "schemes the embedding and the head too. A recipe is a JSON object of {\"expression\":\n"
+    "\"scheme\"}, searched for in the names of tensors, the first that matches wins; \"keep\" "
+    "leaves\n"
+    "a tensor.";
 
 }  // namespace
 
@@ -48,8 +49,7 @@ void add_quantize_flags(CLI::App& app, QuantizeCommandOptions& options) {
   app.add_option(
          "--calibrate", options.calibrate_file, "Text by which errors count, 16k tokens of it")
       ->type_name("FILE");
-  app.add_flag(
-      "!--no-gptq", quantize.gptq, "With --calibrate: codes of few bits each to the nearest");
+  app.add_flag("!--no-gptq", quantize.gptq, "With --calibrate: each weight to the nearest code");
   app.add_option("--evaluate",
                  options.evaluate_file,
                  "Text on which predictions are compared with the input's, 8k tokens of it")

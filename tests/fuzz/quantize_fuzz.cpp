@@ -69,8 +69,8 @@ size_t count_files(const fs::path& folder) {
 }  // namespace
 
 // The first byte: the scheme, and whether every weight is asked for; the second: how the input is
-// quantized, and whether bits are spent; the rest: a GGUF file or a recipe where it begins as one,
-// else safetensors beside a configuration.
+// quantized, whether bits are spent, and whether floats become a file; the rest: a GGUF file or a
+// recipe where it begins as one, else safetensors beside a configuration.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const fs::path folder = [] {
     init_log(LogLevel::kError, LogFormat::kText);
@@ -82,7 +82,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view rest(reinterpret_cast<const char*>(data + 2), size - 2);
   QuantizeOptions options;
   options.to = kSchemes[(data[0] & 0x7F) % std::size(kSchemes)];
-  options.output = folder / "out";
+  options.output = folder / ((data[1] & 8) != 0 ? "out.gguf" : "out");
   options.threads = 1;
   options.verify = true;
   if ((data[0] & 0x80) != 0) options.include = {"weight"};

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+
+#include "engine/quantize/model_keys.h"
+#include "kernels/rope_scaling.h"
+
+namespace sluice {
+namespace {
+
+class KeyWriter {
+ public:
+  KeyWriter(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
+      : input_(input.metadata()), config_(config), prefix_(std::string(family.gguf) + ".") {
+    keys_.put_text("general.architecture", family.gguf);
+    keys_.put_text("general.type", "model");
+  }
+
+  GgufMetadata run() {
+    put_shape();
+    put_rope();
+    put_scales();
+    return std::move(keys_);
+  }
+
+ private:
+  void put_uint(const std::string& key, int64_t value) {
+    keys_.put_uint(prefix_ + key, static_cast<uint64_t>(value));
+  }
+
+  void put_float(const std::string& key, double value) { keys_.put_float(prefix_ + key, value); }
+
+  // What the directory says under the same key, if it does.
+  void take_float(const std::string& key) {
+    if (const Expected<double> value = input_.get_float(key)) put_float(key, *value);
+  }
+
+  void put_shape() {
+    const MoeConfig& moe = config_.moe;
+    put_uint("block_count", config_.num_layers);
+    put_uint("context_length",
+             static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
+    put_uint("embedding_length", config_.hidden);
+    if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
+    put_uint("attention.head_count", config_.num_heads);
+    put_uint("attention.head_count_kv", config_.num_kv_heads);
+    put_uint("attention.key_length", config_.head_dim);
+    put_uint("attention.value_length", config_.head_dim);
+    put_float("attention.layer_norm_rms_epsilon", config_.norm_eps);
+    put_uint("vocab_size", config_.vocab_size);
+    if (moe.num_experts > 0) {
+      put_uint("expert_count", moe.num_experts);
+      put_uint("expert_used_count", moe.top_k);
+      put_uint("expert_feed_forward_length", moe.ffn_hidden);
+    }
+    const auto windowed = std::ranges::find_if(
+        config_.layers, [](const LayerConfig& layer) { return layer.window > 0; });
+    if (windowed != config_.layers.end()) put_uint("attention.sliding_window", windowed->window);
+  }
+
+  void put_rope() {
+    const kernels::RopeParams& rope = config_.ropes.front();
+    put_float("rope.freq_base", rope.freq_base);
+    put_uint("rope.dimension_count", rope.rotary_dim);
+    if (config_.ropes.size() > 1) put_float("rope.freq_base_swa", config_.ropes[1].freq_base);
+    const std::string type = input_.has("rope.scaling.type")
+                                 ? input_.get_string("rope.scaling.type").value_or("none")
+                                 : "none";
+    if (type == "linear" || type == "yarn") {
+      keys_.put_text(prefix_ + "rope.scaling.type", type);
+      take_float("rope.scaling.factor");
+    }
+    if (type == "yarn" || type == "longrope") {
+      const Expected<uint64_t> original = input_.get_uint("rope.scaling.original_context_length");
+      if (original) {
+        put_uint("rope.scaling.original_context_length", static_cast<int64_t>(*original));
+      }
+    }
+    if (type == "longrope") put_float("rope.scaling.attn_factor", rope.attention_factor);
+    if (type != "yarn") return;
+    take_float("rope.scaling.yarn_beta_fast");
+    take_float("rope.scaling.yarn_beta_slow");
+    // One more factor, beside that which follows from the stretch.
+    const double stretch = input_.get_float_or("rope.scaling.factor", 1).value_or(1);
+    const auto usual = static_cast<double>(kernels::yarn_attention_factor(stretch, 1));
+    const double more = double{rope.attention_factor} / usual;
+    if (std::fabs(more - 1) > 1e-6) put_float("rope.scaling.attn_factor", more);
+  }
+
+  void put_scales() {
+    if (config_.attention_soft_cap > 0) {
+      put_float("attn_logit_softcapping", config_.attention_soft_cap);
+    }
+    if (config_.logit_soft_cap > 0) put_float("final_logit_softcapping", config_.logit_soft_cap);
+    if (prefix_ != "granite.") return;
+    if (config_.attention_scale > 0) put_float("attention.scale", config_.attention_scale);
+    put_float("embedding_scale", config_.embedding_scale);
+    put_float("residual_scale", config_.residual_scale);
+    put_float("logit_scale", 1 / double{config_.logit_scale});
+  }
+
+  const Metadata& input_;
+  const ModelConfig& config_;
+  std::string prefix_;
+  GgufMetadata keys_;
+};
+
+}  // namespace
+
+GgufMetadata gguf_keys(const Checkpoint& input,
+                       const ModelConfig& config,
+                       const ModelFamily& family) {
+  return KeyWriter(input, config, family).run();
+}
+
+}  // namespace sluice

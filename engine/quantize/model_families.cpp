@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/model_families.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+enum class Needs : uint8_t { kNothing, kExperts, kWindows };
+
+struct Row {
+  ModelFamily family;
+  Needs needs = Needs::kNothing;
+};
+
+// Of several rows with one name in GGUF, the first whose needs a model meets is what it becomes.
+constexpr Row kRows[] = {
+    {{"llama", "mixtral", "MixtralForCausalLM"}, Needs::kExperts},
+    {{"llama", "llama", "LlamaForCausalLM"}},
+    {{"llama", "mistral", "MistralForCausalLM"}},
+    {{"smollm3", "smollm3", "SmolLM3ForCausalLM"}},
+    {{"qwen2", "qwen2", "Qwen2ForCausalLM"}},
+    {{"qwen3", "qwen3", "Qwen3ForCausalLM"}},
+    {{"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"}},
+    {{"gemma2", "gemma2", "Gemma2ForCausalLM"}},
+    {{"gemma3", "gemma3_text", "Gemma3ForCausalLM"}},
+    {{"phi3", "phi3", "Phi3ForCausalLM"}},
+    {{"olmo2", "olmo3", "Olmo3ForCausalLM"}, Needs::kWindows},
+    {{"olmo2", "olmo2", "Olmo2ForCausalLM"}},
+    {{"granite", "granite", "GraniteForCausalLM"}},
+    {{"gpt-oss", "gpt_oss", "GptOssForCausalLM"}},
+};
+
+bool meets(const Row& row, const ModelConfig& config) {
+  switch (row.needs) {
+    case Needs::kNothing:
+      return true;
+    case Needs::kExperts:
+      return config.moe.num_experts > 0;
+    case Needs::kWindows:
+      return std::ranges::any_of(config.layers, [](const LayerConfig& l) { return l.window > 0; });
+  }
+  return false;
+}
+
+class Differences {
+ public:
+  template <typename T>
+  void check(const char* field, T found, T expected) {
+    if (found != expected) add(field, text(found), text(expected));
+  }
+
+  void check_near(const std::string& field, double found, double expected, double tolerance) {
+    if (std::fabs(found - expected) <= tolerance * std::fabs(expected)) return;
+    add(field, number_text(found), number_text(expected));
+  }
+
+  void check_factors(const std::string& field,
+                     const std::vector<float>& found,
+                     const std::vector<float>& expected) {
+    constexpr double kTolerance = 2e-5;
+    // None are as many ones.
+    const size_t count = std::max(found.size(), expected.size());
+    const auto at = [](const std::vector<float>& factors, size_t i) {
+      return i < factors.size() ? double{factors[i]} : 1.0;
+    };
+    for (size_t i = 0; i < count && text_.empty(); ++i) {
+      check_near(
+          field + " of pair " + std::to_string(i), at(found, i), at(expected, i), kTolerance);
+    }
+  }
+
+  [[nodiscard]] std::string take() { return std::move(text_); }
+
+ private:
+  template <typename T>
+  static std::string text(T value) {
+    if constexpr (std::is_enum_v<T>) {
+      return std::to_string(static_cast<int>(value));
+    } else if constexpr (std::is_same_v<T, bool>) {
+      return value ? "true" : "false";
+    } else {
+      return number_text(static_cast<double>(value));
+    }
+  }
+
+  void add(const std::string& field, const std::string& found, const std::string& expected) {
+    if (text_.empty()) text_ = field + ": found " + found + ", expected " + expected;
+  }
+
+  std::string text_;  // of the first
+};
+
+void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
+  constexpr double kTolerance = 1e-6;
+  differences.check("number of rotations", found.ropes.size(), expected.ropes.size());
+  for (size_t i = 0; i < std::min(found.ropes.size(), expected.ropes.size()); ++i) {
+    const kernels::RopeParams& a = found.ropes[i];
+    const kernels::RopeParams& b = expected.ropes[i];
+    differences.check("rotated elements", a.rotary_dim, b.rotary_dim);
+    differences.check_near("base of rotation", a.freq_base, b.freq_base, kTolerance);
+    differences.check_near("linear scale of rotation", a.freq_scale, b.freq_scale, kTolerance);
+    differences.check_near(
+        "scale of rotated vectors", a.attention_factor, b.attention_factor, kTolerance);
+    differences.check_factors("divisor of frequencies", a.freq_factors, b.freq_factors);
+  }
+  differences.check("original context of LongRoPE",
+                    found.long_rope.original_context,
+                    expected.long_rope.original_context);
+  differences.check_factors(
+      "long factor", found.long_rope.long_factors, expected.long_rope.long_factors);
+  differences.check_factors(
+      "short factor", found.long_rope.short_factors, expected.long_rope.short_factors);
+  differences.check("context of dynamic scaling",
+                    found.dynamic_rope.trained_context,
+                    expected.dynamic_rope.trained_context);
+  differences.check(
+      "factor of dynamic scaling", found.dynamic_rope.factor, expected.dynamic_rope.factor);
+}
+
+void check_shape(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
+  differences.check("layers", found.num_layers, expected.num_layers);
+  differences.check("hidden size", found.hidden, expected.hidden);
+  differences.check("heads", found.num_heads, expected.num_heads);
+  differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
+  differences.check("head size", found.head_dim, expected.head_dim);
+  differences.check("vocabulary", found.vocab_size, expected.vocab_size);
+  differences.check("context length", found.context_len, expected.context_len);
+  differences.check("epsilon of norms", found.norm_eps, expected.norm_eps);
+  if (expected.moe.num_experts == 0) {
+    differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
+  }
+  differences.check("experts", found.moe.num_experts, expected.moe.num_experts);
+  differences.check("experts of a token", found.moe.top_k, expected.moe.top_k);
+  differences.check("size of experts", found.moe.ffn_hidden, expected.moe.ffn_hidden);
+  differences.check("normalized routing", found.moe.normalize, expected.moe.normalize);
+  differences.check("biases of experts", found.moe.bias, expected.moe.bias);
+}
+
+double attention_scale_of(const ModelConfig& config) {
+  return config.attention_scale != 0 ? double{config.attention_scale}
+                                     : 1 / std::sqrt(double(config.head_dim));
+}
+
+}  // namespace
+
+const ModelFamily* find_family(const Checkpoint& checkpoint, const ModelConfig& config) {
+  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  for (const Row& row : kRows) {
+    const std::string_view name = is_gguf ? row.family.gguf : row.family.model_type;
+    if (name == checkpoint.architecture() && meets(row, config)) return &row.family;
+  }
+  return nullptr;
+}
+
+std::string difference_of(const ModelConfig& found, const ModelConfig& expected) {
+  constexpr double kTolerance = 1e-6;
+  Differences differences;
+  check_shape(found, expected, differences);
+  check_rope(found, expected, differences);
+  for (size_t i = 0; i < std::min(found.layers.size(), expected.layers.size()); ++i) {
+    differences.check("window of a layer", found.layers[i].window, expected.layers[i].window);
+    differences.check("rotation of a layer", found.layers[i].rope, expected.layers[i].rope);
+  }
+  differences.check("place of norms", found.norm_placement, expected.norm_placement);
+  differences.check("norms of q and k", found.qk_norm, expected.qk_norm);
+  differences.check("gate function", found.gate_function, expected.gate_function);
+  differences.check("tied embedding", found.tied_embeddings, expected.tied_embeddings);
+  differences.check("biases of q, k and v", found.qkv_bias, expected.qkv_bias);
+  differences.check("bias of attention", found.attention_out_bias, expected.attention_out_bias);
+  differences.check("biases of the feed-forward half", found.mlp_bias, expected.mlp_bias);
+  differences.check("attention sinks", found.attention_sinks, expected.attention_sinks);
+  differences.check_near(
+      "scale of attention", attention_scale_of(found), attention_scale_of(expected), kTolerance);
+  differences.check("cap of attention", found.attention_soft_cap, expected.attention_soft_cap);
+  differences.check("cap of logits", found.logit_soft_cap, expected.logit_soft_cap);
+  differences.check_near(
+      "scale of the embedding", found.embedding_scale, expected.embedding_scale, kTolerance);
+  differences.check_near(
+      "scale of the residual", found.residual_scale, expected.residual_scale, kTolerance);
+  differences.check_near("scale of logits", found.logit_scale, expected.logit_scale, kTolerance);
+  return differences.take();
+}
+
+}  // namespace sluice

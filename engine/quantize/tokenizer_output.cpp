@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/tokenizer_output.h"
+
+#include <filesystem>
+
+#include "engine/core/log.h"
+#include "engine/quantize/hf_vocabulary.h"
+#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/weights/gguf_split.h"
+#include "engine/weights/mapped_file.h"
+
+namespace sluice {
+
+Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
+  const std::string path = input.path() + "/tokenizer.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    warn_of_file(input.path(), "tokenizer.json", "no file", "a model without a tokenizer");
+    return {};
+  }
+  SLUICE_TRY(const CheckpointText text, input.text());
+  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
+  const std::string json(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const CheckpointTensor* embedding = input.find("token_embd.weight");
+  const int64_t num_rows = embedding == nullptr ? 0 : static_cast<int64_t>(embedding->dims[1]);
+  SLUICE_TRY(const Vocabulary vocabulary,
+             read_hf_vocabulary(json, *text.tokenizer, num_rows, path));
+  put_vocabulary(vocabulary, metadata);
+  if (!text.chat_template.empty()) {
+    metadata.put_text("tokenizer.chat_template", text.chat_template);
+  }
+  return {};
+}
+
+Expected<TokenizerFiles> tokenizer_files(const Checkpoint& input) {
+  TokenizerFiles files;
+  SLUICE_TRY(const auto parts, open_gguf_parts(input.path()));
+  if (parts.front()->find("tokenizer.ggml.model") == nullptr) {
+    warn_of_file(
+        input.path(), "tokenizer.ggml.model", "no such key", "a model without a tokenizer");
+    return files;
+  }
+  SLUICE_TRY(const CheckpointText text, input.text());
+  SLUICE_TRY(const Vocabulary vocabulary, read_vocabulary(*parts.front()));
+  SLUICE_TRY(files.texts["tokenizer.json"], tokenizer_json(vocabulary));
+  files.texts["tokenizer_config.json"] = tokenizer_config_json(vocabulary, text.chat_template);
+  files.bos = vocabulary.bos;
+  files.padding = vocabulary.padding;
+  files.ends = text.tokenizer->end_tokens();
+  return files;
+}
+
+}  // namespace sluice

@@ -1,0 +1,467 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/translation.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "engine/models/model.h"
+#include "engine/quantize/model_families.h"
+#include "engine/quantize/model_keys.h"
+#include "engine/weights/gguf_keys.h"
+#include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_config.h"
+#include "engine/weights/hf_names.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kFactors = "rope_freqs.weight";
+constexpr std::string_view kLongFactors = "rope_factors_long.weight";
+constexpr std::string_view kShortFactors = "rope_factors_short.weight";
+
+// "blk.0.ffn_up_exps.3.weight": what comes before the expert's number, which is 3, and behind it.
+struct ExpertName {
+  std::string stem;
+  uint64_t expert = 0;
+  std::string suffix;
+};
+
+std::optional<ExpertName> expert_name(const std::string& name) {
+  constexpr std::string_view kExperts = "_exps.";
+  const size_t at = name.find(kExperts);
+  if (at == std::string::npos) return std::nullopt;
+  std::string_view rest = std::string_view(name).substr(at + kExperts.size());
+  const std::optional<std::string> number = take_number(rest);
+  if (!number) return std::nullopt;
+  return ExpertName{name.substr(0, at + kExperts.size()), std::stoull(*number), std::string(rest)};
+}
+
+// Of a stack of so many experts: rows [n, k] of a matrix, or one row of biases.
+SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
+  SourceTensor source = source_of(stack);
+  const auto rows = source.shape().rows / static_cast<int64_t>(experts);
+  const bool is_bias = stack.name.ends_with(".bias");
+  source.num_dims = is_bias ? 1 : 2;
+  source.dims[1] = is_bias ? 1 : static_cast<uint64_t>(rows);
+  source.dims[2] = 1;
+  source.pieces = {{.tensor = &stack, .first = static_cast<int64_t>(expert) * rows, .count = rows}};
+  const size_t dot = stack.name.rfind('.');
+  source.name = stack.name.substr(0, dot) + "." + std::to_string(expert) + stack.name.substr(dot);
+  source.read_names = {source.name};
+  return source;
+}
+
+bool is_stack(const CheckpointTensor& tensor) {
+  return tensor.name.find("_exps.weight") != std::string::npos ||
+         tensor.name.find("_exps.bias") != std::string::npos;
+}
+
+// Gate and up of fused experts in alternating rows, or the elements of their biases.
+SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& up) {
+  SourceTensor source = source_of(gate);
+  source.read_names.push_back(up.name);
+  if (!gate.name.ends_with(".bias")) {
+    source.pieces.push_back(source_of(up).pieces.front());
+    source.order = RowOrder::kAlternating;
+    source.dims[1] *= 2;
+    return source;
+  }
+  const TensorRows shape = source.shape();
+  std::vector<float> values(static_cast<size_t>(2 * shape.rows * shape.width));
+  std::vector<float> row(static_cast<size_t>(shape.width));
+  for (const size_t p : {size_t{0}, size_t{1}}) {
+    const CheckpointTensor& tensor = p == 0 ? gate : up;
+    const int64_t bytes = row_bytes(tensor.format, shape.width);
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      dequantize_row(tensor.format, tensor.data.data() + r * bytes, shape.width, row.data());
+      for (size_t i = 0; i < row.size(); ++i) {
+        values[2 * (static_cast<size_t>(r) * row.size() + i) + p] = row[i];
+      }
+    }
+  }
+  source.dims[0] *= 2;
+  source.pieces.clear();
+  source.values = std::move(values);
+  return source;
+}
+
+// A layer's experts of transformers' class for gpt-oss.
+Expected<void> add_fused(const Checkpoint& input,
+                         const CheckpointTensor& tensor,
+                         std::vector<SourceTensor>& out) {
+  constexpr std::string_view kGate = "ffn_gate_exps.";
+  const size_t at = tensor.name.find(kGate);
+  if (tensor.name.find("ffn_up_exps.") != std::string::npos) return {};  // with the gate
+  const bool is_pair = at != std::string::npos;
+  const CheckpointTensor* up = nullptr;
+  if (is_pair) {
+    std::string name = tensor.name;
+    up = input.find(name.replace(at, kGate.size(), "ffn_up_exps."));
+    if (up == nullptr || !std::ranges::equal(up->dims, tensor.dims)) {
+      return make_error(ErrorCode::kDataLoss,
+                        input.path() + ": tensor " + sluice::quoted(tensor.name) +
+                            ": found no up projection of its shape, expected one");
+    }
+  }
+  SourceTensor source = is_pair ? alternating(tensor, *up) : source_of(tensor);
+  std::string_view layer = tensor.name;
+  layer.remove_prefix(std::string_view("blk.").size());
+  const std::optional<std::string> number = take_number(layer);
+  source.stored_name = "model.layers." + number.value_or("0") + ".mlp.experts." +
+                       (is_pair ? "gate_up_proj" : "down_proj") +
+                       (tensor.name.ends_with(".bias") ? "_bias" : "");
+  if (input.kind() == CheckpointKind::kHuggingFace) source.input_name = source.stored_name;
+  source.is_fused = true;
+  source.num_dims = tensor.name.ends_with(".bias") ? 2 : 3;
+  out.push_back(std::move(source));
+  return {};
+}
+
+// Tensors of a directory, of those that a reader gives under GGUF's names.
+class DirectoryTensors {
+ public:
+  DirectoryTensors(const Checkpoint& input, std::string_view model_type, ExpertLayout experts)
+      : input_(input), model_type_(model_type), experts_(experts) {}
+
+  Expected<std::vector<SourceTensor>> run() {
+    for (const CheckpointTensor& tensor : input_.tensors()) {
+      if (is_factors(tensor.name)) continue;
+      SLUICE_TRY_VOID(is_stack(tensor) ? add_stack(tensor) : add(source_of(tensor)));
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  static bool is_factors(std::string_view name) {
+    return name == kFactors || name == kLongFactors || name == kShortFactors;
+  }
+
+  Expected<void> add_stack(const CheckpointTensor& tensor) {
+    if (model_type_ == "gpt_oss" && experts_ == ExpertLayout::kFused) {
+      return add_fused(input_, tensor, tensors_);
+    }
+    SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));
+    const auto experts = static_cast<uint64_t>(count);
+    if (source_of(tensor).shape().rows % count != 0) {
+      return make_error(ErrorCode::kDataLoss,
+                        input_.path() + ": tensor " + sluice::quoted(tensor.name) + ": found " +
+                            std::to_string(source_of(tensor).shape().rows) +
+                            " rows, expected a multiple of " + std::to_string(count) + " experts");
+    }
+    for (uint64_t e = 0; e < experts; ++e) SLUICE_TRY_VOID(add(expert_of(tensor, experts, e)));
+    return {};
+  }
+
+  Expected<void> add(SourceTensor source) {
+    const bool is_directory = input_.kind() == CheckpointKind::kHuggingFace;
+    if (is_directory && !source.stored_name.empty()) {
+      tensors_.push_back(std::move(source));
+      return {};
+    }
+    const std::optional<std::string> name = hf_name(source.name, model_type_);
+    if (!name) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": tensor " + sluice::quoted(source.name) +
+                            ": found one that a directory of type " + std::string(model_type_) +
+                            " has no name for",
+                        "to");
+    }
+    source.stored_name = *name;
+    if (is_directory) source.input_name = *name;
+    // What a reader of the directory calls it.
+    source.name = gguf_name(*name);
+    source.read_names = {source.name};
+    tensors_.push_back(std::move(source));
+    return {};
+  }
+
+  const Checkpoint& input_;
+  std::string_view model_type_;
+  ExpertLayout experts_;
+  std::vector<SourceTensor> tensors_;
+};
+
+SourceTensor factors_tensor(std::string_view name, const std::vector<float>& factors) {
+  SourceTensor source{.name = std::string(name), .stored_name = std::string(name)};
+  source.input_name = source.name;
+  source.num_dims = 1;
+  source.dims[0] = factors.size();
+  source.values = factors;
+  source.read_names = {source.name};
+  return source;
+}
+
+// Tensors of a GGUF file, of a directory's.
+class GgufTensors {
+ public:
+  GgufTensors(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
+      : input_(input), config_(config), family_(family) {}
+
+  Expected<std::vector<SourceTensor>> run() {
+    for (const CheckpointTensor& tensor : input_.tensors()) {
+      if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
+        stacks_[name->stem + name->suffix][name->expert] = &tensor;
+      } else {
+        add(source_of(tensor));
+      }
+    }
+    for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
+    const kernels::RopeParams& rope = config_.ropes.front();
+    const std::string type = input_.metadata().get_string("rope.scaling.type").value_or("");
+    if (type == "llama3") tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
+    if (!config_.long_rope.long_factors.empty()) {
+      tensors_.push_back(factors_tensor(kLongFactors, config_.long_rope.long_factors));
+      tensors_.push_back(factors_tensor(kShortFactors, config_.long_rope.short_factors));
+    }
+    return std::move(tensors_);
+  }
+
+ private:
+  void add(SourceTensor source) {
+    constexpr std::string_view kByPlace = ".post_attention_norm.";
+    const size_t at = source.name.find(kByPlace);
+    const bool is_only = config_.norm_placement == NormPlacement::kBefore;
+    if (at != std::string::npos && is_only && family_.gguf != "gpt-oss") {
+      source.name.replace(at, kByPlace.size(), ".ffn_norm.");
+    }
+    source.stored_name = source.name;
+    source.read_names = {source.name};
+    tensors_.push_back(std::move(source));
+  }
+
+  Expected<void> add_stack(const std::string& name,
+                           const std::map<uint64_t, const CheckpointTensor*>& parts) {
+    const auto count = static_cast<uint64_t>(config_.moe.num_experts);
+    const CheckpointTensor& first = *parts.begin()->second;
+    const bool is_whole = parts.size() == count && parts.rbegin()->first + 1 == count &&
+                          std::ranges::all_of(parts, [&](const auto& part) {
+                            return std::ranges::equal(part.second->dims, first.dims);
+                          });
+    if (!is_whole || first.num_dims > 3) {
+      return make_error(ErrorCode::kDataLoss,
+                        input_.path() + ": tensor " + sluice::quoted(first.stored_name) +
+                            ": found " + std::to_string(parts.size()) +
+                            " experts' of one shape, expected " + std::to_string(count));
+    }
+    SourceTensor source = source_of(first);
+    source.name = name;
+    source.dims[source.num_dims++] = count;
+    source.pieces.clear();
+    for (const auto& [expert, tensor] : parts) {
+      source.pieces.push_back(source_of(*tensor).pieces.front());
+    }
+    add(std::move(source));
+    return {};
+  }
+
+  const Checkpoint& input_;
+  const ModelConfig& config_;
+  const ModelFamily& family_;
+  std::map<std::string, std::map<uint64_t, const CheckpointTensor*>> stacks_;
+  std::vector<SourceTensor> tensors_;
+};
+
+// The output as a reader of its kind sees it, before there is a byte of it.
+class View final : public Checkpoint {
+ public:
+  View(std::string path, CheckpointKind kind, std::string architecture, Metadata metadata)
+      : Checkpoint(std::move(path), kind, std::move(architecture)) {
+    metadata_ = std::move(metadata);
+  }
+
+  Expected<void> add(const std::vector<SourceTensor>& tensors) {
+    for (const SourceTensor& source : tensors) {
+      for (const std::string& name : source.read_names) {
+        CheckpointTensor tensor;
+        tensor.name = name;
+        tensor.stored_name = source.stored_name;
+        tensor.num_dims = source.num_dims;
+        std::copy(std::begin(source.dims), std::end(source.dims), std::begin(tensor.dims));
+        add_tensor(std::move(tensor));
+      }
+    }
+    return index_tensors();
+  }
+
+  [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
+
+  [[nodiscard]] Expected<CheckpointText> text() const override { return CheckpointText{}; }
+
+  [[nodiscard]] std::string describe(bool) const override { return {}; }
+};
+
+// Factors that a GGUF file has as tensors, where the model that is built finds them.
+Expected<void> take_factors(const std::string& file,
+                            const std::vector<SourceTensor>& tensors,
+                            ModelConfig& config) {
+  for (const SourceTensor& source : tensors) {
+    std::vector<float>* factors = nullptr;
+    if (source.name == kFactors) factors = &config.ropes.front().freq_factors;
+    if (source.name == kLongFactors) factors = &config.long_rope.long_factors;
+    if (source.name == kShortFactors) factors = &config.long_rope.short_factors;
+    if (factors == nullptr) continue;
+    if (source.shape().rows != 1) {
+      return make_error(
+          ErrorCode::kDataLoss,
+          file + ": tensor " + sluice::quoted(source.name) + ": found several rows, expected one");
+    }
+    factors->resize(static_cast<size_t>(source.shape().width));
+    SLUICE_TRY_VOID(SourceRows(file, source).read(0, 1, factors->data()));
+  }
+  return {};
+}
+
+class Translator {
+ public:
+  Translator(const Checkpoint& input, ExpertLayout experts, const std::string& output)
+      : input_(input), experts_(experts), output_(output) {}
+
+  Expected<Translation> run() {
+    SLUICE_TRY(const ModelSpec* spec, find_model_spec(input_));
+    SLUICE_TRY(config_, read_model_config(*spec, input_));
+    family_ = find_family(input_, config_);
+    if (family_ == nullptr) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": architecture " + input_.architecture() +
+                            ": found one that the other layout does not have",
+                        "to");
+    }
+    const bool is_gguf = input_.kind() == CheckpointKind::kGguf;
+    SLUICE_TRY(const ModelConfig other, is_gguf ? to_directory() : to_gguf());
+    if (const std::string difference = difference_of(other, config_); !difference.empty()) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": " +
+                            std::string(is_gguf ? "a directory" : "a GGUF file") + " of type " +
+                            std::string(is_gguf ? family_->model_type : family_->gguf) +
+                            " cannot say all of it: " + difference,
+                        "to");
+    }
+    for (SourceTensor& tensor : result_.tensors) SLUICE_TRY_VOID(rearrange(other, tensor));
+    return std::move(result_);
+  }
+
+ private:
+  Expected<ModelConfig> to_directory() {
+    std::vector<SourceTensor> stored;
+    for (const CheckpointTensor& tensor : input_.tensors()) stored.push_back(source_of(tensor));
+    SLUICE_TRY_VOID(take_factors(input_.path(), stored, config_));
+    DirectoryTensors tensors(input_, family_->model_type, experts_);
+    SLUICE_TRY(result_.tensors, tensors.run());
+    SLUICE_TRY(result_.config, hf_keys(input_, config_, *family_));
+    const std::string file = output_ + "/config.json";
+    SLUICE_TRY(HfConfig config, parse_hf_config(std::as_bytes(std::span(result_.config)), file));
+    config.metadata.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
+    return read_view(
+        CheckpointKind::kHuggingFace, std::string(family_->model_type), std::move(config.metadata));
+  }
+
+  Expected<ModelConfig> to_gguf() {
+    GgufTensors tensors(input_, config_, *family_);
+    SLUICE_TRY(result_.tensors, tensors.run());
+    result_.metadata = gguf_keys(input_, config_, *family_);
+    const std::vector<std::byte> header = gguf_header(result_.metadata, 0);
+    SLUICE_TRY(const auto file, GgufFile::parse(header, output_));
+    Metadata metadata(output_);
+    take_gguf_metadata(*file, family_->gguf, metadata);
+    SLUICE_TRY(ModelConfig config,
+               read_view(CheckpointKind::kGguf, std::string(family_->gguf), std::move(metadata)));
+    SLUICE_TRY_VOID(take_factors(output_, result_.tensors, config));
+    return config;
+  }
+
+  Expected<ModelConfig> read_view(CheckpointKind kind,
+                                  std::string architecture,
+                                  Metadata metadata) const {
+    View view(output_, kind, std::move(architecture), std::move(metadata));
+    SLUICE_TRY_VOID(view.add(result_.tensors));
+    SLUICE_TRY(const ModelSpec* spec, find_model_spec(view));
+    return read_model_config(*spec, view);
+  }
+
+  // Rows of q and k, and norms, as the other layout has them.
+  Expected<void> rearrange(const ModelConfig& other, SourceTensor& tensor) const {
+    const kernels::RopeStyle style = config_.ropes.front().style;
+    const kernels::RopeStyle other_style = other.ropes.front().style;
+    const auto is = [&](std::string_view part) {
+      return tensor.name.find(part) != std::string::npos;
+    };
+    if (tensor.num_dims == 1 && is("norm.")) {
+      tensor.offset = config_.norm_offset - other.norm_offset;
+    }
+    if (style == other_style || (!is(".attn_q.") && !is(".attn_k.") && !is(".attn_qkv."))) {
+      return {};
+    }
+    if (is(".attn_qkv.")) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": tensor " + sluice::quoted(tensor.name) +
+                            ": found q, k and v as one, expected three",
+                        "to");
+    }
+    const auto heads =
+        static_cast<uint64_t>(is(".attn_q.") ? config_.num_heads : config_.num_kv_heads);
+    const uint64_t rows = tensor.dims[tensor.num_dims > 1 ? 1 : 0];
+    if (tensor.num_dims > 2 || rows % (2 * heads) != 0) {
+      return make_error(ErrorCode::kDataLoss,
+                        input_.path() + ": tensor " + sluice::quoted(tensor.input_name) +
+                            ": found " + std::to_string(rows) + " rows, expected a multiple of " +
+                            std::to_string(2 * heads) + ", two of each head");
+    }
+    tensor.heads = is(".attn_q.") ? config_.num_heads : config_.num_kv_heads;
+    tensor.order =
+        other_style == kernels::RopeStyle::kInterleaved ? RowOrder::kToPairs : RowOrder::kToHalves;
+    if (tensor.num_dims > 1) return {};
+    // A bias is a row: its elements change places as the rows of its matrix do.
+    SourceTensor column = tensor;
+    const auto count = static_cast<size_t>(tensor.dims[0]);
+    std::vector<float> values(count);
+    column.order = RowOrder::kAsStored;
+    SLUICE_TRY_VOID(SourceRows(input_.path(), column).read(0, 1, values.data()));
+    tensor.values.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t row = row_behind(
+          tensor.order, static_cast<int64_t>(count), tensor.heads, static_cast<int64_t>(i));
+      tensor.values[i] = values[static_cast<size_t>(row)];
+    }
+    tensor.order = RowOrder::kAsStored;
+    tensor.pieces.clear();
+    return {};
+  }
+
+  const Checkpoint& input_;
+  ExpertLayout experts_;
+  const std::string& output_;
+  ModelConfig config_;
+  const ModelFamily* family_ = nullptr;
+  Translation result_;
+};
+
+}  // namespace
+
+Expected<Translation> translate(const Checkpoint& input,
+                                ExpertLayout experts,
+                                const std::string& output) {
+  return Translator(input, experts, output).run();
+}
+
+std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTensor& tensor) {
+  const CheckpointTensor* first = written.find(tensor.read_names.front());
+  if (first == nullptr) return std::nullopt;
+  if (tensor.read_names.size() == 1) return source_of(*first);
+  const CheckpointTensor* second = written.find(tensor.read_names[1]);
+  return second == nullptr ? std::nullopt : std::optional(alternating(*first, *second));
+}
+
+Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLayout experts) {
+  const bool has_stacks = std::ranges::any_of(input.tensors(), is_stack);
+  if (input.kind() == CheckpointKind::kHuggingFace && has_stacks) {
+    return DirectoryTensors(input, input.architecture(), experts).run();
+  }
+  std::vector<SourceTensor> tensors;
+  for (const CheckpointTensor& tensor : input.tensors()) tensors.push_back(source_of(tensor));
+  return tensors;
+}
+
+}  // namespace sluice

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of one layout as those of the other: the tensors that converters of others write,
+// the same logits, and refusals of what the other layout cannot say.
+#include "engine/quantize/translation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/quantize.h"
+#include "engine/quantize/hf_vocabulary.h"
+#include "engine/quantize/offline_model.h"
+#include "engine/quantize/source_rows.h"
+#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/weights/hf_names.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/tiny_hf_model.h"
+
+namespace sluice {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using testing::GoldenModel;
+
+const std::string kData = SLUICE_TEST_DATA;
+const std::string kModels = kData + "/models";
+
+using Values = std::map<std::string, std::vector<double>>;
+
+Values values_of(const std::string& path) {
+  Values values;
+  const auto checkpoint = Checkpoint::open(path);
+  EXPECT_TRUE(checkpoint.has_value()) << path << ": " << checkpoint.error().message;
+  if (!checkpoint) return values;
+  for (const CheckpointTensor& tensor : (*checkpoint)->tensors()) {
+    const SourceTensor source = source_of(tensor);
+    std::vector<double>& all = values[tensor.name];
+    all.resize(static_cast<size_t>(source.shape().rows * source.shape().width));
+    SourceRows(path, source).read_f64(0, source.shape().rows, all.data());
+  }
+  return values;
+}
+
+std::vector<float> logits_of(const std::string& path, const std::vector<TokenId>& tokens) {
+  std::vector<float> logits;
+  auto model = OfflineModel::open(path, 64, 1, nullptr);
+  EXPECT_TRUE(model.has_value()) << path << ": " << model.error().message;
+  if (model) (*model)->forward(tokens, logits);
+  return logits;
+}
+
+// `tolerance`: of rotary factors, which others compute in another precision.
+void expect_same_values(const Values& found, const Values& expected, double tolerance) {
+  for (const auto& [name, values] : expected) {
+    const auto at = found.find(name);
+    ASSERT_NE(at, found.end()) << name;
+    ASSERT_EQ(at->second.size(), values.size()) << name;
+    const bool is_near = name.starts_with("rope_") || name.find("norm") != std::string::npos;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double allowed = is_near ? tolerance * std::fabs(values[i]) : 0;
+      ASSERT_LE(std::fabs(at->second[i] - values[i]), allowed) << name << " at " << i;
+    }
+  }
+  for (const auto& [name, values] : found) EXPECT_TRUE(expected.contains(name)) << name;
+}
+
+class Translation : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = ::testing::TempDir() + "translation_" + test->name();
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+
+  void TearDown() override { fs::remove_all(folder_); }
+
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_ + "/" + name; }
+
+  // The error's message; empty: it was written.
+  std::string convert(const std::string& input, const std::string& output, const std::string& to) {
+    std::string message;
+    // The models have no tokenizers, which is a warning each.
+    logged_ += logged_by([&] {
+      const auto result = quantize_model(
+          {.input = input, .output = output, .to = to, .verify = true, .threads = 1});
+      if (!result) message = result.error().message;
+    });
+    return message;
+  }
+
+  std::string folder_;
+  std::string logged_;
+};
+
+// One row per model: its directory, and its file where there is one.
+struct Pair {
+  std::string name;
+  std::string gguf;
+  std::vector<TokenId> tokens;
+};
+
+std::vector<Pair> pairs() {
+  const Json document = Json::parse(testing::read_whole_file(kModels + "/models.json"));
+  std::vector<Pair> result;
+  for (const Json& row : document["models"]) {
+    result.push_back({row["name"], row.value("gguf", ""), row["tokens"]});
+  }
+  return result;
+}
+
+TEST_F(Translation, FilesHaveTheTensorsThatGgufsOwnToolsWrite) {
+  size_t count = 0;
+  for (const Pair& pair : pairs()) {
+    if (pair.gguf.empty()) continue;
+    SCOPED_TRACE(pair.name);
+    const std::string output = at(pair.name + ".gguf");
+    ASSERT_EQ(convert(kModels + "/" + pair.name, output, "f32"), "");
+    expect_same_values(values_of(output), values_of(kModels + "/" + pair.gguf), 2e-5);
+    const auto found = logits_of(output, pair.tokens);
+    const auto expected = logits_of(kModels + "/" + pair.name, pair.tokens);
+    EXPECT_LT(testing::relative_error(expected, found), 3e-6);
+    ++count;
+  }
+  EXPECT_GT(count, 30U);
+}
+
+TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
+  size_t count = 0;
+  for (const Pair& pair : pairs()) {
+    if (pair.gguf.empty()) continue;
+    SCOPED_TRACE(pair.name);
+    const std::string output = at(pair.name);
+    ASSERT_EQ(convert(kModels + "/" + pair.gguf, output, "f32"), "");
+    Values expected = values_of(kModels + "/" + pair.name);
+    expect_same_values(values_of(output), expected, 1e-6);
+    const auto found = logits_of(output, pair.tokens);
+    EXPECT_LT(testing::relative_error(logits_of(kModels + "/" + pair.name, pair.tokens), found),
+              3e-6);
+    ++count;
+  }
+  EXPECT_GT(count, 30U);
+}
+
+// What a file cannot say is refused; all else comes back as it was, bit for bit.
+TEST_F(Translation, RoundTripsGiveTheSameBits) {
+  const std::set<std::string> refused = {"mistral-window",
+                                         "qwen3-moe-bias",
+                                         "qwen3-moe-unnormalized",
+                                         "gpt-oss-unbiased",
+                                         "qwen3-moe-window",
+                                         "smollm3-window",
+                                         "llama-dynamic-rope",
+                                         "qwen2-dynamic-rope",
+                                         "gemma2-uncapped",
+                                         "gemma2-bias",
+                                         "gemma3-bias",
+                                         "gemma3",
+                                         "gemma3-head40",
+                                         "gemma3-soft-caps"};
+  std::set<std::string> found_refused;
+  for (const Pair& pair : pairs()) {
+    SCOPED_TRACE(pair.name);
+    const std::string input = kModels + "/" + pair.name;
+    const std::string file = at(pair.name + ".gguf");
+    const std::string message = convert(input, file, "f32");
+    if (!message.empty()) {
+      EXPECT_NE(message.find("cannot say all of it: "), std::string::npos) << message;
+      EXPECT_EQ(message.find('\n'), std::string::npos);
+      EXPECT_FALSE(fs::exists(file));
+      found_refused.insert(pair.name);
+      continue;
+    }
+    ASSERT_EQ(convert(file, at(pair.name), "f32"), "");
+    const auto before = logits_of(input, pair.tokens);
+    const auto after = logits_of(at(pair.name), pair.tokens);
+    EXPECT_EQ(before, after);
+  }
+  EXPECT_EQ(found_refused, refused);
+  EXPECT_NE(logged_.find("tokenizer.json"), std::string::npos);
+}
+
+TEST_F(Translation, SchemesOfEitherLayoutAreWrittenFromTheOther) {
+  ASSERT_TRUE(testing::write_tiny_hf_model(at("tiny"), testing::TinyWeights::kBF16));
+  for (const char* scheme : {"Q4_0", "Q4_K_M", "Q6_K", "Q8_0", "IQ4_XS", "mxfp4", "bf16", "f16"}) {
+    EXPECT_EQ(convert(at("tiny"), at(scheme + std::string(".gguf")), scheme), "") << scheme;
+  }
+  for (const char* scheme :
+       {"int8", "fp8", "fp8-tensor", "fp8-block", "nvfp4", "nvfp4-ct", "mxfp4", "int4", "bf16"}) {
+    EXPECT_EQ(convert(at("Q8_0.gguf"), at(scheme), scheme), "") << scheme;
+  }
+}
+
+// Experts that lie together: kept so for MXFP4 and floats, apart for what else others read.
+TEST_F(Translation, FusedExpertsAreReadAndWritten) {
+  for (const Pair& pair : pairs()) {
+    if (pair.name != "gpt-oss-mxfp4" && pair.name != "gpt-oss") continue;
+    SCOPED_TRACE(pair.name);
+    const std::string input = kModels + "/" + pair.name;
+    for (const char* scheme : {"mxfp4", "bf16", "f32", "fp8", "int8", "fp8-block", "nvfp4-ct"}) {
+      SCOPED_TRACE(scheme);
+      const std::string output = at(pair.name + "-" + scheme);
+      ASSERT_EQ(convert(input, output, scheme), "");
+      const bool is_exact = scheme == std::string("f32") ||
+                            (pair.name == "gpt-oss-mxfp4" &&
+                             (scheme == std::string("mxfp4") || scheme == std::string("bf16")));
+      const auto expected = logits_of(input, pair.tokens);
+      const auto found = logits_of(output, pair.tokens);
+      if (is_exact) {
+        EXPECT_EQ(found, expected);
+      } else {
+        EXPECT_LT(testing::relative_error(expected, found), 0.5);
+      }
+    }
+    for (const char* scheme : {"mxfp4", "int8"}) {
+      EXPECT_EQ(convert(kModels + "/" + pair.gguf, at(pair.name + "-of-file-" + scheme), scheme),
+                "");
+    }
+  }
+}
+
+// The goldens of tokenizers: what is converted gives the same ids, the rest is refused by name.
+TEST(HfVocabulary, TokenizersOfDirectoriesAreKeptOrRefused) {
+  std::set<std::string> converted;
+  for (const auto& entry : fs::directory_iterator(kData + "/tokenizer/json")) {
+    const std::string name = entry.path().stem();
+    if (entry.path().extension() != ".json" || name == "configurations" || name == "behaviors") {
+      continue;
+    }
+    HfTokenizerFiles files;
+    files.tokenizer_json = testing::read_whole_file(entry.path());
+    const auto tokenizer = create_hf_tokenizer(files);
+    ASSERT_TRUE(tokenizer.has_value()) << name;
+    const int64_t num_rows = (*tokenizer)->vocab_size() + 3;
+    const auto vocabulary = read_hf_vocabulary(files.tokenizer_json, **tokenizer, num_rows, name);
+    if (!vocabulary) {
+      EXPECT_EQ(vocabulary.error().code, ErrorCode::kUnsupported);
+      EXPECT_TRUE(vocabulary.error().message.starts_with(name + ": "))
+          << vocabulary.error().message;
+      continue;
+    }
+    converted.insert(name);
+    EXPECT_EQ(vocabulary->tokens.size(), static_cast<size_t>(num_rows));
+    EXPECT_EQ(vocabulary->token_types.back(), TokenType::kUnused);
+  }
+  for (const char* name : {"llama3", "qwen"}) EXPECT_TRUE(converted.contains(name)) << name;
+}
+
+// Merges of SentencePiece's scores become those scores' order again, with and without a space in
+// front; one merge less, and they are no scores'.
+TEST(HfVocabulary, MergesOfScoresBecomeScores) {
+  Vocabulary vocabulary;
+  vocabulary.model = "llama";
+  vocabulary.tokens = {"<unk>", "<s>", "</s>"};
+  vocabulary.token_types = {TokenType::kUnknown, TokenType::kControl, TokenType::kControl};
+  for (int byte = 0; byte < 256; ++byte) {
+    char name[8];
+    std::snprintf(name, sizeof(name), "<0x%02X>", static_cast<unsigned>(byte));
+    vocabulary.tokens.emplace_back(name);
+    vocabulary.token_types.push_back(TokenType::kByte);
+  }
+  for (const char* text : {"ab",
+                           "\xE2\x96\x81"
+                           "a",
+                           "abc",
+                           "bc",
+                           "\xE2\x96\x81",
+                           "a",
+                           "b",
+                           "c"}) {
+    vocabulary.tokens.emplace_back(text);
+    vocabulary.token_types.push_back(TokenType::kNormal);
+  }
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+    vocabulary.scores.push_back(-static_cast<float>(i));
+  }
+  vocabulary.unknown = 0;
+  vocabulary.bos = 1;
+  vocabulary.eos = 2;
+  vocabulary.add_bos = true;
+  const auto num_rows = static_cast<int64_t>(vocabulary.tokens.size());
+  for (const bool add_space : {true, false}) {
+    vocabulary.add_space_prefix = add_space;
+    HfTokenizerFiles files;
+    files.tokenizer_json = tokenizer_json(vocabulary).value();
+    files.tokenizer_config = tokenizer_config_json(vocabulary, "");
+    const auto tokenizer = create_hf_tokenizer(files);
+    ASSERT_TRUE(tokenizer.has_value());
+    const auto back = read_hf_vocabulary(files.tokenizer_json, **tokenizer, num_rows, "file");
+    ASSERT_TRUE(back.has_value()) << back.error().message;
+    EXPECT_EQ(back->tokens, vocabulary.tokens);
+    EXPECT_EQ(back->token_types, vocabulary.token_types);
+    EXPECT_EQ(back->add_space_prefix, add_space);
+    EXPECT_EQ(back->bos, 1);
+    EXPECT_EQ(back->eos, 2);
+    EXPECT_TRUE(back->add_bos);
+    const size_t first = 3 + 256;
+    for (size_t i = first; i < first + 3; ++i) EXPECT_GT(back->scores[i], back->scores[i + 1]);
+    Json json = Json::parse(files.tokenizer_json);
+    json["model"]["merges"].erase(json["model"]["merges"].size() - 1);
+    const auto refused = read_hf_vocabulary(json.dump(), **tokenizer, num_rows, "file");
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_NE(refused.error().message.find("file: merges: found "), std::string::npos)
+        << refused.error().message;
+  }
+}
+
+TEST(HfNames, GoBothWays) {
+  const auto back = [](const char* stored, const char* type) {
+    return hf_name(gguf_name(stored), type).value_or("none");
+  };
+  for (const char* stored : {"model.embed_tokens.weight",
+                             "model.norm.weight",
+                             "lm_head.weight",
+                             "model.layers.3.self_attn.q_proj.bias",
+                             "model.layers.12.post_attention_layernorm.weight",
+                             "model.layers.0.mlp.experts.7.down_proj.weight"}) {
+    EXPECT_EQ(back(stored, "llama"), stored);
+  }
+  EXPECT_EQ(back("model.layers.1.block_sparse_moe.experts.2.w3.weight", "mixtral"),
+            "model.layers.1.block_sparse_moe.experts.2.w3.weight");
+  EXPECT_EQ(back("model.layers.1.pre_feedforward_layernorm.weight", "gemma2"),
+            "model.layers.1.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(hf_name("blk.1.ffn_norm.weight", "llama"),
+            "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(hf_name("blk.1.ssm_in.weight", "llama"), std::nullopt);
+  EXPECT_EQ(hf_name("blk.x.attn_q.weight", "llama"), std::nullopt);
+  EXPECT_EQ(hf_name("rope_freqs.weight", "llama"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace sluice
