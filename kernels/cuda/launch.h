@@ -34,6 +34,7 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args);
 void launch_add_rows(Stream stream, const AddRowsArgs& args);
 void launch_scale_rows(Stream stream, const ScaleRowsArgs& args);
 void launch_gather_rows(Stream stream, const GatherRowsArgs& args);
+void launch_select_columns(Stream stream, const SelectColumnsArgs& args);
 
 // Tables of every format.
 void launch_embedding(Stream stream, const EmbeddingArgs& args);

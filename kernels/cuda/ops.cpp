@@ -282,6 +282,10 @@ void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {
   launch_gather_rows(ctx.stream, args);
 }
 
+void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args) {
+  launch_select_columns(ctx.stream, args);
+}
+
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
   launch_moe_route(ctx.stream, args);
 }

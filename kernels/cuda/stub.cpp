@@ -79,6 +79,10 @@ void gather_rows(const ExecContext&, const GatherRowsArgs&) {
   not_built("cuda gather_rows: not built");
 }
 
+void select_columns(const ExecContext&, const SelectColumnsArgs&) {
+  not_built("cuda select_columns: not built");
+}
+
 void join_parts(const ExecContext&, const JoinPartsArgs&) {
   not_built("cuda join_parts: not built");
 }
