@@ -12,7 +12,8 @@ namespace sluice {
 DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   constexpr int64_t kInt = sizeof(int32_t);
   const int64_t tokens = bounds.max_tokens;
-  const int64_t seqs = bounds.max_seqs;
+  // Each row that a token is chosen behind may be a request of its own (DecodeBuckets).
+  const int64_t seqs = std::max(bounds.max_seqs, bounds.max_rows);
   Places places;
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {

@@ -88,13 +88,16 @@ class ModelRank {
   // others then have a copy of.
   void use_chosen(TokenId* chosen) { chosen_ = chosen; }
 
-  // Runs the layers and logits of steps of DecodeBuckets::sizes_of(config), as kernels are loaded
-  // and rotations computed by their first use; with other ranks, the layers of the largest step as
+  // Of a head: what recorded steps read.
+  void use_hidden(const HiddenRows& hidden) { hidden_ = hidden; }
+
+  // Runs the layers and logits of steps of these DecodeBuckets::sizes(), as kernels are loaded and
+  // rotations computed by their first use; with other ranks, the layers of the largest step as
   // well, for whose parts NCCL may have to connect otherwise, and take memory. Every rank side by
   // side, and when all have, record_steps(), in which no device waits for another.
-  Expected<void> warm_up(const Config& config);
+  Expected<void> warm_up(const std::vector<int32_t>& sizes);
   // The same, which jobs then replay.
-  Expected<void> record_steps(const Config& config);
+  Expected<void> record_steps(const std::vector<int32_t>& sizes);
 
   void drop_recorded() { recorded_.clear(); }
 
@@ -142,7 +145,7 @@ class ModelRank {
   Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
   // body() with each bucket's step at hand.
   template <typename Body>
-  Expected<void> for_buckets(const Config& config, const Body& body);
+  Expected<void> for_buckets(const std::vector<int32_t>& sizes, const Body& body);
   void run_padding();
   void run_largest_padding();
   void run_layers(const RankJob& job);

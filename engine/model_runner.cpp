@@ -208,9 +208,10 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
     }
     return first;
   };
-  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
-  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));
-  buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
+  const std::vector<int32_t> sizes = DecodeBuckets::sizes_of(config, most_recorded_rows(bounds_.step));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(sizes); }));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(sizes); }));
+  buckets_.emplace(sizes, plan_.kv_groups.size());
   return {};
 }
 
