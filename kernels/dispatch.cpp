@@ -57,6 +57,7 @@ SLUICE_OPERATOR(join_expert_parts, JoinExpertPartsArgs)
 SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
+SLUICE_OPERATOR(place_following, PlaceFollowingArgs)
 
 #undef SLUICE_OPERATOR
 

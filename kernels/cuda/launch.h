@@ -90,6 +90,7 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 // At most kMaxVocabSize tokens.
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
+void launch_place_following(Stream stream, const PlaceFollowingArgs& args);
 
 // Copies by threads, between memory that the device reaches, its own or pinned; both sides aligned
 // to 16 bytes.

@@ -340,4 +340,8 @@ void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
   launch_take_tokens(ctx.stream, args);
 }
 
+void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args) {
+  launch_place_following(ctx.stream, args);
+}
+
 }  // namespace sluice::kernels::cuda

@@ -45,5 +45,6 @@ void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args);
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
+void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args);
 
 }  // namespace sluice::kernels::cuda

@@ -101,4 +101,8 @@ void take_tokens(const ExecContext&, const TakeTokensArgs&) {
   not_built("cuda take_tokens: not built");
 }
 
+void place_following(const ExecContext&, const PlaceFollowingArgs&) {
+  not_built("cuda place_following: not built");
+}
+
 }  // namespace sluice::kernels::cuda
