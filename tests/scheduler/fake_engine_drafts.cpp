@@ -16,6 +16,11 @@ void FakeEngine::offer_drafts() {
     shadow.offered.clear();
     if (draft_rate_ == 0 || !chance(draft_rate_)) continue;
     uint64_t hash = shadow.prefix_hash.back();
+    // Behind what steps in flight choose, if all is right there.
+    const int32_t ahead = options_.follows_drafts ? scheduler_->num_unchosen(shadow.id) : 0;
+    for (int32_t left = ahead; left > 0; --left) {
+      hash = extended(hash, next_token(hash, vocab_size_));
+    }
     for (int32_t left = between(1, 9); left > 0; --left) {
       const TokenId right = next_token(hash, vocab_size_);
       const TokenId token = chance(right_draft_rate_) ? right : between(0, vocab_size_ - 1);
@@ -48,17 +53,31 @@ void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, Episod
       !std::ranges::equal(drafts, std::span(offered).first(num_drafts))) {
     return wrong("drafts that were not offered");
   }
-  if (end != shadow.num_tokens()) return wrong("drafts behind a token that is not known");
+  const int32_t num_upcoming = shadow.num_pending - 1 + scheduled.num_unsure;
+  if (end != shadow.num_tokens() + num_upcoming) return wrong("drafts in another place");
+  if (num_upcoming > 0 && !options_.follows_drafts) {
+    return wrong("drafts behind a token that is not known");
+  }
   if (end + scheduled.num_draft_tokens + 1 - shadow.num_prompt_tokens > shadow.max_tokens) {
     return wrong("drafts beyond max_tokens");
   }
   stats.num_drafted_tokens += num_drafts;
-  shadow.has_drafts_in_flight = true;
+  shadow.num_drafts_in_flight += scheduled.num_draft_tokens;
+  row.drafts.assign(drafts.begin(), drafts.end());
+}
+
+// As its step begins: behind the tokens that the request has by now.
+void FakeEngine::put_in_place(Row& row) {
+  const Shadow& shadow = shadows_[row.shadow];
+  ScheduledRequest& scheduled = row.scheduled;
+  if (scheduled.chosen.empty()) return;
+  const int32_t back = scheduled.chosen.begin + 1 - shadow.num_tokens();
+  if (back < 0 || back > scheduled.num_unsure) return wrong("a row is out of reach of its place");
+  scheduled.num_computed_tokens -= back;
+  scheduled.chosen.begin -= back;
+  scheduled.chosen.end -= back;
   uint64_t hash = shadow.prefix_hash.back();
-  for (const TokenId token : drafts) {
-    row.drafts.push_back(token);
-    row.draft_hash.push_back(hash = extended(hash, token));
-  }
+  for (const TokenId token : row.drafts) row.draft_hash.push_back(hash = extended(hash, token));
 }
 
 // Of the first `num_tokens` tokens as the row has them: its drafts behind what is known.
