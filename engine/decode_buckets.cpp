@@ -82,6 +82,9 @@ void DecodeBuckets::split(const ForwardBatch& batch, ForwardBatch& result) {
     block_table_views_[group] = table;
   }
   result.block_tables = block_table_views_;
+  following_.assign(batch.following.begin(), batch.following.end());
+  for (kernels::FollowingRow& row : following_) row.request = row.length = row.row;
+  result.following = following_;
 }
 
 ForwardBatch DecodeBuckets::pad(const ForwardBatch& batch, size_t bucket) {

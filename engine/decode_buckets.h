@@ -46,6 +46,7 @@ class DecodeBuckets {
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
   std::vector<int32_t> logits_indices_;
+  std::vector<kernels::FollowingRow> following_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // by group
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::vector<int32_t>> block_tables_;  // by group, of steps with drafts

@@ -66,8 +66,7 @@ Expected<void> DraftChoice::make_columns(std::span<const int64_t> id_offsets) {
     std::memcpy(columns_.data(), columns.data(), static_cast<size_t>(bytes));
     return {};
   }
-  memory.upload(
-      columns_.data(), reinterpret_cast<const std::byte*>(columns.data()), bytes);
+  memory.upload(columns_.data(), reinterpret_cast<const std::byte*>(columns.data()), bytes);
   memory.wait();
   return {};
 }

@@ -71,17 +71,17 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
   weights_ = std::make_unique<WeightStore>(*checkpoint_, device.type());
   kernels::DeviceMemory& memory = device.memory();
   if (memory.is_host()) {
-    SLUICE_TRY(const auto arena,
-               weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
+    SLUICE_TRY(
+        const auto arena,
+        weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
     place_memory(arena, placement);
   } else {
     SLUICE_TRY_VOID(weights_->allocate_on(memory, plan_.weight_bytes));
   }
   SLUICE_TRY(choice_, DraftChoice::create(device, choice, checkpoint_->id_offsets()));
   if (is_head()) {
-    SLUICE_TRY(
-        head_rows_,
-        HeadRows::create(memory, *target, planned.model.head, head_rows_bounds_of(bounds_)));
+    SLUICE_TRY(head_rows_,
+               HeadRows::create(memory, *target, planned.model.head, head_rows_bounds_of(bounds_)));
   }
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(std::move(planned.model),
@@ -281,11 +281,9 @@ void DraftModel::run_batch(const HiddenRows& hidden, bool may_replay) {
   ForwardBatch step = batch_.view();
   step.positions = positions_;
   step.max_seq_len = 1 + *std::ranges::max_element(positions_);
-  const std::optional<size_t> bucket =
-      buckets_ && may_replay ? buckets_->find(step) : std::nullopt;
+  const std::optional<size_t> bucket = buckets_ && may_replay ? buckets_->find(step) : std::nullopt;
   if (bucket) step = buckets_->pad(step, *bucket);
-  rank_->run(
-      {.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden, .bucket = bucket});
+  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden, .bucket = bucket});
   if (!bucket) rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
 }
 
@@ -335,9 +333,9 @@ void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Dra
     add_token(draft.guessed().back());
     add_to_batch(tasks[row.task], row, position, position + 1);
   }
-  run_batch(is_head() ? head_rows_->gather_own(rank_->exec(), rank_->model(), last_rows_)
-                      : HiddenRows{},
-            true);
+  run_batch(
+      is_head() ? head_rows_->gather_own(rank_->exec(), rank_->model(), last_rows_) : HiddenRows{},
+      true);
 }
 
 // A token for each request that is drafting, by the target's rules; rows_ keeps those that want

@@ -192,7 +192,7 @@ class DraftModel {
   SchedulerOutput decision_;
   InputBatch batch_;
   std::vector<int32_t> positions_;
-  std::vector<int32_t> no_slots_;
+  std::vector<InputBatch::SlotRows> no_slots_;
   std::vector<int32_t> last_rows_;
   std::vector<SamplerInput> inputs_;
 };

@@ -122,14 +122,13 @@ void add_buffers(const Config& config,
                        DraftChoice::bytes(choice, bounds.device, bounds.num_threads) +
                        (is_head ? HeadRows::device_bytes(planned.model.head, rows) : 0);
   if (bounds.device == DeviceType::kCpu) return;
-  const ModelRank::Bounds rank = {
-      .step = bounds,
-      .batch = {.max_tokens = bounds.max_tokens,
-                .max_seqs = bounds.max_seqs,
-                .max_rows = bounds.max_logits,
-                .tables = InputBatch::Bounds::tables_of(
-                    memory.kv_groups, max_seq_len, config.block_size)},
-      .largest = planned.largest};
+  const ModelRank::Bounds rank = {.step = bounds,
+                                  .batch = {.max_tokens = bounds.max_tokens,
+                                            .max_seqs = bounds.max_seqs,
+                                            .max_rows = bounds.max_logits,
+                                            .tables = InputBatch::Bounds::tables_of(
+                                                memory.kv_groups, max_seq_len, config.block_size)},
+                                  .largest = planned.largest};
   memory.arena_bytes += ModelRank::device_bytes(rank, 0, 1);
   memory.host_bytes = ModelRank::pinned_bytes(rank) +
                       DraftChoice::host_bytes(choice, bounds.num_threads) +

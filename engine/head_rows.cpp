@@ -61,9 +61,8 @@ std::array<std::span<const int32_t>, 2> HeadRows::send(std::span<const int32_t> 
   if (!second.empty()) {
     std::memcpy(staged_.data() + first.size_bytes(), second.data(), second.size_bytes());
   }
-  sent_.memory().upload(sent_.data(),
-                        staged_.data(),
-                        static_cast<int64_t>(first.size_bytes() + second.size_bytes()));
+  sent_.memory().upload(
+      sent_.data(), staged_.data(), static_cast<int64_t>(first.size_bytes() + second.size_bytes()));
   was_sent_->record();
   const auto* const sent = reinterpret_cast<const int32_t*>(sent_.data());
   return {std::span(sent, first.size()), std::span(sent + first.size(), second.size())};

@@ -214,6 +214,7 @@ void ModelRank::run_layers(const RankJob& job) {
   hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
   take_open_tokens();
+  place_following(job.samples);
   for (const KvBlockCopy& copy : job.copies) {
     kv_storage_.copy_block(copy.group, copy.from, copy.to);
   }
@@ -239,6 +240,17 @@ void ModelRank::take_open_tokens() {
                         .chosen = chosen,
                         .token_ids = device_batch_->token_ids(),
                         .vocab_size = model_->config().vocab_size});
+}
+
+// The one rank there is: others know of no drafts.
+void ModelRank::place_following(kernels::SampleRow* samples) {
+  if (step_.following.empty()) return;
+  CHECK(communicator_ == nullptr);
+  kernels::PlaceFollowingArgs args = device_batch_->following(step_);
+  args.chosen = chosen_;
+  args.vocab_size = model_->config().vocab_size;
+  args.samples = samples;
+  kernels::place_following(exec_, args);
 }
 
 void ModelRank::run_logits(std::span<const int32_t> rows) {

@@ -22,6 +22,7 @@
 #include "engine/parallel.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
+#include "kernels/sampling.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_storage.h"
 
@@ -37,6 +38,7 @@ struct RankJob {
   HiddenRows hidden = {};  // of a head
   std::span<const KvBlockCopy> copies = {};
   std::optional<size_t> bucket = {};  // of the recorded step that runs in the layers' place
+  kernels::SampleRow* samples = nullptr;  // its rows that the device samples, in its memory
   // Recorded by rank 0 before the first operator.
   kernels::DeviceEvent* begun = nullptr;
 
@@ -152,6 +154,7 @@ class ModelRank {
   void run_logits(std::span<const int32_t> rows);
   void run_states(std::span<const int32_t> rows);
   void take_open_tokens();
+  void place_following(kernels::SampleRow* samples);
 
   [[nodiscard]] ForwardContext context() const {
     return {.exec = exec_,

@@ -63,8 +63,7 @@ TEST(DecodeBuckets, WithoutSizesTheLargestIsEveryRequestAtOnce) {
   config.max_num_seqs = 21;
   EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 21}));
   config.max_num_seqs = 64;
-  EXPECT_EQ(sizes_of(config),
-            (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}));
   config.max_num_seqs = 4096;
   EXPECT_EQ(sizes_of(config).back(), 512);
 }

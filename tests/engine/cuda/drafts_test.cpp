@@ -14,6 +14,7 @@
 #include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/varied_requests.h"
 
 namespace sluice {
 namespace {
@@ -111,6 +112,33 @@ TEST(CudaDrafts, OfProposersChangeNoAnswer) {
   }
 }
 
+// The device puts a step's rows behind the drafts of the step before, which it judges: the host has
+// seen neither when it hands the next step over, at any error rate.
+TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
+  for (const char* rate : {"0", "0.3"}) {
+    Config config = config_with(
+        R"({"method": "replay", "num_speculative_tokens": 3, "adaptive": false,
+            "replay_error_rate": )" +
+        std::string(rate) + "}");
+    config.enforce_eager = rate[1] != 0;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    std::vector<ValidRequest> asked = {requests()[0], requests()[1]};
+    for (size_t i = 0; i < asked.size(); ++i) asked[i].prediction = expected()[i].tokens;
+    testing::steps_of(*engine);
+    const testing::DeviceCounters counters;
+    const std::vector<Collected> answers = testing::run_together(*engine, asked);
+    expect_same({expected().begin(), expected().begin() + 2}, answers, rate);
+    testing::settle(*engine);
+    EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 0U);
+    const std::vector<StepRecord> steps = testing::steps_of(*engine);
+    int32_t num_behind = 0;
+    for (size_t i = 1; i < steps.size(); ++i) num_behind += steps[i].num_in_flight;
+    EXPECT_GE(num_behind, 2) << rate;
+    if (HasFatalFailure() || testing::is_short()) return;
+  }
+}
+
 // The target drafts for itself, by the same noise: it is right every time, also where passes of
 // drafts are recorded, and at a temperature.
 TEST(CudaDrafts, OfTheTargetItselfAreAlwaysRight) {
@@ -150,7 +178,8 @@ TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
 // Prompts in pieces, hits of the cache, drafts of every length: the same engine again and again.
 TEST(CudaDrafts, BehindHitsChangeNoAnswer) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  const std::unique_ptr<Engine> engine = start_engine(config_with(spec_of("eagle3", head("mapped"))));
+  const std::unique_ptr<Engine> engine =
+      start_engine(config_with(spec_of("eagle3", head("mapped"))));
   ASSERT_NE(engine, nullptr);
   for (const char* what : {"first", "again"}) {
     expect_same(expected(), testing::run_alone(*engine, requests()), what);
