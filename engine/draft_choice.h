@@ -60,6 +60,7 @@ class DraftChoice {
   }
 
   static int64_t spread_bytes(const Bounds& bounds);
+
   static int64_t row_bytes(const Bounds& bounds) {
     return bounds.max_rows * int64_t{bounds.vocab_size} * static_cast<int64_t>(sizeof(float));
   }
@@ -74,8 +75,8 @@ class DraftChoice {
   uint64_t num_calls_ = 0;
   std::vector<kernels::SampleRow> device_rows_;
   // Empty where the model's columns are the target's ids.
-  kernels::DeviceBuffer columns_;  // [vocab] of the model's logits
-  kernels::DeviceBuffer spread_;   // [max_rows][vocab]
+  kernels::DeviceBuffer columns_;    // [vocab] of the model's logits
+  kernels::DeviceBuffer spread_;     // [max_rows][vocab]
   kernels::DeviceBuffer host_rows_;  // the same; empty where the host reads those
 };
 

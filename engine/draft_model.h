@@ -116,7 +116,7 @@ class DraftModel {
     // kept in this place.
     int32_t carried = -1;
     int32_t place = -1;
-    uint64_t call = 0;  // that it was last in
+    uint64_t call = 0;             // that it was last in
     std::vector<TokenId> history;  // where the choice reads it: known tokens and those drafted
   };
 

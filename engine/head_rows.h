@@ -78,8 +78,8 @@ class HeadRows {
 
   // One of two, each with the zeros and then max_kept states.
   [[nodiscard]] float* kept(size_t which) const {
-    return rows() + width_ * (bounds_.max_rows + static_cast<int64_t>(which) *
-                                                     (int64_t{bounds_.max_kept} + 1));
+    return rows() + width_ * (bounds_.max_rows +
+                              static_cast<int64_t>(which) * (int64_t{bounds_.max_kept} + 1));
   }
 
   // Both lists where operators read.

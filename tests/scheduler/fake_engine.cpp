@@ -674,6 +674,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
       shadow.num_drafts_in_flight -= row.scheduled.num_draft_tokens;
       bool ends = false;
       chosen.push_back(choose(row, ends, stats));
+      narrow_windows(row.shadow);
       // Past its end a request may still be answered by the runner, or not.
       if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
         results.push_back({shadow.id, chosen.back(), ends});

@@ -144,6 +144,7 @@ class FakeEngine {
   void offer_drafts();
   void see_drafts(Row& row, std::span<const TokenId> token_ids, EpisodeStats& stats);
   void put_in_place(Row& row);
+  void narrow_windows(size_t shadow);
   [[nodiscard]] uint64_t hash_at(const Row& row, int32_t num_tokens) const;
   std::vector<TokenId> choose(const Row& row, bool& ends, EpisodeStats& stats);
   void start_transfer();

@@ -88,6 +88,25 @@ uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
   return shadows_[row.shadow].prefix_hash[static_cast<size_t>(num_tokens)];
 }
 
+// Of rows in flight that follow drafts it is known now where they begin, and that they touch no
+// block before the window of that.
+void FakeEngine::narrow_windows(size_t shadow) {
+  const int32_t start = shadows_[shadow].num_tokens() - 1;
+  for (Step& step : in_flight_) {
+    for (Row& row : step.rows) {
+      if (row.shadow != shadow || row.scheduled.num_unsure == 0) continue;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        if (groups_[g].kind != KvGroupKind::kWindow) continue;
+        const int32_t first = std::max(0, start - groups_[g].window + 1) / kv_options_.block_size;
+        for (BlockId& block : std::span(row.tables[g]).first(static_cast<size_t>(first))) {
+          if (block != kNullBlock) --readers_[g][static_cast<size_t>(block.value)];
+          block = kNullBlock;
+        }
+      }
+    }
+  }
+}
+
 // What the model says behind the row's known tokens, and behind each draft that it would have said:
 // appended to the request.
 std::vector<TokenId> FakeEngine::choose(const Row& row, bool& ends, EpisodeStats& stats) {

@@ -44,7 +44,7 @@ std::string head(const std::string& name) {
 Config config_with(const std::string& spec) {
   Config config = TinyGguf(kTiny).config("cuda");
   config.max_num_seqs = 4;
-  config.cuda_graph_sizes = {4, 12};
+  config.cuda_graph_sizes = {8};
   config.speculative_config = spec;
   return config;
 }
@@ -69,7 +69,7 @@ std::vector<ValidRequest> requests_of(int32_t num_tokens) {
 }
 
 const std::vector<ValidRequest>& requests() {
-  static const std::vector<ValidRequest> made = requests_of(testing::is_short() ? 4 : 9);
+  static const std::vector<ValidRequest> made = requests_of(testing::is_short() ? 3 : 6);
   return made;
 }
 
@@ -95,20 +95,16 @@ DraftStats drafted_by(const Config& config, const std::vector<ValidRequest>& ask
 }
 
 TEST(CudaDrafts, OfProposersChangeNoAnswer) {
+  std::vector<ValidRequest> predicted = requests();
+  for (size_t i = 0; i < predicted.size(); ++i) predicted[i].prediction = expected()[i].tokens;
+  EXPECT_GT(sum(drafted_by(config_with(spec_of("ngram")), predicted).num_accepted_tokens), 0U);
+  if (HasFatalFailure() || testing::is_short()) return;
   for (const char* method : {"ngram", "suffix"}) {
     Config config = config_with(spec_of(method));
     config.debug_preempt_every = 4;
+    config.enforce_eager = std::string(method) == "suffix";
     drafted_by(config, requests());
     if (HasFatalFailure()) return;
-  }
-  std::vector<ValidRequest> predicted = requests();
-  for (size_t i = 0; i < predicted.size(); ++i) predicted[i].prediction = expected()[i].tokens;
-  for (const bool eager : {false, true}) {
-    Config config = config_with("");
-    config.enforce_eager = eager;
-    const DraftStats drafts = drafted_by(config, predicted);
-    EXPECT_GT(sum(drafts.num_accepted_tokens), 0U);
-    if (HasFatalFailure() || testing::is_short()) return;
   }
 }
 
@@ -146,7 +142,7 @@ TEST(CudaDrafts, OfTheTargetItselfAreAlwaysRight) {
     Config config = config_with(spec_of("draft_model", kTiny));
     config.enforce_eager = eager;
     const DraftStats drafts = drafted_by(config, requests());
-    EXPECT_GT(sum(drafts.num_draft_tokens), 6U);
+    EXPECT_GT(sum(drafts.num_draft_tokens), 3U);
     EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows,
               sum(drafts.num_draft_tokens));
     if (HasFatalFailure() || testing::is_short()) return;
@@ -161,10 +157,9 @@ TEST(CudaDrafts, OfAModelThatIsPreemptedChangeNoAnswer) {
   EXPECT_GT(sum(drafted_by(config, requests()).num_drafts), 0U);
 }
 
-// Every form: states of three layers, ids of its own, an embedding of its own, the output layer's
-// states alone.
+// With ids of its own, with the target's, and of the output layer's states alone.
 TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
-  for (const char* name : {"mapped", "layers", "whole", "first"}) {
+  for (const char* name : {"mapped", "layers", "first"}) {
     const bool is_first = std::string(name) == "first";
     Config config = config_with(spec_of(is_first ? "eagle" : "eagle3", head(name)));
     config.enforce_eager = std::string(name) == "layers";

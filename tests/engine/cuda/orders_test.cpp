@@ -91,8 +91,8 @@ TEST(CudaOrders, RowsBehindDraftsAreWhereTheStepBeforeLetsThemBe) {
     std::vector<TokenId> tokens(expected.tokens.begin(), expected.tokens.begin() + kDrafts + 1);
     if (right < kDrafts) tokens[static_cast<size_t>(right) + 1] ^= 1;
     rig.submit(testing::choice_of(id, length, tokens));
-    StepOrder behind = testing::choice_of(
-        id, length + kDrafts + 1, {kInvalidToken, expected.tokens[kDrafts + 2]});
+    StepOrder behind =
+        testing::choice_of(id, length + kDrafts + 1, {kInvalidToken, expected.tokens[kDrafts + 2]});
     behind.decision.scheduled.front().num_unsure = kDrafts;
     rig.submit(behind);
     const auto at = static_cast<size_t>(right);
