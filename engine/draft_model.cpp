@@ -28,8 +28,6 @@ DraftModel::DraftModel(const MemoryPlan& plan, const PlannedDraft& planned)
     : source_(planned.source),
       plan_(*plan.draft),
       block_size_(plan.block_size),
-      vocab_size_(planned.vocab_size),
-      model_vocab_(planned.model.vocab_size),
       num_known_ids_(planned.spec->is_head ? planned.model.head.target_vocab
                                            : planned.model.vocab_size),
       num_tokens_(planned.num_tokens),

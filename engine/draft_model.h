@@ -168,8 +168,6 @@ class DraftModel {
   const DraftSource source_;
   const DraftPlan plan_;
   const int32_t block_size_;
-  const int32_t vocab_size_;     // the target's
-  const int32_t model_vocab_;    // columns of its logits
   const int32_t num_known_ids_;  // rows of its embedding
   const int32_t num_tokens_;
   const StepBounds bounds_;
