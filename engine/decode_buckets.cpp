@@ -20,7 +20,7 @@ std::span<const T> padded(std::span<const T> values, size_t size, T with, std::v
 
 }  // namespace
 
-std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config) {
+std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config, int32_t max_rows) {
   if (config.enforce_eager) return {};
   constexpr int32_t kFine = 64;
   constexpr int32_t kMost = 512;
@@ -29,9 +29,9 @@ std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config) {
     const int32_t most = sizes.empty() ? kMost : sizes.front();
     sizes = {1, 2, 4};
     for (int32_t size = 8; size <= most; size += size < kFine ? 8 : kFine) sizes.push_back(size);
-    sizes.push_back(std::min(config.max_num_seqs, most));
+    sizes.push_back(std::min(max_rows, most));
   }
-  std::erase_if(sizes, [&](int32_t size) { return size > config.max_num_seqs; });
+  std::erase_if(sizes, [&](int32_t size) { return size > max_rows; });
   std::ranges::sort(sizes);
   const auto same = std::ranges::unique(sizes);
   sizes.erase(same.begin(), same.end());
@@ -82,6 +82,9 @@ void DecodeBuckets::split(const ForwardBatch& batch, ForwardBatch& result) {
     block_table_views_[group] = table;
   }
   result.block_tables = block_table_views_;
+  following_.assign(batch.following.begin(), batch.following.end());
+  for (kernels::FollowingRow& row : following_) row.request = row.length = row.row;
+  result.following = following_;
 }
 
 ForwardBatch DecodeBuckets::pad(const ForwardBatch& batch, size_t bucket) {

@@ -19,10 +19,11 @@ namespace sluice {
 
 class DecodeBuckets {
  public:
-  // Rows of a bucket, ascending: those of --cuda-graph-sizes that are at most --max-num-seqs. One
-  // size, or none for 512, is the largest, as in vLLM: 1, 2, 4, then multiples of 8 up to 64 and of
-  // 64, and the lesser of it and --max-num-seqs. None with --enforce-eager.
-  static std::vector<int32_t> sizes_of(const Config& config);
+  // Rows of a bucket, ascending: those of --cuda-graph-sizes that are at most `max_rows`, which is
+  // how many a token is chosen behind in a step. One size, or none for 512, is the largest, as in
+  // vLLM: 1, 2, 4, then multiples of 8 up to 64 and of 64, and the lesser of it and `max_rows`.
+  // None with --enforce-eager.
+  static std::vector<int32_t> sizes_of(const Config& config, int32_t max_rows);
 
   DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups);
 
@@ -45,6 +46,7 @@ class DecodeBuckets {
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
   std::vector<int32_t> logits_indices_;
+  std::vector<kernels::FollowingRow> following_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // by group
   std::vector<std::span<const int64_t>> slot_mapping_views_;
   std::vector<std::vector<int32_t>> block_tables_;  // by group, of steps with drafts

@@ -12,7 +12,8 @@ namespace sluice {
 DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   constexpr int64_t kInt = sizeof(int32_t);
   const int64_t tokens = bounds.max_tokens;
-  const int64_t seqs = bounds.max_seqs;
+  // Each row that a token is chosen behind may be a request of its own (DecodeBuckets).
+  const int64_t seqs = std::max(bounds.max_seqs, bounds.max_rows);
   Places places;
   int64_t at = 0;
   const auto take = [&at](int64_t bytes) {
@@ -26,6 +27,8 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.seq_lens = take(seqs * kInt);
   places.logits_indices = take(bounds.max_rows * kInt);
   places.open_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::OpenToken)));
+  places.following = take(bounds.max_rows * static_cast<int64_t>(sizeof(kernels::FollowingRow)));
+  places.judged_drafts = take(bounds.max_rows * kInt);
   for (size_t i = 0; i < bounds.tables.size(); ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
@@ -55,7 +58,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   batch.sent_ = memory.make_event();
   batch.slot_mapping_.resize(bounds.tables.size());
   batch.block_tables_.resize(bounds.tables.size());
-  batch.parts_.reserve(6 + 2 * bounds.tables.size());
+  batch.parts_.reserve(8 + 2 * bounds.tables.size());
   return batch;
 }
 
@@ -102,6 +105,28 @@ TokenId* DeviceBatch::token_ids() const {
   return reinterpret_cast<TokenId*>(device_.data() + places_.token_ids.begin);
 }
 
+kernels::PlaceFollowingArgs DeviceBatch::following(const ForwardBatch& batch) const {
+  const auto at = [this](const Place& place) { return device_.data() + place.begin; };
+  kernels::PlaceFollowingArgs args = {
+      .following = batch.following,
+      .drafts = batch.judged_drafts.data(),
+      .chosen = nullptr,
+      .vocab_size = 0,
+      .token_ids = token_ids(),
+      .positions = reinterpret_cast<int32_t*>(at(places_.positions)),
+      .seq_lens = reinterpret_cast<int32_t*>(at(places_.seq_lens)),
+      .samples = nullptr,
+      .groups = {},
+      .num_groups = static_cast<int32_t>(slot_mapping_.size())};
+  for (size_t i = 0; i < slot_mapping_.size(); ++i) {
+    args.groups[i] = {.slot_mapping = reinterpret_cast<int64_t*>(at(places_.slot_mapping[i])),
+                      .block_table = batch.block_tables[i].data(),
+                      .stride = batch.block_table_strides[i],
+                      .tokens_per_entry = tokens_per_entry_[i]};
+  }
+  return args;
+}
+
 ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
   if (is_direct_) return host;
   sent_->wait();
@@ -114,6 +139,8 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .seq_lens = stage(places_.seq_lens, host.seq_lens),
       .logits_indices = stage(places_.logits_indices, host.logits_indices),
       .open_tokens = stage(places_.open_tokens, host.open_tokens),
+      .following = stage(places_.following, host.following),
+      .judged_drafts = stage(places_.judged_drafts, host.judged_drafts),
       .slot_mapping = slot_mapping_,
       .block_tables = block_tables_,
       .block_table_strides = host.block_table_strides,

@@ -33,6 +33,9 @@ class DeviceBatch {
   // Where its token ids are.
   [[nodiscard]] TokenId* token_ids() const;
 
+  // Where what rows that follow drafts change is; of the last upload().
+  [[nodiscard]] kernels::PlaceFollowingArgs following(const ForwardBatch& batch) const;
+
   // The same for the rows that logits are wanted of, at most max_rows; until the next call.
   std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
 
@@ -45,6 +48,7 @@ class DeviceBatch {
 
   struct Places {
     Place token_ids, positions, query_start_loc, seq_lens, logits_indices, open_tokens;
+    Place following, judged_drafts;
     std::vector<Place> slot_mapping;  // by group
     Place rows;
     std::vector<Place> block_tables;  // by group

@@ -28,17 +28,17 @@ DraftModel::DraftModel(const MemoryPlan& plan, const PlannedDraft& planned)
     : source_(planned.source),
       plan_(*plan.draft),
       block_size_(plan.block_size),
-      vocab_size_(planned.vocab_size),
-      model_vocab_(planned.model.vocab_size),
       num_known_ids_(planned.spec->is_head ? planned.model.head.target_vocab
                                            : planned.model.vocab_size),
       num_tokens_(planned.num_tokens),
       bounds_(planned.bounds),
       num_target_blocks_(plan_.kv_groups.front().num_blocks - plan_.num_own_blocks),
       index_(num_target_blocks_, block_size_),
+      kept_(static_cast<size_t>(bounds_.max_seqs)),
       batch_(batch_bounds(bounds_, plan_, block_size_)),
       no_slots_(static_cast<size_t>(bounds_.max_seqs)) {
   rows_.reserve(static_cast<size_t>(bounds_.max_seqs));
+  last_rows_.reserve(static_cast<size_t>(bounds_.max_seqs));
   decision_.scheduled.reserve(static_cast<size_t>(bounds_.max_seqs));
   decision_.token_ids.reserve(static_cast<size_t>(bounds_.max_tokens));
   positions_.reserve(static_cast<size_t>(bounds_.max_tokens));
@@ -64,22 +64,28 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
                                     const MemoryPlan& plan,
                                     const Placement& placement,
                                     const Config& config) {
-  device_ = &device;
+  const DraftChoice::Bounds choice = choice_bounds_of(planned);
   checkpoint_ = std::move(planned.checkpoint);
   weights_ = std::make_unique<WeightStore>(*checkpoint_, device.type());
-  SLUICE_TRY(const auto arena,
-             weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
-  place_memory(arena, placement);
-  if (is_head()) {
-    head_rows_.emplace(*target, planned.model.head, bounds_.max_tokens);
+  kernels::DeviceMemory& memory = device.memory();
+  if (memory.is_host()) {
+    SLUICE_TRY(
+        const auto arena,
+        weights_->allocate(plan_.weight_bytes, pages_of(config, AlignedBuffer::Pages::kHuge)));
+    place_memory(arena, placement);
+  } else {
+    SLUICE_TRY_VOID(weights_->allocate_on(memory, plan_.weight_bytes));
   }
-  if (model_vocab_ < vocab_size_ || !checkpoint_->id_offsets().empty()) {
-    spread_.resize(static_cast<size_t>(vocab_size_) * static_cast<size_t>(bounds_.max_logits));
+  SLUICE_TRY(choice_, DraftChoice::create(device, choice, checkpoint_->id_offsets()));
+  if (is_head()) {
+    SLUICE_TRY(head_rows_,
+               HeadRows::create(memory, *target, planned.model.head, head_rows_bounds_of(bounds_)));
   }
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(std::move(planned.model),
                                  {.activation_bits = config.activation_bits,
                                   .max_model_len = plan_.max_model_len,
+                                  .memory = &memory,
                                   .embedding = is_head() ? &target->embedding() : nullptr,
                                   .output = is_head() ? &target->output() : nullptr},
                                  *weights_));
@@ -91,13 +97,40 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
                                     .largest = planned.largest,
                                     .max_model_len = plan_.max_model_len};
   SLUICE_TRY(rank_, ModelRank::create(device, std::move(model), bounds, own, placement, config));
-  use_end_tokens({});
+  weights_->end_uploads();
+  return memory.is_host() ? Expected<void>() : record_passes(config);
+}
+
+// Passes of one row for each request, as all but the first of a call are.
+Expected<void> DraftModel::record_passes(const Config& config) {
+  if (is_head()) rank_->use_hidden(head_rows_->own_rows(rank_->model()));
+  const std::vector<int32_t> sizes = DecodeBuckets::sizes_of(config, bounds_.max_logits);
+  SLUICE_TRY_VOID(rank_->warm_up(sizes));
+  SLUICE_TRY_VOID(rank_->record_steps(sizes));
+  buckets_.emplace(sizes, plan_.kv_groups.size());
   return {};
 }
 
-void DraftModel::use_end_tokens(std::vector<TokenId> end_tokens) {
-  sampler_.emplace(
-      vocab_size_, bounds_.max_logits, 0, device_->num_threads(), std::move(end_tokens));
+void DraftModel::end(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  if (found->second.place >= 0) kept_[static_cast<size_t>(found->second.place)] = nullptr;
+  requests_.erase(found);
+}
+
+// For its state, which from now on is kept there: a request that is in no call has none then. No
+// more requests are in a call than there are places.
+int32_t DraftModel::place_of(Known& request) {
+  if (request.place >= 0) return request.place;
+  auto found = std::ranges::find(kept_, nullptr);
+  if (found == kept_.end()) {
+    found = std::ranges::find_if(kept_, [this](const Known* k) { return k->call != num_calls_; });
+    CHECK(found != kept_.end());
+    (*found)->place = (*found)->carried = -1;
+  }
+  *found = &request;
+  request.place = static_cast<int32_t>(found - kept_.begin());
+  return request.place;
 }
 
 // What is to be computed for a request: nothing where it is beyond the model's context, or has
@@ -174,6 +207,7 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
   for (size_t i = 0; i < tasks.size(); ++i) {
     const auto found = requests_.find(tasks[i].id);
     if (found == requests_.end()) continue;
+    found->second.call = num_calls_;
     Row row = row_of(tasks[i], found->second);
     row.task = i;
     if (row.begin < row.end) rows_.push_back(row);
@@ -240,13 +274,15 @@ void DraftModel::add_to_batch(const DraftTask& task, Row& row, int32_t begin, in
 }
 
 // Leaves the logits of the chosen rows.
-void DraftModel::run_batch(const HiddenRows& hidden) {
+void DraftModel::run_batch(const HiddenRows& hidden, bool may_replay) {
   batch_.build(decision_, no_slots_);
   ForwardBatch step = batch_.view();
   step.positions = positions_;
   step.max_seq_len = 1 + *std::ranges::max_element(positions_);
-  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden});
-  rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
+  const std::optional<size_t> bucket = buckets_ && may_replay ? buckets_->find(step) : std::nullopt;
+  if (bucket) step = buckets_->pad(step, *bucket);
+  rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden, .bucket = bucket});
+  if (!bucket) rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
 }
 
 // Of the rows [begin, end) of a request for a head, and what the next call may need again.
@@ -256,14 +292,13 @@ void DraftModel::add_states(const DraftTask& task, const Row& row) {
     if (i >= first_tapped) {
       head_rows_->add_tapped(task.first_row + i - first_tapped);
     } else if (i == row.request->carried) {
-      head_rows_->add(row.request->state);
+      head_rows_->add_kept(row.request->place);
     } else {
       head_rows_->add_unknown();
     }
   }
   if (task.num_rows == 0) return;
-  const std::span<const float> state = head_rows_->tapped(task.first_row + task.num_rows - 1);
-  row.request->state.assign(state.begin(), state.end());
+  head_rows_->keep(place_of(*row.request), task.first_row + task.num_rows - 1);
   row.request->carried = row.end - 1;
 }
 
@@ -275,7 +310,8 @@ void DraftModel::first_pass(std::span<const DraftTask> tasks) {
     add_to_batch(task, row, row.begin, row.end);
     if (is_head()) add_states(task, row);
   }
-  run_batch(is_head() ? head_rows_->tapped_rows() : HiddenRows{});
+  // A head's first pass reads other states than those that are recorded.
+  run_batch(is_head() ? head_rows_->gather(rank_->exec()) : HiddenRows{}, !is_head());
   for (Row& row : rows_) {
     const DraftTask& task = tasks[row.task];
     const int32_t end = std::min(row.end, row.covered);
@@ -287,34 +323,17 @@ void DraftModel::first_pass(std::span<const DraftTask> tasks) {
 // One row of each request that goes on: of the token drafted last.
 void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts) {
   begin_batch();
-  const auto width = static_cast<size_t>(rank_->model().config().hidden);
+  last_rows_.clear();
   for (Row& row : rows_) {
     const Draft& draft = drafts[row.task];
     const int32_t position = row.end + draft.size - 1;
-    if (is_head()) {
-      head_rows_->add({rank_->model().states() + static_cast<size_t>(row.last) * width, width});
-    }
+    last_rows_.push_back(row.last);
     add_token(draft.guessed().back());
     add_to_batch(tasks[row.task], row, position, position + 1);
   }
-  run_batch(is_head() ? head_rows_->own_rows(static_cast<int64_t>(width)) : HiddenRows{});
-}
-
-// By the target's ids, which the request's parameters name; one that the model cannot choose is far
-// below all that it can.
-float* DraftModel::logits_of(size_t row) {
-  float* const own = rank_->logits() + row * static_cast<size_t>(model_vocab_);
-  if (spread_.empty()) return own;
-  constexpr float kNever = -1e30F;
-  const auto width = static_cast<size_t>(vocab_size_);
-  float* const spread = spread_.data() + row * width;
-  std::fill_n(spread, width, kNever);
-  const std::span<const int64_t> offsets = checkpoint_->id_offsets();
-  if (offsets.empty()) std::copy_n(own, std::min(model_vocab_, vocab_size_), spread);
-  for (size_t i = 0; i < offsets.size(); ++i) {
-    spread[i + static_cast<size_t>(offsets[i])] = own[i];
-  }
-  return spread;
+  run_batch(
+      is_head() ? head_rows_->gather_own(rank_->exec(), rank_->model(), last_rows_) : HiddenRows{},
+      true);
 }
 
 // A token for each request that is drafting, by the target's rules; rows_ keeps those that want
@@ -326,7 +345,6 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
     const Draft& draft = drafts[row.task];
     SamplerInput& input = inputs_.emplace_back();
     input.params = &row.request->params;
-    input.logits = logits_of(inputs_.size() - 1);
     input.num_prompt_tokens = task.num_prompt_tokens;
     input.num_generated = row.end - task.num_prompt_tokens + draft.size;
     if (!reads_tokens(*input.params)) continue;
@@ -335,7 +353,9 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
     history.insert(history.end(), draft.guessed().begin(), draft.guessed().end());
     input.tokens = history;
   }
-  const std::span<const SamplerResult> results = sampler_->sample(device_->host_context(), inputs_);
+  if (inputs_.empty()) return;
+  const std::span<const SamplerResult> results =
+      choice_->choose(rank_->exec(), rank_->logits(), inputs_);
   size_t next = 0;
   std::erase_if(rows_, [&](const Row& row) {
     const SamplerResult& result = results[next++];
@@ -361,6 +381,7 @@ uint8_t DraftModel::bin_of(const SamplingParams& params, float logprob) {
 void DraftModel::propose(std::span<const DraftTask> tasks, std::span<Draft> drafts) {
   CHECK_EQ(tasks.size(), drafts.size());
   for (Draft& draft : drafts) draft.clear(source_);
+  ++num_calls_;
   plan_rows(tasks);
   claim_rows(tasks);
   if (rows_.empty()) return;

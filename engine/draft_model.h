@@ -12,8 +12,13 @@
 // A head computes what the target's last step has states of, and sees it begin where they do: it is
 // asked after every step, for every request that was in it.
 //
+// It runs where its target does, on rank 0's device: its weights, its KV, the states that a head
+// reads and the rows that it can sample there are in that memory, and the host sees the tokens of a
+// pass before the next one.
+//
 // The engine's thread, while no step is in flight: operators of both run on the same compute
-// threads. No call allocates but those with requests or lengths that are new.
+// threads, or in the same queue of a device. No call allocates but those with requests or lengths
+// that are new.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +26,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -29,6 +35,8 @@
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/decode_buckets.h"
+#include "engine/draft_choice.h"
 #include "engine/draft_kv_index.h"
 #include "engine/draft_plan.h"
 #include "engine/head_rows.h"
@@ -72,14 +80,16 @@ class DraftModel {
   DraftModel& operator=(const DraftModel&) = delete;
 
   // The target's, ascending, which min_tokens keeps from being drafted. Before the first propose().
-  void use_end_tokens(std::vector<TokenId> end_tokens);
+  void use_end_tokens(std::vector<TokenId> end_tokens) {
+    choice_->use_end_tokens(std::move(end_tokens));
+  }
 
   // Before the first task of a request, and when it is over; it stays begun while it is preempted.
   void begin(RequestId id, const SamplingParams& params) {
     requests_.try_emplace(id, params, block_size_);
   }
 
-  void end(RequestId id) { requests_.erase(id); }
+  void end(RequestId id);
 
   // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
   // Empty, with this source, where a request was not begun, is beyond the model's context, or has
@@ -102,9 +112,11 @@ class DraftModel {
     DraftTokenChain chain;
     int32_t floor = 0;   // what the model has not computed before this position it will not
     bool is_new = true;  // no call has caught up with it yet
-    // Of a head: the target's state before this position, whose row may have to be made again.
+    // Of a head: the target's state before this position, whose row may have to be made again, is
+    // kept in this place.
     int32_t carried = -1;
-    std::vector<float> state;
+    int32_t place = -1;
+    uint64_t call = 0;             // that it was last in
     std::vector<TokenId> history;  // where the choice reads it: known tokens and those drafted
   };
 
@@ -131,11 +143,13 @@ class DraftModel {
                           const MemoryPlan& plan,
                           const Placement& placement,
                           const Config& config);
+  Expected<void> record_passes(const Config& config);
 
   Row row_of(const DraftTask& task, Known& request) const;
   void place(const DraftTask& task, Row& row) const;
   void place_head(const DraftTask& task, Row& row) const;
   void add_states(const DraftTask& task, const Row& row);
+  int32_t place_of(Known& request);
   void plan_rows(std::span<const DraftTask> tasks);
   void claim_rows(std::span<const DraftTask> tasks);
   void begin_batch();
@@ -145,8 +159,7 @@ class DraftModel {
     decision_.token_ids.push_back(token < num_known_ids_ ? token : 0);
   }
 
-  void run_batch(const HiddenRows& hidden);
-  float* logits_of(size_t row);
+  void run_batch(const HiddenRows& hidden, bool may_replay);
   void first_pass(std::span<const DraftTask> tasks);
   void next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts);
   void choose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
@@ -155,8 +168,6 @@ class DraftModel {
   const DraftSource source_;
   const DraftPlan plan_;
   const int32_t block_size_;
-  const int32_t vocab_size_;     // the target's
-  const int32_t model_vocab_;    // columns of its logits
   const int32_t num_known_ids_;  // rows of its embedding
   const int32_t num_tokens_;
   const StepBounds bounds_;
@@ -164,21 +175,23 @@ class DraftModel {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<WeightStore> weights_;
   std::unique_ptr<ModelRank> rank_;
-  const kernels::Device* device_ = nullptr;
-  std::optional<Sampler> sampler_;
+  std::optional<DraftChoice> choice_;
   std::optional<HeadRows> head_rows_;
-  std::vector<float> spread_;  // logits by the target's ids, where the model's are fewer
+  std::optional<DecodeBuckets> buckets_;  // of a device that records passes
   DraftKvIndex index_;
   std::unordered_map<RequestId, Known> requests_;
+  std::vector<Known*> kept_;  // by place of a kept state: whose it is; null: nobody's
 
   // Of a call.
+  uint64_t num_calls_ = 0;
   std::vector<Row> rows_;
   std::vector<BlockId> own_blocks_;
   // Of a pass.
   SchedulerOutput decision_;
   InputBatch batch_;
   std::vector<int32_t> positions_;
-  std::vector<int32_t> no_slots_;
+  std::vector<InputBatch::SlotRows> no_slots_;
+  std::vector<int32_t> last_rows_;
   std::vector<SamplerInput> inputs_;
 };
 

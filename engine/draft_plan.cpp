@@ -3,10 +3,11 @@
 
 #include <algorithm>
 
-#include "engine/head_rows.h"
+#include "engine/decode_buckets.h"
+#include "engine/model_rank.h"
 #include "engine/models/eagle.h"
 #include "engine/models/eagle3.h"
-#include "engine/sampling/sampler.h"
+#include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/weight_store.h"
 
@@ -105,15 +106,44 @@ Expected<int64_t> longest(const SpecConfig& spec,
                     "speculative-config");
 }
 
+// All but weights and KV.
+void add_buffers(const Config& config,
+                 const Model& shape,
+                 int32_t max_seq_len,
+                 PlannedDraft& planned) {
+  DraftMemory& memory = planned.memory;
+  const StepBounds& bounds = planned.bounds;
+  const DraftChoice::Bounds choice = choice_bounds_of(planned);
+  const HeadRows::Bounds rows = head_rows_bounds_of(bounds);
+  const bool is_head = planned.spec->is_head;
+  const int64_t logits_row =
+      int64_t{planned.model.vocab_size} * static_cast<int64_t>(sizeof(float));
+  memory.arena_bytes = shape.arena_bytes(bounds) + logits_row * bounds.max_logits +
+                       DraftChoice::bytes(choice, bounds.device, bounds.num_threads) +
+                       (is_head ? HeadRows::device_bytes(planned.model.head, rows) : 0);
+  if (bounds.device == DeviceType::kCpu) return;
+  const ModelRank::Bounds rank = {.step = bounds,
+                                  .batch = {.max_tokens = bounds.max_tokens,
+                                            .max_seqs = bounds.max_seqs,
+                                            .max_rows = bounds.max_logits,
+                                            .tables = InputBatch::Bounds::tables_of(
+                                                memory.kv_groups, max_seq_len, config.block_size)},
+                                  .largest = planned.largest};
+  memory.arena_bytes += ModelRank::device_bytes(rank, 0, 1);
+  memory.host_bytes = ModelRank::pinned_bytes(rank) +
+                      DraftChoice::host_bytes(choice, bounds.num_threads) +
+                      (is_head ? HeadRows::pinned_bytes(rows) : 0) +
+                      std::min(2 * memory.weight_bytes, DeviceUpload::kBytes);
+  const auto num_passes =
+      static_cast<int64_t>(DecodeBuckets::sizes_of(config, bounds.max_logits).size());
+  memory.num_recorded_layers = num_passes * planned.model.num_layers;
+}
+
 }  // namespace
 
 Expected<PlannedDraft> open_draft(const Config& config,
                                   const SpecConfig& spec,
-                                  const ModelConfig& target,
-                                  DeviceType device) {
-  if (device != DeviceType::kCpu) {
-    return unsupported("drafting with a model runs on --device cpu alone");
-  }
+                                  const ModelConfig& target) {
   PlannedDraft planned;
   const LoadFormat format = config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(spec.model, format));
@@ -148,7 +178,7 @@ Expected<void> size_draft(const Config& config,
   DraftMemory& memory = planned.memory;
   SLUICE_TRY(memory.kv_group, group_of_all_tokens(target_layouts));
   planned.bounds = pass_bounds(config, planned, target_bounds, memory.max_model_len);
-  WeightStore shapes(*planned.checkpoint);
+  WeightStore shapes(*planned.checkpoint, target_bounds.device);
   SLUICE_TRY(const std::unique_ptr<Model> shape,
              planned.spec->build(planned.model,
                                  {.activation_bits = config.activation_bits,
@@ -162,26 +192,25 @@ Expected<void> size_draft(const Config& config,
   planned.largest.add(shapes.largest());
   memory.weight_bytes = shapes.packed_bytes();
   memory.rope_bytes_per_token = planned.model.rope_bytes(1);
-  const int64_t logits_row =
-      int64_t{planned.model.vocab_size} * static_cast<int64_t>(sizeof(float));
-  memory.arena_bytes =
-      shape->arena_bytes(planned.bounds) + logits_row * planned.bounds.max_logits +
-      Sampler::buffer_bytes(
-          planned.vocab_size, planned.bounds.max_logits, 0, planned.bounds.num_threads);
-  if (planned.spec->is_head) {
-    memory.arena_bytes += HeadRows::bytes(planned.model.head, planned.bounds.max_tokens);
-  }
-  if (planned.spec->is_head || planned.model.vocab_size < planned.vocab_size) {
-    memory.arena_bytes += int64_t{planned.vocab_size} * planned.bounds.max_logits *
-                          static_cast<int64_t>(sizeof(float));
-  }
   SLUICE_TRY(memory.kv_dtype,
              parse_kv_dtype(spec.draft_kv_cache_dtype.empty() ? config.kv_cache_dtype
                                                               : spec.draft_kv_cache_dtype));
   memory.kv_groups = draft_groups(shape->layer_groups(memory.kv_dtype));
   memory.num_own_blocks =
       config.max_num_seqs * static_cast<int32_t>(ceil_div(planned.num_tokens, config.block_size));
+  add_buffers(config, *shape, target_bounds.max_seq_len, planned);
   return {};
+}
+
+DraftChoice::Bounds choice_bounds_of(const PlannedDraft& planned) {
+  return {.vocab_size = planned.vocab_size,
+          .num_logits = planned.model.vocab_size,
+          .is_mapped = !planned.checkpoint->id_offsets().empty(),
+          .max_rows = planned.bounds.max_logits};
+}
+
+HeadRows::Bounds head_rows_bounds_of(const StepBounds& bounds) {
+  return {.max_rows = bounds.max_tokens, .max_kept = bounds.max_seqs};
 }
 
 Expected<void> check_draft_vocabulary(const Tokenizer& target,

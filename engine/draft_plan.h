@@ -11,6 +11,8 @@
 #include "engine/core/config.h"
 #include "engine/core/draft.h"
 #include "engine/core/status.h"
+#include "engine/draft_choice.h"
+#include "engine/head_rows.h"
 #include "engine/memory_plan.h"
 #include "engine/models/model.h"
 #include "engine/spec/spec_config.h"
@@ -37,21 +39,23 @@ struct PlannedDraft {
 };
 
 // The model that `spec` names, read and checked beside its target. A head's `model.head.taps` are
-// the target's to keep. kUnsupported, with param speculative-config: they do not fit each other, or
-// `device` has memory of its own.
+// the target's to keep. kUnsupported, with param speculative-config: they do not fit each other.
 Expected<PlannedDraft> open_draft(const Config& config,
                                   const SpecConfig& spec,
-                                  const ModelConfig& target,
-                                  DeviceType device);
+                                  const ModelConfig& target);
 
-// Sizes it for a target of this shape. kUnsupported, with the same param: none of its KV groups
-// keeps every token.
+// Sizes it for a target of this shape, on the target's device. kUnsupported, with the same param:
+// none of its KV groups keeps every token.
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
                           const Model& target,
                           const std::vector<LayerGroup>& target_layouts,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned);
+
+// What parts of it are made for.
+DraftChoice::Bounds choice_bounds_of(const PlannedDraft& planned);
+HeadRows::Bounds head_rows_bounds_of(const StepBounds& bounds);
 
 // kInvalidArgument names both numbers: fewer than 90% of the target's ids stand for the same bytes.
 Expected<void> check_draft_vocabulary(const Tokenizer& target,

@@ -86,6 +86,20 @@ void Drafting::count_asking(std::chrono::steady_clock::time_point begin,
   scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
 }
 
+// Guesses behind the tokens that steps in flight will append if all their drafts are accepted.
+void Drafting::propose_behind(const Scheduler& scheduler,
+                              RequestId id,
+                              int32_t most,
+                              Draft& draft) {
+  const int32_t ahead = scheduler.follows_drafts() ? scheduler.num_unchosen(id) : 0;
+  speculator_.propose(id, most + ahead, scheduler.draft_survival(), draft);
+  if (ahead == 0) return;
+  draft.size = std::max(0, draft.size - ahead);
+  const auto rest = static_cast<size_t>(ahead);
+  std::copy_n(draft.tokens.begin() + rest, draft.size, draft.tokens.begin());
+  std::copy_n(draft.bins.begin() + rest, draft.size, draft.bins.begin());
+}
+
 bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
   const int32_t most = most_tokens(scheduler);
   if (scheduler.has_drafts_in_flight()) return true;
@@ -95,6 +109,7 @@ bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
     return std::ranges::any_of(
         ids_, [&](RequestId id) { return begun_.contains(id) || wishes_.contains(id); });
   }
+  if (scheduler.follows_drafts()) return false;
   const auto begin = std::chrono::steady_clock::now();
   drafts_.resize(1);
   const bool has_draft = std::ranges::any_of(ids_, [&](RequestId id) {
@@ -181,7 +196,7 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   begin_decoding(scheduler);
   drafts_.resize(ids_.size());
   for (size_t i = 0; i < ids_.size(); ++i) {
-    speculator_.propose(ids_[i], most, scheduler.draft_survival(), drafts_[i]);
+    propose_behind(scheduler, ids_[i], most, drafts_[i]);
   }
   if (model_ != nullptr) ask_model(scheduler, most);
   followed_.clear();

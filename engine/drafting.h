@@ -57,7 +57,8 @@ class Drafting {
   // Whether the next step should wait for those in flight: a request has drafts there, and would be
   // left out of it; or one of theirs has a draft behind the tokens that it is known to have, so it
   // will hardly be without one behind the next. The proposers are asked for that; the time is
-  // counted as in offer().
+  // counted as in offer(). Where rows may follow drafts it need not, unless a model drafts: guesses
+  // then come behind what is in flight, and are wrong where that is.
   bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats` and noted
@@ -95,6 +96,7 @@ class Drafting {
   };
 
   void begin_decoding(const Scheduler& scheduler);
+  void propose_behind(const Scheduler& scheduler, RequestId id, int32_t most, Draft& draft);
   void ask_model(Scheduler& scheduler, int32_t most);
   void add_task(const Request& request, int32_t max);
   void run_model(Scheduler& scheduler, int32_t depth);

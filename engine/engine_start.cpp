@@ -56,6 +56,8 @@ LocalEngine::Core::Core(const Config& config,
                  .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
                  .speculation = {.max_tokens = speculation.num_speculative_tokens,
                                  .is_fixed = speculation.is_fixed},
+                 .follows_drafts = runner->places_rows() && runner->draft_model() == nullptr &&
+                                   !has_tiers(config),
                  .preempt_every = config.debug_preempt_every},
                 kv),
       orders(scheduler.num_slots()),

@@ -29,6 +29,8 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   seq_lens_.reserve(max_seqs);
   logits_indices_.reserve(static_cast<size_t>(bounds.max_rows));
   open_tokens_.reserve(max_seqs);
+  following_.reserve(static_cast<size_t>(bounds.max_rows));
+  judged_drafts_.reserve(static_cast<size_t>(bounds.max_rows));
   prompt_rows_.reserve(max_tokens);
   embedded_rows_.reserve(max_tokens);
   slot_mapping_.resize(num_groups);
@@ -41,7 +43,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   block_table_views_.resize(num_groups);
 }
 
-void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> row_of_slot) {
+void InputBatch::build(const SchedulerOutput& output, std::span<const SlotRows> slots) {
   token_ids_.clear();
   positions_.clear();
   query_start_loc_.assign(1, 0);
@@ -49,9 +51,11 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
   max_seq_len_ = 0;
   logits_indices_.clear();
   open_tokens_.clear();
+  following_.clear();
+  judged_drafts_.clear();
   prompt_rows_.clear();
   embedded_rows_.clear();
-  for (auto& slots : slot_mapping_) slots.clear();
+  for (auto& mapped : slot_mapping_) mapped.clear();
 
   std::span<const TokenId> token_ids = output.token_ids;
   std::span<const TokenId> scored_tokens = output.scored_tokens;
@@ -59,7 +63,9 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
   for (const ScheduledRequest& item : output.scheduled) {
     const auto first_row = static_cast<int32_t>(token_ids_.size()) - item.num_computed_tokens;
     const auto num_rows = static_cast<size_t>(item.num_scheduled_tokens);
-    add_tokens(item, token_ids.first(num_rows), row_of_slot[static_cast<size_t>(item.slot)]);
+    const SlotRows& before = slots[static_cast<size_t>(item.slot)];
+    if (item.num_unsure > 0) add_following(item, before);
+    add_tokens(item, token_ids.first(num_rows), before);
     token_ids = token_ids.subspan(num_rows);
     for (int32_t position = item.scored.begin; position < item.scored.end; ++position) {
       prompt_rows_.push_back(
@@ -93,16 +99,35 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const int32_t> r
 
 void InputBatch::add_tokens(const ScheduledRequest& item,
                             std::span<const TokenId> token_ids,
-                            int32_t row_before) {
+                            const SlotRows& before) {
   int32_t position = item.num_computed_tokens;
   for (const TokenId token : token_ids) {
-    if (token == kInvalidToken) {
+    if (token == kInvalidToken && item.num_unsure == 0) {
       open_tokens_.push_back(
-          {.row = static_cast<int32_t>(token_ids_.size()), .from = row_before});
+          {.row = static_cast<int32_t>(token_ids_.size()), .from = before.last_row});
     }
     token_ids_.push_back(token == kInvalidToken ? 0 : token);
     positions_.push_back(position++);
   }
+}
+
+// Before its tokens. All its rows are chosen behind.
+void InputBatch::add_following(const ScheduledRequest& item, const SlotRows& before) {
+  const auto num_drafts = static_cast<int32_t>(before.drafts.size());
+  CHECK_EQ(num_drafts, item.num_unsure);
+  CHECK_EQ(item.chosen.size(), item.num_scheduled_tokens);
+  const auto request = static_cast<int32_t>(seq_lens_.size());
+  for (int32_t i = 0; i < item.num_scheduled_tokens; ++i) {
+    following_.push_back({.row = static_cast<int32_t>(token_ids_.size()) + i,
+                          .sample = static_cast<int32_t>(logits_indices_.size()) + i,
+                          .request = request,
+                          .length = i == 0 ? request : -1,
+                          .takes_token = i == 0 ? 1 : 0,
+                          .from = before.last_row - num_drafts,
+                          .drafts = static_cast<int32_t>(judged_drafts_.size()),
+                          .num_drafts = num_drafts});
+  }
+  judged_drafts_.insert(judged_drafts_.end(), before.drafts.begin(), before.drafts.end());
 }
 
 void InputBatch::add_blocks(const ScheduledRequest& item,
@@ -128,6 +153,25 @@ void InputBatch::resolve(const kernels::ExecContext& host,
                         .token_ids = token_ids_.data(),
                         .vocab_size = vocab_size});
   open_tokens_.clear();
+  if (following_.empty()) return;
+  kernels::PlaceFollowingArgs args = {.following = following_,
+                                      .drafts = judged_drafts_.data(),
+                                      .chosen = chosen.data(),
+                                      .vocab_size = vocab_size,
+                                      .token_ids = token_ids_.data(),
+                                      .positions = positions_.data(),
+                                      .seq_lens = seq_lens_.data(),
+                                      .samples = nullptr,
+                                      .groups = {},
+                                      .num_groups = static_cast<int32_t>(slot_mapping_.size())};
+  for (size_t i = 0; i < slot_mapping_.size(); ++i) {
+    args.groups[i] = {.slot_mapping = slot_mapping_[i].data(),
+                      .block_table = block_tables_[i].data(),
+                      .stride = block_table_strides_[i],
+                      .tokens_per_entry = bounds_.tables[i].tokens_per_entry};
+  }
+  kernels::place_following(host, args);
+  following_.clear();
 }
 
 ForwardBatch InputBatch::view() const {
@@ -137,6 +181,8 @@ ForwardBatch InputBatch::view() const {
           .seq_lens = seq_lens_,
           .logits_indices = logits_indices_,
           .open_tokens = open_tokens_,
+          .following = following_,
+          .judged_drafts = judged_drafts_,
           .slot_mapping = slot_mapping_views_,
           .block_tables = block_table_views_,
           .block_table_strides = block_table_strides_,

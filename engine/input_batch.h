@@ -44,10 +44,17 @@ class InputBatch {
 
   explicit InputBatch(const Bounds& bounds);
 
-  // A token that the step before has yet to choose is left open; `row_of_slot`: the last chosen row
-  // that a slot had in that step.
-  void build(const SchedulerOutput& output, std::span<const int32_t> row_of_slot);
-  // Puts the tokens in that were left open: what the step before chose, by chosen row.
+  // What a slot had in the step before: its last chosen row, and the drafts in front of that.
+  struct SlotRows {
+    int32_t last_row = 0;
+    std::span<const TokenId> drafts = {};
+  };
+
+  // A token that the step before has yet to choose is left open, and rows behind drafts that it has
+  // yet to judge are where they would be if it accepts all; `slots`: what each had in that step.
+  void build(const SchedulerOutput& output, std::span<const SlotRows> slots);
+  // Puts the tokens in that were left open, and such rows in their places: by what the step before
+  // chose, by chosen row; kInvalidToken where it could not.
   void resolve(const kernels::ExecContext& host,
                std::span<const TokenId> chosen,
                int32_t vocab_size);
@@ -64,13 +71,16 @@ class InputBatch {
  private:
   void add_tokens(const ScheduledRequest& item,
                   std::span<const TokenId> token_ids,
-                  int32_t row_before);
+                  const SlotRows& before);
+  void add_following(const ScheduledRequest& item, const SlotRows& before);
   void add_blocks(const ScheduledRequest& item, std::span<const BlockId> blocks, size_t group);
 
   Bounds bounds_;
 
   std::vector<TokenId> token_ids_;
   std::vector<kernels::OpenToken> open_tokens_;
+  std::vector<kernels::FollowingRow> following_;
+  std::vector<TokenId> judged_drafts_;
   std::vector<int32_t> positions_;
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;

@@ -247,7 +247,7 @@ MemoryPlan begin_plan(const FixedMemory& fixed) {
   plan.logits_bytes = fixed.logits_bytes;
   plan.on_device = fixed.device_free_bytes.has_value();
   plan.num_devices = fixed.num_devices;
-  plan.host_bytes = fixed.host_bytes;
+  plan.host_bytes = fixed.host_bytes + (fixed.draft ? fixed.draft->host_bytes : 0);
   plan.proposer_bytes = fixed.proposer_bytes;
   return plan;
 }
@@ -260,7 +260,9 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                                  const FixedMemory& fixed) {
   MemoryPlan plan = begin_plan(fixed);
   const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
-                          fixed.num_recorded_steps * model.num_layers * kRecordedLayerReserve;
+                          (fixed.num_recorded_steps * model.num_layers +
+                           (fixed.draft ? fixed.draft->num_recorded_layers : 0)) *
+                              kRecordedLayerReserve;
   plan.available_bytes = plan.on_device ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
                                         : available_memory_bytes();
   plan.block_size = config.block_size;

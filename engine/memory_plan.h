@@ -68,6 +68,8 @@ struct DraftMemory {
   int64_t weight_bytes = 0;
   int64_t rope_bytes_per_token = 0;
   int64_t arena_bytes = 0;    // without its rotations
+  int64_t host_bytes = 0;     // beside a device with memory of its own
+  int64_t num_recorded_layers = 0;  // of all its passes that such a device has recorded
   int64_t max_model_len = 0;  // at most
   DType kv_dtype = DType::kBF16;
   int32_t kv_group = 0;  // as in DraftPlan

@@ -83,6 +83,10 @@ int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows) {
   return num_rows * std::max(model.vocab_size, model.hidden) * static_cast<int64_t>(sizeof(float));
 }
 
+int32_t most_recorded_rows(const StepBounds& bounds) {
+  return std::min(bounds.max_logits, bounds.max_tokens);
+}
+
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
   return {.max_rows = max_chosen_rows(config),
           .max_logprobs = static_cast<int32_t>(config.max_logprobs),
@@ -192,7 +196,8 @@ FixedMemory fixed_memory(const Config& config,
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
   fixed.num_devices = size;
-  fixed.num_recorded_steps = static_cast<int64_t>(DecodeBuckets::sizes_of(config).size());
+  fixed.num_recorded_steps = static_cast<int64_t>(
+      DecodeBuckets::sizes_of(config, most_recorded_rows(planned.bounds)).size());
   fixed.host_bytes = host_rows_bytes(planned.model, max_chosen_rows(config)) + sampler_bytes +
                      DeviceSampling::host_bytes(sampling) +
                      size * (ModelRank::pinned_bytes(bounds) +
@@ -222,7 +227,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
 
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
   if (spec.has_model()) {
-    SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model, target.device));
+    SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
   }
   // A chunk per request is at least one token. The logits of prompts that are scored come as many
   // rows at a time as tokens may be chosen behind.

@@ -79,6 +79,8 @@ InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
                                    std::span<const KvGroupSpec> groups);
+// Rows of the largest step that a device may have recorded: a token is chosen behind each.
+int32_t most_recorded_rows(const StepBounds& bounds);
 // Bytes of so many rows that come from a device: of logits, or of states where these are longer.
 int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows);
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size);

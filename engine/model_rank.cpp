@@ -144,8 +144,8 @@ Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
 
 // Steps of padding rows alone. Only the longest context bounds what a recorded step reads.
 template <typename Body>
-Expected<void> ModelRank::for_buckets(const Config& config, const Body& body) {
-  DecodeBuckets buckets(DecodeBuckets::sizes_of(config), bounds_.batch.tables.size());
+Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const Body& body) {
+  DecodeBuckets buckets(sizes, bounds_.batch.tables.size());
   const InputBatch empty(bounds_.batch);
   for (size_t i = 0; i < buckets.sizes().size(); ++i) {
     step_ = device_batch_->upload(buckets.pad(empty.view(), i));
@@ -183,17 +183,17 @@ void ModelRank::run_largest_padding() {
   device_.memory().wait();
 }
 
-Expected<void> ModelRank::warm_up(const Config& config) {
+Expected<void> ModelRank::warm_up(const std::vector<int32_t>& sizes) {
   if (communicator_ != nullptr) run_largest_padding();
-  return for_buckets(config, [this]() -> Expected<void> {
+  return for_buckets(sizes, [this]() -> Expected<void> {
     run_padding();
     return {};
   });
 }
 
-Expected<void> ModelRank::record_steps(const Config& config) {
+Expected<void> ModelRank::record_steps(const std::vector<int32_t>& sizes) {
   kernels::DeviceMemory& memory = device_.memory();
-  return for_buckets(config, [&]() -> Expected<void> {
+  return for_buckets(sizes, [&]() -> Expected<void> {
     memory.begin_recording();
     run_padding();
     SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
@@ -214,6 +214,7 @@ void ModelRank::run_layers(const RankJob& job) {
   hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
   take_open_tokens();
+  place_following(job.samples);
   for (const KvBlockCopy& copy : job.copies) {
     kv_storage_.copy_block(copy.group, copy.from, copy.to);
   }
@@ -239,6 +240,17 @@ void ModelRank::take_open_tokens() {
                         .chosen = chosen,
                         .token_ids = device_batch_->token_ids(),
                         .vocab_size = model_->config().vocab_size});
+}
+
+// The one rank there is: others know of no drafts.
+void ModelRank::place_following(kernels::SampleRow* samples) {
+  if (step_.following.empty()) return;
+  CHECK(communicator_ == nullptr);
+  kernels::PlaceFollowingArgs args = device_batch_->following(step_);
+  args.chosen = chosen_;
+  args.vocab_size = model_->config().vocab_size;
+  args.samples = samples;
+  kernels::place_following(exec_, args);
 }
 
 void ModelRank::run_logits(std::span<const int32_t> rows) {

@@ -22,6 +22,7 @@
 #include "engine/parallel.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
+#include "kernels/sampling.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_storage.h"
 
@@ -37,6 +38,7 @@ struct RankJob {
   HiddenRows hidden = {};  // of a head
   std::span<const KvBlockCopy> copies = {};
   std::optional<size_t> bucket = {};  // of the recorded step that runs in the layers' place
+  kernels::SampleRow* samples = nullptr;  // its rows that the device samples, in its memory
   // Recorded by rank 0 before the first operator.
   kernels::DeviceEvent* begun = nullptr;
 
@@ -88,13 +90,16 @@ class ModelRank {
   // others then have a copy of.
   void use_chosen(TokenId* chosen) { chosen_ = chosen; }
 
-  // Runs the layers and logits of steps of DecodeBuckets::sizes_of(config), as kernels are loaded
-  // and rotations computed by their first use; with other ranks, the layers of the largest step as
+  // Of a head: what recorded steps read.
+  void use_hidden(const HiddenRows& hidden) { hidden_ = hidden; }
+
+  // Runs the layers and logits of steps of these DecodeBuckets::sizes(), as kernels are loaded and
+  // rotations computed by their first use; with other ranks, the layers of the largest step as
   // well, for whose parts NCCL may have to connect otherwise, and take memory. Every rank side by
   // side, and when all have, record_steps(), in which no device waits for another.
-  Expected<void> warm_up(const Config& config);
+  Expected<void> warm_up(const std::vector<int32_t>& sizes);
   // The same, which jobs then replay.
-  Expected<void> record_steps(const Config& config);
+  Expected<void> record_steps(const std::vector<int32_t>& sizes);
 
   void drop_recorded() { recorded_.clear(); }
 
@@ -142,13 +147,14 @@ class ModelRank {
   Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
   // body() with each bucket's step at hand.
   template <typename Body>
-  Expected<void> for_buckets(const Config& config, const Body& body);
+  Expected<void> for_buckets(const std::vector<int32_t>& sizes, const Body& body);
   void run_padding();
   void run_largest_padding();
   void run_layers(const RankJob& job);
   void run_logits(std::span<const int32_t> rows);
   void run_states(std::span<const int32_t> rows);
   void take_open_tokens();
+  void place_following(kernels::SampleRow* samples);
 
   [[nodiscard]] ForwardContext context() const {
     return {.exec = exec_,

@@ -208,9 +208,11 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
     }
     return first;
   };
-  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(config); }));
-  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(config); }));
-  buckets_.emplace(DecodeBuckets::sizes_of(config), plan_.kv_groups.size());
+  const std::vector<int32_t> sizes =
+      DecodeBuckets::sizes_of(config, most_recorded_rows(bounds_.step));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(sizes); }));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(sizes); }));
+  buckets_.emplace(sizes, plan_.kv_groups.size());
   return {};
 }
 
@@ -237,7 +239,11 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
       buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
   has_logits_ = bucket.has_value() || step.logits_indices.empty();
   if (bucket) step = buckets_->pad(step, *bucket);
-  run({.batch = &step, .copies = copies, .bucket = bucket, .begun = sampling_->begun()});
+  run({.batch = &step,
+       .copies = copies,
+       .bucket = bucket,
+       .samples = sampling_->chooses() ? sampling_->rows() : nullptr,
+       .begun = sampling_->begun()});
 }
 
 void ModelRunner::run(const RankJob& job) {

@@ -75,6 +75,13 @@ class ModelRunner {
   // Steps that the device's queue holds behind the one that runs.
   [[nodiscard]] int32_t queue_depth() const { return sampling_->chooses() ? 1 : 0; }
 
+  // Whether rows may be put into that queue behind drafts that the step in front judges: the device
+  // puts them in their places, where it is the only one.
+  [[nodiscard]] bool places_rows() const {
+    return queue_depth() > 0 && ranks_.size() == 1 &&
+           plan_.kv_groups.size() <= kernels::PlaceFollowingArgs::kMostGroups;
+  }
+
   // Null: no second model drafts.
   [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
 

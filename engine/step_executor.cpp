@@ -26,7 +26,7 @@ size_t count_tokens(const SampledRequest& request, std::span<const SamplerResult
 StepExecutor::StepExecutor(ModelRunner& runner, Options options)
     : runner_(runner),
       depth_(std::max(runner.queue_depth(), options.overlap ? 1 : 0)),
-      row_of_slot_(static_cast<size_t>(options.num_slots)),
+      rows_of_slot_(static_cast<size_t>(options.num_slots)),
       slots_(static_cast<size_t>(options.num_slots)),
       sampler_(runner.model().vocab_size,
                runner.batch_bounds().max_rows,
@@ -67,7 +67,7 @@ void StepExecutor::submit() {
   StepWork& next = work(num_submitted_);
   next.number = num_submitted_;
   next.is_done = false;
-  next.batch.build(next.order.decision, row_of_slot_);
+  next.batch.build(next.order.decision, rows_of_slot_);
   lay_out(next);
   ++num_submitted_;
   queue_->push();
@@ -101,9 +101,11 @@ void StepExecutor::lay_out(StepWork& work) {
     added.drafts = own.last(static_cast<size_t>(item.num_draft_tokens));
     added.draft_source = item.draft_source;
     added.num_tokens_before = item.chosen.begin + 1;
+    added.num_unsure = item.num_unsure;
     added.first_row = num_rows;
     num_rows += added.num_rows();
-    row_of_slot_[static_cast<size_t>(item.slot)] = static_cast<int32_t>(num_rows) - 1;
+    rows_of_slot_[static_cast<size_t>(item.slot)] = {.last_row = static_cast<int32_t>(num_rows) - 1,
+                                                     .drafts = added.drafts};
   }
 }
 
@@ -179,7 +181,10 @@ void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
     input.num_generated =
         request.num_tokens_before - input.num_prompt_tokens + static_cast<int32_t>(i);
     input.grammar = state.grammar ? &*state.grammar : nullptr;
-    input.on_device = runner_.sampling().chooses() && sampler_.can_choose(input);
+    // By the fewest tokens that it may have got by then: min_tokens may still mask some.
+    SamplerInput least = input;
+    least.num_generated -= request.num_unsure;
+    input.on_device = runner_.sampling().chooses() && sampler_.can_choose(least);
   }
 }
 
@@ -188,6 +193,7 @@ void StepExecutor::begin(StepWork& work) {
   work.started = Clock::now();
   if (!work.follows) {
     work.batch.resolve(runner_.device().host_context(), chosen_, runner_.model().vocab_size);
+    settle(work);
   }
   send_rows(work);
   runner_.execute(work.order.decision.copies, work.batch);
@@ -204,6 +210,7 @@ void StepExecutor::begin(StepWork& work) {
 void StepExecutor::finish(StepWork& work) {
   const std::span<const kernels::SampleRow> chosen = runner_.sampling().wait(work.number);
   runner_.wait_for_host_copies();
+  if (work.follows) settle(work);
   // What it waited for in a device's queue was the step before.
   work.started = std::max(work.started, finished_);
   finished_ = Clock::now();
@@ -221,8 +228,7 @@ void StepExecutor::finish(StepWork& work) {
     work.top_logprobs.insert(
         work.top_logprobs.end(), result.top_logprobs.begin(), result.top_logprobs.end());
     result.top_logprobs = std::span(work.top_logprobs).subspan(begin);
-    // The next step may already have a row that goes on behind one that failed.
-    chosen_.push_back(std::max(result.token, TokenId{0}));
+    chosen_.push_back(result.token);
   }
   work.tokens = chosen_;
   for (SampledRequest& request : work.requests) note_chosen(request, work);
@@ -232,6 +238,20 @@ void StepExecutor::finish(StepWork& work) {
   work.sampled = Clock::now();
 }
 
+// Where rows that follow drafts are, once the step before has judged these; of a request that has
+// ended meanwhile nobody asks.
+void StepExecutor::settle(StepWork& work) {
+  for (SampledRequest& request : work.requests) {
+    if (request.num_unsure == 0) continue;
+    const int32_t back = std::min(slot(request.slot).num_rejected, request.num_unsure);
+    request.num_tokens_before -= back;
+    for (size_t i = 0; i < request.num_rows(); ++i) {
+      work.inputs[request.first_row + i].num_generated -= back;
+    }
+    request.num_unsure = 0;
+  }
+}
+
 // The request's slot may have another one by now, unless the choice read its tokens.
 void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   const std::span<const SamplerResult> results = work.results;
@@ -239,10 +259,14 @@ void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   request.num_tokens =
       count_tokens(request, results.subspan(request.first_row, request.num_rows()));
   SlotState& state = slot(request.slot);
-  if (state.request.id != request.id || !reads_history(state.request)) return;
+  if (state.request.id != request.id) return;
+  const size_t num_tokens = std::max(request.num_tokens, size_t{1});
+  state.num_rejected = static_cast<int32_t>(request.num_rows() - num_tokens);
+  if (!reads_history(state.request)) return;
   state.history.resize(static_cast<size_t>(request.num_tokens_before));
-  const auto added = tokens.subspan(request.first_row, std::max(request.num_tokens, size_t{1}));
-  state.history.insert(state.history.end(), added.begin(), added.end());
+  for (const TokenId token : tokens.subspan(request.first_row, num_tokens)) {
+    state.history.push_back(std::max(token, TokenId{0}));  // a row may go on behind one that failed
+  }
 }
 
 void StepExecutor::send_rows(StepWork& work) {

@@ -45,6 +45,7 @@ struct SampledRequest {
   std::span<const TokenId> drafts;  // in the decision
   DraftSource draft_source = DraftSource::kNgram;
   int32_t num_tokens_before = 0;  // before the first draft, the open one included
+  int32_t num_unsure = 0;         // of those, drafts that the step before may not have accepted
   size_t first_row = 0;   // of the step's chosen rows; 1 + drafts.size() of them
   size_t num_tokens = 0;  // that it got, by those first rows; 0: its logits mean nothing
 
@@ -146,6 +147,7 @@ class StepExecutor {
     std::optional<GrammarState> grammar;
     // All its tokens, where a choice reads them; while a step runs, its drafts too.
     std::vector<TokenId> history;
+    int32_t num_rejected = 0;  // drafts, by the latest step of its that is finished
   };
 
   StepWork& work(uint64_t number) { return works_[number % works_.size()]; }
@@ -163,6 +165,7 @@ class StepExecutor {
   void begin(StepWork& work);
   void finish(StepWork& work);
   void note_chosen(SampledRequest& request, const StepWork& work);
+  void settle(StepWork& work);
   void send_rows(StepWork& work);
   void score(StepWork& work);
   void embed(StepWork& work);
@@ -172,7 +175,7 @@ class StepExecutor {
   std::vector<StepWork> works_;  // step n's is at n % size
   uint64_t num_submitted_ = 0;
   uint64_t num_retired_ = 0;
-  std::vector<int32_t> row_of_slot_;  // of the latest step: the last of its chosen rows
+  std::vector<InputBatch::SlotRows> rows_of_slot_;  // of the latest step
 
   // Of the thread that runs the steps.
   std::vector<SlotState> slots_;

@@ -47,6 +47,7 @@ SLUICE_OPERATOR(gate_mul, GateMulArgs)
 SLUICE_OPERATOR(add_rows, AddRowsArgs)
 SLUICE_OPERATOR(scale_rows, ScaleRowsArgs)
 SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
+SLUICE_OPERATOR(select_columns, SelectColumnsArgs)
 SLUICE_OPERATOR(moe_route, MoeRouteArgs)
 SLUICE_OPERATOR(place_rows, PlaceRowsArgs)
 SLUICE_OPERATOR(linear_experts, LinearExpertsArgs)
@@ -56,6 +57,7 @@ SLUICE_OPERATOR(join_expert_parts, JoinExpertPartsArgs)
 SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
+SLUICE_OPERATOR(place_following, PlaceFollowingArgs)
 
 #undef SLUICE_OPERATOR
 

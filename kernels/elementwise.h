@@ -66,7 +66,8 @@ struct ScaleRowsArgs {
 
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);
 
-// out[i, :] = x[indices[i], :].
+// out[i, :] = x[indices[i], :]; an index below 0 names a row of `others` in place of one of x, -1
+// the first. `out` is none of what is read.
 struct GatherRowsArgs {
   const float* x;
   int64_t x_stride;
@@ -74,8 +75,27 @@ struct GatherRowsArgs {
   std::span<const int32_t> indices;
   float* out;
   int64_t out_stride;
+  const float* others = nullptr;
+  int64_t others_stride = 0;
+
+  [[nodiscard]] constexpr const float* row(int64_t index) const {
+    return index < 0 ? others + (-1 - index) * others_stride : x + index * x_stride;
+  }
 };
 
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
+
+// out[i, c] = x[i, columns[c]], or `absent` where columns[c] is below 0.
+struct SelectColumnsArgs {
+  const float* x;
+  int64_t x_stride;
+  int32_t num_rows;
+  std::span<const int32_t> columns;
+  float absent;
+  float* out;
+  int64_t out_stride;
+};
+
+void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args);
 
 }  // namespace sluice::kernels

@@ -21,6 +21,7 @@
 // log are this library's (kernels/cpu/math16.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -60,7 +61,8 @@ struct SampleArgs {
   std::span<SampleRow> rows;
   int32_t vocab_size;
   std::span<std::byte> workspace;  // as the two functions below say; of a device 64-byte aligned
-  TokenId* chosen = nullptr;       // [rows], their tokens, 0 for a row without one; null: not asked
+  // [rows], their tokens, kInvalidToken for a row without one; null: not asked.
+  TokenId* chosen = nullptr;
 };
 
 // The CPU's workspace.
@@ -85,5 +87,82 @@ struct TakeTokensArgs {
 };
 
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
+
+// A row of a request whose drafts the step before judges: its arrays say where it is if all of them
+// are accepted, and it moves back by as many as are not.
+struct FollowingRow {
+  int32_t row;          // of this step
+  int32_t sample;       // of this step's sampled rows
+  int32_t request;      // of this step: whose block tables the row reads
+  int32_t length;       // of this step: the entry of seq_lens that ends with the row's request, by
+                        // one row of the request alone; -1: another row's
+  int32_t takes_token;  // 1: it begins at the token behind the last accepted one
+  int32_t from;         // of the step before: its first chosen row
+  int32_t drafts;       // in the list of drafts: those behind that row
+  int32_t num_drafts;
+};
+
+// Draft i is accepted where chosen[from + i] is that token, and all before it are; what is chosen
+// behind the last accepted one is the request's next token. A chosen row without a token ends the
+// request's tokens with the one before it; the first always counts.
+struct PlaceFollowingArgs {
+  static constexpr size_t kMostGroups = 8;
+
+  struct Group {
+    int64_t* slot_mapping;       // [rows]
+    const int32_t* block_table;  // [requests][stride]
+    int64_t stride;
+    int32_t tokens_per_entry;
+  };
+
+  std::span<const FollowingRow> following;
+  const TokenId* drafts;
+  const TokenId* chosen;  // of the step before
+  int32_t vocab_size;
+  // Of this step.
+  TokenId* token_ids;
+  int32_t* positions;
+  int32_t* seq_lens;
+  SampleRow* samples;  // null: none is to be moved
+  std::array<Group, kMostGroups> groups;
+  int32_t num_groups;
+};
+
+// How many tokens the request got in the step before, 1 to 1 + num_drafts.
+constexpr int32_t num_tokens_of(const FollowingRow& row,
+                                const TokenId* drafts,
+                                const TokenId* chosen) {
+  for (int32_t i = 0; i < row.num_drafts; ++i) {
+    const TokenId token = chosen[row.from + i];
+    if (token < 0) return i > 1 ? i : 1;
+    if (token != drafts[row.drafts + i]) return i + 1;
+  }
+  const int32_t all = row.num_drafts + 1;
+  return chosen[row.from + row.num_drafts] < 0 && all > 1 ? all - 1 : all;
+}
+
+// Of one row; what the operator does for each.
+constexpr void place_following_row(const PlaceFollowingArgs& args, const FollowingRow& row) {
+  const int32_t num_tokens = num_tokens_of(row, args.drafts, args.chosen);
+  const int32_t back = row.num_drafts + 1 - num_tokens;
+  if (row.takes_token != 0) {
+    const TokenId token = args.chosen[row.from + num_tokens - 1];
+    args.token_ids[row.row] = token >= 0 && token < args.vocab_size ? token : 0;
+  }
+  const int32_t position = args.positions[row.row] - back;
+  args.positions[row.row] = position;
+  if (row.length >= 0) args.seq_lens[row.length] -= back;
+  if (args.samples != nullptr) args.samples[row.sample].position -= back;
+  for (int32_t i = 0; i < args.num_groups; ++i) {
+    const PlaceFollowingArgs::Group& group = args.groups.data()[i];
+    const int64_t block =
+        group.block_table[row.request * group.stride + position / group.tokens_per_entry];
+    group.slot_mapping[row.row] =
+        block * group.tokens_per_entry + position % group.tokens_per_entry;
+  }
+}
+
+// Before the first operator that reads the step.
+void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args);
 
 }  // namespace sluice::kernels

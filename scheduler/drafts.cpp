@@ -10,7 +10,30 @@ namespace sluice {
 
 bool Scheduler::wants_drafts() const { return impl_->budget.offers_wanted(); }
 
-bool Scheduler::has_drafts_in_flight() const { return impl_->num_drafting > 0; }
+bool Scheduler::has_drafts_in_flight() const {
+  return impl_->num_drafting > 0 && !impl_->options.follows_drafts;
+}
+
+bool Scheduler::follows_drafts() const { return impl_->options.follows_drafts; }
+
+int32_t Scheduler::num_unchosen(RequestId id) const {
+  const int32_t index = impl_->entry_of.find(id);
+  if (index == IdMap::kAbsent) return 0;
+  const Impl::Entry& e = impl_->entry(index);
+  return e.num_pending_samples + e.num_drafts_in_flight;
+}
+
+// Whether a row may come behind its drafts in flight: they do not end its answer, and no one else
+// wants the block that the row may need.
+bool Scheduler::Impl::may_follow(const Entry& e) const {
+  if (!options.follows_drafts || e.draining() || e.num_drafts_in_flight == 0) return false;
+  const int32_t num_upcoming = e.num_pending_samples + e.num_drafts_in_flight;
+  if (e.num_pending_samples != 1) return false;
+  if (e.request.num_generated() + num_upcoming >= e.request.max_tokens) return false;
+  const int32_t end = e.request.num_scheduled_tokens + 1;
+  return end <= e.num_allocated_tokens ||
+         kv.has_unused(e.request.id, end, static_cast<int32_t>(running.size()));
+}
 
 const DraftSurvival& Scheduler::draft_survival() const { return impl_->budget.survival(); }
 
@@ -19,7 +42,7 @@ void Scheduler::list_decoding(std::vector<RequestId>& ids) const {
   ids.clear();
   for (const int32_t index : m.running) {
     const Impl::Entry& e = m.entry(index);
-    if (e.schedulable() && e.decodes()) ids.push_back(e.request.id);
+    if (m.may_decode(e)) ids.push_back(e.request.id);
   }
 }
 
@@ -51,8 +74,9 @@ int32_t Scheduler::Impl::num_rows_left() const {
 // How many drafts may follow a request's row of this step: they may not outgrow its answer, the
 // step, or the blocks that it has or that nobody has a use for.
 int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
-  const int32_t allowed =
-      std::min(e.request.max_tokens - e.request.num_generated() - 1, num_rows_left());
+  const int32_t allowed = std::min(e.request.max_tokens - e.request.num_generated() -
+                                       e.num_pending_samples - e.num_drafts_in_flight,
+                                   num_rows_left());
   if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
   const int32_t in_block = e.num_allocated_tokens - row.end();
   const int32_t in_next = std::min(allowed, in_block + kv.block_size());
@@ -62,14 +86,14 @@ int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& 
 }
 
 // The row that the drafts of an offer would follow; null: the request does not decode in this step,
-// or behind a token that is not chosen yet.
+// or behind a token that is not chosen yet, where no row follows drafts.
 ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
   const int32_t index = entry_of.find(offer.id);
   if (index == IdMap::kAbsent) return nullptr;
   const Entry& e = entry(index);
   if (e.last_step != output.step_id || e.row >= num_decoding) return nullptr;
   ScheduledRequest& row = output.scheduled[static_cast<size_t>(e.row)];
-  return row.end() == e.request.num_tokens() ? &row : nullptr;
+  return options.follows_drafts || row.end() == e.request.num_tokens() ? &row : nullptr;
 }
 
 // Behind all that has to run: a draft takes no room from a prompt, and no block from the cache.
@@ -134,8 +158,8 @@ void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
   row.num_scheduled_tokens += count;
   row.chosen.end += count;
   num_chosen_rows += count;
-  e.num_drafts_in_flight = count;
-  ++num_drafting;
+  num_drafting += e.num_drafts_in_flight == 0 ? 1 : 0;
+  e.num_drafts_in_flight += count;
   e.offer = offer;
   e.request.num_scheduled_tokens += count;
   e.request.num_in_flight_tokens += count;

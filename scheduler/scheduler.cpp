@@ -177,6 +177,7 @@ void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   row.id = r.id;
   row.num_computed_tokens = begin;
   row.num_scheduled_tokens = num_tokens;
+  row.num_unsure = e.num_drafts_in_flight;
   row.slot = static_cast<int32_t>(&e - entries.data());
   if (samples) row.chosen = {end - 1, end};
   if (r.scores_prompt) {
@@ -222,7 +223,7 @@ void Scheduler::Impl::schedule_decodes() {
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
     if (computes_blocks(e)) leaders.push_back(running[i]);
-    if (!e.schedulable() || !e.decodes()) continue;
+    if (!may_decode(e)) continue;
     if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
   }
   num_decoding = static_cast<int32_t>(output.scheduled.size());
@@ -386,7 +387,8 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
       std::max(r.num_scored_tokens, std::min(r.num_computed_tokens, r.num_prompt_tokens - 1));
   if (!row.chosen.empty()) {
     --e.num_pending_samples;
-    if (std::exchange(e.num_drafts_in_flight, 0) > 0) --num_drafting;
+    e.num_drafts_in_flight -= row.num_draft_tokens;
+    if (row.num_draft_tokens > 0 && e.num_drafts_in_flight == 0) --num_drafting;
   }
   r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
   CHECK_LE(r.num_generated(), r.max_tokens);

@@ -6,7 +6,9 @@
 // Step order: schedule() -> (the step runs) -> update(). With overlap, schedule() of step n + 1 may
 // come before update() of step n; the three counters of Request keep them apart. A row may then
 // begin at the token that step n is to choose: "the last one chosen in that slot". A request whose
-// drafts are in flight is left out until they retire: where it goes on is not known before.
+// drafts are in flight is left out until they retire, as where it goes on is not known before; or,
+// where whoever runs the steps sees to that (follows_drafts), it goes on where it would be if all
+// of them were accepted, and its rows move back by as many as are not.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +38,7 @@ struct SchedulerOptions {
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
   bool restores_preempted = false;     // there is somebody who takes SchedulerOutput::restoring
   SpeculationBudget::Options speculation = {};
+  bool follows_drafts = false;  // rows may follow drafts in flight: ScheduledRequest::num_unsure
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption each n steps
 };
 
@@ -71,6 +74,11 @@ class Scheduler {
   [[nodiscard]] bool wants_drafts() const;
   // Whether a request has drafts in flight, and so is left out of steps until they retire.
   [[nodiscard]] bool has_drafts_in_flight() const;
+  // Whether rows may follow drafts in flight, so that drafts may be offered behind them.
+  [[nodiscard]] bool follows_drafts() const;
+  // Tokens of a request that steps in flight will append at most: drafts that are offered now come
+  // behind them.
+  [[nodiscard]] int32_t num_unchosen(RequestId id) const;
   // What was measured of drafts so far.
   [[nodiscard]] const DraftSurvival& draft_survival() const;
   // How long steps took, by their rows.

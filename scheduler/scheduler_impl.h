@@ -246,6 +246,12 @@ struct Scheduler::Impl {
   void set_target();
   void schedule_prefill(int32_t index);
   void schedule_prefills();
+  [[nodiscard]] bool may_follow(const Entry& e) const;
+
+  [[nodiscard]] bool may_decode(const Entry& e) const {
+    return (e.schedulable() || may_follow(e)) && e.decodes();
+  }
+
   [[nodiscard]] int32_t drafts_allowed(const Entry& e, const ScheduledRequest& row) const;
   [[nodiscard]] int32_t num_rows_left() const;
   ScheduledRequest* row_of_offer(const Offer& offer);

@@ -33,6 +33,9 @@ struct ScheduledRequest {
   int32_t num_computed_tokens = 0;   // position of the first row
   int32_t num_scheduled_tokens = 0;  // rows, drafts included; >= 1
   int32_t num_draft_tokens = 0;      // the last ones of them
+  // Drafts of the step before, which has not retired: every position here is that number or less
+  // too high, by as many as are not accepted.
+  int32_t num_unsure = 0;
   DraftSource draft_source = DraftSource::kNgram;  // where there are some
   RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/attention_block.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -84,8 +85,11 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
   std::vector<const Projection*> outputs;
   for (const AttentionBlock& block : blocks) outputs.push_back(&block.out_);
   buffers.out_in = LinearInput(outputs, bounds.max_tokens, arena);
+  // Each row that a token is chosen behind may be a request of its own (DecodeBuckets).
+  const int32_t num_reqs =
+      std::min(std::max(bounds.max_seqs, bounds.max_logits), bounds.max_tokens);
   const int64_t bytes = kernels::attention_workspace_bytes({.num_tokens = bounds.max_tokens,
-                                                            .num_reqs = bounds.max_seqs,
+                                                            .num_reqs = num_reqs,
                                                             .seq_len = bounds.max_seq_len,
                                                             .num_heads = config.num_heads,
                                                             .num_kv_heads = config.num_kv_heads,

@@ -169,6 +169,10 @@ struct ForwardBatch {
   std::span<const int32_t> logits_indices;   // rows that a token is sampled from
   // Of token_ids, which whoever runs the step puts in before the layers.
   std::span<const kernels::OpenToken> open_tokens = {};
+  // Rows behind drafts that the step before judges, which the same puts in their places; and those
+  // drafts.
+  std::span<const kernels::FollowingRow> following = {};
+  std::span<const TokenId> judged_drafts = {};
   // Per KV group.
   std::span<const std::span<const int64_t>> slot_mapping;  // [group][num_tokens]
   std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * its stride]

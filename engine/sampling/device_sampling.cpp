@@ -57,6 +57,8 @@ TokenId* DeviceSampling::chosen() const {
   return reinterpret_cast<TokenId*>(device_.data() + host_bytes(bounds_));
 }
 
+SampleRow* DeviceSampling::rows() const { return at<SampleRow>(device_, sent_, 0); }
+
 void DeviceSampling::send(uint64_t number, std::span<const SampleRow> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.max_rows));
   Step& sent = step(number);

@@ -48,6 +48,9 @@ class DeviceSampling {
   // For whoever runs the step that was sent last to record before its first operator.
   [[nodiscard]] kernels::DeviceEvent* begun() const { return times(sent_).begun.get(); }
 
+  // In memory of the device: the rows of the step that was sent last.
+  [[nodiscard]] kernels::SampleRow* rows() const;
+
   // Seconds in which the device ran no operator before a step that has been waited for, copies
   // included, since the last of the step before; until the second behind it begins.
   [[nodiscard]] double idle_before(uint64_t step) const;

@@ -68,8 +68,19 @@ void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {
   ctx.pool->parallel_for(static_cast<int64_t>(args.indices.size()), [&](int64_t i, int32_t) {
     std::memcpy(args.out + i * args.out_stride,
-                args.x + args.indices[static_cast<size_t>(i)] * args.x_stride,
+                args.row(args.indices[static_cast<size_t>(i)]),
                 static_cast<size_t>(args.n) * sizeof(float));
+  });
+}
+
+void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args) {
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t i, int32_t) {
+    const float* const x = args.x + i * args.x_stride;
+    float* const out = args.out + i * args.out_stride;
+    for (size_t c = 0; c < args.columns.size(); ++c) {
+      const int32_t column = args.columns[c];
+      out[c] = column < 0 ? args.absent : x[column];
+    }
   });
 }
 

@@ -33,10 +33,12 @@ void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args);
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args);
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args);
+void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args);
 void join_parts(const ExecContext& ctx, const JoinPartsArgs& args);
 void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args);
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
+void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args);
 
 }  // namespace sluice::kernels::cpu

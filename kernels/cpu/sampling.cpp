@@ -210,7 +210,7 @@ void sample(const ExecContext& ctx, const SampleArgs& args) {
   ctx.pool->parallel_for(static_cast<int64_t>(args.rows.size()), [&](int64_t i, int32_t worker) {
     SampleRow& row = args.rows[static_cast<size_t>(i)];
     sample_row(simd, args.vocab_size, row, args.workspace.data() + worker * stride);
-    if (args.chosen != nullptr) args.chosen[i] = std::max(row.token, TokenId{0});
+    if (args.chosen != nullptr) args.chosen[i] = row.token;
   });
 }
 
@@ -219,6 +219,10 @@ void take_tokens(const ExecContext&, const TakeTokensArgs& args) {
     const TokenId token = args.chosen[open.from];
     args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
   }
+}
+
+void place_following(const ExecContext&, const PlaceFollowingArgs& args) {
+  for (const FollowingRow& row : args.following) place_following_row(args, row);
 }
 
 }  // namespace cpu

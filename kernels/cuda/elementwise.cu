@@ -107,9 +107,23 @@ __global__ void __launch_bounds__(kRowThreads, 1)
     gather_rows_kernel(const __grid_constant__ GatherRowsArgs args) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
-  const float* const x = args.x + args.indices.data()[blockIdx.x] * args.x_stride;
+  const float* const x = args.row(args.indices.data()[blockIdx.x]);
   float* const out = args.out + blockIdx.x * args.out_stride;
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
+}
+
+// No GPU has run it.
+__global__ void __launch_bounds__(kRowThreads, 1)
+    select_columns_kernel(const __grid_constant__ SelectColumnsArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const float* const x = args.x + blockIdx.x * args.x_stride;
+  float* const out = args.out + blockIdx.x * args.out_stride;
+  const int32_t* const columns = args.columns.data();
+  for_elements(static_cast<int32_t>(args.columns.size()), [&](int32_t i) {
+    const int32_t column = columns[i];
+    out[i] = column < 0 ? args.absent : x[column];
+  });
 }
 
 struct EmbeddingWork {
@@ -203,6 +217,11 @@ void launch_scale_rows(Stream stream, const ScaleRowsArgs& args) {
 void launch_gather_rows(Stream stream, const GatherRowsArgs& args) {
   const auto rows = static_cast<int64_t>(args.indices.size());
   gpu::launch(stream, piecewise(rows, args.n), gather_rows_kernel, args);
+}
+
+void launch_select_columns(Stream stream, const SelectColumnsArgs& args) {
+  const auto n = static_cast<int32_t>(args.columns.size());
+  gpu::launch(stream, piecewise(args.num_rows, n), select_columns_kernel, args);
 }
 
 void launch_embedding(Stream stream, const EmbeddingArgs& args) {

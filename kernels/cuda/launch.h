@@ -34,6 +34,7 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args);
 void launch_add_rows(Stream stream, const AddRowsArgs& args);
 void launch_scale_rows(Stream stream, const ScaleRowsArgs& args);
 void launch_gather_rows(Stream stream, const GatherRowsArgs& args);
+void launch_select_columns(Stream stream, const SelectColumnsArgs& args);
 
 // Tables of every format.
 void launch_embedding(Stream stream, const EmbeddingArgs& args);
@@ -89,6 +90,7 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 // At most kMaxVocabSize tokens.
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
+void launch_place_following(Stream stream, const PlaceFollowingArgs& args);
 
 // Copies by threads, between memory that the device reaches, its own or pinned; both sides aligned
 // to 16 bytes.

@@ -282,6 +282,10 @@ void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {
   launch_gather_rows(ctx.stream, args);
 }
 
+void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args) {
+  launch_select_columns(ctx.stream, args);
+}
+
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
   launch_moe_route(ctx.stream, args);
 }
@@ -334,6 +338,10 @@ void sample(const ExecContext& ctx, const SampleArgs& args) { launch_sample(ctx.
 
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
   launch_take_tokens(ctx.stream, args);
+}
+
+void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args) {
+  launch_place_following(ctx.stream, args);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1)
   if (threadIdx.x == 0) {
     asked.finite = scan.finite;
     if (choose || !scan.finite) asked.token = token;
-    if (work.chosen != nullptr) work.chosen[index] = token < 0 ? 0 : token;
+    if (work.chosen != nullptr) work.chosen[index] = token;
   }
   if (!has_logprob) return;
   write_logprobs(row, asked, scan, token, terms_of(work, index, TermKind::kProbability));
@@ -254,6 +254,15 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   const OpenToken open = args.open.data()[i];
   const TokenId token = args.chosen[open.from];
   args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
+}
+
+// No GPU has run it.
+__global__ void __launch_bounds__(kTakeThreads, 1)
+    place_following_kernel(const __grid_constant__ PlaceFollowingArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const auto i = static_cast<size_t>(blockIdx.x) * kTakeThreads + threadIdx.x;
+  if (i < args.following.size()) place_following_row(args, args.following.data()[i]);
 }
 
 int64_t found_bytes(int64_t num_rows) {
@@ -297,6 +306,16 @@ void launch_take_tokens(Stream stream, const TakeTokensArgs& args) {
                .threads = kTakeThreads,
                .overlaps = overlaps(LaunchKind::kSampling, count)},
               take_tokens_kernel,
+              args);
+}
+
+void launch_place_following(Stream stream, const PlaceFollowingArgs& args) {
+  const auto count = static_cast<int64_t>(args.following.size());
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(count, int64_t{kTakeThreads}),
+               .threads = kTakeThreads,
+               .overlaps = overlaps(LaunchKind::kSampling, count)},
+              place_following_kernel,
               args);
 }
 

@@ -79,6 +79,10 @@ void gather_rows(const ExecContext&, const GatherRowsArgs&) {
   not_built("cuda gather_rows: not built");
 }
 
+void select_columns(const ExecContext&, const SelectColumnsArgs&) {
+  not_built("cuda select_columns: not built");
+}
+
 void join_parts(const ExecContext&, const JoinPartsArgs&) {
   not_built("cuda join_parts: not built");
 }
@@ -95,6 +99,10 @@ void sample(const ExecContext&, const SampleArgs&) { not_built("cuda sample: not
 
 void take_tokens(const ExecContext&, const TakeTokensArgs&) {
   not_built("cuda take_tokens: not built");
+}
+
+void place_following(const ExecContext&, const PlaceFollowingArgs&) {
+  not_built("cuda place_following: not built");
 }
 
 }  // namespace sluice::kernels::cuda

@@ -44,33 +44,45 @@ struct Decodes {
   std::vector<int32_t> strides = {3, 3};
 };
 
+// Where a token is chosen for each request, and no drafts are.
+std::vector<int32_t> sizes_of(const Config& config) {
+  return DecodeBuckets::sizes_of(config, config.max_num_seqs);
+}
+
 TEST(DecodeBuckets, SizesAreThoseAskedForThatCanRun) {
   Config config;
   config.max_num_seqs = 16;
   config.cuda_graph_sizes = {8, 2, 8, 17, 16};
-  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{2, 8, 16}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{2, 8, 16}));
   config.enforce_eager = true;
-  EXPECT_TRUE(DecodeBuckets::sizes_of(config).empty());
+  EXPECT_TRUE(sizes_of(config).empty());
 }
 
 TEST(DecodeBuckets, WithoutSizesTheLargestIsEveryRequestAtOnce) {
   Config config;
   config.max_num_seqs = 21;
-  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 21}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 21}));
   config.max_num_seqs = 64;
-  EXPECT_EQ(DecodeBuckets::sizes_of(config),
-            (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64}));
   config.max_num_seqs = 4096;
-  EXPECT_EQ(DecodeBuckets::sizes_of(config).back(), 512);
+  EXPECT_EQ(sizes_of(config).back(), 512);
 }
 
 TEST(DecodeBuckets, OneSizeIsTheLargest) {
   Config config;
   config.max_num_seqs = 64;
   config.cuda_graph_sizes = {20};
-  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 20}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 16, 20}));
   config.max_num_seqs = 12;
-  EXPECT_EQ(DecodeBuckets::sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 12}));
+  EXPECT_EQ(sizes_of(config), (std::vector<int32_t>{1, 2, 4, 8, 12}));
+}
+
+TEST(DecodeBuckets, RowsOfDraftsAreRecordedToo) {
+  Config config;
+  config.max_num_seqs = 2;
+  EXPECT_EQ(DecodeBuckets::sizes_of(config, 10), (std::vector<int32_t>{1, 2, 4, 8, 10}));
+  config.cuda_graph_sizes = {4, 10, 16};
+  EXPECT_EQ(DecodeBuckets::sizes_of(config, 10), (std::vector<int32_t>{4, 10}));
 }
 
 TEST(DecodeBuckets, AStepTakesTheSmallestThatHoldsIt) {

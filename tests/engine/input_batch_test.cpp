@@ -36,7 +36,7 @@ TEST(InputBatch, TablesAndSlotsAreThoseOfEachGroupsEntries) {
   output.token_ids = {1, 2, 3, 4, 5, 6};
   const int32_t blocks[] = {10, 11, 12, 13, 14, 5, 6, -1, -1, 22, 23, 24, 15, 7, 25};
   for (const int32_t block : blocks) output.blocks.push_back(BlockId{block});
-  const std::vector<int32_t> no_rows(2);
+  const std::vector<InputBatch::SlotRows> no_rows(2);
   batch.build(output, no_rows);
   const ForwardBatch view = batch.view();
   EXPECT_EQ(list(view.block_table_strides), (std::vector<int32_t>{9, 3, 9}));

@@ -248,5 +248,39 @@ TEST(GatherRows, CopiesTheNamedRowsAndNothingElse) {
   }
 }
 
+TEST(GatherRows, IndicesBelowZeroNameRowsOfTheOtherMatrix) {
+  const std::vector<float> x = {0, 1, 2, 3};
+  const std::vector<float> others = {10, 11, -1, 20, 21, -1};
+  const std::vector<int32_t> indices = {-2, 1, -1, 0};
+  std::vector<float> out(8);
+  const auto device = test::make_device("auto", 2);
+  gather_rows(device->context(),
+              {.x = x.data(),
+               .x_stride = 2,
+               .n = 2,
+               .indices = indices,
+               .out = out.data(),
+               .out_stride = 2,
+               .others = others.data(),
+               .others_stride = 3});
+  EXPECT_EQ(out, (std::vector<float>{20, 21, 2, 3, 10, 11, 0, 1}));
+}
+
+TEST(SelectColumns, PutsColumnsInTheirPlacesAndFillsTheOthers) {
+  const std::vector<float> x = {0, 1, 2, -1, 3, 4, 5, -1};
+  const std::vector<int32_t> columns = {-1, 2, 0, -1, 1};
+  std::vector<float> out(12, 7);
+  const auto device = test::make_device("auto", 2);
+  select_columns(device->context(),
+                 {.x = x.data(),
+                  .x_stride = 4,
+                  .num_rows = 2,
+                  .columns = columns,
+                  .absent = -9,
+                  .out = out.data(),
+                  .out_stride = 6});
+  EXPECT_EQ(out, (std::vector<float>{-9, 2, 0, -9, 1, 7, -9, 5, 3, -9, 4, 7}));
+}
+
 }  // namespace
 }  // namespace sluice::kernels

@@ -307,6 +307,90 @@ TEST(Sampling, ANonFiniteLogitIsReportedAndGivesNoToken) {
   }
 }
 
+// A request's two rows of a step, behind three drafts that the step before judges: where they are,
+// and what the first one begins with, by how many of those were right.
+TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
+  const std::vector<TokenId> drafts = {9, 11, 12, 13};  // the first is of another request
+
+  struct Case {
+    std::vector<TokenId> chosen;  // from the second on
+    int32_t back;
+    TokenId first;
+  };
+
+  const Case cases[] = {{{1, 11, 12, 13, 14}, 0, 14},
+                        {{1, 11, 12, 8, 14}, 1, 8},
+                        {{1, 11, 7, 13, 14}, 2, 7},
+                        {{1, 6, 12, 13, 14}, 3, 6},
+                        {{1, 11, 12, 13, -1}, 1, 13},  // the last row had no token
+                        {{1, 11, -1, 13, 14}, 3, 11},
+                        {{1, -1, 12, 13, 14}, 3, 0}};
+  const auto device = test::make_device("scalar", 1);
+  const std::vector<int32_t> blocks = {50, 51, 52, 53, 70, 71, 72, 73};  // of two requests
+  const std::vector<int32_t> wide = {5, 6, 7, 8};
+  for (const Case& test : cases) {
+    const std::vector<FollowingRow> following = {{.row = 1,
+                                                  .sample = 0,
+                                                  .request = 1,
+                                                  .length = 1,
+                                                  .takes_token = 1,
+                                                  .from = 1,
+                                                  .drafts = 1,
+                                                  .num_drafts = 3},
+                                                 {.row = 2,
+                                                  .sample = 1,
+                                                  .request = 1,
+                                                  .length = -1,
+                                                  .takes_token = 0,
+                                                  .from = 1,
+                                                  .drafts = 1,
+                                                  .num_drafts = 3}};
+    std::vector<TokenId> token_ids = {20, 21, 22};
+    std::vector<int32_t> positions = {3, 9, 10};
+    std::vector<int32_t> lengths = {4, 11};
+    std::vector<SampleRow> samples(2);
+    samples[0].position = 10;
+    samples[1].position = 11;
+    std::vector<int64_t> slots(3, 1000);
+    std::vector<int64_t> wide_slots(3, 1000);
+    PlaceFollowingArgs args = {.following = following,
+                               .drafts = drafts.data(),
+                               .chosen = test.chosen.data(),
+                               .vocab_size = 100,
+                               .token_ids = token_ids.data(),
+                               .positions = positions.data(),
+                               .seq_lens = lengths.data(),
+                               .samples = samples.data(),
+                               .groups = {},
+                               .num_groups = 2};
+    args.groups[0] = {.slot_mapping = slots.data(),
+                      .block_table = blocks.data(),
+                      .stride = 4,
+                      .tokens_per_entry = 4};
+    args.groups[1] = {.slot_mapping = wide_slots.data(),
+                      .block_table = wide.data(),
+                      .stride = 2,
+                      .tokens_per_entry = 8};
+    place_following(device->context(), args);
+    EXPECT_EQ(token_ids, (std::vector<TokenId>{20, test.first, 22}));
+    EXPECT_EQ(positions, (std::vector<int32_t>{3, 9 - test.back, 10 - test.back}));
+    EXPECT_EQ(lengths, (std::vector<int32_t>{4, 11 - test.back}));
+    EXPECT_EQ(samples[0].position, 10 - test.back);
+    EXPECT_EQ(samples[1].position, 11 - test.back);
+    const auto slot =
+        [](const std::vector<int32_t>& table, size_t begin, int32_t size, int32_t position) {
+          const auto block = static_cast<size_t>(position / size);
+          return int64_t{table[begin + block]} * size + position % size;
+        };
+    EXPECT_EQ(slots,
+              (std::vector<int64_t>{
+                  1000, slot(blocks, 4, 4, 9 - test.back), slot(blocks, 4, 4, 10 - test.back)}));
+    EXPECT_EQ(wide_slots,
+              (std::vector<int64_t>{
+                  1000, slot(wide, 2, 8, 9 - test.back), slot(wide, 2, 8, 10 - test.back)}));
+  }
+}
+
 TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
   const std::vector<float> logits = {0, 3, 1};
   const std::vector<float> broken = {0, std::nanf(""), 1};
@@ -317,7 +401,7 @@ TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
   std::vector<TokenId> chosen = {7, 7, 7};
   sample(device->context(),
          {.rows = rows, .vocab_size = 3, .workspace = workspace, .chosen = chosen.data()});
-  EXPECT_EQ(chosen, (std::vector<TokenId>{1, 0, 7}));  // none is 0
+  EXPECT_EQ(chosen, (std::vector<TokenId>{1, kInvalidToken, 7}));
   const std::vector<OpenToken> open = {{.row = 3, .from = 0}, {.row = 0, .from = 2}};
   std::vector<TokenId> token_ids = {5, 5, 5, 5};
   const auto take = [&](int32_t vocab_size) {

@@ -45,6 +45,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     draft_rate_ = chance(0.5) ? 1.0 : 0.5;
     right_draft_rate_ = chance(0.2) ? 0.0 : chance(0.3) ? 1.0 : 0.8;
   }
+  options_.follows_drafts = depth_ == 2 && chance(0.6);
   options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   if (kv_options_.enable_prefix_caching && chance(0.5)) {
@@ -441,7 +442,8 @@ void FakeEngine::check_exclusive_writes(const Row& row) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool state = groups_[g].kind == KvGroupKind::kState;
     const int32_t per_entry = state ? groups_[g].interval : kv_options_.block_size;
-    const int32_t first = row.scheduled.num_computed_tokens / per_entry;
+    const int32_t first =
+        (row.scheduled.num_computed_tokens - row.scheduled.num_unsure) / per_entry;
     const int32_t last =
         (row.scheduled.num_computed_tokens + row.scheduled.num_scheduled_tokens - 1) / per_entry;
     for (int32_t entry = first; entry <= last; ++entry) {
@@ -493,7 +495,10 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   const int32_t start = scheduled.num_computed_tokens;
   const int32_t end = start + scheduled.num_scheduled_tokens - scheduled.num_draft_tokens;
   if (shadow.ended || shadow.aborting) return wrong("a request was scheduled after its end");
-  if (shadow.has_drafts_in_flight) return wrong("a request goes on behind drafts in flight");
+  if (scheduled.num_unsure != shadow.num_drafts_in_flight) wrong("other drafts are in flight");
+  if (scheduled.num_unsure > 0 && !options_.follows_drafts) {
+    return wrong("a request goes on behind drafts in flight");
+  }
   if (shadow.next_position < 0) {
     note_turns();
     check_admission_order(shadow, step.output.step_id);
@@ -508,22 +513,23 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
         has_copy ? static_cast<uint64_t>(start % kv_options_.block_size) : uint64_t{0};
     if (start > 0 && !kv_options_.enable_prefix_caching) wrong("a hit without a cache");
     stats.num_hit_tokens += static_cast<uint64_t>(start);
-  } else if (start != shadow.next_position) {
+  } else if (start != shadow.next_position + scheduled.num_unsure) {
     return wrong("a row does not go on where the last one ended");
   }
   const int32_t known = shadow.num_tokens() + shadow.num_pending;
-  if (end <= start || end > known) return wrong("a row of unknown tokens");
-  const RowRange expected =
-      end == known ? RowRange{end - 1, scheduled.end()} : RowRange{};
+  const int32_t least = end - scheduled.num_unsure;
+  if (end <= start || least > known) return wrong("a row of unknown tokens");
+  const RowRange expected = least == known ? RowRange{end - 1, scheduled.end()} : RowRange{};
   if (scheduled.chosen != expected) wrong("a row samples wrongly");
   if (!scheduled.chosen.empty()) {
     // Before each prompt that runs the scheduler looks who comes first, and then charges it.
-    if (known - start > 1 || known == shadow.num_given_tokens) note_turns();
+    if (known - (start - scheduled.num_unsure) > 1 || known == shadow.num_given_tokens)
+      note_turns();
     ++shadow.num_pending;
     shares_[shadow.tenant].counter += 2;
   }
   if (known - shadow.num_prompt_tokens >= shadow.max_tokens) wrong("a row after the last token");
-  shadow.next_position = end;
+  shadow.next_position = least;
   ++shadow.num_rows_in_flight;
   Row row{.scheduled = scheduled,
           .shadow = shadow_of(scheduled.id),
@@ -537,7 +543,9 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
     // Of a window group a step may only touch what its first query sees: the rest can be let go
     // while the step is in flight.
     if (groups_[g].kind == KvGroupKind::kWindow) {
-      const int32_t first = std::max(0, start - groups_[g].window + 1) / kv_options_.block_size;
+      const int32_t least_start = start - scheduled.num_unsure;
+      const int32_t first =
+          std::max(0, least_start - groups_[g].window + 1) / kv_options_.block_size;
       std::fill_n(row.tables[g].begin(), first, kNullBlock);
     }
     for (const BlockId block : row.tables[g]) {
@@ -640,6 +648,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
   Step step = std::move(in_flight_.front());
   in_flight_.pop_front();
   for (const KvBlockCopy& copy : step.output.copies) run_copy(copy);
+  for (Row& row : step.rows) put_in_place(row);
   for (const Row& row : step.rows) {
     check_reads(row, row.scheduled.num_computed_tokens, "before the step");
     for (size_t g = 0; g < groups_.size(); ++g) {
@@ -662,9 +671,10 @@ void FakeEngine::retire(EpisodeStats& stats) {
     }
     if (!row.scheduled.chosen.empty()) {
       --shadow.num_pending;
-      shadow.has_drafts_in_flight = false;
+      shadow.num_drafts_in_flight -= row.scheduled.num_draft_tokens;
       bool ends = false;
       chosen.push_back(choose(row, ends, stats));
+      narrow_windows(row.shadow);
       // Past its end a request may still be answered by the runner, or not.
       if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
         results.push_back({shadow.id, chosen.back(), ends});

@@ -88,7 +88,7 @@ class FakeEngine {
     bool could_follow = false;    // as the step began
     int32_t next_position = -1;   // -1: not running
     int32_t num_pending = 0;      // samples in flight
-    bool has_drafts_in_flight = false;
+    int32_t num_drafts_in_flight = 0;
     std::vector<TokenId> offered;  // for the coming step
     int32_t num_rows_in_flight = 0;
     bool ended = false;     // finished, failed or aborted, for the client
@@ -143,6 +143,8 @@ class FakeEngine {
   void abort_somebody(EpisodeStats& stats);
   void offer_drafts();
   void see_drafts(Row& row, std::span<const TokenId> token_ids, EpisodeStats& stats);
+  void put_in_place(Row& row);
+  void narrow_windows(size_t shadow);
   [[nodiscard]] uint64_t hash_at(const Row& row, int32_t num_tokens) const;
   std::vector<TokenId> choose(const Row& row, bool& ends, EpisodeStats& stats);
   void start_transfer();

@@ -16,6 +16,11 @@ void FakeEngine::offer_drafts() {
     shadow.offered.clear();
     if (draft_rate_ == 0 || !chance(draft_rate_)) continue;
     uint64_t hash = shadow.prefix_hash.back();
+    // Behind what steps in flight choose, if all is right there.
+    const int32_t ahead = options_.follows_drafts ? scheduler_->num_unchosen(shadow.id) : 0;
+    for (int32_t left = ahead; left > 0; --left) {
+      hash = extended(hash, next_token(hash, vocab_size_));
+    }
     for (int32_t left = between(1, 9); left > 0; --left) {
       const TokenId right = next_token(hash, vocab_size_);
       const TokenId token = chance(right_draft_rate_) ? right : between(0, vocab_size_ - 1);
@@ -48,17 +53,31 @@ void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, Episod
       !std::ranges::equal(drafts, std::span(offered).first(num_drafts))) {
     return wrong("drafts that were not offered");
   }
-  if (end != shadow.num_tokens()) return wrong("drafts behind a token that is not known");
+  const int32_t num_upcoming = shadow.num_pending - 1 + scheduled.num_unsure;
+  if (end != shadow.num_tokens() + num_upcoming) return wrong("drafts in another place");
+  if (num_upcoming > 0 && !options_.follows_drafts) {
+    return wrong("drafts behind a token that is not known");
+  }
   if (end + scheduled.num_draft_tokens + 1 - shadow.num_prompt_tokens > shadow.max_tokens) {
     return wrong("drafts beyond max_tokens");
   }
   stats.num_drafted_tokens += num_drafts;
-  shadow.has_drafts_in_flight = true;
+  shadow.num_drafts_in_flight += scheduled.num_draft_tokens;
+  row.drafts.assign(drafts.begin(), drafts.end());
+}
+
+// As its step begins: behind the tokens that the request has by now.
+void FakeEngine::put_in_place(Row& row) {
+  const Shadow& shadow = shadows_[row.shadow];
+  ScheduledRequest& scheduled = row.scheduled;
+  if (scheduled.chosen.empty()) return;
+  const int32_t back = scheduled.chosen.begin + 1 - shadow.num_tokens();
+  if (back < 0 || back > scheduled.num_unsure) return wrong("a row is out of reach of its place");
+  scheduled.num_computed_tokens -= back;
+  scheduled.chosen.begin -= back;
+  scheduled.chosen.end -= back;
   uint64_t hash = shadow.prefix_hash.back();
-  for (const TokenId token : drafts) {
-    row.drafts.push_back(token);
-    row.draft_hash.push_back(hash = extended(hash, token));
-  }
+  for (const TokenId token : row.drafts) row.draft_hash.push_back(hash = extended(hash, token));
 }
 
 // Of the first `num_tokens` tokens as the row has them: its drafts behind what is known.
@@ -67,6 +86,25 @@ uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
   const int32_t num_drafts = num_tokens - num_known;
   if (num_drafts > 0) return row.draft_hash[static_cast<size_t>(num_drafts) - 1];
   return shadows_[row.shadow].prefix_hash[static_cast<size_t>(num_tokens)];
+}
+
+// Of rows in flight that follow drafts it is known now where they begin, and that they touch no
+// block before the window of that.
+void FakeEngine::narrow_windows(size_t shadow) {
+  const int32_t start = shadows_[shadow].num_tokens() - 1;
+  for (Step& step : in_flight_) {
+    for (Row& row : step.rows) {
+      if (row.shadow != shadow || row.scheduled.num_unsure == 0) continue;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        if (groups_[g].kind != KvGroupKind::kWindow) continue;
+        const int32_t first = std::max(0, start - groups_[g].window + 1) / kv_options_.block_size;
+        for (BlockId& block : std::span(row.tables[g]).first(static_cast<size_t>(first))) {
+          if (block != kNullBlock) --readers_[g][static_cast<size_t>(block.value)];
+          block = kNullBlock;
+        }
+      }
+    }
+  }
 }
 
 // What the model says behind the row's known tokens, and behind each draft that it would have said:

@@ -62,6 +62,52 @@ TEST(CudaOrders, GiveWhatTheEngineGives) {
   }
 }
 
+// A step with drafts of which so many are right, and behind it one whose rows are where they would
+// be with all of them right, handed over before the first has been seen; recorded or not. Of the
+// second one a draft is right where it comes behind what was guessed.
+TEST(CudaOrders, RowsBehindDraftsAreWhereTheStepBeforeLetsThemBe) {
+  constexpr int32_t kDrafts = 3;
+  const TinyModel model(TinyWeights::kInt8, "float32");
+  ValidRequest request = testing::tiny_requests()[1];
+  request.sampling.max_tokens = kDrafts + 4;
+  Config config = model.config("cuda");
+  std::unique_ptr<Engine> engine = testing::start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const Collected expected = testing::run_alone(*engine, {request})[0];
+  engine.reset();
+  ASSERT_EQ(expected.tokens.size(), size_t{kDrafts + 4});
+  config.cuda_graph_sizes = {2};  // the second step is replayed, the first is not
+  testing::OrderRig rig(config);
+  StepExecutor& executor = rig.executor();
+  const auto length = static_cast<int32_t>(request.prompt.size());
+  for (int32_t right = 0; right <= kDrafts; ++right) {
+    const RequestId id(static_cast<uint64_t>(right) + 1);
+    StepOrder order = testing::order_of(id, 0, request.prompt);
+    order.decision.scheduled.front().chosen = {length - 1, length};
+    order.begun.push_back(testing::begun(id, request));
+    if (right > 0) order.ended_slots = {kOrderSlot};
+    rig.submit(order);
+    ASSERT_EQ(executor.retire().tokens.front(), expected.tokens[0]);
+    std::vector<TokenId> tokens(expected.tokens.begin(), expected.tokens.begin() + kDrafts + 1);
+    if (right < kDrafts) tokens[static_cast<size_t>(right) + 1] ^= 1;
+    rig.submit(testing::choice_of(id, length, tokens));
+    StepOrder behind =
+        testing::choice_of(id, length + kDrafts + 1, {kInvalidToken, expected.tokens[kDrafts + 2]});
+    behind.decision.scheduled.front().num_unsure = kDrafts;
+    rig.submit(behind);
+    const auto at = static_cast<size_t>(right);
+    EXPECT_EQ(executor.retire().requests.front().num_tokens, at + 1);
+    const StepWork& work = executor.retire();
+    EXPECT_TRUE(work.follows);
+    EXPECT_EQ(work.tokens.front(), expected.tokens[at + 2]) << right;
+    EXPECT_EQ(work.results.front().logprob, expected.logprobs[at + 2]) << right;
+    EXPECT_EQ(work.requests.front().num_tokens_before, length + right + 2);
+    if (right < kDrafts) continue;
+    EXPECT_EQ(work.requests.front().num_tokens, 2U);
+    EXPECT_EQ(work.tokens[1], expected.tokens[kDrafts + 3]);
+  }
+}
+
 TEST(CudaOrders, StatesAreTheCpus) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::vector<TokenId> tokens = testing::tiny_prompt(21, 3);

@@ -202,6 +202,56 @@ TEST(CudaElementwise, GatherRowsCopiesRowsThatMayRepeat) {
   });
 }
 
+TEST(CudaElementwise, GatherRowsTakesRowsOfBothMatrices) {
+  constexpr int32_t kN = 530;
+  Random random(27);
+  const std::vector<float> x = random.normals(4 * kN);
+  const std::vector<float> others = random.normals(3 * (kN + 2));
+  const std::vector<int32_t> indices = {-1, 3, -3, 0, -1};
+  std::vector<float> want(5 * kN, -1.0F);
+  GatherRowsArgs args{.x = x.data(),
+                      .x_stride = kN,
+                      .n = kN,
+                      .indices = indices,
+                      .out = want.data(),
+                      .out_stride = kN,
+                      .others = others.data(),
+                      .others_stride = kN + 2};
+  gather_rows(cpu(), args);
+  test::on_schedules([&] {
+    std::vector<float> got(want.size(), -1.0F);
+    args.out = got.data();
+    cuda::launch_gather_rows(nullptr, args);
+    test::expect_same_floats(got, want);
+  });
+}
+
+TEST(CudaElementwise, SelectColumnsIsTheCpus) {
+  constexpr int32_t kN = 1100;  // more than a block's piece of a row
+  constexpr int32_t kFrom = 70;
+  Random random(28);
+  const std::vector<float> x = random.normals(3 * kFrom);
+  std::vector<int32_t> columns(kN);
+  for (int32_t i = 0; i < kN; ++i) {
+    columns[static_cast<size_t>(i)] = i % 3 == 1 ? -1 : i * 37 % kFrom;
+  }
+  std::vector<float> want(3 * (kN + 5), -1.0F);
+  SelectColumnsArgs args{.x = x.data(),
+                         .x_stride = kFrom,
+                         .num_rows = 3,
+                         .columns = columns,
+                         .absent = -1e30F,
+                         .out = want.data(),
+                         .out_stride = kN + 5};
+  select_columns(cpu(), args);
+  test::on_schedules([&] {
+    std::vector<float> got(want.size(), -1.0F);
+    args.out = got.data();
+    cuda::launch_select_columns(nullptr, args);
+    test::expect_same_floats(got, want);
+  });
+}
+
 // One matrix as the two backends read it.
 struct Table {
   testing::AlignedBuffer tiles;

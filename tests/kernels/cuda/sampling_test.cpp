@@ -130,6 +130,85 @@ TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
   });
 }
 
+// Of a thousand rows, more than a block's threads: drafts of none to four tokens, any number right.
+TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
+  constexpr int32_t kRows = 1000;
+  constexpr int32_t kStride = 9;
+  std::vector<FollowingRow> following;
+  std::vector<TokenId> drafts;
+  std::vector<TokenId> chosen;
+  for (int32_t i = 0; i < kRows; ++i) {
+    const int32_t num_drafts = i % 5;
+    following.push_back({.row = kRows - 1 - i,
+                         .sample = i,
+                         .request = i,
+                         .length = i % 7 == 3 ? -1 : i,
+                         .takes_token = i % 3 == 0 ? 0 : 1,
+                         .from = static_cast<int32_t>(chosen.size()),
+                         .drafts = static_cast<int32_t>(drafts.size()),
+                         .num_drafts = num_drafts});
+    for (int32_t d = 0; d < num_drafts; ++d) {
+      drafts.push_back(i + d);
+      chosen.push_back(d < i / 5 % 6 ? i + d : (i % 11 == 0 ? kInvalidToken : 1));
+    }
+    chosen.push_back(i % 13 == 0 ? kInvalidToken : i % 17 == 0 ? 5000 : 3);
+  }
+  std::vector<int32_t> tables(size_t{kRows} * kStride);
+  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i * 7 % 4001);
+
+  struct Step {
+    std::vector<TokenId> token_ids = std::vector<TokenId>(kRows, kPoison);
+    std::vector<int32_t> positions = std::vector<int32_t>(kRows);
+    std::vector<int32_t> lengths = std::vector<int32_t>(kRows);
+    std::vector<SampleRow> samples = std::vector<SampleRow>(kRows);
+    std::vector<int64_t> slots = std::vector<int64_t>(kRows, -7);
+    std::vector<int64_t> long_slots = std::vector<int64_t>(kRows, -7);
+  };
+
+  const auto args_of = [&](Step& step) {
+    for (int32_t i = 0; i < kRows; ++i) {
+      const auto at = static_cast<size_t>(i);
+      step.positions[at] = 4 + i % 60;
+      step.lengths[at] = 5 + i % 60;
+      step.samples[at].position = 5 + i % 60;
+    }
+    PlaceFollowingArgs args = {.following = following,
+                               .drafts = drafts.data(),
+                               .chosen = chosen.data(),
+                               .vocab_size = 2000,
+                               .token_ids = step.token_ids.data(),
+                               .positions = step.positions.data(),
+                               .seq_lens = step.lengths.data(),
+                               .samples = step.samples.data(),
+                               .groups = {},
+                               .num_groups = 2};
+    args.groups[0] = {.slot_mapping = step.slots.data(),
+                      .block_table = tables.data(),
+                      .stride = kStride,
+                      .tokens_per_entry = 8};
+    args.groups[1] = {.slot_mapping = step.long_slots.data(),
+                      .block_table = tables.data(),
+                      .stride = kStride,
+                      .tokens_per_entry = 32};
+    return args;
+  };
+  Step want;
+  const auto device = test::make_device("scalar", 1);
+  place_following(device->context(), args_of(want));
+  test::on_schedules([&] {
+    Step got;
+    cuda::launch_place_following(nullptr, args_of(got));
+    EXPECT_EQ(got.token_ids, want.token_ids);
+    EXPECT_EQ(got.positions, want.positions);
+    EXPECT_EQ(got.lengths, want.lengths);
+    EXPECT_EQ(got.slots, want.slots);
+    EXPECT_EQ(got.long_slots, want.long_slots);
+    for (size_t i = 0; i < want.samples.size(); ++i) {
+      EXPECT_EQ(got.samples[i].position, want.samples[i].position) << i;
+    }
+  });
+}
+
 TEST(CudaSampling, NoiseOfManyPositionsPicksTheSameTokens) {
   constexpr int32_t kVocab = 130;
   const std::vector<float> logits = Random(82).normals(kVocab, 0.5F);
