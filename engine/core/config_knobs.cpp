@@ -352,8 +352,8 @@ std::vector<Knob> make_server_knobs() {
       string<&Config::worker_secret>(
           "worker-secret",
           "server",
-          "What workers and routers share; without it whoever reaches a worker may use it. Better "
-          "in the environment than on a command line."),
+          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
+          "goes to workers of this machine alone. Better in the environment than on a command line."),
       string<&Config::kv_listen>(
           "kv-listen",
           "server",
@@ -362,10 +362,6 @@ std::vector<Knob> make_server_knobs() {
                               "server",
                               "host or host:port of workers that KV may be fetched from; empty: "
                               "of this machine only."),
-      string<&Config::kv_secret_file>("kv-secret-file",
-                                      "server",
-                                      "File whose first line all workers that exchange KV have; "
-                                      "needed beyond this machine."),
       choice<&Config::kv_transport>(
           "kv-transport",
           "server",
