@@ -66,6 +66,8 @@ struct Config {
   // Handoffs of KV between workers.
   std::string role = "both";       // both, prefill, decode
   std::string kv_transfer_config;  // JSON; empty: as `role` says
+  int32_t kv_transfer_timeout_ms = 5000;  // without progress; other waits go in proportion
+  int32_t kv_fallback_share = 25;  // percent of a step's tokens, beside decodes
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda

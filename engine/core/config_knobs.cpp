@@ -251,7 +251,21 @@ std::vector<Knob> make_handoff_knobs() {
           "kv-transfer-config",
           "handoff",
           "JSON in vLLM's names: the role as kv_role, and as kv_connector how routers send the two "
-          "requests (NixlConnector, MooncakeConnector)."),
+          "requests (NixlConnector, MooncakeConnector); kv_load_failure_policy: recompute or fail."),
+      integer<&Config::kv_transfer_timeout_ms>(
+          "kv-transfer-timeout-ms",
+          "handoff",
+          "ms",
+          {20, 600'000},
+          "After so long without a byte a transfer of KV is given up and its prompt computed here; "
+          "how long prompts are kept for others, and the rest, goes in proportion."),
+      integer<&Config::kv_fallback_share>(
+          "kv-fallback-share",
+          "handoff",
+          "percent",
+          {1, 100},
+          "Of a step's tokens, beside requests that decode: what prompts get whose KV was to come "
+          "from another worker and did not."),
   };
 }
 

@@ -102,7 +102,10 @@ void DecodeSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms
   if (const auto* final = std::get_if<KvFinal>(&message); final != nullptr && final->ok) {
     const auto num_blocks = record->tokens.size() / static_cast<size_t>(kv_.block_size());
     if (final->num_blocks != num_blocks) event.kind = Kind::kFinalFailed;
-    if (peer == record->state.peer && ref.attempt == record->state.attempt) record->final = *final;
+    if (peer == record->state.peer && ref.attempt == record->state.attempt) {
+      record->final = *final;
+      record->check = final->check;
+    }
   }
   step(*record, event);
 }

@@ -131,6 +131,7 @@ void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
       });
       again = reading != record->readings.end() && completion.kind != Completed::kSent;
       if (reading == record->readings.end()) break;
+      if (completion.kind == Completed::kSent) stats_.blocks_out += reading->blocks.size();
       read_done(*record, static_cast<size_t>(reading - record->readings.begin()), now_ms);
     }
   }

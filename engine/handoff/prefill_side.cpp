@@ -29,10 +29,17 @@ KvTransferId draw_transfer() {
 }  // namespace
 
 PrefillSide::PrefillSide(std::string space,
+                         const PrefillTimes& times,
                          KvStorage& storage,
                          KvCacheManager& kv,
-                         HandoffLinks& links)
-    : space_(std::move(space)), storage_(storage), kv_(kv), links_(links) {
+                         HandoffLinks& links,
+                         HandoffStats& stats)
+    : space_(std::move(space)),
+      times_(times),
+      storage_(storage),
+      kv_(kv),
+      links_(links),
+      stats_(stats) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(storage.block_bytes(group));
   }
@@ -229,18 +236,30 @@ void PrefillSide::step(Record& record,
                        const PrefillEvent& event,
                        const Claim* claim,
                        std::span<const KvSlot> slots) {
-  const bool was_queued = record.state.is_queued;
+  const PrefillState before = record.state;
   const PrefillActions actions =
       advance(record.state,
               event,
               {.epoch = links_.epoch(),
                .is_draining = is_draining_,
                .takes_early_claims = event.kind != Kind::kClaim || takes_early_claims(event.peer),
-               .times = {}});
-  take_claim(record, event, claim, was_queued);
+               .times = times_});
+  take_claim(record, event, claim, before.is_queued);
+  count(before, record.state, event);
   for (const PrefillAction& action : actions) act(record, action, slots);
   settle(record, event.now_ms);
   note_end(record, event.now_ms);
+}
+
+void PrefillSide::count(const PrefillState& before,
+                        const PrefillState& after,
+                        const PrefillEvent& event) {
+  const bool is_released = event.kind == Kind::kRelease && before.is_claimed && !after.is_claimed;
+  if (is_released) ++stats_.num_out;
+  const bool was_offered = before.phase == PrefillPhase::kParked && !before.is_claimed;
+  if (was_offered && event.kind == Kind::kTimer && after.phase == PrefillPhase::kGone) {
+    ++stats_.num_expired;
+  }
 }
 
 // Readings that could not begin are over at once.
@@ -327,7 +346,7 @@ void PrefillSide::answer(const Record& record, const PrefillAction& action) {
       KvAccept accept{.ref = ref};
       accept.num_ready = static_cast<uint32_t>(state.num_ready);
       accept.num_blocks = static_cast<uint32_t>(state.num_parts);
-      accept.lease_ms = 30'000;
+      accept.lease_ms = static_cast<uint32_t>(times_.lease);
       accept.state = state.has_ended ? KvSenderState::kParked : KvSenderState::kComputing;
       links_.send(action.peer, accept);
       break;
