@@ -9,7 +9,9 @@
 
 namespace sluice {
 
-Expected<void> LocalEngine::open_handoff(const OpenKvPeers& open_peers) {
+Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
+                                         const OpenKvPeers& open_peers) {
+  failure_policy_ = part.failure_policy;
   if (config_.kv_listen.empty() || !open_peers) return {};
   const bool is_on_host = config_.tensor_parallel_size == 1 && !info_.is_on_gpu();
   if (!is_on_host || !core_->kv.caches_prefixes()) {
@@ -20,6 +22,7 @@ Expected<void> LocalEngine::open_handoff(const OpenKvPeers& open_peers) {
   }
   SLUICE_TRY(core_->handoff,
              Handoff::create(config_,
+                             part.role,
                              info_.system_fingerprint,
                              core_->runner->kv_storage(),
                              core_->kv,
@@ -29,14 +32,29 @@ Expected<void> LocalEngine::open_handoff(const OpenKvPeers& open_peers) {
   return {};
 }
 
+// A worker that ends computes what it has accepted.
+bool LocalEngine::fails_behind(HandoffFallback reason) const {
+  return failure_policy_ == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
+}
+
 // Between steps.
 void LocalEngine::advance_handoffs() {
   if (!core_->handoff) return;
   if (draining_) core_->handoff->drain(Clock::now());
   core_->released.clear();
-  core_->handoff->advance(Clock::now(), core_->released);
+  core_->handoff->advance(Clock::now(), !core_->scheduler.has_work(), core_->released);
   for (DecodeSide::Released& released : core_->released) {
-    if (released.seed) core_->requests.set_seed(released.request.id, *released.seed);
+    const RequestId id = released.request.id;
+    if (released.fallback && fails_behind(*released.fallback)) {
+      end_request(id,
+                  {.reason = FinishReason::kError,
+                   .error = "The KV of the prompt did not come from its prefill worker (" +
+                            std::string(to_string(*released.fallback)) + ").",
+                   .code = ErrorCode::kUnavailable,
+                   .retry_after_s = 1});
+      continue;
+    }
+    if (released.seed) core_->requests.set_seed(id, *released.seed);
     hold_for_store(std::move(released.request));
   }
   core_->requests.flush();
@@ -61,14 +79,19 @@ void LocalEngine::give_back_room() {
   core_->handoff->give_back_room(Clock::now());
 }
 
-// False: the request's first token was computed behind blocks that are not what they should be.
-bool LocalEngine::note_first_token(const Request& request, TokenId token) {
-  if (!core_->handoff || request.num_generated() > 0) return true;
+// What the request has computed does not count: it is behind blocks of another worker, whose row of
+// logits behind the prompt was another one. Nothing of its answer has been sent.
+bool LocalEngine::must_restart(const Request& request,
+                               const SampledRequest& sampled,
+                               TokenId token) {
+  if (!core_->handoff || request.num_generated() > 0) return false;
+  if (request.restarts) return true;
   const RequestState& state = *core_->requests.find(request.id);
-  constexpr uint64_t kNoCheck = 0;
-  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, kNoCheck);
+  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, sampled.check);
   if (offer) core_->requests.set_offer(request.id, std::move(offer));
-  return core_->handoff->compare(request.id, kNoCheck, Clock::now());
+  if (core_->handoff->compare(request.id, sampled.check, Clock::now())) return false;
+  core_->orders.begin_again(request.id);
+  return true;
 }
 
 void LocalEngine::retire_handoffs(const SchedulerOutput& output) {

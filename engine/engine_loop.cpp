@@ -194,14 +194,21 @@ void LocalEngine::add_results(StepWork& work) {
     const bool ends = results.empty() || results.back().finish_reason != FinishReason::kNone;
     const std::span<const TokenId> tokens =
         std::span(work.tokens).subspan(sampled.first_row, num_tokens);
-    core_->results.push_back({.id = id, .tokens = tokens, .finished = ends});
     const bool is_over = core_->requests.find(id) == nullptr;
+    const bool restarts = !is_over && !results.empty() &&
+                          must_restart(*core_->scheduler.find(id), sampled, tokens.front());
+    const bool is_void = is_over || restarts;
+    if (restarts) {
+      core_->results.push_back({.id = id, .tokens = {}, .restarts = true});
+    } else {
+      core_->results.push_back({.id = id, .tokens = tokens, .finished = ends});
+    }
     Drafting::count(sampled.draft_source,
                     sampled.drafts.size(),
-                    is_over ? 0 : num_tokens,
-                    ends || is_over,
+                    is_void ? 0 : num_tokens,
+                    ends || is_void,
                     counters_.drafts);
-    if (is_over) continue;
+    if (is_void) continue;
     const Request& request = *core_->scheduler.find(id);
     core_->drafting.committed(id, tokens);
     if (ends) core_->drafting.end(id);
@@ -210,8 +217,6 @@ void LocalEngine::add_results(StepWork& work) {
       const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;
       end_request(id,
                   {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
-    } else if (!note_first_token(request, tokens.front())) {
-      core_->failed.push_back(id);
     } else {
       const bool are_predicted = sampled.draft_source == DraftSource::kPrediction;
       core_->requests.add_tokens(id, results, sampled.drafts.size(), are_predicted, now, counters_);
@@ -257,6 +262,7 @@ void LocalEngine::publish_stats() {
   counters_.prefix_cache_queries = usage.prefix_queries;
   counters_.prefix_cache_hits = usage.prefix_hits;
   if (core_->store) core_->store->add_stats(counters_);
+  if (core_->handoff) counters_.handoff = core_->handoff->stats();
   published_ = counters_;
 }
 

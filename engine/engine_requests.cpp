@@ -127,6 +127,7 @@ void LocalEngine::take_compiled() {
 
 void LocalEngine::hold_for_cache(UncompiledRequest& held) {
   const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
+  if (has_handoff) core_->requests.note_handoff(held.request.id);
   if (has_handoff && core_->handoff->hold(held.request, *held.handoff, Clock::now())) return;
   hold_for_store(std::move(held.request));
 }
@@ -187,7 +188,8 @@ void LocalEngine::handle(const StateCommand& command) {
   for (const auto& [id, known] : core_->requests.states()) {
     RequestSummary& summary = state.requests.emplace_back();
     summary.id = id;
-    summary.status = "restoring";
+    const char* const held = core_->handoff ? core_->handoff->status_of(id) : nullptr;
+    summary.status = held != nullptr ? held : "restoring";
     summary.age_ms = 1e3 * seconds_between(known.arrival, now);
     summary.num_prompt_tokens = known.num_prompt_tokens;
     summary.num_cached_tokens = known.num_cached_tokens;
@@ -197,7 +199,7 @@ void LocalEngine::handle(const StateCommand& command) {
     summary.num_accepted_tokens = known.num_accepted_tokens;
     summary.timings = RequestTable::timings(known);
     const Request* request = core_->scheduler.find(id);
-    if (request == nullptr) continue;  // the store holds it
+    if (request == nullptr) continue;  // the store or a handoff holds it
     summary.status = to_string(request->status);
     summary.priority = request->priority;
     summary.num_computed_tokens = request->num_computed_tokens;

@@ -38,7 +38,9 @@ LocalEngine::Core::Core(const Config& config,
     : runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
           .enable_prefix_caching = config.enable_prefix_caching,
-          .max_num_seqs = config.max_num_seqs + 1,  // one for what comes from another tier
+          // One for what comes from another tier, and those that wait for other workers' KV.
+          .max_num_seqs =
+              config.max_num_seqs + 1 + (config.kv_listen.empty() ? 0 : config.max_num_seqs),
           .max_model_len = runner->plan().max_model_len},
          runner->kv_groups()),
       scheduler({.max_num_seqs = config.max_num_seqs,
@@ -46,6 +48,7 @@ LocalEngine::Core::Core(const Config& config,
                  .max_chosen_rows = max_chosen_rows(config),
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .max_prefill_share = 0.01 * config.max_prefill_share,
+                 .max_fallback_share = 0.01 * config.kv_fallback_share,
                  .long_prefill_token_threshold = config.long_prefill_token_threshold,
                  .max_num_partial_prefills = config.max_num_partial_prefills,
                  .max_num_queued_reqs =
@@ -161,7 +164,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                                    core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
   }
-  SLUICE_TRY_VOID(open_handoff(open_peers));
+  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",

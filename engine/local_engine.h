@@ -165,7 +165,7 @@ class LocalEngine final : public Engine {
         gate_(config) {}
 
   Expected<void> load(const RankGroups& groups, const OpenKvPeers& open_peers);
-  Expected<void> open_handoff(const OpenKvPeers& open_peers);
+  Expected<void> open_handoff(const HandoffConfig& part, const OpenKvPeers& open_peers);
   void run();
   void drain_inbox();
   void handle(SubmitCommand& command);
@@ -181,10 +181,11 @@ class LocalEngine final : public Engine {
   void end_undecided(const SchedulerOutput& output);
   void hold_for_cache(UncompiledRequest& held);
   void hold_for_store(NewRequest request);
+  [[nodiscard]] bool fails_behind(HandoffFallback reason) const;
   void advance_handoffs();
   void give_back_room();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
-  bool note_first_token(const Request& request, TokenId token);
+  bool must_restart(const Request& request, const SampledRequest& sampled, TokenId token);
   void retire_handoffs(const SchedulerOutput& output);
   void take_restored();
   bool start_with(UncompiledRequest& held);
@@ -215,6 +216,7 @@ class LocalEngine final : public Engine {
   std::atomic<int64_t> last_progress_ns_ = 0;
   bool stopping_ = false;           // engine thread only
   bool has_failed_ = false;         // with a rank; engine thread only
+  KvFailurePolicy failure_policy_ = KvFailurePolicy::kRecompute;
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "engine/core/cgroup.h"
+#include "engine/handoff/handoff_config.h"
+#include "engine/handoff/landing_slot.h"
 #include "engine/tiers/prefix_store.h"
 #include "kvcache/kv_tier.h"
 
@@ -191,6 +193,7 @@ std::string MemoryPlan::describe() const {
             " of its own; " + std::string(to_string(draft->kv_dtype)));
   }
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
+  if (kv_landing_bytes > 0) row("KV of other workers", kv_landing_bytes, beside);
   if (proposer_bytes > 0) row("proposers of drafts", proposer_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
@@ -211,6 +214,18 @@ int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
        .payload_bytes = PrefixStore::payload_bytes(bytes_per_block)});
   return (host_bytes > 0 ? host_bytes + buffer_bytes : 0) +
          (config.kv_disk_path.empty() ? 0 : buffer_bytes);
+}
+
+// Of a worker that may fetch KV of others.
+Expected<int64_t> landing_bytes(const Config& config, const std::vector<KvGroupSpec>& groups) {
+  SLUICE_TRY(const HandoffConfig part, handoff_config(config));
+  if (config.kv_listen.empty() || part.role == HandoffRole::kPrefill) return 0;
+  int64_t largest = 0;
+  for (const KvGroupSpec& group : groups) {
+    largest = std::max(largest, kv_block_bytes(group, config.block_size));
+  }
+  const int64_t slot_bytes = landing_slot_bytes(largest);
+  return num_landing_slots(config.kv_transfer_buffer, slot_bytes) * slot_bytes;
 }
 
 // All but the KV in the target's blocks.
@@ -282,7 +297,8 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   }
 
   plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
-  const int64_t beside = plan.host_bytes + plan.kv_tier_bytes + plan.proposer_bytes;
+  SLUICE_TRY(plan.kv_landing_bytes, landing_bytes(config, plan.kv_groups));
+  const int64_t beside = plan.host_bytes + plan.side_bytes();
   if (plan.on_device && beside > available_memory_bytes()) {
     return make_error(ErrorCode::kResourceExhausted,
                       "memory plan: beside the device " + mib(beside) + " of the host; available " +
@@ -294,7 +310,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =
       plan.on_device ? fixed.rope_bytes_per_token * wanted_len
-                     : plan.kv_tier_bytes + plan.proposer_bytes;
+                     : plan.side_bytes();
   const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
   const int64_t left =
       std::max<int64_t>(0,

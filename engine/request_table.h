@@ -52,6 +52,7 @@ struct RequestState {
   int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
+  bool has_handoff = false;
   std::shared_ptr<const HandoffOffer> offer;  // of its last output
 };
 
@@ -77,6 +78,8 @@ class RequestTable {
   }
   // Before it is scheduled: the seed of another worker counts.
   void set_seed(RequestId id, uint64_t seed);
+  // Before it is scheduled: another worker has a part in it.
+  void note_handoff(RequestId id) { states_.at(id).has_handoff = true; }
   // Before its last token: what that output carries.
   void set_offer(RequestId id, std::shared_ptr<const HandoffOffer> offer) {
     states_.at(id).offer = std::move(offer);

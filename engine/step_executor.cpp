@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/status.h"
+#include "kernels/kv_checksum.h"
 #include "kernels/trace.h"
 
 namespace sluice {
@@ -218,6 +219,7 @@ void StepExecutor::finish(StepWork& work) {
   // A step that a failed rank did not begin has no time of its beginning.
   work.device_idle =
       work.follows && !runner_.has_failed() ? runner_.sampling().idle_before(work.number) : 0;
+  for (SampledRequest& request : work.requests) check_first_row(request, work);
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);
   work.results.assign(results.begin(), results.end());
@@ -250,6 +252,18 @@ void StepExecutor::settle(StepWork& work) {
     }
     request.num_unsure = 0;
   }
+}
+
+// Before the sampler writes into it.
+void StepExecutor::check_first_row(SampledRequest& request, const StepWork& work) {
+  const SlotState& state = slot(request.slot);
+  request.check = 0;
+  if (state.request.id != request.id || !state.request.checks_first_row) return;
+  const SamplerInput& input = work.inputs[request.first_row];
+  if (input.num_generated != 0 || input.on_device) return;
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
+  const uint64_t sum = kernels::kv_checksum(std::as_bytes(std::span(input.logits, vocab)));
+  request.check = sum == 0 ? 1 : sum;
 }
 
 // The request's slot may have another one by now, unless the choice read its tokens.

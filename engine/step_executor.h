@@ -48,6 +48,9 @@ struct SampledRequest {
   int32_t num_unsure = 0;         // of those, drafts that the step before may not have accepted
   size_t first_row = 0;   // of the step's chosen rows; 1 + drafts.size() of them
   size_t num_tokens = 0;  // that it got, by those first rows; 0: its logits mean nothing
+  // Of the bits of the row behind its prompt, as the model gave them: equal rows have equal ones.
+  // 0: not wanted, another row, or one that the host does not have.
+  uint64_t check = 0;
 
   [[nodiscard]] size_t num_rows() const { return 1 + drafts.size(); }
 };
@@ -164,6 +167,7 @@ class StepExecutor {
   [[nodiscard]] bool needs_host(const StepWork& work) const;
   void begin(StepWork& work);
   void finish(StepWork& work);
+  void check_first_row(SampledRequest& request, const StepWork& work);
   void note_chosen(SampledRequest& request, const StepWork& work);
   void settle(StepWork& work);
   void send_rows(StepWork& work);

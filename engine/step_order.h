@@ -29,6 +29,7 @@ struct BegunRequest {
   // The prompt and what another worker generated; what steps choose follows them. Empty where no
   // choice reads them (reads_history()).
   std::vector<TokenId> tokens = {};
+  bool checks_first_row = false;  // SampledRequest::check of its first token is wanted
 };
 
 // Whether a choice of the request's tokens depends on those before, other than through the logits.
@@ -51,12 +52,16 @@ class StepOrders {
              const RequestTable& requests,
              StepOrder& order);
 
+  // Both sides have forgotten what steps chose of it: its next rows begin it once more.
+  void begin_again(RequestId id);
+
   // Writes to `slots`, which is empty, those of requests that have ended since; no later order
   // names them as ended.
   void take_ended(const RequestTable& requests, std::vector<int32_t>& slots);
 
  private:
-  std::vector<RequestId> begun_;  // by slot; RequestId{}: none
+  std::vector<RequestId> begun_;     // by slot; RequestId{}: none
+  std::vector<RequestId> restarted_;  // of those
   uint64_t num_ended_ = 0;        // requests of the table, when they were last looked for
 };
 

@@ -10,6 +10,7 @@ void Scheduler::Impl::preempt(size_t position) {
   stop_running(position);
   Entry& e = entry(index);
   e.preempt_pending = false;
+  e.request.restarts = false;
   e.was_restored = false;
   e.num_allocated_tokens = 0;
   e.num_found_tokens = 0;
@@ -54,8 +55,8 @@ void Scheduler::Impl::preempt_drained() {
   for (size_t i = running.size(); i-- > 0;) {
     const Entry& e = running_entry(i);
     if (e.preempt_pending && e.request.num_in_flight_tokens == 0) {
+      short_of_blocks = short_of_blocks || !e.request.restarts;
       preempt(i);
-      short_of_blocks = true;
     }
   }
 }

@@ -39,6 +39,7 @@ struct NewRequest {
   int32_t num_generated = 0;          // last ones of `tokens`; less than max_tokens
   bool scores_prompt = false;         // the logits of every prompt row are wanted
   bool keeps_prompt = false;          // its KV should stay cached longer than that of others
+  bool is_fallback = false;           // of SchedulerOptions::max_fallback_share
   TenantId tenant{};                  // whose share it takes
   int64_t arrival_ms = 0;             // by the clock that schedule() is given
   int64_t deadline_ms = kNoDeadline;  // not started by then: it ends
@@ -62,9 +63,11 @@ struct Request {
   int32_t num_cached_tokens = 0;  // prefix hit at first admission
   int32_t num_preemptions = 0;
   bool keeps_prompt = false;
+  bool is_fallback = false;
   bool scores_prompt = false;
   int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
   bool abort_pending = false;     // aborted while in flight: ends when the step retires
+  bool restarts = false;          // StepResult::restarts, until it is preempted
 
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
 

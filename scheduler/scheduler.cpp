@@ -85,6 +85,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.extras = request.extras;
   r.scores_prompt = request.scores_prompt;
   r.keeps_prompt = request.keeps_prompt;
+  r.is_fallback = request.is_fallback;
   r.arrival_order = m.num_arrivals++;
   e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);
   e.deadline_ms = request.deadline_ms;
@@ -148,7 +149,7 @@ void Scheduler::Impl::stop_running(size_t position) {
   CHECK_EQ(e.request.num_in_flight_tokens, 0);
   if (e.draining()) --num_draining;
   const Request& r = e.request;
-  if (!e.is_kv_bad) {
+  if (!e.is_kv_bad && !r.restarts) {
     kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
   }
   kv.free(r.id);
@@ -186,6 +187,7 @@ void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   }
   output.total_tokens += num_tokens;
   if (!decode) output.num_prefill_tokens += num_tokens;
+  if (!decode && r.is_fallback) num_fallback_tokens += num_tokens;
   shape.add(decode, begin, num_tokens);
   r.num_scheduled_tokens += num_tokens;
   r.num_in_flight_tokens += num_tokens;
@@ -246,6 +248,10 @@ int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t nu
   int32_t limit = std::min(num_remaining, num_tokens_left());
   if (options.long_prefill_token_threshold > 0) {
     limit = std::min(limit, options.long_prefill_token_threshold);
+  }
+  if (e.request.is_fallback && shape.num_decode_tokens > 0) {
+    const double most = options.max_fallback_share * options.max_num_batched_tokens;
+    limit = std::clamp(std::max(static_cast<int32_t>(most), 1) - num_fallback_tokens, 0, limit);
   }
   if (target_ms == kNoTarget || limit == 0) return limit;
   if (target_ms == 0) return 0;
@@ -342,6 +348,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.num_chosen_rows = 0;
   m.outlook.is_current = false;
   m.short_of_blocks = false;
+  m.num_fallback_tokens = 0;
   m.now_ms = std::max(m.now_ms, now_ms);
   m.waiting.advance(m.now_ms);
   m.expire();
@@ -374,8 +381,9 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
   Request& r = e.request;
   const bool dead = r.abort_pending || r.status == RequestStatus::kFinished;
   CHECK(row.chosen.empty() || result != nullptr || dead);
+  const bool restarts = !dead && (r.restarts || (result != nullptr && result->restarts));
   const std::span<const TokenId> tokens =
-      result == nullptr || dead ? std::span<const TokenId>() : result->tokens;
+      result == nullptr || dead || restarts ? std::span<const TokenId>() : result->tokens;
   const int32_t num_right = std::max(static_cast<int32_t>(tokens.size()) - 1, 0);
   const int32_t num_wrong = row.num_draft_tokens - num_right;
   CHECK_GE(num_wrong, 0);
@@ -389,6 +397,12 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
     --e.num_pending_samples;
     e.num_drafts_in_flight -= row.num_draft_tokens;
     if (row.num_draft_tokens > 0 && e.num_drafts_in_flight == 0) --num_drafting;
+  }
+  if (restarts) {
+    if (!e.draining()) ++num_draining;
+    e.preempt_pending = true;
+    r.restarts = true;
+    return;
   }
   r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
   CHECK_LE(r.num_generated(), r.max_tokens);

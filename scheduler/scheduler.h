@@ -30,6 +30,7 @@ struct SchedulerOptions {
   int32_t max_chosen_rows = 0;  // a step's, drafts included; at least max_num_seqs; 0: that many
   double step_target_ms = 50;                // predicted milliseconds a step; <= 0: no such budget
   double max_prefill_share = 0.75;           // of that time, beside decodes; 1: no such bound
+  double max_fallback_share = 1;  // of the tokens, beside decodes, of prompts that are fallbacks
   int32_t long_prefill_token_threshold = 0;  // tokens of one prompt a step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
   int32_t max_num_queued_reqs = 1024;        // that have not started

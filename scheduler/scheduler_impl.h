@@ -151,6 +151,7 @@ struct Scheduler::Impl {
   int32_t num_unstarted = 0;
   int32_t max_num_running = 0;
   int32_t num_draining = 0;      // of `running`
+  int32_t num_fallback_tokens = 0;  // this step: of prompts
   bool short_of_blocks = false;  // this step: somebody stalled or was preempted for blocks
   // The waiting head that did not fit, and when to look again.
   RequestId blocked_head{};

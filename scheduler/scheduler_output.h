@@ -83,6 +83,9 @@ struct StepResult {
   // them. Empty: the step failed for it; its KV is not cached.
   std::span<const TokenId> tokens;
   bool finished = false;  // with the last of `tokens`: end token, stop token, length or error
+  // Nothing that the request has computed counts, nor what steps in flight compute: it is preempted
+  // once they have retired, and begins again. No tokens then, and not finished.
+  bool restarts = false;
 };
 
 }  // namespace sluice

@@ -66,6 +66,8 @@ struct Config {
   // Handoffs of KV between workers.
   std::string role = "both";       // both, prefill, decode
   std::string kv_transfer_config;  // JSON; empty: as `role` says
+  int32_t kv_transfer_timeout_ms = 5000;  // without progress; other waits go in proportion
+  int32_t kv_fallback_share = 25;  // percent of a step's tokens, beside decodes
 
   // Compute.
   std::string device = "cpu";              // auto, cpu, cuda
@@ -93,10 +95,9 @@ struct Config {
   std::string grpc_host;              // empty: host
   int32_t grpc_port = -1;             // -1: no gRPC; 0: a free one
   std::string worker_listen;         // host:port for routers; empty: none
-  std::string worker_secret;         // that routers show there; empty: none is asked for
+  std::string worker_secret;          // of workers and routers; empty: none is asked for
   std::string kv_listen;              // host:port of KV transfers' control; empty: none
   std::vector<std::string> kv_peers;  // where a request may have KV come from; none: this machine
-  std::string kv_secret_file;         // empty: no secret, and this machine alone
   std::string kv_transport = "auto";  // auto, shm, tcp
   int64_t kv_transfer_buffer = int64_t{64} << 20;  // bytes of landing slots
   std::vector<std::string> api_key;                // with the file's; none: no authentication

@@ -251,7 +251,21 @@ std::vector<Knob> make_handoff_knobs() {
           "kv-transfer-config",
           "handoff",
           "JSON in vLLM's names: the role as kv_role, and as kv_connector how routers send the two "
-          "requests (NixlConnector, MooncakeConnector)."),
+          "requests (NixlConnector, MooncakeConnector); kv_load_failure_policy: recompute or fail."),
+      integer<&Config::kv_transfer_timeout_ms>(
+          "kv-transfer-timeout-ms",
+          "handoff",
+          "ms",
+          {20, 600'000},
+          "After so long without a byte a transfer of KV is given up and its prompt computed here; "
+          "how long prompts are kept for others, and the rest, goes in proportion."),
+      integer<&Config::kv_fallback_share>(
+          "kv-fallback-share",
+          "handoff",
+          "percent",
+          {1, 100},
+          "Of a step's tokens, beside requests that decode: what prompts get whose KV was to come "
+          "from another worker and did not."),
   };
 }
 
@@ -353,8 +367,8 @@ std::vector<Knob> make_server_knobs() {
       string<&Config::worker_secret>(
           "worker-secret",
           "server",
-          "What workers and routers share; without it whoever reaches a worker may use it. Better "
-          "in the environment than on a command line."),
+          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
+          "goes to workers of this machine alone. Better in the environment than on a command line."),
       string<&Config::kv_listen>(
           "kv-listen",
           "server",
@@ -363,10 +377,6 @@ std::vector<Knob> make_server_knobs() {
                               "server",
                               "host or host:port of workers that KV may be fetched from; empty: "
                               "of this machine only."),
-      string<&Config::kv_secret_file>("kv-secret-file",
-                                      "server",
-                                      "File whose first line all workers that exchange KV have; "
-                                      "needed beyond this machine."),
       choice<&Config::kv_transport>(
           "kv-transport",
           "server",

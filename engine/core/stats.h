@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/draft.h"
+#include "engine/core/handoff_fallback.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -45,6 +46,20 @@ inline constexpr std::array<double, 20> kLengthBounds = {
     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
 inline constexpr std::array<double, 13> kIterationBounds = {
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr std::array<double, 12> kTransferTimeBounds = {
+    .005, .01, .025, .05, .075, .1, .2, .3, .5, .75, 1, 5};
+inline constexpr std::array<double, 12> kTransferBytesBounds = {0x1p11,
+                                                                0x1p13,
+                                                                0x1p15,
+                                                                0x1p17,
+                                                                0x1p19,
+                                                                0x1p21,
+                                                                0x1p23,
+                                                                0x1p25,
+                                                                0x1p27,
+                                                                0x1p29,
+                                                                0x1p31,
+                                                                0x1p33};
 inline constexpr std::array<double, 9> kDraftDepthBounds = {0, 1, 2, 3, 4, 8, 16, 32, 64};
 
 // Why a step had no drafts though requests could have drafted.
@@ -105,6 +120,41 @@ struct RouterStats {
   uint64_t prefix_hits = 0;        // of them, that it was known to have
 };
 
+// Of an engine that moves KV to other workers or from them; the others have none. A transfer is
+// "out" on the worker that computed the prompt and "in" on the one that goes on.
+struct HandoffStats {
+  // Gauges.
+  int64_t num_sessions = 0;       // data planes that are open, one for each peer and direction
+  int64_t num_claiming = 0;       // requests outside of the scheduler: the peer has not answered,
+  int64_t num_awaiting_room = 0;  // blocks of this worker's own are not to be had yet,
+  int64_t num_receiving = 0;      // KV is coming
+  int64_t num_reserved_blocks = 0;  // for them
+  int64_t num_slots = 0;            // of landing memory
+  int64_t num_posted_slots = 0;     // of them, that peers may write into
+  int64_t num_offered = 0;          // prompts that are computed or kept for others
+  int64_t num_pinned_blocks = 0;    // for them
+
+  // Counters, since start.
+  uint64_t num_claims = 0;  // requests for which KV was asked for
+  uint64_t num_in = 0;      // transfers that came whole
+  uint64_t num_out = 0;     // transfers whose receiver said that it has all
+  uint64_t num_failed = 0;  // transfers in that had begun and did not come whole, or were wrong
+  uint64_t num_expired = 0;  // offers that nobody took in their time
+  uint64_t blocks_in = 0;
+  uint64_t blocks_out = 0;
+  uint64_t bytes_in = 0;  // of frames; what was dropped is not in
+  uint64_t bytes_out = 0;
+  uint64_t frames_stale = 0;         // as in KvTransportCounts, like the next three
+  uint64_t frames_spoiled = 0;
+  uint64_t connections_lost = 0;
+  uint64_t connections_refused = 0;
+  std::array<uint64_t, kNumHandoffFallbacks> fallbacks{};  // by HandoffFallback
+
+  HistogramData<12> wait_time;       // of num_in, from the request's arrival here to all its KV
+  HistogramData<12> transfer_time;   // of num_in, from the first landing slot on
+  HistogramData<12> transfer_bytes;  // of num_in
+};
+
 struct EngineStats {
   // Gauges.
   int64_t num_requests_running = 0;
@@ -145,6 +195,7 @@ struct EngineStats {
 
   DraftStats drafts;
   GrammarCounters grammars;
+  std::optional<HandoffStats> handoff;
   std::optional<RouterStats> router;
 };
 

@@ -13,31 +13,30 @@ namespace {
 
 using Do = DecodeAction::Kind;
 
-constexpr int64_t kTotalMs = 30'000;  // that receiving is worth
-
 }  // namespace
 
 DecodeSide::DecodeSide(std::string space,
-                       int32_t num_slots,
+                       AlignedBuffer landing,
+                       int32_t max_reserved,
+                       const DecodeTimes& times,
                        KvStorage& storage,
                        KvCacheManager& kv,
-                       HandoffLinks& links)
+                       HandoffLinks& links,
+                       HandoffStats& stats,
+                       FallbackCounters& fallbacks)
     : space_(std::move(space)),
       storage_(storage),
       kv_(kv),
       links_(links),
-      slots_(static_cast<size_t>(num_slots)),
-      num_free_slots_(num_slots) {
+      stats_(stats),
+      fallbacks_(fallbacks),
+      landing_(std::move(landing)),
+      max_reserved_(max_reserved),
+      times_(times),
+      slots_(landing_.span().size() / static_cast<size_t>(links.slot_bytes())),
+      num_free_slots_(static_cast<int32_t>(slots_.size())) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(storage.block_bytes(group));
-  }
-  Expected<AlignedBuffer> memory = AlignedBuffer::allocate(
-      num_slots * links.slot_bytes(), "landing slots", AlignedBuffer::Pages::kSmall);
-  if (memory) {
-    landing_ = std::move(*memory);
-  } else {
-    num_free_slots_ = 0;
-    slots_.clear();
   }
 }
 
@@ -66,7 +65,6 @@ DecodeEvent DecodeSide::event_of(Kind kind, int64_t now_ms) {
   DecodeEvent event;
   event.kind = kind;
   event.now_ms = now_ms;
-  event.total_ms = kTotalMs;
   return event;
 }
 
@@ -83,7 +81,7 @@ void DecodeSide::cut(Record& record) {
 
 bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
   const auto fall_back = [&](HandoffFallback why) {
-    ++counts_.fallbacks[static_cast<size_t>(why)];
+    fallbacks_.count(why, 1);
     return false;
   };
   if (request.scores_prompt) return fall_back(HandoffFallback::kScoresPrompt);
@@ -107,9 +105,17 @@ bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_
   const int32_t num_here = kv_.find_blocks(record->tokens, record->extras, {}, here);
   if (num_here * kv_.block_size() >= num_tokens) return false;
   const Expected<KvPeerId> peer = links_.connect(spec.peer);
-  if (!peer) return fall_back(HandoffFallback::kPeerGone);
+  if (!peer) {
+    fallbacks_.count(HandoffFallback::kPeerGone, 1);
+    ready_.push_back({.request = std::move(request),
+                      .seed = {},
+                      .fallback = HandoffFallback::kPeerGone});
+    return true;
+  }
   record->transfer = spec.transfer;
   record->number = next_number_++;
+  record->held_ms = now_ms;
+  record->check = spec.result ? spec.result->check : 0;
   record->id = request.id;
   record->adopts_seed = spec.adopts_seed;
   record->num_prompt_tokens = num_prompt_tokens;
@@ -124,7 +130,7 @@ bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_
   event.peer = *peer;
   event.is_early = held.epoch == 0;
   event.num_parts = static_cast<int32_t>(held.parts.size());
-  ++counts_.num_claims;
+  ++stats_.num_claims;
   step(held, event);
   const HandoffPeer* const known = links_.find(*peer);
   if (known != nullptr) come(*peer, now_ms);
@@ -160,57 +166,67 @@ void DecodeSide::take_ready(std::vector<Released>& ready) {
 
 bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
   Record* const record = find(id);
-  if (record == nullptr || record->state.phase != DecodePhase::kLanded) return true;
+  if (record == nullptr) return true;
   // Without the bits of both rows nothing can be said: parameters may differ in what P was asked.
-  const bool can_tell = record->final && record->final->check != 0 && check != 0;
-  DecodeEvent event = event_of(Kind::kTail, now_ms);
-  event.agrees = !can_tell || record->final->check == check;
-  const bool agrees = event.agrees;
-  step(*record, event);
-  return agrees;
+  const bool can_tell = record->check != 0 && check != 0;
+  const bool agrees = !can_tell || record->check == check;
+  if (record->state.phase == DecodePhase::kLanded) {
+    DecodeEvent event = event_of(Kind::kTail, now_ms);
+    event.agrees = agrees;
+    step(*record, event);
+    return agrees;
+  }
+  // What it kept of a transfer that was given up.
+  if (agrees || record->num_published == 0) return true;
+  fallbacks_.count(HandoffFallback::kFirstToken, 1);
+  drop_blocks(*record);
+  return false;
+}
+
+void DecodeSide::drop_blocks(Record& record) {
+  kv_.unpublish(record.id, record.num_found_tokens);
+  record.num_published = 0;
 }
 
 // Tokens from the front whose blocks are there.
 int32_t DecodeSide::front_tokens(const Record& record) const {
-  const auto has = [&](const KvBlockRef& ref) {
-    for (size_t i = 0; i < record.parts.size(); ++i) {
-      const KvPart& part = record.parts[i];
-      const bool is_in = part.group == ref.group && part.entries.first <= ref.entry &&
-                         ref.entry < part.entries.end();
-      if (is_in) return static_cast<bool>(record.has_part[i]);
-    }
-    // Before this attempt's first: it came with an earlier one, or was never asked for.
-    return ref.entry < record.first[static_cast<size_t>(ref.group)];
-  };
-  const auto gap = std::ranges::find_if_not(record.reserved, has);
-  if (gap == record.reserved.end()) return static_cast<int32_t>(record.tokens.size());
+  const auto missing = std::ranges::find(record.has_arrived, false);
+  if (missing == record.has_arrived.end()) return static_cast<int32_t>(record.tokens.size());
+  const KvBlockRef& gap =
+      record.reserved[static_cast<size_t>(missing - record.has_arrived.begin())];
   const bool is_plain =
       kv_.num_groups() == 1 && storage_.groups().front().kind == KvGroupKind::kFull;
-  return is_plain ? gap->entry * kv_.block_size() : 0;
+  return is_plain ? gap.entry * kv_.block_size() : 0;
 }
 
 // It goes on as an ordinary request behind what is there.
-void DecodeSide::release(Record& record) {
+void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback) {
   if (!record.is_held) return;
   if (record.has_room) {
-    kv_.publish(record.id, record.request.tokens, front_tokens(record));
+    record.num_published = front_tokens(record);
+    kv_.publish(record.id, record.request.tokens, record.num_published);
     kv_.free(record.id);
   }
   record.has_room = false;
   record.asks_for_room = false;
   record.is_held = false;
-  Released released{.request = std::move(record.request), .seed = {}};
+  Released released{.request = std::move(record.request), .seed = {}, .fallback = fallback};
   if (record.adopts_seed && record.final) released.seed = record.final->seed;
   ready_.push_back(std::move(released));
 }
 
 void DecodeSide::reserve(Record& record, int64_t now_ms) {
-  kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
+  const auto num_reserved = std::ranges::count_if(
+      records_, [](const auto& entry) { return entry.second->has_room; });
+  if (num_reserved >= max_reserved_) return;
+  record.num_found_tokens =
+      kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
   record.reserved.clear();
   if (!kv_.reserve(record.id, static_cast<int32_t>(record.tokens.size()), record.reserved)) {
     kv_.free(record.id);
     return;
   }
+  record.has_arrived.assign(record.reserved.size(), false);
   record.asks_for_room = false;
   record.has_room = true;
   step(record, event_of(Kind::kRoom, now_ms));
@@ -235,7 +251,7 @@ void DecodeSide::drain(int64_t now_ms) {
 void DecodeSide::step(Record& record, const DecodeEvent& event, const KvFrame* frame) {
   const uint32_t attempt = record.state.attempt;
   const DecodeActions actions =
-      advance(record.state, event, {.num_free_slots = num_free_slots_, .times = {}});
+      advance(record.state, event, {.num_free_slots = num_free_slots_, .times = times_});
   if (attempt != 0 && record.state.attempt != attempt) {
     begin_again(record);
   }
@@ -275,6 +291,7 @@ void DecodeSide::act(Record& record,
       break;
     case Do::kPost: {
       const int32_t num_before = num_free_slots_;
+      if (!record.receive_ms) record.receive_ms = now_ms;
       post(record, action.count);
       const int32_t num_missing = action.count - (num_before - num_free_slots_);
       if (num_missing <= 0) break;
@@ -307,17 +324,47 @@ void DecodeSide::act(Record& record,
       abort_landing(record);
       break;
     case Do::kLand:
-      ++counts_.num_landed;
-      release(record);
+      note_landed(record, now_ms);
+      release(record, std::nullopt);
       break;
     case Do::kFallBack:
-      ++counts_.fallbacks[static_cast<size_t>(action.fallback)];
-      release(record);
+      fallbacks_.count(action.fallback, 1);
+      if (record.receive_ms) ++stats_.num_failed;
+      release(record, action.fallback);
       break;
     case Do::kDropBlocks:
-      kv_.unpublish(record.id, record.first.front() * kv_.block_size());
+      drop_blocks(record);
       break;
   }
+}
+
+void DecodeSide::note_landed(const Record& record, int64_t now_ms) {
+  const auto seconds_since = [&](int64_t begin_ms) {
+    return 1e-3 * static_cast<double>(now_ms - begin_ms);
+  };
+  ++stats_.num_in;
+  stats_.wait_time.observe(kTransferTimeBounds, seconds_since(record.held_ms));
+  stats_.transfer_time.observe(kTransferTimeBounds,
+                               seconds_since(record.receive_ms.value_or(now_ms)));
+  stats_.transfer_bytes.observe(kTransferBytesBounds, static_cast<double>(record.num_bytes));
+}
+
+DecodePhase DecodeSide::phase_of(RequestId id) const {
+  for (const auto& [transfer, record] : records_) {
+    if (record->id == id) return record->state.phase;
+  }
+  return DecodePhase::kNone;
+}
+
+void DecodeSide::add_gauges(HandoffStats& stats) const {
+  for (const auto& [transfer, record] : records_) {
+    stats.num_claiming += record->state.phase == DecodePhase::kClaiming ? 1 : 0;
+    stats.num_awaiting_room += record->state.phase == DecodePhase::kHeld ? 1 : 0;
+    stats.num_receiving += record->state.phase == DecodePhase::kReceiving ? 1 : 0;
+    if (record->has_room) stats.num_reserved_blocks += std::ssize(record->reserved);
+  }
+  stats.num_slots = std::ssize(slots_);
+  stats.num_posted_slots = num_posted();
 }
 
 void DecodeSide::claim(const Record& record) {
@@ -328,7 +375,7 @@ void DecodeSide::claim(const Record& record) {
   message.last_key = record.key;
   message.first_blocks.assign(record.first.begin(), record.first.end());
   message.transport = links_.transport_kind();
-  message.deadline_ms = kTotalMs;
+  message.deadline_ms = static_cast<uint32_t>(times_.total);
   links_.send(record.state.peer, std::move(message));
 }
 
@@ -391,132 +438,11 @@ void DecodeSide::take_in(Record& record, const KvFrame& frame) {
     // What is not reserved was here already.
     if (ref != record.reserved.end()) {
       storage_.copy_in(storage_.whole(ref->group, ref->block), bytes.first(block_bytes));
-      ++counts_.num_blocks;
+      record.has_arrived[static_cast<size_t>(ref - record.reserved.begin())] = true;
+      ++stats_.blocks_in;
+      record.num_bytes += block_bytes;
     }
     bytes = bytes.subspan(block_bytes);
-  }
-}
-
-// --- What comes -------------------------------------------------------------------------------
-
-void DecodeSide::frame_arrived(const KvCompletion& completion, int64_t now_ms) {
-  const KvFrame& frame = completion.frame;
-  Record* const record = find({.transfer = frame.ref.transfer, .attempt = frame.ref.attempt});
-  if (record == nullptr || frame.slot >= slots_.size()) return;
-  if (!slots_[frame.slot].awaits(record->number, frame.ref.attempt, frame.slot_generation)) return;
-  DecodeEvent event = event_of(Kind::kFrame, now_ms);
-  event.attempt = frame.ref.attempt;
-  event.sums_agree = completion.kind == KvCompletion::Kind::kArrived;
-  event.is_new = false;
-  for (size_t i = 0; i < record->parts.size(); ++i) {
-    const KvPart& part = record->parts[i];
-    const bool is_it = part.group == frame.group &&
-                       static_cast<uint32_t>(part.entries.first) == frame.first_block &&
-                       static_cast<uint32_t>(part.entries.count) == frame.num_blocks;
-    if (!is_it || frame.ref.attempt != record->state.attempt) continue;
-    event.is_new = !record->has_part[i];
-    if (event.sums_agree) record->has_part[i] = true;
-  }
-  step(*record, event, &frame);
-}
-
-void DecodeSide::slots_back(Record& record, uint32_t attempt, int64_t now_ms) {
-  DecodeEvent event = event_of(Kind::kSlotsBack, now_ms);
-  event.attempt = attempt;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    const LandingSlot& slot = slots_[i];
-    if (!slot.is_posted || slot.owner != record.number || slot.attempt != attempt) continue;
-    free_slot(static_cast<int32_t>(i));
-    ++event.num_slots;
-  }
-  if (event.num_slots > 0) step(record, event);
-}
-
-void DecodeSide::complete(const KvCompletion& completion, int64_t now_ms) {
-  using Completed = KvCompletion::Kind;
-  switch (completion.kind) {
-    case Completed::kArrived:
-    case Completed::kSpoiled:
-      frame_arrived(completion, now_ms);
-      break;
-    case Completed::kWriterGone:
-      if (Record* const record = find({.transfer = completion.frame.ref.transfer,
-                                       .attempt = completion.frame.ref.attempt})) {
-        slots_back(*record, completion.frame.ref.attempt, now_ms);
-      }
-      break;
-    case Completed::kClosed:
-      for (const auto& [transfer, record] : records_) {
-        if (record->state.peer.value != completion.session) continue;
-        for (uint32_t attempt = 1; attempt <= record->state.attempt; ++attempt) {
-          slots_back(*record, attempt, now_ms);
-        }
-      }
-      break;
-    case Completed::kSent:
-    case Completed::kNak:
-    case Completed::kEnded:
-      break;
-  }
-  drop_over();
-}
-
-void DecodeSide::tell(Record& record, Kind kind, int64_t now_ms) {
-  DecodeEvent event = event_of(kind, now_ms);
-  event.peer = record.state.peer;
-  event.attempt = record.state.attempt;
-  step(record, event);
-}
-
-void DecodeSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms) {
-  DecodeEvent event = event_of(Kind::kAccept, now_ms);
-  event.peer = peer;
-  KvTransferRef ref;
-  if (const auto* accept = std::get_if<KvAccept>(&message)) {
-    ref = accept->ref;
-  } else if (const auto* refuse = std::get_if<KvRefuse>(&message)) {
-    ref = refuse->ref;
-    event.kind = Kind::kRefuse;
-    event.reason = refuse->reason;
-    event.retry_after_ms = refuse->retry_after_ms;
-  } else if (const auto* final = std::get_if<KvFinal>(&message)) {
-    ref = final->ref;
-    event.kind = final->ok ? Kind::kFinalOk : Kind::kFinalFailed;
-  } else {
-    return;
-  }
-  event.attempt = ref.attempt;
-  Record* const record = find(ref);
-  if (record == nullptr) {
-    const bool is_kept = event.kind == Kind::kAccept || event.kind == Kind::kFinalOk;
-    if (is_kept) links_.send(peer, KvCancel{.ref = ref});
-    return;
-  }
-  if (const auto* final = std::get_if<KvFinal>(&message); final != nullptr && final->ok) {
-    const auto num_blocks = record->tokens.size() / static_cast<size_t>(kv_.block_size());
-    if (final->num_blocks != num_blocks) event.kind = Kind::kFinalFailed;
-    if (peer == record->state.peer && ref.attempt == record->state.attempt) record->final = *final;
-  }
-  step(*record, event);
-}
-
-// Its Hello may say that nothing of it can be used.
-void DecodeSide::come(KvPeerId peer, int64_t now_ms) {
-  const HandoffPeer* const known = links_.find(peer);
-  if (known == nullptr || known->is_compatible) return;
-  for (const auto& [transfer, record] : records_) {
-    if (record->state.peer != peer) continue;
-    DecodeEvent event = event_of(Kind::kRefuse, now_ms);
-    event.peer = peer;
-    event.attempt = record->state.attempt;
-    event.reason = KvRefusal::kMismatch;
-    step(*record, event);
-  }
-}
-
-void DecodeSide::lose(KvPeerId peer, int64_t now_ms) {
-  for (const auto& [transfer, record] : records_) {
-    if (record->state.peer == peer) tell(*record, Kind::kPeerGone, now_ms);
   }
 }
 

@@ -4,7 +4,6 @@
 // Engine thread only.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,7 +12,9 @@
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
+#include "engine/core/stats.h"
 #include "engine/handoff/decode_state.h"
+#include "engine/handoff/fallback_counters.h"
 #include "engine/handoff/handoff_links.h"
 #include "engine/handoff/handoff_spec.h"
 #include "engine/handoff/kv_parts.h"
@@ -26,25 +27,25 @@ namespace sluice {
 
 class DecodeSide {
  public:
-  struct Counts {
-    uint64_t num_claims = 0;
-    uint64_t num_landed = 0;
-    uint64_t num_blocks = 0;  // that came and were taken in
-    std::array<uint64_t, kNumHandoffFallbacks> fallbacks{};
-  };
-
   // What a held request becomes.
   struct Released {
     NewRequest request;
     std::optional<uint64_t> seed;  // the peer's, where the request adopts it
+    std::optional<HandoffFallback> fallback;  // its blocks have not come
   };
 
-  // All must outlive it. `space`: as of HandoffLinks. `num_slots`: of landing memory.
+  // All must outlive it. `space`: as of HandoffLinks. `landing`: memory for whole slots, or none.
+  // `max_reserved`: requests that may have blocks at once while they are held. `stats`: the
+  // counters of transfers in, which it counts.
   DecodeSide(std::string space,
-             int32_t num_slots,
+             AlignedBuffer landing,
+             int32_t max_reserved,
+             const DecodeTimes& times,
              KvStorage& storage,
              KvCacheManager& kv,
-             HandoffLinks& links);
+             HandoffLinks& links,
+             HandoffStats& stats,
+             FallbackCounters& fallbacks);
 
   // True: blocks of its prompt are asked for, and it comes out of take_ready(); it is moved.
   bool hold(NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
@@ -73,7 +74,10 @@ class DecodeSide {
   // Gives them back: their requests are computed here.
   void give_back_room(int64_t now_ms);
 
-  [[nodiscard]] const Counts& counts() const { return counts_; }
+  // kNone of a request without a handoff.
+  [[nodiscard]] DecodePhase phase_of(RequestId id) const;
+  // Gauges of transfers in.
+  void add_gauges(HandoffStats& stats) const;
 
   [[nodiscard]] size_t num_live() const { return records_.size(); }
 
@@ -99,7 +103,14 @@ class DecodeSide {
     std::vector<KvPart> parts;   // of this attempt
     std::vector<bool> has_part;
     std::vector<KvBlockRef> reserved;
+    std::vector<bool> has_arrived;  // by block of `reserved`
+    int32_t num_found_tokens = 0;   // before those, of this worker's own
+    int32_t num_published = 0;      // tokens whose blocks came and are findable
+    uint64_t check = 0;             // of the peer's row of logits; 0: not known
     std::optional<KvFinal> final;
+    int64_t held_ms = 0;                // since when
+    std::optional<int64_t> receive_ms;  // the first slot was posted
+    uint64_t num_bytes = 0;             // that were taken in
   };
 
   using Kind = DecodeEvent::Kind;
@@ -116,10 +127,12 @@ class DecodeSide {
   bool post_slot(Record& record, int32_t slot);
   void take_in(Record& record, const KvFrame& frame);
   void free_slot(int32_t slot);
+  void note_landed(const Record& record, int64_t now_ms);
   void abort_landing(const Record& record);
   void reserve(Record& record, int64_t now_ms);
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
-  void release(Record& record);
+  void drop_blocks(Record& record);
+  void release(Record& record, std::optional<HandoffFallback> fallback);
   void slots_back(Record& record, uint32_t attempt, int64_t now_ms);
   void frame_arrived(const KvCompletion& completion, int64_t now_ms);
   void tell(Record& record, Kind kind, int64_t now_ms);
@@ -130,14 +143,17 @@ class DecodeSide {
   KvStorage& storage_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
+  HandoffStats& stats_;
+  FallbackCounters& fallbacks_;
   std::vector<int64_t> block_bytes_;  // by group
   AlignedBuffer landing_;
+  const int32_t max_reserved_;
+  const DecodeTimes times_;
   std::vector<LandingSlot> slots_;
   int32_t num_free_slots_ = 0;
   uint64_t next_number_ = 1;
   std::map<KvTransferId, std::unique_ptr<Record>> records_;
   std::vector<Released> ready_;
-  Counts counts_;
 };
 
 }  // namespace sluice

@@ -133,7 +133,7 @@ void Transition::start() {
 void Transition::room() {
   if (!is_in(Phase::kHeld)) return;
   state_.has_room = true;
-  state_.total_end_ms = event_.now_ms + event_.total_ms;
+  state_.total_end_ms = event_.now_ms + worker_.times.total;
   hold();
 }
 

@@ -45,8 +45,20 @@ struct DecodeTimes {
   int64_t again_for = 2'000;  // from the first claim on
   int64_t renewal = 5'000;    // between two
   int64_t progress = 5'000;   // for the next part, or for the last to be taken back
+  int64_t total = 30'000;     // that receiving is worth
   uint32_t max_attempts = 2;
 };
+
+// All in proportion to `progress`.
+constexpr DecodeTimes decode_times(int64_t progress) {
+  const int64_t claim = progress * 2 / 5;
+  return {.claim = claim,
+          .again = progress / 50 + 1,
+          .again_for = claim,
+          .renewal = progress,
+          .progress = progress,
+          .total = 6 * progress};
+}
 
 struct DecodeWorker {
   int32_t num_free_slots = 0;  // landing slots that nobody has
@@ -79,7 +91,7 @@ struct DecodeEvent {
   enum class Kind : uint8_t {
     // Of this worker.
     kStart,      // peer, is_early, num_parts
-    kRoom,       // the scheduler has given the request its blocks: total_ms
+    kRoom,       // the scheduler has given the request its blocks
     kSlotsFree,  // landing slots of others have come back
     kSlotsBack,  // nobody writes any more into num_slots of attempt
     kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
@@ -109,7 +121,6 @@ struct DecodeEvent {
   bool agrees = true;  // with the first token and the check of kFinalOk
   int32_t num_parts = 0;
   int32_t num_slots = 0;
-  int64_t total_ms = 0;  // that receiving is worth
 };
 
 struct DecodeAction {

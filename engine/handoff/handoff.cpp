@@ -16,12 +16,13 @@ int64_t to_ms(Handoff::Clock::time_point time) {
 
 }  // namespace
 
-Handoff::Handoff(const Config& config, std::unique_ptr<HandoffLinks> links)
-    : offers_(config.role != "decode"),
-      fetches_(config.role != "prefill"),
+Handoff::Handoff(HandoffRole role, std::unique_ptr<HandoffLinks> links)
+    : offers_(role != HandoffRole::kDecode),
+      fetches_(role != HandoffRole::kPrefill),
       links_(std::move(links)) {}
 
 Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
+                                                   HandoffRole role,
                                                    const std::string& fingerprint,
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
@@ -29,12 +30,27 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                    std::function<void()> wake) {
   const std::string space = kv_key_space(fingerprint, config.block_size);
   SLUICE_TRY(auto links, HandoffLinks::create(config, space, storage, open, std::move(wake)));
-  const auto num_slots =
-      static_cast<int32_t>(std::max<int64_t>(1, config.kv_transfer_buffer / links->slot_bytes()));
-  std::unique_ptr<Handoff> handoff(new Handoff(config, std::move(links)));
-  handoff->prefill_ = std::make_unique<PrefillSide>(space, storage, kv, *handoff->links_);
-  handoff->decode_ = std::make_unique<DecodeSide>(
-      space, handoff->fetches_ ? num_slots : 0, storage, kv, *handoff->links_);
+  AlignedBuffer landing;
+  if (role != HandoffRole::kPrefill) {
+    const int32_t num_slots = num_landing_slots(config.kv_transfer_buffer, links->slot_bytes());
+    SLUICE_TRY(landing,
+               AlignedBuffer::allocate(num_slots * links->slot_bytes(),
+                                       "landing slots",
+                                       AlignedBuffer::Pages::kSmall));
+  }
+  std::unique_ptr<Handoff> handoff(new Handoff(role, std::move(links)));
+  const int64_t progress = config.kv_transfer_timeout_ms;
+  handoff->prefill_ = std::make_unique<PrefillSide>(
+      space, prefill_times(progress), storage, kv, *handoff->links_, handoff->stats_);
+  handoff->decode_ = std::make_unique<DecodeSide>(space,
+                                                  std::move(landing),
+                                                  config.max_num_seqs,
+                                                  decode_times(progress),
+                                                  storage,
+                                                  kv,
+                                                  *handoff->links_,
+                                                  handoff->stats_,
+                                                  handoff->fallbacks_);
   return handoff;
 }
 
@@ -61,7 +77,25 @@ bool Handoff::hold(NewRequest& request, const HandoffSpec& spec, Clock::time_poi
   return false;
 }
 
-bool Handoff::abort(RequestId id, Clock::time_point now) { return decode_->abort(id, to_ms(now)); }
+bool Handoff::abort(RequestId id, Clock::time_point now) {
+  const bool was_waiting = std::erase_if(fallbacks_waiting_, [id](const auto& waiting) {
+                             return waiting.request.id == id;
+                           }) > 0;
+  return decode_->abort(id, to_ms(now)) || was_waiting;
+}
+
+const char* Handoff::status_of(RequestId id) const {
+  switch (decode_->phase_of(id)) {
+    case DecodePhase::kClaiming:
+      return "claiming";
+    case DecodePhase::kHeld:
+      return "awaiting_room";
+    case DecodePhase::kReceiving:
+      return "receiving";
+    default:
+      return nullptr;
+  }
+}
 
 void Handoff::computed(RequestId id, int32_t num_tokens, Clock::time_point now) {
   prefill_->computed(id, num_tokens, to_ms(now));
@@ -75,12 +109,14 @@ std::shared_ptr<const HandoffOffer> Handoff::choose(RequestId id,
 }
 
 bool Handoff::compare(RequestId id, uint64_t check, Clock::time_point now) {
+  if (id == computing_) computing_ = {};
   return decode_->compare(id, check, to_ms(now));
 }
 
 void Handoff::retire(Clock::time_point now) { prefill_->retire(to_ms(now)); }
 
 void Handoff::end(RequestId id, Clock::time_point now) {
+  if (id == computing_) computing_ = {};
   prefill_->end(id, to_ms(now));
   decode_->end(id, to_ms(now));
 }
@@ -102,7 +138,30 @@ void Handoff::handle(const KvPeerEvent& event, int64_t now_ms) {
   }
 }
 
-void Handoff::advance(Clock::time_point now, std::vector<DecodeSide::Released>& ready) {
+void Handoff::release(int64_t now_ms, bool is_idle, std::vector<DecodeSide::Released>& ready) {
+  released_.clear();
+  decode_->take_ready(released_);
+  for (DecodeSide::Released& released : released_) {
+    released.request.is_fallback = released.fallback.has_value();
+    if (released.fallback) {
+      fallbacks_waiting_.push_back(std::move(released));
+    } else {
+      ready.push_back(std::move(released));
+    }
+  }
+  while (!fallbacks_waiting_.empty()) {
+    DecodeSide::Released& next = fallbacks_waiting_.front();
+    const bool is_late = next.request.deadline_ms <= now_ms;  // the scheduler ends it
+    if (!is_idle && !is_late && computing_ != RequestId{}) return;
+    computing_ = next.request.id;
+    ready.push_back(std::move(next));
+    fallbacks_waiting_.pop_front();
+  }
+}
+
+void Handoff::advance(Clock::time_point now,
+                      bool is_idle,
+                      std::vector<DecodeSide::Released>& ready) {
   const int64_t now_ms = to_ms(now);
   links_->receive(events_, completions_);
   for (const KvPeerEvent& event : events_) handle(event, now_ms);
@@ -112,7 +171,7 @@ void Handoff::advance(Clock::time_point now, std::vector<DecodeSide::Released>& 
   }
   prefill_->fire_timers(now_ms);
   decode_->advance_all(now_ms);
-  decode_->take_ready(ready);
+  release(now_ms, is_idle, ready);
 }
 
 std::optional<Handoff::Clock::time_point> Handoff::next_timer() const {
@@ -121,6 +180,25 @@ std::optional<Handoff::Clock::time_point> Handoff::next_timer() const {
   if (!a && !b) return std::nullopt;
   const int64_t first = std::min(a.value_or(INT64_MAX), b.value_or(INT64_MAX));
   return Clock::time_point(std::chrono::milliseconds(first));
+}
+
+HandoffStats Handoff::stats() const {
+  HandoffStats stats = stats_;
+  stats.num_sessions = links_->num_sessions();
+  decode_->add_gauges(stats);
+  stats.num_offered = static_cast<int64_t>(prefill_->num_live());
+  stats.num_pinned_blocks = prefill_->num_pinned();
+  const KvTransportCounts moved = links_->transport_counts();
+  stats.bytes_in = moved.bytes_arrived;
+  stats.bytes_out = moved.bytes_sent;
+  stats.frames_stale = moved.frames_stale;
+  stats.frames_spoiled = moved.frames_spoiled;
+  stats.connections_lost = moved.connections_lost;
+  stats.connections_refused = moved.connections_refused;
+  for (size_t i = 0; i < kNumHandoffFallbacks; ++i) {
+    stats.fallbacks[i] = fallbacks_.value(static_cast<HandoffFallback>(i));
+  }
+  return stats;
 }
 
 bool Handoff::give_back_room(Clock::time_point now) {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,8 +15,11 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/handoff/decode_side.h"
+#include "engine/handoff/fallback_counters.h"
+#include "engine/handoff/handoff_config.h"
 #include "engine/handoff/handoff_links.h"
 #include "engine/handoff/prefill_side.h"
 
@@ -25,9 +29,10 @@ class Handoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `fingerprint` names model, build and dtypes. Storage and manager must outlive it; `wake` is
-  // called on other threads when advance() has something to do.
+  // `role`: this worker's. `fingerprint` names model, build and dtypes. Storage and manager must
+  // outlive it; `wake` is called on other threads when advance() has something to do.
   static Expected<std::unique_ptr<Handoff>> create(const Config& config,
+                                                   HandoffRole role,
                                                    const std::string& fingerprint,
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
@@ -42,6 +47,8 @@ class Handoff {
   bool hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now);
   // True when it was held; it is gone.
   bool abort(RequestId id, Clock::time_point now);
+  // "claiming", "awaiting_room" or "receiving" of a request that is held; else null.
+  [[nodiscard]] const char* status_of(RequestId id) const;
   // A step that retires has computed so many tokens of the request.
   void computed(RequestId id, int32_t num_tokens, Clock::time_point now);
   // It has chosen the first token of the request's answer, from logits with this check (0: not
@@ -58,8 +65,10 @@ class Handoff {
   // A request is gone, in whichever way. Others are ignored.
   void end(RequestId id, Clock::time_point now);
 
-  // Between steps: messages, completions and timers. Requests that are to run now go to `ready`.
-  void advance(Clock::time_point now, std::vector<DecodeSide::Released>& ready);
+  // Between steps: messages, completions and timers. Requests that are to run now go to `ready`;
+  // of those that are to be computed here one at a time, unless the worker `is_idle`: until it has
+  // its first token, so that they do not keep others from theirs.
+  void advance(Clock::time_point now, bool is_idle, std::vector<DecodeSide::Released>& ready);
   // When advance() is to be called at the latest, if ever.
   [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
   // The scheduler can run nobody: blocks that wait for peers go back. False: there are none.
@@ -71,21 +80,27 @@ class Handoff {
 
   [[nodiscard]] const PrefillSide& prefill() const { return *prefill_; }
 
-  [[nodiscard]] KvTransportCounts transport_counts() { return links_->transport().counts(); }
+  [[nodiscard]] HandoffStats stats() const;
 
  private:
-  Handoff(const Config& config, std::unique_ptr<HandoffLinks> links);
+  Handoff(HandoffRole role, std::unique_ptr<HandoffLinks> links);
 
   void handle(const KvPeerEvent& event, int64_t now_ms);
+  void release(int64_t now_ms, bool is_idle, std::vector<DecodeSide::Released>& ready);
 
   const bool offers_;
   const bool fetches_;
   bool is_draining_ = false;
+  std::deque<DecodeSide::Released> fallbacks_waiting_;
+  RequestId computing_{};  // the latest of them that runs, before its first token; or none
+  HandoffStats stats_;  // the counters of both sides; the rest comes with stats()
+  FallbackCounters fallbacks_;
   std::unique_ptr<PrefillSide> prefill_;
   std::unique_ptr<DecodeSide> decode_;
   std::unique_ptr<HandoffLinks> links_;    // goes first: its threads write into landing slots
   std::vector<KvPeerEvent> events_;        // scratch
   std::vector<KvCompletion> completions_;  // scratch
+  std::vector<DecodeSide::Released> released_;  // scratch
 };
 
 }  // namespace sluice

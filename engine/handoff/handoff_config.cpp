@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 15> kOthers = {"DecodeBenchConnector",
                                                       "SharedStorageConnector",
                                                       "SimpleCPUOffloadConnector",
                                                       "TPUConnector"};
-constexpr std::array<std::string_view, 10> kNoMeaning = {"kv_buffer_device",
+constexpr std::array<std::string_view, 9> kNoMeaning = {"kv_buffer_device",
                                                          "kv_buffer_size",
                                                          "kv_rank",
                                                          "kv_parallel_size",
@@ -41,8 +41,7 @@ constexpr std::array<std::string_view, 10> kNoMeaning = {"kv_buffer_device",
                                                          "kv_port",
                                                          "kv_connector_extra_config",
                                                          "kv_connector_module_path",
-                                                         "enable_permute_local_kv",
-                                                         "kv_load_failure_policy"};
+                                                         "enable_permute_local_kv"};
 
 template <size_t kSize>
 bool has(const std::array<std::string_view, kSize>& names, const std::string& name) {
@@ -66,6 +65,12 @@ Expected<HandoffRole> role_of(const std::string& name) {
   return invalid("kv_role must be one of kv_producer, kv_consumer, kv_both, got \"" + name + "\"");
 }
 
+Expected<KvFailurePolicy> policy_of(const std::string& name) {
+  if (name == "recompute") return KvFailurePolicy::kRecompute;
+  if (name == "fail") return KvFailurePolicy::kFail;
+  return invalid("kv_load_failure_policy must be one of recompute, fail, got \"" + name + "\"");
+}
+
 // What the JSON says; its role, if it names one, comes back in `role`.
 Expected<HandoffConfig> parse(const std::string& text, std::optional<HandoffRole>& role) {
   HandoffConfig out;
@@ -78,6 +83,9 @@ Expected<HandoffConfig> parse(const std::string& text, std::optional<HandoffRole
     } else if (name == "kv_role") {
       SLUICE_TRY(const std::string given, text_of(name, value));
       SLUICE_TRY(role, role_of(given));
+    } else if (name == "kv_load_failure_policy") {
+      SLUICE_TRY(const std::string given, text_of(name, value));
+      SLUICE_TRY(out.failure_policy, policy_of(given));
     } else if (name == "engine_id") {
       SLUICE_TRY(out.engine_id, text_of(name, value));
     } else if (has(kNoMeaning, name)) {

@@ -36,11 +36,18 @@ constexpr std::string_view to_string(HandoffRole role) {
 // vLLM's word for it: kv_both, kv_producer, kv_consumer.
 std::string_view kv_role_name(HandoffRole role);
 
+// What becomes of a request whose KV was asked for and does not come.
+enum class KvFailurePolicy : uint8_t {
+  kRecompute,  // its prompt is computed here
+  kFail,       // it ends with kUnavailable, before anything of its answer was sent
+};
+
 struct HandoffConfig {
   HandoffRole role = HandoffRole::kBoth;
   // By which routers choose how they send the two requests: NixlConnector or MooncakeConnector.
   // Empty: this process was given no part in handoffs.
   std::string connector;
+  KvFailurePolicy failure_policy = KvFailurePolicy::kRecompute;
   std::string engine_id;                     // as it was given; empty: not given
   std::vector<std::string> without_meaning;  // members that were given and change nothing here
 };

@@ -5,12 +5,11 @@
 #include <random>
 #include <utility>
 
+#include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
 namespace {
-
-constexpr int64_t kSlotBytes = int64_t{2} << 20;
 
 uint64_t random_epoch() {
   std::random_device source;
@@ -59,10 +58,11 @@ HandoffLinks::HandoffLinks(const Config& config,
       epoch_(random_epoch()),
       layout_(frame_layout_of(storage)),
       inbox_(1024) {
-  slot_bytes_ = kSlotBytes;
+  int64_t largest = 0;
   for (size_t i = 0; i < storage.groups().size(); ++i) {
-    slot_bytes_ = std::max(slot_bytes_, storage.block_bytes(static_cast<int32_t>(i)));
+    largest = std::max(largest, storage.block_bytes(static_cast<int32_t>(i)));
   }
+  slot_bytes_ = landing_slot_bytes(largest);
   own_.epoch = epoch_;
   own_.worker = config.host + ":" + std::to_string(config.port);
   own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
@@ -81,9 +81,14 @@ Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& confi
   const KvKey key = kv_root_key(space, {});
   std::ranges::copy(key, links->own_.fingerprint.begin());
   const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
+  const std::chrono::milliseconds progress(config.kv_transfer_timeout_ms);
   SLUICE_TRY(
       links->transport_,
-      make_kv_transport(to_string(links->kind_), {.listen = host + ":0", .wake = links->wake_}));
+      make_kv_transport(to_string(links->kind_),
+                        {.listen = host + ":0",
+                         .hello_time = progress,
+                         .redial_time = progress / 5,
+                         .wake = links->wake_}));
   links->own_.transports.push_back({.kind = links->kind_,
                                     .address = links->transport_->address(),
                                     .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes_)});

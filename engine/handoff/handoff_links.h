@@ -4,6 +4,7 @@
 // theirs.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,6 +60,14 @@ class HandoffLinks final : private KvPeerSink {
   [[nodiscard]] const HandoffPeer* find(KvPeerId peer) const;
 
   [[nodiscard]] KvTransport& transport() { return *transport_; }
+
+  [[nodiscard]] KvTransportCounts transport_counts() const { return transport_->counts(); }
+
+  // Data planes to peers that can be used.
+  [[nodiscard]] int64_t num_sessions() const {
+    return std::ranges::count(
+        peers_, true, [](const auto& entry) { return entry.second.is_compatible; });
+  }
 
   // Replaces both by what has come since the last call. Peers that came are known, and those that
   // went are not, before the caller sees it.

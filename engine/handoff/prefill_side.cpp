@@ -29,10 +29,17 @@ KvTransferId draw_transfer() {
 }  // namespace
 
 PrefillSide::PrefillSide(std::string space,
+                         const PrefillTimes& times,
                          KvStorage& storage,
                          KvCacheManager& kv,
-                         HandoffLinks& links)
-    : space_(std::move(space)), storage_(storage), kv_(kv), links_(links) {
+                         HandoffLinks& links,
+                         HandoffStats& stats)
+    : space_(std::move(space)),
+      times_(times),
+      storage_(storage),
+      kv_(kv),
+      links_(links),
+      stats_(stats) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(storage.block_bytes(group));
   }
@@ -229,18 +236,30 @@ void PrefillSide::step(Record& record,
                        const PrefillEvent& event,
                        const Claim* claim,
                        std::span<const KvSlot> slots) {
-  const bool was_queued = record.state.is_queued;
+  const PrefillState before = record.state;
   const PrefillActions actions =
       advance(record.state,
               event,
               {.epoch = links_.epoch(),
                .is_draining = is_draining_,
                .takes_early_claims = event.kind != Kind::kClaim || takes_early_claims(event.peer),
-               .times = {}});
-  take_claim(record, event, claim, was_queued);
+               .times = times_});
+  take_claim(record, event, claim, before.is_queued);
+  count(before, record.state, event);
   for (const PrefillAction& action : actions) act(record, action, slots);
   settle(record, event.now_ms);
   note_end(record, event.now_ms);
+}
+
+void PrefillSide::count(const PrefillState& before,
+                        const PrefillState& after,
+                        const PrefillEvent& event) {
+  const bool is_released = event.kind == Kind::kRelease && before.is_claimed && !after.is_claimed;
+  if (is_released) ++stats_.num_out;
+  const bool was_offered = before.phase == PrefillPhase::kParked && !before.is_claimed;
+  if (was_offered && event.kind == Kind::kTimer && after.phase == PrefillPhase::kGone) {
+    ++stats_.num_expired;
+  }
 }
 
 // Readings that could not begin are over at once.
@@ -327,7 +346,7 @@ void PrefillSide::answer(const Record& record, const PrefillAction& action) {
       KvAccept accept{.ref = ref};
       accept.num_ready = static_cast<uint32_t>(state.num_ready);
       accept.num_blocks = static_cast<uint32_t>(state.num_parts);
-      accept.lease_ms = 30'000;
+      accept.lease_ms = static_cast<uint32_t>(times_.lease);
       accept.state = state.has_ended ? KvSenderState::kParked : KvSenderState::kComputing;
       links_.send(action.peer, accept);
       break;
@@ -451,146 +470,6 @@ void PrefillSide::note_end(Record& record, int64_t now_ms) {
 }
 
 size_t PrefillSide::num_live() const { return records_.size() - gone_.size(); }
-
-// --- Peers ------------------------------------------------------------------------------------
-
-void PrefillSide::claim(KvPeerId peer, const KvClaim& message, int64_t now_ms) {
-  const HandoffPeer* const known = links_.find(peer);
-  if (known == nullptr) return;
-  const bool fits = message.first_blocks.empty() ||
-                    message.first_blocks.size() == static_cast<size_t>(kv_.num_groups());
-  PrefillEvent event = event_of(Kind::kClaim, now_ms);
-  event.peer = peer;
-  event.attempt = message.ref.attempt;
-  event.epoch = message.epoch;
-  event.key = message.last_key;
-  event.is_compatible = known->is_compatible && !known->is_prefill && fits &&
-                        message.transport == links_.transport_kind() &&
-                        std::ranges::all_of(message.first_blocks, [](uint32_t block) {
-                          return block <= static_cast<uint32_t>(INT32_MAX);
-                        });
-  const Claim claim{.message = message, .slot_bytes = known->slot_bytes};
-  Record* record = find(message.ref.transfer);
-  if (record == nullptr) {
-    record = (records_[message.ref.transfer] = std::make_unique<Record>()).get();
-    record->transfer = message.ref.transfer;
-  } else if (event.is_compatible && !record->tokens.empty()) {
-    const std::vector<KvPart> parts = cut(*record, claim);
-    event.num_parts = static_cast<int32_t>(parts.size());
-    event.num_ready = num_parts_within(parts, record->num_computed);
-    const bool may_be_late = record->state.phase == PrefillPhase::kGone;
-    event.is_cached = may_be_late && is_cached(*record, parts);
-  }
-  step(*record, event, &claim);
-}
-
-void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms) {
-  Record* const record = find(message.ref.transfer);
-  if (record == nullptr) return refuse(peer, message.ref, KvRefusal::kGone);
-  std::vector<KvSlot> slots;
-  for (const KvSlot& slot : message.slots) {
-    // A slot's generation only goes up: what is not newer has come before.
-    uint32_t& last = record->generations[slot.slot];
-    if (slot.generation <= last || record->generations.size() > kMaxKvCredits) continue;
-    last = slot.generation;
-    slots.push_back(slot);
-  }
-  if (slots.empty()) return;
-  PrefillEvent event = event_of(Kind::kCredit, now_ms);
-  event.peer = peer;
-  event.attempt = message.ref.attempt;
-  event.num_credits = static_cast<int32_t>(slots.size());
-  step(*record, event, nullptr, slots);
-}
-
-void PrefillSide::tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms) {
-  Record* const record = find(ref.transfer);
-  if (record == nullptr) {
-    if (kind == Kind::kRelease) links_.send(peer, KvReleased{.ref = ref});
-    if (kind == Kind::kRenew) refuse(peer, ref, KvRefusal::kGone);
-    return;
-  }
-  PrefillEvent event = event_of(kind, now_ms);
-  event.peer = peer;
-  event.attempt = ref.attempt;
-  step(*record, event);
-}
-
-void PrefillSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms) {
-  if (const auto* claimed = std::get_if<KvClaim>(&message)) {
-    claim(peer, *claimed, now_ms);
-  } else if (const auto* credited = std::get_if<KvCredit>(&message)) {
-    credit(peer, *credited, now_ms);
-  } else if (const auto* renew = std::get_if<KvRenew>(&message)) {
-    renewed_.clear();
-    for (const KvTransferRef& ref : renew->refs) tell(peer, ref, Kind::kRenew, now_ms);
-    if (!renewed_.empty()) links_.send(peer, KvRenewAck{.refs = renewed_});
-  } else if (const auto* release = std::get_if<KvRelease>(&message)) {
-    tell(peer, release->ref, Kind::kRelease, now_ms);
-  } else if (const auto* cancel = std::get_if<KvCancel>(&message)) {
-    tell(peer, cancel->ref, Kind::kCancel, now_ms);
-  }
-}
-
-void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
-  const KvFrame& frame = completion.frame;
-  Record* const record = find(frame.ref.transfer);
-  if (record == nullptr) return;
-  const auto part = std::ranges::find_if(record->parts, [&](const KvPart& one) {
-    return one.group == frame.group &&
-           static_cast<uint32_t>(one.entries.first) == frame.first_block &&
-           static_cast<uint32_t>(one.entries.count) == frame.num_blocks;
-  });
-  uint32_t& last = record->generations[frame.slot];
-  if (part == record->parts.end() || frame.slot_generation <= last) return;
-  last = frame.slot_generation;
-  const auto bytes = static_cast<uint64_t>(block_bytes_[frame.group]) * frame.num_blocks;
-  const KvSlot slot{.slot = frame.slot,
-                    .generation = frame.slot_generation,
-                    .bytes = static_cast<uint32_t>(bytes)};
-  PrefillEvent event = event_of(Kind::kNak, now_ms);
-  event.peer = KvPeerId(completion.session);
-  event.attempt = frame.ref.attempt;
-  event.part = static_cast<int32_t>(part - record->parts.begin());
-  step(*record, event, nullptr, {&slot, 1});
-}
-
-void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
-  using Completed = KvCompletion::Kind;
-  if (completion.kind == Completed::kNak) return nak(completion, now_ms);
-  const bool is_of_all = completion.kind == Completed::kClosed;
-  std::vector<KvTransferId> transfers = {completion.frame.ref.transfer};
-  if (is_of_all) {
-    transfers.clear();
-    for (const auto& [transfer, record] : records_) transfers.push_back(transfer);
-  }
-  for (const KvTransferId& transfer : transfers) {
-    for (bool again = true; again;) {
-      Record* const record = find(transfer);
-      if (record == nullptr) break;
-      const auto reading = std::ranges::find_if(record->readings, [&](const Reading& one) {
-        if (!one.is_begun || one.peer.value != completion.session) return false;
-        if (is_of_all) return true;
-        if (one.attempt != completion.frame.ref.attempt) return false;
-        return completion.kind == Completed::kWriterGone ||
-               (one.slot.slot == completion.frame.slot &&
-                one.slot.generation == completion.frame.slot_generation);
-      });
-      again = reading != record->readings.end() && completion.kind != Completed::kSent;
-      if (reading == record->readings.end()) break;
-      read_done(*record, static_cast<size_t>(reading - record->readings.begin()), now_ms);
-    }
-  }
-}
-
-void PrefillSide::lose(KvPeerId peer, int64_t now_ms) {
-  std::vector<KvTransferId> all;
-  for (const auto& [transfer, record] : records_) {
-    if (record->state.peer == peer) all.push_back(transfer);
-  }
-  for (const KvTransferId& transfer : all)
-    tell(peer, {.transfer = transfer}, Kind::kPeerDead, now_ms);
-}
 
 void PrefillSide::fire_timers(int64_t now_ms) {
   std::vector<KvTransferId> due;

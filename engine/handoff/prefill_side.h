@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/stats.h"
 #include "engine/handoff/handoff_links.h"
 #include "engine/handoff/handoff_spec.h"
 #include "engine/handoff/kv_parts.h"
@@ -24,8 +25,14 @@ namespace sluice {
 
 class PrefillSide {
  public:
-  // All must outlive it. `space`: as of HandoffLinks.
-  PrefillSide(std::string space, KvStorage& storage, KvCacheManager& kv, HandoffLinks& links);
+  // All must outlive it. `space`: as of HandoffLinks. `stats`: the counters of transfers out, which
+  // it counts.
+  PrefillSide(std::string space,
+              const PrefillTimes& times,
+              KvStorage& storage,
+              KvCacheManager& kv,
+              HandoffLinks& links,
+              HandoffStats& stats);
 
   // A request that offers its prompt's blocks is about to run.
   void admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
@@ -121,11 +128,14 @@ class PrefillSide {
   void tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
   void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
   void note_end(Record& record, int64_t now_ms);
+  void count(const PrefillState& before, const PrefillState& after, const PrefillEvent& event);
 
   const std::string space_;
+  const PrefillTimes times_;
   KvStorage& storage_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
+  HandoffStats& stats_;
   std::vector<int64_t> block_bytes_;  // by group
   bool is_draining_ = false;
   std::map<KvTransferId, std::unique_ptr<Record>> records_;

@@ -51,6 +51,15 @@ struct PrefillTimes {
   int64_t progress = 5'000;         // for a part that is being read
 };
 
+// All in proportion to `progress`.
+constexpr PrefillTimes prefill_times(int64_t progress) {
+  return {.expected = progress * 2 / 5,
+          .lease = 6 * progress,
+          .renewal = 4 * progress,
+          .longest_lease = 120 * progress,
+          .progress = progress};
+}
+
 // What the machine is told of its worker with each event.
 struct PrefillWorker {
   uint64_t epoch = 0;

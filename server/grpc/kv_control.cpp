@@ -15,9 +15,9 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <fstream>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -34,21 +34,6 @@ using kv::v1::Envelope;
 constexpr size_t kMostPeers = 64;  // in each direction
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
-
-// "host" of "host:port", without brackets.
-std::string_view host_of(std::string_view address) {
-  address = address.substr(0, address.rfind(':'));
-  if (address.starts_with('[') && address.ends_with(']')) {
-    address = address.substr(1, address.size() - 2);
-  }
-  return address;
-}
-
-bool has_port(std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string_view::npos || colon == 0 || colon + 1 == address.size()) return false;
-  return address.find_first_not_of("0123456789", colon + 1) == std::string_view::npos;
-}
 
 // Health and reflection are of the whole process; here they would be told to anybody.
 class NothingElse final : public grpc::ServerBuilderOption {
@@ -229,9 +214,10 @@ Expected<void> GrpcKvChannel::start() {
                       "Cannot listen for KV transfers at " + options_.listen + ": " + why,
                       "kv-listen");
   };
-  if (!has_port(options_.listen)) return refuse("that is not host:port");
-  if (settings_.secret.empty() && !is_loopback(host_of(options_.listen))) {
-    return refuse("beyond this machine a secret is needed (--kv-secret-file)");
+  std::optional<SocketName> name = parse_socket_name(options_.listen);
+  if (!name) return refuse("that is not host:port");
+  if (settings_.secret.empty() && !is_loopback(name->host)) {
+    return refuse("beyond this machine a secret is needed (--worker-secret)");
   }
   grpc::ServerBuilder builder;
   int port = 0;
@@ -251,7 +237,8 @@ Expected<void> GrpcKvChannel::start() {
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) return refuse("no such address here, or it is taken");
-  address_ = options_.listen.substr(0, options_.listen.rfind(':') + 1) + std::to_string(port);
+  name->port = port;
+  address_ = text_of(*name);
   timer_ = std::thread([this] { run_timer(); });
   return {};
 }
@@ -310,9 +297,9 @@ Expected<KvPeerId> GrpcKvChannel::connect(std::string_view to) {
     return make_error(ErrorCode::kPermissionDenied,
                       "no peer for KV transfers, by --kv-peers: " + address);
   }
-  if (settings_.secret.empty() && !is_loopback(host_of(address))) {
+  if (settings_.secret.empty() && !is_loopback(parse_socket_name(address)->host)) {
     return make_error(ErrorCode::kPermissionDenied,
-                      "KV transfers beyond this machine need --kv-secret-file: " + address);
+                      "KV transfers beyond this machine need --worker-secret: " + address);
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -370,29 +357,25 @@ void GrpcKvChannel::run_timer() {
 }  // namespace
 
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address) {
-  if (!has_port(address)) return false;
-  const std::string_view host = host_of(address);
-  if (peers.empty()) return is_loopback(host);
+  const std::optional<SocketName> name = parse_socket_name(address);
+  if (!name || name->port == 0) return false;
+  if (peers.empty()) return is_loopback(name->host);
   return std::ranges::any_of(peers, [&](const std::string& peer) {
-    return peer == address || peer == host || peer == address.substr(0, address.rfind(':'));
+    const std::optional<SocketName> one = parse_socket_name(peer);
+    return one ? *one == *name : peer == name->host || peer == "[" + name->host + "]";
   });
 }
 
 Expected<KvControlOptions> kv_control_options(const Config& config) {
-  KvControlOptions options;
-  options.listen = config.kv_listen;
-  options.peers = config.kv_peers;
-  if (config.kv_secret_file.empty()) return options;
-  std::ifstream file(config.kv_secret_file);
-  std::getline(file, options.secret);
   constexpr size_t kLeastSecret = 16;
-  if (options.secret.size() < kLeastSecret) {
+  const size_t size = config.worker_secret.size();
+  if (size > 0 && size < kLeastSecret) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "The first line of " + config.kv_secret_file +
-                          " is the secret of KV transfers and has at least 16 characters.",
-                      "kv-secret-file");
+                      "--worker-secret: KV transfers need one of at least 16 characters",
+                      "worker-secret");
   }
-  return options;
+  return KvControlOptions{
+      .listen = config.kv_listen, .peers = config.kv_peers, .secret = config.worker_secret};
 }
 
 Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,

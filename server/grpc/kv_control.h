@@ -21,8 +21,7 @@ struct KvControlOptions {
   int32_t dead_ms = 5000;
 };
 
-// From --kv-listen, --kv-peers and --kv-secret-file. kInvalidArgument: the file cannot be read or
-// is empty.
+// From --kv-listen, --kv-peers and --worker-secret. kInvalidArgument: the secret is too short.
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
 // Whether a request may have this worker connect to `address`, "host:port". Without a list that is

@@ -87,6 +87,20 @@ TEST(HandoffConfig, WhatVllmRefusesIsRefusedByName) {
   EXPECT_NE(refusal("NixlConnector").find("must be a JSON object"), std::string::npos);
 }
 
+TEST(HandoffConfig, WhatFailedTransfersDoIsChosenInVllmsNames) {
+  const auto policy = [](const std::string& name) {
+    return R"({"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":)" +
+           name + "}";
+  };
+  EXPECT_EQ(read("").failure_policy, KvFailurePolicy::kRecompute);
+  EXPECT_EQ(read(policy("\"recompute\"")).failure_policy, KvFailurePolicy::kRecompute);
+  EXPECT_EQ(read(policy("\"fail\"")).failure_policy, KvFailurePolicy::kFail);
+  EXPECT_TRUE(read(policy("\"fail\"")).without_meaning.empty());
+  EXPECT_NE(refusal(policy("\"retry\"")).find("one of recompute, fail, got \"retry\""),
+            std::string::npos);
+  EXPECT_NE(refusal(policy("1")).find("must be a string, got 1"), std::string::npos);
+}
+
 TEST(HandoffConfig, TwoRolesMustAgree) {
   const std::string producer = R"({"kv_connector":"NixlConnector","kv_role":"kv_producer"})";
   EXPECT_EQ(read(producer, "prefill").role, HandoffRole::kPrefill);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -20,13 +21,15 @@ namespace {
 using testing::Collected;
 using testing::FakeKvPeers;
 
-class HandoffEngineTest : public ::testing::TestWithParam<const char*> {
+// Of a transport and a model.
+class HandoffEngineTest
+    : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   HandoffEngineTest() {
-    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.model = std::string(SLUICE_TEST_DATA) + "/" + std::get<1>(GetParam());
     config_.max_model_len = 1024;
     config_.kv_cache_memory = int64_t{16} << 20;
-    config_.kv_transport = GetParam();
+    config_.kv_transport = std::get<0>(GetParam());
   }
 
   std::unique_ptr<Engine> start(const std::string& name) {
@@ -71,7 +74,39 @@ class HandoffEngineTest : public ::testing::TestWithParam<const char*> {
     return made;
   }
 
-  testing::CollectingSink sink_of_p_;
+  static uint64_t num_fallbacks(const Engine& engine, HandoffFallback reason) {
+    return engine.stats().handoff->fallbacks[static_cast<size_t>(reason)];
+  }
+
+  // A request that ends without a step is counted a moment later.
+  static void expect_fallback(const Engine& engine, HandoffFallback reason) {
+    for (int i = 0; i < 500 && num_fallbacks(engine, reason) == 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(num_fallbacks(engine, reason), 1U) << to_string(reason);
+  }
+
+  static void expect_free(const Engine& engine) {
+    const auto is_free = [&] {
+      const EngineStats stats = engine.stats();
+      return stats.num_blocks_used == 0 && stats.handoff->num_posted_slots == 0 &&
+             stats.handoff->num_reserved_blocks == 0 && stats.handoff->num_pinned_blocks == 0;
+    };
+    for (int i = 0; i < 500 && !is_free(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_TRUE(is_free()) << engine.stats().num_blocks_used;
+  }
+
+  // The same requests as prompts that a router sends to both workers at once.
+  void split(int count, std::vector<ValidRequest>& offers, std::vector<ValidRequest>& fetches) {
+    for (int i = 0; i < count; ++i) {
+      offers.push_back(prefill(i, HandoffDoor::kConcurrent));
+      fetches.push_back(request(i));
+      fetches.back().handoff = fetch(transfer(i));
+    }
+  }
+
   FakeKvPeers peers_;
   Config config_;
 };
@@ -94,6 +129,7 @@ TEST_P(HandoffEngineTest, AFetchedPromptGetsTheBitsOfOneEngine) {
   for (size_t i = 0; i < fetches.size(); ++i) {
     ASSERT_NE(prefilled[i].offer, nullptr) << i;
     EXPECT_EQ(prefilled[i].offer->result.first_token, expected[i].tokens[0]);
+    EXPECT_NE(prefilled[i].offer->result.check, 0U);
     fetches[i].handoff = fetch(prefilled[i].offer->transfer);
     fetches[i].handoff->door = HandoffDoor::kSerial;
     fetches[i].handoff->peer_epoch = prefilled[i].offer->epoch;
@@ -106,7 +142,18 @@ TEST_P(HandoffEngineTest, AFetchedPromptGetsTheBitsOfOneEngine) {
     EXPECT_EQ(actual[i].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
   }
   EXPECT_EQ(peers_.sent["Release"], 6);
-  EXPECT_EQ(d->stats().num_blocks_used + p->stats().num_blocks_used, 0);
+  expect_free(*p);
+  expect_free(*d);
+  const HandoffStats in = *d->stats().handoff;
+  const HandoffStats out = *p->stats().handoff;
+  EXPECT_EQ(in.num_claims, 6U);
+  EXPECT_EQ(in.num_in, 6U);
+  EXPECT_EQ(out.num_out, 6U);
+  EXPECT_EQ(in.blocks_in, out.blocks_out);
+  EXPECT_EQ(in.bytes_in, out.bytes_out);
+  EXPECT_EQ(static_cast<uint64_t>(in.transfer_bytes.sum), in.bytes_in);
+  EXPECT_GE(in.wait_time.sum, in.transfer_time.sum);
+  EXPECT_EQ(in.num_failed + out.num_expired, 0U);
   d->stop();
   p->stop();
 }
@@ -143,10 +190,11 @@ TEST_P(HandoffEngineTest, NothingStaysTakenWhateverEnds) {
     std::unique_ptr<Engine> p = start("p");
     ASSERT_NE(p, nullptr);
     testing::CollectingSink sink;
+    testing::CollectingSink sink_of_p;
     std::vector<RequestId> ids;
     for (int i = 0; i < 4; ++i) {
       const auto offer = prefill(4 * round + i, HandoffDoor::kConcurrent);
-      const auto at_p = p->submit(offer, sink_of_p_);
+      const auto at_p = p->submit(offer, sink_of_p);
       ASSERT_TRUE(at_p);
       ValidRequest fetched = request(4 * round + i);
       fetched.handoff = fetch(transfer(4 * round + i));
@@ -165,14 +213,140 @@ TEST_P(HandoffEngineTest, NothingStaysTakenWhateverEnds) {
       EXPECT_NE(ended.finish_reason, FinishReason::kError) << ended.error;
     }
   }
-  for (int i = 0; i < 200 && d->stats().num_blocks_used > 0; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_EQ(d->stats().num_blocks_used, 0);
+  expect_free(*d);
   d->stop();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HandoffEngineTest, ::testing::Values("tcp", "shm"));
+// Blocks that are not what they should be: the row of logits behind the prompt says so, and the
+// request begins again, whatever else reads its tokens.
+TEST_P(HandoffEngineTest, AnotherRowOfLogitsMeansThatThePromptIsComputedAgain) {
+  for (const bool overlap : {false, true}) {
+    config_.overlap = overlap;
+    std::vector<ValidRequest> offers;
+    std::vector<ValidRequest> fetches;
+    split(6, offers, fetches);
+    for (size_t i = 0; i < fetches.size(); ++i) {
+      fetches[i].sampling.repetition_penalty = i % 2 == 0 ? 1.0F : 1.3F;
+      fetches[i].sampling.max_tokens = i < 2 ? 1 : 20;
+    }
+    std::vector<ValidRequest> whole = fetches;
+    for (ValidRequest& one : whole) one.handoff.reset();
+    const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+    const std::vector<Collected> expected = testing::run_together(*alone, whole);
+    peers_.change = [](KvMessage& message) {
+      if (auto* final = std::get_if<KvFinal>(&message)) final->check ^= 4;
+    };
+    const std::unique_ptr<Engine> p = start("p");
+    const std::unique_ptr<Engine> d = start("d");
+    ASSERT_TRUE(p != nullptr && d != nullptr);
+    std::thread prefills([&] { testing::run_together(*p, offers); });
+    const std::vector<Collected> actual = testing::run_together(*d, fetches);
+    prefills.join();
+    testing::expect_same(expected, actual, "computed again");
+    EXPECT_EQ(num_fallbacks(*d, HandoffFallback::kFirstToken), d->stats().handoff->num_in);
+    EXPECT_GE(d->stats().handoff->num_in, 1U);
+    // What is cached now is right.
+    const std::vector<Collected> again = testing::run_together(*d, whole);
+    testing::expect_same(expected, again, "once more");
+    expect_free(*d);
+    d->stop();
+    p->stop();
+  }
+}
+
+TEST_P(HandoffEngineTest, RequestsThatWaitForBlocksDoNotKeepOthersFromRunning) {
+  config_.max_num_seqs = 1;
+  std::vector<ValidRequest> offers;
+  std::vector<ValidRequest> fetches;
+  split(4, offers, fetches);
+  peers_.drop = [](const KvMessage& message) { return std::holds_alternative<KvFinal>(message); };
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  testing::CollectingSink sink;
+  std::vector<RequestId> ids;
+  for (const ValidRequest& one : fetches) {
+    const auto id = d->submit(one, sink);
+    ASSERT_TRUE(id);
+    ids.push_back(*id);
+  }
+  testing::run_together(*p, offers);
+  for (int i = 0; i < 500 && d->stats().handoff->num_receiving == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(d->stats().handoff->num_receiving, 1);  // as many as may run
+  EXPECT_GT(d->stats().handoff->num_reserved_blocks, 0);
+  const std::vector<Collected> ran = testing::run_together(*d, {request(7), request(8)});
+  for (const Collected& one : ran) EXPECT_EQ(one.finish_reason, FinishReason::kLength) << one.error;
+  for (const RequestId id : ids) d->abort(id);
+  for (const RequestId id : ids) sink.wait(id);
+  expect_free(*d);
+  d->stop();
+  p->stop();
+}
+
+TEST_P(HandoffEngineTest, AWorkerThatEndsComputesWhatItHasAcceptedAndServesWhatItHasPromised) {
+  std::vector<ValidRequest> whole;
+  for (int i = 0; i < 6; ++i) whole.push_back(request(i));
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, whole);
+  for (const bool is_prefill : {false, true}) {
+    std::vector<ValidRequest> offers;
+    std::vector<ValidRequest> fetches;
+    split(6, offers, fetches);
+    const std::unique_ptr<Engine> p = start("p");
+    const std::unique_ptr<Engine> d = start("d");
+    ASSERT_TRUE(p != nullptr && d != nullptr);
+    testing::CollectingSink sink_of_p;
+    testing::CollectingSink sink;
+    std::vector<RequestId> ids;
+    for (size_t i = 0; i < fetches.size(); ++i) {
+      ASSERT_TRUE(p->submit(offers[i], sink_of_p));
+      const auto id = d->submit(fetches[i], sink);
+      ASSERT_TRUE(id);
+      ids.push_back(*id);
+    }
+    (is_prefill ? *p : *d).drain();
+    std::vector<Collected> actual;
+    for (const RequestId id : ids) actual.push_back(sink.wait(id));
+    testing::expect_same(expected, actual, is_prefill ? "P ends" : "D ends");
+    expect_free(*d);
+    d->stop();
+    p->stop();
+  }
+}
+
+TEST_P(HandoffEngineTest, APolicyMayEndRequestsWhoseBlocksDoNotCome) {
+  config_.kv_transfer_config =
+      R"({"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"})";
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_NE(d, nullptr);
+  ValidRequest fetched = request(1);
+  fetched.handoff = fetch(transfer(1));
+  const std::vector<Collected> nobody = testing::run_together(*d, {fetched, request(2)});
+  EXPECT_EQ(nobody[0].finish_reason, FinishReason::kError);
+  EXPECT_EQ(nobody[0].error_code, ErrorCode::kUnavailable);
+  EXPECT_EQ(nobody[0].retry_after_s, 1);
+  EXPECT_NE(nobody[0].error.find("peer_gone"), std::string::npos) << nobody[0].error;
+  EXPECT_TRUE(nobody[0].tokens.empty());
+  EXPECT_EQ(nobody[1].finish_reason, FinishReason::kLength);
+  const std::unique_ptr<Engine> p = start("p");
+  peers_.change = [](KvMessage& message) {
+    if (auto* claim = std::get_if<KvClaim>(&message)) claim->epoch = 7;
+  };
+  const std::vector<Collected> refused = testing::run_together(*d, {fetched});
+  EXPECT_EQ(refused[0].error_code, ErrorCode::kUnavailable);
+  expect_fallback(*d, HandoffFallback::kRefused);
+  expect_free(*d);
+  d->stop();
+  p->stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         HandoffEngineTest,
+                         ::testing::Combine(::testing::Values("tcp", "shm"),
+                                            ::testing::Values("tiny/tiny-llama.gguf",
+                                                              "models/engine-windows.gguf")));
 
 }  // namespace
 }  // namespace sluice

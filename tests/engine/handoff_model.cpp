@@ -312,7 +312,6 @@ DecodeEvent Actor::d_event(DKind kind) const {
   DecodeEvent event;
   event.kind = kind;
   event.peer = stream(l, pair_);
-  event.total_ms = 1000;
   return event;
 }
 

@@ -270,7 +270,7 @@ TEST(PrefillStateTest, CreditsWithoutEndAreNotHeard) {
 class Decode {
  public:
   DecodeState state;
-  DecodeWorker worker{.num_free_slots = 4, .times = {}};
+  DecodeWorker worker{.num_free_slots = 4, .times = {.total = 20'000}};
   int64_t now_ms = 0;
   HandoffFallback why = HandoffFallback::kNoHandoff;
   int32_t num_posted = 0;  // by the last event
@@ -291,8 +291,7 @@ class Decode {
     return (*this)({.kind = kind,
                     .peer = kPeer,
                     .attempt = state.attempt,
-                    .num_parts = 2,
-                    .total_ms = 20'000});
+                    .num_parts = 2});
   }
 
   std::vector<DDo> frame(bool agrees = true, bool is_new = true) {

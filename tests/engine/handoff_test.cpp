@@ -79,7 +79,8 @@ class Worker {
     config.kv_listen = "127.0.0.1:0";
     config.kv_transport = transport;
     config.kv_transfer_buffer = int64_t{8} << 20;
-    auto made = Handoff::create(config, fingerprint, storage_, kv_, peers.opener(name), [] {});
+    auto made = Handoff::create(
+        config, HandoffRole::kBoth, fingerprint, storage_, kv_, peers.opener(name), [] {});
     EXPECT_TRUE(made) << (made ? "" : made.error().message);
     handoff = std::move(*made);
   }
@@ -177,8 +178,8 @@ class HandoffTest : public ::testing::TestWithParam<const char*> {
 
   // Both engines' loops, once.
   void turn() {
-    p_.handoff->advance(now_, ready_);
-    d_.handoff->advance(now_, ready_);
+    p_.handoff->advance(now_, is_idle_, ready_);
+    d_.handoff->advance(now_, is_idle_, ready_);
   }
 
   // Until D's request is ready; the clock runs when nothing moves.
@@ -216,6 +217,7 @@ class HandoffTest : public ::testing::TestWithParam<const char*> {
   Worker p_;
   Worker d_;
   Clock::time_point now_ = Clock::now();
+  bool is_idle_ = true;  // nothing else runs at D
   std::vector<TokenId> tokens_ = prompt(150, 3);  // 9 whole blocks travel
   std::vector<DecodeSide::Released> ready_;
 };
@@ -227,9 +229,9 @@ TEST_P(HandoffTest, AWholePromptTravels) {
   ASSERT_TRUE(fetch(offer));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 144);
-  EXPECT_EQ(d_.handoff->decode().counts().num_landed, 1U);
-  EXPECT_EQ(d_.handoff->decode().counts().num_blocks, 9U);
-  EXPECT_EQ(d_.handoff->transport_counts().bytes_arrived, 9 * d_.bytes());
+  EXPECT_EQ(d_.handoff->stats().num_in, 1U);
+  EXPECT_EQ(d_.handoff->stats().blocks_in, 9U);
+  EXPECT_EQ(d_.handoff->stats().bytes_in, 9 * d_.bytes());
   finish();
   EXPECT_LE(peers_.sent["Claim"] + peers_.sent["Accept"] + peers_.sent["Credit"] +
                 peers_.sent["Final"] + peers_.sent["Release"] + peers_.sent["Released"],
@@ -243,7 +245,7 @@ TEST_P(HandoffTest, PartsTravelWhileThePromptIsComputed) {
   turn();
   prefill(HandoffDoor::kConcurrent);
   run_until_ready();
-  EXPECT_EQ(d_.handoff->decode().counts().num_landed, 1U);
+  EXPECT_EQ(d_.handoff->stats().num_in, 1U);
   EXPECT_EQ(d_.cached(tokens_), 992);
   finish();
 }
@@ -258,7 +260,7 @@ TEST_P(HandoffTest, AnyHitsOnTheDecodeSideAreNotAskedFor) {
   ASSERT_TRUE(fetch(offer));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 144);
-  EXPECT_EQ(d_.handoff->decode().counts().num_blocks, 5U);
+  EXPECT_EQ(d_.handoff->stats().blocks_in, 5U);
   finish();
 }
 
@@ -280,7 +282,7 @@ TEST_P(HandoffTest, EvictedBlocksAreSaidAndComputed) {
   ASSERT_TRUE(fetch(offer));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 0);
-  EXPECT_EQ(d_.handoff->decode().counts().fallbacks[static_cast<size_t>(HandoffFallback::kRefused)],
+  EXPECT_EQ(d_.handoff->stats().fallbacks[static_cast<size_t>(HandoffFallback::kRefused)],
             1U);
   finish();
 }
@@ -307,7 +309,7 @@ TEST_P(HandoffTest, AReusedIdWithAnotherPromptIsRefused) {
   ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 0);
-  EXPECT_EQ(d_.handoff->transport_counts().bytes_arrived, 0U);
+  EXPECT_EQ(d_.handoff->stats().bytes_in, 0U);
   finish();
 }
 
@@ -334,8 +336,11 @@ TEST_P(HandoffTest, AnotherModelIsRefused) {
 TEST_P(HandoffTest, APeerThatIsNotAllowedIsNotAsked) {
   NewRequest request = Worker::request(kDecode, tokens_);
   const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, {1}, "nobody:1");
-  EXPECT_FALSE(d_.handoff->hold(request, spec, now_));
-  EXPECT_EQ(request.tokens, tokens_);
+  EXPECT_TRUE(d_.handoff->hold(request, spec, now_));
+  turn();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_EQ(ready_[0].request.tokens, tokens_);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kPeerGone);
   d_.expect_at_rest();
 }
 
@@ -407,7 +412,7 @@ TEST_P(HandoffTest, AFailedPrefillIsComputedHere) {
   p_.handoff->end(kPrefill, now_);
   run_until_ready();
   EXPECT_EQ(
-      d_.handoff->decode().counts().fallbacks[static_cast<size_t>(HandoffFallback::kPrefillFailed)],
+      d_.handoff->stats().fallbacks[static_cast<size_t>(HandoffFallback::kPrefillFailed)],
       1U);
   d_.cached(tokens_);
   finish();
@@ -428,6 +433,46 @@ TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
   run_until_ready();
   d_.cached(tokens_);
   finish();
+}
+
+// The claim has left out what was here then.
+TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
+  d_.kv().acquire_prefix(RequestId(1), tokens_, {});
+  d_.compute(RequestId(1), tokens_, 48);
+  d_.kv().free(RequestId(1));
+  ASSERT_EQ(d_.cached(tokens_), 48);
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  d_.kv().reset_prefix_cache();
+  run_until_ready();
+  EXPECT_EQ(d_.handoff->stats().blocks_in, 6U);
+  EXPECT_EQ(d_.cached(tokens_), 0);
+  finish();
+}
+
+// One after the other, so that they do not keep others from their steps.
+TEST_P(HandoffTest, PromptsToComputeHereComeOneAtATimeWhereOthersRun) {
+  is_idle_ = false;
+  for (uint64_t id = 201; id < 205; ++id) {
+    NewRequest request = Worker::request(RequestId(id), prompt(150, static_cast<TokenId>(id)));
+    KvTransferId transfer{};
+    transfer[0] = static_cast<uint8_t>(id);
+    HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, transfer, "nobody:1");
+    ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
+  }
+  turn();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_TRUE(ready_[0].request.is_fallback);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kPeerGone);
+  turn();
+  EXPECT_EQ(ready_.size(), 1U);
+  EXPECT_TRUE(d_.handoff->compare(RequestId(201), 1, now_));  // it has its first token
+  turn();
+  ASSERT_EQ(ready_.size(), 2U);
+  EXPECT_TRUE(d_.handoff->abort(RequestId(203), now_));
+  d_.handoff->end(RequestId(202), now_);
+  turn();
+  ASSERT_EQ(ready_.size(), 3U);
+  EXPECT_EQ(ready_[2].request.id, RequestId(204));
 }
 
 TEST_P(HandoffTest, ADuplicateRoomIsAnOrdinaryRequest) {

@@ -585,6 +585,70 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
 }
 
 // Who is being restored holds nothing, so that no block comes back when it goes.
+TEST_F(SchedulerTest, ARequestThatRestartsBeginsAgainOnceItsStepsHaveRetired) {
+  build(32, options());
+  ASSERT_TRUE(add(1, 20, 6));
+  ASSERT_TRUE(add(2, 9, 6));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  const TokenId token = 7;
+  std::vector<RequestId> aborted;
+  scheduler_->update(first,
+                     std::vector<StepResult>{{.id = RequestId{1}, .tokens = {}, .restarts = true},
+                                             {.id = RequestId{2}, .tokens = {&token, 1}}},
+                     0,
+                     aborted);
+  const SchedulerOutput third = schedule();
+  for (const ScheduledRequest& row : third.scheduled) EXPECT_EQ(row.id, RequestId{2});
+  update(second);
+  EXPECT_EQ(scheduler_->find(RequestId{1})->num_generated(), 0);
+  update(third);
+  const SchedulerOutput fourth = schedule();
+  EXPECT_EQ(fourth.preempted, std::vector<RequestId>{RequestId{1}});
+  const auto row = std::ranges::find(fourth.scheduled, RequestId{1}, &ScheduledRequest::id);
+  ASSERT_NE(row, fourth.scheduled.end());
+  EXPECT_EQ(row->num_computed_tokens, 0);
+  EXPECT_EQ(row->num_scheduled_tokens, 20);
+  update(fourth);
+  EXPECT_EQ(scheduler_->find(RequestId{1})->num_generated(), 1);
+  while (scheduler_->has_work()) step();
+}
+
+TEST_F(SchedulerTest, ARequestThatRestartsCanBeAborted) {
+  build(32, options());
+  ASSERT_TRUE(add(1, 20, 6));
+  const SchedulerOutput first = schedule();
+  const SchedulerOutput second = schedule();
+  std::vector<RequestId> aborted;
+  scheduler_->update(first, {{{.id = RequestId{1}, .tokens = {}, .restarts = true}}}, 0, aborted);
+  EXPECT_FALSE(scheduler_->abort(RequestId{1}));
+  EXPECT_EQ(update(second), std::vector<RequestId>{RequestId{1}});
+  EXPECT_FALSE(scheduler_->has_work());
+}
+
+TEST_F(SchedulerTest, PromptsThatFellBackTakeAShareOfTheTokensBesideDecodes) {
+  SchedulerOptions shared = options();
+  shared.max_fallback_share = 0.25;
+  build(64, shared);
+  const auto add_fallback = [&](uint64_t id) {
+    return scheduler_->add({.id = RequestId{id},
+                            .tokens = std::vector<TokenId>(60, static_cast<TokenId>(id)),
+                            .max_tokens = 2,
+                            .extras = {},
+                            .is_fallback = true});
+  };
+  ASSERT_TRUE(add_fallback(1));
+  EXPECT_EQ(step().total_tokens, 60);  // nobody decodes
+  while (scheduler_->has_work()) step();
+  ASSERT_TRUE(add(2, 4, 40));
+  step();
+  ASSERT_TRUE(add_fallback(3));
+  ASSERT_TRUE(add_fallback(4));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(step().num_prefill_tokens, 16) << i;
+  ASSERT_TRUE(add(5, 40, 1, /*priority=*/-1));
+  EXPECT_EQ(step().num_prefill_tokens, 40 + 16);
+}
+
 TEST_F(SchedulerTest, WhoDidNotFitIsTriedAgainWhenOneThatWasBeingRestoredHasLeft) {
   SchedulerOptions forced = options();
   forced.preempt_every = 1;

@@ -317,6 +317,10 @@ TEST(KvControl, OnlyPeersThatAreAllowedAreConnectedTo) {
   EXPECT_TRUE(is_kv_peer_allowed(some, "prefill-0.kv:1"));
   EXPECT_TRUE(is_kv_peer_allowed(some, "10.0.0.1:50060"));
   EXPECT_TRUE(is_kv_peer_allowed(some, "[fd00::1]:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed({"[fd00::1]"}, "[fd00::1]:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed({"[fd00::1]:50060"}, "[fd00::1]:50060"));
+  EXPECT_FALSE(is_kv_peer_allowed({"[fd00::1]:50060"}, "[fd00::1]:50061"));
+  EXPECT_FALSE(is_kv_peer_allowed({"10.0.0.1"}, "10.0.0.1:70000"));
   EXPECT_FALSE(is_kv_peer_allowed(some, "10.0.0.1:50061"));
   EXPECT_FALSE(is_kv_peer_allowed(some, "prefill-0.kv.evil.example:1"));
   EXPECT_FALSE(is_kv_peer_allowed(some, "127.0.0.1:50060"));
@@ -334,7 +338,13 @@ TEST(KvControl, BeyondThisMachineThereIsASecret) {
     options.listen = listen;
     EXPECT_FALSE(open_kv_control(options, hello_of(1), events).has_value()) << listen;
   }
-  options.secret = "one secret for all";
+  Config config;
+  config.worker_secret = "too short";
+  ASSERT_FALSE(kv_control_options(config).has_value());
+  EXPECT_EQ(kv_control_options(config).error().param, "worker-secret");
+  config.worker_secret = "one secret for all";
+  ASSERT_TRUE(kv_control_options(config).has_value());
+  options.secret = kv_control_options(config)->secret;
   options.listen = "0.0.0.0:0";
   EXPECT_TRUE(open_kv_control(options, hello_of(1), events).has_value());
   // The port is one worker's.

@@ -21,6 +21,10 @@ class FakeKvPeers {
   std::function<bool(const KvMessage&)> drop = [](const KvMessage&) { return false; };
   // Changes what is sent.
   std::function<void(KvMessage&)> change = [](KvMessage&) {};
+  // What arrives now in place of what is sent; called behind `drop` and `change`. Not set: that.
+  std::function<std::vector<KvMessage>(bool to_prefill, KvMessage)> pass;
+  // Changes what a prefill worker says of itself.
+  std::function<void(KvHello&)> introduce = [](KvHello&) {};
   std::map<std::string, int> sent;  // messages by name
 
   // A worker that others find at `name`:1.
@@ -80,6 +84,7 @@ class FakeKvPeers {
       KvHello decode = peers_.workers_.at(own_).hello;
       prefill.session.fill(static_cast<uint8_t>(id));
       decode.session = prefill.session;
+      peers_.introduce(prefill);
       peers_.workers_.at(own_).sink->deliver(
           KvPeerUp{.peer = KvPeerId(id), .is_prefill = true, .hello = prefill});
       there->second.sink->deliver(
@@ -109,7 +114,15 @@ class FakeKvPeers {
       const auto to =
           peers_.workers_.find(is_decode ? stream->second.prefill : stream->second.decode);
       if (to == peers_.workers_.end()) return false;
-      to->second.sink->deliver(KvPeerMessage{.peer = peer, .message = std::move(message)});
+      std::vector<KvMessage> arriving;
+      if (peers_.pass) {
+        arriving = peers_.pass(is_decode, std::move(message));
+      } else {
+        arriving.push_back(std::move(message));
+      }
+      for (KvMessage& one : arriving) {
+        to->second.sink->deliver(KvPeerMessage{.peer = peer, .message = std::move(one)});
+      }
       return true;
     }
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <utility>
 
@@ -39,7 +38,8 @@ struct FaultProxy::Direction {
   int to = -1;
   Fault fault;  // kNone: the other direction's, or done
   uint64_t passed = 0;
-  std::array<std::byte, 65536> buffer = {};
+  bool is_answer = false;
+  std::vector<std::byte> buffer;
   size_t begin = 0;
   size_t end = 0;
   Clock::time_point stalled_until;
@@ -50,13 +50,14 @@ struct FaultProxy::Direction {
 };
 
 struct FaultProxy::Pair {
+  size_t number = 0;
   Direction request;
   Direction answer;
   bool is_open = true;
 };
 
-FaultProxy::FaultProxy(std::string target, std::function<Fault(size_t)> plan)
-    : target_(std::move(target)), plan_(std::move(plan)) {
+FaultProxy::FaultProxy(std::string target, std::function<Fault(size_t)> plan, Edit edit)
+    : target_(std::move(target)), plan_(std::move(plan)), edit_(std::move(edit)) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   sockaddr_in at = loopback(0);
   socklen_t size = sizeof(at);
@@ -98,6 +99,8 @@ void FaultProxy::accept_one() {
   setsockopt(from, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(to, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   auto pair = std::make_unique<Pair>();
+  pair->number = number;
+  pair->answer.is_answer = true;
   pair->request.from = pair->answer.to = from;
   pair->request.to = pair->answer.from = to;
   const Fault fault = plan_(number);
@@ -105,15 +108,22 @@ void FaultProxy::accept_one() {
   pairs_.push_back(std::move(pair));
 }
 
+void FaultProxy::read(Pair& pair, Direction& way) {
+  constexpr size_t kMost = 65536;
+  way.buffer.resize(kMost);
+  const ssize_t got = recv(way.from, way.buffer.data(), way.buffer.size(), MSG_DONTWAIT);
+  if (got < 0 && errno != EAGAIN) return cut(pair);
+  way.is_over = got == 0;
+  way.buffer.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (edit_ && !way.buffer.empty()) edit_(pair.number, way.is_answer, way.buffer);
+  way.begin = 0;
+  way.end = way.buffer.size();
+}
+
 void FaultProxy::move_bytes(Pair& pair, Direction& way) {
   if (way.is_stalled()) return;
-  if (way.begin == way.end && !way.is_over) {
-    const ssize_t got = recv(way.from, way.buffer.data(), way.buffer.size(), MSG_DONTWAIT);
-    if (got < 0 && errno != EAGAIN) return cut(pair);
-    way.is_over = got == 0;
-    way.begin = 0;
-    way.end = static_cast<size_t>(std::max<ssize_t>(got, 0));
-  }
+  if (way.begin == way.end && !way.is_over) read(pair, way);
+  if (!pair.is_open) return;
   // What passes before the fault does.
   const bool is_near =
       way.fault.kind != Fault::Kind::kNone && way.fault.at < way.passed + (way.end - way.begin);

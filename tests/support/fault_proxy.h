@@ -31,8 +31,14 @@ struct Fault {
 
 class FaultProxy {
  public:
-  // `target` is "127.0.0.1:port". `plan` says what happens to a connection; on the proxy's thread.
-  FaultProxy(std::string target, std::function<Fault(size_t connection)> plan);
+  // Changes what has just come in one direction of a connection to what is passed on.
+  using Edit = std::function<void(size_t connection, bool is_answer, std::vector<std::byte>&)>;
+
+  // `target` is "127.0.0.1:port". `plan` says what happens to a connection; on the proxy's thread,
+  // as is `edit`, which may be null and comes before the plan.
+  FaultProxy(std::string target,
+             std::function<Fault(size_t connection)> plan,
+             Edit edit = nullptr);
   ~FaultProxy();
   FaultProxy(const FaultProxy&) = delete;
   FaultProxy& operator=(const FaultProxy&) = delete;
@@ -47,11 +53,13 @@ class FaultProxy {
 
   void run();
   void accept_one();
+  void read(Pair& pair, Direction& direction);
   void move_bytes(Pair& pair, Direction& direction);
   static void cut(Pair& pair);
 
   const std::string target_;
   const std::function<Fault(size_t)> plan_;
+  const Edit edit_;
   std::string address_;
   int listener_ = -1;
   std::atomic<size_t> num_connections_ = 0;

@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A prefill and a decode worker as two processes between which KV travels: whatever becomes of a
+transfer, answers and streams are those of one worker that computes alone, and no block stays taken.
+
+usage: handoff_pair_test.py BINARY MODEL
+
+With SLUICE_SMOLLM2 the answers are compared with the real model as well.
+"""
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from router_process import CHAT, COMPLETIONS, free_port
+from server_process import Server, run_checks, wait_until
+
+BLOCK = 16
+WORDS = "Once upon a time there was a worker that had a twin, naïve 你好 and far away. "
+SAMPLINGS = ({"temperature": 0}, {"temperature": 0.8, "seed": 11},
+             {"temperature": 0.8, "seed": 12, "top_p": 0.9, "presence_penalty": 0.5})
+numbers = itertools.count(1)
+
+
+def prompt_of(length):
+    """One that nobody has had before."""
+    return f"{next(numbers)} {WORDS * (length // len(WORDS) + 1)}"[:length]
+
+
+def body_of(path, length, **more):
+    """Of a prompt of so many characters."""
+    prompt = prompt_of(length)
+    start = {"prompt": prompt} if path == COMPLETIONS else {
+        "messages": [{"role": "user", "content": prompt}]}
+    return path, {**start, "max_tokens": 12, **more}
+
+
+def essence(answer):
+    """What of an answer the same request has wherever it is computed."""
+    return ([(choice["index"], choice.get("message") or choice["text"], choice["finish_reason"],
+              choice.get("logprobs")) for choice in answer["choices"]],
+            answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"])
+
+
+def read_answer(connection, response):
+    with contextlib.closing(connection):
+        data = response.read()
+        assert response.status == 200, (response.status, data)
+        return json.loads(data)
+
+
+def read_stream(connection, response):
+    """By choice: text, log-probabilities and reason of a stream that is whole."""
+    with contextlib.closing(connection), contextlib.closing(response):
+        assert response.status == 200, response.read()
+        choices, done = {}, False
+        for raw in response:
+            line = raw.decode().rstrip("\n")
+            if line == "data: [DONE]":
+                done = True
+            elif line.startswith("data: "):
+                event = json.loads(line[6:])
+                assert "error" not in event, event
+                for choice in event["choices"]:
+                    mine = choices.setdefault(choice["index"], ["", [], None])
+                    piece = choice["delta"].get("content") if "delta" in choice else choice["text"]
+                    mine[0] += piece or ""
+                    if choice.get("logprobs"):
+                        mine[1].append(choice["logprobs"])
+                    mine[2] = choice.get("finish_reason") or mine[2]
+        assert done and all(choice[2] for choice in choices.values()), choices
+        return choices
+
+
+class Pair:
+    def __init__(self, binary, model, transport, alone):
+        self.binary, self.model, self.transport = binary, model, transport
+        self.alone = alone
+        self.kv_ports = {"prefill": free_port(), "decode": free_port()}
+        self.prefill, self.decode = self.start("prefill"), self.start("decode")
+
+    def start(self, role):
+        # Small steps: a prompt is computed in several, and its parts travel meanwhile.
+        return Server(self.binary, self.model, "--role", role, "--threads", "1",
+                      "--max-num-batched-tokens", "64", "--kv-cache-memory", "64MiB",
+                      "--max-model-len", "2048", "--kv-transport", self.transport,
+                      "--kv-listen", f"127.0.0.1:{self.kv_ports[role]}", "--kv-peers", "127.0.0.1")
+
+    def restart(self, role, how=signal.SIGKILL):
+        server = getattr(self, role)
+        server.process.send_signal(how)
+        server.process.wait(timeout=60)
+        setattr(self, role, self.start(role))
+
+    def offer(self, path, body):
+        """What the prefill half of a serial handoff answers."""
+        half = {name: value for name, value in body.items() if name not in ("stream", "n")}
+        answer = read_answer(*self.prefill.post(
+            {**half, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}, path))
+        return answer["kv_transfer_params"]
+
+    def fetch(self, path, body, params):
+        return self.decode.post({**body, "kv_transfer_params": params}, path)
+
+    def fetch_early(self, path, body):
+        """Both halves at once, the decode worker's first; its answer, and the other half's thread."""
+        transfer = f"transfer {next(numbers)}"
+        half = {name: value for name, value in body.items() if name not in ("stream", "n")}
+
+        def prefill():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection, response = self.prefill.post(
+                    {**half, "max_tokens": 1, "kv_transfer_params": {
+                        "do_remote_decode": True, "transfer_id": transfer}}, path)
+                with contextlib.closing(connection):
+                    response.read()
+        other = threading.Thread(target=prefill)
+        results = []
+
+        def decode():
+            results.append(self.fetch(path, body, {
+                "do_remote_prefill": True, "transfer_id": transfer,
+                "remote_engine_id": f"p@127.0.0.1:{self.kv_ports['prefill']}"}))
+        first = threading.Thread(target=decode)
+        first.start()
+        other.start()
+        return first, other, results
+
+    def expect_same(self, path, body, answer):
+        expected = read_answer(*self.alone.post(body, path))
+        assert essence(answer) == essence(expected), (body, answer, expected)
+
+    def state(self, worker):
+        return json.loads(worker.get("/debug/state"))
+
+    def is_free(self, worker):
+        state = self.state(worker)
+        blocks = state["kv_blocks"]
+        return not state["requests"] and blocks["referenced"] == 0 and \
+            blocks["free"] + blocks["cached"] == blocks["total"]
+
+    def expect_free(self):
+        for worker in (self.prefill, self.decode):
+            wait_until("all blocks are free", lambda one=worker: self.is_free(one), 20)
+
+    def stop(self):
+        for worker in (self.prefill, self.decode):
+            worker.process.kill()
+            worker.process.wait()
+
+
+def num_cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def whole_blocks(answer):
+    return (answer["usage"]["prompt_tokens"] - 1) // BLOCK * BLOCK
+
+
+def check_answers(pair):
+    for path in (CHAT, COMPLETIONS):
+        logprobs = {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2}
+        for sampling in (*SAMPLINGS, {**SAMPLINGS[1], "n": 2}):
+            for length, more in ((90, {}), (700, logprobs)):
+                path, body = body_of(path, length, **sampling, **more)
+                answer = read_answer(*pair.fetch(path, body, pair.offer(path, body)))
+                pair.expect_same(path, body, answer)
+                assert num_cached(answer) >= whole_blocks(answer) > 0, answer["usage"]
+    pair.expect_free()
+
+
+def check_early_answers(pair):
+    """Of prompts of several steps and parts, which travel while they are computed."""
+    for sampling in (*SAMPLINGS, {**SAMPLINGS[1], "n": 2}):
+        path, body = body_of(COMPLETIONS, 1500, logprobs=1, **sampling)
+        first, other, results = pair.fetch_early(path, body)
+        first.join(), other.join()
+        answer = read_answer(*results[0])
+        pair.expect_same(path, body, answer)
+        assert num_cached(answer) >= whole_blocks(answer) > 500, answer["usage"]
+    pair.expect_free()
+
+
+def check_streams(pair):
+    for path in (CHAT, COMPLETIONS):
+        for sampling in (*SAMPLINGS, {**SAMPLINGS[1], "n": 2}):
+            path, body = body_of(path, 300, stream=True, logprobs=path == CHAT or 1, **sampling)
+            stream = read_stream(*pair.fetch(path, body, pair.offer(path, body)))
+            expected = read_stream(*pair.alone.post(body, path))
+            assert stream == expected, (body, stream, expected)
+    pair.expect_free()
+
+
+def check_many_at_once(pair):
+    requests = [body_of(COMPLETIONS, 100 + 60 * i, **SAMPLINGS[i % 3]) for i in range(12)]
+    answers = {}
+
+    def go(i):
+        path, body = requests[i]
+        if i % 2:
+            first, other, results = pair.fetch_early(path, body)
+            first.join(), other.join()
+            answers[i] = read_answer(*results[0])
+        else:
+            answers[i] = read_answer(*pair.fetch(path, body, pair.offer(path, body)))
+    threads = [threading.Thread(target=go, args=(i,)) for i in range(len(requests))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, (path, body) in enumerate(requests):
+        pair.expect_same(path, body, answers[i])
+    pair.expect_free()
+
+
+def check_aborts(pair):
+    """Of a stream that runs, and of a request whose blocks do not come."""
+    path, body = body_of(COMPLETIONS, 400, stream=True, ignore_eos=True, **SAMPLINGS[1])
+    body["max_tokens"] = 1000
+    connection, response = pair.fetch(path, body, pair.offer(path, body))
+    assert response.status == 200
+    response.readline()
+    response.close()
+    connection.close()
+    pair.expect_free()
+    path, body = body_of(COMPLETIONS, 400, stream=True, **SAMPLINGS[1])
+    params = pair.offer(path, body)
+    pair.prefill.process.send_signal(signal.SIGSTOP)
+    connection = http.client.HTTPConnection("127.0.0.1", pair.decode.port, timeout=60)
+    connection.request("POST", path, json.dumps(
+        {"model": pair.decode.model, **body, "kv_transfer_params": params}),
+        {"Content-Type": "application/json"})
+    wait_until("the request waits", lambda: pair.state(pair.decode)["requests"])
+    connection.close()
+    wait_until("it is gone", lambda: not pair.state(pair.decode)["requests"])
+    pair.prefill.process.send_signal(signal.SIGCONT)
+    pair.expect_free()
+
+
+def check_decode_restart(pair):
+    path, body = body_of(COMPLETIONS, 500, **SAMPLINGS[1])
+    before = pair.offer(path, body)
+    pair.restart("decode")
+    answer = read_answer(*pair.fetch(path, body, before))
+    pair.expect_same(path, body, answer)
+    assert num_cached(answer) == whole_blocks(answer), answer["usage"]
+    pair.expect_free()
+
+
+def check_prefill_killed_before(pair):
+    path, body = body_of(COMPLETIONS, 500, **SAMPLINGS[1])
+    params = pair.offer(path, body)
+    pair.restart("prefill")
+    # The process that is there now is not the one that has the blocks.
+    answer = read_answer(*pair.fetch(path, body, params))
+    pair.expect_same(path, body, answer)
+    assert num_cached(answer) < BLOCK, answer["usage"]
+    path, body = body_of(COMPLETIONS, 500, **SAMPLINGS[1])
+    params = pair.offer(path, body)
+    pair.prefill.process.kill()
+    pair.prefill.process.wait()
+    answer = read_answer(*pair.fetch(path, body, params))
+    pair.expect_same(path, body, answer)
+    assert num_cached(answer) < BLOCK, answer["usage"]
+    pair.prefill = pair.start("prefill")
+    pair.expect_free()
+
+
+def check_prefill_killed_meanwhile(pair):
+    for wait_ms in (0, 15, 40):
+        path, body = body_of(COMPLETIONS, 1900, **SAMPLINGS[1])
+        first, other, results = pair.fetch_early(path, body)
+        time.sleep(wait_ms / 1000)
+        pair.prefill.process.kill()
+        pair.prefill.process.wait()
+        first.join(), other.join()
+        pair.expect_same(path, body, read_answer(*results[0]))
+        pair.prefill = pair.start("prefill")
+        pair.expect_free()
+
+
+def check_real_model(binary, model):
+    alone = Server(binary, model, "--threads", "1", "--max-model-len", "2048")
+    pair = Pair(binary, model, "tcp", alone)
+    try:
+        for path in (CHAT, COMPLETIONS):
+            path, body = body_of(path, 600, **SAMPLINGS[1])
+            answer = read_answer(*pair.fetch(path, body, pair.offer(path, body)))
+            pair.expect_same(path, body, answer)
+            assert num_cached(answer) >= whole_blocks(answer) > 0, answer["usage"]
+        pair.expect_free()
+    finally:
+        pair.stop()
+        alone.process.kill()
+
+
+def main():
+    binary, model = sys.argv[1:]
+    alone = Server(binary, model, "--threads", "1", "--max-model-len", "2048")
+    checks = []
+    pairs = []
+    for transport in ("tcp", "shm"):
+        pair = Pair(binary, model, transport, alone)
+        pairs.append(pair)
+        for check in (check_answers, check_early_answers, check_streams, check_many_at_once,
+                      check_aborts, check_decode_restart, check_prefill_killed_before,
+                      check_prefill_killed_meanwhile):
+            name = f"{transport} {check.__name__.removeprefix('check_')}"
+            checks.append((name, lambda check=check, pair=pair: check(pair)))
+    if "SLUICE_SMOLLM2" in os.environ:
+        checks.append(("real model", lambda: check_real_model(binary, os.environ["SLUICE_SMOLLM2"])))
+    try:
+        run_checks(alone, checks)
+    finally:
+        for pair in pairs:
+            pair.stop()
+
+
+main()
