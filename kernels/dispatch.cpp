@@ -56,6 +56,8 @@ SLUICE_OPERATOR(join_expert_parts, JoinExpertPartsArgs)
 SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
+SLUICE_OPERATOR(gather_kv_blocks, KvBlocksArgs)
+SLUICE_OPERATOR(scatter_kv_blocks, KvBlocksArgs)
 
 #undef SLUICE_OPERATOR
 

@@ -336,4 +336,12 @@ void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
   launch_take_tokens(ctx.stream, args);
 }
 
+void gather_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
+  launch_gather_kv_blocks(ctx.stream, args);
+}
+
+void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
+  launch_scatter_kv_blocks(ctx.stream, args);
+}
+
 }  // namespace sluice::kernels::cuda

@@ -97,4 +97,12 @@ void take_tokens(const ExecContext&, const TakeTokensArgs&) {
   not_built("cuda take_tokens: not built");
 }
 
+void gather_kv_blocks(const ExecContext&, const KvBlocksArgs&) {
+  not_built("cuda gather_kv_blocks: not built");
+}
+
+void scatter_kv_blocks(const ExecContext&, const KvBlocksArgs&) {
+  not_built("cuda scatter_kv_blocks: not built");
+}
+
 }  // namespace sluice::kernels::cuda
