@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/aligned_buffer.h"
 #include "engine/handoff/decode_state.h"
 #include "engine/handoff/handoff_links.h"
 #include "engine/handoff/handoff_spec.h"
@@ -39,9 +38,8 @@ class DecodeSide {
     std::optional<uint64_t> seed;  // the peer's, where the request adopts it
   };
 
-  // All must outlive it. `space`: as of HandoffLinks. `num_slots`: of landing memory.
+  // All must outlive it. `space`: as of HandoffLinks.
   DecodeSide(std::string space,
-             int32_t num_slots,
              KvStorage& storage,
              KvCacheManager& kv,
              HandoffLinks& links);
@@ -124,14 +122,12 @@ class DecodeSide {
   void frame_arrived(const KvCompletion& completion, int64_t now_ms);
   void tell(Record& record, Kind kind, int64_t now_ms);
   void drop_over();
-  [[nodiscard]] std::span<std::byte> memory_of(int32_t slot) const;
 
   const std::string space_;
   KvStorage& storage_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
   std::vector<int64_t> block_bytes_;  // by group
-  AlignedBuffer landing_;
   std::vector<LandingSlot> slots_;
   int32_t num_free_slots_ = 0;
   uint64_t next_number_ = 1;

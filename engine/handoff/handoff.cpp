@@ -26,15 +26,15 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
-                                                   std::function<void()> wake) {
+                                                   std::function<void()> wake,
+                                                   const KvMover::Backend& backend) {
   const std::string space = kv_key_space(fingerprint, config.block_size);
-  SLUICE_TRY(auto links, HandoffLinks::create(config, space, storage, open, std::move(wake)));
-  const auto num_slots =
-      static_cast<int32_t>(std::max<int64_t>(1, config.kv_transfer_buffer / links->slot_bytes()));
+  SLUICE_TRY(
+      auto links,
+      HandoffLinks::create(config, space, storage, open, std::move(wake), backend));
   std::unique_ptr<Handoff> handoff(new Handoff(config, std::move(links)));
   handoff->prefill_ = std::make_unique<PrefillSide>(space, storage, kv, *handoff->links_);
-  handoff->decode_ = std::make_unique<DecodeSide>(
-      space, handoff->fetches_ ? num_slots : 0, storage, kv, *handoff->links_);
+  handoff->decode_ = std::make_unique<DecodeSide>(space, storage, kv, *handoff->links_);
   return handoff;
 }
 
@@ -114,6 +114,7 @@ void Handoff::advance(Clock::time_point now, std::vector<DecodeSide::Released>& 
 }
 
 std::optional<Handoff::Clock::time_point> Handoff::next_timer() const {
+  if (links_->mover().is_busy()) return Clock::now();
   const std::optional<int64_t> a = prefill_->next_timer();
   const std::optional<int64_t> b = decode_->next_timer();
   if (!a && !b) return std::nullopt;

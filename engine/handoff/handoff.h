@@ -32,7 +32,8 @@ class Handoff {
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
-                                                   std::function<void()> wake);
+                                                   std::function<void()> wake,
+                                                   const KvMover::Backend& backend);
 
   // Where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;
@@ -71,7 +72,9 @@ class Handoff {
 
   [[nodiscard]] const PrefillSide& prefill() const { return *prefill_; }
 
-  [[nodiscard]] KvTransportCounts transport_counts() { return links_->transport().counts(); }
+  [[nodiscard]] KvTransportCounts transport_counts() {
+    return links_->mover().transport().counts();
+  }
 
  private:
   Handoff(const Config& config, std::unique_ptr<HandoffLinks> links);
