@@ -88,7 +88,8 @@ class NcclRank final : public Communicator {
       const std::scoped_lock lock(mutex_);
       is_called = !failed_ && comm_ != nullptr &&
                   library_.all_gather(
-                      part.data(), parts, part.size(), kernels::kNcclInt8, comm_, own_.stream) == kernels::kNcclSuccess;
+                      part.data(), parts, part.size(), kernels::kNcclInt8, comm_, own_.stream) ==
+                      kernels::kNcclSuccess;
     }
     if (!is_called) fail();
     if (!group_->meet()) return {};
@@ -106,7 +107,8 @@ class NcclRank final : public Communicator {
     if (!lock.owns_lock() || comm_ == nullptr) return false;
     kernels::NcclResult error = kernels::kNcclSuccess;
     const kernels::NcclResult asked = library_.comm_get_async_error(comm_, &error);
-    return asked != kernels::kNcclSuccess || (error != kernels::kNcclSuccess && error != kernels::kNcclInProgress);
+    return asked != kernels::kNcclSuccess ||
+           (error != kernels::kNcclSuccess && error != kernels::kNcclInProgress);
   }
 
   void set_failed() { failed_ = true; }
@@ -173,18 +175,17 @@ void Group::watch(const std::stop_token& stop) {
   }
 }
 
-Expected<std::vector<std::unique_ptr<Communicator>>> connect(
-    const NcclLibrary& library, std::span<const DeviceRank> ranks) {
+Expected<std::vector<std::unique_ptr<Communicator>>> connect(const NcclLibrary& library,
+                                                             std::span<const DeviceRank> ranks) {
   std::vector<int> devices;
   for (const DeviceRank& rank : ranks) devices.push_back(rank.device);
   std::vector<kernels::NcclComm> comms(ranks.size());
   const auto size = static_cast<int32_t>(ranks.size());
   if (const kernels::NcclResult result = library.comm_init_all(comms.data(), size, devices.data());
       result != kernels::kNcclSuccess) {
-    return make_error(
-        ErrorCode::kUnavailable,
-        "NCCL cannot connect the GPUs: " + std::string(library.error_string(result)) + ": " +
-            library.last_error(nullptr));
+    return make_error(ErrorCode::kUnavailable,
+                      "NCCL cannot connect the GPUs: " + std::string(library.error_string(result)) +
+                          ": " + library.last_error(nullptr));
   }
   const auto group = std::make_shared<Group>(size);
   std::vector<std::unique_ptr<Communicator>> connected;

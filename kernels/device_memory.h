@@ -39,7 +39,7 @@ class DeviceEvent {
   [[nodiscard]] virtual double seconds_since(const DeviceEvent& before) const = 0;
 };
 
-// A second order of copies and operators of one device, beside that of its DeviceMemory: what is put
+// Another order of copies and operators of one device, beside that of its DeviceMemory: what is put
 // here runs at any time beside what is put there, but for what follow() and lead() say. An operator
 // is put here by an ExecContext with this stream(). One thread at a time may call.
 class DeviceQueue {

@@ -58,8 +58,8 @@ struct NcclLibrary {
       const void* part, void* parts, size_t count, int type, NcclComm comm, void* stream) = nullptr;
   NcclResult (*send)(
       const void* from, size_t count, int type, int peer, NcclComm comm, void* stream) = nullptr;
-  NcclResult (*receive)(
-      void* to, size_t count, int type, int peer, NcclComm comm, void* stream) = nullptr;
+  NcclResult (*receive)(void* to, size_t count, int type, int peer, NcclComm comm, void* stream) =
+      nullptr;
 };
 
 }  // namespace sluice::kernels

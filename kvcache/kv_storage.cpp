@@ -164,6 +164,20 @@ kernels::KvBlocksArgs KvStorage::blocks_args(int32_t group,
   return args;
 }
 
+void KvStorage::gather(const kernels::ExecContext& ctx,
+                       int32_t group,
+                       std::span<const BlockId> blocks,
+                       std::byte* slot) const {
+  kernels::gather_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
+void KvStorage::scatter(const kernels::ExecContext& ctx,
+                        int32_t group,
+                        std::span<const BlockId> blocks,
+                        std::byte* slot) {
+  kernels::scatter_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
 void KvStorage::copy_out(const KvPiece& piece, std::span<std::byte> out) const {
   CHECK_EQ(static_cast<int64_t>(out.size()), piece_bytes(piece));
   for_spans(piece, [&](std::span<const std::byte> from) {

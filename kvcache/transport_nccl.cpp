@@ -31,7 +31,7 @@ constexpr size_t kMostStrangers = 64;  // connections that have not said whose t
 constexpr size_t kMostInPair = 16;     // payloads of a sender
 constexpr size_t kMostOfPeer = 1024;   // that a receiver takes ahead of its GPU
 // How soon something is looked at again that nobody says a word of.
-constexpr std::chrono::nanoseconds kTransferTick{50'000};  // payloads
+constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // communicators that begin and end
 constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers
 constexpr uint64_t kNoPair = 0;
@@ -137,10 +137,10 @@ class NcclTransport final : public KvTransportFront {
 };
 
 Expected<void> NcclTransport::start() {
-  SLUICE_TRY(unread_,
-             kernels::DeviceBuffer::allocate(*options_.device,
-                                             static_cast<int64_t>(options_.slot_bytes),
-                                             "KV that nobody waits for"));
+  SLUICE_TRY(
+      unread_,
+      kernels::DeviceBuffer::allocate(
+          *options_.device, static_cast<int64_t>(options_.slot_bytes), "KV that nobody waits for"));
   SLUICE_TRY_VOID(make_wake_fd());
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) {
@@ -401,8 +401,8 @@ void NcclTransport::fill_pair(Session& session) {
   while (!session.queue.empty() && pair.is_open()) {
     KvOutgoing& next = session.queue.front();
     const bool is_data = next.frame.kind == KvFrameKind::kData;
-    const bool may_go = is_data ? pair.is_ready() && pair.link().num_open() < kMostInPair
-                                : pair.has_link();
+    const bool may_go =
+        is_data ? pair.is_ready() && pair.link().num_open() < kMostInPair : pair.has_link();
     if (!may_go) return;
     KvFrame frame = next.frame;
     frame.sequence = ++session.last_number;
@@ -515,8 +515,7 @@ Expected<std::unique_ptr<KvTransport>> make_nccl_transport(KvTransportOptions op
   }
   SLUICE_TRY(const auto library, kernels::NcclLibrary::open(options.nccl_library));
   SLUICE_TRY(auto maker, make_tcp_streams(options));
-  auto transport =
-      std::make_unique<NcclTransport>(library, std::move(maker), std::move(options));
+  auto transport = std::make_unique<NcclTransport>(library, std::move(maker), std::move(options));
   SLUICE_TRY_VOID(transport->start());
   return transport;
 }

@@ -63,8 +63,7 @@ void NcclLink::begin(Operation operation) {
   void* const stream = queue_->stream();
   const NcclResult result =
       operation.from != nullptr
-          ? library_.send(
-                operation.from, operation.bytes, kernels::kNcclInt8, peer_, comm_, stream)
+          ? library_.send(operation.from, operation.bytes, kernels::kNcclInt8, peer_, comm_, stream)
           : library_.receive(
                 operation.to, operation.bytes, kernels::kNcclInt8, peer_, comm_, stream);
   running_.push_back(std::move(operation));
@@ -119,7 +118,8 @@ void NcclLink::abort() {
   });
 }
 
-// Behind the abort nothing more comes into the queue: what is behind it all is behind what was begun.
+// Behind the abort nothing more comes into the queue: what is behind it all is behind what was
+// begun.
 bool NcclLink::is_gone() {
   if (!is_aborted_) return false;
   if (last_ == nullptr) {

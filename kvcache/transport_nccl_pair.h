@@ -43,6 +43,7 @@ class NcclPair {
 
   // As NcclLink's; a receiver then tells the sender that it is ready.
   void advance_link(std::vector<uint64_t>& done, uint64_t own_epoch);
+
   void note_ready() { is_peer_ready_ = true; }
 
   // A sender's: both ends of the communicator are there.
@@ -56,6 +57,7 @@ class NcclPair {
   [[nodiscard]] bool is_corrupt() const;
 
   void end();
+
   [[nodiscard]] bool is_open() const { return stream_ != nullptr; }
 
   // end() was called, and the communicator is gone.

@@ -361,7 +361,7 @@ void DecodeSide::abort_landing(const Record& record) {
   }
   for (const uint32_t attempt : attempts) {
     links_.mover().abort(record.state.peer.value,
-                             {.transfer = record.transfer, .attempt = attempt});
+                         {.transfer = record.transfer, .attempt = attempt});
   }
 }
 

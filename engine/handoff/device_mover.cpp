@@ -7,8 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/kv_blocks.h"
-
 namespace sluice {
 namespace {
 
@@ -165,8 +163,9 @@ Expected<Ring> DeviceMover::ring(int32_t num_slots, const char* purpose) const {
 }
 
 Expected<void> DeviceMover::allocate() {
-  const int32_t num_in =
-      num_slots_ == 0 ? 0 : is_direct_ ? num_slots_ + kSpareSlots : kMostDeviceSlots;
+  const int32_t num_in = num_slots_ == 0 ? 0
+                         : is_direct_    ? num_slots_ + kSpareSlots
+                                         : kMostDeviceSlots;
   SLUICE_TRY(out_ring_, ring(kMostDeviceSlots, "slots of KV that leaves"));
   SLUICE_TRY(in_ring_, ring(num_in, "slots of KV that arrives"));
   if (is_direct_) return {};
@@ -188,9 +187,7 @@ kernels::ExecContext DeviceMover::context(const kernels::DeviceQueue& queue) con
 
 // --- Out -------------------------------------------------------------------------------------
 
-bool DeviceMover::send(KvSession session,
-                       const KvFrame& frame,
-                       std::span<const BlockId> blocks) {
+bool DeviceMover::send(KvSession session, const KvFrame& frame, std::span<const BlockId> blocks) {
   Outgoing outgoing;
   outgoing.owner = {session, frame.ref};
   outgoing.frame = frame;
@@ -209,12 +206,10 @@ void DeviceMover::gather_waiting() {
     std::byte* const slot = out_ring_.memory_of(*outgoing.slot).data();
     memory_.enter();
     out_->follow();
-    kernels::gather_kv_blocks(
-        context(*out_), storage_.blocks_args(outgoing.frame.group, outgoing.blocks, slot));
+    storage_.gather(context(*out_), outgoing.frame.group, outgoing.blocks, slot);
     if (!is_direct_) {
-      out_->download(pinned_out_.data() + static_cast<int64_t>(*outgoing.slot) * slot_bytes_,
-                     slot,
-                     bytes);
+      out_->download(
+          pinned_out_.data() + static_cast<int64_t>(*outgoing.slot) * slot_bytes_, slot, bytes);
     }
     outgoing.staged = out_->make_event();
     outgoing.staged->record();
@@ -231,14 +226,11 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
     const std::span<const std::byte> payload =
         is_direct_ ? out_ring_.memory_of(*outgoing.slot).first(bytes)
                    : pinned.subspan(*outgoing.slot * static_cast<size_t>(slot_bytes_), bytes);
-    const bool is_sent = !outgoing.is_dropped && transport_->send(outgoing.owner.session,
-                                                                  outgoing.frame,
-                                                                  {payload});
+    const bool is_sent =
+        !outgoing.is_dropped && transport_->send(outgoing.owner.session, outgoing.frame, {payload});
     if (is_sent) {
-      sent_.push_back({outgoing.owner,
-                       outgoing.frame.slot,
-                       outgoing.frame.slot_generation,
-                       *outgoing.slot});
+      sent_.push_back(
+          {outgoing.owner, outgoing.frame.slot, outgoing.frame.slot_generation, *outgoing.slot});
       continue;
     }
     out_ring_.give_back(*outgoing.slot);
@@ -250,12 +242,11 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
 void DeviceMover::free_sent(const KvCompletion& completion) {
   std::erase_if(sent_, [&](const Sent& sent) {
     if (sent.owner.session != completion.session) return false;
-    const bool is_it =
-        completion.kind == Kind::kClosed ||
-        (sent.owner.ref == completion.frame.ref &&
-         (completion.kind == Kind::kWriterGone ||
-          (sent.slot == completion.frame.slot &&
-           sent.generation == completion.frame.slot_generation)));
+    const bool is_it = completion.kind == Kind::kClosed ||
+                       (sent.owner.ref == completion.frame.ref &&
+                        (completion.kind == Kind::kWriterGone ||
+                         (sent.slot == completion.frame.slot &&
+                          sent.generation == completion.frame.slot_generation)));
     if (is_it) out_ring_.give_back(sent.staging);
     return is_it;
   });
@@ -332,9 +323,7 @@ void DeviceMover::take_in(uint32_t slot,
   const size_t staging = arrived_.at(slot);
   memory_.enter();
   in_->follow();
-  kernels::scatter_kv_blocks(
-      context(*in_),
-      storage_.blocks_args(group, blocks, in_ring_.memory_of(staging).data() + at));
+  storage_.scatter(context(*in_), group, blocks, in_ring_.memory_of(staging).data() + at);
   in_->lead();
   auto found = std::ranges::find(scattering_, staging, &Scattering::slot);
   if (found == scattering_.end()) {
@@ -379,8 +368,7 @@ bool DeviceMover::is_copied(const KvCompletion& end) const {
   };
   return std::ranges::none_of(outgoing_,
                               [&](const Outgoing& one) {
-                                return one.is_dropped &&
-                                       is_meant(one.owner.session, one.owner.ref);
+                                return one.is_dropped && is_meant(one.owner.session, one.owner.ref);
                               }) &&
          std::ranges::none_of(incoming_, [&](const Incoming& one) {
            return one.is_dropped && is_meant(one.arrived.session, one.arrived.frame.ref);
@@ -404,8 +392,7 @@ void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>
       free_sent(completion);
       free_posted(completion);
       // The transport may have said what is dropped now before it heard of the end.
-      drop(completion.session,
-           completion.kind == Kind::kClosed ? nullptr : &completion.frame.ref);
+      drop(completion.session, completion.kind == Kind::kClosed ? nullptr : &completion.frame.ref);
       held_.push_back(completion);
       break;
     case Kind::kSent:

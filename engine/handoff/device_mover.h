@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// As KvMover::create().
+// `storage` must outlive it. kResourceExhausted: no memory for slots, of the device or pinned.
 Expected<std::unique_ptr<KvMover>> make_device_mover(const KvMover::Options& options,
                                                      KvStorage& storage,
                                                      std::unique_ptr<KvTransport> transport);

@@ -29,9 +29,8 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                    std::function<void()> wake,
                                                    const KvMover::Backend& backend) {
   const std::string space = kv_key_space(fingerprint, config.block_size);
-  SLUICE_TRY(
-      auto links,
-      HandoffLinks::create(config, space, storage, open, std::move(wake), backend));
+  SLUICE_TRY(auto links,
+             HandoffLinks::create(config, space, storage, open, std::move(wake), backend));
   std::unique_ptr<Handoff> handoff(new Handoff(config, std::move(links)));
   handoff->prefill_ = std::make_unique<PrefillSide>(space, storage, kv, *handoff->links_);
   handoff->decode_ = std::make_unique<DecodeSide>(space, storage, kv, *handoff->links_);

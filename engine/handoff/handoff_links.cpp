@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "engine/handoff/device_mover.h"
+#include "engine/handoff/host_mover.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
@@ -101,10 +103,13 @@ Expected<void> HandoffLinks::make_mover(const Config& config,
                                         KvStorage& storage,
                                         const KvMover::Backend& backend) {
   const std::string_view kind = to_string(kind_);
-  if (!KvMover::can_move(storage, kind)) {
-    return make_error(ErrorCode::kUnsupported,
-                      "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
-                      "kv-transport");
+  const bool is_on_host = storage.memory().is_host();
+  const std::vector<std::string_view> of_devices = kv_device_transport_kinds();
+  if (is_on_host && std::ranges::find(of_devices, kind) != of_devices.end()) {
+    return make_error(
+        ErrorCode::kUnsupported,
+        "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
+        "kv-transport");
   }
   const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
   SLUICE_TRY(auto transport,
@@ -114,15 +119,12 @@ Expected<void> HandoffLinks::make_mover(const Config& config,
                                 .device = &storage.memory(),
                                 .slot_bytes = static_cast<uint64_t>(slot_bytes_),
                                 .nccl_library = backend.nccl_library}));
-  const int64_t num_slots = std::max<int64_t>(1, config.kv_transfer_buffer / slot_bytes_);
-  SLUICE_TRY(mover_,
-             KvMover::create({.backend = backend,
-                              .slot_bytes = slot_bytes_,
-                              .num_slots = config.role == "prefill"
-                                               ? 0
-                                               : static_cast<int32_t>(num_slots)},
-                             storage,
-                             std::move(transport)));
+  const int64_t num_slots =
+      config.role == "prefill" ? 0 : std::max<int64_t>(1, config.kv_transfer_buffer / slot_bytes_);
+  const KvMover::Options options{
+      .backend = backend, .slot_bytes = slot_bytes_, .num_slots = static_cast<int32_t>(num_slots)};
+  auto* const make = is_on_host ? make_host_mover : make_device_mover;
+  SLUICE_TRY(mover_, make(options, storage, std::move(transport)));
   return {};
 }
 

@@ -32,8 +32,8 @@ struct HandoffPeer {
 class HandoffLinks final : private KvPeerSink {
  public:
   // `space` names model, build, dtypes and block size; `wake` is called on other threads when
-  // receive() has something. `storage` must outlive it. kUnsupported: KV in this storage does not go
-  // by the transport that the configuration names.
+  // receive() has something. `storage` must outlive it. kUnsupported: KV in this storage does not
+  // go by the transport that the configuration names.
   static Expected<std::unique_ptr<HandoffLinks>> create(const Config& config,
                                                         const std::string& space,
                                                         KvStorage& storage,

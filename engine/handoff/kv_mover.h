@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the two sides of a handoff say of blocks and of landing slots, over a transport: where a
 // block's bytes lie, and how they get from there to what a transport reads and back. The cache may
-// be the host's, whose blocks the transport reads where they lie (kv_mover.cpp), or a device's,
-// whose blocks are gathered and scattered beside the steps (device_mover.cpp).
+// be the host's, whose blocks the transport reads where they lie (host_mover.h), or a device's,
+// whose blocks are gathered and scattered beside the steps (device_mover.h).
 //
 // Engine thread only, and no call waits. Completions are those of KvTransport, with the same
 // meaning for blocks and slots: after kSent no block of the frame is read, behind kArrived the slot
@@ -14,7 +14,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,13 +36,6 @@ class KvMover {
     int64_t slot_bytes = 0;  // room for a block of each group, or more
     int32_t num_slots = 0;   // landing slots; 0: nothing is fetched
   };
-
-  // `storage` must outlive it. kResourceExhausted: no memory for slots.
-  static Expected<std::unique_ptr<KvMover>> create(const Options& options,
-                                                   KvStorage& storage,
-                                                   std::unique_ptr<KvTransport> transport);
-  // Whether KV of this cache can go by a transport of this kind.
-  static bool can_move(const KvStorage& storage, std::string_view transport_kind);
 
   virtual ~KvMover() = default;  // ends the transport first
   KvMover(const KvMover&) = delete;

@@ -14,7 +14,7 @@ namespace sluice::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kThreadUnits = 4;    // on their way at once
+constexpr int kThreadUnits = 4;      // on their way at once
 constexpr size_t kMostBlocks = 512;  // of a launch, whose arguments have 4 KiB
 
 struct Copied {

@@ -129,8 +129,8 @@ class Worker {
          Cache cache,
          const std::string& fingerprint = "model")
       : memory_(cache),
-        storage_(*KvStorage::create(
-            groups(), kBlockSize, AlignedBuffer::Pages::kSmall, memory_.get())),
+        storage_(
+            *KvStorage::create(groups(), kBlockSize, AlignedBuffer::Pages::kSmall, memory_.get())),
         kv_({.block_size = kBlockSize, .max_num_seqs = 8, .max_model_len = 1024}, groups()) {
     Config config;
     config.block_size = kBlockSize;
@@ -571,7 +571,7 @@ const auto kNameOf = [](const ::testing::TestParamInfo<Way>& way) {
   return std::string(way.param.name);
 };
 
-#ifdef SLUICE_HANDOFF_ON_CUDA
+#ifdef SLUICE_HANDOFF_ON_DEVICES
 INSTANTIATE_TEST_SUITE_P(Devices,
                          HandoffTest,
                          ::testing::Values(Way{"device", "tcp", Cache::kCuda, Cache::kCuda},

@@ -26,9 +26,9 @@ TEST(KvBlocks, LieInTheSlotByBlockLayerPlaneAndHead) {
   ASSERT_EQ(kv_slot_bytes(args), 2 * 2 * 8);
   const ExecContext host;
   gather_kv_blocks(host, args);
-  const std::vector<int> want = {30, 31, 32, 33, 34, 35, 66, 67, 130, 131, 132,
-                                 133, 134, 135, 166, 167, 12, 13, 14, 15, 16, 17,
-                                 62, 63, 112, 113, 114, 115, 116, 117, 162, 163, 255};
+  const std::vector<int> want = {30,  31,  32,  33,  34,  35,  66,  67,  130, 131, 132,
+                                 133, 134, 135, 166, 167, 12,  13,  14,  15,  16,  17,
+                                 62,  63,  112, 113, 114, 115, 116, 117, 162, 163, 255};
   for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(static_cast<int>(slot[i]), want[i]) << i;
 
   const std::vector<std::byte> before = cache;

@@ -120,7 +120,7 @@ struct Comm {
   std::shared_ptr<Group> group;
   int rank;
   std::shared_ptr<Pair> pair = nullptr;
-  int asks_left = 0;      // until it is ready
+  int asks_left = 0;  // until it is ready
   int num_payloads = 0;
   bool is_beginning = false;
   std::atomic<int> num_users = 0;
@@ -282,8 +282,8 @@ int ncclCommInitRankConfig(Comm** made, int size, NcclId id, int rank, NcclConfi
   const std::scoped_lock pair_lock(pair->mutex);
   if (pair->is_here[static_cast<size_t>(rank)]) return kInvalidArgument;
   pair->is_here[static_cast<size_t>(rank)] = true;
-  *made = new Comm{
-      .group = nullptr, .rank = rank, .pair = pair, .asks_left = behavior_now().init_asks};
+  *made =
+      new Comm{.group = nullptr, .rank = rank, .pair = pair, .asks_left = behavior_now().init_asks};
   return kInProgress;
 }
 

@@ -18,12 +18,12 @@ namespace sluice::testing {
 
 // How communicators of pairs behave, those that there are too.
 struct FakeNcclBehavior {
-  int init_asks = 0;        // so often a communicator that is made says that it is not ready yet
+  int init_asks = 0;  // so often a communicator that is made says that it is not ready yet
   bool refuses_to_make = false;
-  bool holds = false;       // nothing arrives meanwhile
-  int breaks_after = -1;    // so many payloads an error is found by nobody's call; -1: never
-  int abort_ms = 0;         // that an abort takes
-  uint64_t owner = 0;       // a hash of the thread's id that must call nothing
+  bool holds = false;     // nothing arrives meanwhile
+  int breaks_after = -1;  // so many payloads an error is found by nobody's call; -1: never
+  int abort_ms = 0;       // that an abort takes
+  uint64_t owner = 0;     // a hash of the thread's id that must call nothing
 };
 
 // A stream: payloads that were put into it, and those that are done.

@@ -545,7 +545,7 @@ std::vector<float> run_overlap(OverlapBug bug,
                                const std::vector<float>& x,
                                const std::vector<float>& weight);
 
-// Blocks of a paged cache to a slot and back (kernels/cuda/kv_blocks.cu): a block of threads a layer
+// Blocks of a paged cache to a slot and back (kernels/cuda/kv_blocks.cu): a thread block a layer
 // of a KV block, whose bytes are those of two planes.
 enum class KvBlocksBug : uint8_t {
   kNone,
@@ -571,8 +571,8 @@ struct KvBlocksShape {
   static constexpr int kTaken = 3;    // blocks
 };
 
-// The slot, then the cache [layer][plane][block][head][kFloats] after each float of the slot, with 1
-// added, was put back.
+// The slot, then the cache [layer][plane][block][head][kFloats] behind what puts each float of the
+// slot back with 1 added.
 std::vector<float> run_kv_blocks(KvBlocksBug bug,
                                  const std::vector<float>& cache,
                                  const std::vector<int32_t>& blocks);

@@ -320,7 +320,8 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   void run(const std::vector<StreamWork>& work) {
     for (auto at = work.begin(); at != work.end();) {
-      const auto next = std::ranges::find(at, work.end(), at->waits ? false : true, &StreamWork::waits);
+      const auto next =
+          std::ranges::find(at, work.end(), at->waits ? false : true, &StreamWork::waits);
       if (at->waits) {
         std::for_each(at, next, [](const StreamWork& item) { item.run(); });
       } else {

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/handoff/kv_mover.h"
+#include "engine/handoff/host_mover.h"
 
-#include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "engine/core/aligned_buffer.h"
-#include "engine/handoff/device_mover.h"
 
 namespace sluice {
 namespace {
@@ -37,10 +34,7 @@ class HostMover final : public KvMover {
     return transport_->post(session, {ref, slot, generation, memory_of(slot)});
   }
 
-  void take_in(uint32_t slot,
-               int64_t at,
-               int32_t group,
-               std::span<const BlockId> blocks) override {
+  void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
     std::span<const std::byte> bytes = memory_of(slot).subspan(static_cast<size_t>(at));
     const auto block_bytes = static_cast<size_t>(storage_.block_bytes(group));
     for (const BlockId block : blocks) {
@@ -68,27 +62,17 @@ class HostMover final : public KvMover {
 
 }  // namespace
 
-bool KvMover::can_move(const KvStorage& storage, std::string_view transport_kind) {
-  const std::vector<std::string_view> on_devices = kv_device_transport_kinds();
-  return std::ranges::find(on_devices, transport_kind) == on_devices.end() ||
-         !storage.memory().is_host();
-}
-
-Expected<std::unique_ptr<KvMover>> KvMover::create(const Options& options,
+Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
                                                    KvStorage& storage,
                                                    std::unique_ptr<KvTransport> transport) {
-  if (!storage.memory().is_host()) {
-    return make_device_mover(options, storage, std::move(transport));
-  }
   AlignedBuffer landing;
   if (options.num_slots > 0) {
-    SLUICE_TRY(landing,
-               AlignedBuffer::allocate(options.num_slots * options.slot_bytes,
-                                       "landing slots",
-                                       AlignedBuffer::Pages::kSmall));
+    SLUICE_TRY(
+        landing,
+        AlignedBuffer::allocate(
+            options.num_slots * options.slot_bytes, "landing slots", AlignedBuffer::Pages::kSmall));
   }
-  return std::make_unique<HostMover>(
-      options, storage, std::move(transport), std::move(landing));
+  return std::make_unique<HostMover>(options, storage, std::move(transport), std::move(landing));
 }
 
 }  // namespace sluice
