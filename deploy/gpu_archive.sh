@@ -13,6 +13,7 @@ archive="${2:-$build/gpu.tar.gz}" # xz may be missing where it is unpacked
 programs=(
   tests/kernels/cuda/gpu_kernels_test
   tests/engine/cuda/gpu_engine_test
+  tests/engine/cuda/gpu_handoff_test
   tests/engine/cuda/gpu_determinism_array_test
   bench/gpu_probes
   bench/gpu_kernels

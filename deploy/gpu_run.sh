@@ -8,8 +8,8 @@
 # Exit code 1: something failed or got no time; 77: something was skipped, as where there is no GPU.
 #
 #   ./run [--quick] [--seconds N] [--suite-seconds N] [part ...]
-#       parts: probes kernels engine array bench steps profile serve links peers memcheck
-#              memcheck-engine racecheck
+#       parts: probes kernels engine handoff array bench steps profile serve links kv-transfer peers
+#              memcheck memcheck-engine racecheck
 #       --seconds: for all of it (570); --quick: at most 60 a part;
 #       --suite-seconds: for a process of tests (60 to 140)
 set -uo pipefail
@@ -31,8 +31,8 @@ while [[ "${1:-}" == --* ]]; do
 done
 parts=("$@")
 if ((${#parts[@]} == 0)); then
-  parts=(probes kernels engine array bench steps profile serve links peers memcheck memcheck-engine
-    racecheck)
+  parts=(probes kernels engine handoff array bench steps profile serve links kv-transfer peers
+    memcheck memcheck-engine racecheck)
 fi
 
 day="$(date -u +%Y-%m-%d)"
@@ -370,6 +370,7 @@ for at in "${!parts[@]}"; do
     probes) part probes 60 '^P[0-9]' "${with_libraries[@]}" bin/gpu_probes ;;
     kernels) choose_heap && tests kernels 240 60 bin/gpu_kernels_test '*' ;;
     engine) tests engine 150 90 bin/gpu_engine_test '*' ;;
+    handoff) tests handoff 120 60 bin/gpu_handoff_test '*' ;; # over NCCL with two GPUs
     array) tests array 150 140 bin/gpu_determinism_array_test '*' ;;
     bench)
       for only in linear attention sampling; do
@@ -383,6 +384,8 @@ for at in "${!parts[@]}"; do
         --tokenizer golden/tokenizer/json/qwen.json --out "$out" --tree "$(cat commit)" \
         --libraries "$libraries" --kernels "logs/$day-gpu" "$name"
       ;;
+    # What staged KV has between two workers of this machine; links is what is between its GPUs.
+    kv-transfer) part kv-transfer 60 '.' bin/sluice bench kv-transfer ;;
     peers)
       # It ends by itself, so that no figure is cut off.
       begin peers 560 || continue

@@ -13,11 +13,9 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                                          const OpenKvPeers& open_peers) {
   failure_policy_ = part.failure_policy;
   if (config_.kv_listen.empty() || !open_peers) return {};
-  const bool is_on_host = config_.tensor_parallel_size == 1 && !info_.is_on_gpu();
-  if (!is_on_host || !core_->kv.caches_prefixes()) {
+  if (config_.tensor_parallel_size != 1 || !core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
-                      "--kv-listen: KV goes between workers with a prefix cache, on one rank of a "
-                      "CPU",
+                      "--kv-listen: KV goes between workers with a prefix cache, on one rank",
                       "kv-listen");
   }
   SLUICE_TRY(core_->handoff,
@@ -27,7 +25,8 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                              core_->runner->kv_storage(),
                              core_->kv,
                              open_peers,
-                             [this] { inbox_.push_urgent(WakeCommand{}); }));
+                             [this] { inbox_.push_urgent(WakeCommand{}); },
+                             {.type = info_.is_on_gpu() ? DeviceType::kCuda : DeviceType::kCpu}));
   info_.handoff = core_->handoff->info();
   return {};
 }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/nccl.h"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -10,69 +8,17 @@
 #include <mutex>
 #include <span>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "kernels/nccl_library.h"
 
 namespace sluice {
 namespace {
 
-// NCCL's interface, as its manual has it since 2.13.
-using Result = int;
-constexpr Result kSuccess = 0;
-constexpr Result kInProgress = 7;
-constexpr int kInt8 = 0;
-using Handle = void*;  // ncclComm_t
+using kernels::NcclLibrary;
 
 constexpr std::chrono::milliseconds kWatchInterval{100};
-
-struct Library {
-  static Expected<std::shared_ptr<const Library>> open(const std::string& name);
-
-  Library() = default;
-
-  ~Library() { dlclose(opened); }
-
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-
-  void* opened = nullptr;
-  const char* (*error_string)(Result result) = nullptr;
-  const char* (*last_error)(Handle comm) = nullptr;
-  // One call for all ranks: NCCL gives up on the others where one fails.
-  Result (*comm_init_all)(Handle* comms, int size, const int* devices) = nullptr;
-  Result (*comm_destroy)(Handle comm) = nullptr;
-  Result (*comm_abort)(Handle comm) = nullptr;
-  Result (*comm_get_async_error)(Handle comm, Result* error) = nullptr;
-  Result (*all_gather)(
-      const void* part, void* parts, size_t count, int type, Handle comm, void* stream) = nullptr;
-};
-
-Expected<std::shared_ptr<const Library>> Library::open(const std::string& name) {
-  // It stays: threads of CUDA may still be in its callbacks when the last communicator has gone.
-  void* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (handle == nullptr)
-    return make_error(ErrorCode::kUnavailable, "NCCL: " + std::string(dlerror()));
-  auto library = std::make_shared<Library>();
-  library->opened = handle;
-  std::string missing;
-  const auto find = [&](auto& function, const char* symbol) {
-    void* const found = dlsym(handle, symbol);
-    if (found == nullptr) missing = symbol;
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
-  };
-  find(library->error_string, "ncclGetErrorString");
-  find(library->last_error, "ncclGetLastError");
-  find(library->comm_init_all, "ncclCommInitAll");
-  find(library->comm_destroy, "ncclCommDestroy");
-  find(library->comm_abort, "ncclCommAbort");
-  find(library->comm_get_async_error, "ncclCommGetAsyncError");
-  find(library->all_gather, "ncclAllGather");
-  if (!missing.empty()) {
-    return make_error(ErrorCode::kUnavailable, "NCCL: " + name + " has no " + missing);
-  }
-  return library;
-}
 
 class NcclRank;
 
@@ -104,13 +50,13 @@ class Group {
 
 class NcclRank final : public Communicator {
  public:
-  NcclRank(std::shared_ptr<const Library> library,
+  NcclRank(const NcclLibrary& library,
            std::shared_ptr<Group> group,
-           Handle comm,
+           kernels::NcclComm comm,
            int32_t rank,
            int32_t size,
            const DeviceRank& own)
-      : library_(std::move(library)),
+      : library_(library),
         group_(std::move(group)),
         comm_(comm),
         rank_(rank),
@@ -124,7 +70,7 @@ class NcclRank final : public Communicator {
     if (is_broken()) fail();
     group_->remove(this);
     if (aborting_.joinable()) aborting_.join();
-    if (comm_ != nullptr) library_->comm_destroy(comm_);
+    if (comm_ != nullptr) library_.comm_destroy(comm_);
   }
 
   NcclRank(const NcclRank&) = delete;
@@ -141,8 +87,9 @@ class NcclRank final : public Communicator {
     {
       const std::scoped_lock lock(mutex_);
       is_called = !failed_ && comm_ != nullptr &&
-                  library_->all_gather(
-                      part.data(), parts, part.size(), kInt8, comm_, own_.stream) == kSuccess;
+                  library_.all_gather(
+                      part.data(), parts, part.size(), kernels::kNcclInt8, comm_, own_.stream) ==
+                      kernels::kNcclSuccess;
     }
     if (!is_called) fail();
     if (!group_->meet()) return {};
@@ -158,9 +105,10 @@ class NcclRank final : public Communicator {
   [[nodiscard]] bool is_broken() const {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_ == nullptr) return false;
-    Result error = kSuccess;
-    const Result asked = library_->comm_get_async_error(comm_, &error);
-    return asked != kSuccess || (error != kSuccess && error != kInProgress);
+    kernels::NcclResult error = kernels::kNcclSuccess;
+    const kernels::NcclResult asked = library_.comm_get_async_error(comm_, &error);
+    return asked != kernels::kNcclSuccess ||
+           (error != kernels::kNcclSuccess && error != kernels::kNcclInProgress);
   }
 
   void set_failed() { failed_ = true; }
@@ -170,23 +118,23 @@ class NcclRank final : public Communicator {
   void begin_abort() {
     if (aborting_.joinable()) return;
     aborting_ = std::thread([this] {
-      Handle comm = nullptr;
+      kernels::NcclComm comm = nullptr;
       {
         const std::scoped_lock lock(mutex_);
         comm = std::exchange(comm_, nullptr);
       }
-      if (comm != nullptr) library_->comm_abort(comm);
+      if (comm != nullptr) library_.comm_abort(comm);
     });
   }
 
  private:
-  const std::shared_ptr<const Library> library_;
+  const NcclLibrary library_;
   const std::shared_ptr<Group> group_;
   std::atomic<bool> failed_ = false;
   std::thread aborting_;  // guarded by the group's lock
   // An abort frees what it names: nobody else may be inside of the library with it.
   mutable std::mutex mutex_;
-  Handle comm_;  // guarded by mutex_; null: aborted
+  kernels::NcclComm comm_;  // guarded by mutex_; null: aborted
   const int32_t rank_;
   const DeviceRank own_;
   std::vector<const std::byte*> table_;
@@ -227,18 +175,17 @@ void Group::watch(const std::stop_token& stop) {
   }
 }
 
-Expected<std::vector<std::unique_ptr<Communicator>>> connect(
-    const std::shared_ptr<const Library>& library, std::span<const DeviceRank> ranks) {
+Expected<std::vector<std::unique_ptr<Communicator>>> connect(const NcclLibrary& library,
+                                                             std::span<const DeviceRank> ranks) {
   std::vector<int> devices;
   for (const DeviceRank& rank : ranks) devices.push_back(rank.device);
-  std::vector<Handle> comms(ranks.size());
+  std::vector<kernels::NcclComm> comms(ranks.size());
   const auto size = static_cast<int32_t>(ranks.size());
-  if (const Result result = library->comm_init_all(comms.data(), size, devices.data());
-      result != kSuccess) {
-    return make_error(
-        ErrorCode::kUnavailable,
-        "NCCL cannot connect the GPUs: " + std::string(library->error_string(result)) + ": " +
-            library->last_error(nullptr));
+  if (const kernels::NcclResult result = library.comm_init_all(comms.data(), size, devices.data());
+      result != kernels::kNcclSuccess) {
+    return make_error(ErrorCode::kUnavailable,
+                      "NCCL cannot connect the GPUs: " + std::string(library.error_string(result)) +
+                          ": " + library.last_error(nullptr));
   }
   const auto group = std::make_shared<Group>(size);
   std::vector<std::unique_ptr<Communicator>> connected;
@@ -252,7 +199,7 @@ Expected<std::vector<std::unique_ptr<Communicator>>> connect(
 }  // namespace
 
 Expected<ConnectRanks> open_nccl(const std::string& library) {
-  SLUICE_TRY(const auto opened, Library::open(library));
+  SLUICE_TRY(const NcclLibrary opened, NcclLibrary::open(library));
   return [opened](std::span<const DeviceRank> ranks) { return connect(opened, ranks); };
 }
 

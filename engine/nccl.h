@@ -9,10 +9,9 @@
 
 #include "engine/core/status.h"
 #include "engine/parallel.h"
+#include "kernels/nccl_library.h"
 
 namespace sluice {
-
-inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 
 // Connects GPUs of this process, which fail together: fail() of one, an error of one's call, or one
 // that NCCL notices on threads of its own, which is asked for ten times a second. Where one cannot
@@ -24,6 +23,6 @@ inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 // a call of all_gather() that the library itself holds up, as it may the first until every rank has
 // come: that one is aborted once the library lets go. What was recorded must be gone before the
 // destructor of a rank that has failed.
-Expected<ConnectRanks> open_nccl(const std::string& library = kNcclLibrary);
+Expected<ConnectRanks> open_nccl(const std::string& library = kernels::kNcclLibrary);
 
 }  // namespace sluice

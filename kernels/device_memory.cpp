@@ -16,6 +16,8 @@ class HostEvent final : public DeviceEvent {
 
   void wait() override {}
 
+  [[nodiscard]] bool is_done() override { return true; }
+
   [[nodiscard]] double seconds_since(const DeviceEvent& before) const override {
     const auto& earlier = static_cast<const HostEvent&>(before);
     return std::chrono::duration<double>(recorded_ - earlier.recorded_).count();
@@ -23,6 +25,25 @@ class HostEvent final : public DeviceEvent {
 
  private:
   std::chrono::steady_clock::time_point recorded_;
+};
+
+class HostQueue final : public DeviceQueue {
+ public:
+  [[nodiscard]] CUstream_st* stream() const override { return nullptr; }
+
+  void follow() override {}
+
+  void lead() override {}
+
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().upload(to, from, bytes);
+  }
+
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().upload(to, from, bytes);
+  }
+
+  std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<HostEvent>(); }
 };
 
 class HostMemory final : public DeviceMemory {
@@ -77,6 +98,8 @@ class HostMemory final : public DeviceMemory {
   void wait() override {}
 
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<HostEvent>(); }
+
+  std::unique_ptr<DeviceQueue> make_queue() override { return std::make_unique<HostQueue>(); }
 
   void begin_recording() override {}
 

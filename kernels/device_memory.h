@@ -12,6 +12,8 @@
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/status.h"
 
+struct CUstream_st;  // as in CUDA's headers
+
 namespace sluice::kernels {
 
 // Operators and copies that were recorded, with their arguments: pointers and numbers are those of
@@ -30,9 +32,34 @@ class DeviceEvent {
   virtual void record() = 0;
   // Until all before it is done; at once where it is nowhere.
   virtual void wait() = 0;
+  // Whether all before it is done; waits for nothing.
+  [[nodiscard]] virtual bool is_done() = 0;
   // By the device's clock, from an event of the same memory; both have been waited for, where they
   // are now.
   [[nodiscard]] virtual double seconds_since(const DeviceEvent& before) const = 0;
+};
+
+// Another order of copies and operators of one device, beside that of its DeviceMemory: what is put
+// here runs at any time beside what is put there, but for what follow() and lead() say. An operator
+// is put here by an ExecContext with this stream(). One thread at a time may call.
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;  // waits for what is in it
+
+  // Null: the host's, whose copies and operators are done when their calls return.
+  [[nodiscard]] virtual CUstream_st* stream() const = 0;
+
+  // What is put here from now on runs behind all operators and copies that were called so far.
+  virtual void follow() = 0;
+  // Operators and copies that are called from now on run behind all that was put here so far.
+  virtual void lead() = 0;
+
+  // As those of DeviceMemory; the host's side is pinned memory of it.
+  virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+
+  // A place in this order; it must not outlive this.
+  virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 };
 
 // Memory of one device. Copies run in the order of the operators that were called before and after
@@ -100,6 +127,8 @@ class DeviceMemory {
   virtual void wait() = 0;
   // It must not outlive this.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+  // The same.
+  virtual std::unique_ptr<DeviceQueue> make_queue() = 0;
 
   // What this thread calls in between is recorded and does not run. No thread may wait, upload,
   // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what

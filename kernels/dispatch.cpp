@@ -58,6 +58,8 @@ SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
 SLUICE_OPERATOR(sample, SampleArgs)
 SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
 SLUICE_OPERATOR(place_following, PlaceFollowingArgs)
+SLUICE_OPERATOR(gather_kv_blocks, KvBlocksArgs)
+SLUICE_OPERATOR(scatter_kv_blocks, KvBlocksArgs)
 
 #undef SLUICE_OPERATOR
 

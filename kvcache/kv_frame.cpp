@@ -107,7 +107,7 @@ Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> byte
         "KV frames of version " + std::to_string(version) + ", here " + std::to_string(kVersion));
   }
   if (kind < static_cast<uint16_t>(KvFrameKind::kData) ||
-      kind > static_cast<uint16_t>(KvFrameKind::kHello)) {
+      kind > static_cast<uint16_t>(KvFrameKind::kReady)) {
     return refuse("unknown kind of KV frame");
   }
   frame.kind = static_cast<KvFrameKind>(kind);
@@ -143,7 +143,7 @@ Expected<void> check_kv_frame(const KvFrame& frame, const KvFrameLayout& layout,
   if (frame.kind != KvFrameKind::kData && frame.payload_bytes != 0) {
     return refuse("a payload that its kind of KV frame has not");
   }
-  if (frame.kind == KvFrameKind::kHello || frame.kind == KvFrameKind::kEnd) return {};
+  if (frame.kind != KvFrameKind::kData && frame.kind != KvFrameKind::kNak) return {};
   const auto bytes = kv_frame_piece_bytes(frame, layout);
   if (!bytes) return refuse("a KV frame of pieces that the layout has not");
   if (*bytes > layout.slot_bytes) return refuse("a KV frame of more than a slot holds");

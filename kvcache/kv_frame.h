@@ -32,6 +32,7 @@ enum class KvFrameKind : uint16_t {
   kEnd = 2,    // the sender has given this attempt up: no payload of it follows
   kNak = 3,    // the receiver asks for the piece once more, in this slot of a new generation
   kHello = 4,  // the first frame of a connection: its transfer is the session's token
+  kReady = 5,  // over NCCL alone: the receiver's end of the connection's communicator is there
 };
 
 struct KvFrame {

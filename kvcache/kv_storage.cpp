@@ -142,6 +142,42 @@ void KvStorage::add_spans(const KvPiece& piece,
   for_spans(piece, [&](std::span<const std::byte> part) { spans.push_back(part); });
 }
 
+kernels::KvBlocksArgs KvStorage::blocks_args(int32_t group,
+                                             std::span<const BlockId> blocks,
+                                             std::byte* slot) const {
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  const GroupPlace& place = places_[static_cast<size_t>(group)];
+  kernels::KvBlocksArgs args{.planes = {},
+                             .num_planes = static_cast<int32_t>(place.planes.size()),
+                             .layer_stride = place.layer_bytes,
+                             .num_layers = shape.num_layers,
+                             .blocks = blocks,
+                             .slot = slot};
+  CHECK_LE(args.num_planes, kernels::kMostKvPlanes);
+  for (size_t i = 0; i < place.planes.size(); ++i) {
+    const PlanePlace& plane = place.planes[i];
+    args.planes[i] = {.data = buffer_.data() + place.begin + plane.begin,
+                      .block_stride = plane.block_bytes,
+                      .bytes = plane.block_bytes};
+  }
+  for (const BlockId block : blocks) CHECK(block.value >= 0 && block.value < shape.num_blocks);
+  return args;
+}
+
+void KvStorage::gather(const kernels::ExecContext& ctx,
+                       int32_t group,
+                       std::span<const BlockId> blocks,
+                       std::byte* slot) const {
+  kernels::gather_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
+void KvStorage::scatter(const kernels::ExecContext& ctx,
+                        int32_t group,
+                        std::span<const BlockId> blocks,
+                        std::byte* slot) {
+  kernels::scatter_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
 void KvStorage::copy_out(const KvPiece& piece, std::span<std::byte> out) const {
   CHECK_EQ(static_cast<int64_t>(out.size()), piece_bytes(piece));
   for_spans(piece, [&](std::span<const std::byte> from) {

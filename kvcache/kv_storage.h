@@ -20,6 +20,7 @@
 #include "engine/core/types.h"
 #include "kernels/attention.h"
 #include "kernels/device_memory.h"
+#include "kernels/kv_blocks.h"
 #include "kvcache/kv_group.h"
 #include "kvcache/kv_piece.h"
 
@@ -29,8 +30,8 @@ namespace sluice {
 int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size);
 
 // Copies between blocks, and out and in, are in the order of the operators of whose device the
-// memory is. Of a device's memory each span is a copy of its own for now, and wait() is for all of
-// the device's queue: an event and a kernel that gathers are to come.
+// memory is. Of a device's memory each span is a copy of its own, and wait() is for all of the
+// device's queue: who copies many blocks does so by gather() and scatter().
 class KvStorage {
  public:
   // In `memory`, which must outlive it; `pages`: of the host. Layers of a group share block ids, so
@@ -64,12 +65,24 @@ class KvStorage {
   // plane. Of a device's memory not for the host to read. What they hold changes unless the block
   // is kept (KvCacheManager::pin()) or the caller's own.
   void add_spans(const KvPiece& piece, std::vector<std::span<const std::byte>>& spans) const;
+  // Whole blocks of a group, one after the other, to `slot` and back (kernels/kv_blocks.h), by an
+  // operator of the context: both are in the order of its stream, and a slot in the same memory.
+  void gather(const kernels::ExecContext& ctx,
+              int32_t group,
+              std::span<const BlockId> blocks,
+              std::byte* slot) const;
+  void scatter(const kernels::ExecContext& ctx,
+               int32_t group,
+               std::span<const BlockId> blocks,
+               std::byte* slot);
   // The bytes of a piece, piece_bytes() of them. What is copied in was checked, and the block is
   // reserved or inserted for it (KvCacheManager). Behind wait() what was copied out is there, and
   // what was copied in may change; of the host's memory behind each call.
   void copy_out(const KvPiece& piece, std::span<std::byte> out) const;
   void copy_in(const KvPiece& piece, std::span<const std::byte> bytes);
   void wait() const { buffer_.memory().wait(); }
+
+  [[nodiscard]] kernels::DeviceMemory& memory() const { return buffer_.memory(); }
 
   // All layers of one block of a group.
   void copy_block(int32_t group, BlockId from, BlockId to);
@@ -92,6 +105,9 @@ class KvStorage {
   };
 
   [[nodiscard]] GroupPlace place(const KvGroupSpec& group, int64_t begin) const;
+  [[nodiscard]] kernels::KvBlocksArgs blocks_args(int32_t group,
+                                                  std::span<const BlockId> blocks,
+                                                  std::byte* slot) const;
   // body(bytes) for each layer and plane of a piece, in the order of its bytes.
   template <typename Body>
   void for_spans(const KvPiece& piece, const Body& body) const;

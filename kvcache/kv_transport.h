@@ -2,6 +2,8 @@
 // How bytes of KV get from one worker's memory into another's: the interface of TCP, shared memory
 // and what follows (transport_registry.cpp). Nothing above kvcache/ knows which one it is.
 //
+// Payloads and slots are memory of the host, or of a device where moves_device_memory() says so.
+//
 // A session is one direction between two workers: the receiver dials, the sender accepts those who
 // know the session's token, which both were told on the control channel. Payloads land in slots,
 // pieces of the receiver's memory outside of the paged cache, and are checked there: the header
@@ -30,6 +32,8 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "kernels/device_memory.h"
+#include "kernels/nccl_library.h"
 #include "kvcache/kv_frame.h"
 
 namespace sluice {
@@ -98,6 +102,9 @@ class KvTransport {
   virtual ~KvTransport() = default;  // ends all sessions; what calls were given is free again
 
   [[nodiscard]] virtual std::string_view kind() const = 0;  // as in --kv-transport
+  // Slots are memory of the transport's device, and a payload is one span of it; what wrote a
+  // payload is done when send() is called. Nobody sums the bytes: none arrives as kSpoiled.
+  [[nodiscard]] virtual bool moves_device_memory() const { return false; }
   // Where receivers dial this worker.
   [[nodiscard]] virtual std::string address() const = 0;
 
@@ -138,12 +145,19 @@ struct KvTransportOptions {
   std::chrono::milliseconds redial_time{1000};  // after a connection ended
   // Called on the transport's thread when there is something to poll, once until the next poll().
   std::function<void()> wake;
+  // Where payloads and slots of kinds that move a device's memory lie.
+  kernels::DeviceMemory* device = nullptr;
+  uint64_t slot_bytes = uint64_t{2} << 20;  // of this worker's slots there, at most
+  std::string nccl_library = kernels::kNcclLibrary;
 };
 
-// The names that --kv-transport takes, the fastest first.
+// The names that --kv-transport takes for memory of the host, the fastest first.
 std::vector<std::string_view> kv_transport_kinds();
+// Those that move a device's memory.
+std::vector<std::string_view> kv_device_transport_kinds();
 
-// kInvalidArgument: no such kind, or an address that cannot be listened at.
+// kInvalidArgument: no such kind, or an address that cannot be listened at. kUnavailable: a kind
+// that moves a device's memory, and no device or no library.
 Expected<std::unique_ptr<KvTransport>> make_kv_transport(std::string_view kind,
                                                          KvTransportOptions options);
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -19,27 +18,11 @@
 #include "kernels/kv_checksum.h"
 #include "kvcache/kv_stream.h"
 #include "kvcache/kv_transport.h"
+#include "kvcache/transport_front.h"
 
 namespace sluice {
 
 class KvConnection;
-
-// Counters of KvTransportCounts, written by the transport's thread.
-struct KvAtomicCounts {
-  std::atomic<uint64_t> bytes_sent = 0;
-  std::atomic<uint64_t> bytes_arrived = 0;
-  std::atomic<uint64_t> frames_sent = 0;
-  std::atomic<uint64_t> frames_arrived = 0;
-  std::atomic<uint64_t> frames_stale = 0;
-  std::atomic<uint64_t> frames_spoiled = 0;
-  std::atomic<uint64_t> connections_lost = 0;
-  std::atomic<uint64_t> connections_refused = 0;
-};
-
-struct KvOutgoing {
-  KvFrame frame;
-  KvPayload payload;
-};
 
 struct KvPostedSlot {
   KvLanding landing;

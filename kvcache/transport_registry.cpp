@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kvcache/kv_transport.h"
+#include "kvcache/transport_nccl.h"
 #include "kvcache/transport_shm.h"
 #include "kvcache/transport_stream.h"
 #include "kvcache/transport_tcp.h"
@@ -22,21 +23,29 @@ Expected<std::unique_ptr<KvTransport>> over_streams(KvTransportOptions options) 
 struct Entry {
   std::string_view kind;
   Make make;
+  bool is_for_devices;
 };
 
 // The fastest first.
-constexpr std::array<Entry, 2> kTransports = {{
-    {"shm", over_streams<make_shm_streams>},
-    {"tcp", over_streams<make_tcp_streams>},
+constexpr std::array<Entry, 3> kTransports = {{
+    {"nccl", make_nccl_transport, true},
+    {"shm", over_streams<make_shm_streams>, false},
+    {"tcp", over_streams<make_tcp_streams>, false},
 }};
+
+std::vector<std::string_view> kinds_for(bool devices) {
+  std::vector<std::string_view> kinds;
+  for (const Entry& entry : kTransports) {
+    if (entry.is_for_devices == devices) kinds.push_back(entry.kind);
+  }
+  return kinds;
+}
 
 }  // namespace
 
-std::vector<std::string_view> kv_transport_kinds() {
-  std::vector<std::string_view> kinds;
-  for (const Entry& entry : kTransports) kinds.push_back(entry.kind);
-  return kinds;
-}
+std::vector<std::string_view> kv_transport_kinds() { return kinds_for(false); }
+
+std::vector<std::string_view> kv_device_transport_kinds() { return kinds_for(true); }
 
 Expected<std::unique_ptr<KvTransport>> make_kv_transport(std::string_view kind,
                                                          KvTransportOptions options) {

@@ -2,13 +2,11 @@
 #include "kvcache/transport_stream.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <string>
@@ -17,8 +15,8 @@
 #include <variant>
 #include <vector>
 
-#include "engine/core/queue.h"
 #include "kvcache/transport_connection.h"
+#include "kvcache/transport_front.h"
 
 namespace sluice {
 namespace {
@@ -26,53 +24,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = KvCompletion::Kind;
 
-constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
-constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
-constexpr size_t kMostStrangers = 64;       // connections that have not said whose they are
-constexpr int kTickMs = 50;                 // while there is something to time
+constexpr size_t kMostStrangers = 64;  // connections that have not said whose they are
+constexpr int kTickMs = 50;            // while there is something to time
 constexpr uint64_t kNoConnection = 0;  // the owner's word, or somebody dials: looked at each turn
 constexpr uint64_t kFirstConnection = 1;
 constexpr int kNice = 2;  // behind threads of front ends, before those that compute
 
-struct OpenCommand {
-  KvSessionOptions options;
-};
-
-struct PostCommand {
-  KvSession session;
-  KvLanding landing;
-};
-
-struct SendCommand {
-  KvSession session;
-  KvOutgoing outgoing;
-};
-
-struct AbortCommand {
-  KvSession session;
-  KvTransferRef ref;
-};
-
-struct CloseCommand {
-  KvSession session;
-};
-
-using Command = std::variant<OpenCommand, PostCommand, SendCommand, AbortCommand, CloseCommand>;
-
-// All bytes are looked at, whatever they are.
-bool is_same_token(const KvSessionToken& a, const KvSessionToken& b) {
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-class StreamTransport final : public KvTransport, private KvConnectionOwner {
+class StreamTransport final : public KvTransportFront, private KvConnectionOwner {
  public:
   StreamTransport(std::unique_ptr<KvStreamMaker> maker, KvTransportOptions options)
-      : maker_(std::move(maker)),
+      : KvTransportFront(options.wake),
+        maker_(std::move(maker)),
         options_(std::move(options)),
-        commands_(kMostOutstanding),
-        completions_(kMostOutstanding),
         scratch_(size_t{64} << 10) {}
 
   ~StreamTransport() override;
@@ -82,18 +45,10 @@ class StreamTransport final : public KvTransport, private KvConnectionOwner {
 
   [[nodiscard]] std::string address() const override { return maker_->address(); }
 
-  Expected<void> open(const KvSessionOptions& options) override;
-  [[nodiscard]] bool post(KvSession session, const KvLanding& landing) override;
-  [[nodiscard]] bool send(KvSession session, const KvFrame& frame, KvPayload payload) override;
-  void poll(std::vector<KvCompletion>& out) override;
-  void abort(KvSession session, const KvTransferRef& ref) override;
-  void close(KvSession session) override;
-  [[nodiscard]] KvTransportCounts counts() const override;
-
  private:
-  // Owner's thread.
-  bool take_one(KvSession session);
-  void tell(Command command);
+  [[nodiscard]] bool is_address(std::string_view address) const override {
+    return maker_->is_address(address);
+  }
 
   // The transport's thread.
   void run();
@@ -112,16 +67,15 @@ class StreamTransport final : public KvTransport, private KvConnectionOwner {
   void do_timers();
   void end_connection(uint64_t id, bool is_refused);
   [[nodiscard]] bool has_timers() const;
-  void tell_owner();
 
   // KvConnectionOwner.
   KvSessionState* find_session(const KvSessionToken& token) override;
 
-  void complete(KvCompletion completion) override { fresh_.push_back(completion); }
+  void complete(KvCompletion completion) override { add_completion(completion); }
 
-  bool tell_once(KvCompletion completion) override;
+  bool tell_once(KvCompletion completion) override { return add_told(completion); }
 
-  void release_one() override { --num_outstanding_; }
+  void release_one() override { release_outstanding(); }
 
   KvAtomicCounts& atomic_counts() override { return counts_; }
 
@@ -129,19 +83,6 @@ class StreamTransport final : public KvTransport, private KvConnectionOwner {
 
   const std::unique_ptr<KvStreamMaker> maker_;
   const KvTransportOptions options_;
-
-  // Both.
-  Inbox<Command> commands_;
-  Inbox<KvCompletion> completions_;
-  std::atomic<size_t> num_outstanding_ = 0;
-  std::atomic<size_t> num_told_ = 0;  // what peers said since the last poll()
-  std::atomic<bool> woken_ = false;   // since the last poll()
-  std::atomic<bool> closing_ = false;
-  KvAtomicCounts counts_;
-  int wake_fd_ = -1;
-
-  // Owner's thread.
-  std::map<KvSession, KvSessionToken> open_;
 
   // The transport's thread.
   int epoll_ = -1;
@@ -151,19 +92,18 @@ class StreamTransport final : public KvTransport, private KvConnectionOwner {
   std::vector<uint64_t> order_;  // of connections, in this turn
   size_t turn_ = 0;
   std::vector<Command> drained_;
-  std::vector<KvCompletion> fresh_;
   std::vector<std::byte> scratch_;
 
   std::thread thread_;
 };
 
 Expected<void> StreamTransport::start() {
-  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  SLUICE_TRY_VOID(make_wake_fd());
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (wake_fd_ < 0 || epoll_ < 0) {
+  if (epoll_ < 0) {
     return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
   }
-  for (const int fd : {wake_fd_, maker_->listener()}) {
+  for (const int fd : {wake_fd(), maker_->listener()}) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kNoConnection;
@@ -174,94 +114,18 @@ Expected<void> StreamTransport::start() {
 }
 
 StreamTransport::~StreamTransport() {
-  closing_ = true;
   if (thread_.joinable()) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+    ask_to_end();
     thread_.join();
   }
   connections_.clear();
-  if (wake_fd_ >= 0) ::close(wake_fd_);
   if (epoll_ >= 0) ::close(epoll_);
-}
-
-// --- Owner's thread --------------------------------------------------------------------------
-
-Expected<void> StreamTransport::open(const KvSessionOptions& options) {
-  const auto refuse = [](const char* what) {
-    return make_error(ErrorCode::kInvalidArgument, std::string("KV transport: ") + what);
-  };
-  if (!is_kv_layout(options.layout)) return refuse("a layout with nothing in it");
-  if (!options.address.empty() && !maker_->is_address(options.address)) {
-    return refuse(("no address of " + std::string(kind()) + ": " + options.address).c_str());
-  }
-  if (open_.contains(options.session)) return refuse("the session is open");
-  for (const auto& [session, token] : open_) {
-    if (is_same_token(token, options.token)) return refuse("the session's token is in use");
-  }
-  open_.emplace(options.session, options.token);
-  tell(OpenCommand{options});
-  return {};
-}
-
-bool StreamTransport::take_one(KvSession session) {
-  if (!open_.contains(session) || num_outstanding_ >= kMostOutstanding) return false;
-  ++num_outstanding_;
-  return true;
-}
-
-void StreamTransport::tell(Command command) {
-  commands_.push_urgent(std::move(command));
-  const uint64_t one = 1;
-  // Full only where the thread has been told more often than it can have missed.
-  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
-}
-
-bool StreamTransport::post(KvSession session, const KvLanding& landing) {
-  if (!take_one(session)) return false;
-  tell(PostCommand{session, landing});
-  return true;
-}
-
-bool StreamTransport::send(KvSession session, const KvFrame& frame, KvPayload payload) {
-  uint64_t bytes = 0;
-  for (const std::span<const std::byte> part : payload) bytes += part.size();
-  CHECK_EQ(bytes, frame.payload_bytes);
-  CHECK(frame.kind == KvFrameKind::kNak || (frame.kind == KvFrameKind::kData && bytes > 0));
-  if (!take_one(session)) return false;
-  tell(SendCommand{session, {frame, std::move(payload)}});
-  return true;
-}
-
-void StreamTransport::poll(std::vector<KvCompletion>& out) {
-  woken_ = false;
-  num_told_ = 0;
-  completions_.drain(out);
-}
-
-void StreamTransport::abort(KvSession session, const KvTransferRef& ref) {
-  if (open_.contains(session)) tell(AbortCommand{session, ref});
-}
-
-void StreamTransport::close(KvSession session) {
-  if (open_.erase(session) == 1) tell(CloseCommand{session});
-}
-
-KvTransportCounts StreamTransport::counts() const {
-  return {.bytes_sent = counts_.bytes_sent,
-          .bytes_arrived = counts_.bytes_arrived,
-          .frames_sent = counts_.frames_sent,
-          .frames_arrived = counts_.frames_arrived,
-          .frames_stale = counts_.frames_stale,
-          .frames_spoiled = counts_.frames_spoiled,
-          .connections_lost = counts_.connections_lost,
-          .connections_refused = counts_.connections_refused};
 }
 
 // --- The transport's thread: commands --------------------------------------------------------
 
 void StreamTransport::do_commands() {
-  commands_.drain(drained_);
+  drain_commands(drained_);
   for (Command& command : drained_) {
     std::visit([this](auto& one) { do_one(one); }, command);
   }
@@ -354,12 +218,6 @@ KvSessionState* StreamTransport::find_session(const KvSessionToken& token) {
     if (is_same_token(session->options.token, token)) found = session.get();
   }
   return found;
-}
-
-bool StreamTransport::tell_once(KvCompletion completion) {
-  if (++num_told_ > kMostTold) return false;
-  complete(completion);
-  return true;
 }
 
 void StreamTransport::accept_all() {
@@ -459,18 +317,11 @@ void StreamTransport::do_timers() {
   }
 }
 
-void StreamTransport::tell_owner() {
-  if (fresh_.empty()) return;
-  for (const KvCompletion& completion : fresh_) completions_.push_urgent(completion);
-  fresh_.clear();
-  if (!woken_.exchange(true) && options_.wake) options_.wake();
-}
-
 void StreamTransport::run() {
   setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + kNice);
   bool more = false;
   std::array<epoll_event, 64> events;
-  while (!closing_) {
+  while (!is_closing()) {
     const int wait = more ? 0 : has_timers() ? kTickMs : -1;
     const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait);
     for (int i = 0; i < count; ++i) {

@@ -98,7 +98,7 @@ struct Config {
   std::string worker_secret;          // of workers and routers; empty: none is asked for
   std::string kv_listen;              // host:port of KV transfers' control; empty: none
   std::vector<std::string> kv_peers;  // where a request may have KV come from; none: this machine
-  std::string kv_transport = "auto";  // auto, shm, tcp
+  std::string kv_transport = "auto";  // auto, nccl, shm, tcp
   int64_t kv_transfer_buffer = int64_t{64} << 20;  // bytes of landing slots
   std::vector<std::string> api_key;                // with the file's; none: no authentication
   std::string api_key_file;                        // lines of name, key and limits

@@ -16,7 +16,6 @@ using Do = DecodeAction::Kind;
 }  // namespace
 
 DecodeSide::DecodeSide(std::string space,
-                       AlignedBuffer landing,
                        int32_t max_reserved,
                        const DecodeTimes& times,
                        KvStorage& storage,
@@ -30,19 +29,13 @@ DecodeSide::DecodeSide(std::string space,
       links_(links),
       stats_(stats),
       fallbacks_(fallbacks),
-      landing_(std::move(landing)),
       max_reserved_(max_reserved),
       times_(times),
-      slots_(landing_.span().size() / static_cast<size_t>(links.slot_bytes())),
-      num_free_slots_(static_cast<int32_t>(slots_.size())) {
+      slots_(static_cast<size_t>(links.mover().num_slots())),
+      num_free_slots_(links.mover().num_slots()) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(storage.block_bytes(group));
   }
-}
-
-std::span<std::byte> DecodeSide::memory_of(int32_t slot) const {
-  const auto bytes = static_cast<size_t>(links_.slot_bytes());
-  return landing_.span().subspan(static_cast<size_t>(slot) * bytes, bytes);
 }
 
 int32_t DecodeSide::num_posted() const {
@@ -314,7 +307,7 @@ void DecodeSide::act(Record& record,
       nak.slot_generation = slot.generation;
       nak.payload_bytes = 0;
       nak.payload_sum = 0;
-      static_cast<void>(links_.transport().send(peer.value, nak, {}));
+      static_cast<void>(links_.mover().send_nak(peer.value, nak));
       break;
     }
     case Do::kFreeSlot:
@@ -381,11 +374,10 @@ void DecodeSide::claim(const Record& record) {
 
 bool DecodeSide::post_slot(Record& record, int32_t slot) {
   const LandingSlot& posted = slots_[static_cast<size_t>(slot)];
-  return links_.transport().post(record.state.peer.value,
-                                 {.ref = {.transfer = record.transfer, .attempt = posted.attempt},
-                                  .slot = static_cast<uint32_t>(slot),
-                                  .generation = posted.generation,
-                                  .memory = memory_of(slot)});
+  return links_.mover().post(record.state.peer.value,
+                             {.transfer = record.transfer, .attempt = posted.attempt},
+                             static_cast<uint32_t>(slot),
+                             posted.generation);
 }
 
 void DecodeSide::post(Record& record, int32_t count) {
@@ -422,27 +414,31 @@ void DecodeSide::abort_landing(const Record& record) {
     if (slot.is_posted && slot.owner == record.number) attempts.insert(slot.attempt);
   }
   for (const uint32_t attempt : attempts) {
-    links_.transport().abort(record.state.peer.value,
-                             {.transfer = record.transfer, .attempt = attempt});
+    links_.mover().abort(record.state.peer.value,
+                         {.transfer = record.transfer, .attempt = attempt});
   }
 }
 
 void DecodeSide::take_in(Record& record, const KvFrame& frame) {
-  std::span<const std::byte> bytes = memory_of(static_cast<int32_t>(frame.slot));
-  const auto block_bytes = static_cast<size_t>(block_bytes_[frame.group]);
-  for (uint32_t i = 0; i < frame.num_blocks; ++i) {
+  const int64_t block_bytes = block_bytes_[frame.group];
+  std::vector<BlockId> run;  // blocks that lie together in the slot
+  for (uint32_t i = 0; i <= frame.num_blocks; ++i) {
     const auto entry = static_cast<int32_t>(frame.first_block + i);
     const auto ref = std::ranges::find_if(record.reserved, [&](const KvBlockRef& one) {
-      return one.group == frame.group && one.entry == entry;
+      return i < frame.num_blocks && one.group == frame.group && one.entry == entry;
     });
-    // What is not reserved was here already.
     if (ref != record.reserved.end()) {
-      storage_.copy_in(storage_.whole(ref->group, ref->block), bytes.first(block_bytes));
+      run.push_back(ref->block);
       record.has_arrived[static_cast<size_t>(ref - record.reserved.begin())] = true;
       ++stats_.blocks_in;
       record.num_bytes += block_bytes;
+      continue;
     }
-    bytes = bytes.subspan(block_bytes);
+    // The end, or what is not reserved, which was here already.
+    if (run.empty()) continue;
+    const int64_t first = static_cast<int64_t>(i) - std::ssize(run);
+    links_.mover().take_in(frame.slot, first * block_bytes, frame.group, run);
+    run.clear();
   }
 }
 

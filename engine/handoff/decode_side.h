@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/aligned_buffer.h"
 #include "engine/core/stats.h"
 #include "engine/handoff/decode_state.h"
 #include "engine/handoff/fallback_counters.h"
@@ -34,11 +33,9 @@ class DecodeSide {
     std::optional<HandoffFallback> fallback;  // its blocks have not come
   };
 
-  // All must outlive it. `space`: as of HandoffLinks. `landing`: memory for whole slots, or none.
-  // `max_reserved`: requests that may have blocks at once while they are held. `stats`: the
-  // counters of transfers in, which it counts.
+  // All must outlive it. `space`: as of HandoffLinks. `max_reserved`: requests that may have blocks
+  // at once while they are held. `stats`: the counters of transfers in, which it counts.
   DecodeSide(std::string space,
-             AlignedBuffer landing,
              int32_t max_reserved,
              const DecodeTimes& times,
              KvStorage& storage,
@@ -137,7 +134,6 @@ class DecodeSide {
   void frame_arrived(const KvCompletion& completion, int64_t now_ms);
   void tell(Record& record, Kind kind, int64_t now_ms);
   void drop_over();
-  [[nodiscard]] std::span<std::byte> memory_of(int32_t slot) const;
 
   const std::string space_;
   KvStorage& storage_;
@@ -146,7 +142,6 @@ class DecodeSide {
   HandoffStats& stats_;
   FallbackCounters& fallbacks_;
   std::vector<int64_t> block_bytes_;  // by group
-  AlignedBuffer landing_;
   const int32_t max_reserved_;
   const DecodeTimes times_;
   std::vector<LandingSlot> slots_;

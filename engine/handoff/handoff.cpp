@@ -27,23 +27,16 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
-                                                   std::function<void()> wake) {
+                                                   std::function<void()> wake,
+                                                   const KvMover::Backend& backend) {
   const std::string space = kv_key_space(fingerprint, config.block_size);
-  SLUICE_TRY(auto links, HandoffLinks::create(config, space, storage, open, std::move(wake)));
-  AlignedBuffer landing;
-  if (role != HandoffRole::kPrefill) {
-    const int32_t num_slots = num_landing_slots(config.kv_transfer_buffer, links->slot_bytes());
-    SLUICE_TRY(landing,
-               AlignedBuffer::allocate(num_slots * links->slot_bytes(),
-                                       "landing slots",
-                                       AlignedBuffer::Pages::kSmall));
-  }
+  SLUICE_TRY(auto links,
+             HandoffLinks::create(config, role, space, storage, open, std::move(wake), backend));
   std::unique_ptr<Handoff> handoff(new Handoff(role, std::move(links)));
   const int64_t progress = config.kv_transfer_timeout_ms;
   handoff->prefill_ = std::make_unique<PrefillSide>(
       space, prefill_times(progress), storage, kv, *handoff->links_, handoff->stats_);
   handoff->decode_ = std::make_unique<DecodeSide>(space,
-                                                  std::move(landing),
                                                   config.max_num_seqs,
                                                   decode_times(progress),
                                                   storage,
@@ -175,6 +168,7 @@ void Handoff::advance(Clock::time_point now,
 }
 
 std::optional<Handoff::Clock::time_point> Handoff::next_timer() const {
+  if (links_->mover().is_busy()) return Clock::now();
   const std::optional<int64_t> a = prefill_->next_timer();
   const std::optional<int64_t> b = decode_->next_timer();
   if (!a && !b) return std::nullopt;

@@ -37,7 +37,8 @@ class Handoff {
                                                    KvStorage& storage,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
-                                                   std::function<void()> wake);
+                                                   std::function<void()> wake,
+                                                   const KvMover::Backend& backend);
 
   // Where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;

@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "engine/handoff/device_mover.h"
+#include "engine/handoff/host_mover.h"
 #include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_key.h"
 
@@ -49,6 +51,14 @@ KvFrameLayout frame_layout_of(const KvStorage& storage) {
   return layout;
 }
 
+// auto: what any two workers have.
+KvTransportKind kind_of(const std::string& transport) {
+  for (const KvTransportKind kind : {KvTransportKind::kSharedMemory, KvTransportKind::kNccl}) {
+    if (transport == to_string(kind)) return kind;
+  }
+  return KvTransportKind::kTcp;
+}
+
 }  // namespace
 
 HandoffLinks::HandoffLinks(const Config& config,
@@ -67,33 +77,62 @@ HandoffLinks::HandoffLinks(const Config& config,
   own_.worker = config.host + ":" + std::to_string(config.port);
   own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
   own_.layout = layout_of(storage, config.block_size);
-  kind_ = config.kv_transport == "shm" ? KvTransportKind::kSharedMemory : KvTransportKind::kTcp;
+  kind_ = kind_of(config.kv_transport);
 }
 
 HandoffLinks::~HandoffLinks() { channel_.reset(); }
 
 Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& config,
+                                                             HandoffRole role,
                                                              const std::string& space,
-                                                             const KvStorage& storage,
+                                                             KvStorage& storage,
                                                              const OpenKvPeers& open,
-                                                             std::function<void()> wake) {
+                                                             std::function<void()> wake,
+                                                             const KvMover::Backend& backend) {
   std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, storage, std::move(wake)));
   const KvKey key = kv_root_key(space, {});
   std::ranges::copy(key, links->own_.fingerprint.begin());
-  const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
-  const std::chrono::milliseconds progress(config.kv_transfer_timeout_ms);
-  SLUICE_TRY(
-      links->transport_,
-      make_kv_transport(to_string(links->kind_),
-                        {.listen = host + ":0",
-                         .hello_time = progress,
-                         .redial_time = progress / 5,
-                         .wake = links->wake_}));
+  SLUICE_TRY_VOID(links->make_mover(config, role, storage, backend));
   links->own_.transports.push_back({.kind = links->kind_,
-                                    .address = links->transport_->address(),
+                                    .address = links->mover_->transport().address(),
                                     .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes_)});
   SLUICE_TRY(links->channel_, open(config, links->own_, *links));
   return links;
+}
+
+Expected<void> HandoffLinks::make_mover(const Config& config,
+                                        HandoffRole role,
+                                        KvStorage& storage,
+                                        const KvMover::Backend& backend) {
+  const std::string_view kind = to_string(kind_);
+  const bool is_on_host = storage.memory().is_host();
+  const std::vector<std::string_view> of_devices = kv_device_transport_kinds();
+  if (is_on_host && std::ranges::find(of_devices, kind) != of_devices.end()) {
+    return make_error(
+        ErrorCode::kUnsupported,
+        "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
+        "kv-transport");
+  }
+  const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
+  const std::chrono::milliseconds progress(config.kv_transfer_timeout_ms);
+  SLUICE_TRY(auto transport,
+             make_kv_transport(kind,
+                               {.listen = host + ":0",
+                                .hello_time = progress,
+                                .redial_time = progress / 5,
+                                .wake = wake_,
+                                .device = &storage.memory(),
+                                .slot_bytes = static_cast<uint64_t>(slot_bytes_),
+                                .nccl_library = backend.nccl_library}));
+  const KvMover::Options options{
+      .backend = backend,
+      .slot_bytes = slot_bytes_,
+      .num_slots = role == HandoffRole::kPrefill
+                       ? 0
+                       : num_landing_slots(config.kv_transfer_buffer, slot_bytes_)};
+  auto* const make = is_on_host ? make_host_mover : make_device_mover;
+  SLUICE_TRY(mover_, make(options, storage, std::move(transport)));
+  return {};
 }
 
 void HandoffLinks::deliver(KvPeerEvent event) {
@@ -119,7 +158,7 @@ void HandoffLinks::open_session(const KvPeerUp& up) {
       return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;
     });
     peer.is_compatible = has_room && layout.slot_bytes <= kKvMostSlotBytes &&
-                         transport_
+                         mover_
                              ->open({.session = up.peer.value,
                                      .token = up.hello.session,
                                      .address = up.is_prefill ? offer->address : std::string(),
@@ -139,11 +178,11 @@ void HandoffLinks::receive(std::vector<KvPeerEvent>& events,
     if (const auto* down = std::get_if<KvPeerDown>(&event)) {
       const auto found = peers_.find(down->peer);
       if (found == peers_.end()) continue;
-      if (found->second.is_compatible) transport_->close(down->peer.value);
+      if (found->second.is_compatible) mover_->close(down->peer.value);
       peers_.erase(found);
     }
   }
-  transport_->poll(completions);
+  mover_->poll(completions);
 }
 
 }  // namespace sluice

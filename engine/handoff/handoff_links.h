@@ -16,9 +16,10 @@
 #include "engine/core/config.h"
 #include "engine/core/queue.h"
 #include "engine/core/status.h"
+#include "engine/handoff/handoff_config.h"
+#include "engine/handoff/kv_mover.h"
 #include "engine/handoff/kv_peer.h"
 #include "kvcache/kv_storage.h"
-#include "kvcache/kv_transport.h"
 
 namespace sluice {
 
@@ -33,12 +34,15 @@ struct HandoffPeer {
 class HandoffLinks final : private KvPeerSink {
  public:
   // `space` names model, build, dtypes and block size; `wake` is called on other threads when
-  // receive() has something.
+  // receive() has something. `storage` must outlive it. kUnsupported: KV in this storage does not
+  // go by the transport that the configuration names.
   static Expected<std::unique_ptr<HandoffLinks>> create(const Config& config,
+                                                        HandoffRole role,
                                                         const std::string& space,
-                                                        const KvStorage& storage,
+                                                        KvStorage& storage,
                                                         const OpenKvPeers& open,
-                                                        std::function<void()> wake);
+                                                        std::function<void()> wake,
+                                                        const KvMover::Backend& backend);
   ~HandoffLinks() override;
 
   [[nodiscard]] uint64_t epoch() const { return epoch_; }
@@ -59,9 +63,11 @@ class HandoffLinks final : private KvPeerSink {
   // Null: not connected yet, or gone.
   [[nodiscard]] const HandoffPeer* find(KvPeerId peer) const;
 
-  [[nodiscard]] KvTransport& transport() { return *transport_; }
+  [[nodiscard]] KvMover& mover() { return *mover_; }
 
-  [[nodiscard]] KvTransportCounts transport_counts() const { return transport_->counts(); }
+  [[nodiscard]] KvTransportCounts transport_counts() const {
+    return mover_->transport().counts();
+  }
 
   // Data planes to peers that can be used.
   [[nodiscard]] int64_t num_sessions() const {
@@ -76,6 +82,10 @@ class HandoffLinks final : private KvPeerSink {
  private:
   HandoffLinks(const Config& config, const KvStorage& storage, std::function<void()> wake);
 
+  Expected<void> make_mover(const Config& config,
+                            HandoffRole role,
+                            KvStorage& storage,
+                            const KvMover::Backend& backend);
   void deliver(KvPeerEvent event) override;
   void open_session(const KvPeerUp& up);
 
@@ -87,7 +97,7 @@ class HandoffLinks final : private KvPeerSink {
   KvHello own_;
   std::unordered_map<KvPeerId, HandoffPeer> peers_;
   Inbox<KvPeerEvent> inbox_;
-  std::unique_ptr<KvTransport> transport_;
+  std::unique_ptr<KvMover> mover_;
   std::unique_ptr<KvPeerChannel> channel_;  // goes first: its threads use the rest
 };
 

@@ -425,12 +425,10 @@ void PrefillSide::begin_reading(Record& record, KvSlot slot) {
   frame.num_blocks = static_cast<uint32_t>(part.entries.count);
   frame.payload_bytes =
       static_cast<uint64_t>(block_bytes_[static_cast<size_t>(part.group)]) * frame.num_blocks;
-  KvPayload payload;
-  for (const KvBlockRef& ref : reading->blocks) {
-    storage_.add_spans(storage_.whole(ref.group, ref.block), payload);
-  }
+  std::vector<BlockId> blocks;
+  for (const KvBlockRef& ref : reading->blocks) blocks.push_back(ref.block);
   const bool has_room = frame.payload_bytes <= slot.bytes;
-  if (!has_room || !links_.transport().send(reading->peer.value, frame, std::move(payload))) {
+  if (!has_room || !links_.mover().send(reading->peer.value, frame, blocks)) {
     reading->is_lost = true;
   }
 }
@@ -439,7 +437,7 @@ void PrefillSide::abort_reading(Record& record, uint32_t attempt) {
   for (Reading& reading : record.readings) {
     if (reading.attempt != attempt || !reading.is_begun) continue;
     if (links_.find(reading.peer) == nullptr) continue;  // kClosed comes
-    links_.transport().abort(reading.peer.value, {.transfer = record.transfer, .attempt = attempt});
+    links_.mover().abort(reading.peer.value, {.transfer = record.transfer, .attempt = attempt});
     return;
   }
 }

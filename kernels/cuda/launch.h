@@ -14,6 +14,7 @@
 #include "kernels/device_memory.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/kv_blocks.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/parts.h"
@@ -101,6 +102,10 @@ void launch_copy_parts(Stream stream,
                        std::byte* to,
                        const std::byte* from,
                        std::span<const DeviceMemory::Part> parts);
+
+// No GPU has run these. Up to 512 blocks of the cache a launch.
+void launch_gather_kv_blocks(Stream stream, const KvBlocksArgs& args);
+void launch_scatter_kv_blocks(Stream stream, const KvBlocksArgs& args);
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args);
 // One block. All of args is in device memory, so that no host sees who was chosen.

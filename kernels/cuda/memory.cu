@@ -85,6 +85,19 @@ class Event final : public DeviceEvent {
     must(cudaEventSynchronize(event_), "cudaEventSynchronize");
   }
 
+  [[nodiscard]] bool is_done() override {
+    place_.enter();
+    const cudaError_t result = cudaEventQuery(event_);
+    if (result == cudaErrorNotReady) return false;
+    must(result, "cudaEventQuery");
+    return true;
+  }
+
+  // What is put into the stream from now on waits for it.
+  void hold_up(cudaStream_t stream) const {
+    must(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  }
+
   [[nodiscard]] double seconds_since(const DeviceEvent& before) const override {
     float milliseconds = 0;
     must(cudaEventElapsedTime(&milliseconds, static_cast<const Event&>(before).event_, event_),
@@ -95,6 +108,69 @@ class Event final : public DeviceEvent {
  private:
   cudaEvent_t event_ = nullptr;
   Place place_;
+};
+
+// Copies and kernels beside those of a step, behind which they come where both could run.
+class Queue final : public DeviceQueue {
+ public:
+  explicit Queue(const Place& steps) : steps_(steps), own_(created(steps)) {}
+
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  ~Queue() override {
+    own_.enter();
+    must(cudaStreamSynchronize(own_.stream), "cudaStreamSynchronize");
+    cudaStreamDestroy(own_.stream);
+  }
+
+  [[nodiscard]] CUstream_st* stream() const override { return own_.stream; }
+
+  void follow() override {
+    behind_steps_.record();
+    behind_steps_.hold_up(own_.stream);
+  }
+
+  void lead() override {
+    behind_own_.record();
+    behind_own_.hold_up(steps_.stream);
+  }
+
+  void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy(to, from, bytes, cudaMemcpyHostToDevice);
+  }
+
+  void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  std::unique_ptr<DeviceEvent> make_event() override {
+    own_.enter();
+    return std::make_unique<Event>(own_);
+  }
+
+ private:
+  static Place created(const Place& steps) {
+    steps.enter();
+    Place place = steps;
+    int lowest = 0;
+    int highest = 0;
+    must(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    must(cudaStreamCreateWithPriority(&place.stream, cudaStreamNonBlocking, lowest),
+         "cudaStreamCreateWithPriority");
+    return place;
+  }
+
+  void copy(std::byte* to, const std::byte* from, int64_t bytes, cudaMemcpyKind kind) {
+    own_.enter();
+    must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, own_.stream),
+         "cudaMemcpyAsync");
+  }
+
+  const Place steps_;
+  const Place own_;
+  Event behind_steps_{steps_};
+  Event behind_own_{own_};
 };
 
 class GpuMemory final : public DeviceMemory {
@@ -190,6 +266,8 @@ class GpuMemory final : public DeviceMemory {
     enter();
     return std::make_unique<Event>(place_);
   }
+
+  std::unique_ptr<DeviceQueue> make_queue() override { return std::make_unique<Queue>(place_); }
 
   void begin_recording() override {
     enter();

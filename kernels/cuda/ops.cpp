@@ -344,4 +344,12 @@ void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args) {
   launch_place_following(ctx.stream, args);
 }
 
+void gather_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
+  launch_gather_kv_blocks(ctx.stream, args);
+}
+
+void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
+  launch_scatter_kv_blocks(ctx.stream, args);
+}
+
 }  // namespace sluice::kernels::cuda

@@ -5,6 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/kv_blocks.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/parts.h"
@@ -46,5 +47,7 @@ void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
 void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args);
+void gather_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args);
+void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args);
 
 }  // namespace sluice::kernels::cuda

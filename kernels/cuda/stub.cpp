@@ -105,4 +105,12 @@ void place_following(const ExecContext&, const PlaceFollowingArgs&) {
   not_built("cuda place_following: not built");
 }
 
+void gather_kv_blocks(const ExecContext&, const KvBlocksArgs&) {
+  not_built("cuda gather_kv_blocks: not built");
+}
+
+void scatter_kv_blocks(const ExecContext&, const KvBlocksArgs&) {
+  not_built("cuda scatter_kv_blocks: not built");
+}
+
 }  // namespace sluice::kernels::cuda

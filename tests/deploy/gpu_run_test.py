@@ -128,7 +128,8 @@ class Archive(unittest.TestCase):
         self.program("bin/gpu_probes", "#!/bin/sh\necho 'P1  rows: 10 compared, 0 differ'\n")
         self.program("tools/compute-sanitizer", SANITIZER)
         self.program("tools/nvidia-smi", "#!/bin/sh\necho a GPU of paper\n")
-        for name in ("gpu_kernels_test", "gpu_engine_test", "gpu_determinism_array_test"):
+        for name in ("gpu_kernels_test", "gpu_engine_test", "gpu_handoff_test",
+                     "gpu_determinism_array_test"):
             self.gtests(name, "CudaElementwise.Adds pass", "CudaEngine.HasTheBits pass")
         # Whatever torch is here is not asked for.
         (self.root / "torch.py").write_text("raise ImportError('not in this test')\n")
@@ -174,8 +175,9 @@ print("first token: FAILED, not run")
         (self.root / "gpu_figures.py").write_text("print('a part of paper: done')\n")
         done = self.run_it()
         self.assertEqual(done.returncode, 0, done.stdout)
-        for part in ("probes", "kernels", "engine", "array", "bench-linear", "bench-attention",
-                     "bench-sampling", "steps", "profile", "serve", "links", "peers", "memcheck", "memcheck-engine", "racecheck"):
+        for part in ("probes", "kernels", "engine", "handoff", "array", "bench-linear", "bench-attention",
+                     "bench-sampling", "steps", "profile", "serve", "links", "kv-transfer",
+                     "peers", "memcheck", "memcheck-engine", "racecheck"):
             self.assertRegex(self.summary(), rf"(?m)^{part} +\d+ s  passed")
         for line in ("P1  rows: 10 compared, 0 differ", "read 4000 GB/s", "first token: FAILED",
                      "decode / read rate: 0.8"):

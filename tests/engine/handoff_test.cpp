@@ -1,18 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two workers' handoffs in one process, over real data planes: bytes arrive in the cache as they
-// were, and whatever goes wrong the request goes on and nothing stays held.
+// were, and whatever goes wrong the request goes on and nothing stays held. Caches are the host's,
+// a device's that is the host's memory under another name, or, where the program has one
+// (tests/engine/cuda), one of CUDA's.
 #include "engine/handoff/handoff.h"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "kernels/device.h"
 #include "tests/support/fake_kv_peers.h"
+#include "tests/support/fake_nccl.h"
 
 namespace sluice {
 namespace {
@@ -65,25 +71,85 @@ HandoffSpec fetch_spec(HandoffDoor door,
   return spec;
 }
 
+enum class Cache : uint8_t { kHost, kFakeDevice, kCuda, kSecondCuda };
+
+// How two workers' KV travels.
+struct Way {
+  const char* name;
+  const char* transport;
+  Cache prefill = Cache::kHost;
+  Cache decode = Cache::kHost;
+};
+
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+
+// A cache's memory.
+class Memory {
+ public:
+  explicit Memory(Cache cache) {
+    if (cache == Cache::kFakeDevice) fake_ = std::make_unique<testing::FakeNcclDevice>();
+    if (cache != Cache::kCuda && cache != Cache::kSecondCuda) return;
+    const int32_t number = cache == Cache::kCuda ? 0 : 1;
+    auto device =
+        kernels::Device::create({.type = DeviceType::kCuda, .threads = 1, .number = number});
+    if (device) device_ = std::move(*device);
+    is_missing_ = !device;
+  }
+
+  [[nodiscard]] bool is_missing() const { return is_missing_; }
+
+  [[nodiscard]] kernels::DeviceMemory& get() const {
+    if (device_ != nullptr) return device_->memory();
+    return fake_ == nullptr ? kernels::host_memory() : *fake_;
+  }
+
+ private:
+  bool is_missing_ = false;
+  std::unique_ptr<kernels::DeviceMemory> fake_;
+  std::unique_ptr<kernels::Device> device_;
+};
+
+#ifdef SLUICE_TESTS_ON_GPU
+constexpr const char* kNccl = kernels::kNcclLibrary;
+#else
+constexpr const char* kNccl = SLUICE_FAKE_NCCL;
+#endif
+
+KvMover::Backend backend_of(Cache cache) {
+  const bool is_cuda = cache == Cache::kCuda || cache == Cache::kSecondCuda;
+  return {.type = is_cuda ? DeviceType::kCuda : DeviceType::kCpu, .nccl_library = kNccl};
+}
+
 // Storage, manager and handoffs of one worker, and what an engine would do with them.
 class Worker {
  public:
   Worker(FakeKvPeers& peers,
          const std::string& name,
          const std::string& transport,
+         Cache cache,
          const std::string& fingerprint = "model")
-      : storage_(*KvStorage::create(groups(), kBlockSize)),
+      : memory_(cache),
+        storage_(
+            *KvStorage::create(groups(), kBlockSize, AlignedBuffer::Pages::kSmall, memory_.get())),
         kv_({.block_size = kBlockSize, .max_num_seqs = 8, .max_model_len = 1024}, groups()) {
     Config config;
     config.block_size = kBlockSize;
     config.kv_listen = "127.0.0.1:0";
     config.kv_transport = transport;
     config.kv_transfer_buffer = int64_t{8} << 20;
-    auto made = Handoff::create(
-        config, HandoffRole::kBoth, fingerprint, storage_, kv_, peers.opener(name), [] {});
-    EXPECT_TRUE(made) << (made ? "" : made.error().message);
-    handoff = std::move(*made);
+    auto made = Handoff::create(config,
+                                HandoffRole::kBoth,
+                                fingerprint,
+                                storage_,
+                                kv_,
+                                peers.opener(name),
+                                [] {},
+                                backend_of(cache));
+    EXPECT_TRUE(made || memory_.is_missing()) << made.error().message;
+    if (made) handoff = std::move(*made);
   }
+
+  [[nodiscard]] bool has_device() const { return !memory_.is_missing() && handoff != nullptr; }
 
   static NewRequest request(RequestId id, const std::vector<TokenId>& tokens) {
     NewRequest made;
@@ -98,7 +164,9 @@ class Worker {
     const std::span<const BlockId> table = kv_.block_table(id, 0);
     for (int32_t block = 0; block < num_tokens / kBlockSize; ++block) {
       const KvPiece piece = storage_.whole(0, table[static_cast<size_t>(block)]);
-      storage_.copy_in(piece, content(tokens, block, bytes()));
+      // Nobody waits for it: who reads the block does so behind what is called here.
+      computed_.push_back(content(tokens, block, bytes()));
+      storage_.copy_in(piece, computed_.back());
     }
     kv_.cache_blocks(id, tokens, num_tokens);
   }
@@ -111,6 +179,7 @@ class Worker {
       std::vector<std::byte> there(bytes());
       storage_.copy_out(storage_.whole(0, kv_.block_table(id, 0)[static_cast<size_t>(block)]),
                         there);
+      storage_.wait();
       EXPECT_EQ(there, content(tokens, block, bytes())) << block;
     }
     kv_.free(id);
@@ -131,16 +200,25 @@ class Worker {
 
   KvCacheManager& kv() { return kv_; }
 
-  std::unique_ptr<Handoff> handoff;
-
  private:
+  Memory memory_;
+  std::deque<std::vector<std::byte>> computed_;
   KvStorage storage_;
   KvCacheManager kv_;
+
+ public:
+  std::unique_ptr<Handoff> handoff;  // goes before what it moves
 };
 
-class HandoffTest : public ::testing::TestWithParam<const char*> {
+class HandoffTest : public ::testing::TestWithParam<Way> {
  protected:
-  HandoffTest() : p_(peers_, "p", GetParam()), d_(peers_, "d", GetParam()) {}
+  HandoffTest()
+      : p_(peers_, "p", GetParam().transport, GetParam().prefill),
+        d_(peers_, "d", GetParam().transport, GetParam().decode) {}
+
+  void SetUp() override {
+    if (!p_.has_device() || !d_.has_device()) GTEST_SKIP() << "a second GPU is needed";
+  }
 
   // A prompt's request at P, computed whole: what its answer would carry.
   std::shared_ptr<const HandoffOffer> prefill(HandoffDoor door, int32_t num_computed = -1) {
@@ -324,7 +402,7 @@ TEST_P(HandoffTest, AnOfferOfAnEarlierProcessIsRefused) {
 }
 
 TEST_P(HandoffTest, AnotherModelIsRefused) {
-  Worker other(peers_, "o", GetParam(), "another model");
+  Worker other(peers_, "o", GetParam().transport, GetParam().prefill, "another model");
   prefill(HandoffDoor::kSerial);
   NewRequest request = Worker::request(kDecode, tokens_);
   const HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {1}, "o:1");
@@ -346,6 +424,9 @@ TEST_P(HandoffTest, APeerThatIsNotAllowedIsNotAsked) {
 
 // Each message lost, the first time and always: right bytes or none, and nothing stays held.
 TEST_P(HandoffTest, LostMessagesDelayAndHarmNothing) {
+  if (GetParam().prefill != Cache::kHost || GetParam().decode != Cache::kHost) {
+    GTEST_SKIP() << "what is lost is of the control channel";
+  }
   for (const bool is_always : {false, true}) {
     for (size_t index = 0; index < std::variant_size_v<KvMessage>; ++index) {
       SCOPED_TRACE(index);
@@ -539,7 +620,49 @@ TEST_P(HandoffTest, NonsenseReachesNoCheck) {
   finish();
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, HandoffTest, ::testing::Values("tcp", "shm"));
+const auto kNameOf = [](const ::testing::TestParamInfo<Way>& way) {
+  return std::string(way.param.name);
+};
+
+#ifdef SLUICE_HANDOFF_ON_DEVICES
+INSTANTIATE_TEST_SUITE_P(Devices,
+                         HandoffTest,
+                         ::testing::Values(Way{"device", "tcp", Cache::kCuda, Cache::kCuda},
+                                           Way{"from_device", "shm", Cache::kCuda, Cache::kHost},
+                                           Way{"to_device", "tcp", Cache::kHost, Cache::kCuda}),
+                         kNameOf);
+#ifdef SLUICE_TESTS_ON_GPU  // NCCL connects two GPUs, and never one with itself
+INSTANTIATE_TEST_SUITE_P(TwoDevices,
+                         HandoffTest,
+                         ::testing::Values(Way{"nccl", "nccl", Cache::kCuda, Cache::kSecondCuda}),
+                         kNameOf);
+#endif
+#else
+INSTANTIATE_TEST_SUITE_P(
+    Transports,
+    HandoffTest,
+    ::testing::Values(Way{"tcp", "tcp"},
+                      Way{"shm", "shm"},
+                      Way{"staged", "tcp", Cache::kFakeDevice, Cache::kFakeDevice},
+                      Way{"nccl", "nccl", Cache::kFakeDevice, Cache::kFakeDevice}),
+    kNameOf);
+
+// What travels by NCCL is a GPU's.
+TEST(HandoffDevices, ATransportOfGpusIsRefusedToACpu) {
+  FakeKvPeers peers;
+  auto storage = KvStorage::create(groups(), kBlockSize);
+  ASSERT_TRUE(storage);
+  KvCacheManager kv({.block_size = kBlockSize, .max_num_seqs = 8, .max_model_len = 1024}, groups());
+  Config config;
+  config.block_size = kBlockSize;
+  config.kv_listen = "127.0.0.1:0";
+  config.kv_transport = "nccl";
+  const auto made = Handoff::create(config, "model", *storage, kv, peers.opener("p"), [] {}, {});
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(made.error().message.find("--kv-transport nccl"), std::string::npos);
+}
+#endif
 
 }  // namespace
 }  // namespace sluice

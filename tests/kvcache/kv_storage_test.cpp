@@ -60,5 +60,36 @@ TEST(Prefault, BacksEveryPageAndKeepsContents) {
   }
 }
 
+// As pieces, one after the other: of a group behind another one, with planes that differ.
+TEST(KvStorage, BlocksAreGatheredAndScatteredAsTheirPiecesAre) {
+  KvGroupSpec window{.kind = KvGroupKind::kWindow, .window = 32, .num_blocks = 5, .num_layers = 2};
+  window.planes.assign(2, {.num_heads = 3, .width = 24, .dtype = DType::kI8});
+  KvGroupSpec full{.num_blocks = 7, .num_layers = 3};
+  full.planes = {{.num_heads = 2, .width = 8, .dtype = DType::kF16}, {.num_heads = 1, .width = 4}};
+  const std::vector<BlockId> blocks = {BlockId(4), BlockId(0), BlockId(3)};
+  for (int32_t group = 0; group < 2; ++group) {
+    auto from = KvStorage::create({window, full}, 16);
+    auto by_pieces = KvStorage::create({window, full}, 16);
+    auto at_once = KvStorage::create({window, full}, 16);
+    ASSERT_TRUE(from && by_pieces && at_once);
+    for (size_t i = 0; i < from->bytes().size(); ++i) {
+      from->bytes()[i] = static_cast<std::byte>(i * 31 + i / 251);
+    }
+    const auto bytes = static_cast<size_t>(from->block_bytes(group));
+    std::vector<std::byte> want;
+    for (const BlockId block : blocks) {
+      std::vector<std::byte> one(bytes);
+      from->copy_out(from->whole(group, block), one);
+      by_pieces->copy_in(by_pieces->whole(group, block), one);
+      want.insert(want.end(), one.begin(), one.end());
+    }
+    std::vector<std::byte> slot(want.size());
+    from->gather({}, group, blocks, slot.data());
+    EXPECT_EQ(slot, want);
+    at_once->scatter({}, group, blocks, slot.data());
+    EXPECT_TRUE(std::ranges::equal(at_once->bytes(), by_pieces->bytes()));
+  }
+}
+
 }  // namespace
 }  // namespace sluice

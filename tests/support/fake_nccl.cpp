@@ -3,23 +3,39 @@
 // and whose streams run at once. Parts of 13 bytes are an error, those of 14 one that is found
 // later; with those of 15 a call returns at once, the parts never. A device twice is refused. It
 // ends the process where a communicator is given back while another thread is inside with it.
+//
+// Communicators of pairs (tests/support/fake_nccl.h) are made without waiting. Every second send or
+// receive is still on its way into the stream when its call returns, and a call meanwhile ends the
+// process. A pair's payloads go in order, when both sides are there; an end that is aborted leaves
+// the other one as it is.
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "tests/support/fake_nccl.h"
+
 namespace {
+
+using sluice::testing::FakeNcclBehavior;
+using sluice::testing::FakeNcclStream;
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidArgument = 4;
+constexpr int kInternalError = 3;
 constexpr int kRemoteError = 6;
+constexpr int kInProgress = 7;
 constexpr int kInt8 = 0;
 constexpr size_t kBadCount = 13;
 constexpr size_t kLaterBadCount = 14;
@@ -51,9 +67,62 @@ struct Group {
   std::atomic<bool> has_error = false;
 };
 
+std::mutex behavior_mutex;
+FakeNcclBehavior behavior;  // guarded by behavior_mutex
+
+FakeNcclBehavior behavior_now() {
+  const std::scoped_lock lock(behavior_mutex);
+  return behavior;
+}
+
+struct Payload {
+  const void* from = nullptr;
+  void* to = nullptr;
+  size_t bytes = 0;
+  FakeNcclStream* stream = nullptr;
+};
+
+// Of two ranks.
+struct Pair {
+  // What both have put there, unless it is held.
+  void exchange() {
+    if (behavior_now().holds) return;
+    for (size_t sender = 0; sender < 2; ++sender) {
+      std::deque<Payload>& sent = sends[sender];
+      std::deque<Payload>& received = receives[1 - sender];
+      while (!sent.empty() && !received.empty() && !has_error) {
+        has_error = sent.front().bytes != received.front().bytes ||
+                    behavior_now().breaks_after == num_exchanged;
+        if (has_error) break;
+        std::memcpy(received.front().to, sent.front().from, sent.front().bytes);
+        ++sent.front().stream->num_done;
+        ++received.front().stream->num_done;
+        sent.pop_front();
+        received.pop_front();
+        ++num_exchanged;
+      }
+    }
+  }
+
+  std::mutex mutex;
+  std::array<bool, 2> is_here{};  // guarded by mutex, as is the rest
+  std::array<std::deque<Payload>, 2> sends;
+  std::array<std::deque<Payload>, 2> receives;
+  int num_exchanged = 0;
+  bool has_error = false;
+};
+
+std::mutex pairs_mutex;
+std::map<uint64_t, std::shared_ptr<Pair>> pairs;  // by id; guarded by pairs_mutex
+uint64_t last_id = 0;                             // the same
+
 struct Comm {
   std::shared_ptr<Group> group;
   int rank;
+  std::shared_ptr<Pair> pair = nullptr;
+  int asks_left = 0;  // until it is ready
+  int num_payloads = 0;
+  bool is_beginning = false;
   std::atomic<int> num_users = 0;
 };
 
@@ -70,6 +139,49 @@ class Use {
  private:
   Comm* comm_;
 };
+
+// No call of a pair comes from the thread that must not wait.
+void check_thread() {
+  const uint64_t own = std::hash<std::thread::id>()(std::this_thread::get_id());
+  if (own == behavior_now().owner) std::abort();
+}
+
+int put(Comm* comm, const Payload& payload) {
+  check_thread();
+  const Use use(comm);
+  if (comm->is_beginning || payload.stream == nullptr) std::abort();
+  const std::scoped_lock lock(comm->pair->mutex);
+  const auto rank = static_cast<size_t>(comm->rank);
+  (payload.from != nullptr ? comm->pair->sends : comm->pair->receives)[rank].push_back(payload);
+  ++payload.stream->num_begun;
+  comm->is_beginning = ++comm->num_payloads % 2 == 0;
+  comm->pair->exchange();
+  return comm->is_beginning ? kInProgress : kSuccess;
+}
+
+int ask_pair(Comm* comm, int* error) {
+  check_thread();
+  const Use use(comm);
+  const std::scoped_lock lock(comm->pair->mutex);
+  comm->pair->exchange();
+  const bool is_whole = comm->pair->is_here[0] && comm->pair->is_here[1];
+  const bool is_busy = !is_whole || comm->asks_left > 0 || comm->is_beginning;
+  if (is_whole && comm->asks_left > 0) --comm->asks_left;
+  comm->is_beginning = false;
+  *error = comm->pair->has_error ? kRemoteError : is_busy ? kInProgress : kSuccess;
+  return kSuccess;
+}
+
+void abort_pair(Comm* comm) {
+  check_thread();
+  std::this_thread::sleep_for(std::chrono::milliseconds(behavior_now().abort_ms));
+  const std::scoped_lock lock(comm->pair->mutex);
+  for (auto* const payloads : {&comm->pair->sends, &comm->pair->receives}) {
+    auto& own = (*payloads)[static_cast<size_t>(comm->rank)];
+    for (const Payload& payload : own) ++payload.stream->num_done;
+    own.clear();
+  }
+}
 
 void give_back(Comm* comm) {
   if (comm->num_users != 0) std::abort();
@@ -101,7 +213,9 @@ int ncclCommDestroy(Comm* comm) {
 }
 
 int ncclCommAbort(Comm* comm) {
-  {
+  if (comm->pair != nullptr) {
+    abort_pair(comm);
+  } else {
     // Told under the lock: who takes it next may be the last to know the group.
     const std::scoped_lock lock(comm->group->mutex);
     comm->group->is_aborted = true;
@@ -112,6 +226,7 @@ int ncclCommAbort(Comm* comm) {
 }
 
 int ncclCommGetAsyncError(Comm* comm, int* error) {
+  if (comm->pair != nullptr) return ask_pair(comm, error);
   const Use use(comm);
   std::this_thread::yield();  // so that another thread comes in between
   const std::scoped_lock lock(comm->group->mutex);
@@ -134,6 +249,57 @@ int ncclAllGather(const void* part, void* parts, size_t count, int type, Comm* c
     std::memcpy(static_cast<std::byte*>(parts) + rank * count, group.parts[rank], count);
   }
   return group.meet() ? kSuccess : kRemoteError;
+}
+
+struct NcclId {
+  uint64_t number;
+  char rest[120];
+};
+
+struct NcclConfig {
+  size_t size;
+  unsigned magic;
+  unsigned version;
+  int blocking;
+};
+
+int ncclGetUniqueId(NcclId* id) {
+  check_thread();
+  const std::scoped_lock lock(pairs_mutex);
+  *id = {.number = ++last_id, .rest = {}};
+  return kSuccess;
+}
+
+int ncclCommInitRankConfig(Comm** made, int size, NcclId id, int rank, NcclConfig* config) {
+  check_thread();
+  const bool is_right = size == 2 && (rank == 0 || rank == 1) && config->magic == 0xcafebeef &&
+                        config->version >= 21400 && config->size >= 48 && config->blocking == 0;
+  if (!is_right) return kInvalidArgument;
+  if (behavior_now().refuses_to_make) return kInternalError;
+  const std::scoped_lock lock(pairs_mutex);
+  std::shared_ptr<Pair>& pair = pairs[id.number];
+  if (pair == nullptr) pair = std::make_shared<Pair>();
+  const std::scoped_lock pair_lock(pair->mutex);
+  if (pair->is_here[static_cast<size_t>(rank)]) return kInvalidArgument;
+  pair->is_here[static_cast<size_t>(rank)] = true;
+  *made =
+      new Comm{.group = nullptr, .rank = rank, .pair = pair, .asks_left = behavior_now().init_asks};
+  return kInProgress;
+}
+
+int ncclSend(const void* from, size_t count, int type, int peer, Comm* comm, void* stream) {
+  if (type != kInt8 || peer != 1 - comm->rank || from == nullptr) return kInvalidArgument;
+  return put(comm, {.from = from, .bytes = count, .stream = static_cast<FakeNcclStream*>(stream)});
+}
+
+int ncclRecv(void* to, size_t count, int type, int peer, Comm* comm, void* stream) {
+  if (type != kInt8 || peer != 1 - comm->rank || to == nullptr) return kInvalidArgument;
+  return put(comm, {.to = to, .bytes = count, .stream = static_cast<FakeNcclStream*>(stream)});
+}
+
+void fake_nccl_set(const FakeNcclBehavior* wanted) {
+  const std::scoped_lock lock(behavior_mutex);
+  behavior = *wanted;
 }
 
 }  // extern "C"

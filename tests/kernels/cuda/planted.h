@@ -545,6 +545,38 @@ std::vector<float> run_overlap(OverlapBug bug,
                                const std::vector<float>& x,
                                const std::vector<float>& weight);
 
+// Blocks of a paged cache to a slot and back (kernels/cuda/kv_blocks.cu): a thread block a layer
+// of a KV block, whose bytes are those of two planes.
+enum class KvBlocksBug : uint8_t {
+  kNone,
+  kBlockByItsPlace,
+  kLayerForBlock,
+  kFirstPlaneAlone,
+  kPlaneOneUnitLate,
+  kUnmaskedTail,
+  kOneUnitShort,
+  kSlotOfTheBlockAlone,
+  kHeadsFromTheFirst,
+  kReversed,
+};
+
+struct KvBlocksShape {
+  static constexpr int kThreads = 32;
+  static constexpr int kBlocks = 7;  // of the cache
+  static constexpr int kLayers = 3;
+  static constexpr int kHeads = 4;       // of which some are meant
+  static constexpr int kFirstHead = 1;   // the others follow
+  static constexpr int kMeantHeads = 2;
+  static constexpr int kFloats = 44;  // of a head, of both planes; threads go over it several times
+  static constexpr int kTaken = 3;    // blocks
+};
+
+// The slot, then the cache [layer][plane][block][head][kFloats] behind what puts each float of the
+// slot back with 1 added.
+std::vector<float> run_kv_blocks(KvBlocksBug bug,
+                                 const std::vector<float>& cache,
+                                 const std::vector<int32_t>& blocks);
+
 // The likeliest of a row in pieces, a block each, and the join of their lists by one block of a
 // launch that overlaps (kernels/cuda/sampling_pieces.h).
 enum class PiecesBug : uint8_t {

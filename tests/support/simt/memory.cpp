@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -42,7 +44,7 @@ std::set<std::string> begun_ranges;  // guarded by ranges_mutex
 
 class Recorded final : public kernels::RecordedWork {
  public:
-  Recorded(CUstream_st* stream, std::vector<std::function<void()>> work)
+  Recorded(CUstream_st* stream, std::vector<StreamWork> work)
       : stream_(stream), work_(std::move(work)) {}
 
   void run() override {
@@ -55,8 +57,35 @@ class Recorded final : public kernels::RecordedWork {
 
  private:
   CUstream_st* stream_;
-  const std::vector<std::function<void()>> work_;
+  const std::vector<StreamWork> work_;
 };
+
+// Behind all that is in the stream so far.
+int64_t end_of(CUstream_st& stream) {
+  const std::scoped_lock lock(stream.mutex);
+  CHECK(!stream.is_recording);
+  return stream.num_begun + static_cast<int64_t>(stream.work.size());
+}
+
+// What is before `end`, taken from the stream.
+std::vector<StreamWork> take_until(CUstream_st& stream, int64_t end) {
+  std::vector<StreamWork> work;
+  const std::scoped_lock lock(stream.mutex);
+  CHECK(!stream.is_recording);
+  for (; stream.num_begun < end; ++stream.num_begun) {
+    work.push_back(std::move(stream.work.front()));
+    stream.work.pop_front();
+  }
+  return work;
+}
+
+// Holds `behind` up until `wait` returns.
+void add_wait(CUstream_st& behind, std::function<void()> wait) {
+  const std::scoped_lock lock(behind.mutex);
+  CHECK(!behind.is_recording);
+  behind.work.push_back({.run = std::move(wait), .waits = true});
+  behind.added.notify_all();
+}
 
 class ShimMemory final : public kernels::DeviceMemory {
  public:
@@ -154,17 +183,14 @@ class ShimMemory final : public kernels::DeviceMemory {
     copy_later(to, from, bytes);
   }
 
-  void wait() override { run_until(end_of_work()); }
+  void wait() override { run_until(end_of(stream_)); }
 
   std::unique_ptr<kernels::DeviceEvent> make_event() override {
-    return std::make_unique<Event>(*this);
+    return std::make_unique<Event>(stream_, [this](int64_t end) { run_until(end); });
   }
 
-  // How much will have been begun when all of what there is has.
-  int64_t end_of_work() {
-    const std::scoped_lock lock(stream_.mutex);
-    CHECK(!stream_.is_recording);
-    return stream_.num_begun + static_cast<int64_t>(stream_.work.size());
+  std::unique_ptr<kernels::DeviceQueue> make_queue() override {
+    return std::make_unique<Queue>(*this);
   }
 
   void run_until(int64_t end) {
@@ -173,17 +199,9 @@ class ShimMemory final : public kernels::DeviceMemory {
       return done_.wait(lock, [&] { return num_done_ >= end; });
     }
     const std::scoped_lock running(running_);
-    std::vector<std::function<void()>> work;
-    {
-      const std::scoped_lock lock(stream_.mutex);
-      CHECK(!stream_.is_recording);
-      for (; stream_.num_begun < end; ++stream_.num_begun) {
-        work.push_back(std::move(stream_.work.front()));
-        stream_.work.pop_front();
-      }
-      if (!work.empty() && stream_.work.empty()) ++num_drains;
-    }
-    if (!work.empty()) run(work);
+    const std::vector<StreamWork> work = take_until(stream_, end);
+    if (!work.empty() && end_of(stream_) == end) ++num_drains;
+    run(work);
   }
 
   void begin_recording() override {
@@ -211,15 +229,24 @@ class ShimMemory final : public kernels::DeviceMemory {
  private:
   class Event final : public kernels::DeviceEvent {
    public:
-    explicit Event(ShimMemory& memory) : memory_(memory) {}
+    Event(CUstream_st& stream, std::function<void(int64_t)> run_until)
+        : stream_(stream), run_until_(std::move(run_until)) {}
 
     void record() override {
-      memory_.check_not_recording();
-      enqueue(&memory_.stream_, [time = time_] { *time = Clock::now(); });
-      end_ = memory_.end_of_work();
+      CHECK(end_of(stream_) >= end_);  // nothing is being recorded
+      enqueue(&stream_, [time = time_] { *time = Clock::now(); });
+      end_ = end_of(stream_);
+      was_asked_ = false;
     }
 
-    void wait() override { memory_.run_until(end_); }
+    void wait() override { run_until_(end_); }
+
+    // A device goes on by itself; here the one who asks lets it, and finds it done the next time.
+    [[nodiscard]] bool is_done() override {
+      if (!std::exchange(was_asked_, true)) return end_ == 0;
+      run_until_(end_);
+      return true;
+    }
 
     [[nodiscard]] double seconds_since(const kernels::DeviceEvent& before) const override {
       const Clock::time_point begin = *static_cast<const Event&>(before).time_;
@@ -230,9 +257,60 @@ class ShimMemory final : public kernels::DeviceMemory {
    private:
     using Clock = std::chrono::steady_clock;
 
-    ShimMemory& memory_;
+    CUstream_st& stream_;
+    const std::function<void(int64_t)> run_until_;
     int64_t end_ = 0;
+    bool was_asked_ = false;
     std::shared_ptr<Clock::time_point> time_ = std::make_shared<Clock::time_point>();
+  };
+
+  // Beside the operators, in an order of its own.
+  struct Lane {
+    explicit Lane(ShimMemory& of) : memory(of) {}
+
+    void run_until(int64_t end) {
+      const std::scoped_lock running(memory.running_);
+      memory.run(take_until(stream, end));
+    }
+
+    ShimMemory& memory;
+    CUstream_st stream;
+  };
+
+  class Queue final : public kernels::DeviceQueue {
+   public:
+    explicit Queue(ShimMemory& memory) : lane_(std::make_shared<Lane>(memory)) {}
+
+    ~Queue() override { lane_->run_until(end_of(lane_->stream)); }
+
+    [[nodiscard]] CUstream_st* stream() const override { return &lane_->stream; }
+
+    void follow() override {
+      ShimMemory& memory = lane_->memory;
+      const int64_t end = end_of(memory.stream_);
+      add_wait(lane_->stream, [&memory, end] { memory.run_until(end); });
+    }
+
+    void lead() override {
+      const int64_t end = end_of(lane_->stream);
+      add_wait(lane_->memory.stream_, [lane = lane_, end] { lane->run_until(end); });
+    }
+
+    void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
+      copy_later(lane_->stream, to, from, bytes);
+    }
+
+    void download(std::byte* to, const std::byte* from, int64_t bytes) override {
+      copy_later(lane_->stream, to, from, bytes);
+    }
+
+    std::unique_ptr<kernels::DeviceEvent> make_event() override {
+      return std::make_unique<Event>(lane_->stream,
+                                     [lane = lane_](int64_t end) { lane->run_until(end); });
+    }
+
+   private:
+    const std::shared_ptr<Lane> lane_;  // what leads is held by the operators' stream
   };
 
   void check_not_recording() {
@@ -240,13 +318,27 @@ class ShimMemory final : public kernels::DeviceMemory {
     CHECK(!stream_.is_recording);
   }
 
-  void run(const std::vector<std::function<void()>>& work) {
+  void run(const std::vector<StreamWork>& work) {
+    for (auto at = work.begin(); at != work.end();) {
+      const auto next =
+          std::ranges::find(at, work.end(), at->waits ? false : true, &StreamWork::waits);
+      if (at->waits) {
+        std::for_each(at, next, [](const StreamWork& item) { item.run(); });
+      } else {
+        run_work({at, next});
+      }
+      at = next;
+    }
+  }
+
+  void run_work(std::span<const StreamWork> work) {
+    const std::scoped_lock running(running_);
     Reach own;
     open_memory(PROT_READ | PROT_WRITE, &own);
     {
       reach = &own;
       Run run(options_.seed + num_waits_++);
-      for (const std::function<void()>& item : work) item();
+      for (const StreamWork& item : work) item.run();
       num_launches += run.num_launches();
       const std::vector<std::string> reports = run.take_reports();
       for (const std::string& report : reports) std::fprintf(stderr, "simt: %s\n", report.c_str());
@@ -260,7 +352,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   // device holds up nobody who waits for what was before it.
   void run_all() {
     for (;;) {
-      std::vector<std::function<void()>> work;
+      std::vector<StreamWork> work;
       {
         std::unique_lock lock(stream_.mutex);
         stream_.added.wait(lock, [this] { return is_ending_ || !stream_.work.empty(); });
@@ -277,7 +369,11 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void copy_later(std::byte* to, const std::byte* from, int64_t bytes) {
-    enqueue(&stream_, [to, from, bytes] {
+    copy_later(stream_, to, from, bytes);
+  }
+
+  static void copy_later(CUstream_st& stream, std::byte* to, const std::byte* from, int64_t bytes) {
+    enqueue(&stream, [to, from, bytes] {
       std::memcpy(to, from, static_cast<size_t>(bytes));
       note_copied(to, bytes);
     });
@@ -295,8 +391,8 @@ class ShimMemory final : public kernels::DeviceMemory {
   const int number_;
   const bool runs_at_once_;
   CUstream_st stream_;
-  std::mutex running_;      // held while the stream's work runs
-  uint64_t num_waits_ = 0;  // guarded by running_, or the runner's
+  std::recursive_mutex running_;  // held while work of the device runs, with what it waits for
+  uint64_t num_waits_ = 0;        // guarded by running_
   mutable std::mutex mutex_;
   std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
   int64_t used_ = 0;                      // the same

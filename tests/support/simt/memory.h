@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GPU of the shim, for tests of code above the kernels: what kernels/cuda/memory.cu is to a real
 // one. Its streams are lazy: launches and copies run when somebody waits, so that whoever reads a
-// result too early, or changes a copy's source too early, gets wrong bytes. Its memory can be
+// result too early, or changes a copy's source too early, gets wrong bytes. A queue beside the
+// operators runs no sooner than somebody waits for it, in its own order or by lead(), or asks a
+// second time whether an event of it is done. Its memory can be
 // touched by launches and copies alone: the host's first access to it is a segmentation fault. What
 // is recorded keeps its arguments as a CUDA graph does, and whoever waits, uploads, allocates or
 // releases meanwhile ends the process.
@@ -16,14 +18,24 @@
 #include <string>
 #include <vector>
 
+namespace sluice::simt {
+
+// `waits`: for another stream, whose work is run by it; it launches and copies nothing of its own.
+struct StreamWork {
+  std::function<void()> run;
+  bool waits = false;
+};
+
+}  // namespace sluice::simt
+
 // What a stream has yet to do.
 struct CUstream_st {
   std::mutex mutex;
-  std::deque<std::function<void()>> work;       // guarded by mutex
-  int64_t num_begun = 0;                        // the same: of `work`, gone from it
-  std::vector<std::function<void()>> recorded;  // the same
-  bool is_recording = false;                    // the same: work goes to `recorded`
-  std::condition_variable added;                // to `work`
+  std::deque<sluice::simt::StreamWork> work;       // guarded by mutex
+  int64_t num_begun = 0;                           // the same: of `work`, gone from it
+  std::vector<sluice::simt::StreamWork> recorded;  // the same
+  bool is_recording = false;                       // the same: work goes to `recorded`
+  std::condition_variable added;                   // to `work`
 };
 
 namespace sluice::simt {

@@ -209,9 +209,9 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream == nullptr) return work();
   const std::scoped_lock lock(stream->mutex);
   if (stream->is_recording) {
-    stream->recorded.push_back(std::move(work));
+    stream->recorded.push_back({.run = std::move(work)});
   } else {
-    stream->work.push_back(std::move(work));
+    stream->work.push_back({.run = std::move(work)});
     stream->added.notify_all();
   }
 }

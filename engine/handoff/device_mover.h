@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover of a cache in a device's memory. Blocks go through slots there, of which each direction
+// has a few: gathered into one behind the steps that were launched so far, scattered from one into
+// blocks that steps launched from then on see. Where the transport moves memory of the host, a slot
+// is copied to pinned memory before it is sent, and a landing slot, which is pinned, to the device
+// before it is said to have arrived. All of that runs on queues of its own beside the steps; the
+// engine asks between steps whether an event is there.
+//
+// An attempt that is aborted, and a session that is closed, is said to be so when the transport has
+// let go and no copy of it runs any more.
+#pragma once
+
+#include <memory>
+
+#include "engine/handoff/kv_mover.h"
+
+namespace sluice {
+
+// `storage` must outlive it. kResourceExhausted: no memory for slots, of the device or pinned.
+Expected<std::unique_ptr<KvMover>> make_device_mover(const KvMover::Options& options,
+                                                     KvStorage& storage,
+                                                     std::unique_ptr<KvTransport> transport);
+
+}  // namespace sluice

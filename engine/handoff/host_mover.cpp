@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/handoff/host_mover.h"
+
+#include <utility>
+
+#include "engine/core/aligned_buffer.h"
+
+namespace sluice {
+namespace {
+
+// The transport reads blocks where they lie; what has arrived is copied in at once.
+class HostMover final : public KvMover {
+ public:
+  HostMover(const Options& options,
+            KvStorage& storage,
+            std::unique_ptr<KvTransport> transport,
+            AlignedBuffer landing)
+      : KvMover(options, storage, std::move(transport)), landing_(std::move(landing)) {}
+
+  ~HostMover() override { transport_.reset(); }
+
+  bool send(KvSession session, const KvFrame& frame, std::span<const BlockId> blocks) override {
+    KvPayload payload;
+    for (const BlockId block : blocks) {
+      storage_.add_spans(storage_.whole(frame.group, block), payload);
+    }
+    return transport_->send(session, frame, std::move(payload));
+  }
+
+  bool post(KvSession session,
+            const KvTransferRef& ref,
+            uint32_t slot,
+            uint32_t generation) override {
+    return transport_->post(session, {ref, slot, generation, memory_of(slot)});
+  }
+
+  void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
+    std::span<const std::byte> bytes = memory_of(slot).subspan(static_cast<size_t>(at));
+    const auto block_bytes = static_cast<size_t>(storage_.block_bytes(group));
+    for (const BlockId block : blocks) {
+      storage_.copy_in(storage_.whole(group, block), bytes.first(block_bytes));
+      bytes = bytes.subspan(block_bytes);
+    }
+  }
+
+  void abort(KvSession session, const KvTransferRef& ref) override {
+    transport_->abort(session, ref);
+  }
+
+  void close(KvSession session) override { transport_->close(session); }
+
+  void poll(std::vector<KvCompletion>& out) override { transport_->poll(out); }
+
+ private:
+  [[nodiscard]] std::span<std::byte> memory_of(uint32_t slot) const {
+    const auto bytes = static_cast<size_t>(slot_bytes_);
+    return landing_.span().subspan(slot * bytes, bytes);
+  }
+
+  AlignedBuffer landing_;
+};
+
+}  // namespace
+
+Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
+                                                   KvStorage& storage,
+                                                   std::unique_ptr<KvTransport> transport) {
+  AlignedBuffer landing;
+  if (options.num_slots > 0) {
+    SLUICE_TRY(
+        landing,
+        AlignedBuffer::allocate(
+            options.num_slots * options.slot_bytes, "landing slots", AlignedBuffer::Pages::kSmall));
+  }
+  return std::make_unique<HostMover>(options, storage, std::move(transport), std::move(landing));
+}
+
+}  // namespace sluice

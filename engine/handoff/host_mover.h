@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover of a cache in the host's memory: the transport reads blocks where they lie, and what
+// has arrived in a landing slot is copied into its blocks at once.
+#pragma once
+
+#include <memory>
+
+#include "engine/handoff/kv_mover.h"
+
+namespace sluice {
+
+// `storage` must outlive it. kResourceExhausted: no memory for slots.
+Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
+                                                   KvStorage& storage,
+                                                   std::unique_ptr<KvTransport> transport);
+
+}  // namespace sluice

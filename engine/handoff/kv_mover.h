@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two sides of a handoff say of blocks and of landing slots, over a transport: where a
+// block's bytes lie, and how they get from there to what a transport reads and back. The cache may
+// be the host's, whose blocks the transport reads where they lie (host_mover.h), or a device's,
+// whose blocks are gathered and scattered beside the steps (device_mover.h).
+//
+// Engine thread only, and no call waits. Completions are those of KvTransport, with the same
+// meaning for blocks and slots: after kSent no block of the frame is read, behind kArrived the slot
+// has the payload until the next poll(), and after kWriterGone and kClosed no block and no slot of
+// the attempt or session is touched.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "kvcache/kv_storage.h"
+#include "kvcache/kv_transport.h"
+
+namespace sluice {
+
+class KvMover {
+ public:
+  // What the cache's memory is by.
+  struct Backend {
+    DeviceType type = DeviceType::kCpu;  // whose operators read and write it
+    std::string nccl_library = kernels::kNcclLibrary;
+  };
+
+  struct Options {
+    Backend backend;
+    int64_t slot_bytes = 0;  // room for a block of each group, or more
+    int32_t num_slots = 0;   // landing slots; 0: nothing is fetched
+  };
+
+  virtual ~KvMover() = default;  // ends the transport first
+  KvMover(const KvMover&) = delete;
+  KvMover& operator=(const KvMover&) = delete;
+
+  [[nodiscard]] int32_t num_slots() const { return num_slots_; }
+
+  Expected<void> open(const KvSessionOptions& options) { return transport_->open(options); }
+
+  // As KvTransport::send() of a kData frame whose payload are these blocks of its group, whole and
+  // in order. They are computed by steps that were launched before, and keep what they have until
+  // the completion.
+  [[nodiscard]] virtual bool send(KvSession session,
+                                  const KvFrame& frame,
+                                  std::span<const BlockId> blocks) = 0;
+
+  [[nodiscard]] bool send_nak(KvSession session, const KvFrame& frame) {
+    return transport_->send(session, frame, {});
+  }
+
+  // As KvTransport::post().
+  [[nodiscard]] virtual bool post(KvSession session,
+                                  const KvTransferRef& ref,
+                                  uint32_t slot,
+                                  uint32_t generation) = 0;
+
+  // Of a slot that has arrived since the last poll(): whole blocks of a group from byte `at` on,
+  // into blocks that are the caller's. Steps that are launched from now on see them.
+  virtual void take_in(uint32_t slot,
+                       int64_t at,
+                       int32_t group,
+                       std::span<const BlockId> blocks) = 0;
+
+  virtual void abort(KvSession session, const KvTransferRef& ref) = 0;
+  virtual void close(KvSession session) = 0;
+  virtual void poll(std::vector<KvCompletion>& out) = 0;
+
+  // Something is under way that nobody wakes the engine for: poll() is to be called soon.
+  [[nodiscard]] virtual bool is_busy() const { return false; }
+
+  [[nodiscard]] KvTransport& transport() { return *transport_; }
+
+ protected:
+  KvMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
+      : slot_bytes_(options.slot_bytes),
+        num_slots_(options.num_slots),
+        storage_(storage),
+        transport_(std::move(transport)) {}
+
+  const int64_t slot_bytes_;
+  const int32_t num_slots_;
+  KvStorage& storage_;
+  std::unique_ptr<KvTransport> transport_;
+};
+
+}  // namespace sluice

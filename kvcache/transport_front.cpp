@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/transport_front.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+namespace sluice {
+
+bool is_same_token(const KvSessionToken& a, const KvSessionToken& b) {
+  unsigned difference = 0;
+  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+KvTransportFront::KvTransportFront(std::function<void()> wake)
+    : wake_(std::move(wake)), commands_(kMostOutstanding), completions_(kMostOutstanding) {}
+
+KvTransportFront::~KvTransportFront() {
+  if (wake_fd_ >= 0) ::close(wake_fd_);
+}
+
+// --- Owner's thread --------------------------------------------------------------------------
+
+Expected<void> KvTransportFront::make_wake_fd() {
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) {
+    return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
+  }
+  return {};
+}
+
+void KvTransportFront::ask_to_end() {
+  closing_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+}
+
+Expected<void> KvTransportFront::open(const KvSessionOptions& options) {
+  const auto refuse = [](const char* what) {
+    return make_error(ErrorCode::kInvalidArgument, std::string("KV transport: ") + what);
+  };
+  if (!is_kv_layout(options.layout)) return refuse("a layout with nothing in it");
+  if (!options.address.empty() && !is_address(options.address)) {
+    return refuse(("no address of " + std::string(kind()) + ": " + options.address).c_str());
+  }
+  if (open_.contains(options.session)) return refuse("the session is open");
+  for (const auto& [session, token] : open_) {
+    if (is_same_token(token, options.token)) return refuse("the session's token is in use");
+  }
+  open_.emplace(options.session, options.token);
+  tell(OpenCommand{options});
+  return {};
+}
+
+bool KvTransportFront::take_one(KvSession session) {
+  if (!open_.contains(session) || num_outstanding_ >= kMostOutstanding) return false;
+  ++num_outstanding_;
+  return true;
+}
+
+void KvTransportFront::tell(Command command) {
+  commands_.push_urgent(std::move(command));
+  const uint64_t one = 1;
+  // Full only where the thread has been told more often than it can have missed.
+  [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+}
+
+bool KvTransportFront::post(KvSession session, const KvLanding& landing) {
+  if (!take_one(session)) return false;
+  tell(PostCommand{session, landing});
+  return true;
+}
+
+bool KvTransportFront::send(KvSession session, const KvFrame& frame, KvPayload payload) {
+  uint64_t bytes = 0;
+  for (const std::span<const std::byte> part : payload) bytes += part.size();
+  CHECK_EQ(bytes, frame.payload_bytes);
+  CHECK(frame.kind == KvFrameKind::kNak || (frame.kind == KvFrameKind::kData && bytes > 0));
+  if (!take_one(session)) return false;
+  tell(SendCommand{session, {frame, std::move(payload)}});
+  return true;
+}
+
+void KvTransportFront::poll(std::vector<KvCompletion>& out) {
+  woken_ = false;
+  num_told_ = 0;
+  completions_.drain(out);
+}
+
+void KvTransportFront::abort(KvSession session, const KvTransferRef& ref) {
+  if (open_.contains(session)) tell(AbortCommand{session, ref});
+}
+
+void KvTransportFront::close(KvSession session) {
+  if (open_.erase(session) == 1) tell(CloseCommand{session});
+}
+
+KvTransportCounts KvTransportFront::counts() const {
+  return {.bytes_sent = counts_.bytes_sent,
+          .bytes_arrived = counts_.bytes_arrived,
+          .frames_sent = counts_.frames_sent,
+          .frames_arrived = counts_.frames_arrived,
+          .frames_stale = counts_.frames_stale,
+          .frames_spoiled = counts_.frames_spoiled,
+          .connections_lost = counts_.connections_lost,
+          .connections_refused = counts_.connections_refused};
+}
+
+// --- The transport's thread ------------------------------------------------------------------
+
+bool KvTransportFront::add_told(const KvCompletion& completion) {
+  if (++num_told_ > kMostTold) return false;
+  add_completion(completion);
+  return true;
+}
+
+void KvTransportFront::tell_owner() {
+  if (fresh_.empty()) return;
+  for (const KvCompletion& completion : fresh_) completions_.push_urgent(completion);
+  fresh_.clear();
+  if (!woken_.exchange(true) && wake_) wake_();
+}
+
+}  // namespace sluice
