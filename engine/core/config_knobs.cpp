@@ -376,7 +376,7 @@ std::vector<Knob> make_server_knobs() {
       list<&Config::kv_peers>("kv-peers",
                               "server",
                               "host or host:port of workers that KV may be fetched from; empty: "
-                              "of this machine only."),
+                              "of this machine only; *: of all that requests name."),
       choice<&Config::kv_transport>(
           "kv-transport",
           "server",

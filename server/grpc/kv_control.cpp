@@ -361,6 +361,7 @@ bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view 
   if (!name || name->port == 0) return false;
   if (peers.empty()) return is_loopback(name->host);
   return std::ranges::any_of(peers, [&](const std::string& peer) {
+    if (peer == "*") return true;
     const std::optional<SocketName> one = parse_socket_name(peer);
     return one ? *one == *name : peer == name->host || peer == "[" + name->host + "]";
   });

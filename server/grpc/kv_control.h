@@ -25,7 +25,7 @@ struct KvControlOptions {
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
 // Whether a request may have this worker connect to `address`, "host:port". Without a list that is
-// this machine alone: the address comes from whoever sends requests.
+// this machine alone: the address comes from whoever sends requests. "*" in it: anywhere.
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address);
 
 // As OpenKvPeers. kInvalidArgument: an address beyond loopback without a secret, or one that cannot

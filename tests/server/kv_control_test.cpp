@@ -324,6 +324,8 @@ TEST(KvControl, OnlyPeersThatAreAllowedAreConnectedTo) {
   EXPECT_FALSE(is_kv_peer_allowed(some, "10.0.0.1:50061"));
   EXPECT_FALSE(is_kv_peer_allowed(some, "prefill-0.kv.evil.example:1"));
   EXPECT_FALSE(is_kv_peer_allowed(some, "127.0.0.1:50060"));
+  EXPECT_TRUE(is_kv_peer_allowed({"*"}, "10.0.0.1:50061"));
+  EXPECT_FALSE(is_kv_peer_allowed({"*"}, "10.0.0.1"));
 
   End decode(22);
   const auto peer = decode.channel->connect("10.255.255.1:50060");
