@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <thread>
 #include <utility>
 
 #include "engine/core/log.h"
@@ -21,9 +20,6 @@ namespace {
 // Files that take seconds, and a part of the memory that matters.
 constexpr int64_t kLarge = 512 << 20;
 
-// What a disk is busy with while a matrix is packed.
-constexpr size_t kReadAhead = 64 << 20;
-
 // Rows of the last dimension, whatever dimensions are above it.
 int64_t num_rows(const CheckpointTensor& tensor) {
   return static_cast<int64_t>(tensor.dims[1] * tensor.dims[2] * tensor.dims[3]);
@@ -37,18 +33,6 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
   if (tensor.coded && tensor.coded->is_transposed()) return tensor.data;
   const int64_t bytes = static_cast<int64_t>(tensor.data.size()) / rows;
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
-}
-
-// What follows in the file, which a layer's other matrices are most often.
-std::span<const std::byte> bytes_behind(const Checkpoint& checkpoint,
-                                        std::span<const std::byte> bytes) {
-  const std::byte* const end = bytes.data() + bytes.size();
-  for (const CheckpointFile& file : checkpoint.files()) {
-    const std::byte* const file_end = file.bytes.data() + file.bytes.size();
-    if (end < file.bytes.data() || end >= file_end) continue;
-    return {end, std::min(kReadAhead, static_cast<size_t>(file_end - end))};
-  }
-  return {};
 }
 
 // Writers of GPTQ give every layer a bias.
@@ -318,20 +302,13 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
   // The file is read once, in the order of the layers: one as large as the memory does not push out
   // what is still to be read.
   advise_needed(source);
-  // The disk's queue may be full, which is waited for: by a thread that has nothing else to do.
-  std::jthread ahead;
-  const bool is_large = checkpoint_.file_bytes() >= kLarge;
-  if (is_large) {
-    const std::span<const std::byte> next = bytes_behind(checkpoint_, source);
-    ahead = std::jthread([next] { advise_needed(next); });
-  }
   uint64_t hash = 0;
   if (upload_) {
     SLUICE_TRY(hash, upload(tensor, weight, slice.first, n, share, dst));
   } else {
     SLUICE_TRY(hash, pack_rows(tensor, slice.first, weight.n, dst));
   }
-  if (is_large) advise_read(source);
+  if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
   return hash;
 }
 
