@@ -31,7 +31,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kForever = std::chrono::hours(24 * 365);
 constexpr size_t kMaxRequest = size_t{1} << 30;
-constexpr rlim_t kStackBytes = rlim_t{64} << 20;
 
 void set_limit(decltype(RLIMIT_AS) what, rlim_t value) {
   const rlimit limit{.rlim_cur = value, .rlim_max = value};
@@ -94,11 +93,23 @@ Expected<void> probe(const Grammar& grammar, int32_t width) {
   return {};
 }
 
+// Of this process, at most so far.
+int64_t resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} << 10;
+}
+
 Expected<std::string> compile_and_save(const GrammarBackend& backend,
                                        const CompileSetup& setup,
                                        const GrammarSpec& spec) {
+  const double begun = processor_ms();
+  const int64_t before = resident_bytes();
   SLUICE_TRY(const auto grammar, backend.compile(spec));
+  const bool is_small = processor_ms() - begun < setup.limits.small_ms &&
+                        resident_bytes() - before < setup.limits.small_bytes;
   SLUICE_TRY_VOID(probe(*grammar, setup.vocabulary.width));
+  if (is_small) return std::string();
   std::string bytes = backend.save(*grammar);
   if (bytes.size() > static_cast<size_t>(setup.limits.result_bytes)) {
     return too_complex(in_megabytes(setup.limits.result_bytes) + " compiled");
@@ -179,7 +190,7 @@ int run_compile_worker() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   close_range(kCompileSocket + 1, ~0U, 0);
   set_limit(RLIMIT_CORE, 0);
-  set_limit(RLIMIT_STACK, kStackBytes);
+  set_limit(RLIMIT_STACK, static_cast<rlim_t>(kCompileStackBytes));
   const FrameDeadline forever = Clock::now() + kForever;
   const auto first = read_frame(kCompileSocket, kMaxRequest, forever);
   if (!first) return 1;

@@ -18,6 +18,8 @@ std::string encode_setup(const CompileSetup& setup) {
   out.add(setup.limits.cpu_s);
   out.add(setup.limits.memory_bytes);
   out.add(setup.limits.result_bytes);
+  out.add(setup.limits.small_ms);
+  out.add(setup.limits.small_bytes);
   out.add(setup.grammar.max_whitespace);
   out.add(setup.vocabulary.width);
   out.add(static_cast<int64_t>(setup.vocabulary.ends.size()));
@@ -34,6 +36,8 @@ Expected<CompileSetup> decode_setup(std::string_view bytes) {
   setup.limits.cpu_s = static_cast<int32_t>(in.integer());
   setup.limits.memory_bytes = in.integer();
   setup.limits.result_bytes = in.integer();
+  setup.limits.small_ms = static_cast<int32_t>(in.integer());
+  setup.limits.small_bytes = in.integer();
   setup.grammar.max_whitespace = static_cast<int32_t>(in.integer());
   setup.vocabulary.width = static_cast<int32_t>(in.integer());
   for (int64_t left = in.integer(); left > 0 && in.is_complete(); --left) {

@@ -19,7 +19,14 @@ struct CompileLimits {
   int32_t cpu_s = 2;
   int64_t memory_bytes = int64_t{1} << 30;  // beyond what the vocabulary takes
   int64_t result_bytes = int64_t{64} << 20;
+  // What took no more is small: whoever asked can compile it again, for less than it takes to hand
+  // it over. 0 ms: nothing is.
+  int32_t small_ms = 100;  // of processor time
+  int64_t small_bytes = int64_t{32} << 20;
 };
+
+// Of a process that compiles: what needs more is refused, so that it never needs more elsewhere.
+inline constexpr int64_t kCompileStackBytes = int64_t{4} << 20;
 
 // What the worker's process needs to begin.
 struct CompileSetup {
@@ -37,6 +44,7 @@ Expected<CompileSetup> decode_setup(std::string_view bytes);
 std::string encode_spec(const GrammarSpec& spec);
 Expected<GrammarSpec> decode_spec(std::string_view bytes);
 
+// An empty text: the grammar compiles, and is small.
 std::string encode_reply(const Expected<std::string>& result);
 Expected<std::string> decode_reply(std::string_view bytes);
 

@@ -28,8 +28,9 @@ class CompileWorker {
   CompileWorker& operator=(const CompileWorker&) = delete;
 
   // By one thread, which lives as long as the worker: the process ends with it. Returns what
-  // GrammarBackend::save() gives, within the limits. kInvalidArgument, kUnsupported: the grammar is
-  // refused, or took too much; kUnavailable: the process cannot be started, or has died.
+  // GrammarBackend::save() gives, within the limits; nothing of a grammar that is small by them.
+  // kInvalidArgument, kUnsupported: the grammar is refused, or took too much; kUnavailable: the
+  // process cannot be started, or has died.
   [[nodiscard]] Expected<std::string> compile(const GrammarSpec& spec);
 
   // Any thread: what is being compiled ends at once with kUnavailable, and so does all that

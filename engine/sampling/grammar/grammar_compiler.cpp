@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/sampling/grammar/grammar_compiler.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +10,18 @@
 #include "engine/sampling/grammar/structural_tag_gate.h"
 
 namespace sluice {
+namespace {
+
+int64_t thread_stack_bytes() {
+  pthread_attr_t attributes;
+  size_t bytes = 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return static_cast<int64_t>(bytes);
+}
+
+}  // namespace
 
 GrammarCompiler::GrammarCompiler(std::function<GrammarVocabulary()> vocabulary,
                                  const Options& options,
@@ -61,11 +75,15 @@ GrammarCounters GrammarCompiler::counters() const {
   return counters_;
 }
 
+// Where this thread has no more stack than the processes, nothing is small enough for it.
+void GrammarCompiler::set_up() {
+  setup_ = {.vocabulary = vocabulary_(), .grammar = options_.grammar, .limits = options_.compile};
+  if (thread_stack_bytes() < 3 * kCompileStackBytes / 2) setup_.limits.small_ms = 0;
+  backend_ = create_grammar_backend(setup_.vocabulary, options_.grammar);
+}
+
 void GrammarCompiler::thread_main() {
-  std::call_once(is_set_up_, [this] {
-    setup_ = {.vocabulary = vocabulary_(), .grammar = options_.grammar, .limits = options_.compile};
-    backend_ = create_grammar_backend(setup_.vocabulary, options_.grammar);
-  });
+  std::call_once(is_set_up_, [this] { set_up(); });
   CompileWorker worker(options_.program, setup_);
   std::unique_lock lock(mutex_);
   workers_.push_back(&worker);
@@ -103,6 +121,7 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
   }
   if (!backend_) return tl::unexpected(backend_.error());
   SLUICE_TRY(std::string bytes, worker.compile(spec));
+  if (bytes.empty()) return (*backend_)->compile(spec);
   return (*backend_)->load(std::move(bytes), spec);
 }
 

@@ -3,7 +3,8 @@
 // which compile. One compile for those who ask for the same at the same time.
 //
 // Compiled grammars are kept by tenant and by all of the text, not by a hash of it: a tenant learns
-// nothing of another's by how long a compile takes, and no two texts can be taken for each other.
+// nothing of another's by how long a compile takes, and no two texts can be taken for each other. A
+// grammar that the process has found small is compiled again here.
 #pragma once
 
 #include <atomic>
@@ -96,6 +97,7 @@ class GrammarCompiler {
   using Entries = std::list<Entry>;  // the latest used first
 
   void thread_main();
+  void set_up();
   Expected<std::shared_ptr<const Grammar>> compile(CompileWorker& worker, const Key& key);
   void finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result);
   void make_room(TenantId tenant);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -193,6 +194,65 @@ TEST_F(GrammarCompilerTest, ADeepOneOfEndsInTime) {
       wait(compiler->request(spec_of(GrammarKind::kJsonSchema, schema), TenantId(1)));
   EXPECT_LT(Clock::now() - begun, std::chrono::seconds(8));
   EXPECT_TRUE(grammar || grammar.error().code == ErrorCode::kInvalidArgument);
+}
+
+constexpr const char* kObject =
+    R"({"type":"object","properties":{"name":{"type":"string"},"n":{"type":"integer"}}})";
+
+// A grammar that is quickly made is not handed over.
+TEST_F(GrammarCompilerTest, OnlyWhatIsNotSmallComesFromTheProcess) {
+  CompileSetup setup{.vocabulary = testing::byte_vocabulary(), .grammar = {}, .limits = {}};
+  for (const bool may_be_small : {true, false}) {
+    if (!may_be_small) setup.limits.small_ms = 0;
+    CompileWorker worker("/proc/self/exe", setup);
+    const auto bytes = worker.compile(spec_of(GrammarKind::kJsonSchema, kObject));
+    ASSERT_TRUE(bytes) << bytes.error().message;
+    EXPECT_EQ(bytes->empty(), may_be_small);
+    EXPECT_FALSE(worker.compile(spec_of(GrammarKind::kRegex, "(")));
+  }
+}
+
+// Here or there, and whatever was compiled before it, a grammar is the same.
+TEST_F(GrammarCompilerTest, AGrammarIsTheSameWhereverItWasCompiled) {
+  GrammarCompiler::Options elsewhere;
+  elsewhere.compile.small_ms = 0;
+  const auto there = make(elsewhere);
+  const auto here = make({});
+  const std::vector<std::string> schemas = {
+      kObject,
+      R"({"type":"object","properties":{"name":{"type":"string"},"m":{"type":"number"}}})",
+      R"({"type":"array","items":{"type":"object","properties":{"n":{"type":"integer"}}}})",
+      R"({"type":"object","properties":{"name":{"enum":["a","ab"]},"x":{"type":"boolean"}}})"};
+  for (const std::string& schema : schemas) {
+    const auto spec = spec_of(GrammarKind::kJsonSchema, schema);
+    const auto one = wait(there->request(spec, TenantId(1)));
+    for (const TenantId tenant : {TenantId(1), TenantId(2)}) {
+      const auto other = wait(here->request(spec, tenant));
+      ASSERT_TRUE(one && other);
+      const auto first = (*one)->match();
+      const auto second = (*other)->match();
+      std::mt19937 random(1);
+      for (int i = 0; i < 300; ++i) {
+        const std::vector<TokenId> allowed = testing::allowed_tokens(*first);
+        ASSERT_EQ(allowed, testing::allowed_tokens(*second)) << schema;
+        const TokenId token = allowed[random() % allowed.size()];
+        if (token == testing::kByteEnd) break;
+        ASSERT_TRUE(first->accept(token) && second->accept(token));
+      }
+    }
+  }
+}
+
+TEST_F(GrammarCompilerTest, LongRepetitionsCompile) {
+  const auto compiler = make({});
+  const auto grammar = wait(compiler->request(
+      spec_of(GrammarKind::kJsonSchema,
+              R"({"type":"object","properties":{"text":{"type":"string","minLength":300}},)"
+              R"("required":["text"],"additionalProperties":false})"),
+      TenantId(1)));
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  EXPECT_TRUE(testing::accepts(**grammar, "{\"text\": \"" + std::string(300, 'a') + "\"}"));
+  EXPECT_FALSE(testing::accepts(**grammar, "{\"text\": \"" + std::string(299, 'a') + "\"}"));
 }
 
 TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
