@@ -398,6 +398,29 @@ TEST_F(Tools, AFormatComesBehindReasoning) {
       regex + R"(,"chat_template_kwargs":{"opens_thinking":true})", "structured_outputs", "qwen3");
 }
 
+// Harmony: reasoning, calls and an answer have channels of their own.
+TEST_F(Tools, WhatIsBoundStandsInItsChannel) {
+  config_.tool_call_parser = "openai";
+  config_.reasoning_parser = "openai_gptoss";
+  engine_.say("{}");
+  const auto grammar_of = [&](const std::string& more) {
+    EXPECT_EQ(post(chat_body(more)).status, 200) << more;
+    return engine_.submitted().back().grammar.text;
+  };
+  const auto holds = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  const std::string calls = grammar_of(std::string(kTools) + kRequired);
+  const std::string format = grammar_of(R"(,"response_format":{"type":"json_object"})");
+  for (const std::string& text : {calls, format}) {
+    EXPECT_TRUE(holds(text, "<|channel|>analysis<|message|>")) << text;
+    EXPECT_TRUE(holds(text, "<|end|><|start|>assistant")) << text;
+  }
+  EXPECT_TRUE(holds(calls, "<|channel|>commentary to=functions.add")) << calls;
+  EXPECT_FALSE(holds(calls, "<|channel|>final")) << calls;
+  EXPECT_TRUE(holds(format, "<|channel|>final<|message|>")) << format;
+}
+
 // What reasoning says of calls is free, and none of those that are bound.
 TEST_F(Tools, AForcedCallIsNoneInsideReasoning) {
   engine_.say("<think>\n" + std::string(kOtherCall) + "\n</think>\n\n" + kCall);

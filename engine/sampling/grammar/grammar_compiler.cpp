@@ -82,19 +82,6 @@ void GrammarCompiler::set_up() {
   backend_ = create_grammar_backend(setup_.vocabulary, options_.grammar);
 }
 
-std::shared_ptr<GrammarBackend> GrammarCompiler::backend_of(TenantId tenant) {
-  const std::scoped_lock lock(mutex_);
-  const auto found = std::ranges::find(
-      backends_, tenant, &std::pair<TenantId, std::shared_ptr<GrammarBackend>>::first);
-  if (found != backends_.end()) {
-    backends_.splice(backends_.begin(), backends_, found);
-  } else {
-    backends_.emplace_front(tenant, (*backend_)->sibling());
-    if (backends_.size() > kMaxBackends) backends_.pop_back();
-  }
-  return backends_.front().second;
-}
-
 void GrammarCompiler::thread_main() {
   std::call_once(is_set_up_, [this] { set_up(); });
   CompileWorker worker(options_.program, setup_);
@@ -134,7 +121,7 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
   }
   if (!backend_) return tl::unexpected(backend_.error());
   SLUICE_TRY(std::string bytes, worker.compile(spec));
-  if (bytes.empty()) return backend_of(key.tenant)->compile(spec);
+  if (bytes.empty()) return (*backend_)->compile(spec);
   return (*backend_)->load(std::move(bytes), spec);
 }
 

@@ -4,8 +4,7 @@
 //
 // Compiled grammars are kept by tenant and by all of the text, not by a hash of it: a tenant learns
 // nothing of another's by how long a compile takes, and no two texts can be taken for each other. A
-// grammar that the process has found small is compiled again here, with what the tenant's grammars
-// before had in common with it.
+// grammar that the process has found small is compiled again here.
 #pragma once
 
 #include <atomic>
@@ -19,7 +18,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "engine/core/grammar_spec.h"
@@ -101,13 +99,11 @@ class GrammarCompiler {
   void thread_main();
   void set_up();
   Expected<std::shared_ptr<const Grammar>> compile(CompileWorker& worker, const Key& key);
-  std::shared_ptr<GrammarBackend> backend_of(TenantId tenant);
   void finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result);
   void make_room(TenantId tenant);
   void erase(Entries::iterator entry);
 
   static constexpr size_t kMaxThreads = 2;
-  static constexpr size_t kMaxBackends = 4;  // of tenants: each keeps some megabytes of rules
 
   const Options options_;
   const std::function<GrammarVocabulary()> vocabulary_;
@@ -123,7 +119,6 @@ class GrammarCompiler {
   Entries entries_;
   std::map<Key, Entries::iterator> by_key_;
   std::map<TenantId, int64_t> tenant_bytes_;
-  std::list<std::pair<TenantId, std::shared_ptr<GrammarBackend>>> backends_;  // latest used first
   std::deque<Job> jobs_;
   size_t num_busy_ = 0;
   std::vector<CompileWorker*> workers_;  // of the threads

@@ -243,6 +243,18 @@ TEST_F(GrammarCompilerTest, AGrammarIsTheSameWhereverItWasCompiled) {
   }
 }
 
+TEST_F(GrammarCompilerTest, LongRepetitionsCompile) {
+  const auto compiler = make({});
+  const auto grammar = wait(compiler->request(
+      spec_of(GrammarKind::kJsonSchema,
+              R"({"type":"object","properties":{"text":{"type":"string","minLength":300}},)"
+              R"("required":["text"],"additionalProperties":false})"),
+      TenantId(1)));
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  EXPECT_TRUE(testing::accepts(**grammar, "{\"text\": \"" + std::string(300, 'a') + "\"}"));
+  EXPECT_FALSE(testing::accepts(**grammar, "{\"text\": \"" + std::string(299, 'a') + "\"}"));
+}
+
 TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
   const auto compiler = make(with(&GrammarCompiler::Options::program, "/nonexistent"));
   const auto grammar = wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1)));
