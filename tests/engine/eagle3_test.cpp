@@ -292,7 +292,7 @@ TEST(Eagle, AHeadTakesWhatItsTargetDoesToLogitsAndNoScaledEmbedding) {
     const std::string method = name == "first" ? "eagle" : "eagle3";
     const auto spec = parse_spec_config(R"({"method": ")" + method + R"(", "model": ")" + kFolder +
                                         name + "\"}");
-    return open_draft({}, *spec, target, DeviceType::kCpu);
+    return open_draft({}, *spec, target);
   };
   const auto tiny = Checkpoint::open(kTiny);
   ASSERT_TRUE(tiny.has_value());
