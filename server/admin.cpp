@@ -162,7 +162,7 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.grpc_counters,
                                front_end.finish_counters,
                                front_end.answer_counters,
-                               front_end.handoff_counters,
+                               front_end.handoff_fallbacks,
                                front_end.num_ignored_arguments.load());
   front_end.respond(exchange, std::move(response));
 }

@@ -65,6 +65,19 @@ void write_step(JsonWriter& json, const StepRecord& step) {
   json.close_array().close_object();
 }
 
+void write_handoff(JsonWriter& json, const HandoffStats& stats) {
+  json.key("handoff").open_object();
+  json.key("sessions").integer(stats.num_sessions);
+  json.key("claiming").integer(stats.num_claiming);
+  json.key("awaiting_room").integer(stats.num_awaiting_room);
+  json.key("receiving").integer(stats.num_receiving);
+  json.key("reserved_blocks").integer(stats.num_reserved_blocks);
+  json.key("slots").integer(stats.num_slots);
+  json.key("posted_slots").integer(stats.num_posted_slots);
+  json.key("offered").integer(stats.num_offered);
+  json.key("pinned_blocks").integer(stats.num_pinned_blocks).close_object();
+}
+
 // What a step of so many rows takes, and how likely the last of them has to be right to pay for
 // itself where one request runs: its time over that of a step of one row.
 void write_row_times(JsonWriter& json, const std::vector<RowTime>& times) {
@@ -93,6 +106,7 @@ std::string state_json(const EngineState& state) {
   json.key("cached").integer(state.num_blocks_cached);
   json.key("free").integer(state.num_blocks_free);
   json.key("block_size").integer(stats.block_size).close_object();
+  if (stats.handoff) write_handoff(json, *stats.handoff);
   write_row_times(json, state.row_times);
   json.key("requests").open_array();
   for (const RequestSummary& request : state.requests) write_request(json, request);

@@ -250,22 +250,8 @@ void FrontEnd::note_ignored(const IgnoredArguments& ignored) {
 }
 
 void FrontEnd::note_fallbacks(const FallbackCounts& fallbacks) {
-  constexpr int64_t kSilenceS = 60;
   for (size_t i = 0; i < fallbacks.size(); ++i) {
-    if (fallbacks[i] == 0) continue;
-    const auto reason = static_cast<HandoffFallback>(i);
-    handoff_counters.count(reason, fallbacks[i]);
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    const int64_t now_s = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-    int64_t last_s = fallbacks_logged_s_[i].load();
-    if (last_s != 0 && now_s - last_s < kSilenceS) continue;
-    if (!fallbacks_logged_s_[i].compare_exchange_strong(last_s, now_s)) continue;
-    log_event(LogLevel::kWarning,
-              "handoff_fallback",
-              "reason",
-              to_string(reason),
-              "so_far",
-              handoff_counters.value(reason));
+    if (fallbacks[i] > 0) handoff_fallbacks.count(static_cast<HandoffFallback>(i), fallbacks[i]);
   }
 }
 

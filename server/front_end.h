@@ -18,6 +18,7 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
+#include "engine/handoff/fallback_counters.h"
 #include "engine/handoff/handoff_config.h"
 #include "server/api/api_errors.h"
 #include "server/api/ignored_arguments.h"
@@ -128,7 +129,7 @@ class FrontEnd {
   GrpcCounters grpc_counters;
   FinishCounters finish_counters;
   AnswerCounters answer_counters;
-  HandoffCounters handoff_counters;
+  FallbackCounters handoff_fallbacks;
   std::atomic<uint64_t> num_ignored_arguments{0};
 
  private:
@@ -151,7 +152,6 @@ class FrontEnd {
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_names_;  // that are logged; guarded by ignored_mutex_
   // Of the process's clock, when a reason was last logged; 0: never.
-  std::array<std::atomic<int64_t>, kNumHandoffFallbacks> fallbacks_logged_s_{};
 };
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.

@@ -55,6 +55,7 @@ struct HttpServer::Impl {
   void accept_later();
   void adopt(int descriptor);
   void stop_accepting();
+  [[nodiscard]] int64_t num_offers() const;
   void wait_for_end();
   void end_requests();
 
@@ -148,17 +149,33 @@ void HttpServer::Impl::stop_accepting() {
   listener->close();
 }
 
+// Prompts whose KV is kept for other workers.
+int64_t HttpServer::Impl::num_offers() const {
+  const EngineStats stats = engine.stats();
+  return stats.handoff ? stats.handoff->num_offered : 0;
+}
+
 // Returns when the server shall end: drained, out of time, or stopped. Cut streams are told so.
 void HttpServer::Impl::wait_for_end() {
   std::unique_lock lock(mutex);
-  const auto all_ended = [this] { return front_end->num_requests() == 0; };
+  const auto all_ended = [this] { return front_end->num_requests() == 0 && num_offers() == 0; };
   changed.wait(lock, [this] { return is_draining || is_stopping; });
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(config.drain_timeout_s);
-  changed.wait_until(lock, deadline, [&] { return is_stopping || all_ended(); });
+  // Nobody tells when a worker has taken the KV that was kept for it.
+  constexpr std::chrono::milliseconds kLook{50};
+  while (!is_stopping && !all_ended() && std::chrono::steady_clock::now() < deadline) {
+    const auto next_look = std::min(deadline, std::chrono::steady_clock::now() + kLook);
+    changed.wait_until(lock, next_look, [&] { return is_stopping || all_ended(); });
+  }
   if (all_ended()) return;
   if (!is_stopping) {
-    log_event(LogLevel::kWarning, "drain_timeout", "open_requests", front_end->num_requests());
+    log_event(LogLevel::kWarning,
+              "drain_timeout",
+              "open_requests",
+              front_end->num_requests(),
+              "kept_prompts",
+              num_offers());
   }
   const Error reason{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}};
   for (auto& worker : workers) {

@@ -5,6 +5,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <array>
+#include <initializer_list>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -344,16 +345,99 @@ void add_answers(Families& families, const AnswerCounters& answers) {
       answers.num_reasoning_tokens);
 }
 
-// Every reason from the start, so that a rate of it is one.
-void add_handoffs(Families& out, const HandoffCounters& handoffs) {
+// Every reason from the start, so that a rate of it is one. The front end decides some, the engine
+// the others.
+void add_fallbacks(Families& out, const EngineStats& stats, const FallbackCounters& front_end) {
   for (size_t i = 0; i < kNumHandoffFallbacks; ++i) {
     const auto reason = static_cast<HandoffFallback>(i);
-    out.open("sluice:handoff_fallbacks_total",
+    const uint64_t of_engine = stats.handoff ? stats.handoff->fallbacks[i] : 0;
+    out.open("sluice_handoff_fallbacks_total",
              "Prompts that were to come from another worker and were computed here, by reason.",
              MetricType::Counter,
              out.labels_with("reason", std::string(to_string(reason))))
-        .counter.value = static_cast<double>(handoffs.value(reason));
+        .counter.value = static_cast<double>(front_end.value(reason) + of_engine);
   }
+}
+
+// vLLM's names have what its decode worker counts of transfers that came whole, and how many
+// offers of a prefill worker nobody took in time.
+void add_transfers(Families& out, const HandoffStats& stats) {
+  const auto add = [&](const char* name,
+                       const char* help,
+                       MetricType type,
+                       const char* label,
+                       std::initializer_list<std::pair<const char*, double>> values) {
+    for (const auto& [of, value] : values) {
+      ClientMetric& metric = out.open(name, help, type, out.labels_with(label, of));
+      (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+    }
+  };
+  const auto both = [&](const char* name, const char* help, uint64_t in, uint64_t out_of) {
+    add(name,
+        help,
+        MetricType::Counter,
+        "direction",
+        {{"in", static_cast<double>(in)}, {"out", static_cast<double>(out_of)}});
+  };
+  out.histogram("vllm:nixl_xfer_time_seconds",
+                "Of KV from another worker, from the first place for it to the last byte.",
+                kTransferTimeBounds,
+                stats.transfer_time);
+  out.histogram("vllm:nixl_bytes_transferred",
+                "Bytes of KV that one request got from another worker.",
+                kTransferBytesBounds,
+                stats.transfer_bytes);
+  out.counter("vllm:nixl_num_failed_transfers_total",
+              "Transfers of KV to this worker that had begun and were of no use.",
+              static_cast<double>(stats.num_failed));
+  out.counter("vllm:nixl_num_kv_expired_reqs_total",
+              "Prompts that were kept for other workers until their time was over.",
+              static_cast<double>(stats.num_expired));
+  out.histogram("sluice_handoff_wait_seconds",
+                "From the arrival of a request to its KV from another worker.",
+                kTransferTimeBounds,
+                stats.wait_time);
+  out.counter("sluice_handoff_claims_total",
+              "Requests for which KV of another worker was asked for.",
+              static_cast<double>(stats.num_claims));
+  both("sluice_handoff_transfers_total", "Whole transfers of KV.", stats.num_in, stats.num_out);
+  both("sluice_handoff_blocks_total", "Blocks of KV moved.", stats.blocks_in, stats.blocks_out);
+  both("sluice_handoff_bytes_total", "Bytes of KV moved.", stats.bytes_in, stats.bytes_out);
+  add("sluice_handoff_dropped_frames_total",
+      "Pieces of KV that came and were not taken, by reason.",
+      MetricType::Counter,
+      "reason",
+      {{"stale", static_cast<double>(stats.frames_stale)},
+       {"spoiled", static_cast<double>(stats.frames_spoiled)}});
+  add("sluice_handoff_closed_connections_total",
+      "Connections of the data plane that ended, by the side that did it.",
+      MetricType::Counter,
+      "by",
+      {{"peer", static_cast<double>(stats.connections_lost)},
+       {"own", static_cast<double>(stats.connections_refused)}});
+  out.gauge("sluice_handoff_sessions",
+            "Open data planes, by peer and direction.",
+            static_cast<double>(stats.num_sessions));
+  add("sluice_handoff_requests",
+      "Requests that wait for KV of another worker, and prompts kept for others.",
+      MetricType::Gauge,
+      "state",
+      {{"claiming", static_cast<double>(stats.num_claiming)},
+       {"awaiting_room", static_cast<double>(stats.num_awaiting_room)},
+       {"receiving", static_cast<double>(stats.num_receiving)},
+       {"offered", static_cast<double>(stats.num_offered)}});
+  add("sluice_handoff_held_blocks",
+      "Blocks that are reserved for KV on its way, or pinned for others.",
+      MetricType::Gauge,
+      "for",
+      {{"in", static_cast<double>(stats.num_reserved_blocks)},
+       {"out", static_cast<double>(stats.num_pinned_blocks)}});
+  out.gauge("sluice_handoff_landing_slots",
+            "Places where KV of other workers arrives.",
+            static_cast<double>(stats.num_slots));
+  out.gauge("sluice_handoff_posted_slots",
+            "Of them, places that wait for KV.",
+            static_cast<double>(stats.num_posted_slots));
 }
 
 }  // namespace
@@ -374,7 +458,7 @@ std::string metrics_text(const EngineStats& stats,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
-                         const HandoffCounters& handoffs,
+                         const FallbackCounters& handoff_fallbacks,
                          uint64_t num_ignored_arguments) {
   Families families(model_name);
   add_gauges(families, stats, config);
@@ -383,7 +467,8 @@ std::string metrics_text(const EngineStats& stats,
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
   add_answers(families, answers);
-  add_handoffs(families, handoffs);
+  add_fallbacks(families, stats, handoff_fallbacks);
+  if (stats.handoff) add_transfers(families, *stats.handoff);
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);

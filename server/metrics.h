@@ -11,7 +11,7 @@
 
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
-#include "engine/handoff/handoff_spec.h"
+#include "engine/handoff/fallback_counters.h"
 
 namespace sluice {
 
@@ -125,23 +125,6 @@ struct AnswerCounters {
   std::atomic<uint64_t> num_reasoning_tokens{0};
 };
 
-// Prompts that were to come from another worker and were computed here, by reason, as far as the
-// front end decides it. Any thread.
-class HandoffCounters {
- public:
-  void count(HandoffFallback reason, int32_t times) {
-    counts_[static_cast<size_t>(reason)].fetch_add(static_cast<uint64_t>(times),
-                                                   std::memory_order_relaxed);
-  }
-
-  [[nodiscard]] uint64_t value(HandoffFallback reason) const {
-    return counts_[static_cast<size_t>(reason)].load(std::memory_order_relaxed);
-  }
-
- private:
-  std::array<std::atomic<uint64_t>, kNumHandoffFallbacks> counts_{};
-};
-
 std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
@@ -149,7 +132,7 @@ std::string metrics_text(const EngineStats& stats,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
-                         const HandoffCounters& handoffs,
+                         const FallbackCounters& handoff_fallbacks,
                          uint64_t num_ignored_arguments);
 
 }  // namespace sluice

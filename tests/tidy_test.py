@@ -40,6 +40,7 @@ ALLOWED = {
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",
+                "engine/handoff/fallback_counters.h",
                 "engine/handoff/handoff_config.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
                 "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
                 "engine/tokenizer/", CORE),

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -141,15 +142,31 @@ class Pair:
     def is_free(self, worker):
         state = self.state(worker)
         blocks = state["kv_blocks"]
-        return not state["requests"] and blocks["referenced"] == 0 and \
+        handoff = state["handoff"]
+        held = sum(handoff[name] for name in (
+            "claiming", "awaiting_room", "receiving", "reserved_blocks", "posted_slots",
+            "pinned_blocks"))
+        return not state["requests"] and blocks["referenced"] == 0 and held == 0 and \
             blocks["free"] + blocks["cached"] == blocks["total"]
 
     def expect_free(self):
-        for worker in (self.prefill, self.decode):
+        for worker in self.workers():
             wait_until("all blocks are free", lambda one=worker: self.is_free(one), 20)
 
+    def prefill_is_draining(self):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", self.prefill.port, timeout=10)
+            connection.request("GET", "/health")
+            with contextlib.closing(connection):
+                return connection.getresponse().status == 503
+        except OSError:
+            return True  # it takes no new connections
+
+    def workers(self):
+        return self.prefill, self.decode
+
     def stop(self):
-        for worker in (self.prefill, self.decode):
+        for worker in self.workers():
             worker.process.kill()
             worker.process.wait()
 
@@ -163,6 +180,8 @@ def whole_blocks(answer):
 
 
 def check_answers(pair):
+    before = pair.decode.metric("vllm:nixl_bytes_transferred_count")
+    num_fetched = 0
     for path in (CHAT, COMPLETIONS):
         logprobs = {"logprobs": True, "top_logprobs": 2} if path == CHAT else {"logprobs": 2}
         for sampling in (*SAMPLINGS, {**SAMPLINGS[1], "n": 2}):
@@ -171,7 +190,16 @@ def check_answers(pair):
                 answer = read_answer(*pair.fetch(path, body, pair.offer(path, body)))
                 pair.expect_same(path, body, answer)
                 assert num_cached(answer) >= whole_blocks(answer) > 0, answer["usage"]
+                num_fetched += 1
     pair.expect_free()
+    assert pair.decode.metric("vllm:nixl_bytes_transferred_count") - before == num_fetched
+    assert pair.decode.metric("vllm:nixl_xfer_time_seconds_count") >= num_fetched
+    for name in ("transfers", "blocks", "bytes"):
+        sent, taken = (worker.metric(f"sluice_handoff_{name}_total") for worker in pair.workers())
+        # A second choice may have computed blocks of the first one's by then.
+        assert sent == taken if name != "blocks" else sent >= taken, (name, sent, taken)
+        assert taken >= num_fetched, (name, taken)
+    assert pair.decode.metric("sluice_handoff_fallbacks_total") == 0
 
 
 def check_early_answers(pair):
@@ -235,7 +263,9 @@ def check_aborts(pair):
     connection.request("POST", path, json.dumps(
         {"model": pair.decode.model, **body, "kv_transfer_params": params}),
         {"Content-Type": "application/json"})
-    wait_until("the request waits", lambda: pair.state(pair.decode)["requests"])
+    wait_until("the request waits", lambda: [
+        request["status"] for request in pair.state(pair.decode)["requests"]] == ["claiming"])
+    assert pair.state(pair.decode)["handoff"]["claiming"] == 1
     connection.close()
     wait_until("it is gone", lambda: not pair.state(pair.decode)["requests"])
     pair.prefill.process.send_signal(signal.SIGCONT)
@@ -282,6 +312,50 @@ def check_prefill_killed_meanwhile(pair):
         pair.expect_same(path, body, read_answer(*results[0]))
         pair.prefill = pair.start("prefill")
         pair.expect_free()
+    assert pair.decode.metric("sluice_handoff_fallbacks_total") >= 3, "no transfer was cut"
+
+
+def check_drain(pair):
+    """A prefill worker that ends hands over what it has promised; a decode worker ends its streams."""
+    path, body = body_of(COMPLETIONS, 500, **SAMPLINGS[1])
+    params = pair.offer(path, body)
+    pair.prefill.process.send_signal(signal.SIGTERM)
+    wait_until("it ends", lambda: pair.prefill_is_draining())
+    answer = read_answer(*pair.fetch(path, body, params))
+    pair.expect_same(path, body, answer)
+    assert num_cached(answer) == whole_blocks(answer), answer["usage"]
+    assert pair.prefill.process.wait(timeout=20) == 0
+    pair.prefill = pair.start("prefill")
+    for role in ("prefill", "decode"):
+        requests = [body_of(COMPLETIONS, 900 + 200 * i, **SAMPLINGS[1]) for i in range(4)]
+        running = [pair.fetch_early(path, body) for path, body in requests]
+        decode = pair.decode
+        wait_until("all have come", lambda: 4 == len(pair.state(decode)["requests"]) + sum(
+            len(results) for _, _, results in running))
+        getattr(pair, role).process.send_signal(signal.SIGTERM)
+        for (path, body), (first, other, results) in zip(requests, running):
+            first.join(), other.join()
+            pair.expect_same(path, body, read_answer(*results[0]))
+        assert getattr(pair, role).process.wait(timeout=40) == 0
+        setattr(pair, role, pair.start(role))
+    wait_until("the decode worker is free", lambda: pair.is_free(pair.decode))
+    pair.restart("prefill")  # it keeps for a time what the other did not take
+
+
+def check_plan(binary, model):
+    """Memory where KV arrives is planned for, on workers that fetch."""
+    def plan(*flags):
+        text = subprocess.run([binary, "serve", model, "--dry-run", *flags], check=True,
+                              capture_output=True, text=True).stdout
+        rows = [line.split() for line in text.splitlines() if " bytes" in line]
+        return {" ".join(row[:row.index("bytes") - 1]): int(row[row.index("bytes") - 1])
+                for row in rows}
+    listens = ("--kv-listen", "127.0.0.1:0", "--kv-transfer-buffer", "9MiB")
+    name = "KV of other workers"
+    decode, prefill, alone = plan(*listens), plan(*listens, "--role", "prefill"), plan()
+    assert decode[name] == 8 << 20, decode  # slots of 2 MiB
+    assert name not in prefill and name not in alone, (prefill, alone)
+    assert decode["total"] - prefill["total"] == decode[name]
 
 
 def check_real_model(binary, model):
@@ -302,14 +376,14 @@ def check_real_model(binary, model):
 def main():
     binary, model = sys.argv[1:]
     alone = Server(binary, model, "--threads", "1", "--max-model-len", "2048")
-    checks = []
+    checks = [("plan", lambda: check_plan(binary, model))]
     pairs = []
     for transport in ("tcp", "shm"):
         pair = Pair(binary, model, transport, alone)
         pairs.append(pair)
         for check in (check_answers, check_early_answers, check_streams, check_many_at_once,
                       check_aborts, check_decode_restart, check_prefill_killed_before,
-                      check_prefill_killed_meanwhile):
+                      check_prefill_killed_meanwhile, check_drain):
             name = f"{transport} {check.__name__.removeprefix('check_')}"
             checks.append((name, lambda check=check, pair=pair: check(pair)))
     if "SLUICE_SMOLLM2" in os.environ:

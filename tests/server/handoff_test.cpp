@@ -40,7 +40,7 @@ class HandoffServer : public ::testing::Test {
 
   double fallbacks(const std::string& reason) {
     const std::string text = ask("GET", "/metrics").body;
-    const size_t at = text.find("sluice:handoff_fallbacks_total{", 0);
+    const size_t at = text.find("sluice_handoff_fallbacks_total{", 0);
     const size_t label = text.find("reason=\"" + reason + "\"} ", at);
     EXPECT_NE(label, std::string::npos) << reason;
     return label == std::string::npos ? -1 : std::stod(text.substr(text.find("} ", label) + 2));

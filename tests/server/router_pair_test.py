@@ -63,7 +63,7 @@ class Pair:
     def counted(self):
         """Handoffs that moved KV, and prompts that a worker computed instead, by the counters."""
         moved = sum(worker.metric("vllm:nixl_bytes_transferred_count") for worker in self.living())
-        computed = sum(worker.metric("sluice:handoff_fallbacks_total") for worker in self.living())
+        computed = sum(worker.metric("sluice_handoff_fallbacks_total") for worker in self.living())
         return moved + computed
 
     def moved_bytes(self):
@@ -172,7 +172,7 @@ def blob_of_another_prompt(pair):
 
 def check_wrong_blob(router, pair):
     """A router that brings the offer for one prompt to the decode half of another."""
-    wrong = 'sluice:handoff_fallbacks_total{engine="0",model_name="tiny",reason="wrong_prompt"}'
+    wrong = 'sluice_handoff_fallbacks_total{engine="0",model_name="tiny",reason="wrong_prompt"}'
     def refused():
         lines = pair.decode.get("/metrics").decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(wrong))
