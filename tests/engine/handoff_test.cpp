@@ -657,7 +657,8 @@ TEST(HandoffDevices, ATransportOfGpusIsRefusedToACpu) {
   config.block_size = kBlockSize;
   config.kv_listen = "127.0.0.1:0";
   config.kv_transport = "nccl";
-  const auto made = Handoff::create(config, "model", *storage, kv, peers.opener("p"), [] {}, {});
+  const auto made = Handoff::create(
+      config, HandoffRole::kBoth, "model", *storage, kv, peers.opener("p"), [] {}, {});
   ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(made.error().message.find("--kv-transport nccl"), std::string::npos);

@@ -117,21 +117,6 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
   return bytes;
 }
 
-// The rules of which most schemas consist; each fork finds them compiled.
-void compile_common_rules(const GrammarBackend& backend) {
-  constexpr const char* kCommon =
-      R"({"type":"object","properties":{"a":{"type":"string"},"b":{"type":"integer"},)"
-      R"("c":{"type":"number"},"d":{"type":"boolean"},"e":{"type":"null"},)"
-      R"("f":{"type":"array","items":{"type":"string"}}},"additionalProperties":false})";
-  GrammarSpec spec;
-  for (const bool allows_whitespace : {true, false}) {
-    spec.allows_whitespace = allows_whitespace;
-    spec.kind = GrammarKind::kJsonSchema;
-    spec.text = kCommon;
-    (void)backend.compile(spec);
-  }
-}
-
 // In the forked process; never returns.
 [[noreturn]] void compile_and_exit(const GrammarBackend& backend,
                                    const CompileSetup& setup,
@@ -212,7 +197,6 @@ int run_compile_worker() {
   const Expected<CompileSetup> setup = decode_setup(*first);
   if (!setup) return 1;
   const auto backend = create_grammar_backend(setup->vocabulary, setup->grammar);
-  if (backend) compile_common_rules(**backend);
   while (const auto request = read_frame(kCompileSocket, kMaxRequest, forever)) {
     const Expected<GrammarSpec> spec = decode_spec(*request);
     if (!spec) return 1;

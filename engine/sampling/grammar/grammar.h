@@ -67,15 +67,10 @@ struct GrammarLimits {
   int32_t max_whitespace = 16;  // in a run between the tokens of JSON
 };
 
-// Compiles for one vocabulary; any thread. It keeps the latest rules that it compiled, so that
-// grammars alike take a fraction of the time. Those whose texts must not be taken for each other,
-// or tell of each other by that time, have siblings.
+// Compiles for one vocabulary. Immutable; any thread.
 class GrammarBackend {
  public:
   virtual ~GrammarBackend() = default;
-
-  // Of the same vocabulary, which both share, without the rules.
-  [[nodiscard]] virtual std::unique_ptr<GrammarBackend> sibling() const = 0;
 
   // Takes time and memory without bound: the caller bounds both (compile_worker.h). A schema has
   // passed the gate (schema_gate.h). kInvalidArgument: the text is no such grammar, or there is no

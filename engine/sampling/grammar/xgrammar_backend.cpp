@@ -152,9 +152,6 @@ std::unique_ptr<GrammarMatcher> XGrammar::match() const {
   return std::make_unique<XGrammarMatcher>(*this);
 }
 
-// Of a backend: grammars and the masks of their rules. The latter are known by hashes of 64 bits.
-constexpr int64_t kKeptBytes = int64_t{24} << 20;
-
 class XGrammarBackend final : public GrammarBackend {
  public:
   XGrammarBackend(const GrammarVocabulary& vocabulary, const GrammarLimits& limits)
@@ -162,8 +159,7 @@ class XGrammarBackend final : public GrammarBackend {
         info_(vocabulary.tokens,
               xgrammar::VocabType::RAW,
               vocabulary.width,
-              std::vector<int32_t>(vocabulary.ends)),
-        compiler_(info_, 1, /*cache_enabled=*/true, kKeptBytes) {
+              std::vector<int32_t>(vocabulary.ends)) {
     all_.resize(token_mask_words(vocabulary.width));
     for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
       const std::string& token = vocabulary.tokens[i];
@@ -174,23 +170,13 @@ class XGrammarBackend final : public GrammarBackend {
     }
   }
 
-  XGrammarBackend(const XGrammarBackend& other)
-      : limits_(other.limits_),
-        info_(other.info_),
-        all_(other.all_),
-        compiler_(info_, 1, /*cache_enabled=*/true, kKeptBytes) {}
-
-  XGrammarBackend& operator=(const XGrammarBackend&) = delete;
-
-  [[nodiscard]] std::unique_ptr<GrammarBackend> sibling() const override {
-    return std::make_unique<XGrammarBackend>(*this);
-  }
-
   [[nodiscard]] Expected<std::shared_ptr<const Grammar>> compile(
       const GrammarSpec& spec) const override {
     warning().clear();
-    SLUICE_TRY(auto compiled,
-               guarded(ErrorCode::kInvalidArgument, [&] { return compile_with(spec); }));
+    SLUICE_TRY(auto compiled, guarded(ErrorCode::kInvalidArgument, [&] {
+                 xgrammar::GrammarCompiler compiler(info_, 1, false);
+                 return compile_with(compiler, spec);
+               }));
     // What the library leaves out, it says in a warning.
     if (!warning().empty()) {
       return make_error(ErrorCode::kUnsupported, one_line(warning()));
@@ -219,20 +205,21 @@ class XGrammarBackend final : public GrammarBackend {
     row[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
   }
 
-  [[nodiscard]] xgrammar::CompiledGrammar compile_with(const GrammarSpec& spec) const {
+  [[nodiscard]] xgrammar::CompiledGrammar compile_with(xgrammar::GrammarCompiler& compiler,
+                                                       const GrammarSpec& spec) const {
     switch (spec.kind) {
       case GrammarKind::kAnyObject:
-        return schema(R"({"type":"object"})", spec, /*closed=*/false);
+        return schema(compiler, R"({"type":"object"})", spec, /*closed=*/false);
       case GrammarKind::kJsonSchema:
-        return schema(spec.text, spec, /*closed=*/true);
+        return schema(compiler, spec.text, spec, /*closed=*/true);
       case GrammarKind::kRegex:
-        return compiler_.CompileRegex(spec.text);
+        return compiler.CompileRegex(spec.text);
       case GrammarKind::kEbnf:
-        return compiler_.CompileGrammar(spec.text);
+        return compiler.CompileGrammar(spec.text);
       case GrammarKind::kLark:
-        return compiler_.CompileLark(spec.text);
+        return compiler.CompileLark(spec.text);
       case GrammarKind::kStructuralTag:
-        return compiler_.CompileStructuralTag(spec.text);
+        return compiler.CompileStructuralTag(spec.text);
       case GrammarKind::kNone:
         break;
     }
@@ -240,22 +227,23 @@ class XGrammarBackend final : public GrammarBackend {
   }
 
   // `closed`: nothing but what the schema names in objects and arrays.
-  [[nodiscard]] xgrammar::CompiledGrammar schema(const std::string& text,
+  [[nodiscard]] xgrammar::CompiledGrammar schema(xgrammar::GrammarCompiler& compiler,
+                                                 const std::string& text,
                                                  const GrammarSpec& spec,
                                                  bool closed) const {
     if (spec.allows_whitespace) {
-      return compiler_.CompileJSONSchema(text,
-                                         /*any_whitespace=*/true,
-                                         std::nullopt,
-                                         std::nullopt,
-                                         closed,
-                                         limits_.max_whitespace);
+      return compiler.CompileJSONSchema(text,
+                                        /*any_whitespace=*/true,
+                                        std::nullopt,
+                                        std::nullopt,
+                                        closed,
+                                        limits_.max_whitespace);
     }
-    return compiler_.CompileJSONSchema(text,
-                                       /*any_whitespace=*/false,
-                                       std::nullopt,
-                                       std::pair<std::string, std::string>(",", ":"),
-                                       closed);
+    return compiler.CompileJSONSchema(text,
+                                      /*any_whitespace=*/false,
+                                      std::nullopt,
+                                      std::pair<std::string, std::string>(",", ":"),
+                                      closed);
   }
 
   [[nodiscard]] std::shared_ptr<const Grammar> made(xgrammar::CompiledGrammar compiled,
@@ -269,7 +257,6 @@ class XGrammarBackend final : public GrammarBackend {
   const GrammarLimits limits_;
   xgrammar::TokenizerInfo info_;
   std::vector<uint32_t> all_;
-  mutable xgrammar::GrammarCompiler compiler_;  // has locks of its own
 };
 
 }  // namespace

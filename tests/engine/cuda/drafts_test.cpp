@@ -122,7 +122,6 @@ TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
     std::vector<ValidRequest> asked = {requests()[0], requests()[1]};
     for (size_t i = 0; i < asked.size(); ++i) asked[i].prediction = expected()[i].tokens;
     testing::steps_of(*engine);
-    const testing::DeviceCounters counters;
     const std::vector<Collected> answers = testing::run_together(*engine, asked);
     expect_same({expected().begin(), expected().begin() + 2}, answers, rate);
     testing::settle(*engine);
