@@ -133,16 +133,20 @@ def check_events(binary, model, folder):
         def ask(process, prompt):
             status, data = process.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
             assert status == 200, data
-        for number in range(8):
+        def goes_to_the_cached(number, seconds):
             prompt = [20 + (number * 37 + i * i) % 300 for i in range(100)]
             worker = workers[number % 2]
             ask(worker, prompt)
-            time.sleep(0.5)
+            time.sleep(seconds)  # nobody says when the router has heard of it
             cached = worker.metric("vllm:prefix_cache_hits_total")
             hits = router.metric("sluice:router_prefix_hits_total")
             ask(router, prompt)
-            assert worker.metric("vllm:prefix_cache_hits_total") >= cached + 80, number
-            assert router.metric("sluice:router_prefix_hits_total") >= hits + 80, number
+            return (worker.metric("vllm:prefix_cache_hits_total") >= cached + 80
+                    and router.metric("sluice:router_prefix_hits_total") >= hits + 80)
+
+        late = [number for number in range(8) if not goes_to_the_cached(number, 0.5)]
+        for number in late:  # other prompts, and more time
+            assert goes_to_the_cached(number + 8, 5), late
     finally:
         for process in (router, *workers):
             process.process.kill()

@@ -222,7 +222,7 @@ TEST(WorkerCodec, AModelComesBackWhole) {
   model.memory_plan = "lines";
   model.sampling = whole_sampling();
   model.max_output_tokens = 50;
-  model.handoff = HandoffInfo{.epoch = 4, .host = "h", .port = 5};
+  model.handoff = HandoffInfo{.epoch = 4, .host = "h", .port = 5, .offers = true, .fetches = true};
   wire::Description message;
   encode(model, message);
   // The rest is the service's.
