@@ -276,8 +276,9 @@ def check_drain(cluster, length):
         thread.start()
     for _ in range(12):
         assert events.acquire(timeout=30)
-    worker = cluster.workers[0]
+    worker = cluster.workers[-1]  # the first ones may compute prompts alone
     worker.send(signal.SIGTERM)
+    time.sleep(0.2)
     worker.send(signal.SIGTERM)  # at once
     worker.server.process.wait(timeout=30)
     for thread in threads:
