@@ -61,7 +61,9 @@ constexpr std::array<std::string_view, 7> kEfforts = {
 
 Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (const Json* effort = find_field(body, "reasoning_effort")) {
-    if (std::ranges::count(kEfforts, *effort) == 0) {
+    const bool is_known =
+        effort->is_string() && std::ranges::count(kEfforts, effort->get<std::string>()) > 0;
+    if (!is_known) {
       return invalid(
           "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max, got " +
               show_value(*effort) + ".",
