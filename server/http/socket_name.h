@@ -20,6 +20,9 @@ struct SocketName {
 std::optional<SocketName> parse_socket_name(std::string_view text);
 std::string text_of(const SocketName& name);
 
+// Every address of a machine, to which nobody can connect: "*", 0.0.0.0, ::.
+bool is_any_host(std::string_view host);
+
 // Of this machine alone, whatever resolves it: localhost, 127.0.0.0/8, ::1.
 bool is_loopback(std::string_view host);
 

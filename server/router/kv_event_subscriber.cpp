@@ -76,8 +76,8 @@ std::string reachable_endpoint(const std::string& bound, const std::string& work
   if (!bound.starts_with(kTcp)) return {};
   const auto name = parse_socket_name(std::string_view(bound).substr(kTcp.size()));
   if (!name || name->port == 0) return {};
-  const bool is_any = name->host == "*" || name->host == "0.0.0.0" || name->host == "::";
-  return std::string(kTcp) + text_of({is_any ? worker_host : name->host, name->port});
+  return std::string(kTcp) +
+         text_of({is_any_host(name->host) ? worker_host : name->host, name->port});
 }
 
 }  // namespace sluice

@@ -15,8 +15,7 @@ namespace {
 std::string kv_address(const Worker& worker) {
   const HandoffInfo& info = *worker.description->model.handoff;
   const auto name = parse_socket_name(worker.address);
-  const bool is_any = info.host.empty() || info.host == "0.0.0.0" || info.host == "::";
-  return text_of({is_any && name ? name->host : info.host, info.port});
+  return text_of({is_any_host(info.host) && name ? name->host : info.host, info.port});
 }
 
 ValidRequest prefill_of(const ValidRequest& request, const TransferId& transfer) {
@@ -96,9 +95,13 @@ void PrefillLeg::take_news(const CallNews& news) {
 
 void PrefillLeg::take_end(CallEnd end) {
   if (worker_ == nullptr) return;
-  if (end == CallEnd::kLost) worker_->breaker.died(std::chrono::steady_clock::now());
-  if (end == CallEnd::kDenied || end == CallEnd::kFailed) {
-    worker_->breaker.failed(std::chrono::steady_clock::now());
+  const auto now = std::chrono::steady_clock::now();
+  if (end == CallEnd::kLost) {
+    worker_->breaker.died(now);
+  } else if (end == CallEnd::kDenied || end == CallEnd::kFailed) {
+    worker_->breaker.failed(now);
+  } else if (!has_answered_) {
+    worker_->breaker.gave_up();  // it may have been the request that tries the worker out
   }
   leave();
 }

@@ -154,7 +154,30 @@ TEST(PrefillLeg, APrefillWorkerThatDiesOrFailsChangesNothing) {
   pair.prefill->step();
   EXPECT_EQ(text_of(finish(pair, sink, next)), kHelloAndEnd);
   EXPECT_EQ(router.stats().num_retries, 0U);
-  for (const WorkerStats& worker : router.stats().workers) EXPECT_EQ(worker.num_requests, 0);
+  EXPECT_TRUE(eventually([&] {
+    for (const WorkerStats& worker : router.stats().workers) {
+      if (worker.num_requests != 0) return false;
+    }
+    return true;
+  }));
+}
+
+// The first request to a worker that has come back tries it out, also one that it cannot take.
+TEST(PrefillLeg, APromptThatIsTooLongLeavesAWorkerUsableThatHasComeBack) {
+  Pair pair;
+  CollectingSink sink;
+  Router router({&pair.prefill, &pair.decode}, config_of(16));
+  pair.prefill.stop();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 1; }));
+  pair.prefill.start_again();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 2; }));
+  const Collected refused = sink.wait(router.submit(sink, request_of(prompt_of(600))));
+  EXPECT_EQ(refused.error_code, ErrorCode::kInvalidArgument);
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 2; }));
+  const RequestId id = router.submit(sink, request_of(prompt_of(40)));
+  ASSERT_TRUE(eventually([&] { return pair.prefill->num_running() == 1; }));
+  pair.prefill->step();
+  EXPECT_EQ(text_of(finish(pair, sink, id)), kHelloAndEnd);
 }
 
 TEST(PrefillLeg, AnAbortReachesBothWorkers) {
