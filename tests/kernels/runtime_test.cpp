@@ -99,7 +99,7 @@ TEST(ThreadPool, AStalledWorkerDoesNotHoldBackTheTiles) {
   std::atomic<int64_t> done{0};
   std::array<std::atomic<int64_t>, 2> by_worker{};
   constexpr int64_t kTiles = 100;
-  // Whoever takes tile 0 is stuck in it until the other has done all the rest.
+  // Whoever takes tile 0 is stuck in it until the rest is done, by the other unless tile 0 came last.
   pool.parallel_for(kTiles, [&](int64_t tile, int32_t worker) {
     if (tile == 0) {
       while (!release.load()) usleep(50);
@@ -109,7 +109,7 @@ TEST(ThreadPool, AStalledWorkerDoesNotHoldBackTheTiles) {
     by_worker[static_cast<size_t>(worker)].fetch_add(1);
   });
   EXPECT_EQ(by_worker[0].load() + by_worker[1].load(), kTiles);
-  EXPECT_EQ(std::min(by_worker[0].load(), by_worker[1].load()), 1);
+  EXPECT_LE(std::min(by_worker[0].load(), by_worker[1].load()), 1);
 }
 
 TEST(ThreadPool, OneWorkerRunsInTheCaller) {
