@@ -94,7 +94,8 @@ struct Posted {
 class DeviceMover final : public KvMover {
  public:
   DeviceMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
-      : KvMover(options, storage, std::move(transport)),
+      : KvMover(options, std::move(transport)),
+        storage_(storage),
         type_(options.backend.type),
         is_direct_(transport_->moves_device_memory()),
         memory_(storage.memory()),
@@ -135,6 +136,7 @@ class DeviceMover final : public KvMover {
   void free_posted(const KvCompletion& completion);
   [[nodiscard]] bool is_copied(const KvCompletion& end) const;
 
+  KvStorage& storage_;
   const DeviceType type_;
   const bool is_direct_;
   kernels::DeviceMemory& memory_;

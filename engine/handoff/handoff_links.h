@@ -19,7 +19,7 @@
 #include "engine/handoff/handoff_config.h"
 #include "engine/handoff/kv_mover.h"
 #include "engine/handoff/kv_peer.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/kv_ranks.h"
 
 namespace sluice {
 
@@ -34,12 +34,12 @@ struct HandoffPeer {
 class HandoffLinks final : private KvPeerSink {
  public:
   // `space` names model, build, dtypes and block size; `wake` is called on other threads when
-  // receive() has something. `storage` must outlive it. kUnsupported: KV in this storage does not
-  // go by the transport that the configuration names.
+  // receive() has something. The storages of `cache` must outlive it. kUnsupported: its KV
+  // does not go by the transport that the configuration names.
   static Expected<std::unique_ptr<HandoffLinks>> create(const Config& config,
                                                         HandoffRole role,
                                                         const std::string& space,
-                                                        KvStorage& storage,
+                                                        const KvRanks& cache,
                                                         const OpenKvPeers& open,
                                                         std::function<void()> wake,
                                                         const KvMover::Backend& backend);
@@ -80,11 +80,11 @@ class HandoffLinks final : private KvPeerSink {
   void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
 
  private:
-  HandoffLinks(const Config& config, const KvStorage& storage, std::function<void()> wake);
+  HandoffLinks(const Config& config, const KvRanks& cache, std::function<void()> wake);
 
   Expected<void> make_mover(const Config& config,
                             HandoffRole role,
-                            KvStorage& storage,
+                            const KvRanks& cache,
                             const KvMover::Backend& backend);
   void deliver(KvPeerEvent event) override;
   void open_session(const KvPeerUp& up);

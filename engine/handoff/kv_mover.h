@@ -79,15 +79,13 @@ class KvMover {
   [[nodiscard]] KvTransport& transport() { return *transport_; }
 
  protected:
-  KvMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
+  KvMover(const Options& options, std::unique_ptr<KvTransport> transport)
       : slot_bytes_(options.slot_bytes),
         num_slots_(options.num_slots),
-        storage_(storage),
         transport_(std::move(transport)) {}
 
   const int64_t slot_bytes_;
   const int32_t num_slots_;
-  KvStorage& storage_;
   std::unique_ptr<KvTransport> transport_;
 };
 

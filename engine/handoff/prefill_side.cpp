@@ -30,18 +30,18 @@ KvTransferId draw_transfer() {
 
 PrefillSide::PrefillSide(std::string space,
                          const PrefillTimes& times,
-                         KvStorage& storage,
+                         const KvRanks& cache,
                          KvCacheManager& kv,
                          HandoffLinks& links,
                          HandoffStats& stats)
     : space_(std::move(space)),
       times_(times),
-      storage_(storage),
+      cache_(cache),
       kv_(kv),
       links_(links),
       stats_(stats) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
-    block_bytes_.push_back(storage.block_bytes(group));
+    block_bytes_.push_back(cache.block_bytes(group));
   }
 }
 
@@ -418,7 +418,7 @@ void PrefillSide::begin_reading(Record& record, KvSlot slot) {
                 .slot = slot.slot,
                 .slot_generation = slot.generation,
                 .group = static_cast<uint16_t>(part.group)};
-  const KvGroupSpec& group = storage_.groups()[static_cast<size_t>(part.group)];
+  const KvGroupSpec& group = cache_.groups()[static_cast<size_t>(part.group)];
   frame.num_layers = static_cast<uint16_t>(group.num_layers);
   frame.num_heads = 1;
   frame.first_block = static_cast<uint32_t>(part.entries.first);

@@ -18,7 +18,7 @@
 #include "engine/handoff/kv_parts.h"
 #include "engine/handoff/prefill_state.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/kv_ranks.h"
 #include "scheduler/request.h"
 
 namespace sluice {
@@ -29,7 +29,7 @@ class PrefillSide {
   // it counts.
   PrefillSide(std::string space,
               const PrefillTimes& times,
-              KvStorage& storage,
+              const KvRanks& cache,
               KvCacheManager& kv,
               HandoffLinks& links,
               HandoffStats& stats);
@@ -132,7 +132,7 @@ class PrefillSide {
 
   const std::string space_;
   const PrefillTimes times_;
-  KvStorage& storage_;
+  const KvRanks& cache_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
   HandoffStats& stats_;
