@@ -7,7 +7,6 @@
 
 #include "engine/handoff/device_mover.h"
 #include "engine/handoff/host_mover.h"
-#include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
@@ -69,7 +68,10 @@ KvTransportKind kind_of(const std::string& transport) {
 
 }  // namespace
 
-HandoffLinks::HandoffLinks(const Config& config, const KvRanks& cache, std::function<void()> wake)
+HandoffLinks::HandoffLinks(const Config& config,
+                           HandoffRole role,
+                           const KvRanks& cache,
+                           std::function<void()> wake)
     : wake_(std::move(wake)),
       epoch_(random_epoch()),
       layout_(frame_layout_of(cache)),
@@ -78,12 +80,16 @@ HandoffLinks::HandoffLinks(const Config& config, const KvRanks& cache, std::func
   for (size_t i = 0; i < cache.groups().size(); ++i) {
     largest = std::max(largest, cache.block_bytes(static_cast<int32_t>(i)));
   }
-  slot_bytes_ = landing_slot_bytes(largest);
+  kind_ = kind_of(config.kv_transport);
+  slots_ = plan_kv_slots(config,
+                         role,
+                         largest,
+                         !cache.first().memory().is_host(),
+                         is_kv_device_transport(to_string(kind_)));
   own_.epoch = epoch_;
   own_.worker = config.host + ":" + std::to_string(config.port);
   own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
   own_.layout = layout_of(cache, config.block_size);
-  kind_ = kind_of(config.kv_transport);
 }
 
 HandoffLinks::~HandoffLinks() { channel_.reset(); }
@@ -95,25 +101,24 @@ Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& confi
                                                              const OpenKvPeers& open,
                                                              std::function<void()> wake,
                                                              const KvMover::Backend& backend) {
-  std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, cache, std::move(wake)));
+  std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, role, cache, std::move(wake)));
   const KvKey key = kv_root_key(space, {});
   std::ranges::copy(key, links->own_.fingerprint.begin());
-  SLUICE_TRY_VOID(links->make_mover(config, role, cache, backend));
-  links->own_.transports.push_back({.kind = links->kind_,
-                                    .address = links->mover_->transport().address(),
-                                    .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes_)});
+  SLUICE_TRY_VOID(links->make_mover(config, cache, backend));
+  links->own_.transports.push_back(
+      {.kind = links->kind_,
+       .address = links->mover_->transport().address(),
+       .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes())});
   SLUICE_TRY(links->channel_, open(config, links->own_, *links));
   return links;
 }
 
 Expected<void> HandoffLinks::make_mover(const Config& config,
-                                        HandoffRole role,
                                         const KvRanks& cache,
                                         const KvMover::Backend& backend) {
   const std::string_view kind = to_string(kind_);
   const bool is_on_host = cache.first().memory().is_host();
-  const std::vector<std::string_view> of_devices = kv_device_transport_kinds();
-  if (is_on_host && std::ranges::find(of_devices, kind) != of_devices.end()) {
+  if (is_on_host && is_kv_device_transport(kind)) {
     return make_error(
         ErrorCode::kUnsupported,
         "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
@@ -128,14 +133,9 @@ Expected<void> HandoffLinks::make_mover(const Config& config,
                                 .redial_time = progress / 5,
                                 .wake = wake_,
                                 .device = &cache.first().memory(),
-                                .slot_bytes = static_cast<uint64_t>(slot_bytes_),
+                                .slot_bytes = static_cast<uint64_t>(slots_.slot_bytes),
                                 .nccl_library = backend.nccl_library}));
-  const KvMover::Options options{
-      .backend = backend,
-      .slot_bytes = slot_bytes_,
-      .num_slots = role == HandoffRole::kPrefill
-                       ? 0
-                       : num_landing_slots(config.kv_transfer_buffer, slot_bytes_)};
+  const KvMover::Options options{.backend = backend, .slots = slots_};
   if (is_on_host) {
     SLUICE_TRY(mover_, make_host_mover(options, cache, std::move(transport)));
   } else {
@@ -161,7 +161,8 @@ void HandoffLinks::open_session(const KvPeerUp& up) {
       up.hello.min_version <= own_.max_version && up.hello.max_version >= own_.min_version;
   if (agrees && offer != up.hello.transports.end()) {
     KvFrameLayout layout = layout_;
-    layout.slot_bytes = up.is_prefill ? static_cast<uint64_t>(slot_bytes_) : offer->max_frame_bytes;
+    layout.slot_bytes =
+        up.is_prefill ? static_cast<uint64_t>(slot_bytes()) : offer->max_frame_bytes;
     peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
     const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
       return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;

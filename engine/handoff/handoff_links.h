@@ -47,7 +47,7 @@ class HandoffLinks final : private KvPeerSink {
 
   [[nodiscard]] uint64_t epoch() const { return epoch_; }
 
-  [[nodiscard]] int64_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] int64_t slot_bytes() const { return slots_.slot_bytes; }
 
   [[nodiscard]] std::string address() const { return channel_->address(); }
 
@@ -80,10 +80,12 @@ class HandoffLinks final : private KvPeerSink {
   void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
 
  private:
-  HandoffLinks(const Config& config, const KvRanks& cache, std::function<void()> wake);
+  HandoffLinks(const Config& config,
+               HandoffRole role,
+               const KvRanks& cache,
+               std::function<void()> wake);
 
   Expected<void> make_mover(const Config& config,
-                            HandoffRole role,
                             const KvRanks& cache,
                             const KvMover::Backend& backend);
   void deliver(KvPeerEvent event) override;
@@ -91,7 +93,7 @@ class HandoffLinks final : private KvPeerSink {
 
   const std::function<void()> wake_;
   const uint64_t epoch_;
-  int64_t slot_bytes_ = 0;
+  KvSlotPlan slots_;
   KvTransportKind kind_ = KvTransportKind::kTcp;
   KvFrameLayout layout_;
   KvHello own_;

@@ -53,7 +53,7 @@ class HostMover final : public KvMover {
 
  private:
   [[nodiscard]] std::span<std::byte> memory_of(uint32_t slot) const {
-    const auto bytes = static_cast<size_t>(slot_bytes_);
+    const auto bytes = static_cast<size_t>(slots_.slot_bytes);
     return landing_.span().subspan(slot * bytes, bytes);
   }
 
@@ -67,11 +67,11 @@ Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& optio
                                                    const KvRanks& cache,
                                                    std::unique_ptr<KvTransport> transport) {
   AlignedBuffer landing;
-  if (options.num_slots > 0) {
+  if (options.slots.num_landing > 0) {
     SLUICE_TRY(
         landing,
         AlignedBuffer::allocate(
-            options.num_slots * options.slot_bytes, "landing slots", AlignedBuffer::Pages::kSmall));
+            options.slots.host_bytes(), "landing slots", AlignedBuffer::Pages::kSmall));
   }
   return std::make_unique<HostMover>(options, cache, std::move(transport), std::move(landing));
 }
