@@ -67,7 +67,7 @@ bool Handoff::hold(NewRequest& request, const HandoffSpec& spec, Clock::time_poi
   if (spec.kind == HandoffKind::kFetch) {
     return fetches_ && decode_->hold(request, spec, to_ms(now));
   }
-  if (offers_) prefill_->admit(request, spec, to_ms(now));
+  if (offers_) request.streams_kv = prefill_->admit(request, spec, to_ms(now));
   return false;
 }
 

@@ -45,7 +45,7 @@ class Handoff {
   [[nodiscard]] HandoffInfo info() const;
 
   // True: the request's blocks are on their way, and it comes out of advance(); it is moved. One
-  // that offers is noted, and false.
+  // that offers is noted (and NewRequest::streams_kv set), and false.
   bool hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now);
   // True when it was held; it is gone.
   bool abort(RequestId id, Clock::time_point now);

@@ -114,11 +114,11 @@ bool PrefillSide::takes_early_claims(KvPeerId peer) const {
 
 // --- Requests ---------------------------------------------------------------------------------
 
-void PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
+bool PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
   const int32_t num_prompt_tokens =
       static_cast<int32_t>(request.tokens.size()) - request.num_generated;
   const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
-  if (num_tokens == 0) return;  // nothing travels
+  if (num_tokens == 0) return false;  // nothing travels
   const bool is_serial = spec.door == HandoffDoor::kSerial;
   const bool is_unnamed = spec.transfer == KvTransferId{};
   const KvTransferId transfer = is_unnamed ? draw_transfer() : spec.transfer;
@@ -147,11 +147,12 @@ void PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int6
   requests_[request.id] = transfer;
   runs_alone_ = false;
   step(record, event);
-  if (!runs_alone_) return;
+  if (!runs_alone_) return !is_serial;
   requests_.erase(request.id);
-  if (!may_take) return;
+  if (!may_take) return false;
   record.request = {};
   note_end(record, now_ms);
+  return false;
 }
 
 void PrefillSide::computed(RequestId id, int32_t num_tokens, int64_t now_ms) {

@@ -34,8 +34,9 @@ class PrefillSide {
               HandoffLinks& links,
               HandoffStats& stats);
 
-  // A request that offers its prompt's blocks is about to run.
-  void admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  // A request that offers its prompt's blocks is about to run. True: they are asked for while it
+  // is computed.
+  bool admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
   // A step that retires has chosen the first token behind its prompt. What the answer to a serial

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -190,6 +191,35 @@ TEST_P(HandoffEngineTest, RequestsThatRoutersSendAtOnceGetTheBitsOfOneEngine) {
   prefills.join();
   testing::expect_same(expected, actual, "fetched");
   EXPECT_GE(peers_.sent["Release"], 1);
+  d->stop();
+  p->stop();
+}
+
+// As much as possible of a long prompt travels before the last of it is computed.
+TEST_P(HandoffEngineTest, ALongPromptEndsWithAShortChunkAndTheBitsOfOneEngine) {
+  constexpr int kNumber = 22;
+  const ValidRequest whole = request(kNumber);
+  const auto num_tokens = static_cast<int32_t>(whole.prompt.size());
+  config_.step_target_ms = 10'000;
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, {whole});
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  ValidRequest fetched = whole;
+  fetched.handoff = fetch(transfer(kNumber));
+  std::thread prefills([&] {
+    testing::run_together(*p, {prefill(kNumber, HandoffDoor::kConcurrent)});
+  });
+  const std::vector<Collected> actual = testing::run_together(*d, {fetched});
+  prefills.join();
+  testing::expect_same(expected, actual, "fetched");
+  EXPECT_EQ(d->stats().handoff->num_in, 1U);
+  std::promise<EngineState> state;
+  p->report_state(10, [&](EngineState reported) { state.set_value(std::move(reported)); });
+  const std::vector<StepRecord> steps = state.get_future().get().steps;
+  ASSERT_GE(steps.size(), 2U);
+  EXPECT_EQ(steps.back().num_prefill_tokens, num_tokens - (num_tokens - 256 + 15) / 16 * 16);
   d->stop();
   p->stop();
 }
