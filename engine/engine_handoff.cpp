@@ -13,16 +13,22 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                                          const OpenKvPeers& open_peers) {
   failure_policy_ = part.failure_policy;
   if (config_.kv_listen.empty() || !open_peers) return {};
-  if (config_.tensor_parallel_size != 1 || !core_->kv.caches_prefixes()) {
+  if (!core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
-                      "--kv-listen: KV goes between workers with a prefix cache, on one rank",
+                      "--kv-listen: KV goes between workers with a prefix cache",
+                      "kv-listen");
+  }
+  if (config_.tensor_parallel_size > 1 && info_.is_on_gpu()) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--kv-listen: found " + std::to_string(config_.tensor_parallel_size) +
+                          " GPUs, expected one, or ranks on the CPU",
                       "kv-listen");
   }
   SLUICE_TRY(core_->handoff,
              Handoff::create(config_,
                              part.role,
                              info_.system_fingerprint,
-                             core_->runner->kv_storage(),
+                             core_->runner->kv_ranks(),
                              core_->kv,
                              open_peers,
                              [this] { inbox_.push_urgent(WakeCommand{}); },

@@ -8,9 +8,10 @@
 
 #include "engine/core/cgroup.h"
 #include "engine/handoff/handoff_config.h"
-#include "engine/handoff/landing_slot.h"
+#include "engine/handoff/slot_plan.h"
 #include "engine/tiers/prefix_store.h"
 #include "kvcache/kv_tier.h"
+#include "kvcache/kv_transport.h"
 
 namespace sluice {
 namespace {
@@ -192,6 +193,7 @@ std::string MemoryPlan::describe() const {
         "in the blocks of the KV cache, and " + std::to_string(draft->num_own_blocks) +
             " of its own; " + std::string(to_string(draft->kv_dtype)));
   }
+  if (kv_slot_bytes > 0) row("KV on its way", kv_slot_bytes, "from other workers and to them");
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
   if (kv_landing_bytes > 0) row("KV of other workers", kv_landing_bytes, beside);
   if (proposer_bytes > 0) row("proposers of drafts", proposer_bytes, beside);
@@ -216,16 +218,25 @@ int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
          (config.kv_disk_path.empty() ? 0 : buffer_bytes);
 }
 
-// Of a worker that may fetch KV of others.
-Expected<int64_t> landing_bytes(const Config& config, const std::vector<KvGroupSpec>& groups) {
+// Of a worker that exchanges KV with others: blocks with the heads of the whole model, which ranks
+// may have more than once.
+Expected<KvSlotPlan> slots_of(const Config& config,
+                              const ModelConfig& model,
+                              const MemoryPlan& plan) {
   SLUICE_TRY(const HandoffConfig part, handoff_config(config));
-  if (config.kv_listen.empty() || part.role == HandoffRole::kPrefill) return 0;
+  if (config.kv_listen.empty()) return KvSlotPlan{};
   int64_t largest = 0;
-  for (const KvGroupSpec& group : groups) {
+  for (KvGroupSpec group : plan.kv_groups) {
+    for (KvPlane& plane : group.planes) {
+      plane.num_heads = std::min(plane.num_heads, model.num_kv_heads);
+    }
     largest = std::max(largest, kv_block_bytes(group, config.block_size));
   }
-  const int64_t slot_bytes = landing_slot_bytes(largest);
-  return num_landing_slots(config.kv_transfer_buffer, slot_bytes) * slot_bytes;
+  return plan_kv_slots(config,
+                       part.role,
+                       largest,
+                       plan.on_device,
+                       is_kv_device_transport(config.kv_transport));
 }
 
 // All but the KV in the target's blocks.
@@ -297,7 +308,9 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   }
 
   plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
-  SLUICE_TRY(plan.kv_landing_bytes, landing_bytes(config, plan.kv_groups));
+  SLUICE_TRY(const KvSlotPlan slots, slots_of(config, model, plan));
+  plan.kv_slot_bytes = slots.device_bytes();
+  plan.kv_landing_bytes = slots.host_bytes();
   const int64_t beside = plan.host_bytes + plan.side_bytes();
   if (plan.on_device && beside > available_memory_bytes()) {
     return make_error(ErrorCode::kResourceExhausted,
@@ -309,7 +322,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =
-      plan.on_device ? fixed.rope_bytes_per_token * wanted_len
+      plan.on_device ? fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes
                      : plan.side_bytes();
   const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
   const int64_t left =

@@ -41,7 +41,8 @@ struct MemoryPlan {
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;
   int64_t kv_tier_bytes = 0;    // host memory below the cache, and buffers on the way
-  int64_t kv_landing_bytes = 0;  // host memory where KV of other workers arrives
+  int64_t kv_slot_bytes = 0;     // beside a cache on a device: where KV comes from and goes
+  int64_t kv_landing_bytes = 0;  // host memory where KV arrives, or on its way from a device
   int64_t proposer_bytes = 0;   // host memory of what guesses from tokens, at most
   int64_t available_bytes = 0;  // min(machine, cgroup), or of the device, when planned
   bool on_device = false;       // all but the tiers and what follows is memory of a device
@@ -56,7 +57,7 @@ struct MemoryPlan {
   std::optional<DraftPlan> draft;
 
   [[nodiscard]] int64_t total_bytes() const {
-    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes +
+    return weight_bytes + rope_bytes + arena_bytes + logits_bytes + kv_bytes + kv_slot_bytes +
            (on_device ? 0 : side_bytes()) + (draft ? draft->total_bytes() : 0);
   }
 

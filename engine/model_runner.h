@@ -30,6 +30,7 @@
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
+#include "kvcache/kv_ranks.h"
 
 namespace sluice {
 
@@ -108,7 +109,11 @@ class ModelRunner {
   // With the planes of all ranks.
   [[nodiscard]] const std::vector<KvGroupSpec>& kv_groups() const { return plan_.kv_groups; }
 
+  // Rank 0's, and the only one's.
   [[nodiscard]] KvStorage& kv_storage() { return ranks_.front()->kv_storage(); }
+
+  // Every rank's, on the CPU; of a GPU the only one's.
+  [[nodiscard]] KvRanks kv_ranks() const;
 
   // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
   [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }

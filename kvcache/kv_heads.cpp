@@ -5,17 +5,6 @@
 
 namespace sluice {
 
-std::optional<std::vector<KvRange>> shared_heads(int32_t num_heads, int32_t degree) {
-  if (num_heads <= 0 || degree <= 0) return {};
-  if (std::max(num_heads, degree) % std::min(num_heads, degree) != 0) return {};
-  std::vector<KvRange> ranks;
-  for (int64_t rank = 0; rank < degree; ++rank) {
-    ranks.push_back({.first = static_cast<int32_t>(rank * num_heads / degree),
-                     .count = std::max(1, num_heads / degree)});
-  }
-  return ranks;
-}
-
 std::optional<std::vector<KvHeadSource>> head_sources(const KvRange& wanted,
                                                       std::span<const KvRange> ranks) {
   std::vector<KvHeadSource> sources;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How workers whose ranks share the KV heads out in another way exchange them: a rank takes from
-// each rank of the other worker the heads that both have, bit for bit. Pure functions over ranges
-// of heads of the whole model.
+// Which rank of a worker has which KV heads. Pure functions over ranges of heads of the whole
+// model.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +11,6 @@
 #include "kvcache/kv_piece.h"
 
 namespace sluice {
-
-// What each of `degree` ranks has of `num_heads` KV heads: an equal run of them, or, of fewer heads
-// than ranks, one that several have. None where they cannot be shared out so.
-std::optional<std::vector<KvRange>> shared_heads(int32_t num_heads, int32_t degree);
 
 // Heads that come from one rank.
 struct KvHeadSource {

@@ -4,9 +4,9 @@
 //
 // The bytes of a piece have one order everywhere: layer by layer, in each layer plane by plane (K,
 // then V), in each plane head by head, and of a head the codes or floats of the block's tokens with
-// their scales behind them. KvStorage::spans() names them in this order without copying, so what
-// one worker gathers another can scatter; workers whose ranks share the heads out in another way
-// exchange pieces of the heads that both have.
+// their scales behind them. KvStorage::add_spans() names them in this order without copying, so
+// what one worker gathers another can scatter, whose ranks may share the heads out in another way
+// (kv_ranks.h).
 #pragma once
 
 #include <algorithm>

@@ -142,6 +142,10 @@ void KvStorage::add_spans(const KvPiece& piece,
   for_spans(piece, [&](std::span<const std::byte> part) { spans.push_back(part); });
 }
 
+void KvStorage::add_spans(const KvPiece& piece, std::vector<std::span<std::byte>>& spans) {
+  for_spans(piece, [&](std::span<std::byte> part) { spans.push_back(part); });
+}
+
 kernels::KvBlocksArgs KvStorage::blocks_args(int32_t group,
                                              std::span<const BlockId> blocks,
                                              std::byte* slot) const {

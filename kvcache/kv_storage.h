@@ -65,6 +65,8 @@ class KvStorage {
   // plane. Of a device's memory not for the host to read. What they hold changes unless the block
   // is kept (KvCacheManager::pin()) or the caller's own.
   void add_spans(const KvPiece& piece, std::vector<std::span<const std::byte>>& spans) const;
+  // The same, to write: by the order of copy_in().
+  void add_spans(const KvPiece& piece, std::vector<std::span<std::byte>>& spans);
   // Whole blocks of a group, one after the other, to `slot` and back (kernels/kv_blocks.h), by an
   // operator of the context: both are in the order of its stream, and a slot in the same memory.
   void gather(const kernels::ExecContext& ctx,

@@ -153,8 +153,8 @@ struct KvTransportOptions {
 
 // The names that --kv-transport takes for memory of the host, the fastest first.
 std::vector<std::string_view> kv_transport_kinds();
-// Those that move a device's memory.
-std::vector<std::string_view> kv_device_transport_kinds();
+// Whether there is such a name, of a transport that moves a device's memory.
+bool is_kv_device_transport(std::string_view kind);
 
 // kInvalidArgument: no such kind, or an address that cannot be listened at. kUnavailable: a kind
 // that moves a device's memory, and no device or no library.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/transport_front.h"
 
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -19,23 +20,35 @@ KvTransportFront::KvTransportFront(std::function<void()> wake)
     : wake_(std::move(wake)), commands_(kMostOutstanding), completions_(kMostOutstanding) {}
 
 KvTransportFront::~KvTransportFront() {
-  if (wake_fd_ >= 0) ::close(wake_fd_);
+  for (const int fd : {wake_fd_, epoll_}) {
+    if (fd >= 0) ::close(fd);
+  }
 }
 
 // --- Owner's thread --------------------------------------------------------------------------
 
-Expected<void> KvTransportFront::make_wake_fd() {
+Expected<void> KvTransportFront::start(int listener, std::function<void()> body) {
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd_ < 0) {
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  if (wake_fd_ < 0 || epoll_ < 0) {
     return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
   }
+  for (const int fd : {wake_fd_, listener}) {
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLET;
+    event.data.u64 = kNoStream;
+    CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
+  }
+  thread_ = std::thread(std::move(body));
   return {};
 }
 
-void KvTransportFront::ask_to_end() {
+void KvTransportFront::end() {
+  if (!thread_.joinable()) return;
   closing_ = true;
   const uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
+  thread_.join();
 }
 
 Expected<void> KvTransportFront::open(const KvSessionOptions& options) {

@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string_view>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -40,6 +42,7 @@ bool is_same_token(const KvSessionToken& a, const KvSessionToken& b);
 class KvTransportFront : public KvTransport {
  public:
   static constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
+  static constexpr uint64_t kNoStream = 0;           // in epoll(): none of the transport's own
   static constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
 
   ~KvTransportFront() override;
@@ -83,16 +86,18 @@ class KvTransportFront : public KvTransport {
 
   // Owner's thread.
   [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
-  // kResourceExhausted: no descriptor is left. Before the thread starts.
-  Expected<void> make_wake_fd();
-  // The thread's wait ends, and is_closing() holds. Before the thread is joined.
-  void ask_to_end();
+  // Begins the transport's thread: body(), which returns once is_closing() holds. Its epoll() is
+  // ready, edge by edge and with kNoStream, for commands and for `listener`. kResourceExhausted: no
+  // descriptor is left.
+  Expected<void> start(int listener, std::function<void()> body);
+  // The thread's wait ends, and then the thread: first of all in the destructor of whatever body()
+  // uses. Nothing, where it has not begun.
+  void end();
 
   // The transport's thread.
   [[nodiscard]] bool is_closing() const { return closing_; }
 
-  // Readable, edge by edge, when there are commands.
-  [[nodiscard]] int wake_fd() const { return wake_fd_; }
+  [[nodiscard]] int epoll() const { return epoll_; }
 
   void drain_commands(std::vector<Command>& out) { commands_.drain(out); }
 
@@ -120,6 +125,8 @@ class KvTransportFront : public KvTransport {
   std::atomic<bool> woken_ = false;   // since the last poll()
   std::atomic<bool> closing_ = false;
   int wake_fd_ = -1;
+  int epoll_ = -1;
+  std::thread thread_;
   std::map<KvSession, KvSessionToken> open_;  // owner's thread
   std::vector<KvCompletion> fresh_;           // the transport's thread
 };

@@ -3,7 +3,6 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +12,6 @@
 #include <list>
 #include <map>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -34,7 +32,6 @@ constexpr size_t kMostOfPeer = 1024;   // that a receiver takes ahead of its GPU
 constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // communicators that begin and end
 constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers
-constexpr uint64_t kNoPair = 0;
 // For a payload that is in the communicator when its attempt is aborted: its counterpart is there
 // or comes by itself, where the peer lives.
 constexpr std::chrono::milliseconds kGrace{500};
@@ -85,7 +82,8 @@ class NcclTransport final : public KvTransportFront {
         maker_(std::move(maker)),
         options_(std::move(options)) {}
 
-  ~NcclTransport() override;
+  ~NcclTransport() override { end(); }
+
   Expected<void> start();
 
   [[nodiscard]] std::string_view kind() const override { return "nccl"; }
@@ -126,14 +124,12 @@ class NcclTransport final : public KvTransportFront {
   const kernels::NcclLibrary library_;
   const std::unique_ptr<KvStreamMaker> maker_;
   const KvTransportOptions options_;
-  int epoll_ = -1;
   kernels::DeviceBuffer unread_;  // for payloads that nobody waits for
   std::map<KvSession, Session> sessions_;
   std::list<std::unique_ptr<NcclPair>> strangers_;
-  uint64_t next_pair_ = kNoPair + 1;
+  uint64_t next_pair_ = kNoStream + 1;
   std::vector<Command> drained_;
   std::vector<uint64_t> done_;
-  std::thread thread_;
 };
 
 Expected<void> NcclTransport::start() {
@@ -141,28 +137,7 @@ Expected<void> NcclTransport::start() {
       unread_,
       kernels::DeviceBuffer::allocate(
           *options_.device, static_cast<int64_t>(options_.slot_bytes), "KV that nobody waits for"));
-  SLUICE_TRY_VOID(make_wake_fd());
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ < 0) {
-    return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
-  }
-  for (const int fd : {wake_fd(), maker_->listener()}) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLET;
-    event.data.u64 = kNoPair;
-    CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
-  }
-  thread_ = std::thread([this] { run(); });
-  return {};
-}
-
-NcclTransport::~NcclTransport() {
-  if (thread_.joinable()) {
-    ask_to_end();
-    thread_.join();
-  }
-  sessions_.clear();
-  if (epoll_ >= 0) ::close(epoll_);
+  return KvTransportFront::start(maker_->listener(), [this] { run(); });
 }
 
 // --- Commands --------------------------------------------------------------------------------
@@ -250,7 +225,7 @@ void NcclTransport::end_aborted(Session& session) {
 void NcclTransport::accept_all() {
   while (std::unique_ptr<KvStream> stream = maker_->accept()) {
     const uint64_t id = next_pair_++;
-    if (strangers_.size() >= kMostStrangers || !stream->watch(epoll_, id)) {
+    if (strangers_.size() >= kMostStrangers || !stream->watch(epoll(), id)) {
       ++counts_.connections_refused;
       continue;
     }
@@ -306,7 +281,7 @@ void NcclTransport::adopt(std::unique_ptr<NcclPair> pair) {
 void NcclTransport::dial(Session& session) {
   session.dial_at = Clock::now() + options_.redial_time;
   std::unique_ptr<KvStream> stream = maker_->dial(session.options.address);
-  if (stream == nullptr || !stream->watch(epoll_, next_pair_++)) return;
+  if (stream == nullptr || !stream->watch(epoll(), next_pair_++)) return;
   KvFrame hello;
   hello.kind = KvFrameKind::kHello;
   hello.ref.transfer = session.options.token;
@@ -482,10 +457,10 @@ void NcclTransport::wait() {
   const bool is_waiting = sessions_.empty() && strangers_.empty();  // for a call or a stranger
   timespec time{};
   time.tv_nsec = tick.count();
-  pollfd ready{.fd = epoll_, .events = POLLIN, .revents = 0};
+  pollfd ready{.fd = epoll(), .events = POLLIN, .revents = 0};
   ppoll(&ready, 1, is_waiting ? nullptr : &time, nullptr);
   std::array<epoll_event, 64> events;  // every stream is looked at: which they are says nothing new
-  while (epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), 0) ==
+  while (epoll_wait(epoll(), events.data(), static_cast<int>(events.size()), 0) ==
          static_cast<int>(events.size())) {
   }
 }

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -33,19 +34,21 @@ constexpr std::array<Entry, 3> kTransports = {{
     {"tcp", over_streams<make_tcp_streams>, false},
 }};
 
-std::vector<std::string_view> kinds_for(bool devices) {
+}  // namespace
+
+std::vector<std::string_view> kv_transport_kinds() {
   std::vector<std::string_view> kinds;
   for (const Entry& entry : kTransports) {
-    if (entry.is_for_devices == devices) kinds.push_back(entry.kind);
+    if (!entry.is_for_devices) kinds.push_back(entry.kind);
   }
   return kinds;
 }
 
-}  // namespace
-
-std::vector<std::string_view> kv_transport_kinds() { return kinds_for(false); }
-
-std::vector<std::string_view> kv_device_transport_kinds() { return kinds_for(true); }
+bool is_kv_device_transport(std::string_view kind) {
+  return std::ranges::any_of(kTransports, [kind](const Entry& entry) {
+    return entry.is_for_devices && entry.kind == kind;
+  });
+}
 
 Expected<std::unique_ptr<KvTransport>> make_kv_transport(std::string_view kind,
                                                          KvTransportOptions options) {

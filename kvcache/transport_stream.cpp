@@ -3,14 +3,12 @@
 
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <map>
 #include <string>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -26,8 +24,6 @@ using Kind = KvCompletion::Kind;
 
 constexpr size_t kMostStrangers = 64;  // connections that have not said whose they are
 constexpr int kTickMs = 50;            // while there is something to time
-constexpr uint64_t kNoConnection = 0;  // the owner's word, or somebody dials: looked at each turn
-constexpr uint64_t kFirstConnection = 1;
 constexpr int kNice = 2;  // behind threads of front ends, before those that compute
 
 class StreamTransport final : public KvTransportFront, private KvConnectionOwner {
@@ -38,8 +34,11 @@ class StreamTransport final : public KvTransportFront, private KvConnectionOwner
         options_(std::move(options)),
         scratch_(size_t{64} << 10) {}
 
-  ~StreamTransport() override;
-  Expected<void> start();
+  ~StreamTransport() override { end(); }
+
+  Expected<void> start() {
+    return KvTransportFront::start(maker_->listener(), [this] { run(); });
+  }
 
   [[nodiscard]] std::string_view kind() const override { return maker_->kind(); }
 
@@ -85,42 +84,14 @@ class StreamTransport final : public KvTransportFront, private KvConnectionOwner
   const KvTransportOptions options_;
 
   // The transport's thread.
-  int epoll_ = -1;
   std::map<KvSession, std::unique_ptr<KvSessionState>> sessions_;
   std::map<uint64_t, std::unique_ptr<KvConnection>> connections_;  // behind the sessions: first out
-  uint64_t next_id_ = kFirstConnection;
+  uint64_t next_id_ = kNoStream + 1;
   std::vector<uint64_t> order_;  // of connections, in this turn
   size_t turn_ = 0;
   std::vector<Command> drained_;
   std::vector<std::byte> scratch_;
-
-  std::thread thread_;
 };
-
-Expected<void> StreamTransport::start() {
-  SLUICE_TRY_VOID(make_wake_fd());
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_ < 0) {
-    return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
-  }
-  for (const int fd : {wake_fd(), maker_->listener()}) {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLET;
-    event.data.u64 = kNoConnection;
-    CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
-  }
-  thread_ = std::thread([this] { run(); });
-  return {};
-}
-
-StreamTransport::~StreamTransport() {
-  if (thread_.joinable()) {
-    ask_to_end();
-    thread_.join();
-  }
-  connections_.clear();
-  if (epoll_ >= 0) ::close(epoll_);
-}
 
 // --- The transport's thread: commands --------------------------------------------------------
 
@@ -234,7 +205,7 @@ void StreamTransport::accept_all() {
 
 bool StreamTransport::add_connection(std::unique_ptr<KvStream> stream, KvSessionState* session) {
   const uint64_t id = next_id_++;
-  if (!stream->watch(epoll_, id)) return false;
+  if (!stream->watch(epoll(), id)) return false;
   KvConnectionOwner& owner = *this;
   connections_.emplace(id, std::make_unique<KvConnection>(id, std::move(stream), session, owner));
   return true;
@@ -323,7 +294,7 @@ void StreamTransport::run() {
   std::array<epoll_event, 64> events;
   while (!is_closing()) {
     const int wait = more ? 0 : has_timers() ? kTickMs : -1;
-    const int count = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), wait);
+    const int count = epoll_wait(epoll(), events.data(), static_cast<int>(events.size()), wait);
     for (int i = 0; i < count; ++i) {
       const uint64_t datum = events[static_cast<size_t>(i)].data.u64;
       if (const auto at = connections_.find(datum); at != connections_.end()) {

@@ -151,6 +151,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   const int32_t rest = r.num_tokens() - num_found;
   int32_t chunk = prefill_limit(e, num_found, rest);
   const int32_t least = may_be_partial() ? 1 : rest;
+  if (least == 1) chunk = before_short_tail(e, num_found, chunk);
   if (chunk < least) chunk = 0;
   const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
   if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;

@@ -40,6 +40,7 @@ struct NewRequest {
   bool scores_prompt = false;         // the logits of every prompt row are wanted
   bool keeps_prompt = false;          // its KV should stay cached longer than that of others
   bool is_fallback = false;           // of SchedulerOptions::max_fallback_share
+  bool streams_kv = false;            // to another worker, chunk by chunk: the last one is short
   TenantId tenant{};                  // whose share it takes
   int64_t arrival_ms = 0;             // by the clock that schedule() is given
   int64_t deadline_ms = kNoDeadline;  // not started by then: it ends
@@ -64,6 +65,7 @@ struct Request {
   int32_t num_preemptions = 0;
   bool keeps_prompt = false;
   bool is_fallback = false;
+  bool streams_kv = false;
   bool scores_prompt = false;
   int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
   bool abort_pending = false;     // aborted while in flight: ends when the step retires

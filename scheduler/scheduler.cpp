@@ -18,6 +18,8 @@ namespace {
 // takes the time; and beside decodes that are to keep a share of it.
 constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
+// Tokens that are left for the last chunk of a prompt whose KV streams to another worker.
+constexpr int32_t kShortTailTokens = 256;
 // One step in so many has decodes alone, or what they take could not be told apart from what the
 // prompts beside them take.
 constexpr uint64_t kStepsPerProbe = 16;
@@ -86,6 +88,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.scores_prompt = request.scores_prompt;
   r.keeps_prompt = request.keeps_prompt;
   r.is_fallback = request.is_fallback;
+  r.streams_kv = request.streams_kv;
   r.arrival_order = m.num_arrivals++;
   e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);
   e.deadline_ms = request.deadline_ms;
@@ -261,12 +264,25 @@ int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t nu
   return affordable < std::min(least_chunk, e.num_remaining()) ? 0 : affordable;
 }
 
+// Of a chunk that ends a prompt whose KV streams, what leaves a short one for the end: the other
+// worker waits for the blocks of the last chunk, and those in front travel while it is computed.
+// Of a few tokens in front, another step takes longer than that wait.
+int32_t Scheduler::Impl::before_short_tail(const Entry& e, int32_t start, int32_t chunk) const {
+  const Request& r = e.request;
+  const bool is_cut = r.streams_kv && start + chunk == r.num_tokens() &&
+                      chunk >= kMinChunkTokens + kShortTailTokens;
+  if (!is_cut) return chunk;
+  const int64_t end = align_up(r.num_tokens() - kShortTailTokens, kv.block_size());
+  return std::min(chunk, static_cast<int32_t>(end) - start);
+}
+
 void Scheduler::Impl::schedule_prefill(int32_t index) {
   Entry& e = entry(index);
   // A preemption for another one's sake may have come between.
   if (e.request.status != RequestStatus::kRunning || !e.schedulable()) return;
   if (e.last_step == output.step_id) return;
-  const int32_t wanted = prefill_limit(e, e.request.num_scheduled_tokens, e.num_remaining());
+  const int32_t start = e.request.num_scheduled_tokens;
+  const int32_t wanted = before_short_tail(e, start, prefill_limit(e, start, e.num_remaining()));
   if (wanted == 0) return;
   const int32_t granted = take_blocks(position_in_running(e), wanted);
   if (granted > 0) record(e, granted, /*decode=*/false);

@@ -243,6 +243,7 @@ struct Scheduler::Impl {
   void force_preemption();
   int32_t take_blocks(size_t position, int32_t num_tokens);
   int32_t prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const;
+  [[nodiscard]] int32_t before_short_tail(const Entry& e, int32_t start, int32_t chunk) const;
   void schedule_decodes();
   void set_target();
   void schedule_prefill(int32_t index);

@@ -18,13 +18,13 @@ using Do = DecodeAction::Kind;
 DecodeSide::DecodeSide(std::string space,
                        int32_t max_reserved,
                        const DecodeTimes& times,
-                       KvStorage& storage,
+                       const KvRanks& cache,
                        KvCacheManager& kv,
                        HandoffLinks& links,
                        HandoffStats& stats,
                        FallbackCounters& fallbacks)
     : space_(std::move(space)),
-      storage_(storage),
+      cache_(cache),
       kv_(kv),
       links_(links),
       stats_(stats),
@@ -34,7 +34,7 @@ DecodeSide::DecodeSide(std::string space,
       slots_(static_cast<size_t>(links.mover().num_slots())),
       num_free_slots_(links.mover().num_slots()) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
-    block_bytes_.push_back(storage.block_bytes(group));
+    block_bytes_.push_back(cache.block_bytes(group));
   }
 }
 
@@ -188,7 +188,7 @@ int32_t DecodeSide::front_tokens(const Record& record) const {
   const KvBlockRef& gap =
       record.reserved[static_cast<size_t>(missing - record.has_arrived.begin())];
   const bool is_plain =
-      kv_.num_groups() == 1 && storage_.groups().front().kind == KvGroupKind::kFull;
+      kv_.num_groups() == 1 && cache_.groups().front().kind == KvGroupKind::kFull;
   return is_plain ? gap.entry * kv_.block_size() : 0;
 }
 

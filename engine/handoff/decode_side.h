@@ -19,7 +19,7 @@
 #include "engine/handoff/kv_parts.h"
 #include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/kv_ranks.h"
 #include "scheduler/request.h"
 
 namespace sluice {
@@ -38,7 +38,7 @@ class DecodeSide {
   DecodeSide(std::string space,
              int32_t max_reserved,
              const DecodeTimes& times,
-             KvStorage& storage,
+             const KvRanks& cache,
              KvCacheManager& kv,
              HandoffLinks& links,
              HandoffStats& stats,
@@ -136,7 +136,7 @@ class DecodeSide {
   void drop_over();
 
   const std::string space_;
-  KvStorage& storage_;
+  const KvRanks& cache_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
   HandoffStats& stats_;

@@ -13,11 +13,6 @@ namespace {
 using kernels::DeviceBuffer;
 using Kind = KvCompletion::Kind;
 
-// Slots of each direction on the device: enough for some to be copied while others travel.
-constexpr int32_t kMostDeviceSlots = 16;
-// More than a transport that writes them itself has to post: blocks are taken from some meanwhile.
-constexpr int32_t kSpareSlots = 8;
-
 // Pieces of one size of a block of memory, and which of them are free.
 class Ring {
  public:
@@ -94,13 +89,16 @@ struct Posted {
 class DeviceMover final : public KvMover {
  public:
   DeviceMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
-      : KvMover(options, storage, std::move(transport)),
+      : KvMover(options, std::move(transport)),
+        storage_(storage),
         type_(options.backend.type),
-        is_direct_(transport_->moves_device_memory()),
+        is_direct_(!options.slots.is_staged),
         memory_(storage.memory()),
         out_(memory_.make_queue()),
         up_(memory_.make_queue()),
-        in_(memory_.make_queue()) {}
+        in_(memory_.make_queue()) {
+    CHECK_EQ(transport_->moves_device_memory(), is_direct_);
+  }
 
   ~DeviceMover() override { transport_.reset(); }
 
@@ -135,6 +133,7 @@ class DeviceMover final : public KvMover {
   void free_posted(const KvCompletion& completion);
   [[nodiscard]] bool is_copied(const KvCompletion& end) const;
 
+  KvStorage& storage_;
   const DeviceType type_;
   const bool is_direct_;
   kernels::DeviceMemory& memory_;
@@ -158,23 +157,21 @@ class DeviceMover final : public KvMover {
 
 Expected<Ring> DeviceMover::ring(int32_t num_slots, const char* purpose) const {
   SLUICE_TRY(DeviceBuffer buffer,
-             DeviceBuffer::allocate(memory_, num_slots * slot_bytes_, purpose));
-  return Ring(std::move(buffer), slot_bytes_);
+             DeviceBuffer::allocate(memory_, num_slots * slots_.slot_bytes, purpose));
+  return Ring(std::move(buffer), slots_.slot_bytes);
 }
 
 Expected<void> DeviceMover::allocate() {
-  const int32_t num_in = num_slots_ == 0 ? 0
-                         : is_direct_    ? num_slots_ + kSpareSlots
-                                         : kMostDeviceSlots;
-  SLUICE_TRY(out_ring_, ring(kMostDeviceSlots, "slots of KV that leaves"));
-  SLUICE_TRY(in_ring_, ring(num_in, "slots of KV that arrives"));
+  SLUICE_TRY(out_ring_, ring(slots_.num_device_out, "slots of KV that leaves"));
+  SLUICE_TRY(in_ring_, ring(slots_.num_device_in, "slots of KV that arrives"));
   if (is_direct_) return {};
-  SLUICE_TRY(pinned_out_,
-             DeviceBuffer::allocate_pinned(
-                 memory_, kMostDeviceSlots * slot_bytes_, "pinned slots of KV that leaves"));
   SLUICE_TRY(
-      pinned_in_,
-      DeviceBuffer::allocate_pinned(memory_, num_slots_ * slot_bytes_, "pinned landing slots"));
+      pinned_out_,
+      DeviceBuffer::allocate_pinned(
+          memory_, slots_.num_device_out * slots_.slot_bytes, "pinned slots of KV that leaves"));
+  SLUICE_TRY(pinned_in_,
+             DeviceBuffer::allocate_pinned(
+                 memory_, slots_.num_landing * slots_.slot_bytes, "pinned landing slots"));
   return {};
 }
 
@@ -208,8 +205,8 @@ void DeviceMover::gather_waiting() {
     out_->follow();
     storage_.gather(context(*out_), outgoing.frame.group, outgoing.blocks, slot);
     if (!is_direct_) {
-      out_->download(
-          pinned_out_.data() + static_cast<int64_t>(*outgoing.slot) * slot_bytes_, slot, bytes);
+      const auto at = static_cast<int64_t>(*outgoing.slot) * slots_.slot_bytes;
+      out_->download(pinned_out_.data() + at, slot, bytes);
     }
     outgoing.staged = out_->make_event();
     outgoing.staged->record();
@@ -225,7 +222,7 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
     const std::span<const std::byte> pinned = pinned_out_.span();
     const std::span<const std::byte> payload =
         is_direct_ ? out_ring_.memory_of(*outgoing.slot).first(bytes)
-                   : pinned.subspan(*outgoing.slot * static_cast<size_t>(slot_bytes_), bytes);
+                   : pinned.subspan(*outgoing.slot * static_cast<size_t>(slots_.slot_bytes), bytes);
     const bool is_sent =
         !outgoing.is_dropped && transport_->send(outgoing.owner.session, outgoing.frame, {payload});
     if (is_sent) {
@@ -258,7 +255,7 @@ bool DeviceMover::post(KvSession session,
                        const KvTransferRef& ref,
                        uint32_t slot,
                        uint32_t generation) {
-  const auto bytes = static_cast<size_t>(slot_bytes_);
+  const auto bytes = static_cast<size_t>(slots_.slot_bytes);
   if (!is_direct_) {
     return transport_->post(
         session, {ref, slot, generation, pinned_in_.span().subspan(slot * bytes, bytes)});
@@ -295,7 +292,7 @@ void DeviceMover::copy_waiting() {
     const KvFrame& frame = incoming.arrived.frame;
     memory_.enter();
     up_->upload(in_ring_.memory_of(*incoming.slot).data(),
-                pinned_in_.data() + frame.slot * slot_bytes_,
+                pinned_in_.data() + frame.slot * slots_.slot_bytes,
                 static_cast<int64_t>(frame.payload_bytes));
     incoming.copied = up_->make_event();
     incoming.copied->record();
@@ -439,11 +436,7 @@ void DeviceMover::poll(std::vector<KvCompletion>& out) {
 Expected<std::unique_ptr<KvMover>> make_device_mover(const KvMover::Options& options,
                                                      KvStorage& storage,
                                                      std::unique_ptr<KvTransport> transport) {
-  KvMover::Options most = options;
-  if (transport->moves_device_memory()) {
-    most.num_slots = std::min(most.num_slots, kMostDeviceSlots);
-  }
-  auto mover = std::make_unique<DeviceMover>(most, storage, std::move(transport));
+  auto mover = std::make_unique<DeviceMover>(options, storage, std::move(transport));
   SLUICE_TRY_VOID(mover->allocate());
   return mover;
 }

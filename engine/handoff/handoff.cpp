@@ -16,30 +16,31 @@ int64_t to_ms(Handoff::Clock::time_point time) {
 
 }  // namespace
 
-Handoff::Handoff(HandoffRole role, std::unique_ptr<HandoffLinks> links)
+Handoff::Handoff(HandoffRole role, const KvRanks& cache, std::unique_ptr<HandoffLinks> links)
     : offers_(role != HandoffRole::kDecode),
       fetches_(role != HandoffRole::kPrefill),
+      cache_(cache),
       links_(std::move(links)) {}
 
 Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                    HandoffRole role,
                                                    const std::string& fingerprint,
-                                                   KvStorage& storage,
+                                                   const KvRanks& cache,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
                                                    std::function<void()> wake,
                                                    const KvMover::Backend& backend) {
   const std::string space = kv_key_space(fingerprint, config.block_size);
   SLUICE_TRY(auto links,
-             HandoffLinks::create(config, role, space, storage, open, std::move(wake), backend));
-  std::unique_ptr<Handoff> handoff(new Handoff(role, std::move(links)));
+             HandoffLinks::create(config, role, space, cache, open, std::move(wake), backend));
+  std::unique_ptr<Handoff> handoff(new Handoff(role, cache, std::move(links)));
   const int64_t progress = config.kv_transfer_timeout_ms;
   handoff->prefill_ = std::make_unique<PrefillSide>(
-      space, prefill_times(progress), storage, kv, *handoff->links_, handoff->stats_);
+      space, prefill_times(progress), handoff->cache_, kv, *handoff->links_, handoff->stats_);
   handoff->decode_ = std::make_unique<DecodeSide>(space,
                                                   config.max_num_seqs,
                                                   decode_times(progress),
-                                                  storage,
+                                                  handoff->cache_,
                                                   kv,
                                                   *handoff->links_,
                                                   handoff->stats_,
@@ -66,7 +67,7 @@ bool Handoff::hold(NewRequest& request, const HandoffSpec& spec, Clock::time_poi
   if (spec.kind == HandoffKind::kFetch) {
     return fetches_ && decode_->hold(request, spec, to_ms(now));
   }
-  if (offers_) prefill_->admit(request, spec, to_ms(now));
+  if (offers_) request.streams_kv = prefill_->admit(request, spec, to_ms(now));
   return false;
 }
 

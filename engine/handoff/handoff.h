@@ -29,12 +29,13 @@ class Handoff {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `role`: this worker's. `fingerprint` names model, build and dtypes. Storage and manager must
-  // outlive it; `wake` is called on other threads when advance() has something to do.
+  // `role`: this worker's. `fingerprint` names model, build and dtypes. The storages of `cache` and
+  // the manager must outlive it; `wake` is called on other threads when advance() has something to
+  // do.
   static Expected<std::unique_ptr<Handoff>> create(const Config& config,
                                                    HandoffRole role,
                                                    const std::string& fingerprint,
-                                                   KvStorage& storage,
+                                                   const KvRanks& cache,
                                                    KvCacheManager& kv,
                                                    const OpenKvPeers& open,
                                                    std::function<void()> wake,
@@ -44,7 +45,7 @@ class Handoff {
   [[nodiscard]] HandoffInfo info() const;
 
   // True: the request's blocks are on their way, and it comes out of advance(); it is moved. One
-  // that offers is noted, and false.
+  // that offers is noted (and NewRequest::streams_kv set), and false.
   bool hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now);
   // True when it was held; it is gone.
   bool abort(RequestId id, Clock::time_point now);
@@ -84,23 +85,24 @@ class Handoff {
   [[nodiscard]] HandoffStats stats() const;
 
  private:
-  Handoff(HandoffRole role, std::unique_ptr<HandoffLinks> links);
+  Handoff(HandoffRole role, const KvRanks& cache, std::unique_ptr<HandoffLinks> links);
 
   void handle(const KvPeerEvent& event, int64_t now_ms);
   void release(int64_t now_ms, bool is_idle, std::vector<DecodeSide::Released>& ready);
 
   const bool offers_;
   const bool fetches_;
+  const KvRanks cache_;
   bool is_draining_ = false;
   std::deque<DecodeSide::Released> fallbacks_waiting_;
   RequestId computing_{};  // the latest of them that runs, before its first token; or none
-  HandoffStats stats_;  // the counters of both sides; the rest comes with stats()
+  HandoffStats stats_;     // the counters of both sides; the rest comes with stats()
   FallbackCounters fallbacks_;
   std::unique_ptr<PrefillSide> prefill_;
   std::unique_ptr<DecodeSide> decode_;
-  std::unique_ptr<HandoffLinks> links_;    // goes first: its threads write into landing slots
-  std::vector<KvPeerEvent> events_;        // scratch
-  std::vector<KvCompletion> completions_;  // scratch
+  std::unique_ptr<HandoffLinks> links_;         // goes first: its threads write into landing slots
+  std::vector<KvPeerEvent> events_;             // scratch
+  std::vector<KvCompletion> completions_;       // scratch
   std::vector<DecodeSide::Released> released_;  // scratch
 };
 

@@ -7,7 +7,6 @@
 
 #include "engine/handoff/device_mover.h"
 #include "engine/handoff/host_mover.h"
-#include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
@@ -19,30 +18,38 @@ uint64_t random_epoch() {
   return epoch == 0 ? 1 : epoch;
 }
 
-// Whole blocks go to workers whose heads are shared out alike, so one rank stands for all.
-KvLayout layout_of(const KvStorage& storage, int32_t block_size) {
+// Blocks have all heads of the model, whichever ranks have them.
+KvLayout layout_of(const KvRanks& cache, int32_t block_size) {
   KvLayout layout;
   layout.block_size = static_cast<uint32_t>(block_size);
-  for (const KvGroupSpec& group : storage.groups()) {
+  layout.tensor_parallel = static_cast<uint32_t>(cache.size());
+  layout.heads_per_rank = static_cast<uint32_t>(cache.max_heads_of_rank());
+  for (const KvGroupSpec& group : cache.groups()) {
     const auto index = static_cast<int32_t>(layout.groups.size());
     if (!group.planes.empty()) {
       layout.dtype = static_cast<uint8_t>(group.planes.front().dtype);
-      layout.heads_per_rank = static_cast<uint32_t>(group.planes.front().num_heads);
     }
     layout.groups.push_back(
         {.kind = static_cast<uint8_t>(group.kind),
          .num_layers = static_cast<uint32_t>(group.num_layers),
          .window = static_cast<uint32_t>(group.window),
-         .half_block_bytes = static_cast<uint64_t>(storage.block_bytes(index)) / 2});
+         .half_block_bytes = static_cast<uint64_t>(cache.block_bytes(index)) / 2});
   }
   return layout;
 }
 
-KvFrameLayout frame_layout_of(const KvStorage& storage) {
+// How a worker shares its heads out is its own affair.
+bool agree(KvLayout a, const KvLayout& b) {
+  a.tensor_parallel = b.tensor_parallel;
+  a.heads_per_rank = b.heads_per_rank;
+  return a == b;
+}
+
+KvFrameLayout frame_layout_of(const KvRanks& cache) {
   KvFrameLayout layout;
-  for (const KvGroupSpec& group : storage.groups()) {
+  for (const KvGroupSpec& group : cache.groups()) {
     const auto index = static_cast<int32_t>(layout.groups.size());
-    const auto bytes = static_cast<uint64_t>(storage.block_bytes(index));
+    const auto bytes = static_cast<uint64_t>(cache.block_bytes(index));
     layout.groups.push_back(
         {.num_layers = static_cast<uint16_t>(group.num_layers),
          .num_heads = 1,
@@ -62,22 +69,27 @@ KvTransportKind kind_of(const std::string& transport) {
 }  // namespace
 
 HandoffLinks::HandoffLinks(const Config& config,
-                           const KvStorage& storage,
+                           HandoffRole role,
+                           const KvRanks& cache,
                            std::function<void()> wake)
     : wake_(std::move(wake)),
       epoch_(random_epoch()),
-      layout_(frame_layout_of(storage)),
+      layout_(frame_layout_of(cache)),
       inbox_(1024) {
   int64_t largest = 0;
-  for (size_t i = 0; i < storage.groups().size(); ++i) {
-    largest = std::max(largest, storage.block_bytes(static_cast<int32_t>(i)));
+  for (size_t i = 0; i < cache.groups().size(); ++i) {
+    largest = std::max(largest, cache.block_bytes(static_cast<int32_t>(i)));
   }
-  slot_bytes_ = landing_slot_bytes(largest);
+  kind_ = kind_of(config.kv_transport);
+  slots_ = plan_kv_slots(config,
+                         role,
+                         largest,
+                         !cache.first().memory().is_host(),
+                         is_kv_device_transport(to_string(kind_)));
   own_.epoch = epoch_;
   own_.worker = config.host + ":" + std::to_string(config.port);
   own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
-  own_.layout = layout_of(storage, config.block_size);
-  kind_ = kind_of(config.kv_transport);
+  own_.layout = layout_of(cache, config.block_size);
 }
 
 HandoffLinks::~HandoffLinks() { channel_.reset(); }
@@ -85,29 +97,28 @@ HandoffLinks::~HandoffLinks() { channel_.reset(); }
 Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& config,
                                                              HandoffRole role,
                                                              const std::string& space,
-                                                             KvStorage& storage,
+                                                             const KvRanks& cache,
                                                              const OpenKvPeers& open,
                                                              std::function<void()> wake,
                                                              const KvMover::Backend& backend) {
-  std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, storage, std::move(wake)));
+  std::unique_ptr<HandoffLinks> links(new HandoffLinks(config, role, cache, std::move(wake)));
   const KvKey key = kv_root_key(space, {});
   std::ranges::copy(key, links->own_.fingerprint.begin());
-  SLUICE_TRY_VOID(links->make_mover(config, role, storage, backend));
-  links->own_.transports.push_back({.kind = links->kind_,
-                                    .address = links->mover_->transport().address(),
-                                    .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes_)});
+  SLUICE_TRY_VOID(links->make_mover(config, cache, backend));
+  links->own_.transports.push_back(
+      {.kind = links->kind_,
+       .address = links->mover_->transport().address(),
+       .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes())});
   SLUICE_TRY(links->channel_, open(config, links->own_, *links));
   return links;
 }
 
 Expected<void> HandoffLinks::make_mover(const Config& config,
-                                        HandoffRole role,
-                                        KvStorage& storage,
+                                        const KvRanks& cache,
                                         const KvMover::Backend& backend) {
   const std::string_view kind = to_string(kind_);
-  const bool is_on_host = storage.memory().is_host();
-  const std::vector<std::string_view> of_devices = kv_device_transport_kinds();
-  if (is_on_host && std::ranges::find(of_devices, kind) != of_devices.end()) {
+  const bool is_on_host = cache.first().memory().is_host();
+  if (is_on_host && is_kv_device_transport(kind)) {
     return make_error(
         ErrorCode::kUnsupported,
         "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
@@ -121,17 +132,15 @@ Expected<void> HandoffLinks::make_mover(const Config& config,
                                 .hello_time = progress,
                                 .redial_time = progress / 5,
                                 .wake = wake_,
-                                .device = &storage.memory(),
-                                .slot_bytes = static_cast<uint64_t>(slot_bytes_),
+                                .device = &cache.first().memory(),
+                                .slot_bytes = static_cast<uint64_t>(slots_.slot_bytes),
                                 .nccl_library = backend.nccl_library}));
-  const KvMover::Options options{
-      .backend = backend,
-      .slot_bytes = slot_bytes_,
-      .num_slots = role == HandoffRole::kPrefill
-                       ? 0
-                       : num_landing_slots(config.kv_transfer_buffer, slot_bytes_)};
-  auto* const make = is_on_host ? make_host_mover : make_device_mover;
-  SLUICE_TRY(mover_, make(options, storage, std::move(transport)));
+  const KvMover::Options options{.backend = backend, .slots = slots_};
+  if (is_on_host) {
+    SLUICE_TRY(mover_, make_host_mover(options, cache, std::move(transport)));
+  } else {
+    SLUICE_TRY(mover_, make_device_mover(options, cache.first(), std::move(transport)));
+  }
   return {};
 }
 
@@ -147,12 +156,13 @@ const HandoffPeer* HandoffLinks::find(KvPeerId peer) const {
 void HandoffLinks::open_session(const KvPeerUp& up) {
   HandoffPeer peer{.id = up.peer, .is_prefill = up.is_prefill, .epoch = up.hello.epoch};
   const auto offer = std::ranges::find(up.hello.transports, kind_, &KvTransportOffer::kind);
-  const bool agrees = up.hello.fingerprint == own_.fingerprint && up.hello.layout == own_.layout &&
-                      up.hello.min_version <= own_.max_version &&
-                      up.hello.max_version >= own_.min_version;
+  const bool agrees =
+      up.hello.fingerprint == own_.fingerprint && agree(up.hello.layout, own_.layout) &&
+      up.hello.min_version <= own_.max_version && up.hello.max_version >= own_.min_version;
   if (agrees && offer != up.hello.transports.end()) {
     KvFrameLayout layout = layout_;
-    layout.slot_bytes = up.is_prefill ? static_cast<uint64_t>(slot_bytes_) : offer->max_frame_bytes;
+    layout.slot_bytes =
+        up.is_prefill ? static_cast<uint64_t>(slot_bytes()) : offer->max_frame_bytes;
     peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
     const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
       return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;

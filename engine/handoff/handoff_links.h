@@ -19,7 +19,7 @@
 #include "engine/handoff/handoff_config.h"
 #include "engine/handoff/kv_mover.h"
 #include "engine/handoff/kv_peer.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/kv_ranks.h"
 
 namespace sluice {
 
@@ -34,12 +34,12 @@ struct HandoffPeer {
 class HandoffLinks final : private KvPeerSink {
  public:
   // `space` names model, build, dtypes and block size; `wake` is called on other threads when
-  // receive() has something. `storage` must outlive it. kUnsupported: KV in this storage does not
-  // go by the transport that the configuration names.
+  // receive() has something. The storages of `cache` must outlive it. kUnsupported: its KV
+  // does not go by the transport that the configuration names.
   static Expected<std::unique_ptr<HandoffLinks>> create(const Config& config,
                                                         HandoffRole role,
                                                         const std::string& space,
-                                                        KvStorage& storage,
+                                                        const KvRanks& cache,
                                                         const OpenKvPeers& open,
                                                         std::function<void()> wake,
                                                         const KvMover::Backend& backend);
@@ -47,7 +47,7 @@ class HandoffLinks final : private KvPeerSink {
 
   [[nodiscard]] uint64_t epoch() const { return epoch_; }
 
-  [[nodiscard]] int64_t slot_bytes() const { return slot_bytes_; }
+  [[nodiscard]] int64_t slot_bytes() const { return slots_.slot_bytes; }
 
   [[nodiscard]] std::string address() const { return channel_->address(); }
 
@@ -80,18 +80,20 @@ class HandoffLinks final : private KvPeerSink {
   void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
 
  private:
-  HandoffLinks(const Config& config, const KvStorage& storage, std::function<void()> wake);
+  HandoffLinks(const Config& config,
+               HandoffRole role,
+               const KvRanks& cache,
+               std::function<void()> wake);
 
   Expected<void> make_mover(const Config& config,
-                            HandoffRole role,
-                            KvStorage& storage,
+                            const KvRanks& cache,
                             const KvMover::Backend& backend);
   void deliver(KvPeerEvent event) override;
   void open_session(const KvPeerUp& up);
 
   const std::function<void()> wake_;
   const uint64_t epoch_;
-  int64_t slot_bytes_ = 0;
+  KvSlotPlan slots_;
   KvTransportKind kind_ = KvTransportKind::kTcp;
   KvFrameLayout layout_;
   KvHello own_;

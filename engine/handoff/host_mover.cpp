@@ -12,17 +12,17 @@ namespace {
 class HostMover final : public KvMover {
  public:
   HostMover(const Options& options,
-            KvStorage& storage,
+            const KvRanks& cache,
             std::unique_ptr<KvTransport> transport,
             AlignedBuffer landing)
-      : KvMover(options, storage, std::move(transport)), landing_(std::move(landing)) {}
+      : KvMover(options, std::move(transport)), cache_(cache), landing_(std::move(landing)) {}
 
   ~HostMover() override { transport_.reset(); }
 
   bool send(KvSession session, const KvFrame& frame, std::span<const BlockId> blocks) override {
     KvPayload payload;
     for (const BlockId block : blocks) {
-      storage_.add_spans(storage_.whole(frame.group, block), payload);
+      cache_.add_spans(frame.group, block, payload);
     }
     return transport_->send(session, frame, std::move(payload));
   }
@@ -36,9 +36,9 @@ class HostMover final : public KvMover {
 
   void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
     std::span<const std::byte> bytes = memory_of(slot).subspan(static_cast<size_t>(at));
-    const auto block_bytes = static_cast<size_t>(storage_.block_bytes(group));
+    const auto block_bytes = static_cast<size_t>(cache_.block_bytes(group));
     for (const BlockId block : blocks) {
-      storage_.copy_in(storage_.whole(group, block), bytes.first(block_bytes));
+      cache_.copy_in(group, block, bytes.first(block_bytes));
       bytes = bytes.subspan(block_bytes);
     }
   }
@@ -53,26 +53,27 @@ class HostMover final : public KvMover {
 
  private:
   [[nodiscard]] std::span<std::byte> memory_of(uint32_t slot) const {
-    const auto bytes = static_cast<size_t>(slot_bytes_);
+    const auto bytes = static_cast<size_t>(slots_.slot_bytes);
     return landing_.span().subspan(slot * bytes, bytes);
   }
 
+  const KvRanks cache_;
   AlignedBuffer landing_;
 };
 
 }  // namespace
 
 Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
-                                                   KvStorage& storage,
+                                                   const KvRanks& cache,
                                                    std::unique_ptr<KvTransport> transport) {
   AlignedBuffer landing;
-  if (options.num_slots > 0) {
+  if (options.slots.num_landing > 0) {
     SLUICE_TRY(
         landing,
         AlignedBuffer::allocate(
-            options.num_slots * options.slot_bytes, "landing slots", AlignedBuffer::Pages::kSmall));
+            options.slots.host_bytes(), "landing slots", AlignedBuffer::Pages::kSmall));
   }
-  return std::make_unique<HostMover>(options, storage, std::move(transport), std::move(landing));
+  return std::make_unique<HostMover>(options, cache, std::move(transport), std::move(landing));
 }
 
 }  // namespace sluice

@@ -6,12 +6,13 @@
 #include <memory>
 
 #include "engine/handoff/kv_mover.h"
+#include "kvcache/kv_ranks.h"
 
 namespace sluice {
 
-// `storage` must outlive it. kResourceExhausted: no memory for slots.
+// The storages of `cache` must outlive it. kResourceExhausted: no memory for slots.
 Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
-                                                   KvStorage& storage,
+                                                   const KvRanks& cache,
                                                    std::unique_ptr<KvTransport> transport);
 
 }  // namespace sluice

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/handoff/slot_plan.h"
 #include "kvcache/kv_storage.h"
 #include "kvcache/kv_transport.h"
 
@@ -33,15 +34,15 @@ class KvMover {
 
   struct Options {
     Backend backend;
-    int64_t slot_bytes = 0;  // room for a block of each group, or more
-    int32_t num_slots = 0;   // landing slots; 0: nothing is fetched
+    KvSlotPlan slots;
   };
 
   virtual ~KvMover() = default;  // ends the transport first
   KvMover(const KvMover&) = delete;
   KvMover& operator=(const KvMover&) = delete;
 
-  [[nodiscard]] int32_t num_slots() const { return num_slots_; }
+  // Landing slots; 0: nothing is fetched.
+  [[nodiscard]] int32_t num_slots() const { return slots_.num_landing; }
 
   Expected<void> open(const KvSessionOptions& options) { return transport_->open(options); }
 
@@ -79,15 +80,10 @@ class KvMover {
   [[nodiscard]] KvTransport& transport() { return *transport_; }
 
  protected:
-  KvMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
-      : slot_bytes_(options.slot_bytes),
-        num_slots_(options.num_slots),
-        storage_(storage),
-        transport_(std::move(transport)) {}
+  KvMover(const Options& options, std::unique_ptr<KvTransport> transport)
+      : slots_(options.slots), transport_(std::move(transport)) {}
 
-  const int64_t slot_bytes_;
-  const int32_t num_slots_;
-  KvStorage& storage_;
+  const KvSlotPlan slots_;
   std::unique_ptr<KvTransport> transport_;
 };
 

@@ -4,20 +4,9 @@
 // and is dropped. Engine thread only.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 namespace sluice {
-
-// Bytes of each of a worker's slots, where the largest block of its KV groups has so many.
-constexpr int64_t landing_slot_bytes(int64_t largest_block_bytes) {
-  return std::max(int64_t{2} << 20, largest_block_bytes);
-}
-
-// How many such slots a worker has that fetches, in a buffer of this size (--kv-transfer-buffer).
-constexpr int32_t num_landing_slots(int64_t buffer_bytes, int64_t slot_bytes) {
-  return static_cast<int32_t>(std::max<int64_t>(1, buffer_bytes / slot_bytes));
-}
 
 struct LandingSlot {
   bool is_posted = false;

@@ -30,18 +30,18 @@ KvTransferId draw_transfer() {
 
 PrefillSide::PrefillSide(std::string space,
                          const PrefillTimes& times,
-                         KvStorage& storage,
+                         const KvRanks& cache,
                          KvCacheManager& kv,
                          HandoffLinks& links,
                          HandoffStats& stats)
     : space_(std::move(space)),
       times_(times),
-      storage_(storage),
+      cache_(cache),
       kv_(kv),
       links_(links),
       stats_(stats) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
-    block_bytes_.push_back(storage.block_bytes(group));
+    block_bytes_.push_back(cache.block_bytes(group));
   }
 }
 
@@ -114,11 +114,11 @@ bool PrefillSide::takes_early_claims(KvPeerId peer) const {
 
 // --- Requests ---------------------------------------------------------------------------------
 
-void PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
+bool PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
   const int32_t num_prompt_tokens =
       static_cast<int32_t>(request.tokens.size()) - request.num_generated;
   const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
-  if (num_tokens == 0) return;  // nothing travels
+  if (num_tokens == 0) return false;  // nothing travels
   const bool is_serial = spec.door == HandoffDoor::kSerial;
   const bool is_unnamed = spec.transfer == KvTransferId{};
   const KvTransferId transfer = is_unnamed ? draw_transfer() : spec.transfer;
@@ -147,11 +147,12 @@ void PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int6
   requests_[request.id] = transfer;
   runs_alone_ = false;
   step(record, event);
-  if (!runs_alone_) return;
+  if (!runs_alone_) return !is_serial;
   requests_.erase(request.id);
-  if (!may_take) return;
+  if (!may_take) return false;
   record.request = {};
   note_end(record, now_ms);
+  return false;
 }
 
 void PrefillSide::computed(RequestId id, int32_t num_tokens, int64_t now_ms) {
@@ -418,7 +419,7 @@ void PrefillSide::begin_reading(Record& record, KvSlot slot) {
                 .slot = slot.slot,
                 .slot_generation = slot.generation,
                 .group = static_cast<uint16_t>(part.group)};
-  const KvGroupSpec& group = storage_.groups()[static_cast<size_t>(part.group)];
+  const KvGroupSpec& group = cache_.groups()[static_cast<size_t>(part.group)];
   frame.num_layers = static_cast<uint16_t>(group.num_layers);
   frame.num_heads = 1;
   frame.first_block = static_cast<uint32_t>(part.entries.first);

@@ -18,7 +18,7 @@
 #include "engine/handoff/kv_parts.h"
 #include "engine/handoff/prefill_state.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/kv_ranks.h"
 #include "scheduler/request.h"
 
 namespace sluice {
@@ -29,13 +29,14 @@ class PrefillSide {
   // it counts.
   PrefillSide(std::string space,
               const PrefillTimes& times,
-              KvStorage& storage,
+              const KvRanks& cache,
               KvCacheManager& kv,
               HandoffLinks& links,
               HandoffStats& stats);
 
-  // A request that offers its prompt's blocks is about to run.
-  void admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  // A request that offers its prompt's blocks is about to run. True: they are asked for while it
+  // is computed.
+  bool admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
   // A step that retires has chosen the first token behind its prompt. What the answer to a serial
@@ -132,7 +133,7 @@ class PrefillSide {
 
   const std::string space_;
   const PrefillTimes times_;
-  KvStorage& storage_;
+  const KvRanks& cache_;
   KvCacheManager& kv_;
   HandoffLinks& links_;
   HandoffStats& stats_;

@@ -12,10 +12,7 @@ namespace {
 
 // Where a client on this machine finds what listens on `host`.
 std::string place_of(const std::string& host, int port) {
-  const bool any = host == "0.0.0.0" || host == "::";
-  const bool ipv6 = !any && host.find(':') != std::string::npos;
-  const std::string shown = any ? "127.0.0.1" : ipv6 ? "[" + host + "]" : host;
-  return shown + ":" + std::to_string(port);
+  return text_of({is_any_host(host) ? "127.0.0.1" : host, port});
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "server/grpc/kv_stream.h"
 
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "server/grpc/kv_codec.h"
+#include "server/http/socket_name.h"
 
 namespace sluice {
 namespace {
@@ -13,19 +15,26 @@ constexpr size_t kMostQueued = 1024;        // messages in one direction
 constexpr uint32_t kReadsPerRefill = 4096;  // messages that are read from a peer in a second
 constexpr std::chrono::seconds kRefill{1};
 
-// Where a transport that listens everywhere is found: at the host that the stream goes to.
-void fill_in_host(std::string& address, const std::string& peer) {
-  for (const std::string any : {"0.0.0.0:", "[::]:"}) {
-    if (!address.starts_with(any)) continue;
-    const size_t begin = peer.find(':');
-    const size_t end = peer.rfind(':');
-    if (begin == std::string::npos || end <= begin) return;
-    address = peer.substr(begin + 1, end - begin) + address.substr(any.size());
-    return;
+// gRPC has brackets as they are, or as a URI has them.
+std::optional<SocketName> socket_of_peer(std::string_view peer) {
+  const size_t colon = peer.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  std::string text(peer.substr(colon + 1));
+  for (const auto& [escaped, bracket] : {std::pair{"%5B", "["}, std::pair{"%5D", "]"}}) {
+    const size_t at = text.find(escaped);
+    if (at != std::string::npos) text.replace(at, std::strlen(escaped), bracket);
   }
+  return parse_socket_name(text);
 }
 
 }  // namespace
+
+std::string reached_by(const std::string& address, std::string_view peer) {
+  const auto listens = parse_socket_name(address);
+  if (!listens || !is_any_host(listens->host)) return address;
+  const auto socket = socket_of_peer(peer);
+  return socket ? text_of({socket->host, listens->port}) : address;
+}
 
 KvControlStream::KvControlStream(KvPeerId id,
                                  KvSide side,
@@ -178,7 +187,9 @@ void KvControlStream::handle_hello(const kv::v1::Envelope& in) {
   if (!proven) return end(true, proven.error().message);
   KvHello& hello = proven->hello;
   if (is_caller) {
-    for (KvTransportOffer& offer : hello.transports) fill_in_host(offer.address, wire_->peer());
+    for (KvTransportOffer& offer : hello.transports) {
+      offer.address = reached_by(offer.address, wire_->peer());
+    }
   } else {
     hello.session = session_;
     KvHello own = settings_.own;

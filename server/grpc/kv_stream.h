@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "engine/handoff/kv_peer.h"
 #include "server/grpc/kv_handshake.h"
@@ -38,6 +39,10 @@ class KvWire {
   // Of the peer, as "ipv4:127.0.0.1:4711".
   [[nodiscard]] virtual std::string peer() const = 0;
 };
+
+// Where the transport of a peer is found that says to listen at `address`: of every host of its
+// machine, the one that the stream goes to (`peer`: KvWire::peer()). Others are as they were.
+std::string reached_by(const std::string& address, std::string_view peer);
 
 class KvControlStream {
  public:

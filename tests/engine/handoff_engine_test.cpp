@@ -4,16 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/fake_kv_peers.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/shared_model.h"
 
 namespace sluice {
 namespace {
@@ -22,8 +25,7 @@ using testing::Collected;
 using testing::FakeKvPeers;
 
 // Of a transport and a model.
-class HandoffEngineTest
-    : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
+class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   HandoffEngineTest() {
     config_.model = std::string(SLUICE_TEST_DATA) + "/" + std::get<1>(GetParam());
@@ -32,8 +34,9 @@ class HandoffEngineTest
     config_.kv_transport = std::get<0>(GetParam());
   }
 
-  std::unique_ptr<Engine> start(const std::string& name) {
+  std::unique_ptr<Engine> start(const std::string& name, int32_t num_ranks = 1) {
     Config config = config_;
+    config.tensor_parallel_size = num_ranks;
     config.kv_listen = "127.0.0.1:0";
     Expected<std::unique_ptr<Engine>> made = create_worker_engine(config, peers_.opener(name));
     EXPECT_TRUE(made) << (made ? "" : made.error().message);
@@ -98,6 +101,48 @@ class HandoffEngineTest
     EXPECT_TRUE(is_free()) << engine.stats().num_blocks_used;
   }
 
+  // What D answers once P has: one engine's `expected` answers, each with all whole blocks of its
+  // prompt from P.
+  void expect_fetched(const std::vector<ValidRequest>& whole,
+                      const std::vector<Collected>& expected,
+                      Engine& p,
+                      Engine& d) {
+    std::vector<ValidRequest> offers;
+    for (size_t i = 0; i < whole.size(); ++i) {
+      offers.push_back(prefill(static_cast<int>(i), HandoffDoor::kSerial));
+    }
+    const std::vector<Collected> prefilled = testing::run_together(p, offers);
+    std::vector<ValidRequest> fetches = whole;
+    for (size_t i = 0; i < fetches.size(); ++i) {
+      ASSERT_NE(prefilled[i].offer, nullptr) << i;
+      EXPECT_EQ(prefilled[i].offer->result.first_token, expected[i].tokens[0]);
+      EXPECT_NE(prefilled[i].offer->result.check, 0U);
+      fetches[i].handoff = fetch(prefilled[i].offer->transfer);
+      fetches[i].handoff->door = HandoffDoor::kSerial;
+      fetches[i].handoff->peer_epoch = prefilled[i].offer->epoch;
+      fetches[i].handoff->result = prefilled[i].offer->result;
+    }
+    const std::vector<Collected> actual = testing::run_together(d, fetches);
+    testing::expect_same(expected, actual, "fetched");
+    for (size_t i = 0; i < actual.size(); ++i) {
+      const auto num_tokens = static_cast<int32_t>(fetches[i].prompt.size());
+      EXPECT_EQ(actual[i].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
+    }
+    expect_free(p);
+    expect_free(d);
+    const HandoffStats in = *d.stats().handoff;
+    const HandoffStats out = *p.stats().handoff;
+    EXPECT_EQ(in.num_claims, whole.size());
+    EXPECT_EQ(in.num_in, whole.size());
+    EXPECT_EQ(out.num_out, whole.size());
+    EXPECT_EQ(in.blocks_in, out.blocks_out);
+    EXPECT_EQ(in.bytes_in, out.bytes_out);
+    EXPECT_EQ(static_cast<uint64_t>(in.transfer_bytes.sum), in.bytes_in);
+    EXPECT_GE(in.wait_time.sum, in.transfer_time.sum);
+    EXPECT_EQ(in.num_failed + in.num_expired, 0U);
+    EXPECT_EQ(num_fallbacks(d, HandoffFallback::kFirstToken), 0U);
+  }
+
   // The same requests as prompts that a router sends to both workers at once.
   void split(int count, std::vector<ValidRequest>& offers, std::vector<ValidRequest>& fetches) {
     for (int i = 0; i < count; ++i) {
@@ -113,47 +158,15 @@ class HandoffEngineTest
 
 TEST_P(HandoffEngineTest, AFetchedPromptGetsTheBitsOfOneEngine) {
   std::vector<ValidRequest> whole;
-  std::vector<ValidRequest> offers;
-  for (int i = 0; i < 6; ++i) {
-    whole.push_back(request(i));
-    offers.push_back(prefill(i, HandoffDoor::kSerial));
-  }
+  for (int i = 0; i < 6; ++i) whole.push_back(request(i));
   const std::unique_ptr<Engine> alone = testing::start_engine(config_);
   const std::vector<Collected> expected = testing::run_together(*alone, whole);
   const std::unique_ptr<Engine> p = start("p");
   const std::unique_ptr<Engine> d = start("d");
   ASSERT_TRUE(p != nullptr && d != nullptr);
   ASSERT_TRUE(p->model().handoff.has_value());
-  const std::vector<Collected> prefilled = testing::run_together(*p, offers);
-  std::vector<ValidRequest> fetches = whole;
-  for (size_t i = 0; i < fetches.size(); ++i) {
-    ASSERT_NE(prefilled[i].offer, nullptr) << i;
-    EXPECT_EQ(prefilled[i].offer->result.first_token, expected[i].tokens[0]);
-    EXPECT_NE(prefilled[i].offer->result.check, 0U);
-    fetches[i].handoff = fetch(prefilled[i].offer->transfer);
-    fetches[i].handoff->door = HandoffDoor::kSerial;
-    fetches[i].handoff->peer_epoch = prefilled[i].offer->epoch;
-    fetches[i].handoff->result = prefilled[i].offer->result;
-  }
-  const std::vector<Collected> actual = testing::run_together(*d, fetches);
-  testing::expect_same(expected, actual, "fetched");
-  for (size_t i = 0; i < actual.size(); ++i) {
-    const auto num_tokens = static_cast<int32_t>(fetches[i].prompt.size());
-    EXPECT_EQ(actual[i].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
-  }
+  expect_fetched(whole, expected, *p, *d);
   EXPECT_EQ(peers_.sent["Release"], 6);
-  expect_free(*p);
-  expect_free(*d);
-  const HandoffStats in = *d->stats().handoff;
-  const HandoffStats out = *p->stats().handoff;
-  EXPECT_EQ(in.num_claims, 6U);
-  EXPECT_EQ(in.num_in, 6U);
-  EXPECT_EQ(out.num_out, 6U);
-  EXPECT_EQ(in.blocks_in, out.blocks_out);
-  EXPECT_EQ(in.bytes_in, out.bytes_out);
-  EXPECT_EQ(static_cast<uint64_t>(in.transfer_bytes.sum), in.bytes_in);
-  EXPECT_GE(in.wait_time.sum, in.transfer_time.sum);
-  EXPECT_EQ(in.num_failed + out.num_expired, 0U);
   d->stop();
   p->stop();
 }
@@ -178,6 +191,35 @@ TEST_P(HandoffEngineTest, RequestsThatRoutersSendAtOnceGetTheBitsOfOneEngine) {
   prefills.join();
   testing::expect_same(expected, actual, "fetched");
   EXPECT_GE(peers_.sent["Release"], 1);
+  d->stop();
+  p->stop();
+}
+
+// As much as possible of a long prompt travels before the last of it is computed.
+TEST_P(HandoffEngineTest, ALongPromptEndsWithAShortChunkAndTheBitsOfOneEngine) {
+  constexpr int kNumber = 22;
+  const ValidRequest whole = request(kNumber);
+  const auto num_tokens = static_cast<int32_t>(whole.prompt.size());
+  config_.step_target_ms = 10'000;
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, {whole});
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  ValidRequest fetched = whole;
+  fetched.handoff = fetch(transfer(kNumber));
+  std::thread prefills([&] {
+    testing::run_together(*p, {prefill(kNumber, HandoffDoor::kConcurrent)});
+  });
+  const std::vector<Collected> actual = testing::run_together(*d, {fetched});
+  prefills.join();
+  testing::expect_same(expected, actual, "fetched");
+  EXPECT_EQ(d->stats().handoff->num_in, 1U);
+  std::promise<EngineState> state;
+  p->report_state(10, [&](EngineState reported) { state.set_value(std::move(reported)); });
+  const std::vector<StepRecord> steps = state.get_future().get().steps;
+  ASSERT_GE(steps.size(), 2U);
+  EXPECT_EQ(steps.back().num_prefill_tokens, num_tokens - (num_tokens - 256 + 15) / 16 * 16);
   d->stop();
   p->stop();
 }
@@ -342,11 +384,54 @@ TEST_P(HandoffEngineTest, APolicyMayEndRequestsWhoseBlocksDoNotCome) {
   p->stop();
 }
 
+// Models whose layers ranks can share.
+class HandoffRanksTest : public HandoffEngineTest {
+ protected:
+  HandoffRanksTest() {
+    testing::write_model(folder_, std::get<1>(GetParam()), {});
+    config_.model = folder_.path();
+    config_.load_format = "dummy";
+    config_.max_model_len = 256;
+    config_.threads = 2;
+  }
+
+ private:
+  testing::TemporaryFolder folder_;
+};
+
+// Heads that a rank has alone and, on four ranks of two KV heads, heads that two have.
+TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
+  constexpr std::pair<int32_t, int32_t> kRanks[] = {{2, 1}, {1, 2}, {2, 2}, {4, 1}, {2, 4}};
+  std::vector<ValidRequest> whole;
+  for (int i = 0; i < 3; ++i) whole.push_back(request(i));
+  for (const char* dtype : {"bfloat16", "int8"}) {
+    config_.kv_cache_dtype = dtype;
+    const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+    const std::vector<Collected> expected = testing::run_together(*alone, whole);
+    for (const auto& [ranks_of_p, ranks_of_d] : kRanks) {
+      SCOPED_TRACE(std::string(dtype) + ", " + std::to_string(ranks_of_p) + " to " +
+                   std::to_string(ranks_of_d));
+      const std::unique_ptr<Engine> p = start("p", ranks_of_p);
+      const std::unique_ptr<Engine> d = start("d", ranks_of_d);
+      ASSERT_TRUE(p != nullptr && d != nullptr);
+      expect_fetched(whole, expected, *p, *d);
+      d->stop();
+      p->stop();
+      if (HasFailure()) return;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffEngineTest,
                          ::testing::Combine(::testing::Values("tcp", "shm"),
                                             ::testing::Values("tiny/tiny-llama.gguf",
                                                               "models/engine-windows.gguf")));
+
+INSTANTIATE_TEST_SUITE_P(Transports,
+                         HandoffRanksTest,
+                         ::testing::Values(std::make_tuple("tcp", "models/llama"),
+                                           std::make_tuple("shm", "models/gemma3")));
 
 }  // namespace
 }  // namespace sluice

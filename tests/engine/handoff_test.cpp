@@ -140,7 +140,7 @@ class Worker {
     auto made = Handoff::create(config,
                                 HandoffRole::kBoth,
                                 fingerprint,
-                                storage_,
+                                KvRanks(storage_),
                                 kv_,
                                 peers.opener(name),
                                 [] {},
@@ -658,7 +658,7 @@ TEST(HandoffDevices, ATransportOfGpusIsRefusedToACpu) {
   config.kv_listen = "127.0.0.1:0";
   config.kv_transport = "nccl";
   const auto made = Handoff::create(
-      config, HandoffRole::kBoth, "model", *storage, kv, peers.opener("p"), [] {}, {});
+      config, HandoffRole::kBoth, "model", KvRanks(*storage), kv, peers.opener("p"), [] {}, {});
   ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(made.error().message.find("--kv-transport nccl"), std::string::npos);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/kv_heads.h"
+#include "kvcache/kv_ranks.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kvcache/kv_heads.h"
 #include "kvcache/kv_storage.h"
 
 namespace sluice {
@@ -22,12 +25,13 @@ constexpr int32_t kBlocks = 4;
 
 using Sources = std::vector<KvHeadSource>;
 
-TEST(KvHeads, AreSharedOutEvenlyOrReplicated) {
-  EXPECT_EQ(shared_heads(8, 4), (std::vector<KvRange>{{0, 2}, {2, 2}, {4, 2}, {6, 2}}));
-  EXPECT_EQ(shared_heads(2, 4), (std::vector<KvRange>{{0, 1}, {0, 1}, {1, 1}, {1, 1}}));
-  EXPECT_EQ(shared_heads(6, 4), std::nullopt);
-  EXPECT_EQ(shared_heads(0, 1), std::nullopt);
-  EXPECT_EQ(shared_heads(4, 0), std::nullopt);
+// An equal run of the heads for each rank, or, of fewer heads than ranks, one that several have.
+std::vector<KvRange> shared_heads(int32_t num_heads, int32_t degree) {
+  std::vector<KvRange> ranks;
+  for (int32_t rank = 0; rank < degree; ++rank) {
+    ranks.push_back({.first = rank * num_heads / degree, .count = std::max(1, num_heads / degree)});
+  }
+  return ranks;
 }
 
 TEST(KvHeads, EachHeadComesOnceAndFromTheLowestRankThatHasIt) {
@@ -43,8 +47,7 @@ TEST(KvHeads, EachHeadComesOnceAndFromTheLowestRankThatHasIt) {
 // A worker's ranks, each with its heads of the same model.
 class Worker {
  public:
-  Worker(int32_t num_heads, int32_t degree, DType dtype)
-      : ranks_(*shared_heads(num_heads, degree)) {
+  Worker(std::vector<KvRange> ranks, DType dtype) : ranks_(std::move(ranks)) {
     for (const KvRange& own : ranks_) {
       const KvPlane plane = {.num_heads = own.count, .width = kHeadDim, .dtype = dtype};
       storages_.push_back(*KvStorage::create(
@@ -52,7 +55,17 @@ class Worker {
     }
   }
 
-  [[nodiscard]] std::span<const KvRange> ranks() const { return ranks_; }
+  // What other workers see.
+  KvRanks whole() {
+    if (ranks_.size() == 1) return KvRanks(storages_.front());
+    std::vector<KvRanks::Rank> all;
+    int32_t num_heads = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      all.push_back({.storage = &storages_[rank], .heads = ranks_[rank]});
+      num_heads = std::max(num_heads, ranks_[rank].end());
+    }
+    return {std::move(all), num_heads};
+  }
 
   KvStorage& storage(size_t rank) { return storages_[rank]; }
 
@@ -104,48 +117,63 @@ class Worker {
   std::vector<KvStorage> storages_;
 };
 
-// Each rank of `to` takes its heads from the ranks of `from` as bytes on a wire.
-void transfer(Worker& from, BlockId source, Worker& to, BlockId target) {
-  for (size_t rank = 0; rank < to.ranks().size(); ++rank) {
-    const KvRange own = to.ranks()[rank];
-    const auto sources = head_sources(own, from.ranks());
-    ASSERT_TRUE(sources.has_value());
-    for (const KvHeadSource& part : *sources) {
-      KvStorage& sender = from.storage(static_cast<size_t>(part.rank));
-      const KvRange theirs = from.ranks()[static_cast<size_t>(part.rank)];
-      std::vector<std::span<const std::byte>> spans;
-      sender.add_spans({0, source, {0, kLayers}, heads_in(theirs, part.heads)}, spans);
-      EXPECT_EQ(spans.size(), 2U * kLayers);
-      std::vector<std::byte> wire;
-      for (const auto span : spans) wire.insert(wire.end(), span.begin(), span.end());
-      const KvPiece piece = {0, target, {0, kLayers}, heads_in(own, part.heads)};
-      ASSERT_EQ(to.storage(rank).piece_bytes(piece), static_cast<int64_t>(wire.size()));
-      to.storage(rank).copy_in(piece, wire);
+std::vector<std::byte> bytes_of(const KvRanks& whole, BlockId block) {
+  std::vector<std::span<const std::byte>> spans;
+  whole.add_spans(0, block, spans);
+  std::vector<std::byte> bytes;
+  for (const auto span : spans) bytes.insert(bytes.end(), span.begin(), span.end());
+  return bytes;
+}
+
+// What leaves is what one rank alone has, and what arrives is in every rank that has the head.
+void expect_same_blocks(const std::vector<std::vector<KvRange>>& workers, DType dtype) {
+  for (const std::vector<KvRange>& sender : workers) {
+    for (const std::vector<KvRange>& receiver : workers) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + ", " + std::to_string(sender.size()) + " to " +
+                   std::to_string(receiver.size()));
+      Worker one({{0, sender.back().end()}}, dtype);
+      Worker from(sender, dtype);
+      Worker to(receiver, dtype);
+      one.fill(BlockId{3});
+      from.fill(BlockId{3});
+      const std::vector<std::byte> wire = bytes_of(from.whole(), BlockId{3});
+      EXPECT_EQ(wire, bytes_of(one.whole(), BlockId{3}));
+      ASSERT_EQ(static_cast<int64_t>(wire.size()), to.whole().block_bytes(0));
+      to.whole().copy_in(0, BlockId{1}, wire);
+      to.expect_filled(BlockId{1});
+      if (testing::Test::HasFailure()) return;
     }
   }
 }
 
-TEST(KvHeads, EveryPairOfDegreesGivesTheSameBytes) {
+TEST(KvRanks, EveryPairOfDegreesGivesTheSameBytes) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
     for (const int32_t num_heads : {1, 2, 4, 8, 16}) {
-      for (const int32_t sender : {1, 2, 4, 8}) {
-        for (const int32_t receiver : {1, 2, 4, 8}) {
-          SCOPED_TRACE(std::to_string(num_heads) + " heads of " + std::string(to_string(dtype)) +
-                       ", " + std::to_string(sender) + " to " + std::to_string(receiver));
-          Worker from(num_heads, sender, dtype);
-          Worker to(num_heads, receiver, dtype);
-          from.fill(BlockId{3});
-          transfer(from, BlockId{3}, to, BlockId{1});
-          to.expect_filled(BlockId{1});
-          if (testing::Test::HasFailure()) return;
-        }
-      }
+      std::vector<std::vector<KvRange>> workers;
+      for (const int32_t degree : {1, 2, 4, 8}) workers.push_back(shared_heads(num_heads, degree));
+      expect_same_blocks(workers, dtype);
     }
   }
+}
+
+TEST(KvRanks, UnequalAndOverlappingSharesGiveTheSameBytes) {
+  expect_same_blocks({{{0, 7}}, {{0, 2}, {2, 5}}, {{0, 1}, {1, 3}, {4, 3}}, {{0, 4}, {2, 5}}},
+                     DType::kI8);
+}
+
+TEST(KvRanks, HaveTheShapeOfTheWholeModel) {
+  Worker one({{0, 4}}, DType::kBF16);
+  Worker four(shared_heads(2, 4), DType::kBF16);
+  EXPECT_EQ(one.whole().groups()[0].planes[0].num_heads, 4);
+  EXPECT_EQ(one.whole().max_heads_of_rank(), 4);
+  EXPECT_EQ(four.whole().groups()[0].planes[1].num_heads, 2);
+  EXPECT_EQ(four.whole().max_heads_of_rank(), 1);
+  EXPECT_EQ(four.whole().size(), 4);
+  EXPECT_EQ(four.whole().block_bytes(0), 2 * four.storage(0).block_bytes(0));
 }
 
 TEST(KvHeads, OnlyPiecesThatThereAreAreTaken) {
-  Worker worker(4, 2, DType::kI8);
+  Worker worker(shared_heads(4, 2), DType::kI8);
   const KvStorage& storage = worker.storage(0);
   EXPECT_TRUE(storage.has(storage.whole(0, BlockId{0})));
   EXPECT_TRUE(storage.has({0, BlockId{3}, {1, 2}, {1, 1}}));

@@ -130,6 +130,19 @@ class Counts : public KvPeerSink {
   std::atomic<uint32_t> num_messages = 0;
 };
 
+TEST(KvControlStream, ATransportThatListensEverywhereIsFoundWhereTheStreamGoes) {
+  for (const char* any : {"0.0.0.0:17", "[::]:17", "*:17"}) {
+    EXPECT_EQ(reached_by(any, "ipv4:10.1.2.3:4711"), "10.1.2.3:17") << any;
+    EXPECT_EQ(reached_by(any, "ipv6:[fd00::1]:4711"), "[fd00::1]:17") << any;
+    EXPECT_EQ(reached_by(any, "ipv6:%5Bfd00::1%5D:4711"), "[fd00::1]:17") << any;
+    EXPECT_EQ(reached_by(any, "unix:/a/socket"), any);
+    EXPECT_EQ(reached_by(any, ""), any);
+  }
+  for (const char* other : {"10.9.9.9:17", "[fd00::2]:17", "shm:1a2b:sluice-kv-3c", ""}) {
+    EXPECT_EQ(reached_by(other, "ipv4:10.1.2.3:4711"), other);
+  }
+}
+
 KvStreamSettings settings(const std::string& secret = "one secret for all") {
   KvStreamSettings made;
   made.own = test::sample_hello();

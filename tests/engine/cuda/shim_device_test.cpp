@@ -16,6 +16,7 @@
 #include "kernels/device.h"
 #include "kernels/device_memory.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/fake_kv_peers.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/simt/memory.h"
 #include "tests/support/varied_requests.h"
@@ -71,6 +72,51 @@ TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   ASSERT_NE(engine, nullptr);
   EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
   EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
+}
+
+// Whatever a role needs of them.
+TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
+  constexpr int64_t kSlot = int64_t{2} << 20;
+  const TinyModel model(TinyWeights::kInt8);
+  struct Case {
+    const char* role;
+    int64_t device_slots;
+    int64_t pinned_slots;
+  };
+  for (const Case& one : {Case{"both", 32, 20}, {"prefill", 16, 16}, {"decode", 16, 4}}) {
+    SCOPED_TRACE(one.role);
+    Config config = model.config("cuda");
+    config.role = one.role;
+    config.kv_listen = "127.0.0.1:0";
+    config.kv_transfer_buffer = 4 * kSlot;
+    const Expected<PlannedDevices> planned = plan_on_devices(config);
+    ASSERT_TRUE(planned.has_value());
+    const MemoryPlan& plan = planned->model.plan;
+    EXPECT_EQ(plan.kv_slot_bytes, one.device_slots * kSlot);
+    EXPECT_EQ(plan.kv_landing_bytes, one.pinned_slots * kSlot);
+    testing::FakeKvPeers peers;
+    const auto engine = create_worker_engine(config, peers.opener("w"));
+    ASSERT_TRUE(engine.has_value()) << engine.error().message;
+    EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
+    EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
+  }
+  // They take room from the cache, and what moves by itself needs none of the host's.
+  Config config = model.config("cuda");
+  config.kv_cache_memory = 0;
+  config.enforce_eager = true;
+  const ShimOptions options({.free_bytes = (int64_t{256} << 20) + 34 * kSlot});
+  const Expected<PlannedDevices> without = plan_on_devices(config);
+  config.kv_listen = "127.0.0.1:0";
+  config.kv_transport = "nccl";
+  config.kv_transfer_buffer = 4 * kSlot;
+  const Expected<PlannedDevices> with = plan_on_devices(config);
+  ASSERT_TRUE(without.has_value() && with.has_value());
+  EXPECT_EQ(with->model.plan.kv_slot_bytes, (16 + 4 + 8) * kSlot);
+  EXPECT_EQ(with->model.plan.kv_landing_bytes, 0);
+  config.kv_transport = "tcp";
+  config.kv_transfer_buffer = 1000 * kSlot;
+  const ShimOptions fewer({.free_bytes = (int64_t{256} << 20) + 32 * kSlot});
+  EXPECT_NE(error_of(config).find("memory plan: "), std::string::npos);
 }
 
 TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {

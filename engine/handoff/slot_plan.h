@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slots that KV between workers passes through: how many a worker has and in which memory. The
+// memory plan counts them, and the mover (kv_mover.h) allocates what is counted.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/core/config.h"
+#include "engine/handoff/handoff_config.h"
+
+namespace sluice {
+
+struct KvSlotPlan {
+  int64_t slot_bytes = 0;
+  int32_t num_landing = 0;     // that peers fill; 0: nothing is fetched
+  int32_t num_device_out = 0;  // of a device's cache, that blocks are gathered into
+  int32_t num_device_in = 0;   // the same, that blocks are scattered from
+  bool is_staged = true;       // the transport moves the host's memory: a device's goes through it
+
+  // Of a device.
+  [[nodiscard]] int64_t device_bytes() const {
+    return (num_device_out + num_device_in) * slot_bytes;
+  }
+
+  // Of the host, pinned where the cache is a device's.
+  [[nodiscard]] int64_t host_bytes() const {
+    return is_staged ? (num_landing + num_device_out) * slot_bytes : 0;
+  }
+};
+
+// Of a worker whose largest block of a KV group has so many bytes. `on_device`: its cache is a
+// device's; `is_direct`: the transport moves that memory itself.
+KvSlotPlan plan_kv_slots(const Config& config,
+                         HandoffRole role,
+                         int64_t largest_block_bytes,
+                         bool on_device,
+                         bool is_direct);
+
+}  // namespace sluice
