@@ -38,7 +38,7 @@ def sources_of(build, compiles, path):
     found = []
     for source, words in compiles.items():
         read = ninja(build, "-t", "deps", words[words.index("-o") + 1])
-        if any(line.strip() == str(ROOT / path) for line in read):
+        if any((build / line.strip()).resolve() == ROOT / path for line in read):
             found.append(source)
     if not found:
         sys.exit(f"mutants: nothing in the program includes {path}")
