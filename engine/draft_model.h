@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drafts by a second model: a smaller language model with the target's vocabulary, or a head that
-// reads the target's hidden states (models/eagle.h, models/eagle3.h). It guesses a token as
+// reads the target's hidden states (models/eagle.h, eagle3.h, mtp.h). It guesses a token as
 // the target chooses one, by the same sampler with the request's own seed, position, temperature,
 // filters and edits, over its own logits: noise of which both have the same makes them agree more
 // often than independent draws would, also at temperatures above 0.
@@ -101,7 +101,7 @@ class DraftModel {
   [[nodiscard]] int32_t kv_group() const { return plan_.kv_group; }
 
   // Whether it is a head, which is to be asked after every step.
-  [[nodiscard]] bool is_head() const { return source_ == DraftSource::kEagle; }
+  [[nodiscard]] bool is_head() const { return source_ >= DraftSource::kEagle; }
 
  private:
   // What is kept of a request.

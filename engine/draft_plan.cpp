@@ -7,6 +7,7 @@
 #include "engine/model_rank.h"
 #include "engine/models/eagle.h"
 #include "engine/models/eagle3.h"
+#include "engine/models/mtp.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/weight_store.h"
@@ -75,6 +76,7 @@ Expected<void> fit_head(SpecConfig::ModelKind kind,
                          "; expected a head with its own, or a target that does not scale it");
     }
   }
+  if (kind == SpecConfig::ModelKind::kMtp) return {};  // made of the target's configuration
   if (kind == SpecConfig::ModelKind::kEagle) {
     head.taps = {target.num_layers};
     // The output layer is the target's, with what follows it.
@@ -146,23 +148,38 @@ Expected<PlannedDraft> open_draft(const Config& config,
                                   const ModelConfig& target) {
   PlannedDraft planned;
   const LoadFormat format = config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(spec.model, format));
   const bool is_first = spec.model_kind == SpecConfig::ModelKind::kEagle;
-  const bool is_head = is_first || spec.model_kind == SpecConfig::ModelKind::kEagle3;
-  if (is_first && config.tensor_parallel_size > 1) {
-    return unsupported(
-        "method eagle reads the output layer, which several ranks share: found "
-        "--tensor-parallel-size " +
-        std::to_string(config.tensor_parallel_size) + ", expected 1");
+  const bool is_mtp = spec.model_kind == SpecConfig::ModelKind::kMtp;
+  const bool is_head = is_first || is_mtp || spec.model_kind == SpecConfig::ModelKind::kEagle3;
+  const std::string& path = spec.model.empty() ? config.model : spec.model;
+  SLUICE_TRY(
+      planned.checkpoint,
+      Checkpoint::open(path, format, is_mtp ? CheckpointPart::kNextToken : CheckpointPart::kModel));
+  if ((is_first || is_mtp) && config.tensor_parallel_size > 1) {
+    return unsupported(std::string("method ") + (is_mtp ? "mtp" : "eagle") +
+                       " reads the output layer, which several ranks share: found "
+                       "--tensor-parallel-size " +
+                       std::to_string(config.tensor_parallel_size) + ", expected 1");
   }
-  if (is_head) {
-    planned.source = DraftSource::kEagle;
-    planned.spec = is_first ? &kEagleSpec : &kEagle3Spec;
+  if (is_mtp) {
+    if (planned.checkpoint->tensors().empty() && !planned.checkpoint->is_dummy()) {
+      return unsupported(path +
+                         ": found no module that guesses further tokens, which method mtp "
+                         "drafts with");
+    }
+    planned.source = DraftSource::kMtp;
+    planned.spec = &kMtpSpec;
+    SLUICE_TRY(planned.model, mtp_config(target, path));
   } else {
-    SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+    if (is_head) {
+      planned.source = DraftSource::kEagle;
+      planned.spec = is_first ? &kEagleSpec : &kEagle3Spec;
+    } else {
+      SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+    }
+    SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   }
-  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-  if (is_head) SLUICE_TRY_VOID(fit_head(*spec.model_kind, spec.model, target, planned.model));
+  if (is_head) SLUICE_TRY_VOID(fit_head(*spec.model_kind, path, target, planned.model));
   SLUICE_TRY(planned.memory.max_model_len, longest(spec, target, planned.model));
   planned.num_tokens = spec.num_speculative_tokens;
   planned.vocab_size = target.vocab_size;
@@ -186,7 +203,7 @@ Expected<void> size_draft(const Config& config,
                                   .output = &target.output()},
                                  shapes));
   if (const std::vector<std::string> unused = shapes.unused(); !unused.empty()) {
-    return unsupported(spec.model + ": tensor " + quoted(unused.front()) +
+    return unsupported(planned.checkpoint->path() + ": tensor " + quoted(unused.front()) +
                        " has no place in what drafts");
   }
   planned.largest.add(shapes.largest());

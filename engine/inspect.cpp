@@ -1,12 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/inspect.h"
 
+#include <cstddef>
+#include <cstdint>
+
 #include "engine/core/config.h"
+#include "engine/model_plan.h"
 #include "engine/model_runner.h"
+#include "engine/spec/spec_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/checkpoint.h"
+#include "scheduler/row_times.h"
 
 namespace sluice {
+namespace {
+
+// How long a step of so many rows takes depends on weights, which a plan does not read, and on what
+// else the machine does: steps measure it as they run, and a plan says at which sizes.
+std::string row_times_text(const Config& config) {
+  const int32_t most = max_chosen_rows(config);
+  std::string text =
+      "drafts: as many as pay by the milliseconds of steps, whose medians are measured as they run\n"
+      "(row_times of /debug/state), for up to";
+  for (size_t bucket = 0; bucket < RowTimes::kNumBuckets; ++bucket) {
+    const int64_t end = RowTimes::bucket_end(bucket);
+    text += (bucket == 0 ? " " : ", ") + std::to_string(end);
+    if (end >= most) break;
+  }
+  return text + " rows\n";
+}
+
+}  // namespace
+
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint,
              Checkpoint::open(config.model, load_format(config)));
@@ -20,7 +45,9 @@ Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
 
 Expected<std::string> plan_text(const Config& config) {
   SLUICE_TRY(const PlannedDevices planned, plan_on_devices(config));
-  return planned.model.plan.describe();
+  SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config.speculative_config));
+  const bool is_adaptive = speculation.has_method() && !speculation.is_fixed;
+  return planned.model.plan.describe() + (is_adaptive ? row_times_text(config) : "");
 }
 
 Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path) {

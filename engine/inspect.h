@@ -19,7 +19,8 @@ class Tokenizer;
 [[nodiscard]] Expected<std::string> inspect_model(const Config& config, bool all_tensors);
 
 // The memory plan that create_engine() would follow, in bytes, as lines of text ending in a
-// newline. kResourceExhausted: it does not fit; the message says what would.
+// newline; where drafts adapt, also the sizes of steps that are timed for them. kResourceExhausted:
+// it does not fit; the message says what would.
 [[nodiscard]] Expected<std::string> plan_text(const Config& config);
 
 // The tokenizer of a model file. Errors as Checkpoint::open and create_tokenizer.

@@ -26,6 +26,7 @@ constexpr Prior prior_of(DraftSource source) {
     case DraftSource::kReplay:
     case DraftSource::kDraftModel:
     case DraftSource::kEagle:
+    case DraftSource::kMtp:
       break;
   }
   return {2, 4};

@@ -147,7 +147,7 @@ std::vector<Knob> make_scheduler_knobs() {
           "speculative-config",
           "scheduler",
           "JSON in vLLM's names: how tokens are guessed, so that several are computed at once "
-          "(method: ngram, suffix, draft_model, eagle or eagle3 with a model, or several with "
+          "(method: ngram, suffix, draft_model, eagle or eagle3 with a model, mtp, or several with "
           "commas). Changes no answer."),
       integer<&Config::max_num_seqs>("max-num-seqs",
                                      "scheduler",

@@ -22,10 +22,11 @@ enum class DraftSource : uint8_t {
   kNgram,
   kReplay,
   kDraftModel,
-  kEagle
+  kEagle,
+  kMtp
 };
 
-inline constexpr size_t kNumDraftSources = 7;
+inline constexpr size_t kNumDraftSources = 8;
 
 constexpr std::string_view to_string(DraftSource source) {
   switch (source) {
@@ -36,6 +37,7 @@ constexpr std::string_view to_string(DraftSource source) {
     case DraftSource::kReplay: return "replay";
     case DraftSource::kDraftModel: return "draft_model";
     case DraftSource::kEagle: return "eagle";
+    case DraftSource::kMtp: return "mtp";
   }
   return "unknown";
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2 and 2.5: Llama with biases of q, k and v.
+// Qwen2 and 2.5: Llama with biases of q, k and v. MiMo is the same, with a module behind its layers
+// that guesses a further token (mtp.h).
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -18,5 +19,11 @@ const ModelSpec kQwen2Spec = {.architecture = "qwen2",
                               .hf_model_type = "qwen2",
                               .configure = configure,
                               .build = build_decoder};
+
+extern const ModelSpec kMimoSpec;
+const ModelSpec kMimoSpec = {.architecture = "",
+                             .hf_model_type = "mimo",
+                             .configure = configure,
+                             .build = build_decoder};
 
 }  // namespace sluice

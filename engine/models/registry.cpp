@@ -11,6 +11,7 @@ extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kLlamaSpec;
+extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kOlmo2GgufSpec;
@@ -29,6 +30,7 @@ constexpr std::array kSpecs = {&kGemma2Spec,
                                &kGptOssSpec,
                                &kGraniteSpec,
                                &kLlamaSpec,
+                               &kMimoSpec,
                                &kMistralSpec,
                                &kMixtralSpec,
                                &kOlmo2GgufSpec,

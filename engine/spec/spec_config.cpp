@@ -20,7 +20,7 @@ constexpr size_t kMaxLoadRows = 64;
 constexpr double kMaxSpecFactor = 64;
 constexpr int32_t kMaxModelLen = 1 << 30;
 constexpr int32_t kModelTokens = 3;  // drafted by a model, where no number is given
-constexpr char kMethods[] = "ngram, suffix, draft_model, eagle, eagle3, replay";
+constexpr char kMethods[] = "ngram, suffix, draft_model, eagle, eagle3, mtp, replay";
 
 std::string shown(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -62,8 +62,7 @@ bool is_unsupported(std::string_view method) {
                                                 "ngram_gpu",
                                                 "custom_class",
                                                 "extract_hidden_states"};
-  return std::ranges::find(kNames, method) != std::end(kNames) || method == "mtp" ||
-         method.ends_with("_mtp");
+  return std::ranges::find(kNames, method) != std::end(kNames);
 }
 
 Expected<void> set_kind(SpecConfig::ModelKind kind, SpecConfig& config) {
@@ -85,6 +84,8 @@ Expected<void> add_method(std::string_view method, SpecConfig& config) {
     return set_kind(SpecConfig::ModelKind::kEagle, config);
   } else if (method == "eagle3") {
     return set_kind(SpecConfig::ModelKind::kEagle3, config);
+  } else if (method == "mtp" || method.ends_with("_mtp")) {  // with a model's name in front
+    return set_kind(SpecConfig::ModelKind::kMtp, config);
   } else {
     return config_error("method " + shown(std::string(method)) +
                         (is_unsupported(method) ? " is not supported" : " is not known") +
@@ -255,11 +256,12 @@ Expected<void> finish_model(SpecConfig& config) {
     if (config.model.empty()) return config_error(std::string("needs a method: ") + kMethods);
     config.model_kind = kind_by_name(config.model);
   }
-  if (config.has_model() && config.model.empty()) {
+  const bool is_own = config.model_kind == SpecConfig::ModelKind::kMtp;
+  if (config.has_model() && config.model.empty() && !is_own) {
     return config_error("needs a model: the path of what drafts");
   }
   if (!config.has_model() && !config.model.empty()) {
-    return config_error("model needs method draft_model, eagle or eagle3 beside the others");
+    return config_error("model needs method draft_model, eagle, eagle3 or mtp beside the others");
   }
   return {};
 }

@@ -30,9 +30,10 @@ struct SpecConfig {
     kDraftModel,  // a language model with the target's vocabulary
     kEagle,       // a layer that reads what the target's output layer reads
     kEagle3,      // a layer that reads the target's hidden states
+    kMtp,         // a module behind the target's layers, in the target's folder
   };
   std::optional<ModelKind> model_kind;
-  std::string model;                 // its file or folder
+  std::string model;                 // its file or folder; empty with kMtp: the target's
   int64_t draft_max_model_len = 0;   // tokens; 0: as far as both models' contexts go
   std::string draft_kv_cache_dtype;  // as --kv-cache-dtype; empty: the target's
 
@@ -66,10 +67,10 @@ struct SpecConfig {
   [[nodiscard]] int32_t max_tokens(int32_t num_running) const;
 };
 
-// Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle, eagle3
-// and replay, or several of them with commas between: at most one of those with a model, and replay
-// alone. kInvalidArgument names key and value; a method or key that is not offered, of vLLM's or
-// not, is refused by its name.
+// Empty: nothing but the defaults. "method" is one of ngram, suffix, draft_model, eagle, eagle3,
+// mtp and replay, or several of them with commas between: at most one of those with a model, and
+// replay alone. kInvalidArgument names key and value; a method or key that is not offered, of
+// vLLM's or not, is refused by its name.
 Expected<SpecConfig> parse_spec_config(const std::string& json);
 
 }  // namespace sluice

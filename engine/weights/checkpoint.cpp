@@ -109,11 +109,19 @@ void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Met
   }
 }
 
-Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path, LoadFormat format) {
+Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path,
+                                                       LoadFormat format,
+                                                       CheckpointPart part) {
   struct stat status {};
 
   if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
-    return open_hf_checkpoint(path, format);
+    return open_hf_checkpoint(path, format, part);
+  if (part == CheckpointPart::kNextToken) {
+    return make_error(ErrorCode::kUnsupported,
+                      path +
+                          ": modules that guess further tokens: found a file, expected a "
+                          "directory with config.json");
+  }
   if (format == LoadFormat::kDummy) {
     return make_error(ErrorCode::kInvalidArgument,
                       path +

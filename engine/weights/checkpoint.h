@@ -47,15 +47,21 @@ struct CheckpointText {
 // kDummy: weights are random, of the shapes that are asked for; only config.json is read.
 enum class LoadFormat : uint8_t { kAuto, kDummy };
 
+// What is read of a folder: the model, or the module behind its layers that guesses one further
+// token (MTP), as a model of one layer.
+enum class CheckpointPart : uint8_t { kModel, kNextToken };
+
 // How the rows of q and k and the weights of norms are stored.
 enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
 class Checkpoint {
  public:
   // `path`: a GGUF file, any part of one that is split, or a directory with config.json and
-  // safetensors. kUnsupported or kDataLoss with one line "file: field: found X, expected Y".
+  // safetensors. kUnsupported or kDataLoss with one line "file: field: found X, expected Y";
+  // kNextToken is read of directories alone, and without tensors where there is no such module.
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
-                                                    LoadFormat format = LoadFormat::kAuto);
+                                                    LoadFormat format = LoadFormat::kAuto,
+                                                    CheckpointPart part = CheckpointPart::kModel);
   virtual ~Checkpoint() = default;
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -123,6 +129,7 @@ class Checkpoint {
 
 Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path);
 Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
-                                                         LoadFormat format);
+                                                         LoadFormat format,
+                                                         CheckpointPart part);
 
 }  // namespace sluice

@@ -66,12 +66,14 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
+// `place`: the name that it has here, in Hugging Face's spelling.
 CheckpointTensor make_entry(const std::string& name,
+                            const std::string& place,
                             std::span<const uint64_t> shape,
                             WeightFormat format,
                             std::span<const std::byte> data) {
   CheckpointTensor entry;
-  entry.name = gguf_name(name);
+  entry.name = gguf_name(place);
   entry.stored_name = name;
   entry.num_dims = static_cast<uint32_t>(shape.size());
   std::reverse_copy(shape.begin(), shape.end(), std::begin(entry.dims));
@@ -81,13 +83,13 @@ CheckpointTensor make_entry(const std::string& name,
 }
 
 // A matrix of codes; matrices that are stacked stay so.
-CheckpointTensor make_entry(const QuantizedLayer& layer) {
+CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& place) {
   const CodedMatrix& matrix = *layer.matrix;
   std::vector<uint64_t> shape = matrix.codes().shape;
   if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
   shape.back() = static_cast<uint64_t>(matrix.k());
   CheckpointTensor entry =
-      make_entry(layer.name + ".weight", shape, matrix.format(), matrix.codes().bytes);
+      make_entry(layer.name + ".weight", place, shape, matrix.format(), matrix.codes().bytes);
   entry.coded = layer.matrix;
   return entry;
 }
@@ -158,8 +160,10 @@ class HfCheckpoint final : public Checkpoint {
   HfCheckpoint(const std::string& directory,
                HfConfig config,
                std::vector<MappedFile> config_files,
-               LoadFormat format)
+               LoadFormat format,
+               CheckpointPart part)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
+        part_(part),
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
         quantized_(quantization_) {
@@ -193,11 +197,23 @@ class HfCheckpoint final : public Checkpoint {
   [[nodiscard]] std::string describe(bool all_tensors) const override;
 
  private:
-  [[nodiscard]] bool is_behind_model(std::string_view stored) const;
+  [[nodiscard]] uint64_t num_layers() const {
+    return metadata_.get_uint("block_count").value_or(UINT64_MAX);
+  }
 
   [[nodiscard]] bool is_left_out(std::string_view stored) const {
-    return is_ignored(stored, tied_embeddings_) || is_behind_model(stored);
+    if (is_ignored(stored, tied_embeddings_)) return true;
+    return part_ == CheckpointPart::kModel ? is_next_token_name(stored, num_layers())
+                                           : !next_token_name(stored, num_layers());
   }
+
+  // Its name in the part that is read.
+  [[nodiscard]] std::string place_of(const std::string& stored) const {
+    if (part_ == CheckpointPart::kModel) return stored;
+    return next_token_name(stored, num_layers()).value_or(stored);
+  }
+
+  void note_left_out(const std::string& stored);
 
   [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
   // All that the index names, each with the tensors that it says are there.
@@ -219,6 +235,7 @@ class HfCheckpoint final : public Checkpoint {
   // What needs the tensors of all files: experts, scales.
   Expected<void> finish();
 
+  CheckpointPart part_;
   bool tied_embeddings_;
   Quantization quantization_;
   QuantizedLayers quantized_;
@@ -226,19 +243,15 @@ class HfCheckpoint final : public Checkpoint {
   size_t num_configs_ = 0;                                       // config.json and what it lacks
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
+  size_t num_next_token_ = 0;                                    // tensors of such modules
+  std::string first_next_token_;
 };
 
-// Modules that guess further tokens, as published checkpoints have them behind the layers of the
-// model: transformers leaves them out as well.
-bool HfCheckpoint::is_behind_model(std::string_view stored) const {
-  std::string_view name = without_prefix(stored);
-  if (name.starts_with("mtp.") || name.starts_with("model.mtp.")) return true;
-  constexpr std::string_view kLayers = "model.layers.";
-  const Expected<uint64_t> num_layers = metadata_.get_uint("block_count");
-  if (!name.starts_with(kLayers) || !num_layers) return false;
-  name.remove_prefix(kLayers.size());
-  const std::optional<std::string> layer = take_number(name);
-  return layer && std::stoull(*layer) >= *num_layers;
+void HfCheckpoint::note_left_out(const std::string& stored) {
+  if (part_ != CheckpointPart::kModel) return;
+  const bool is_next_token = is_next_token_name(stored, num_layers());
+  if (is_next_token || is_other_part(stored)) left_out_.push_back(stored);
+  if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;
 }
 
 Expected<Shard> HfCheckpoint::open_shard(const std::string& name) const {
@@ -346,17 +359,13 @@ Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_
 
 Expected<void> HfCheckpoint::add_shard(Shard shard) {
   const std::string path = path_ + "/" + shard.name;
-  size_t num_behind = 0;
+  size_t num_read = 0;
   for (SafetensorsTensor& tensor : shard.tensors) {
-    if (is_other_part(tensor.name)) left_out_.push_back(tensor.name);
-    if (is_ignored(tensor.name, tied_embeddings_)) continue;
-    if (is_behind_model(tensor.name)) {
-      left_out_.push_back(tensor.name);
-      if (num_behind++ == 0) {
-        warn_of_file(path, tensor.name, "a tensor behind the model's layers", "not given");
-      }
+    if (is_left_out(tensor.name)) {
+      note_left_out(tensor.name);
       continue;
     }
+    ++num_read;
     SLUICE_TRY(const bool is_ids, take_head_ids(tensor, path));
     if (is_ids) continue;
     SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
@@ -373,9 +382,9 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
                             std::string(element_info(*tensor.type).name) +
                             "\", expected F32, F16 or BF16");
     }
-    add_tensor(make_entry(tensor.name, tensor.shape, *format, tensor.data));
+    add_tensor(make_entry(tensor.name, place_of(tensor.name), tensor.shape, *format, tensor.data));
   }
-  files_.push_back(std::move(shard.file));
+  if (num_read > 0 || part_ == CheckpointPart::kModel) files_.push_back(std::move(shard.file));
   return {};
 }
 
@@ -394,7 +403,9 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
 
 Expected<void> HfCheckpoint::finish() {
   SLUICE_TRY(const std::vector<QuantizedLayer> layers, quantized_.join());
-  for (const QuantizedLayer& layer : layers) add_tensor(make_entry(layer));
+  for (const QuantizedLayer& layer : layers) {
+    add_tensor(make_entry(layer, place_of(layer.name + ".weight")));
+  }
   for (const auto& [layer, parts] : fused_) {
     SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
@@ -428,6 +439,13 @@ Expected<void> HfCheckpoint::read_tensors() {
     shards.push_back(std::move(whole));
   }
   for (Shard& shard : shards) SLUICE_TRY_VOID(add_shard(std::move(shard)));
+  if (num_next_token_ > 0) {
+    warn_of_file(path_,
+                 first_next_token_,
+                 std::to_string(num_next_token_) +
+                     " tensors of modules behind the model's layers, which guess further tokens",
+                 "no part of the model; method mtp of speculative-config drafts with the first");
+  }
   return finish();
 }
 
@@ -455,7 +473,8 @@ std::string HfCheckpoint::describe(bool all_tensors) const {
 }  // namespace
 
 Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
-                                                         LoadFormat format) {
+                                                         LoadFormat format,
+                                                         CheckpointPart part) {
   const std::string config_path = directory + "/config.json";
   SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
@@ -470,7 +489,7 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
     files.push_back(std::move(quantization_file));
   }
   auto checkpoint =
-      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(files), format);
+      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(files), format, part);
   if (!checkpoint->is_dummy()) SLUICE_TRY_VOID(checkpoint->read_tensors());
   return checkpoint;
 }

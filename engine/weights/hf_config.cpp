@@ -137,7 +137,7 @@ void take_layer_types(const Json& config, const std::string& model_type, Metadat
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     return;
   }
-  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3";
+  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3" || model_type == "mimo";
   const Json usual_first = is_qwen ? Json(28U) : Json(nullptr);
   const auto stated = config.find("max_window_layers");
   const Json* first = stated == config.end() ? &usual_first : &*stated;

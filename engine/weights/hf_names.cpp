@@ -17,6 +17,32 @@ constexpr NamePair kModelNames[] = {
     {"model.norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
     {"model.fc.weight", "fc.weight"},  // of a head on another model's hidden states
+    // Of a module that guesses a further token (next_token_name()).
+    {"model.enorm.weight", "enorm.weight"},
+    {"model.hnorm.weight", "hnorm.weight"},
+    {"model.eh_proj.weight", "eh_proj.weight"},
+    {"model.he_proj.weight", "he_proj.weight"},
+    {"model.shared_head.norm.weight", "shared_head_norm.weight"},
+};
+
+constexpr std::string_view kTargets = "target";  // a copy of what the target has
+
+// Of a module, beside its layer; what it reads is the embedding of the next token beside a state,
+// or the state beside the embedding.
+constexpr NamePair kNextTokenNames[] = {
+    {"enorm.weight", "enorm.weight"},
+    {"hnorm.weight", "hnorm.weight"},
+    {"eh_proj.weight", "eh_proj.weight"},
+    {"shared_head.norm.weight", "shared_head.norm.weight"},
+    {"shared_head.head.weight", kTargets},
+    {"embed_tokens.weight", kTargets},
+    {"token_layernorm.weight", "enorm.weight"},
+    {"hidden_layernorm.weight", "hnorm.weight"},
+    {"input_proj.weight", "he_proj.weight"},
+    {"final_layernorm.weight", "norm.weight"},
+    {"pre_fc_norm_embedding.weight", "enorm.weight"},
+    {"pre_fc_norm_hidden.weight", "hnorm.weight"},
+    {"fc.weight", "eh_proj.weight"},
 };
 
 // Inside "model.layers.N.", without ".weight" and ".bias".
@@ -95,6 +121,42 @@ std::optional<std::string> take_number(std::string_view& text) {
   if (!number) return std::nullopt;
   text.remove_prefix(dot + 1);
   return std::string(digits);
+}
+
+bool is_next_token_name(std::string_view stored, uint64_t num_layers) {
+  std::string_view name = without_prefix(stored);
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  if (name.starts_with("mtp.") || name.starts_with("mtp_")) return true;
+  if (!name.starts_with("layers.")) return false;
+  name.remove_prefix(7);
+  const std::optional<std::string> layer = take_number(name);
+  return layer && std::stoull(*layer) >= num_layers;
+}
+
+// Layers behind the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo), "mtp" (Qwen3-Next).
+std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers) {
+  if (!is_next_token_name(stored, num_layers)) return std::nullopt;
+  std::string_view name = without_prefix(stored);
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  const auto take = [&](std::string_view prefix) {
+    const bool found = name.starts_with(prefix);
+    if (found) name.remove_prefix(prefix.size());
+    return found;
+  };
+  const auto of_module = [&](const char* otherwise) -> std::optional<std::string> {
+    const std::string_view found = translate(kNextTokenNames, name);
+    if (found.empty()) return otherwise + std::string(name);
+    return found == kTargets ? std::nullopt : std::optional("model." + std::string(found));
+  };
+  const auto of_layer = [&](uint64_t own) -> std::optional<std::string> {
+    const std::optional<std::string> number = take_number(name);
+    if (!number || std::stoull(*number) != own) return std::nullopt;
+    return of_module("model.layers.0.");
+  };
+  if (take("layers.")) return of_layer(num_layers);
+  if (take("mtp_layers.")) return of_layer(0);
+  if (!take("mtp.")) return std::nullopt;
+  return take("layers.") ? of_layer(0) : of_module("model.");
 }
 
 std::string gguf_name(std::string_view stored) {

@@ -2,6 +2,7 @@
 // Names of tensors in Hugging Face's layout and in GGUF.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,16 @@ namespace sluice {
 // The norm behind attention is "post_attention_norm", also where it is the only one before the
 // feed-forward half.
 std::string gguf_name(std::string_view stored);
+
+// Whether it is of a module that guesses further tokens (MTP), as published checkpoints have them
+// behind the model's layers: transformers leaves them out as well.
+bool is_next_token_name(std::string_view stored, uint64_t num_layers);
+
+// Its name in the first of those modules, as a model of one layer has it: "model.layers.0.…",
+// "model.enorm.weight", "model.hnorm.weight", "model.eh_proj.weight" or "model.he_proj.weight",
+// "model.norm.weight" or "model.shared_head.norm.weight"; none: another module's, or a copy of what
+// the model has.
+std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers);
 
 // The name that a checkpoint of this model_type has for such a tensor; none: it has none.
 std::optional<std::string> hf_name(std::string_view gguf, std::string_view model_type);

@@ -194,7 +194,10 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   FileOptions& files = invocation.files;
   switch (sub.row->command) {
     case Command::kServe:
-      app.add_flag("--dry-run", invocation.dry_run, "Print the memory plan and exit");
+      app.add_flag("--dry-run",
+                   invocation.dry_run,
+                   "Print the memory plan, with drafts also the sizes of steps that are timed as "
+                   "they run, and exit");
       app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
       break;
     case Command::kRouter:

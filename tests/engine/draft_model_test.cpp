@@ -443,6 +443,25 @@ TEST(MemoryPlan, ProposersHaveARow) {
   EXPECT_EQ(off->plan.proposer_bytes, 0);
 }
 
+// The last size is the first that holds the rows of a step with all drafts.
+TEST(PlanText, NamesTheSizesOfStepsThatAreTimedWhereDraftsAdapt) {
+  Config config = tiny_config();
+  config.max_num_seqs = 3;
+  const auto text = [&](const std::string& spec) {
+    config.speculative_config = spec;
+    const Expected<std::string> made = plan_text(config);
+    return made ? *made : made.error().message;
+  };
+  const std::string adaptive = text(R"({"method":"ngram","num_speculative_tokens":4})");
+  EXPECT_NE(adaptive.find("for up to 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16 rows\n"),
+            std::string::npos)
+      << adaptive;
+  const std::string fixed =
+      text(R"({"method":"ngram","num_speculative_tokens":4,"adaptive":false})");
+  EXPECT_EQ(fixed.find("row_times"), std::string::npos) << fixed;
+  EXPECT_EQ(text("").find("row_times"), std::string::npos);
+}
+
 TEST(MemoryPlan, DraftKvHasItsOwnDtype) {
   const auto bf16 = planned_with(tiny_config(), drafting_with(kTiny));
   const auto f32 =

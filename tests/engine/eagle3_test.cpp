@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // EAGLE-3 heads against PyTorch (tests/golden/eagle/make_eagle3.py): both styles of names, fewer
 // tokens than the target and as many, the residual before and after its norm, an embedding of its
-// own and the target's. Those of the first kind, too (make_eagle.py).
+// own and the target's. Those of the first kind, too (make_eagle.py), and modules behind a model's
+// layers (make_mtp.py).
 #include "engine/models/eagle3.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +22,7 @@
 #include "engine/core/config.h"
 #include "engine/draft_plan.h"
 #include "engine/models/eagle.h"
+#include "engine/models/mtp.h"
 #include "engine/spec/spec_config.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
@@ -52,13 +54,19 @@ struct LogitRule {
 Expected<Loaded> load(const std::string& path,
                       const ModelSpec* spec,
                       const ModelOptions& options,
-                      const LogitRule& rule = {}) {
+                      const LogitRule& rule = {},
+                      const ModelConfig& target = {}) {
   Loaded loaded;
-  SLUICE_TRY(loaded.checkpoint, Checkpoint::open(path));
+  const bool is_module = spec == &kMtpSpec;
+  SLUICE_TRY(loaded.checkpoint,
+             Checkpoint::open(path,
+                              LoadFormat::kAuto,
+                              is_module ? CheckpointPart::kNextToken : CheckpointPart::kModel));
   if (spec == nullptr) {
     SLUICE_TRY(spec, find_model_spec(*loaded.checkpoint));
   }
-  SLUICE_TRY(ModelConfig config, read_model_config(*spec, *loaded.checkpoint));
+  SLUICE_TRY(ModelConfig config,
+             is_module ? mtp_config(target, path) : read_model_config(*spec, *loaded.checkpoint));
   if (rule.scale != 1) config.logit_scale = rule.scale;
   config.logit_soft_cap = rule.soft_cap;
   WeightStore sizes(*loaded.checkpoint);
@@ -92,13 +100,13 @@ class HeadRig {
     ModelOptions of_head = options;
     of_head.embedding = &rig->target_.model->embedding();
     of_head.output = &rig->target_.model->output();
-    SLUICE_TRY(rig->head_, load(folder, &spec, of_head, rule));
+    SLUICE_TRY(rig->head_, load(folder, &spec, of_head, rule, rig->target_.model->config()));
     rig->num_states_ = &spec == &kEagle3Spec ? 3 : 1;
     const ModelConfig& config = rig->model().config();
-    SLUICE_TRY(rig->storage_,
-               KvStorage::create(
-                   {attention_blocks(config, /*num_layers=*/1, kMaxTokens / kBlockSize)},
-                   kBlockSize));
+    SLUICE_TRY(
+        rig->storage_,
+        KvStorage::create({attention_blocks(config, /*num_layers=*/1, kMaxTokens / kBlockSize)},
+                          kBlockSize));
     const StepBounds bounds = {.max_tokens = kMaxTokens,
                                .max_seqs = 1,
                                .max_logits = kMaxTokens,
@@ -267,6 +275,45 @@ TEST(Eagle, EqualsPyTorchForAPassAndAChainBehindIt) {
   expect_equals_pytorch(heads[0], kEagleSpec, 1);
 }
 
+// Under the names of three families, which join the two halves and hand states on differently.
+TEST(Mtp, EqualsPyTorchForAPassAndAChainBehindIt) {
+  const std::vector<Golden> modules = goldens("mtp.json");
+  ASSERT_EQ(modules.size(), 3U);
+  for (const Golden& golden : modules) expect_equals_pytorch(golden, kMtpSpec, 1);
+}
+
+TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
+  const auto tiny = Checkpoint::open(kTiny);
+  ASSERT_TRUE(tiny.has_value());
+  const ModelConfig target = *read_model_config(**find_model_spec(**tiny), **tiny);
+  const auto refusal_of = [](const std::string& path, const ModelConfig& model, int32_t ranks) {
+    const auto spec = parse_spec_config(R"({"method": "mtp", "model": ")" + path + "\"}");
+    Config config;
+    config.tensor_parallel_size = ranks;
+    const auto opened = open_draft(config, *spec, model);
+    return opened ? "" : opened.error().message;
+  };
+  const std::string own = kFolder + "mtp-mimo";
+  EXPECT_EQ(refusal_of(own, target, 1), "");
+  EXPECT_NE(refusal_of(own, target, 2).find("method mtp reads the output layer"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(kFolder + "first", target, 1).find("found no module that guesses"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(kTiny, target, 1).find("found a file"), std::string::npos);
+  ModelConfig other = target;
+  other.moe.num_experts = 8;
+  EXPECT_NE(refusal_of(own, other, 1).find("experts"), std::string::npos);
+  other = target;
+  other.norm_placement = NormPlacement::kAround;
+  EXPECT_NE(refusal_of(own, other, 1).find("norms of this kind"), std::string::npos);
+  other = target;
+  other.residual_scale = 0.5F;
+  EXPECT_NE(refusal_of(own, other, 1).find("scaled halves"), std::string::npos);
+  other = target;
+  for (LayerConfig& layer : other.layers) layer.window = 16;
+  EXPECT_NE(refusal_of(own, other, 1).find("windows in all layers"), std::string::npos);
+}
+
 // A head of the first kind is read by the target's output layer: what follows that follows here.
 TEST(Eagle, LogitsAreScaledAndCappedAsTheTargetsAre) {
   const std::vector<Golden> heads = goldens("first.json");
@@ -290,8 +337,8 @@ TEST(Eagle, LogitsAreScaledAndCappedAsTheTargetsAre) {
 TEST(Eagle, AHeadTakesWhatItsTargetDoesToLogitsAndNoScaledEmbedding) {
   const auto open = [](const std::string& name, const ModelConfig& target) {
     const std::string method = name == "first" ? "eagle" : "eagle3";
-    const auto spec = parse_spec_config(R"({"method": ")" + method + R"(", "model": ")" + kFolder +
-                                        name + "\"}");
+    const auto spec =
+        parse_spec_config(R"({"method": ")" + method + R"(", "model": ")" + kFolder + name + "\"}");
     return open_draft({}, *spec, target);
   };
   const auto tiny = Checkpoint::open(kTiny);

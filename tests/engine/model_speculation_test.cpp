@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/shared_model.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -202,8 +203,7 @@ TEST(ModelSpeculation, AModelWithFewerTokensDraftsAndChangesNoAnswer) {
   EXPECT_GT(num_beyond, 10);
   const std::string path = ::testing::TempDir() + "/model_speculation_test_fewer.gguf";
   const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
-  ASSERT_TRUE(testing::write_random_model(
-      kTiny, path, formats, WeightFormat::kQ8_0, kFewer));
+  ASSERT_TRUE(testing::write_random_model(kTiny, path, formats, WeightFormat::kQ8_0, kFewer));
   for (const bool overlap : {false, true}) {
     Config config = tiny_config();
     config.speculative_config = drafting_with(path);
@@ -267,6 +267,50 @@ TEST(ModelSpeculation, AHeadOfTheFirstKindDraftsAndChangesNoAnswer) {
   ASSERT_FALSE(shared.has_value());
   EXPECT_NE(shared.error().message.find("--tensor-parallel-size 2, expected 1"), std::string::npos)
       << shared.error().message;
+}
+
+// Behind another model's layers they are what their names say, and in the target's own folder no
+// path names them.
+TEST(ModelSpeculation, ModulesBehindTheLayersDraftAndChangeNoAnswer) {
+  const std::unique_ptr<Engine> plain = start_engine(tiny_config());
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  for (const char* name : {"mtp-layers", "mtp-mimo", "mtp-next"}) {
+    Config config = tiny_config();
+    config.max_num_batched_tokens = 40;
+    config.overlap = name == std::string("mtp-mimo");
+    config.debug_preempt_every = config.overlap ? 5 : 0;
+    config.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 3,
+        "adaptive": false, "model": ")" +
+                                std::string(SLUICE_TEST_DATA) + "/eagle/" + name + "\"}";
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(expected, run_together(*engine, requests), name);
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    const DraftStats drafts = engine->stats().drafts;
+    EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kMtp)], 50U) << name;
+  }
+}
+
+TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
+  const testing::TemporaryFolder folder;
+  testing::write_model(folder, "models/qwen2", {{"model_type", "mimo"}});
+  Config config = tiny_config();
+  config.model = folder.path();
+  config.load_format = "dummy";
+  const std::unique_ptr<Engine> plain = start_engine(config);
+  ASSERT_NE(plain, nullptr);
+  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 6);
+  config.speculative_config =
+      R"({"method": "mimo_mtp", "num_speculative_tokens": 2, "adaptive": false})";
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  expect_same(run_alone(*plain, requests), run_together(*engine, requests), "mimo");
+  if (HasFatalFailure()) return;
+  settle(*engine);
+  EXPECT_GT(sum(engine->stats().drafts.num_draft_tokens), 0U);
 }
 
 // One that names no layers needs a deeper target than the tiny one.

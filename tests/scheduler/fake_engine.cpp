@@ -37,7 +37,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.leave_room_for_answers = chance(0.7);
   options_.priority_aging_ms = chance(0.2) ? 0 : between(1, 300);
   vocab_size_ = between(2, 200);
-  depth_ = between(1, 2);
+  depth_ = chance(0.2) ? 3 : between(1, 2);
   arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
   abort_rate_ = chance(0.5) ? 0.0 : 0.1;
   transfer_rate_ = chance(0.7) ? 0.0 : 0.1;
@@ -45,7 +45,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     draft_rate_ = chance(0.5) ? 1.0 : 0.5;
     right_draft_rate_ = chance(0.2) ? 0.0 : chance(0.3) ? 1.0 : 0.8;
   }
-  options_.follows_drafts = depth_ == 2 && chance(0.6);
+  options_.follows_drafts = depth_ >= 2 && chance(0.6);
   options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   if (kv_options_.enable_prefix_caching && chance(0.5)) {
@@ -499,6 +499,10 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   if (scheduled.num_unsure > 0 && !options_.follows_drafts) {
     return wrong("a request goes on behind drafts in flight");
   }
+  // Whoever puts the row in its place knows what the step before chose, and where that began.
+  if (scheduled.num_unsure > 0 && shadow.num_pending != 1) {
+    return wrong("a row follows drafts whose own place is not known");
+  }
   if (shadow.next_position < 0) {
     note_turns();
     check_admission_order(shadow, step.output.step_id);
@@ -693,6 +697,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
       (0.3 + 0.2 * tokens) * (chance(0.02) ? 300 : 1) * (chance(0.02) ? 0 : 1);
   std::vector<RequestId> aborted;
   scheduler_->update(step.output, results, measured_ms, aborted);
+  check_blocks_are_kept();
   for (const size_t i : leaving) {
     Shadow& shadow = shadows_[i];
     if (scheduler_->find(shadow.id) != nullptr) wrong("an ended request did not leave");
@@ -744,7 +749,7 @@ void FakeEngine::turn(bool arrivals, EpisodeStats& stats) {
   if (!error_.empty()) return;
   check_everything();
   if (arrivals && chance(abort_rate_)) abort_somebody(stats);
-  // Two steps in flight; one when there was nothing to add, and now and then at random.
+  // As many steps in flight; one less when there was nothing to add, and now and then at random.
   const bool stuck = in_flight_.size() == before;
   while (error_.empty() && !in_flight_.empty() &&
          (in_flight_.size() >= depth || stuck || chance(0.1))) {

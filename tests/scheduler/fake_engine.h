@@ -2,7 +2,7 @@
 // A scheduler and a KV manager driven by seeded chance, with a model whose next token is a hash of
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
 // episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
-// every phase, tiny pools, slow steps, a clock that jumps, transfers, one or two steps in flight;
+// every phase, tiny pools, slow steps, a clock that jumps, transfers, one to three steps in flight;
 // a tier below the cache that brings KV back late, in part or not at all; drafts that are right,
 // wrong, or right and then wrong; then arrivals stop and everything has to end.
 #pragma once
@@ -145,6 +145,7 @@ class FakeEngine {
   void see_drafts(Row& row, std::span<const TokenId> token_ids, EpisodeStats& stats);
   void put_in_place(Row& row);
   void narrow_windows(size_t shadow);
+  void check_blocks_are_kept();
   [[nodiscard]] uint64_t hash_at(const Row& row, int32_t num_tokens) const;
   std::vector<TokenId> choose(const Row& row, bool& ends, EpisodeStats& stats);
   void start_transfer();

@@ -89,7 +89,9 @@ uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
 }
 
 // Of rows in flight that follow drafts it is known now where they begin, and that they touch no
-// block before the window of that.
+// block before the window of that: the scheduler lets go of those while the rows are in flight.
+// check_reads() finds a null block where this takes one that a row reads, and
+// check_blocks_are_kept() one that this leaves and the scheduler has let go.
 void FakeEngine::narrow_windows(size_t shadow) {
   const int32_t start = shadows_[shadow].num_tokens() - 1;
   for (Step& step : in_flight_) {
@@ -101,6 +103,24 @@ void FakeEngine::narrow_windows(size_t shadow) {
         for (BlockId& block : std::span(row.tables[g]).first(static_cast<size_t>(first))) {
           if (block != kNullBlock) --readers_[g][static_cast<size_t>(block.value)];
           block = kNullBlock;
+        }
+      }
+    }
+  }
+}
+
+// Whatever retires, a request holds all blocks that its rows in flight touch.
+void FakeEngine::check_blocks_are_kept() {
+  for (const Step& step : in_flight_) {
+    for (const Row& row : step.rows) {
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        const auto held = kv_->block_table(row.scheduled.id, static_cast<int32_t>(g));
+        for (size_t entry = 0; entry < row.tables[g].size(); ++entry) {
+          const BlockId block = row.tables[g][entry];
+          if (block == kNullBlock) continue;
+          if (entry >= held.size() || held[entry] != block) {
+            return wrong("a block was let go that a row in flight touches");
+          }
         }
       }
     }

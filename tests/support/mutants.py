@@ -14,17 +14,35 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+def ninja(build, *words):
+    return subprocess.run(["ninja", "-C", build, *words], check=True, capture_output=True,
+                          text=True).stdout.splitlines()
+
+
 def commands(build, test):
-    """The compile command of each source, and the test's link command, as lists of words."""
+    """The compile command of each of the test's sources, and its link command, as lists of words."""
+    inputs = set(ninja(build, "-t", "inputs", test))
     compiles = {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        source = pathlib.Path(entry["file"])
-        if source.is_relative_to(ROOT):
-            compiles[str(source.relative_to(ROOT))] = entry["command"].split()
-    listed = subprocess.run(["ninja", "-C", build, "-t", "commands", test], check=True,
-                            capture_output=True, text=True).stdout.splitlines()
-    words = listed[-1].split()
+        source, words = pathlib.Path(entry["file"]), entry["command"].split()
+        if source.is_relative_to(ROOT) and words[words.index("-o") + 1] in inputs:
+            compiles[str(source.relative_to(ROOT))] = words
+    words = ninja(build, "-t", "commands", test)[-1].split()
     return compiles, words[words.index("&&") + 1:len(words) - 2]
+
+
+def sources_of(build, compiles, path):
+    """What has to be compiled again when this file changes: itself, or all that include it."""
+    if path in compiles:
+        return [path]
+    found = []
+    for source, words in compiles.items():
+        read = ninja(build, "-t", "deps", words[words.index("-o") + 1])
+        if any((build / line.strip()).resolve() == ROOT / path for line in read):
+            found.append(source)
+    if not found:
+        sys.exit(f"mutants: nothing in the program includes {path}")
+    return found
 
 
 def replaced(path, pairs):
@@ -42,17 +60,28 @@ def set_output(words, path):
     return words
 
 
-def is_caught(build, folder, compile_words, link_words, text, environment):
+def is_caught(build, compiles, link_words, path, text, environment):
     """How the mutant ends, or None when the test saw nothing."""
-    source, code, program = folder / "mutant.cpp", folder / "mutant.o", folder / "mutant"
-    source.write_text(text)
-    words = set_output(compile_words, code)
-    words[words.index("-c") + 1] = str(source)
-    subprocess.run([*words, "-w"], cwd=build, check=True)
-    # Before the archives: what is defined already is not taken from them.
-    words = set_output(link_words, program)
-    words.insert(words.index("-o"), str(code))
-    subprocess.run(words, cwd=build, check=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
+        changed, program = folder / path, folder / "mutant"
+        changed.parent.mkdir(parents=True)
+        changed.write_text(text)
+        codes = []
+        for source in sources_of(build, compiles, path):
+            codes.append(str(folder / f"mutant{len(codes)}.o"))
+            words = set_output(compiles[source], codes[-1])
+            words[words.index("-c") + 1] = str(changed if source == path else ROOT / source)
+            # In front of the other folders, so that a header is found here.
+            subprocess.run([*words, "-w", "-iquote", folder], cwd=build, check=True)
+        # Before the archives: what is defined already is not taken from them.
+        words = set_output(link_words, program)
+        at = words.index("-o")
+        subprocess.run([*words[:at], *codes, *words[at:]], cwd=build, check=True)
+        return how_it_ends(program, environment)
+
+
+def how_it_ends(program, environment):
     try:
         ended = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False,
                                env={**os.environ, **environment})
@@ -78,18 +107,15 @@ def main(usage, test, mutations, environment):
     missed = 0
     chosen = [m for m in mutations if word in m[0]]
     texts = [replaced(path, pairs) for _, path, *pairs in chosen]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = pathlib.Path(temporary)
-        for (what, path, *_), text in zip(chosen, texts):
-            end = is_caught(build, folder, compiles[path], link, text, environment)
-            missed += end is None
-            print(f"{'MISSED' if end is None else 'caught'}: {what}: {end}", flush=True)
-        # The judge itself: what is not changed passes.
-        path = chosen[0][1]
-        end = is_caught(build, folder, compiles[path], link, (ROOT / path).read_text(),
-                        environment)
-        if end is not None:
-            sys.exit(f"mutants: the code as it is fails: {end}")
+    for (what, path, *_), text in zip(chosen, texts):
+        end = is_caught(build, compiles, link, path, text, environment)
+        missed += end is None
+        print(f"{'MISSED' if end is None else 'caught'}: {what}: {end}", flush=True)
+    # The judge itself: what is not changed passes.
+    path = chosen[0][1]
+    end = is_caught(build, compiles, link, path, (ROOT / path).read_text(), environment)
+    if end is not None:
+        sys.exit(f"mutants: the code as it is fails: {end}")
     print(f"{len(chosen) - missed} of {len(chosen)} bugs are caught")
     sys.exit(missed > 0)
 

@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "engine/inspect.h"
 #include "tests/engine/cuda/counters.h"
+#include "tests/engine/cuda/draft_requests.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
@@ -20,63 +21,27 @@ namespace sluice {
 namespace {
 
 using testing::Collected;
+using testing::drafting_config;
+using testing::eagle_head;
 using testing::expect_same;
+using testing::kTinyLlama;
+using testing::spec_of;
 using testing::start_engine;
-using testing::TinyGguf;
-
-const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
 
 uint64_t sum(const auto& counters) {
   return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
 }
 
-std::string spec_of(const std::string& method, const std::string& model = "") {
-  std::string spec = R"({"method": ")" + method + R"(", "num_speculative_tokens": 3,
-      "adaptive": false)";
-  if (!model.empty()) spec += R"(, "model": ")" + model + "\"";
-  return spec + "}";
-}
-
-std::string head(const std::string& name) {
-  return std::string(SLUICE_TEST_DATA) + "/eagle/" + name;
-}
-
-Config config_with(const std::string& spec) {
-  Config config = TinyGguf(kTiny).config("cuda");
-  config.max_num_seqs = 4;
-  config.cuda_graph_sizes = {8};
-  config.speculative_config = spec;
-  return config;
-}
-
-// Greedy and drawn rows, which the device samples, and one that the host does, behind prompts that
-// say everything twice.
-std::vector<ValidRequest> requests_of(int32_t num_tokens) {
-  std::vector<ValidRequest> requests(3);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const std::vector<TokenId> once = testing::tiny_prompt(11 + 4 * i, i);
-    requests[i].prompt = once;
-    requests[i].prompt.insert(requests[i].prompt.end(), once.begin(), once.end());
-    SamplingParams& params = requests[i].sampling;
-    params.max_tokens = num_tokens + static_cast<int32_t>(i);
-    params.ignore_eos = true;
-    params.num_logprobs = 2;
-    params.seed = 70 + i;
-    params.temperature = i == 0 ? 0.0F : 0.7F;
-  }
-  requests[2].sampling.presence_penalty = 0.5F;
-  return requests;
-}
-
 const std::vector<ValidRequest>& requests() {
-  static const std::vector<ValidRequest> made = requests_of(testing::is_short() ? 3 : 6);
+  static const std::vector<ValidRequest> made =
+      testing::draft_requests(testing::is_short() ? 3 : 6);
   return made;
 }
 
 // What the device gives without drafts.
 const std::vector<Collected>& expected() {
   static const std::vector<Collected> answers = [] {
-    const std::unique_ptr<Engine> engine = start_engine(config_with(""));
+    const std::unique_ptr<Engine> engine = start_engine(drafting_config(""));
     return engine == nullptr ? std::vector<Collected>()
                              : testing::run_together(*engine, requests());
   }();
@@ -96,11 +61,11 @@ DraftStats drafted_by(const Config& config, const std::vector<ValidRequest>& ask
 
 TEST(CudaDrafts, OfProposersChangeNoAnswer) {
   std::vector<ValidRequest> predicted = requests();
-  for (size_t i = 0; i < predicted.size(); ++i) predicted[i].prediction = expected()[i].tokens;
-  EXPECT_GT(sum(drafted_by(config_with(spec_of("ngram")), predicted).num_accepted_tokens), 0U);
+  testing::predict(predicted, expected());
+  EXPECT_GT(sum(drafted_by(drafting_config(spec_of("ngram")), predicted).num_accepted_tokens), 0U);
   if (HasFatalFailure() || testing::is_short()) return;
   for (const char* method : {"ngram", "suffix"}) {
-    Config config = config_with(spec_of(method));
+    Config config = drafting_config(spec_of(method));
     config.debug_preempt_every = 4;
     config.enforce_eager = std::string(method) == "suffix";
     drafted_by(config, requests());
@@ -112,15 +77,12 @@ TEST(CudaDrafts, OfProposersChangeNoAnswer) {
 // seen neither when it hands the next step over, at any error rate.
 TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
   for (const char* rate : {"0", "0.3"}) {
-    Config config = config_with(
-        R"({"method": "replay", "num_speculative_tokens": 3, "adaptive": false,
-            "replay_error_rate": )" +
-        std::string(rate) + "}");
+    Config config = drafting_config(testing::replay_spec(rate));
     config.enforce_eager = rate[1] != 0;
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
     std::vector<ValidRequest> asked = {requests()[0], requests()[1]};
-    for (size_t i = 0; i < asked.size(); ++i) asked[i].prediction = expected()[i].tokens;
+    testing::predict(asked, expected());
     testing::steps_of(*engine);
     const std::vector<Collected> answers = testing::run_together(*engine, asked);
     expect_same({expected().begin(), expected().begin() + 2}, answers, rate);
@@ -138,7 +100,7 @@ TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
 // drafts are recorded, and at a temperature.
 TEST(CudaDrafts, OfTheTargetItselfAreAlwaysRight) {
   for (const bool eager : {false, true}) {
-    Config config = config_with(spec_of("draft_model", kTiny));
+    Config config = drafting_config(spec_of("draft_model", kTinyLlama));
     config.enforce_eager = eager;
     const DraftStats drafts = drafted_by(config, requests());
     EXPECT_GT(sum(drafts.num_draft_tokens), 3U);
@@ -149,7 +111,7 @@ TEST(CudaDrafts, OfTheTargetItselfAreAlwaysRight) {
 }
 
 TEST(CudaDrafts, OfAModelThatIsPreemptedChangeNoAnswer) {
-  Config config = config_with(spec_of("draft_model", kTiny));
+  Config config = drafting_config(spec_of("draft_model", kTinyLlama));
   config.debug_preempt_every = 3;
   config.max_num_batched_tokens = 16;
   config.overlap = true;
@@ -160,7 +122,7 @@ TEST(CudaDrafts, OfAModelThatIsPreemptedChangeNoAnswer) {
 TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   for (const char* name : {"mapped", "layers", "first"}) {
     const bool is_first = std::string(name) == "first";
-    Config config = config_with(spec_of(is_first ? "eagle" : "eagle3", head(name)));
+    Config config = drafting_config(spec_of(is_first ? "eagle" : "eagle3", eagle_head(name)));
     config.enforce_eager = std::string(name) == "layers";
     config.debug_preempt_every = is_first ? 4 : 0;
     config.max_num_batched_tokens = is_first ? 16 : 512;
@@ -169,11 +131,37 @@ TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   }
 }
 
+// Rows of an aborted request that are in the device's queue, behind drafts that are judged there or
+// as drafts, are dropped, and its slot and blocks serve others.
+TEST(CudaDrafts, AbortsInFlightEndOnceAndChangeNoOtherAnswer) {
+  std::vector<ValidRequest> asked = requests();
+  testing::predict(asked, expected());
+  std::vector<std::string> specs = {testing::replay_spec("0.3")};
+  if (testing::is_full()) {
+    specs.push_back(testing::replay_spec("0"));
+    specs.push_back(spec_of("draft_model", kTinyLlama));
+    specs.push_back(spec_of("eagle3", eagle_head("mapped")));
+  }
+  for (const std::string& spec : specs) {
+    const std::unique_ptr<Engine> engine = start_engine(drafting_config(spec));
+    ASSERT_NE(engine, nullptr);
+    testing::expect_aborts_end_once(*engine, asked, expected(), testing::is_full() ? 9 : 3);
+    EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 0U) << spec;
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(CudaDrafts, OfAModuleBehindTheLayersChangeNoAnswer) {
+  if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
+  const Config config = drafting_config(spec_of("mtp", eagle_head("mtp-mimo")));
+  EXPECT_GT(sum(drafted_by(config, requests()).num_drafts), 0U);
+}
+
 // Prompts in pieces, hits of the cache, drafts of every length: the same engine again and again.
 TEST(CudaDrafts, BehindHitsChangeNoAnswer) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::unique_ptr<Engine> engine =
-      start_engine(config_with(spec_of("eagle3", head("mapped"))));
+      start_engine(drafting_config(spec_of("eagle3", eagle_head("mapped"))));
   ASSERT_NE(engine, nullptr);
   for (const char* what : {"first", "again"}) {
     expect_same(expected(), testing::run_alone(*engine, requests()), what);

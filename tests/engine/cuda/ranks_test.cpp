@@ -27,40 +27,19 @@ namespace {
 
 using testing::Collected;
 using testing::expect_same;
+using testing::ShimDevices;
 using testing::TemporaryFolder;
 using testing::TinyModel;
 using testing::TinyWeights;
-
-// As many devices, for one test.
-class ShimDevices {
- public:
-  // `fails_to_record`: the device whose recordings fail; -1: none.
-  explicit ShimDevices(int count, int fails_to_record = -1) {
-    simt::set_device_options({.count = count, .fails_to_record = fails_to_record});
-  }
-
-  ShimDevices(const ShimDevices&) = delete;
-  ShimDevices& operator=(const ShimDevices&) = delete;
-
-  ~ShimDevices() { simt::set_device_options({}); }
-};
 
 struct Ran {
   std::vector<Collected> results;
   std::string key;
 };
 
-// Null, with a failure of the test, where it does not start.
-std::unique_ptr<Engine> start(Config config) {
-  config.max_num_batched_tokens = std::min(config.max_num_batched_tokens, 64);  // all run at start
-  auto engine = create_engine(config, testing::shim_groups());
-  EXPECT_TRUE(engine.has_value()) << engine.error().message;
-  return engine ? std::move(*engine) : nullptr;
-}
-
 Ran run(Config config, int32_t ranks, const std::vector<ValidRequest>& requests) {
   config.tensor_parallel_size = ranks;
-  const std::unique_ptr<Engine> engine = start(config);
+  const std::unique_ptr<Engine> engine = testing::start_ranks(config);
   if (engine == nullptr) return {};
   return {.results = testing::run_together(*engine, requests),
           .key = engine->model().system_fingerprint};
@@ -190,7 +169,7 @@ TEST(CudaRanks, SettingsOfAStepChangeNothing) {
   if (testing::is_short()) settings.resize(1);
   for (Config& config : settings) {
     config.tensor_parallel_size = 2;
-    const std::unique_ptr<Engine> engine = start(config);
+    const std::unique_ptr<Engine> engine = testing::start_ranks(config);
     ASSERT_NE(engine, nullptr);
     for (const char* pass : {"cold", "cached"}) {
       expect_same(expected.results, testing::run_together(*engine, requests), pass);
@@ -214,7 +193,7 @@ TEST(CudaRanks, EachDeviceHasItsPartOfTheWeightsAndIsPlannedByIt) {
   // And leaves room for what ranks meet by.
   EXPECT_EQ(one->model.plan.available_bytes - four->model.plan.available_bytes, int64_t{1} << 30);
   const MemoryPlan plan = four->model.plan;
-  const std::unique_ptr<Engine> engine = start(config);
+  const std::unique_ptr<Engine> engine = testing::start_ranks(config);
   ASSERT_NE(engine, nullptr);
   EXPECT_LE(simt::num_device_bytes(), 4 * (plan.total_bytes() + 20 * 4096));
 }

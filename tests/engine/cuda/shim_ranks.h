@@ -3,6 +3,9 @@
 // and waits there until the others' have come to it.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -11,10 +14,14 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "engine/core/config.h"
 #include "engine/core/status.h"
+#include "engine/engine.h"
 #include "engine/parallel.h"
+#include "tests/support/simt/memory.h"
 #include "tests/support/simt/simt.h"
 
 namespace sluice::testing {
@@ -122,6 +129,28 @@ inline RankGroups shim_groups(int32_t failing = -1, int num_calls = 0) {
     return connected;
   };
   return {.on_cpu = make_local_ranks, .on_devices = [connect] { return connect; }};
+}
+
+// As many devices, for one test.
+class ShimDevices {
+ public:
+  // `fails_to_record`: the device whose recordings fail; -1: none.
+  explicit ShimDevices(int count, int fails_to_record = -1) {
+    simt::set_device_options({.count = count, .fails_to_record = fails_to_record});
+  }
+
+  ShimDevices(const ShimDevices&) = delete;
+  ShimDevices& operator=(const ShimDevices&) = delete;
+
+  ~ShimDevices() { simt::set_device_options({}); }
+};
+
+// Null, with a failure of the test, where it does not start.
+inline std::unique_ptr<Engine> start_ranks(Config config) {
+  config.max_num_batched_tokens = std::min(config.max_num_batched_tokens, 64);  // all run at start
+  auto engine = create_engine(config, shim_groups());
+  EXPECT_TRUE(engine.has_value()) << engine.error().message;
+  return engine ? std::move(*engine) : nullptr;
 }
 
 }  // namespace sluice::testing

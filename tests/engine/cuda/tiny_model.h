@@ -75,6 +75,9 @@ class TinyGguf {
 // Under a sanitizer the shim takes minutes for what it does in seconds (tests/stage.sh).
 inline bool is_short() { return std::getenv("SLUICE_DETERMINISM_REQUESTS") != nullptr; }
 
+// Whether the long tier runs.
+inline bool is_full() { return std::getenv("SLUICE_FULL") != nullptr; }
+
 inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
   std::vector<TokenId> tokens(length);
   for (size_t i = 0; i < length; ++i) {

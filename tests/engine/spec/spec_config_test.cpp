@@ -60,6 +60,14 @@ TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE3-of-8B"})")->model_kind, Kind::kEagle3);
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE-of-8B"})")->model_kind, Kind::kEagle);
   EXPECT_EQ(parse_spec_config(R"({"method": "eagle", "model": "x"})")->model_kind, Kind::kEagle);
+  // A module of the target's own folder needs no path.
+  for (const char* method : {"mtp", "deepseek_mtp", "mimo_mtp"}) {
+    const auto own = parse_spec_config(R"({"method": ")" + std::string(method) + "\"}");
+    ASSERT_TRUE(own.has_value()) << own.error().message;
+    EXPECT_EQ(own->model_kind, Kind::kMtp);
+    EXPECT_EQ(own->model, "");
+    EXPECT_EQ(own->num_speculative_tokens, 3);
+  }
   // Whole names hold both, and folders that others name hold either.
   const auto kind_of = [](const std::string& path) {
     return parse_spec_config(R"({"model": ")" + path + "\"}")->model_kind;
@@ -125,8 +133,8 @@ TEST(SpecConfig, WhatIsNotOfferedIsRefusedByName) {
       {R"({"method": "draft_model", "model": "x", "draft_tensor_parallel_size": 2})",
        "draft_tensor_parallel_size"},
       {R"({"method": "draft_model", "model": "x", "max_model_len": 0})", "max_model_len"},
-      {R"({"method": "mtp"})", "\"mtp\" is not supported"},
-      {R"({"method": "deepseek_mtp"})", "\"deepseek_mtp\" is not supported"},
+      {R"({"method": "medusa", "model": "x"})", "\"medusa\" is not supported"},
+      {R"({"method": "mtp,eagle3", "model": "x"})", "one model at most"},
       {R"({"method": "ngram", "quantization": "fp8"})", "\"quantization\""},
       {R"({"method": "ngram", "tree": 1})", "\"tree\""},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},

@@ -390,9 +390,7 @@ TEST(HfConfig, TakesInt8W8A8UnderBothOfItsKeysAndRefusesByField) {
       {R"("strategy":"token","symmetric":true)",
        R"("strategy":"token","symmetric":false)",
        "input_activations.symmetric: found false"},
-      {R"("input_activations":{)",
-       R"("input_activations":null,"x":{)",
-       "found field \"x\""},
+      {R"("input_activations":{)", R"("input_activations":null,"x":{)", "found field \"x\""},
       {R"({"group_0":{)", R"({"group_0":3,"b":{)", "config_groups.\"group_0\": found 3"},
   };
   for (const Change& change : changes) {
@@ -509,6 +507,8 @@ TEST_F(HfDirectory, LayersBehindTheModelsAreLeftOut) {
                                           "model.layers.2.input_layernorm.weight",
                                           "model.layers.61.eh_proj.weight",
                                           "mtp.norm.weight",
+                                          "model.mtp_layers.0.input_proj.weight",
+                                          "model.mtp_block.0.mlp.up_proj.weight",
                                           "model.layers.1.self_attn.rotary_emb.inv_freq"};
   write("model.safetensors", shard_of(names));
   const std::string log = logged_by([&] {
@@ -517,7 +517,55 @@ TEST_F(HfDirectory, LayersBehindTheModelsAreLeftOut) {
     ASSERT_EQ((*opened)->tensors().size(), 1U);
     EXPECT_EQ((*opened)->tensors().front().name, "blk.1.attn_norm.weight");
   });
-  EXPECT_NE(log.find("key=model.layers.2.input_layernorm.weight found="), std::string::npos) << log;
+  EXPECT_NE(log.find("key=model.layers.2.input_layernorm.weight found=\"5 tensors of modules"),
+            std::string::npos)
+      << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
+}
+
+// Each family's names of the first module, and of its layer; what the model has as well, what
+// belongs to further ones and what the model itself has are left out.
+TEST_F(HfDirectory, AModuleBehindTheLayersIsAModelOfOneLayer) {
+  write("config.json", R"({"model_type":"llama","num_hidden_layers":2})");
+  const std::vector<std::string> spellings[] = {{"model.layers.2.enorm.weight",
+                                                 "model.layers.2.hnorm.weight",
+                                                 "model.layers.2.eh_proj.weight",
+                                                 "model.layers.2.shared_head.norm.weight",
+                                                 "model.layers.2.self_attn.q_proj.weight",
+                                                 "model.layers.2.shared_head.head.weight",
+                                                 "model.layers.2.embed_tokens.weight",
+                                                 "model.layers.3.enorm.weight"},
+                                                {"model.mtp_layers.0.token_layernorm.weight",
+                                                 "model.mtp_layers.0.hidden_layernorm.weight",
+                                                 "model.mtp_layers.0.input_proj.weight",
+                                                 "model.mtp_layers.0.final_layernorm.weight",
+                                                 "model.mtp_layers.0.self_attn.q_proj.weight",
+                                                 "model.mtp_layers.1.input_proj.weight"},
+                                                {"mtp.pre_fc_norm_embedding.weight",
+                                                 "mtp.pre_fc_norm_hidden.weight",
+                                                 "mtp.fc.weight",
+                                                 "mtp.norm.weight",
+                                                 "mtp.layers.0.self_attn.q_proj.weight",
+                                                 "mtp.layers.1.self_attn.q_proj.weight"}};
+  const std::vector<std::string> places[] = {
+      {"enorm", "hnorm", "eh_proj", "shared_head_norm", "blk.0.attn_q"},
+      {"enorm", "hnorm", "he_proj", "output_norm", "blk.0.attn_q"},
+      {"enorm", "hnorm", "eh_proj", "output_norm", "blk.0.attn_q"}};
+  for (size_t i = 0; i < std::size(spellings); ++i) {
+    std::vector<std::string> names = spellings[i];
+    names.emplace_back("model.layers.1.input_layernorm.weight");
+    names.emplace_back("model.norm.weight");
+    write("model.safetensors", shard_of(names));
+    const std::string log = logged_by([&] {
+      const auto opened = Checkpoint::open(folder_, LoadFormat::kAuto, CheckpointPart::kNextToken);
+      ASSERT_TRUE(opened.has_value()) << opened.error().message;
+      EXPECT_EQ((*opened)->tensors().size(), places[i].size());
+      for (const std::string& place : places[i]) {
+        EXPECT_TRUE((*opened)->has(place + ".weight")) << place;
+      }
+    });
+    EXPECT_EQ(log, "");
+  }
 }
 
 TEST_F(HfDirectory, OneTensorHasOneName) {
