@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds XGrammar, the library behind structured output, as a static library with a CMake package,
-# from its source distribution on PyPI, and prints where. Does nothing, and needs no network, when
-# it is there. SLUICE_XGRAMMAR_ROOT: where (~/.cache/sluice/xgrammar-VERSION, where CMake looks).
+# from its source distribution on PyPI with xgrammar/repetitions.patch, and prints where. Does
+# nothing, and needs no network, when it is there. SLUICE_XGRAMMAR_ROOT: where
+# (~/.cache/sluice/xgrammar-VERSION, where CMake looks).
 # Needs what install_packages.sh installs.
 set -euo pipefail
 
@@ -12,7 +13,8 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/sluice"
 root="${SLUICE_XGRAMMAR_ROOT:-$cache/xgrammar-$version}"
 # Changes with what is built and how.
-recipe="$(cat "${BASH_SOURCE[0]}" "$here/xgrammar/CMakeLists.txt" | sha256sum | cut -d ' ' -f 1)"
+recipe="$(cat "${BASH_SOURCE[0]}" "$here/xgrammar/CMakeLists.txt" "$here/xgrammar/repetitions.patch" |
+  sha256sum | cut -d ' ' -f 1)"
 
 if [[ -f "$root/recipe" && "$(cat "$root/recipe")" == "$recipe" ]]; then
   echo "$root"
@@ -44,6 +46,7 @@ if ! "$python" -m pip --disable-pip-version-check download -q --no-deps --no-bin
   exit 3
 fi
 tar -xzf "$work/xgrammar-$version.tar.gz" -C "$work"
+patch -s -p1 -d "$work/xgrammar-$version" <"$here/xgrammar/repetitions.patch"
 generator=()
 if command -v ninja >/dev/null; then generator=(-G Ninja); fi
 launcher=()

@@ -86,6 +86,17 @@ class GateWriter {
     return Json{{"$ref", "#/$defs/" + name_of(index)}};
   }
 
+  // Strings of one pattern are one definition: each copy would be compiled for itself, and that
+  // takes time at each place of its text.
+  Json shared(Json string) {
+    const auto [found, is_new] = by_text_.try_emplace(string.dump(), definitions_.size());
+    if (is_new) {
+      definitions_.push_back(std::move(string));
+      is_impossible_.push_back(false);
+    }
+    return Json{{"$ref", "#/$defs/" + name_of(found->second)}};
+  }
+
   // Inside of an array or object, where what is open may recur.
   std::optional<Json> write_inside(const Schemas& schemas) {
     std::vector<size_t> outside;
@@ -230,25 +241,28 @@ class GateWriter {
   std::optional<Json> write_string(const SchemaForm& form) {
     if (form.min_size > form.max_size) return std::nullopt;
     if (!check_minimum(form.min_size, "minLength", form)) return std::nullopt;
-    Json out = {{"type", "string"}};
     const bool has_length = form.min_size > 0 || form.max_size != SchemaForm::kUnbounded;
-    if (form.patterns.size() > 1 || (!form.patterns.empty() && has_length)) {
-      reader_.refuse(has_length ? "minLength or maxLength beside pattern" : "pattern", form.source);
-    }
+    StringSize size{.min = form.min_size};
+    if (form.max_size != SchemaForm::kUnbounded) size.max = bounded(form.max_size);
+    Json out = {{"type", "string"}};
+    if (form.patterns.size() > 1) reader_.refuse("pattern", form.source);
     if (!form.patterns.empty()) {
-      const auto pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions);
+      auto pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions, size);
+      if (!pattern && has_length) {
+        pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions);
+        if (pattern) reader_.refuse("minLength or maxLength beside pattern", form.source);
+      }
       if (pattern) {
         out["pattern"] = *pattern;
       } else {
         reader_.refuse("pattern", form.source);
       }
     } else if (has_length) {
-      const bool has_max = form.max_size != SchemaForm::kUnbounded;
-      out["pattern"] = pattern_of_length(form.min_size, has_max ? bounded(form.max_size) : -1);
+      out["pattern"] = pattern_of_length(size);
     } else if (is_known_format(form.format)) {
       out["format"] = form.format;
     }
-    return out;
+    return out.contains("pattern") ? shared(std::move(out)) : out;
   }
 
   // JSON Schema has formats as remarks; those that the library knows are kept.
@@ -394,6 +408,7 @@ class GateWriter {
   SchemaReader& reader_;
   const SchemaLimits limits_;
   std::map<Schemas, size_t> by_schemas_;
+  std::map<std::string, size_t> by_text_;
   std::vector<Json> definitions_;
   std::vector<bool> is_impossible_;
   std::vector<size_t> direct_;  // definitions that are open, with no array or object between

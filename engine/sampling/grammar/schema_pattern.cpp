@@ -9,26 +9,61 @@
 namespace sluice {
 namespace {
 
+constexpr int64_t kEndless = StringSize::kEndless;
+
 // A character of a string that needs no escape in JSON.
 constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
 // What negated classes leave out besides: the same.
 constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
+
+// "{2,5}", "{2,}".
+std::string braces(int64_t min, int64_t max) {
+  return '{' + std::to_string(min) + ',' + (max == kEndless ? "" : std::to_string(max)) + '}';
+}
+
+int64_t sum(int64_t a, int64_t b) { return a > kEndless - b ? kEndless : a + b; }
+
+// kEndless times nothing is nothing.
+int64_t product(int64_t a, int64_t b) {
+  if (a == 0 || b == 0) return 0;
+  return a > kEndless / b ? kEndless : a * b;
+}
 
 class PatternWriter {
  public:
   PatternWriter(std::string_view pattern, int64_t max_count)
       : rest_(pattern), max_count_(max_count) {}
 
-  std::optional<std::string> whole() {
+  std::optional<std::string> whole(const StringSize& size) {
     const bool is_ascii = std::ranges::all_of(rest_, [](char c) { return c >= 0x20 && c <= 0x7E; });
     if (!is_ascii) return std::nullopt;
-    alternatives(0);
-    if (failed_ || !rest_.empty()) return std::nullopt;
+    const StringSize own = alternatives(0);
+    if (failed_ || !rest_.empty() || !fit(own, size)) return std::nullopt;
     return std::move(out_);
   }
 
  private:
   static constexpr int kDeepest = 32;
+
+  // A piece of the outermost sequence whose size is open: characters of one class.
+  struct OpenPiece {
+    size_t begin = 0;  // of its quantifier in out_
+    size_t end = 0;
+    StringSize counts;
+  };
+
+  // Bounds that the expression keeps by itself change nothing; else its one open piece takes them.
+  bool fit(const StringSize& own, const StringSize& size) {
+    if (own.min >= size.min && own.max <= size.max) return true;
+    if (num_alternatives_ != 1 || num_open_ != 1 || !open_piece_) return false;
+    const StringSize counts = open_piece_->counts;
+    const int64_t fixed = own.min - counts.min;
+    const int64_t min = std::max(counts.min, size.min - fixed);
+    const int64_t max = size.max == kEndless ? counts.max : std::min(counts.max, size.max - fixed);
+    if (min > max || max < 0 || min > max_count_) return false;
+    out_.replace(open_piece_->begin, open_piece_->end - open_piece_->begin, braces(min, max));
+    return true;
+  }
 
   char peek() const { return rest_.empty() ? '\0' : rest_[0]; }
 
@@ -45,26 +80,31 @@ class PatternWriter {
   void fail() { failed_ = true; }
 
   // The outermost ones are searched for: what an anchor does not bind may stand in other text.
-  void alternatives(int depth) {
-    if (depth > kDeepest) return fail();
+  StringSize alternatives(int depth) {
+    if (depth > kDeepest) fail();
+    StringSize size{.min = kEndless, .max = 0};
     out_ += '(';
     while (!failed_) {
-      sequence(depth);
+      const StringSize one = sequence(depth);
+      size = {.min = std::min(size.min, one.min), .max = std::max(size.max, one.max)};
+      if (depth == 0) ++num_alternatives_;
       if (peek() != '|') break;
       take();
       out_ += '|';
     }
     out_ += ')';
+    return size;
   }
 
-  void sequence(int depth) {
+  StringSize sequence(int depth) {
+    StringSize size{.min = 0, .max = 0};
     const bool is_outer = depth == 0;
     bool is_open = is_outer;
     if (is_outer && peek() == '^') {
       take();
       is_open = false;
     }
-    if (is_open) any_text();
+    if (is_open) any_text(size);
     bool is_closed = false;
     while (!failed_ && !rest_.empty() && peek() != '|' && peek() != ')') {
       if (is_outer && peek() == '$') {
@@ -73,28 +113,51 @@ class PatternWriter {
         if (!rest_.empty() && peek() != '|') fail();
         break;
       }
-      piece(depth);
+      const StringSize one = piece(depth);
+      size = {.min = sum(size.min, one.min), .max = sum(size.max, one.max)};
     }
-    if (is_outer && !is_closed) any_text();
+    if (is_outer && !is_closed) any_text(size);
+    return size;
   }
 
-  void any_text() {
+  void any_text(StringSize& size) {
     out_ += kPlain;
+    ++num_open_;
+    open_piece_ = OpenPiece{.begin = out_.size(), .end = out_.size() + 1, .counts = {}};
     out_ += '*';
+    size.max = kEndless;
   }
 
-  void piece(int depth) {
-    atom(depth);
+  StringSize piece(int depth) {
+    const StringSize one = atom(depth);
+    const size_t begin = out_.size();
+    const StringSize counts = quantifier();
+    const StringSize size{.min = product(one.min, counts.min), .max = product(one.max, counts.max)};
+    if (depth == 0 && size.min != size.max) {
+      ++num_open_;
+      open_piece_.reset();
+      if (one.min == 1 && one.max == 1) {
+        open_piece_ = OpenPiece{.begin = begin, .end = out_.size(), .counts = counts};
+      }
+    }
+    return size;
+  }
+
+  // How often what stands before it may come.
+  StringSize quantifier() {
+    StringSize count{.min = 1, .max = 1};
     const char c = peek();
     if (c == '*' || c == '+' || c == '?') {
       out_ += take();
+      count = {.min = c == '+' ? 1 : 0, .max = c == '?' ? 1 : kEndless};
     } else if (c == '{') {
-      counts();
+      count = counts();
     } else {
-      return;
+      return count;
     }
     if (peek() == '?') take();  // how much is taken first does not change what matches
     if (peek() == '*' || peek() == '+' || peek() == '{') fail();
+    return count;
   }
 
   int64_t number() {
@@ -108,31 +171,37 @@ class PatternWriter {
     return value;
   }
 
-  void counts() {
+  StringSize counts() {
     take();
     const int64_t min = number();
     int64_t max = min;
-    bool has_max = true;
     if (peek() == ',') {
       take();
-      has_max = peek() != '}';
-      if (has_max) max = number();
+      max = peek() == '}' ? kEndless : number();
     }
-    if (take() != '}' || (has_max && max < min)) return fail();
-    out_ += '{' + std::to_string(min) + ',' + (has_max ? std::to_string(max) : "") + '}';
+    if (take() != '}' || max < min) fail();
+    out_ += braces(min, max);
+    return {.min = min, .max = max};
   }
 
-  void atom(int depth) {
+  StringSize atom(int depth) {
+    if (peek() == '(') {
+      take();
+      if (peek() == '?') {
+        take();
+        if (take() != ':') fail();
+      }
+      const StringSize size = alternatives(depth + 1);
+      if (take() != ')') fail();
+      return size;
+    }
+    character();
+    return {.min = 1, .max = 1};
+  }
+
+  void character() {
     const char c = take();
     switch (c) {
-      case '(':
-        if (peek() == '?') {
-          take();
-          if (take() != ':') return fail();
-        }
-        alternatives(depth + 1);
-        if (take() != ')') fail();
-        return;
       case '[':
         return character_class();
       case '.':
@@ -282,18 +351,22 @@ class PatternWriter {
   std::string_view rest_;
   const int64_t max_count_;
   std::string out_;
+  int num_alternatives_ = 0;             // of the outermost
+  int num_open_ = 0;                     // pieces of the outermost whose size is open
+  std::optional<OpenPiece> open_piece_;  // the latest of them, where it is of one class
   bool failed_ = false;
 };
 
 }  // namespace
 
-std::optional<std::string> pattern_of_whole_string(std::string_view pattern, int64_t max_count) {
-  return PatternWriter(pattern, max_count).whole();
+std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
+                                                   int64_t max_count,
+                                                   const StringSize& size) {
+  return PatternWriter(pattern, max_count).whole(size);
 }
 
-std::string pattern_of_length(int64_t min, int64_t max) {
-  return std::string(kPlain) + '{' + std::to_string(min) + ',' +
-         (max < 0 ? "" : std::to_string(max)) + '}';
+std::string pattern_of_length(const StringSize& size) {
+  return std::string(kPlain) + braces(size.min, size.max);
 }
 
 }  // namespace sluice

@@ -5,17 +5,30 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 
 namespace sluice {
 
-// Nothing: the pattern has what is not known here (lookaround, references, borders of words,
-// properties of characters, anchors inside), or a count above `max_count`.
-std::optional<std::string> pattern_of_whole_string(std::string_view pattern, int64_t max_count);
+// Characters of a string: at least, and at most.
+struct StringSize {
+  static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
-// Any `min` to `max` characters; `max` < 0: without bound.
-std::string pattern_of_length(int64_t min, int64_t max);
+  int64_t min = 0;
+  int64_t max = kEndless;
+};
+
+// The strings of `size` that match. Nothing: the pattern has what is not known here (lookaround,
+// references, borders of words, properties of characters, anchors inside), a count above
+// `max_count`, or `size` binds it and there is not one place for that: a single class whose count
+// is open, outside of groups, where all else has one length.
+std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
+                                                   int64_t max_count,
+                                                   const StringSize& size = {});
+
+// Any characters.
+std::string pattern_of_length(const StringSize& size);
 
 }  // namespace sluice

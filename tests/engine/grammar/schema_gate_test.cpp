@@ -163,6 +163,23 @@ TEST(SchemaGate, TextOfAStringStaysInside) {
   }
 }
 
+TEST(SchemaGate, EqualStringsAreOneDefinition) {
+  const std::string text = *gate_schema(
+      R"({"type":"object","properties":{"a":{"type":"string","maxLength":40},
+          "b":{"type":"string","maxLength":40},"c":{"items":{"type":"string","maxLength":41}},
+          "d":{"type":"string","maxLength":40,"title":"another"}}})",
+      false,
+      {});
+  const auto count = [&](std::string_view part) {
+    int found = 0;
+    for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1))
+      ++found;
+    return found;
+  };
+  EXPECT_EQ(count("{0,40}"), 1) << text;
+  EXPECT_EQ(count("{0,41}"), 1) << text;
+}
+
 TEST(SchemaGate, CyclesAndGiantBounds) {
   EXPECT_NE(refusal(R"({"$ref":"#"})").find("circle"), std::string::npos);
   EXPECT_NE(refusal(R"({"anyOf":[{"$ref":"#"},{"type":"null"}]})").find("circle"),
