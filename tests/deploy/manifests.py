@@ -42,17 +42,24 @@ def overlay(name):
 def own_overlay(folder, name, servers, routers):
     """An overlay over one of ours, as somebody writes it who serves another model: what their
     ConfigMaps say."""
-    base = KUBERNETES / "overlays" / name
     maps = [re.sub(r"-[a-z0-9]{10}$", "", item["metadata"]["name"])
-            for item in render(base) if item["kind"] == "ConfigMap"]
+            for item in overlay(name) if item["kind"] == "ConfigMap"]
     generators = [{"name": each, "behavior": "merge",
                    "literals": routers if each == "sluice-router" else servers}
                   for each in maps if each != "sluice-picker"]
-    path = pathlib.Path(folder) / f"own-{name}"
+    return over(folder, name, configMapGenerator=generators)
+
+
+def over(folder, name, **kustomization):
+    """An overlay over one of ours."""
+    path = pathlib.Path(folder).resolve() / f"own-{name}"
     path.mkdir()
+    if "components" in kustomization:
+        kustomization["components"] = [os.path.relpath(KUBERNETES / "components" / component, path)
+                                       for component in kustomization["components"]]
     (path / "kustomization.yaml").write_text(yaml.safe_dump({
         "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-        "resources": [os.path.relpath(base, path)], "configMapGenerator": generators}))
+        "resources": [os.path.relpath(KUBERNETES / "overlays" / name, path)], **kustomization}))
     return render(path)
 
 

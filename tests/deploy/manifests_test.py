@@ -12,6 +12,7 @@ import json
 import logging
 import pathlib
 import re
+import tempfile
 import unittest
 
 import manifests
@@ -143,6 +144,28 @@ class Overlays(unittest.TestCase):
                     item["kind"] == kind
                     and manifests.selected(item["spec"][selector]["matchLabels"], labels)
                     for item in items), kind)
+
+    def test_components_change_servers_and_nothing_else(self):
+        for name in ("cpu", "disaggregated"):
+            before = by_name(self.overlays[name])
+            servers = {f"Deployment {owner}": template["spec"]["containers"]
+                       for owner, template in manifests.pod_templates(self.overlays[name])
+                       if owner != "sluice-router"}
+            for component in ("model-claim", "model-image"):
+                with self.subTest(overlay=name, component=component), \
+                        tempfile.TemporaryDirectory() as folder:
+                    after = by_name(manifests.over(folder, name, components=[component]))
+                    changed = {item for item in before if after[item] != before[item]}
+                    self.assertEqual({item for item in changed if "Deployment" in item}, set(servers))
+                    for item in servers:
+                        spec = after[item]["spec"]["template"]["spec"]
+                        models = next(v for v in spec["volumes"] if v["name"] == "models")
+                        self.assertNotIn("emptyDir", models)
+                        self.assertEqual(bool(spec.get("initContainers")), component == "model-claim")
+                        self.assertEqual(spec["containers"], servers[item])
+                        egress = after[item.replace("Deployment", "NetworkPolicy")]["spec"]["egress"]
+                        ports = {port["port"] for rule in egress for port in rule["ports"]}
+                        self.assertEqual(443 in ports, component == "model-claim")
 
     def test_the_clusters_schemas_take_them(self):
         validate = package("kubernetes_validate").validate
