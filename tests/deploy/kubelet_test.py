@@ -100,18 +100,28 @@ def stream(pod, number, length=200, salt="", on_event=lambda: None):
 
 def check_ready_quickly(pod):
     """A probe that found a draining pod ready for longer than a second would send it clients."""
-    assert pod.seconds_until_unready < 1, f"ready for {pod.seconds_until_unready:.2f} s more"
+    assert pod.seconds_ready < 1, f"ready for {pod.seconds_ready:.2f} s more"
 
 
-def check_end_in_a_stream(pod):
-    answers, first = [], threading.Semaphore(0)
-    client = threading.Thread(
-        target=lambda: answers.append(stream(pod, 1, 1500, on_event=first.release)), daemon=True)
-    client.start()
-    assert first.acquire(timeout=30)
+def check_end_in_streams(pod):
+    """Long answers that have begun are whole when their pod ends, and some of them are under way then."""
+    begun, ends, failures = threading.Semaphore(0), [], []
+
+    def ask():
+        try:
+            stream(pod, 1, 1900, on_event=begun.release)
+            ends.append(time.monotonic())
+        except Exception as error:  # any of them is a failure
+            failures.append(repr(error))
+    clients = [threading.Thread(target=ask, daemon=True) for _ in range(16)]
+    for client in clients:
+        client.start()
+        assert begun.acquire(timeout=30)
     pod.delete()
-    client.join(timeout=60)
-    assert len(answers) == 1, "a stream was cut by the end of its pod"
+    for client in clients:
+        client.join(timeout=60)
+    assert not failures, f"cut by the end of the pod: {failures[:3]}"
+    assert len(ends) == len(clients) and max(ends) > pod.terminated, "no stream was under way"
     check_ready_quickly(pod)
 
 
@@ -154,19 +164,19 @@ class Streams:
 def a_server_starts_keeps_its_keys_fresh_and_ends(binary, model):
     with Case(binary, model, "cpu") as case:
         pod = case.pod("sluice").start()
-        wait_until("the pod is ready", lambda: pod.is_ready)
+        wait_until("the pod is ready", lambda: pod.is_ready, 30)
         assert case.hub.requests("storage", "GET", "tiny.gguf"), "the model came from elsewhere"
         assert status(pod, "/v1/models") == 200
         assert status(pod, "/v1/models", key="sk-none") == 401
         case.cluster.write_secret("sluice-api-keys", {"keys": "tests sk-new\n"})
-        wait_until("the new key is known", lambda: status(pod, "/v1/models", "sk-new") == 200)
+        wait_until("the new key is known", lambda: status(pod, "/v1/models", "sk-new") == 200, 30)
         assert status(pod, "/v1/models") == 401
         case.cluster.write_secret("sluice-api-keys", SECRETS["sluice-api-keys"])
-        wait_until("the old key is back", lambda: status(pod, "/v1/models") == 200)
+        wait_until("the old key is back", lambda: status(pod, "/v1/models") == 200, 30)
         pod.main.process.kill()
-        wait_until("the container is started again", lambda: pod.main.num_starts == 2)
+        wait_until("the container is started again", lambda: pod.main.num_starts == 2, 30)
         wait_until("the pod is ready again", lambda: pod.is_ready, 30)
-        check_end_in_a_stream(pod)
+        check_end_in_streams(pod)
 
 
 def a_failed_download_says_why_in_one_line(binary, model):
@@ -197,8 +207,8 @@ def workers_are_rolled_under_load(binary, model, name, owners, num_each):
             old = workers.pop(0)
             seconds = old.delete()
             check_ready_quickly(old)
-            print(f"  {old.name} ended {seconds:.2f} s after SIGTERM, not ready after "
-                  f"{old.seconds_until_unready:.3f} s", flush=True)
+            print(f"  {old.name} was ready for {old.seconds_ready:.3f} s after SIGTERM, and ended "
+                  f"after {seconds:.2f} s", flush=True)
         streams.wait_for_more(NUM_STREAMS)
         streams.end()
         print(f"  {streams.num_answers} answers, each as at rest")
@@ -206,7 +216,7 @@ def workers_are_rolled_under_load(binary, model, name, owners, num_each):
             assert metric(router, "sluice:router_handoffs_total") > 0, "no prompt was handed over"
         next_router = case.pod("sluice-router").start()
         wait_until("the next router is ready", lambda: next_router.is_ready, 30)
-        check_end_in_a_stream(router)
+        check_end_in_streams(router)
         check_router_outlives_workers(next_router, workers)
 
 
@@ -222,7 +232,7 @@ def check_router_outlives_workers(router, workers):
     """Without workers a router is not ready, and is not started again for that."""
     for worker in workers:
         worker.delete()
-    wait_until("the router is not ready", lambda: not router.is_ready)
+    wait_until("the router is not ready", lambda: not router.is_ready, 30)
     assert router.get("/version") == 200 and router.main.num_starts == 1
     router.delete()
 
@@ -276,8 +286,8 @@ def what_the_binary_does_not_have_fails_here(binary, model):
             pod = case.pod("sluice", change=change)
             try:
                 pod.start()
-                wait_until("ready, or a failed probe", lambda: pod.is_ready or pod.failures)
-                wait_until("liveness", lambda: pod.failures or "liveness" not in name)
+                wait_until("ready, or a failed probe", lambda: pod.is_ready or pod.failures, 30)
+                wait_until("liveness", lambda: pod.failures or "liveness" not in name, 30)
                 if pod.failures:
                     raise ManifestError(pod.failures[0])
                 pod.delete()
@@ -290,16 +300,33 @@ def what_the_binary_does_not_have_fails_here(binary, model):
                 pod.close()
 
 
+def a_stream_that_is_cut_fails_here(binary, model):
+    def at_once(container):
+        next(item for item in container["env"]
+             if item["name"] == "SLUICE_DRAIN_TIMEOUT_S")["value"] = "0"
+    with Case(binary, model, "cpu") as case:
+        pod = case.pod("sluice", change=at_once).start()
+        try:
+            check_end_in_streams(pod)
+        except AssertionError as error:
+            assert "cut by the end" in str(error), error
+        else:
+            raise AssertionError("a cut stream is not seen")
+
+
 def main():
     binary, model = map(pathlib.Path, sys.argv[1:3])
     wanted = sys.argv[3] if len(sys.argv) > 3 else ""
-    played = [name for name in manifests.OVERLAYS if name not in ("cpu", "autoscaled")]
+    # The others are in what comes before; the pods of autoscaled-keda are those of autoscaled.
+    played = [name for name in manifests.OVERLAYS
+              if name not in ("cpu", "autoscaled", "autoscaled-keda", "disaggregated")]
     for check, *more in [
             (a_server_starts_keeps_its_keys_fresh_and_ends,),
             (a_failed_download_says_why_in_one_line,),
             (workers_are_rolled_under_load, "autoscaled", ["sluice-worker"], 3),
             (workers_are_rolled_under_load, "disaggregated", ["sluice-prefill", "sluice-decode"], 1),
             (what_the_binary_does_not_have_fails_here,),
+            (a_stream_that_is_cut_fails_here,),
             *((an_overlay_is_played, name) for name in played)]:
         if wanted not in check.__name__:
             continue

@@ -133,6 +133,11 @@ class Overlays(unittest.TestCase):
                     target = manifests.named(items, "Deployment", spec["scaleTargetRef"]["name"])
                     self.assertNotIn("replicas", target["spec"])
 
+    def test_what_scales_pods_changes_none(self):
+        autoscaled, keda = (list(manifests.pod_templates(self.overlays[name]))
+                            for name in ("autoscaled", "autoscaled-keda"))
+        self.assertEqual(autoscaled, keda)
+
     def test_every_pod_has_a_budget_a_policy_and_is_scraped(self):
         for items, template in self.each_template():
             labels = template["metadata"]["labels"]
