@@ -24,6 +24,7 @@
 #include "server/http/connection.h"
 #include "server/http/io_worker.h"
 #include "server/http/listener.h"
+#include "server/keys/file_watch.h"
 
 namespace sluice {
 
@@ -32,11 +33,13 @@ using boost::system::error_code;
 struct HttpServer::Impl {
   Impl(const Config& server_config,
        Engine& served,
+       FileWatch read_files,
        std::unique_ptr<FrontEnd> front,
        std::unique_ptr<Listener> bound)
       : config(server_config),
         limits(server_config),
         engine(served),
+        files(std::move(read_files)),
         front_end(std::move(front)),
         listener(std::move(bound)) {
     for (int32_t i = 0; i < config.io_threads; ++i) {
@@ -69,6 +72,7 @@ struct HttpServer::Impl {
   const Config config;
   const ConnectionLimits limits;
   Engine& engine;
+  FileWatch files;  // reload_changed()'s thread
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
   std::unique_ptr<GrpcServer> grpc;    // null: not asked for
@@ -216,10 +220,14 @@ HttpServer::~HttpServer() = default;
 Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
                                                          Engine& engine,
                                                          int inherited) {
+  // Looked at before they are read: what is written between is a change.
+  FileWatch files(
+      {config.api_key_file, config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs});
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
   SLUICE_TRY(auto listener,
              inherited >= 0 ? Listener::adopt(config, inherited) : Listener::create(config));
-  auto impl = std::make_unique<Impl>(config, engine, std::move(front_end), std::move(listener));
+  auto impl = std::make_unique<Impl>(
+      config, engine, std::move(files), std::move(front_end), std::move(listener));
   SLUICE_TRY_VOID(impl->bind_grpc(/*joins=*/inherited >= 0));
   SLUICE_TRY_VOID(impl->bind_worker(/*joins=*/inherited >= 0));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
@@ -238,6 +246,10 @@ void HttpServer::hand_over() {
 }
 
 void HttpServer::reload() { impl_->front_end->reload(); }
+
+void HttpServer::reload_changed() {
+  if (impl_->files.has_changed()) reload();
+}
 
 uint16_t HttpServer::grpc_port() const { return impl_->grpc == nullptr ? 0 : impl_->grpc->port(); }
 

@@ -41,6 +41,9 @@ class HttpServer {
   void hand_over();
   // Any thread: reads certificates and keys again.
   void reload();
+  // One thread, a few times a second: reload() where their files have changed since they were read,
+  // and the call before has found them so too.
+  void reload_changed();
 
  private:
   struct Impl;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
 # container, mutation: whether the simulator sees bugs, routers: two servers, and pairs that split
-# requests, behind routers of others.
+# requests, behind routers of others, kubernetes: manifests by the cluster's own schemas, and by Helm.
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
@@ -79,6 +79,14 @@ case "$stage" in
       "$SLUICE_ROUTER_PYTHON" "tests/server/${test}_test.py" build/sluice \
         tests/golden/tiny/tiny-llama.gguf
     done
+    ;;
+  kubernetes)
+    if ! SLUICE_TEST_PYTHON="$(tests/python_venv.sh tests/kubernetes_requirements.txt)"; then
+      echo "skipped: the packages of tests/kubernetes_requirements.txt cannot be installed (no network?)"
+      exit 77
+    fi
+    "$SLUICE_TEST_PYTHON" tests/deploy/manifests_test.py Chart \
+      Overlays.test_the_clusters_schemas_take_them Overlays.test_the_schemas_of_others_take_theirs
     ;;
   mutation)
     python3 tests/scheduler/mutations.py build

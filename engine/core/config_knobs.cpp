@@ -392,7 +392,7 @@ std::vector<Knob> make_server_knobs() {
       string<&Config::api_key_file>(
           "api-key-file",
           "server",
-          "File with a line for each key: name, key, limits; read again on SIGHUP."),
+          "File with a line for each key: name, key, limits; read again when it changes."),
       choice<&Config::unknown_arguments>(
           "unknown-arguments",
           "server",

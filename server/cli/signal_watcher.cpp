@@ -36,6 +36,7 @@ void SignalWatcher::watch(const std::stop_token& stop) {
     HttpServer* server = server_;
     if (signal < 0) {
       if (drain_at_ && std::chrono::steady_clock::now() > *drain_at_) end(*server, SIGTERM);
+      if (server != nullptr) server->reload_changed();
       continue;
     }
     if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet

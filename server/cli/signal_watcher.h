@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SIGTERM, SIGINT and SIGHUP as a thread's work instead of a handler's: the signals are blocked in
 // every thread and taken here. Before a server is there, a signal ends the process; then the first
-// drains and the second stops. SIGHUP lets the server read certificates and keys again; SIGUSR2
-// starts another process that takes over the socket, and whose SIGTERM says that it serves.
+// drains and the second stops. SIGHUP lets the server read certificates and keys again, which it
+// also does within a second of a change of their files; SIGUSR2 starts another process that takes
+// over the socket, and whose SIGTERM says that it serves.
 #pragma once
 
 #include <sys/types.h>

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "server/keys/auth.h"
+#include "server/keys/file_watch.h"
 #include "tests/server/running_server.h"
 
 namespace sluice {
@@ -163,6 +164,73 @@ TEST_F(KeyFile, LimitsHoldPerKeyAndReloadKeepsWhatIsOwed) {
   write("nonsense\n");
   server->reload();
   EXPECT_EQ(ask("k3").status, 429);
+}
+
+// A Secret in a pod: names are links to a folder's link, which the kubelet replaces in one step.
+class KeySecret : public KeyFile {
+ protected:
+  KeySecret() : folder_(path_ + ".secret") {
+    std::filesystem::create_directories(folder_);
+    publish("first", "a k1\n");
+    std::filesystem::create_symlink("..data/keys", folder_ / "keys");
+    config_.api_key_file = folder_ / "keys";
+  }
+
+  ~KeySecret() override { std::filesystem::remove_all(folder_); }
+
+  void publish(const std::string& version, const std::string& text) const {
+    std::filesystem::create_directory(folder_ / version);
+    std::ofstream(folder_ / version / "keys") << text;
+    std::filesystem::create_symlink(version, folder_ / "..data_tmp");
+    std::filesystem::rename(folder_ / "..data_tmp", folder_ / "..data");
+  }
+
+  const std::filesystem::path folder_;
+};
+
+int status_with(uint16_t port, const std::string& key) {
+  HttpClient client(port);
+  client.post(kChatPath, chat_body(), "Authorization: Bearer " + key + "\r\n");
+  return client.read_reply().status;
+}
+
+TEST_F(KeySecret, ANewVersionIsReadWithoutASignal) {
+  FakeEngine engine;
+  RunningServer server(engine, config_);
+  EXPECT_EQ(status_with(server.port(), "k1"), 200);
+  publish("second", "a k2\n");
+  server->reload_changed();  // may be half written
+  EXPECT_EQ(status_with(server.port(), "k1"), 200);
+  server->reload_changed();
+  EXPECT_EQ(status_with(server.port(), "k1"), 401);
+  EXPECT_EQ(status_with(server.port(), "k2"), 200);
+  publish("third", "nonsense\n");
+  server->reload_changed();
+  server->reload_changed();
+  EXPECT_EQ(status_with(server.port(), "k2"), 200);
+  publish("fourth", "a k4\n");
+  server->reload_changed();
+  server->reload_changed();
+  EXPECT_EQ(status_with(server.port(), "k4"), 200);
+}
+
+TEST_F(KeyFile, AChangeIsToldOnceWhenItHasSettled) {
+  write("a k1\n");
+  FileWatch watch({"", path_});
+  EXPECT_FALSE(watch.has_changed());
+  write("a k1\nb");
+  EXPECT_FALSE(watch.has_changed());
+  write("a k1\nb k2\n");
+  EXPECT_FALSE(watch.has_changed());  // another change than the last look has seen
+  EXPECT_TRUE(watch.has_changed());
+  EXPECT_FALSE(watch.has_changed());
+  std::filesystem::remove(path_);
+  EXPECT_FALSE(watch.has_changed());
+  EXPECT_TRUE(watch.has_changed());
+  EXPECT_FALSE(watch.has_changed());
+  write("a k1\n");
+  EXPECT_FALSE(watch.has_changed());
+  EXPECT_TRUE(watch.has_changed());
 }
 
 TEST_F(KeyFile, EachNameHasAShareOfTheEngineWhateverItsKey) {

@@ -204,5 +204,17 @@ TEST_F(Tls, ReloadServesTheNewCertificateAndKeepsTheOldOneWhereItFails) {
   EXPECT_EQ(TlsClient(server.port()).served_name(), "/CN=signed");
 }
 
+TEST_F(Tls, AChangedCertificateIsServedWithoutASignal) {
+  RunningServer server(engine_, config_);
+  const Certificate authority = make_certificate("DNS:ca", -kDay, kDay);
+  const Certificate next = make_certificate("IP:127.0.0.1", -kDay, kDay, &authority);
+  write_certificate(next, path("cert.pem"));
+  write_key(next, path("key.pem"));
+  server->reload_changed();
+  EXPECT_EQ(TlsClient(server.port()).served_name(), "/CN=test");
+  server->reload_changed();
+  EXPECT_EQ(TlsClient(server.port()).served_name(), "/CN=signed");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What deploy/kubernetes renders to is well-formed, restricted, pinned and consistent, and its chart
+makes the same.
+
+Needs kubectl and PyYAML. Each check that needs a package more is skipped without it:
+kubernetes-validate (the cluster's own schemas), jsonschema_rs (others' resources), helm-python-sdk
+(Helm itself). kubernetes_requirements.txt has them all.
+"""
+import copy
+import json
+import logging
+import pathlib
+import re
+import tempfile
+import unittest
+
+import manifests
+import yaml
+
+SCHEMAS = json.loads((pathlib.Path(__file__).parent / "resource_schemas.json").read_text())
+CUT_OFF_S = 15  # after the drain's time, for what is cut off then
+VALUES = {
+    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True},
+    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True},
+    "cpu": {},
+    "disaggregated": {"topology": "disaggregated"},
+    "gpu": {"device": "cuda"},
+    "llm-d": {"topology": "llm-d"},
+    "multi-node": {"topology": "groups"},
+}
+
+
+def package(name):
+    try:
+        return __import__(name)
+    except ImportError:
+        raise unittest.SkipTest(f"this Python has no {name}") from None
+
+
+def without_hashes(value):
+    """ConfigMaps under the names that kustomize's hashes are added to."""
+    text = yaml.safe_dump(value, sort_keys=True)
+    names = re.findall(r"name: (sluice[a-z-]*-[a-z0-9]{10})$", text, re.M)
+    for name in names:
+        text = text.replace(name, name[:-11])
+    return yaml.safe_load(text)
+
+
+def by_name(items):
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
+
+
+class Overlays(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.overlays = {name: manifests.overlay(name) for name in manifests.OVERLAYS}
+
+    def each_template(self):
+        for name, items in self.overlays.items():
+            for owner, template in manifests.pod_templates(items):
+                with self.subTest(overlay=name, owner=owner):
+                    yield items, template
+
+    def test_pods_keep_to_the_restricted_standard(self):
+        for _, template in self.each_template():
+            pod = template["spec"]["securityContext"]
+            self.assertTrue(pod["runAsNonRoot"])
+            self.assertGreater(pod["runAsUser"], 0)
+            self.assertEqual(pod["seccompProfile"], {"type": "RuntimeDefault"})
+            for volume in template["spec"]["volumes"]:
+                self.assertEqual(set(volume) & {"hostPath", "nfs"}, set())
+            for container in manifests.containers(template):
+                context = container["securityContext"]
+                self.assertFalse(context["allowPrivilegeEscalation"])
+                self.assertTrue(context["readOnlyRootFilesystem"])
+                self.assertEqual(context["capabilities"], {"drop": ["ALL"]})
+                self.assertIn("memory", container["resources"]["limits"])
+
+    def test_only_who_asks_the_api_server_has_a_token(self):
+        with_token = set()
+        for items, template in self.each_template():
+            spec = template["spec"]
+            account = manifests.named(items, "ServiceAccount", spec["serviceAccountName"])
+            self.assertFalse(account["automountServiceAccountToken"])
+            if spec["automountServiceAccountToken"]:
+                with_token.add(spec["serviceAccountName"])
+                manifests.named(items, "RoleBinding", spec["serviceAccountName"])
+        self.assertEqual(with_token, {"sluice-router", "sluice-picker"})
+
+    def test_the_grace_period_is_pause_drain_and_what_is_cut_off(self):
+        for _, template in self.each_template():
+            for container in template["spec"]["containers"]:
+                values = {item["name"]: item.get("value") for item in container.get("env", [])}
+                if not manifests.is_ours(container):
+                    continue
+                pause = (container.get("lifecycle") or {}).get("preStop", {}).get("sleep", {})
+                self.assertEqual(template["spec"]["terminationGracePeriodSeconds"],
+                                 pause.get("seconds", 0) + int(values["SLUICE_DRAIN_TIMEOUT_S"])
+                                 + CUT_OFF_S)
+
+    def test_servers_of_clients_pause_before_they_end(self):
+        for _, template in self.each_template():
+            for container in template["spec"]["containers"]:
+                is_worker = any(item["name"] == "SLUICE_WORKER_LISTEN"
+                                for item in container.get("env", []))
+                if manifests.is_ours(container) and not is_worker:
+                    self.assertIn("preStop", container["lifecycle"])
+
+    def test_images_have_versions_and_these_are_in_one_place(self):
+        for _, template in self.each_template():
+            for container in manifests.containers(template):
+                self.assertRegex(container["image"], r":v?\d+\.\d+\.\d+|@sha256:[0-9a-f]{64}$")
+        for path in manifests.KUBERNETES.rglob("*.yaml"):
+            if path.parent.name != "versions":
+                self.assertNotRegex(path.read_text(), r"(?m)^\s*(- )?image: [^{\s]\S*:", path)
+
+    def test_what_selects_pods_finds_some(self):
+        for name, items in self.overlays.items():
+            labels = [template["metadata"]["labels"]
+                      for _, template in manifests.pod_templates(items)]
+            for item in items:
+                spec = item.get("spec", {})
+                chosen = {"Service": lambda: spec["selector"],
+                          "NetworkPolicy": lambda: spec["podSelector"]["matchLabels"],
+                          "PodDisruptionBudget": lambda: spec["selector"]["matchLabels"],
+                          "PodMonitor": lambda: spec["selector"]["matchLabels"],
+                          "InferencePool": lambda: spec["selector"]["matchLabels"]}.get(item["kind"])
+                if chosen is not None:
+                    with self.subTest(overlay=name, item=item["metadata"]["name"]):
+                        self.assertTrue(any(manifests.selected(chosen(), each) for each in labels))
+                if "scaleTargetRef" in spec:
+                    target = manifests.named(items, "Deployment", spec["scaleTargetRef"]["name"])
+                    self.assertNotIn("replicas", target["spec"])
+
+    def test_what_scales_pods_changes_none(self):
+        autoscaled, keda = (list(manifests.pod_templates(self.overlays[name]))
+                            for name in ("autoscaled", "autoscaled-keda"))
+        self.assertEqual(autoscaled, keda)
+
+    def test_every_pod_has_a_budget_a_policy_and_is_scraped(self):
+        for items, template in self.each_template():
+            labels = template["metadata"]["labels"]
+            self.assertEqual(template["metadata"]["annotations"]["prometheus.io/scrape"], "true")
+            if not any(map(manifests.is_ours, template["spec"]["containers"])):
+                continue
+            for kind, selector in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
+                self.assertTrue(any(
+                    item["kind"] == kind
+                    and manifests.selected(item["spec"][selector]["matchLabels"], labels)
+                    for item in items), kind)
+
+    def test_components_change_servers_and_nothing_else(self):
+        for name in ("cpu", "disaggregated"):
+            before = by_name(self.overlays[name])
+            servers = {f"Deployment {owner}": template["spec"]["containers"]
+                       for owner, template in manifests.pod_templates(self.overlays[name])
+                       if owner != "sluice-router"}
+            for component in ("model-claim", "model-image"):
+                with self.subTest(overlay=name, component=component), \
+                        tempfile.TemporaryDirectory() as folder:
+                    after = by_name(manifests.over(folder, name, components=[component]))
+                    changed = {item for item in before if after[item] != before[item]}
+                    self.assertEqual({item for item in changed if "Deployment" in item}, set(servers))
+                    for item in servers:
+                        spec = after[item]["spec"]["template"]["spec"]
+                        models = next(v for v in spec["volumes"] if v["name"] == "models")
+                        self.assertNotIn("emptyDir", models)
+                        self.assertEqual(bool(spec.get("initContainers")), component == "model-claim")
+                        self.assertEqual(spec["containers"], servers[item])
+                        egress = after[item.replace("Deployment", "NetworkPolicy")]["spec"]["egress"]
+                        ports = {port["port"] for rule in egress for port in rule["ports"]}
+                        self.assertEqual(443 in ports, component == "model-claim")
+
+    def test_the_clusters_schemas_take_them(self):
+        validate = package("kubernetes_validate").validate
+        for name, items in self.overlays.items():
+            for item in items:
+                if f"{item['apiVersion']} {item['kind']}" in SCHEMAS:
+                    continue
+                with self.subTest(overlay=name, item=item["metadata"]["name"], kind=item["kind"]):
+                    validate(item, "1.37", strict=True)
+            for owner, template in manifests.pod_templates(items):
+                metadata = {"name": "pod"} | template["metadata"]
+                with self.subTest(overlay=name, owner=owner):
+                    validate({"apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+                              "spec": template["spec"]}, "1.37", strict=True)
+
+    def test_the_schemas_of_others_take_theirs(self):
+        schemas = package("jsonschema_rs")
+        found = set()
+        for name, items in self.overlays.items():
+            for item in items:
+                kind = f"{item['apiVersion']} {item['kind']}"
+                if kind in SCHEMAS:
+                    found.add(kind)
+                    with self.subTest(overlay=name, kind=kind):
+                        schemas.validate(SCHEMAS[kind]["spec"], item["spec"])
+        self.assertEqual(found, set(SCHEMAS))
+        pool = copy.deepcopy(next(item for item in self.overlays["llm-d"]
+                                  if item["kind"] == "InferencePool"))
+        pool["spec"]["targetPort"] = pool["spec"].pop("targetPorts")  # a mistake is found
+        with self.assertRaises(schemas.ValidationError):
+            schemas.validate(SCHEMAS[f"{pool['apiVersion']} InferencePool"]["spec"], pool["spec"])
+
+
+class Chart(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.helm = package("helm_python")
+        logging.getLogger("helm").setLevel(logging.ERROR)
+
+    def render(self, values):
+        with self.helm.Chart.load(str(manifests.KUBERNETES / "chart")) as chart:
+            files = chart.render(values, name="sluice", namespace="space")
+        items = [item for text in files.values() for item in yaml.safe_load_all(text) if item]
+        for item in items:
+            labels = item["metadata"]["labels"]
+            self.assertEqual(labels.pop("app.kubernetes.io/managed-by"), "Helm")
+            labels.pop("helm.sh/chart")
+            for template in [item.get("spec", {}).get("template")]:
+                if template:
+                    template["metadata"]["annotations"].pop("checksum/settings")
+        return by_name(items)
+
+    def test_it_makes_what_the_overlays_are(self):
+        self.maxDiff = 6000
+        self.assertEqual(sorted(VALUES), manifests.OVERLAYS)
+        for name, values in VALUES.items():
+            expected = by_name(map(without_hashes, manifests.overlay(name)))
+            made = self.render(values)
+            with self.subTest(overlay=name):
+                self.assertEqual(sorted(made), sorted(expected))
+            for item, object_ in expected.items():
+                with self.subTest(overlay=name, item=item):
+                    for each in (made[item], object_):
+                        if not each["metadata"].get("labels"):
+                            each["metadata"].pop("labels", None)
+                    self.assertEqual(yaml.safe_dump(made[item]), yaml.safe_dump(object_))
+
+    def test_values_reach_the_objects(self):
+        made = self.render({
+            "drainTimeoutSeconds": 200, "replicas": {"sluice": 7},
+            "settings": {"SLUICE_MODEL": "/models/a.gguf", "SLUICE_MAX_NUM_SEQS": 128},
+            "model": {"source": "image", "image": "registry.example/a:1"},
+            "images": {"sluice": {"newName": "registry.example/sluice", "digest": "sha256:" + "a" * 64}},
+            "serverPatch": {"spec": {"template": {"spec": {
+                "nodeSelector": {"disk": "fast"},
+                "containers": [{"name": "sluice", "resources": {"limits": {"memory": "3Gi"}}}]}}}}})
+        deployment = made["Deployment sluice"]["spec"]
+        pod = deployment["template"]["spec"]
+        container = pod["containers"][0]
+        self.assertEqual(deployment["replicas"], 7)
+        self.assertEqual(pod["terminationGracePeriodSeconds"], 5 + 200 + CUT_OFF_S)
+        self.assertEqual(pod["initContainers"], [])
+        self.assertEqual(pod["nodeSelector"], {"disk": "fast"})
+        self.assertEqual(container["image"], "registry.example/sluice@sha256:" + "a" * 64)
+        self.assertEqual(container["resources"]["limits"], {"memory": "3Gi"})
+        self.assertIn({"name": "SLUICE_DRAIN_TIMEOUT_S", "value": "200"}, container["env"])
+        self.assertIn({"name": "models", "image": {"reference": "registry.example/a:1",
+                                                   "pullPolicy": "IfNotPresent"}}, pod["volumes"])
+        self.assertEqual(made["ConfigMap sluice"]["data"]["SLUICE_MAX_NUM_SEQS"], "128")
+        self.assertEqual(len(made["NetworkPolicy sluice"]["spec"]["egress"]), 1)
+        claim = self.render({"model": {"source": "claim", "claimSize": "9Gi"}})
+        self.assertEqual(claim["PersistentVolumeClaim sluice-models"]["spec"]["resources"],
+                         {"requests": {"storage": "9Gi"}})
+
+    def test_groups_have_gpus_too(self):
+        made = self.render({"topology": "groups", "device": "cuda", "groupSize": 3})
+        group = made["LeaderWorkerSet sluice"]["spec"]["leaderWorkerTemplate"]
+        self.assertEqual(group["size"], 3)
+        worker = group["workerTemplate"]["spec"]["containers"][0]
+        self.assertEqual(worker["resources"]["limits"]["nvidia.com/gpu"], 1)
+        self.assertTrue(worker["image"].endswith("-cuda"), worker["image"])
+
+    def test_the_schema_refuses_mistakes(self):
+        schema = json.loads((manifests.KUBERNETES / "chart/values.schema.json").read_text())
+        schemas = package("jsonschema_rs")
+        defaults = yaml.safe_load((manifests.KUBERNETES / "chart/values.yaml").read_text())
+        schemas.validate(schema, defaults)
+        for mistake in ({"topology": "mesh"}, {"drainTimeout": 3}, {"drainTimeoutSeconds": "60"},
+                        {"settings": {"MODEL": "a"}}, {"model": {"source": "image"}},
+                        {"replicas": {"worker": 3}}, {"images": {"sluice": {"tag": "1"}}}):
+            with self.subTest(mistake=mistake), self.assertRaises(schemas.ValidationError):
+                schemas.validate(schema, defaults | mistake)
+
+
+if __name__ == "__main__":
+    unittest.main()
