@@ -33,7 +33,9 @@ async function request(path, options = {}) {
   let message = response.status + " " + response.statusText;
   try {
     message = (await response.json()).error.message || message;
-  } catch { /* its status says enough */ }
+  } catch {
+    /* its status says enough */
+  }
   throw new ApiError(response.status, message);
 }
 
@@ -43,7 +45,10 @@ const getText = async (path) => (await request(path)).text();
 // The events of a chat completion, parsed, one by one, until [DONE] or the end.
 async function* chatEvents(body, signal) {
   const response = await request("v1/chat/completions", {
-    method: "POST", signal, body: JSON.stringify(body), headers: { "Content-Type": "application/json" },
+    method: "POST",
+    signal,
+    body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json" },
   });
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
@@ -64,7 +69,8 @@ async function* chatEvents(body, signal) {
       const data = line.slice(5).trim();
       if (data === "[DONE]") return;
       const event = JSON.parse(data);
-      if (event.error) throw new ApiError(event.error.code, event.error.message || "The answer failed.");
+      if (event.error)
+        throw new ApiError(event.error.code, event.error.message || "The answer failed.");
       yield event;
     }
     if (part.done) throw new ApiError(0, "The connection ended before the answer did.");
@@ -76,7 +82,9 @@ let document_ = null;
 const apiDocument = () => {
   if (!document_) {
     document_ = getJson("openapi.json");
-    document_.catch(() => { document_ = null; });
+    document_.catch(() => {
+      document_ = null;
+    });
   }
   return document_;
 };

@@ -9,23 +9,44 @@ class Chat {
     this.views = [];
     this.files = [];
     this.running = null; // { abort, view, chat }
-    $("composer").addEventListener("submit", (e) => { e.preventDefault(); this.send(); });
+    $("composer").addEventListener("submit", (e) => {
+      e.preventDefault();
+      this.send();
+    });
     $("prompt").addEventListener("keydown", (e) => {
-      if (e.key === "Enter" && !e.shiftKey && !e.isComposing) { e.preventDefault(); this.send(); }
+      if (e.key === "Enter" && !e.shiftKey && !e.isComposing) {
+        e.preventDefault();
+        this.send();
+      }
     });
     $("prompt").addEventListener("input", () => this.fitPrompt());
     $("stop").addEventListener("click", () => this.stop());
     $("new-chat").addEventListener("click", () => this.open(newChat()));
     $("attach").addEventListener("click", () => $("files").click());
-    $("files").addEventListener("change", (e) => { this.attach([...e.target.files]); e.target.value = ""; });
+    $("files").addEventListener("change", (e) => {
+      this.attach([...e.target.files]);
+      e.target.value = "";
+    });
     const section = $("conversation");
-    section.addEventListener("dragover", (e) => { if (e.dataTransfer.types.includes("Files")) e.preventDefault(); });
-    section.addEventListener("drop", (e) => { if (e.dataTransfer.files.length > 0) { e.preventDefault(); this.attach([...e.dataTransfer.files]); } });
+    section.addEventListener("dragover", (e) => {
+      if (e.dataTransfer.types.includes("Files")) e.preventDefault();
+    });
+    section.addEventListener("drop", (e) => {
+      if (e.dataTransfer.files.length > 0) {
+        e.preventDefault();
+        this.attach([...e.dataTransfer.files]);
+      }
+    });
     const current = sessionStorage.getItem(CURRENT_ITEM);
     const chats = storedChats();
-    this.open(chats.find((chat) => chat.id === current) || (current === null && chats[0]) || newChat(), false);
+    this.open(
+      chats.find((chat) => chat.id === current) || (current === null && chats[0]) || newChat(),
+      false,
+    );
     window.addEventListener("storage", () => this.listChats());
-    window.addEventListener("pagehide", () => { if (this.running) storeChat(this.running.chat); });
+    window.addEventListener("pagehide", () => {
+      if (this.running) storeChat(this.running.chat);
+    });
   }
 
   fitPrompt() {
@@ -37,13 +58,19 @@ class Chat {
   async loadModels() {
     const list = (await getJson("v1/models")).data;
     const chosen = $("model").value;
-    fill($("model"), ...list.map((model) => el("option", { value: model.id }, model.id.split("/").pop())));
+    fill(
+      $("model"),
+      ...list.map((model) => el("option", { value: model.id }, model.id.split("/").pop())),
+    );
     if (list.some((model) => model.id === chosen)) $("model").value = chosen;
   }
 
   open(chat, focuses = true) {
     // What the list has of it is a copy.
-    if (chat.id === this.chat.id && this.views.length > 0) { this.showDrawer(false); return; }
+    if (chat.id === this.chat.id && this.views.length > 0) {
+      this.showDrawer(false);
+      return;
+    }
     this.stop();
     this.chat = chat;
     sessionStorage.setItem(CURRENT_ITEM, chat.id);
@@ -60,14 +87,48 @@ class Chat {
 
   listChats() {
     const chats = storedChats();
-    fill($("chats"), ...chats.map((chat) => {
-      const title = chat.title || "Untitled";
-      const name = el("button.chat", { type: "button", title, onclick: () => this.open(chat), ondblclick: () => this.rename(chat) }, title);
-      if (chat.id === this.chat.id) name.ariaCurrent = "true";
-      return el("li", null, name,
-        el("button.icon", { type: "button", ariaLabel: "Rename " + title, title: "Rename", onclick: () => this.rename(chat) }, "✎"),
-        el("button.icon", { type: "button", ariaLabel: "Delete " + title, title: "Delete", onclick: () => this.remove(chat) }, "✕"));
-    }));
+    fill(
+      $("chats"),
+      ...chats.map((chat) => {
+        const title = chat.title || "Untitled";
+        const name = el(
+          "button.chat",
+          {
+            type: "button",
+            title,
+            onclick: () => this.open(chat),
+            ondblclick: () => this.rename(chat),
+          },
+          title,
+        );
+        if (chat.id === this.chat.id) name.ariaCurrent = "true";
+        return el(
+          "li",
+          null,
+          name,
+          el(
+            "button.icon",
+            {
+              type: "button",
+              ariaLabel: "Rename " + title,
+              title: "Rename",
+              onclick: () => this.rename(chat),
+            },
+            "✎",
+          ),
+          el(
+            "button.icon",
+            {
+              type: "button",
+              ariaLabel: "Delete " + title,
+              title: "Delete",
+              onclick: () => this.remove(chat),
+            },
+            "✕",
+          ),
+        );
+      }),
+    );
   }
 
   rename(chat) {
@@ -92,9 +153,23 @@ class Chat {
   render() {
     const { messages } = this.chat;
     this.views = messages.map((message, i) => this.viewOf(message, i));
-    fill($("log"), ...(messages.length > 0 ? this.views.map((view) => view.node)
-      : [el("div.empty", null, el("p", null, "What shall we talk about?"),
-        el("p.faint", null, "Enter sends, Shift+Enter begins a line, Esc stops an answer. Conversations stay in this browser."))]));
+    fill(
+      $("log"),
+      ...(messages.length > 0
+        ? this.views.map((view) => view.node)
+        : [
+            el(
+              "div.empty",
+              null,
+              el("p", null, "What shall we talk about?"),
+              el(
+                "p.faint",
+                null,
+                "Enter sends, Shift+Enter begins a line, Esc stops an answer. Conversations stay in this browser.",
+              ),
+            ),
+          ]),
+    );
     this.toEnd();
   }
 
@@ -104,14 +179,24 @@ class Chat {
     if (message.role === "assistant") {
       actions.regenerate = () => this.regenerate(index);
       if (message.content) {
-        actions.edit = (text) => { message.content = text; delete message.logprobs; storeChat(this.chat); this.render(); };
+        actions.edit = (text) => {
+          message.content = text;
+          delete message.logprobs;
+          storeChat(this.chat);
+          this.render();
+        };
       }
       if (message.calls?.length > 0) {
         const answered = new Set(this.chat.messages.slice(index + 1).map((m) => m.callId));
-        if (message.calls.some((call) => !answered.has(call.id))) actions.result = (call, text) => this.giveResult(index, call, text);
+        if (message.calls.some((call) => !answered.has(call.id)))
+          actions.result = (call, text) => this.giveResult(index, call, text);
       }
     } else if (message.role === "user") {
-      actions.edit = (text) => { this.cutAt(index + 1); message.content = text; this.answer(); };
+      actions.edit = (text) => {
+        this.cutAt(index + 1);
+        message.content = text;
+        this.answer();
+      };
       if (isLast && !this.running) actions.regenerate = () => this.answer();
     }
     return new MessageView(message, actions);
@@ -140,12 +225,18 @@ class Chat {
     messages.push({ role: "tool", callId: call.id, callName: call.name, content: text });
     const given = new Set(messages.slice(index + 1).map((m) => m.callId));
     if (messages[index].calls.every((c) => given.has(c.id))) this.answer();
-    else { storeChat(this.chat); this.render(); }
+    else {
+      storeChat(this.chat);
+      this.render();
+    }
   }
 
   async attach(files) {
     for (const file of files) {
-      if (file.size > MAX_FILE) { toast(file.name + " has more than " + MAX_FILE / 1024 + " KiB."); continue; }
+      if (file.size > MAX_FILE) {
+        toast(file.name + " has more than " + MAX_FILE / 1024 + " KiB.");
+        continue;
+      }
       try {
         const text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
         if (text.includes("\0")) throw new Error("binary");
@@ -158,10 +249,28 @@ class Chat {
   }
 
   listFiles() {
-    fill($("attached"), ...this.files.map((file) => el("li", null, file.name, el("button.icon", {
-      type: "button", ariaLabel: "Remove " + file.name,
-      onclick: () => { this.files = this.files.filter((other) => other !== file); this.listFiles(); },
-    }, "✕"))));
+    fill(
+      $("attached"),
+      ...this.files.map((file) =>
+        el(
+          "li",
+          null,
+          file.name,
+          el(
+            "button.icon",
+            {
+              type: "button",
+              ariaLabel: "Remove " + file.name,
+              onclick: () => {
+                this.files = this.files.filter((other) => other !== file);
+                this.listFiles();
+              },
+            },
+            "✕",
+          ),
+        ),
+      ),
+    );
   }
 
   send() {
@@ -185,8 +294,10 @@ class Chat {
     const { tools, problem } = parsedTools(settings.tools);
     if (problem) throw new ApiError(0, problem);
     const body = {
-      messages: requestMessages(this.chat.messages), stream: true,
-      stream_options: { include_usage: true }, ...settings.sampling,
+      messages: requestMessages(this.chat.messages),
+      stream: true,
+      stream_options: { include_usage: true },
+      ...settings.sampling,
     };
     if ($("model").value) body.model = $("model").value;
     if (tools) body.tools = tools;
@@ -199,7 +310,11 @@ class Chat {
     const message = { role: "assistant", content: "", stats: {} };
     const run = { abort: new AbortController(), chat, message, view: null };
     let body;
-    try { body = this.requestBody(); } catch (error) { message.error = error.message; }
+    try {
+      body = this.requestBody();
+    } catch (error) {
+      message.error = error.message;
+    }
     chat.messages.push(message);
     this.running = run;
     this.render();
@@ -211,7 +326,8 @@ class Chat {
     } catch (error) {
       if (error.name === "AbortError") message.cut = true;
       else message.error = error.message || String(error);
-      if (error.status === 401) openSettings({ onKey: this.onKey, chat: () => this.chat, focus: "set-key" });
+      if (error.status === 401)
+        openSettings({ onKey: this.onKey, chat: () => this.chat, focus: "set-key" });
     }
     if (this.running === run) this.running = null;
     storeChat(chat);
@@ -244,14 +360,18 @@ class Chat {
       view.update(true);
       if (follows) this.toEnd();
       run.pause = Math.min(2000, Math.max(30, 6 * (performance.now() - from)));
-      if (performance.now() - stored > 3000) { storeChat(chat); stored = performance.now(); }
+      if (performance.now() - stored > 3000) {
+        storeChat(chat);
+        stored = performance.now();
+      }
     };
     try {
       for await (const event of chatEvents(body, abort.signal)) {
         const now = performance.now();
         if (event.usage) {
           Object.assign(message.stats, {
-            prompt: event.usage.prompt_tokens, completion: event.usage.completion_tokens,
+            prompt: event.usage.prompt_tokens,
+            completion: event.usage.completion_tokens,
             cached: event.usage.prompt_tokens_details?.cached_tokens || 0,
           });
         }
@@ -294,7 +414,9 @@ function takeDelta(message, choice) {
   if (delta.content) message.content += delta.content;
   for (const part of delta.tool_calls || []) {
     message.calls = message.calls || [];
-    const call = message.calls[part.index] || (message.calls[part.index] = { id: "", name: "", arguments: "" });
+    const call =
+      message.calls[part.index] ||
+      (message.calls[part.index] = { id: "", name: "", arguments: "" });
     if (part.id) call.id = part.id;
     if (part.function?.name) call.name += part.function.name;
     call.arguments += part.function?.arguments || "";

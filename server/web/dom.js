@@ -21,8 +21,12 @@ function el(kind, props, ...children) {
 }
 
 function fill(node, ...children) {
-  node.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined && c !== false)
-    .map((c) => (c instanceof Node ? c : document.createTextNode(String(c)))));
+  node.replaceChildren(
+    ...children
+      .flat()
+      .filter((c) => c !== null && c !== undefined && c !== false)
+      .map((c) => (c instanceof Node ? c : document.createTextNode(String(c)))),
+  );
   return node;
 }
 
@@ -41,7 +45,9 @@ function toast(text) {
   node.textContent = text;
   node.hidden = false;
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => { node.hidden = true; }, 6000);
+  toastTimer = setTimeout(() => {
+    node.hidden = true;
+  }, 6000);
 }
 
 async function copyText(text, button) {
@@ -57,7 +63,9 @@ async function copyText(text, button) {
     button.textContent = document.execCommand("copy") ? "Copied" : "Not copied";
     area.remove();
   }
-  setTimeout(() => { button.textContent = label; }, 1500);
+  setTimeout(() => {
+    button.textContent = label;
+  }, 1500);
 }
 
 // The tip under the pointer or the focus: `lines` are texts.
@@ -72,7 +80,9 @@ function showTip(anchor, lines) {
   tip.style.top = (below ? box.bottom + 6 : box.top - tip.offsetHeight - 6) + "px";
 }
 
-function hideTip() { $("tip").hidden = true; }
+function hideTip() {
+  $("tip").hidden = true;
+}
 
 const numberText = (value, digits = 1) => {
   if (!Number.isFinite(value)) return "–";
@@ -80,7 +90,9 @@ const numberText = (value, digits = 1) => {
   if (size >= 1e9) return (value / 1e9).toFixed(digits) + " G";
   if (size >= 1e6) return (value / 1e6).toFixed(digits) + " M";
   if (size >= 1e4) return (value / 1e3).toFixed(digits) + " k";
-  return Number.isInteger(value) ? String(value) : value.toFixed(size < 10 ? Math.max(digits, 2) : digits);
+  return Number.isInteger(value)
+    ? String(value)
+    : value.toFixed(size < 10 ? Math.max(digits, 2) : digits);
 };
 
 const timeText = (ms) => {

@@ -33,28 +33,43 @@ function endOf(text, mark, from) {
   const window = text.slice(from, from + MAX_SPAN);
   for (let at = window.indexOf(mark); at >= 0; at = window.indexOf(mark, at + 1)) {
     if (at === 0 || /\s/.test(window[at - 1])) continue;
-    if (mark.length === 1 && (window[at + 1] === mark || window[at - 1] === mark)) { at += 1; continue; }
+    if (mark.length === 1 && (window[at + 1] === mark || window[at - 1] === mark)) {
+      at += 1;
+      continue;
+    }
     return from + at;
   }
   return -1;
 }
 
-const MARKS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
+const MARKS = [
+  ["**", "strong"],
+  ["__", "strong"],
+  ["~~", "del"],
+  ["*", "em"],
+  ["_", "em"],
+];
 
 // The element at `at` and where it ends, or null.
 function inlineAt(text, at, depth) {
   const c = text[at];
-  if (c === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] || "")) return [document.createTextNode(text[at + 1]), at + 2];
+  if (c === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] || ""))
+    return [document.createTextNode(text[at + 1]), at + 2];
   if (c === "`") {
     const mark = /^`+/.exec(text.slice(at, at + 8))[0];
     const end = text.slice(at + mark.length, at + MAX_SPAN).indexOf(mark);
     if (end <= 0) return [document.createTextNode(mark), at + mark.length];
     const from = at + mark.length;
-    return [el("code", null, text.slice(from, from + end).replace(/^ (.+) $/, "$1")), from + end + mark.length];
+    return [
+      el("code", null, text.slice(from, from + end).replace(/^ (.+) $/, "$1")),
+      from + end + mark.length,
+    ];
   }
   if (c === "[" || (c === "!" && text[at + 1] === "[")) {
-    const match = /^!?\[((?:[^\[\]\\]|\\.){0,500})\]\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)?)>?(?:\s+"[^"]*")?\s*\)/
-      .exec(text.slice(at, at + MAX_SPAN));
+    const match =
+      /^!?\[((?:[^\[\]\\]|\\.){0,500})\]\(\s*<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)?)>?(?:\s+"[^"]*")?\s*\)/.exec(
+        text.slice(at, at + MAX_SPAN),
+      );
     const href = match && safeLink(match[2]);
     if (!href) return null;
     const label = depth < MAX_NESTING ? inline(match[1], depth + 1) : [match[1]];
@@ -89,7 +104,8 @@ function inline(text, depth = 0) {
   for (let found = special.exec(text); found; found = special.exec(text)) {
     const made = inlineAt(text, found.index, depth);
     if (!made) continue;
-    if (found.index > plainFrom) nodes.push(document.createTextNode(text.slice(plainFrom, found.index)));
+    if (found.index > plainFrom)
+      nodes.push(document.createTextNode(text.slice(plainFrom, found.index)));
     nodes.push(made[0]);
     plainFrom = special.lastIndex = made[1];
   }
@@ -102,7 +118,11 @@ const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)/;
 const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const HEADING = /^ {0,3}(#{1,6})\s(.*)$/;
 // The line below a table's head: cells of dashes, with colons where they align.
-const isDelimiters = (line) => line.length < 1000 && line.includes("-") && /^[-:|\s]+$/.test(line) &&
+const isDelimiters = (line) =>
+  line.length < 1000 &&
+  line.includes("-") &&
+  line.includes("|") &&
+  /^[-:|\s]+$/.test(line) &&
   cellsOf(line).every((cell) => /^:?-+:?$/.test(cell));
 
 // Lines to blocks { kind, lines }; a block's lines are all that makes it.
@@ -111,19 +131,23 @@ function blocksOf(lines) {
   let at = 0;
   const take = (kind, test, more = {}) => {
     const from = at;
-    do at += 1; while (at < lines.length && test(lines[at], at));
+    do at += 1;
+    while (at < lines.length && test(lines[at], at));
     blocks.push({ kind, lines: lines.slice(from, at), ...more });
   };
   while (at < lines.length) {
     const line = lines[at];
-    if (line.length > MAX_INLINE) { take("paragraph", () => false); continue; }
+    if (line.length > MAX_INLINE) {
+      take("paragraph", () => false);
+      continue;
+    }
     const fence = FENCE.exec(line);
     if (line.trim() === "") {
       at += 1;
     } else if (fence) {
       const isEnd = (l) => l.trim().startsWith(fence[1]) && /^(`+|~+)$/.test(l.trim());
       const from = at;
-      for (at += 1; at < lines.length && !isEnd(lines[at]);) at += 1;
+      for (at += 1; at < lines.length && !isEnd(lines[at]); ) at += 1;
       at += 1;
       blocks.push({ kind: "code", language: fence[2], lines: lines.slice(from, at) });
     } else if (HEADING.test(line) || RULE.test(line)) {
@@ -133,14 +157,29 @@ function blocksOf(lines) {
     } else if (ITEM.test(line)) {
       const indent = ITEM.exec(line)[1].length;
       const ordered = /\d/.test(ITEM.exec(line)[2]);
-      take("list", (l, i) => (l.trim() === "" ? /^\s+\S/.test(lines[i + 1] || "") || ITEM.test(lines[i + 1] || "")
-        : /^\s+/.exec(l)?.[0].length > indent || (ITEM.test(l) && !RULE.test(l) && /\d/.test(ITEM.exec(l)[2]) === ordered)),
-      { ordered });
+      take(
+        "list",
+        (l, i) =>
+          l.trim() === ""
+            ? /^\s+\S/.test(lines[i + 1] || "") || ITEM.test(lines[i + 1] || "")
+            : /^\s+/.exec(l)?.[0].length > indent ||
+              (ITEM.test(l) && !RULE.test(l) && /\d/.test(ITEM.exec(l)[2]) === ordered),
+        { ordered },
+      );
     } else if (line.includes("|") && isDelimiters(lines[at + 1] || "")) {
       take("table", (l) => l.includes("|"));
     } else {
-      take("paragraph", (l) => l.trim() !== "" && l.length <= MAX_INLINE && !FENCE.test(l) && !HEADING.test(l) &&
-        !RULE.test(l) && !/^ {0,3}>/.test(l) && !ITEM.test(l));
+      take(
+        "paragraph",
+        (l) =>
+          l.trim() !== "" &&
+          l.length <= MAX_INLINE &&
+          !FENCE.test(l) &&
+          !HEADING.test(l) &&
+          !RULE.test(l) &&
+          !/^ {0,3}>/.test(l) &&
+          !ITEM.test(l),
+      );
     }
   }
   return blocks;
@@ -152,38 +191,79 @@ function listElement(block, depth) {
   for (const line of block.lines) {
     const match = ITEM.exec(line);
     if (match && match[1].length <= base + 1) items.push([line.slice(match[0].length)]);
-    else items[items.length - 1].push(line.slice(Math.min(/^\s*/.exec(line)[0].length, base + 2 + (block.ordered ? 1 : 0))));
+    else
+      items[items.length - 1].push(
+        line.slice(Math.min(/^\s*/.exec(line)[0].length, base + 2 + (block.ordered ? 1 : 0))),
+      );
   }
   const start = block.ordered ? Number.parseInt(ITEM.exec(block.lines[0])[2], 10) : undefined;
-  return el(block.ordered ? "ol" : "ul", { start }, ...items.map((lines) => {
-    const task = /^\[([ xX])\]\s+/.exec(lines[0]);
-    if (task) lines[0] = (task[1] === " " ? "☐ " : "☑ ") + lines[0].slice(task[0].length);
-    const inner = blocksOf(lines).map((b) => (b.kind === "paragraph" ? b.lines.join("\n") : b));
-    return el("li", null, ...inner.map((b) => (typeof b === "string" ? el("div", null, ...inline(b)) : blockElement(b, depth + 1))));
-  }));
+  return el(
+    block.ordered ? "ol" : "ul",
+    { start },
+    ...items.map((lines) => {
+      const task = /^\[([ xX])\]\s+/.exec(lines[0]);
+      if (task) lines[0] = (task[1] === " " ? "☐ " : "☑ ") + lines[0].slice(task[0].length);
+      const inner = blocksOf(lines).map((b) => (b.kind === "paragraph" ? b.lines.join("\n") : b));
+      return el(
+        "li",
+        null,
+        ...inner.map((b) =>
+          typeof b === "string" ? el("div", null, ...inline(b)) : blockElement(b, depth + 1),
+        ),
+      );
+    }),
+  );
 }
 
 function cellsOf(line) {
-  return line.trim().replace(/^\|/, "").replace(/(^|[^\\])\|$/, "$1").split(/(?<!\\)\|/)
-    .slice(0, 64).map((cell) => cell.trim().replace(/\\\|/g, "|"));
+  return line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/(^|[^\\])\|$/, "$1")
+    .split(/(?<!\\)\|/)
+    .slice(0, 64)
+    .map((cell) => cell.trim().replace(/\\\|/g, "|"));
 }
 
 function tableElement(block) {
-  const aligns = cellsOf(block.lines[1]).map((c) => (/^:-+:$/.test(c) ? "center" : /-:$/.test(c) ? "right" : ""));
-  const row = (line, tag) => el("tr", null, ...cellsOf(line).slice(0, aligns.length)
-    .map((cell, i) => el(aligns[i] ? `${tag}.${aligns[i]}` : tag, null, ...inline(cell))));
-  return el("div.scroll", null, el("table", null, el("thead", null, row(block.lines[0], "th")),
-    el("tbody", null, ...block.lines.slice(2).map((line) => row(line, "td")))));
+  const aligns = cellsOf(block.lines[1]).map((c) =>
+    /^:-+:$/.test(c) ? "center" : /-:$/.test(c) ? "right" : "",
+  );
+  const row = (line, tag) =>
+    el(
+      "tr",
+      null,
+      ...cellsOf(line)
+        .slice(0, aligns.length)
+        .map((cell, i) => el(aligns[i] ? `${tag}.${aligns[i]}` : tag, null, ...inline(cell))),
+    );
+  return el(
+    "div.scroll",
+    null,
+    el(
+      "table",
+      null,
+      el("thead", null, row(block.lines[0], "th")),
+      el("tbody", null, ...block.lines.slice(2).map((line) => row(line, "td"))),
+    ),
+  );
 }
 
-const CODE_TOKENS = /(\/\/[^\n]*|#[^\n]*|--[^\n]*|\/\*[\s\S]*?\*\/)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)|\b(\d[\w.]*)\b|\b(abstract|and|as|async|await|auto|bool|break|case|catch|char|class|const|constexpr|continue|def|default|del|delete|do|double|elif|else|end|enum|except|export|extends|extern|false|finally|float|fn|for|from|func|function|global|if|impl|import|in|int|interface|is|lambda|let|long|match|mod|mut|namespace|new|nil|none|not|null|operator|or|package|pass|private|protected|pub|public|raise|return|self|short|signed|sizeof|static|struct|super|switch|template|then|this|throw|trait|true|try|type|typedef|typename|union|unsafe|unsigned|use|using|var|virtual|void|where|while|with|yield|SELECT|FROM|WHERE|AND|OR|NOT|INSERT|UPDATE|DELETE|CREATE|TABLE|JOIN|ON|GROUP|ORDER|BY|LIMIT|INTO|VALUES|None|True|False)\b/g;
-const HASH_COMMENTS = /^(py|python|sh|bash|zsh|shell|yaml|yml|toml|ruby|rb|r|perl|make|makefile|dockerfile|cmake|conf|ini|)$/i;
+const CODE_TOKENS =
+  /(\/\/[^\n]*|#[^\n]*|--[^\n]*|\/\*[\s\S]*?\*\/)|("(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\]|\\.)*`)|\b(\d[\w.]*)\b|\b(abstract|and|as|async|await|auto|bool|break|case|catch|char|class|const|constexpr|continue|def|default|del|delete|do|double|elif|else|end|enum|except|export|extends|extern|false|finally|float|fn|for|from|func|function|global|if|impl|import|in|int|interface|is|lambda|let|long|match|mod|mut|namespace|new|nil|none|not|null|operator|or|package|pass|private|protected|pub|public|raise|return|self|short|signed|sizeof|static|struct|super|switch|template|then|this|throw|trait|true|try|type|typedef|typename|union|unsafe|unsigned|use|using|var|virtual|void|where|while|with|yield|SELECT|FROM|WHERE|AND|OR|NOT|INSERT|UPDATE|DELETE|CREATE|TABLE|JOIN|ON|GROUP|ORDER|BY|LIMIT|INTO|VALUES|None|True|False)\b/g;
+const HASH_COMMENTS =
+  /^(py|python|sh|bash|zsh|shell|yaml|yml|toml|ruby|rb|r|perl|make|makefile|dockerfile|cmake|conf|ini|)$/i;
 const DASH_COMMENTS = /^(sql|lua|haskell|hs|ada|)$/i;
 const MAX_COLOURED = 10000;
 
 // Comments, texts, numbers and the words of common languages in colour.
 function colouredCode(code, language) {
-  if (code.length > MAX_COLOURED || code.split("\n", 1)[0].length > MAX_SPAN || /^(text|txt|plain|plaintext|console|output)$/i.test(language)) return plainText(code);
+  if (
+    code.length > MAX_COLOURED ||
+    code.split("\n", 1)[0].length > MAX_SPAN ||
+    /^(text|txt|plain|plaintext|console|output)$/i.test(language)
+  )
+    return plainText(code);
   const nodes = [];
   let from = 0;
   for (const match of code.matchAll(CODE_TOKENS)) {
@@ -203,30 +283,47 @@ function codeElement(block) {
   const last = block.lines[block.lines.length - 1];
   const closed = block.lines.length > 1 && /^\s*(`{3,}|~{3,})\s*$/.test(last);
   const code = block.lines.slice(1, closed ? -1 : undefined).join("\n");
-  return el("figure.code", null,
-    el("figcaption", null, el("span", null, block.language || "text"),
-      el("button", { type: "button", onclick: (e) => copyText(code, e.target) }, "Copy")),
-    el("pre", { tabIndex: 0 }, el("code", null, ...colouredCode(code, block.language))));
+  return el(
+    "figure.code",
+    null,
+    el(
+      "figcaption",
+      null,
+      el("span", null, block.language || "text"),
+      el("button", { type: "button", onclick: (e) => copyText(code, e.target) }, "Copy"),
+    ),
+    el("pre", { tabIndex: 0 }, el("code", null, ...colouredCode(code, block.language))),
+  );
 }
 
 function blockElement(block, depth = 0) {
   const text = block.lines.join("\n");
   if (depth > MAX_NESTING) return el("p", null, ...plainText(text));
   switch (block.kind) {
-    case "code": return codeElement(block);
+    case "code":
+      return codeElement(block);
     case "heading": {
       const [, marks, rest] = HEADING.exec(text);
       let title = rest.trim();
       while (title.endsWith("#")) title = title.slice(0, -1);
       return el(`h${Math.min(marks.length + 2, 6)}`, null, ...inline(title.trim()));
     }
-    case "rule": return el("hr");
+    case "rule":
+      return el("hr");
     case "quote":
-      return el("blockquote", null, ...blocksOf(block.lines.map((l) => l.replace(/^ {0,3}> ?/, "")))
-        .map((b) => blockElement(b, depth + 1)));
-    case "list": return listElement(block, depth);
-    case "table": return tableElement(block);
-    default: return el("p", null, ...inline(text));
+      return el(
+        "blockquote",
+        null,
+        ...blocksOf(block.lines.map((l) => l.replace(/^ {0,3}> ?/, ""))).map((b) =>
+          blockElement(b, depth + 1),
+        ),
+      );
+    case "list":
+      return listElement(block, depth);
+    case "table":
+      return tableElement(block);
+    default:
+      return el("p", null, ...inline(text));
   }
 }
 

@@ -16,10 +16,21 @@ class Plot {
     this.series = series.map((name) => ({ name, points: [] }));
     this.text = text;
     this.top = top;
-    this.area = svg("svg", { viewBox: `0 0 ${PLOT_WIDTH} ${PLOT_HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": title });
+    this.area = svg("svg", {
+      viewBox: `0 0 ${PLOT_WIDTH} ${PLOT_HEIGHT}`,
+      preserveAspectRatio: "none",
+      role: "img",
+      "aria-label": title,
+    });
     this.now = el("dl.now");
     this.peak = el("span.peak");
-    this.node = el("section.card.plot", { title: note }, el("h3", null, title), this.now, el("div.area", null, this.peak, this.area));
+    this.node = el(
+      "section.card.plot",
+      { title: note },
+      el("h3", null, title),
+      this.now,
+      el("div.area", null, this.peak, this.area),
+    );
   }
 
   add(values) {
@@ -32,7 +43,9 @@ class Plot {
   }
 
   set(rows) {
-    rows.forEach((points, i) => { this.series[i].points = points.slice(-PLOT_POINTS); });
+    rows.forEach((points, i) => {
+      this.series[i].points = points.slice(-PLOT_POINTS);
+    });
     this.draw();
   }
 
@@ -49,14 +62,31 @@ class Plot {
         const starts = path === "" || !Number.isFinite(one.points[k - 1]);
         path += `${starts ? "M" : "L"}${((offset + k) * step).toFixed(1)} ${y(value).toFixed(1)}`;
       });
-      return svg("path", { d: path || "M0 0", class: "line s" + i, "vector-effect": "non-scaling-stroke" });
+      return svg("path", {
+        d: path || "M0 0",
+        class: "line s" + i,
+        "vector-effect": "non-scaling-stroke",
+      });
     });
-    const grid = [0.25, 0.5, 0.75].map((part) => svg("path", {
-      d: `M0 ${y(top * part)}H${PLOT_WIDTH}`, class: "grid", "vector-effect": "non-scaling-stroke",
-    }));
+    const grid = [0.25, 0.5, 0.75].map((part) =>
+      svg("path", {
+        d: `M0 ${y(top * part)}H${PLOT_WIDTH}`,
+        class: "grid",
+        "vector-effect": "non-scaling-stroke",
+      }),
+    );
     fill(this.area, ...grid, ...lines);
     this.peak.textContent = this.text(top);
-    fill(this.now, ...this.series.map((one, i) => el("div", null, el(`dt.s${i}`, null, one.name),
-      el("dd", null, this.text(one.points[one.points.length - 1] ?? NaN)))));
+    fill(
+      this.now,
+      ...this.series.map((one, i) =>
+        el(
+          "div",
+          null,
+          el(`dt.s${i}`, null, one.name),
+          el("dd", null, this.text(one.points[one.points.length - 1] ?? NaN)),
+        ),
+      ),
+    );
   }
 }

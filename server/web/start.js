@@ -17,7 +17,10 @@ function showView() {
   $("menu").classList.toggle("off", view !== "chat");
   if (view === "operations") operations.start();
   else operations.stop();
-  if (view === "docs" && !docsShown) { docsShown = true; showDocs(); }
+  if (view === "docs" && !docsShown) {
+    docsShown = true;
+    showDocs();
+  }
   if (view === "chat") chat.toEnd();
 }
 
@@ -34,7 +37,8 @@ async function checkHealth() {
   }
 }
 
-const askForKey = () => openSettings({ onKey: loadModels, chat: () => chat.chat, focus: "set-key" });
+const askForKey = () =>
+  openSettings({ onKey: loadModels, chat: () => chat.chat, focus: "set-key" });
 
 async function loadModels() {
   try {
@@ -48,7 +52,9 @@ async function loadModels() {
 }
 
 chat.onKey = loadModels;
-$("open-settings").addEventListener("click", () => openSettings({ onKey: loadModels, chat: () => chat.chat }));
+$("open-settings").addEventListener("click", () =>
+  openSettings({ onKey: loadModels, chat: () => chat.chat }),
+);
 $("menu").addEventListener("click", () => {
   chat.showDrawer(!document.body.classList.contains("drawer-open"));
 });
@@ -63,15 +69,32 @@ document.addEventListener("keydown", (event) => {
   }
   if (!event.altKey || event.ctrlKey || event.metaKey) return;
   const action = {
-    n: () => { location.hash = "#chat"; chat.open(newChat()); }, r: () => chat.regenerateLast(),
+    n: () => {
+      location.hash = "#chat";
+      chat.open(newChat());
+    },
+    r: () => chat.regenerateLast(),
     s: () => openSettings({ onKey: loadModels, chat: () => chat.chat }),
-    1: () => { $("tab-chat").click(); }, 2: () => { $("tab-operations").click(); }, 3: () => { $("tab-docs").click(); },
+    1: () => {
+      $("tab-chat").click();
+    },
+    2: () => {
+      $("tab-operations").click();
+    },
+    3: () => {
+      $("tab-docs").click();
+    },
   }[event.key.toLowerCase()];
-  if (action) { event.preventDefault(); action(); }
+  if (action) {
+    event.preventDefault();
+    action();
+  }
 });
 window.addEventListener("hashchange", showView);
 showView();
 checkHealth();
-setInterval(() => { if (document.visibilityState === "visible") checkHealth(); }, 10000);
+setInterval(() => {
+  if (document.visibilityState === "visible") checkHealth();
+}, 10000);
 loadModels();
 if (!isDocs()) $("prompt").focus();

@@ -23,7 +23,8 @@ function writeItem(name, value) {
     $("storage-note").textContent = "";
     return true;
   } catch {
-    $("storage-note").textContent = "The browser's storage is full: this conversation is not kept. Delete others, or save it to a file.";
+    $("storage-note").textContent =
+      "The browser's storage is full: this conversation is not kept. Delete others, or save it to a file.";
     return false;
   }
 }
@@ -47,14 +48,22 @@ function storeChat(chat) {
   if (chat.messages.length === 0 || chat.isDeleted) return;
   chat.changed = Date.now();
   const first = chat.messages.find((message) => message.role === "user");
-  if (!chat.named && first) chat.title = (first.content || first.files?.[0]?.name || "").slice(0, 60);
+  if (!chat.named && first)
+    chat.title = (first.content || first.files?.[0]?.name || "").slice(0, 60);
   // Log-probabilities are many times the text.
   writeItem(CHAT_PREFIX + chat.id, {
-    ...chat, messages: chat.messages.map(({ logprobs, ...kept }) => kept),
+    ...chat,
+    messages: chat.messages.map(({ logprobs, ...kept }) => kept),
   });
 }
 
 const deleteChat = (id) => localStorage.removeItem(CHAT_PREFIX + id);
 
-const settings = { system: "", tools: "", logprobs: false, sampling: {}, ...readItem(SETTINGS_ITEM) };
+const settings = {
+  system: "",
+  tools: "",
+  logprobs: false,
+  sampling: {},
+  ...readItem(SETTINGS_ITEM),
+};
 const storeSettings = () => writeItem(SETTINGS_ITEM, settings);

@@ -247,7 +247,7 @@ def check_settings_go_with_the_request(browser, server):
         expect(page.locator("dialog .problem")).to_contain_text("no JSON")
         page.fill("#set-tools", json.dumps([{"type": "function", "function": {"name": "f"}}]))
         page.get_by_text("Done").click()
-        page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"1 < 2"},
+        page.set_input_files("#files", [{"name": "a.txt", "mimeType": "text/plain", "buffer": b"1 < 2\n```\n"},
                                         {"name": "b.bin", "mimeType": "x/y", "buffer": b"\xff\x00\x01"}])
         expect(page.locator("#attached li")).to_have_count(1)
         expect(page.locator("#toast")).to_contain_text("b.bin is no text")
@@ -256,7 +256,7 @@ def check_settings_go_with_the_request(browser, server):
         body = sent.value.post_data_json
         assert body["temperature"] == 0.25 and body["seed"] == 7 and body["logprobs"] is True, body
         assert body["messages"][0] == {"role": "system", "content": "Be brief."}
-        assert body["messages"][1]["content"] == "File a.txt:\n```\n1 < 2\n```\n\nWell?"
+        assert body["messages"][1]["content"] == "File a.txt:\n````\n1 < 2\n```\n\n````\n\nWell?"
         assert body["tools"][0]["function"]["name"] == "f"
         token = answer(page).locator(".token").first
         token.hover()
@@ -318,7 +318,40 @@ def check_long_and_broken_text(browser, server):
             assert last.locator(".problem").is_hidden(), last.inner_text()
             no_sideways(page)
             assert seconds < 30, (name, seconds)  # minutes, where time is quadratic
-        assert page.evaluate("performance.now()") > 0
+
+
+def check_random_markdown(browser, server):
+    """Pieces of markdown and markup in any order: always elements of the few kinds, never an error;
+    and what is shown piece by piece is what is shown at once."""
+    with opened(browser, server.url) as page:
+        found = page.evaluate(r"""() => {
+          let state = 7;
+          const random = (n) => { state = (state * 48271) % 2147483647; return state % n; };
+          const pieces = ["a", "b c", " ", "  ", "\n", "\n\n", "*", "**", "_", "__", "~~", "`", "```", "```js\n",
+            "~~~\n", "# ", "- ", "  - ", "    * ", "1. ", "9) ", "> ", ">> ", "|", "|-|-|\n", "| a | b |\n", "[", "](",
+            ")", "![", "](javascript:x)", "](https://e.org/)", "<https://e.org>", "http://e.org/a_b.", "<script>",
+            "</script>", "<img src=x onerror=y>", "\\", "\t", "---\n", "[ ] ", "[x] ", "\r\n", "\0", "\u202e", "🙂"];
+          const allowed = new Set(("A BLOCKQUOTE BUTTON CODE DEL DIV EM FIGCAPTION FIGURE H3 H4 H5 H6 HR LI OL P PRE " +
+            "SPAN STRONG TABLE TBODY TD TH THEAD TR UL").split(" "));
+          for (let round = 0; round < 600; round += 1) {
+            const whole = document.createElement("div");
+            const grown = document.createElement("div");
+            let text = "";
+            for (let i = random(40); i >= 0; i -= 1) {
+              text += pieces[random(pieces.length)];
+              showMarkdown(grown, text);
+            }
+            showMarkdown(whole, text);
+            if (!whole.isEqualNode(grown)) return "piece by piece: " + JSON.stringify(text);
+            for (const node of whole.querySelectorAll("*")) {
+              const isLink = node.tagName === "A";
+              if (!allowed.has(node.tagName) || (isLink && !/^https?:/.test(node.href))) return JSON.stringify(text);
+              if ([...node.attributes].some((a) => a.name.startsWith("on"))) return JSON.stringify(text);
+            }
+          }
+          return "";
+        }""")
+        assert found == "", found
 
 
 def check_keys(browser, url):
@@ -421,6 +454,7 @@ def main():
                 ("settings", check_settings_go_with_the_request, server),
                 ("hostile text", check_hostile_text_stays_text, server),
                 ("long and broken text", check_long_and_broken_text, server),
+                ("random markdown", check_random_markdown, server),
                 ("keys", check_keys, guarded.url),
                 ("operations", check_operations, server),
                 ("docs", check_docs, server),
