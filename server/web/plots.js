@@ -61,6 +61,7 @@ class Plot {
         if (!Number.isFinite(value)) return;
         const starts = path === "" || !Number.isFinite(one.points[k - 1]);
         path += `${starts ? "M" : "L"}${((offset + k) * step).toFixed(1)} ${y(value).toFixed(1)}`;
+        if (starts) path += "h1.5"; // a value without neighbours is a dot
       });
       return svg("path", {
         d: path || "M0 0",
