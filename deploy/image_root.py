@@ -172,6 +172,19 @@ def install_certificates(root):
     (place / "cert.pem").symlink_to("/etc/ssl/certs/ca-certificates.crt")
 
 
+def install_terminals(root):
+    """What `sluice chat` must know of common terminals to edit a line."""
+    for name in ("linux", "screen", "screen-256color", "tmux", "tmux-256color", "vt100", "xterm",
+                 "xterm-256color"):
+        for source in ("/lib/terminfo", "/usr/share/terminfo"):
+            path = pathlib.Path(source, name[0], name)
+            if path.exists():
+                target = root / "usr" / "share" / "terminfo" / name[0]
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target)
+                break
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--binary", type=pathlib.Path, required=True)
@@ -193,7 +206,8 @@ def main():
     for path in libraries:
         install_library(path, root)
     install_certificates(root)
-    packages = sorted({*packages_of(libraries), "ca-certificates"})
+    install_terminals(root)
+    packages = sorted({*packages_of(libraries), "ca-certificates", "ncurses-base"})
     for package in packages:
         target = root / "usr" / "share" / "doc" / package
         target.mkdir(parents=True)

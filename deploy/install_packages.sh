@@ -12,7 +12,7 @@ fail() {
 
 packages=(g++ cmake ninja-build pkg-config ccache curl patch ca-certificates python3 python3-pip python3-venv
   libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libexpected-dev libpcre2-dev
-  libssl-dev libxxhash-dev libzmq3-dev zlib1g-dev prometheus-cpp-dev libgtest-dev
+  libedit-dev libssl-dev libxxhash-dev libzmq3-dev zlib1g-dev prometheus-cpp-dev libgtest-dev
   libbenchmark-dev libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc)
 # Boost's headers, and its fibers for the tests of CUDA kernels. Any one version will do; the first
 # that can be had is installed.

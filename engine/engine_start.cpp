@@ -5,6 +5,7 @@
 #include <future>
 #include <utility>
 
+#include "engine/core/load_watch.h"
 #include "engine/core/log.h"
 #include "engine/grammar_vocabulary.h"
 #include "engine/handoff/handoff_config.h"
@@ -118,6 +119,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                           std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
                           std::to_string(runner->model().vocab_size) + " rows");
   }
+  tell_loading(1, 1);  // what is not packed has no bytes in the figures before
   info_.architecture = runner->model().architecture;
   info_.path = config_.model;
   info_.chat_template = std::move(text.chat_template);

@@ -176,6 +176,7 @@ void handle_debug_state(FrontEnd& front_end, Exchange exchange);
 void handle_debug_trace(FrontEnd& front_end, Exchange exchange);
 void handle_load(FrontEnd& front_end, Exchange exchange);
 void handle_openapi(FrontEnd& front_end, Exchange exchange);
+void handle_page(FrontEnd& front_end, Exchange exchange);
 void handle_tokenize(FrontEnd& front_end, Exchange exchange);
 void handle_detokenize(FrontEnd& front_end, Exchange exchange);
 

@@ -8,9 +8,11 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/load_watch.h"
 #include "engine/core/log.h"
 #include "engine/engine.h"
 #include "server/cli/command.h"
+#include "server/cli/progress_bar.h"
 
 namespace sluice {
 namespace {
@@ -73,6 +75,23 @@ Expected<void> run(Invocation invocation) {
   return {};
 }
 
+// On a terminal, how far the loading of weights is.
+class LoadingBar {
+ public:
+  LoadingBar() {
+    if (!bar_.is_terminal()) return;
+    watch_loading([this](int64_t done, int64_t all) { bar_.show("weights", done, all); });
+  }
+
+  ~LoadingBar() { watch_loading({}); }
+
+  LoadingBar(const LoadingBar&) = delete;
+  LoadingBar& operator=(const LoadingBar&) = delete;
+
+ private:
+  ProgressBar bar_;
+};
+
 int run_main(int argc, const char* const* argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is a write error
   // As a container's first process it inherits orphans; the kernel reaps what nobody waits for.
@@ -82,7 +101,10 @@ int run_main(int argc, const char* const* argv) {
   const Config& config = parsed.invocation->config;
   init_log(log_level_of(config.log_level),
            config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
-  const Expected<void> done = run(std::move(*parsed.invocation));
+  const Expected<void> done = [&] {
+    const LoadingBar bar;
+    return run(std::move(*parsed.invocation));
+  }();
   if (!done) {
     std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
     return 1;

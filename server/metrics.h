@@ -17,7 +17,7 @@ namespace sluice {
 
 struct Config;
 
-inline constexpr size_t kMaxRoutes = 32;
+inline constexpr size_t kMaxRoutes = 40;
 inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not even HTTP
 
 // Responses by handler and status. Any thread.

@@ -42,6 +42,8 @@ constexpr std::array kRoutes = {
     Route{"GET", "/debug/state", handle_debug_state, RouteAuth::kKey},
     Route{"GET", "/debug/trace", handle_debug_trace, RouteAuth::kKey},
     Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
+    Route{"GET", "/", handle_page, RouteAuth::kOpen},
+    Route{"GET", "/docs", handle_page, RouteAuth::kOpen},
     Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
     Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},
 };

@@ -106,6 +106,7 @@ struct Config {
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;     // prompt and output
   std::string unknown_arguments = "ignore";  // ignore, refuse: of request bodies
+  bool webui = true;                         // the page at / and /docs
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_gzip_ratio = 100;  // inflated over compressed size of a body

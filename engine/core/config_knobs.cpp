@@ -404,6 +404,8 @@ std::vector<Knob> make_server_knobs() {
           "server",
           {0, 64 * kGiB},
           "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
+      boolean<&Config::webui>(
+          "webui", "server", "The page at /, and /docs; `--no-webui` serves neither."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",

@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "engine/core/load_watch.h"
 #include "engine/core/log.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
@@ -457,9 +458,10 @@ void WeightStore::note_content(std::string_view name, uint64_t hash) {
   content_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), content_hash_ ^ hash);
 }
 
-// Every tenth of a large model.
+// To who watches; where nobody does every tenth of a large model is logged.
 void WeightStore::report_progress() {
   const auto total = static_cast<int64_t>(arena_.span().size());
+  if (tell_loading(packed_bytes_, total)) return;
   if (total < kLarge || packed_bytes_ < next_report_) return;
   next_report_ = packed_bytes_ + total / 10;
   log_event(LogLevel::kInfo, "repacking", "done_bytes", packed_bytes_, "of_bytes", total);

@@ -287,6 +287,7 @@ std::string openapi_json(const Config& config, const SamplingParams& defaults) {
     const std::string_view path = routes()[i].path;
     const auto same_path = [path](const Route& route) { return route.path == path; };
     if (std::ranges::any_of(routes().first(i), same_path)) continue;
+    if (routes()[i].handler == handle_page) continue;  // for people, no part of the API
     std::string shown(path);
     if (shown.ends_with('*')) shown.replace(shown.size() - 1, 1, "{id}");
     json.key(shown).open_object();

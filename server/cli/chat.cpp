@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <memory>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <filesystem>
+#include <set>
+#include <string>
 
 #include "engine/engine.h"
-#include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "server/cli/chat_line.h"
 #include "server/cli/command.h"
-#include "server/cli/output_queue.h"
+#include "server/cli/conversation.h"
+#include "server/cli/line_editor.h"
 #include "server/prompt/chat_template.h"
-#include "server/prompt/prompt.h"
 
 namespace sluice {
 namespace {
@@ -26,134 +23,12 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void on_interrupt(int) { g_interrupted = true; }
 
-// Without SA_RESTART: a read of the terminal ends at Ctrl-C.
+// Without SA_RESTART: a read ends at Ctrl-C.
 void catch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
 }
-
-// One line without its newline; nothing at the end of the input or at Ctrl-C.
-std::optional<std::string> read_line() {
-  char* buffer = nullptr;
-  size_t capacity = 0;
-  const ssize_t length = getline(&buffer, &capacity, stdin);
-  const std::unique_ptr<char, void (*)(void*)> owner(buffer, std::free);
-  if (length < 0) return std::nullopt;
-  std::string line(buffer, static_cast<size_t>(length));
-  while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.pop_back();
-  return line;
-}
-
-class Conversation {
- public:
-  Conversation(Engine& engine, const ChatTemplate& chat_template, const ChatOptions& options)
-      : engine_(engine), template_(chat_template), options_(options) {
-    clear();
-  }
-
-  void clear() {
-    messages_ = nlohmann::ordered_json::array();
-    if (!options_.system.empty()) {
-      messages_.push_back({{"role", "system"}, {"content", options_.system}});
-    }
-  }
-
-  // Streams the answer to stdout and remembers it. After an error the question is forgotten.
-  Expected<void> ask(const std::string& question) {
-    messages_.push_back({{"role", "user"}, {"content", question}});
-    const Expected<std::string> answer = generate();
-    if (!answer) {
-      messages_.erase(messages_.size() - 1);
-      return tl::unexpected(answer.error());
-    }
-    messages_.push_back({{"role", "assistant"}, {"content", *answer}});
-    return {};
-  }
-
- private:
-  Expected<std::vector<TokenId>> encode_messages() const {
-    const Tokenizer& tokenizer = engine_.tokenizer();
-    nlohmann::ordered_json messages = messages_;
-    nlohmann::ordered_json variables = {{"messages", nullptr},
-                                        {"tools", nullptr},
-                                        {"documents", nullptr},
-                                        {"add_generation_prompt", true}};
-    add_special_token_names(tokenizer, variables);
-    const auto render = [&](nlohmann::ordered_json fitted) {
-      variables["messages"] = std::move(fitted);
-      return template_.render_text(variables);
-    };
-    fit_messages(forms_of_request(template_.forms(), messages, render), messages);
-    variables["messages"] = std::move(messages);
-    SLUICE_TRY(const auto spans, template_.render(variables));
-    std::vector<TokenId> ids;
-    encode_spans(tokenizer, spans, ids);
-    return ids;
-  }
-
-  // The model's defaults, then the flags.
-  [[nodiscard]] Expected<SamplingParams> sampling() const {
-    SamplingParams params = engine_.model().sampling;
-    for (const SamplingField* field : options_.given) {
-      SLUICE_TRY_VOID(set_sampling_field(params, *field, field->get(options_.sampling)));
-    }
-    params.seed = options_.sampling.seed;
-    return params;
-  }
-
-  Expected<std::string> generate() {
-    SLUICE_TRY(std::vector<TokenId> ids, encode_messages());
-    const int64_t room = engine_.model().max_model_len - static_cast<int64_t>(ids.size());
-    if (room < 1) {
-      return make_error(
-          ErrorCode::kInvalidArgument,
-          "the conversation has " + std::to_string(ids.size()) + " tokens and the context " +
-              std::to_string(engine_.model().max_model_len) + "; /clear starts a new one");
-    }
-    ValidRequest request;
-    SLUICE_TRY(request.sampling, sampling());
-    request.sampling.max_tokens =
-        static_cast<int32_t>(std::min<int64_t>(room, options_.sampling.max_tokens));
-    request.sampling.min_tokens =
-        std::min(request.sampling.min_tokens, request.sampling.max_tokens);
-    request.prompt = std::move(ids);
-    request.arrival = std::chrono::steady_clock::now();
-    SLUICE_TRY(const RequestId id, engine_.submit(std::move(request), outputs_));
-    return stream_answer(id);
-  }
-
-  // Every accepted request ends with exactly one finish reason, so the loop ends too.
-  Expected<std::string> stream_answer(RequestId id) {
-    Detokenizer detokenizer(engine_.tokenizer(), StopConfig{}, /*skip_special_tokens=*/true);
-    std::string answer;
-    const auto show = [&answer](const std::string& text) {
-      answer += text;
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-    };
-    for (;;) {
-      if (g_interrupted.exchange(false)) engine_.abort(id);
-      const auto next = outputs_.pop(std::chrono::milliseconds(50));
-      if (!next) continue;
-      const TokenOutput& output = next->output;
-      if (output.token != kInvalidToken) show(detokenizer.append(output.token).text);
-      if (output.finish_reason == FinishReason::kNone) continue;
-      show(detokenizer.finish());
-      std::fputc('\n', stdout);
-      if (output.finish_reason == FinishReason::kError) {
-        return make_error(ErrorCode::kInternal, output.error);
-      }
-      return answer;
-    }
-  }
-
-  Engine& engine_;
-  const ChatTemplate& template_;
-  const ChatOptions& options_;
-  nlohmann::ordered_json messages_;
-  OutputQueue outputs_;
-};
 
 Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& model) {
   if (!config.chat_template.empty()) {
@@ -169,27 +44,129 @@ Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& m
   return ChatTemplate::compile(model.chat_template);
 }
 
-Expected<void> converse(Conversation& conversation, bool interactive) {
-  for (;;) {
-    if (interactive) {
-      std::fputs("> ", stdout);
-      std::fflush(stdout);
-    }
-    const auto line = read_line();
-    if (!line || *line == "/quit") break;
-    if (line->empty()) continue;
-    if (*line == "/clear") {
-      conversation.clear();
-      continue;
-    }
-    const Expected<void> answered = conversation.ask(*line);
-    if (answered) continue;
-    if (!interactive) return answered;
-    std::fprintf(stderr, "(%s)\n", answered.error().message.c_str());
+// The model's defaults, or those of chats, then the flags.
+Expected<SamplingParams> first_sampling(const ModelInfo& model, const ChatOptions& options) {
+  SamplingParams params = chat_defaults(model.sampling);
+  for (const SamplingField* field : options.given) {
+    SLUICE_TRY_VOID(set_sampling_field(params, *field, field->get(options.sampling)));
   }
-  if (interactive) std::fputc('\n', stdout);
-  return {};
+  params.seed = options.sampling.seed;
+  params.max_tokens = options.sampling.max_tokens;
+  return params;
 }
+
+void show(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+class ChatSession {
+ public:
+  ChatSession(Conversation& conversation, LineEditor& editor)
+      : conversation_(conversation), editor_(editor), is_interactive_(editor.is_interactive()) {}
+
+  // Until the input ends. Errors are shown to a person, and end what a script asked for.
+  Expected<void> run() {
+    if (is_interactive_) std::puts("/help lists the commands; Ctrl-C stops an answer.");
+    for (;;) {
+      const LineEditor::Line line = editor_.read("> ");
+      if (line.end == LineEditor::End::kInput) break;
+      if (line.end == LineEditor::End::kInterrupted) {
+        if (is_interactive_) continue;
+        break;
+      }
+      if (line.text.empty()) continue;
+      const ChatLine parsed = parse_chat_line(line.text);
+      if (parsed.command == ChatCommand::kQuit) return {};
+      const Expected<void> done = obey(parsed);
+      if (done) continue;
+      if (!is_interactive_) return done;
+      std::fflush(stdout);
+      std::fprintf(stderr, "(%s)\n", done.error().message.c_str());
+    }
+    if (is_interactive_) std::fputc('\n', stdout);
+    return {};
+  }
+
+ private:
+  Expected<void> obey(const ChatLine& line) {
+    switch (line.command) {
+      case ChatCommand::kText:
+        return report(conversation_.ask(line.argument, show));
+      case ChatCommand::kRegenerate:
+        return report(conversation_.ask_again(show));
+      case ChatCommand::kHelp:
+        show(chat_help());
+        return {};
+      case ChatCommand::kSystem:
+        return system(line.argument);
+      case ChatCommand::kSet:
+        if (line.argument.empty()) {
+          show(describe_sampling(conversation_.sampling()) + "\n");
+          return {};
+        }
+        return set_by_text(conversation_.sampling(), line.argument);
+      case ChatCommand::kSave:
+        return save(line.argument);
+      case ChatCommand::kClear:
+        conversation_.clear();
+        return {};
+      case ChatCommand::kQuit:
+        return {};
+      case ChatCommand::kUnknown:
+        break;
+    }
+    return make_error(ErrorCode::kInvalidArgument,
+                      "there is no command /" + line.argument + "; /help lists them");
+  }
+
+  Expected<void> report(const Expected<AnswerFigures>& answered) {
+    show("\n");
+    if (!answered) return tl::unexpected(answered.error());
+    if (!is_interactive_) return {};
+    std::string text = std::to_string(answered->num_tokens) + " tokens";
+    char part[64];
+    if (answered->num_tokens > 0) {
+      std::snprintf(part, sizeof part, ", the first after %.2f s", answered->first_s);
+      text += part;
+    }
+    if (answered->rate > 0) {
+      std::snprintf(part, sizeof part, ", %.1f tokens/s", answered->rate);
+      text += part;
+    }
+    if (answered->was_stopped) text += ", stopped";
+    if (answered->was_cut) text += ", cut at the most tokens";
+    show("\033[2m(" + text + ")\033[0m\n");
+    return {};
+  }
+
+  Expected<void> system(const std::string& text) {
+    if (!text.empty()) {
+      conversation_.set_system(text == "-" ? std::string() : text);
+      return {};
+    }
+    const std::string& now = conversation_.system();
+    show(now.empty() ? "(no system prompt)\n" : now + "\n");
+    return {};
+  }
+
+  // Writes over what it wrote itself, and over no other file.
+  Expected<void> save(const std::string& path) {
+    if (path.empty()) return make_error(ErrorCode::kInvalidArgument, "/save needs a file's name");
+    std::error_code error;
+    if (!saved_.contains(path) && std::filesystem::exists(path, error)) {
+      return make_error(ErrorCode::kInvalidArgument, path + " is there already");
+    }
+    SLUICE_TRY_VOID(write_text_file(path, conversation_.messages_json()));
+    saved_.insert(path);
+    return {};
+  }
+
+  Conversation& conversation_;
+  LineEditor& editor_;
+  const bool is_interactive_;
+  std::set<std::string> saved_;
+};
 
 }  // namespace
 
@@ -197,13 +174,12 @@ Expected<void> run_chat(const Invocation& invocation) {
   SLUICE_TRY(const auto engine, create_engine(invocation.config));
   SLUICE_TRY(const ChatTemplate chat_template,
              compile_template(invocation.config, engine->model()));
-  const bool interactive = isatty(STDIN_FILENO) != 0;
-  if (interactive) {
-    std::puts("Ctrl-C stops an answer, /clear forgets the conversation, /quit leaves.");
-  }
+  SLUICE_TRY(SamplingParams sampling, first_sampling(engine->model(), invocation.chat));
   catch_interrupts();
-  Conversation conversation(*engine, chat_template, invocation.chat);
-  const Expected<void> done = converse(conversation, interactive);
+  LineEditor editor(g_interrupted);
+  Conversation conversation(
+      *engine, chat_template, std::move(sampling), invocation.chat.system, g_interrupted);
+  const Expected<void> done = ChatSession(conversation, editor).run();
   engine->stop();  // before the conversation, which is its sink, goes
   return done;
 }

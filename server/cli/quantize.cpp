@@ -1,70 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/quantize.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
 
 #include "server/cli/command.h"
+#include "server/cli/progress_bar.h"
 
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr auto kBarEvery = std::chrono::milliseconds(100);
-constexpr auto kLineEvery = std::chrono::seconds(10);
-constexpr int kBarWidth = 32;
-
-// A bar that is redrawn on a terminal; elsewhere a line now and then.
-class ProgressView {
- public:
-  ProgressView() : is_terminal_(isatty(STDERR_FILENO) != 0) {}
-
-  ~ProgressView() {
-    if (is_terminal_) std::fputs("\r\033[K", stderr);
-  }
-
-  ProgressView(const ProgressView&) = delete;
-  ProgressView& operator=(const ProgressView&) = delete;
-
-  void show(const QuantizeProgress& progress) {
-    const Clock::time_point now = Clock::now();
-    if (now < next_) return;
-    next_ = now + (is_terminal_ ? Clock::duration(kBarEvery) : Clock::duration(kLineEvery));
-    const double part = progress.all_bytes > 0 ? static_cast<double>(progress.done_bytes) /
-                                                     static_cast<double>(progress.all_bytes)
-                                               : 1.0;
-    const std::string tensor(progress.tensor.substr(0, 40));
-    if (!is_terminal_) {
-      std::fprintf(stderr,
-                   "%3.0f%%  %zu of %zu tensors  %s\n",
-                   100 * part,
-                   progress.num_done,
-                   progress.num_tensors,
-                   tensor.c_str());
-      return;
-    }
-    const int filled = std::clamp(static_cast<int>(part * kBarWidth), 0, kBarWidth);
-    const std::string bar(static_cast<size_t>(filled), '#');
-    const std::string rest(static_cast<size_t>(kBarWidth - filled), '.');
-    std::fprintf(stderr,
-                 "\r\033[K[%s%s] %3.0f%%  %zu/%zu  %s",
-                 bar.c_str(),
-                 rest.c_str(),
-                 100 * part,
-                 progress.num_done,
-                 progress.num_tensors,
-                 tensor.c_str());
-  }
-
- private:
-  bool is_terminal_;
-  Clock::time_point next_ = Clock::now();
-};
+void show(ProgressBar& bar, const QuantizeProgress& progress) {
+  const std::string counts =
+      std::to_string(progress.num_done) + " of " + std::to_string(progress.num_tensors) + " tensors";
+  const std::string tensor(progress.tensor.substr(0, 40));
+  const std::string what = tensor.empty() ? counts : counts + "  " + tensor;
+  bar.show(what, progress.done_bytes, progress.all_bytes);
+}
 
 }  // namespace
 
@@ -80,8 +32,8 @@ Expected<void> run_quantize(const Invocation& invocation) {
       return make_error(ErrorCode::kInvalidArgument, *file + ": the file is empty");
   }
   Expected<QuantizeResult> result = [&] {
-    ProgressView view;
-    options.on_progress = [&view](const QuantizeProgress& progress) { view.show(progress); };
+    ProgressBar bar;
+    options.on_progress = [&bar](const QuantizeProgress& progress) { show(bar, progress); };
     return quantize_model(options);
   }();
   if (!result) return tl::unexpected(std::move(result).error());

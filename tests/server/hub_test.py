@@ -13,6 +13,7 @@ import hashlib
 import http.server
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -195,7 +196,7 @@ class Case:
     def refused(self, *parts, model=REPO, flags=(), **environment):
         found = self.fetch(model, *flags, **environment)
         assert found is None, found
-        lines = [line for line in self.err.splitlines() if not line.endswith("MB/s")]
+        lines = [line for line in self.err.splitlines() if not re.match(r"sluice: .*: \d+%, ", line)]
         assert len(lines) == 1 and lines[0].startswith("sluice: "), self.err
         for part in parts:
             assert part in lines[0], (part, lines[0])
