@@ -16,6 +16,7 @@
 #include "engine/core/grammar_spec.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
+#include "engine/core/trace_context.h"
 #include "engine/core/types.h"
 #include "engine/handoff/handoff_spec.h"
 
@@ -41,6 +42,7 @@ struct ValidRequest {
   std::vector<TokenId> prediction;
   std::optional<HandoffSpec> handoff;  // where its prompt's KV is computed; none: here, for itself
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
+  TraceContext trace;  // of the front end that submits it, for another worker that it goes to
 };
 
 struct TokenLogprob {

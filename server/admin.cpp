@@ -163,7 +163,8 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.finish_counters,
                                front_end.answer_counters,
                                front_end.handoff_fallbacks,
-                               front_end.num_ignored_arguments.load());
+                               front_end.num_ignored_arguments.load(),
+                               front_end.tracer.counts());
   front_end.respond(exchange, std::move(response));
 }
 

@@ -2,6 +2,7 @@
 #include "server/front_end.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
@@ -96,6 +98,11 @@ std::string_view first_characters(std::string_view text, size_t most) {
 
 }  // namespace
 
+void add_trace(const TraceContext& trace, LogLine& line) {
+  if (!trace.is_set()) return;
+  line.add("trace_id", to_hex(trace.trace_id)).add("span_id", to_hex(trace.span_id));
+}
+
 void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
   if (ignored.size() > 0) headers.emplace_back(kIgnoredArgumentsHeader, ignored.header_value());
 }
@@ -105,7 +112,8 @@ FrontEnd::FrontEnd(const Config& server_config,
                    Engine& served,
                    Expected<ChatTemplate> compiled,
                    OutputFamilies chosen,
-                   std::unique_ptr<TlsContext> tls_context)
+                   std::unique_ptr<TlsContext> tls_context,
+                   std::optional<TraceSettings> traces)
     : config(server_config),
       handoff(std::move(handoff_part)),
       engine_id(engine_id_of(handoff, served.model().handoff)),
@@ -117,6 +125,7 @@ FrontEnd::FrontEnd(const Config& server_config,
       responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
       tls(std::move(tls_context)),
       cors(server_config),
+      tracer(std::move(traces)),
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
@@ -132,8 +141,15 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
   log_families(chosen);
   SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  std::unique_ptr<FrontEnd> made(new FrontEnd(
-      config, std::move(part), engine, std::move(compiled), std::move(chosen), std::move(tls)));
+  const auto variable = [](const char* name) { return std::getenv(name); };
+  SLUICE_TRY(auto traces, trace_settings(config, variable));
+  std::unique_ptr<FrontEnd> made(new FrontEnd(config,
+                                              std::move(part),
+                                              engine,
+                                              std::move(compiled),
+                                              std::move(chosen),
+                                              std::move(tls),
+                                              std::move(traces)));
   SLUICE_TRY_VOID(made->authenticator.load());
   return made;
 }
@@ -198,6 +214,7 @@ void FrontEnd::log_request(const Exchange& exchange, int status) const {
   line.add("id", exchange.request.request_id).add("method", exchange.request.method);
   line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
   if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
+  add_trace(exchange.request.trace, line);
   if (exchange.usage) log_usage(*exchange.usage, line);
   line.emit();
 }

@@ -32,9 +32,11 @@
 #include "server/keys/auth.h"
 #include "server/metrics.h"
 #include "server/prompt/chat_template.h"
+#include "server/traces/tracer.h"
 
 namespace sluice {
 
+class LogLine;
 struct GenerationRequest;
 struct ValidationContext;
 
@@ -51,6 +53,9 @@ struct Exchange {
   IgnoredArguments ignored{UnknownArguments::kIgnore};
   std::chrono::steady_clock::time_point arrival;
 };
+
+// To a request's line in the log: where its trace is found, if it has one.
+void add_trace(const TraceContext& trace, LogLine& line);
 
 // The header that names them, where there are any; respond() adds it by itself.
 void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
@@ -123,6 +128,7 @@ class FrontEnd {
   const std::unique_ptr<ResponseStore> responses;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
+  Tracer tracer;
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;
@@ -141,7 +147,8 @@ class FrontEnd {
            Engine& served,
            Expected<ChatTemplate> compiled,
            OutputFamilies chosen,
-           std::unique_ptr<TlsContext> tls_context);
+           std::unique_ptr<TlsContext> tls_context,
+           std::optional<TraceSettings> traces);
 
   std::atomic<bool> draining_{false};
   std::atomic<bool> leaving_{false};

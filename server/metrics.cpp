@@ -459,13 +459,20 @@ std::string metrics_text(const EngineStats& stats,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
                          const FallbackCounters& handoff_fallbacks,
-                         uint64_t num_ignored_arguments) {
+                         uint64_t num_ignored_arguments,
+                         const TracerCounts& traces) {
   Families families(model_name);
   add_gauges(families, stats, config);
   add_counters(families, stats, finished);
   families.counter("sluice_ignored_arguments_total",
                    "Arguments of requests that were left out because they are not known.",
                    static_cast<double>(num_ignored_arguments));
+  families.counter("sluice_trace_spans_exported_total",
+                   "Spans that a collector took.",
+                   static_cast<double>(traces.exported));
+  families.counter("sluice_trace_spans_dropped_total",
+                   "Spans that no collector took: the queue was full, or it refused or was away.",
+                   static_cast<double>(traces.dropped));
   add_answers(families, answers);
   add_fallbacks(families, stats, handoff_fallbacks);
   if (stats.handoff) add_transfers(families, *stats.handoff);

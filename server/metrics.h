@@ -12,6 +12,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/handoff/fallback_counters.h"
+#include "server/traces/tracer.h"
 
 namespace sluice {
 
@@ -133,6 +134,7 @@ std::string metrics_text(const EngineStats& stats,
                          const FinishCounters& finished,
                          const AnswerCounters& answers,
                          const FallbackCounters& handoff_fallbacks,
-                         uint64_t num_ignored_arguments);
+                         uint64_t num_ignored_arguments,
+                         const TracerCounts& traces);
 
 }  // namespace sluice

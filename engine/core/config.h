@@ -144,6 +144,7 @@ struct Config {
   bool enable_log_requests = false;           // a line for each answer, without its text
   bool enable_log_prompts = false;            // a line for each prompt, with its text
   int32_t max_log_len = 4096;                 // bytes of it; 0: all
+  std::string otlp_traces_endpoint;           // where spans go; empty: as the environment says
 };
 
 enum class KnobKind : uint8_t {

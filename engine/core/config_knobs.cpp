@@ -509,6 +509,10 @@ std::vector<Knob> make_limit_knobs() {
           "enable-log-prompts", "log", "A line for each prompt, with its text and request id."),
       integer<&Config::max_log_len>(
           "max-log-len", "log", "bytes", {0, 1 << 30}, "Of a prompt in the log; 0: all of it."),
+      string<&Config::otlp_traces_endpoint>(
+          "otlp-traces-endpoint",
+          "log",
+          "Where traces go (OTLP over HTTP); else OTEL_EXPORTER_OTLP_ENDPOINT says."),
   };
 }
 

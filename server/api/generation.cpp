@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/api/generation_span.h"
 #include "server/http/io_worker.h"
 
 namespace sluice {
@@ -24,6 +25,7 @@ Generation::Generation(FrontEnd& front_end,
     : front_end_(front_end),
       answer_(std::move(answer)),
       request_(std::move(request)),
+      span_(front_end.tracer, request_.trace, request_.requests.front().arrival),
       tokenizer_(front_end.engine.tokenizer()) {
   const SamplingParams& sampling = request_.requests.front().sampling;
   if (sampling.ignore_eos) own_end_tokens_ = sampling.stop_token_ids;
@@ -42,7 +44,11 @@ Generation::Generation(FrontEnd& front_end,
       prompt_tokens_ += static_cast<int64_t>(ids.size());
     }
   }
+  describe_request(front_end_, request_, span_);
+  request_.trace = span_.context();
+  for (ValidRequest& one : request_.requests) one.trace = request_.trace;
   answer_->prepare(request_);
+  span_.add("gen_ai.request.id", answer_->request_id());
 }
 
 Generation::~Generation() = default;
@@ -99,6 +105,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
 void Generation::append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces) {
   if (request_.only_echo) return;
   Choice& choice = choices_[choice_idx];
+  span_.note_token();
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
   ++choice.num_tokens;
   choice.sum_logprobs += output.logprob;
@@ -153,6 +160,11 @@ void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
 void Generation::end() {
   done_ = true;
   request_.lease.reset();
+  if (!span_.is_recorded()) return;
+  std::vector<std::string> reasons;
+  for (const Choice& choice : choices_) reasons.emplace_back(to_string(choice.finish_reason));
+  describe_end(usage(), std::move(reasons), span_);
+  span_.end();
 }
 
 void Generation::flush() {
@@ -209,6 +221,7 @@ Usage Generation::usage() const {
 void Generation::fail(const Error& error) {
   if (done_) return;
   abort_open_choices(FinishReason::kError);
+  span_.set_error(error);
   end();
   answer_->fail(error);
 }

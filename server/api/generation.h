@@ -15,6 +15,7 @@
 #include "server/api/choice_output.h"
 #include "server/api/request_validator.h"
 #include "server/front_end.h"
+#include "server/traces/request_span.h"
 
 namespace sluice {
 
@@ -37,6 +38,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void abort();
   // The client is gone; there is nobody to answer.
   void cancel();
+
+  // Of its span, or the client's where none is recorded.
+  [[nodiscard]] const TraceContext& trace() const { return span_.context(); }
 
  private:
   struct Choice {
@@ -71,6 +75,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   FrontEnd& front_end_;
   const std::shared_ptr<Answer> answer_;
   GenerationRequest request_;
+  RequestSpan span_;
   const Tokenizer& tokenizer_;
 
   std::vector<Choice> choices_;

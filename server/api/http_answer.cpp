@@ -18,6 +18,7 @@ IoWorker& HttpAnswer::worker() { return exchange_.writer->worker(); }
 
 void HttpAnswer::prepare(const GenerationRequest& request) {
   request_ = &request;
+  exchange_.request.trace = request.trace;
   format_->prepare(request);
 }
 

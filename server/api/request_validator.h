@@ -49,6 +49,7 @@ struct GenerationRequest {
   bool include_reasoning = true;
   bool has_prediction = false;  // the answer says how much of it was right
   FallbackCounts fallbacks{};   // prompts that were to come from elsewhere and are computed here
+  TraceContext trace;           // the client's
 };
 
 // `ignored`: gets the names that are left out.

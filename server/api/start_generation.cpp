@@ -21,6 +21,7 @@ void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecod
   front_end.note_ignored(exchange.ignored);
   if (!decoded) return front_end.fail(exchange, decoded.error());
   GenerationRequest& request = decoded->request;
+  request.trace = exchange.request.trace;
   std::string().swap(exchange.request.body);
   const int64_t prompt_tokens = num_prompt_tokens(request);
   exchange.usage.emplace().prompt_tokens = prompt_tokens;

@@ -114,7 +114,7 @@ constexpr FlagRow kFlags[] = {
     {"enable-log-outputs", Values::kNone, Fate::kIgnored},
     {"disable-access-log-for-endpoints", Values::kSome, Fate::kIgnored},
     {"disable-uvicorn-access-log", Values::kNone, Fate::kIgnored},
-    {"otlp-traces-endpoint", Values::kOne, Fate::kIgnored},
+    {"otlp-traces-endpoint", Values::kOne, Fate::kSame},
     {"collect-detailed-traces", Values::kSome, Fate::kIgnored},
     {"show-hidden-metrics-for-version", Values::kOne, Fate::kIgnored},
     {"enable-request-id-headers", Values::kNone, Fate::kIgnored},

@@ -87,6 +87,7 @@ void GrpcCall::run() {
   const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
   if (!admitted) return fail(admitted.error());
   lease_to(*request, tenant_);
+  request->trace = trace_context_of(*context_);
   context_->AddInitialMetadata("x-sluice-seed",
                                std::to_string(static_cast<int64_t>(request->seed)));
   const auto generation =
@@ -173,6 +174,7 @@ void GrpcCall::log() const {
   line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
   line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
   line.add("ms", elapsed.count()).add("key", tenant_->name());
+  if (generation_ != nullptr) add_trace(generation_->trace(), line);
   if (usage_) log_usage(*usage_, line);
   line.emit();
 }

@@ -27,6 +27,11 @@ std::string request_id_of(const grpc::CallbackServerContext& context) {
   return safe_request_id(metadata_value(context, "x-request-id"));
 }
 
+TraceContext trace_context_of(const grpc::CallbackServerContext& context) {
+  return parse_trace_context(metadata_value(context, "traceparent"),
+                             metadata_value(context, "tracestate"));
+}
+
 RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> io_workers)
     : front_end(shared_front_end), workers(std::move(io_workers)), named(workers.size()) {}
 

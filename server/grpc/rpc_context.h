@@ -32,6 +32,9 @@ std::string metadata_value(const grpc::CallbackServerContext& context, const cha
 // What the client calls its request, in x-request-id; "" without one.
 std::string request_id_of(const grpc::CallbackServerContext& context);
 
+// What it gives in traceparent and tracestate.
+TraceContext trace_context_of(const grpc::CallbackServerContext& context);
+
 // The status that tells of `error`.
 grpc::Status to_status(const Error& error);
 

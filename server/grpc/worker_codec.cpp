@@ -289,7 +289,8 @@ void encode(const ValidRequest& from, WorkerClock::time_point now, wire::Request
                speculative,
                prediction,
                handoff,
-               arrival] = from;
+               arrival,
+               trace] = from;
   encode(prompt, *to.mutable_prompt());
   encode(generated, *to.mutable_generated());
   encode(sampling, *to.mutable_sampling());
@@ -304,6 +305,10 @@ void encode(const ValidRequest& from, WorkerClock::time_point now, wire::Request
   encode(prediction, *to.mutable_prediction());
   if (handoff) encode(*handoff, *to.mutable_handoff());
   to.set_age_ns(std::chrono::duration_cast<std::chrono::nanoseconds>(now - arrival).count());
+  if (trace.is_set()) {
+    to.set_traceparent(traceparent(trace));
+    to.set_tracestate(trace.state);
+  }
 }
 
 Expected<ValidRequest> decode(const wire::Request& from, WorkerClock::time_point now) {
@@ -321,7 +326,8 @@ Expected<ValidRequest> decode(const wire::Request& from, WorkerClock::time_point
          speculative,
          prediction,
          handoff,
-         arrival] = to;
+         arrival,
+         trace] = to;
   prompt = decode(from.prompt());
   generated = decode(from.generated());
   sampling = decode(from.sampling());
@@ -340,6 +346,7 @@ Expected<ValidRequest> decode(const wire::Request& from, WorkerClock::time_point
   constexpr int64_t kMostNs = int64_t{365} * 86400 * 1'000'000'000;
   if (from.age_ns() < 0 || from.age_ns() > kMostNs) return invalid("an age that cannot be");
   arrival = now - std::chrono::nanoseconds(from.age_ns());
+  trace = parse_trace_context(from.traceparent(), from.tracestate());
   return to;
 }
 

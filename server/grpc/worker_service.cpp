@@ -18,6 +18,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"
+#include "server/traces/request_span.h"
 
 namespace sluice {
 namespace {
@@ -105,6 +106,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   WorkerCall(WorkerService& service, ValidRequest request)
       : service_(service),
         request_(std::move(request)),
+        span_(service.front_end_.tracer, request_.trace, request_.arrival),
         num_prompt_tokens_(static_cast<int64_t>(request_.prompt.size())),
         position_(static_cast<int32_t>(request_.generated.size())) {}
 
@@ -142,6 +144,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   void accept(const TokenOutput& output) {
     if (is_queued_) leave_queue();
     const bool is_end = output.finish_reason != FinishReason::kNone;
+    note_in_span(output);
     if (is_end) id_.reset();
     if (status_) return;
     if (pending_.outputs_size() == 0) pending_.set_position(position_);
@@ -181,6 +184,8 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     }
     if (!status_) return;
     is_finished_ = true;
+    if (!status_->ok()) span_.set_error({ErrorCode::kUnavailable, status_->error_message(), {}});
+    span_.end();
     const auto kept = std::move(kept_);  // may be the last reference but gRPC's
     service_.calls_.erase(kept);
     Finish(*status_);
@@ -190,8 +195,14 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   void submit(std::shared_ptr<WorkerCall> self) {
     kept_ = std::move(self);
     service_.calls_.insert(kept_);
+    span_.set_name("generate");
+    span_.add_sampling(request_.sampling);
+    span_.add("gen_ai.usage.input_tokens", num_prompt_tokens_);
+    span_.add("sluice.continued_at", int64_t{position_});
+    request_.trace = span_.context();
     const auto id = service_.front_end_.engine.submit(std::move(request_), service_);
     if (!id) {
+      span_.set_error(id.error());
       encode(id.error(), *pending_.mutable_refusal());
       status_ = grpc::Status::OK;
     } else {
@@ -206,6 +217,20 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     pump();
   }
 
+  void note_in_span(const TokenOutput& output) {
+    if (output.token != kInvalidToken) span_.note_token();
+    if (output.finish_reason == FinishReason::kNone || !span_.is_recorded()) return;
+    if (output.finish_reason == FinishReason::kError) {
+      span_.set_error({output.error_code, output.error, output.error_param});
+    }
+    span_.add("gen_ai.response.finish_reasons",
+              std::vector<std::string>{std::string(to_string(output.finish_reason))});
+    span_.add("gen_ai.usage.output_tokens",
+              int64_t{position_} + (output.token != kInvalidToken ? 1 : 0));
+    span_.add("gen_ai.usage.cache_read.input_tokens", int64_t{output.num_cached_tokens});
+    span_.add_timings(output.timings);
+  }
+
   void leave_queue() {
     is_queued_ = false;
     service_.queued_tokens_.fetch_sub(num_prompt_tokens_);
@@ -216,6 +241,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   // The service's thread's.
   std::shared_ptr<WorkerCall> kept_;  // until Finish()
   ValidRequest request_;              // until it is submitted
+  RequestSpan span_;
   const int64_t num_prompt_tokens_;
   int32_t position_;
   std::optional<RequestId> id_;  // while the engine has it

@@ -273,6 +273,7 @@ void Connection::read_header() {
   request.request_id = safe_request_id(header("x-request-id"));
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
+  request.trace = parse_trace_context(header("traceparent"), header("tracestate"));
   parser_->keep_alive = message.keep_alive();
   parser_->header_read = true;
 }

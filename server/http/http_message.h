@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/trace_context.h"
+
 namespace sluice {
 
 class IoWorker;
@@ -23,6 +25,7 @@ struct HttpRequest {
   std::string request_id;     // x-request-id, empty unless it is safe to echo
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers
+  TraceContext trace;          // of traceparent and tracestate
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;

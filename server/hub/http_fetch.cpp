@@ -204,7 +204,10 @@ std::string request_text(const HttpRequest& request,
     text += "Proxy-Authorization: " + proxy->authorization + "\r\n";
   }
   for (const auto& [name, value] : request.headers) text += name + ": " + value + "\r\n";
-  return text + "\r\n";
+  if (!request.body.empty()) {
+    text += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
+  }
+  return text + "\r\n" + request.body;
 }
 
 }  // namespace

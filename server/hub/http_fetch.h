@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One HTTP/1.1 request and its answer, on the calling thread: a download has nothing else to do.
+// One HTTP/1.1 request and its answer, on the calling thread, which has nothing else to do.
 // Plain or TLS, through the proxy that the environment names; a connection serves one request.
 #pragma once
 
@@ -19,6 +19,7 @@ struct HttpRequest {
   std::string method = "GET";
   std::string url;
   std::vector<std::pair<std::string, std::string>> headers;
+  std::string body = {};       // sent with its length where it is not empty
   std::string ca_file = {};    // PEM; whose certificates are believed in place of the system's
   bool may_use_proxy = true;   // false: whatever the environment names
   std::stop_token stop = {};   // ends the request with kUnavailable

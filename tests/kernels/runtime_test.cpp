@@ -99,7 +99,7 @@ TEST(ThreadPool, AStalledWorkerDoesNotHoldBackTheTiles) {
   std::atomic<int64_t> done{0};
   std::array<std::atomic<int64_t>, 2> by_worker{};
   constexpr int64_t kTiles = 100;
-  // Whoever takes tile 0 is stuck in it until the rest is done, by the other unless it came last.
+  // A worker in tile 0 is stuck until the rest is done: by the other one, unless tile 0 came last.
   pool.parallel_for(kTiles, [&](int64_t tile, int32_t worker) {
     if (tile == 0) {
       while (!release.load()) usleep(50);

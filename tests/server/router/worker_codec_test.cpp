@@ -109,6 +109,8 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   handoff.result = whole_result();
   handoff.adopts_seed = true;
   request.arrival = now - std::chrono::nanoseconds(123'456'789);
+  request.trace = parse_trace_context(
+      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1");
   return request;
 }
 

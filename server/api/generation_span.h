@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a generation's span says of it, in the names of OpenTelemetry's GenAI conventions, and in
+// vLLM's where those have none (gen_ai.latency.*).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/api/request_validator.h"
+#include "server/api/usage.h"
+#include "server/front_end.h"
+#include "server/traces/request_span.h"
+
+namespace sluice {
+
+void describe_request(const FrontEnd& front_end,
+                      const GenerationRequest& request,
+                      RequestSpan& span);
+
+// `reasons`: of each choice, in order.
+void describe_end(const Usage& usage, std::vector<std::string> reasons, RequestSpan& span);
+
+}  // namespace sluice
