@@ -90,7 +90,7 @@ TEST(ProgressBar, IsRedrawnOnATerminalAndTakenAwayAtTheEnd) {
       bar.show("file.safetensors", 500'000'000, 1'000'000'000);
       text = available(ours);
     }
-    EXPECT_TRUE(text.starts_with("\r[############............] 50%, 0.5 of 1.0 GB")) << text;
+    EXPECT_TRUE(text.starts_with("\r[##########..........] 50%, 0.5 of 1.0 GB")) << text;
     EXPECT_EQ(text.size(), std::string("\r\033[K").size() + 59) << text;
     bar.note("a note");
     EXPECT_EQ(available(ours), "\r\033[Ksluice: a note\r\n");
