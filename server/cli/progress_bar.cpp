@@ -14,7 +14,7 @@ namespace {
 constexpr auto kBarEvery = std::chrono::milliseconds(100);
 constexpr auto kLineEvery = std::chrono::seconds(10);
 constexpr auto kNotBefore = std::chrono::milliseconds(400);  // what is done by then shows no bar
-constexpr int kBarWidth = 24;
+constexpr int kBarWidth = 20;
 
 // "1.2 of 2.9 GB": both in the unit of the second.
 std::string amount_text(int64_t done, int64_t all) {

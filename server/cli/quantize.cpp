@@ -12,9 +12,9 @@ namespace {
 
 void show(ProgressBar& bar, const QuantizeProgress& progress) {
   const std::string counts =
-      std::to_string(progress.num_done) + " of " + std::to_string(progress.num_tensors) + " tensors";
+      std::to_string(progress.num_done) + "/" + std::to_string(progress.num_tensors);
   const std::string tensor(progress.tensor.substr(0, 40));
-  const std::string what = tensor.empty() ? counts : counts + "  " + tensor;
+  const std::string what = tensor.empty() ? counts : counts + " " + tensor;
   bar.show(what, progress.done_bytes, progress.all_bytes);
 }
 

@@ -446,6 +446,7 @@ def main():
     expect.set_options(timeout=PATIENCE_MS)
     server, guarded = Scripted(program, "Hello"), Scripted(program, "Hello", KEY)
     with sync_playwright() as playwright:
+        # The sandbox refuses root, as which containers run tests.
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, check, target in (
                 ("stream and forms", check_stream_and_forms, server),
