@@ -205,6 +205,29 @@ TEST(SchemaGate, CyclesAndGiantBounds) {
   EXPECT_NE(refusal(R"({"type":"integer","minimum":1e30})").find("minimum"), std::string::npos);
 }
 
+// A schema that comes back to itself through a reference that is merged with something else.
+TEST(SchemaGate, RecursionThroughMergedSchemas) {
+  const std::string merged = R"({"definitions":{
+      "node":{"type":"object","properties":{"next":{"allOf":[{"$ref":"#/definitions/node"},
+                                                             {"$ref":"#/definitions/any"}]}}},
+      "any":{"type":"object"}},"$ref":"#/definitions/node"})";
+  EXPECT_EQ(verdict(merged, R"({"next":{"next":{"next":{}}}})"), "yes");
+  EXPECT_EQ(verdict(merged, R"({"next":{"next":{"next":1}}})"), "no");
+  const std::string sibling =
+      R"({"properties":{"a":{"$ref":"#","type":"object"}},"type":"object"})";
+  EXPECT_EQ(verdict(sibling, R"({"a":{"a":{}}})"), "yes");
+  EXPECT_EQ(verdict(sibling, R"({"a":{"a":[]}})"), "no");
+  const std::string items = R"({"type":"array","items":{"anyOf":[{"type":"null"},
+      {"allOf":[{"$ref":"#"},{"minItems":1}]}]}})";
+  EXPECT_EQ(verdict(items, "[[[null]]]"), "yes");
+  EXPECT_EQ(verdict(items, "[[[]]]"), "no");
+  const std::string map = R"({"$defs":{"m":{"type":"object","additionalProperties":
+      {"oneOf":[{"type":"integer"},{"allOf":[{"$ref":"#/$defs/m"}],"maxProperties":2}]}}},
+      "$ref":"#/$defs/m"})";
+  EXPECT_EQ(verdict(map, R"({"a":{"b":{"c":1}}})"), "yes");
+  EXPECT_EQ(verdict(map, R"({"a":{"b":{"c":"x"}}})"), "no");
+}
+
 TEST(SchemaGate, CountsBeforeItExpands) {
   const auto started = std::chrono::steady_clock::now();
   std::string deep = R"({"type":"string"})";
