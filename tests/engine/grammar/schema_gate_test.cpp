@@ -150,6 +150,24 @@ TEST(SchemaGate, PatternIsASearch) {
   }
 }
 
+// What is optional and ends in a loop is all there, or not at all.
+TEST(SchemaGate, OptionalLoopsHaveABeginning) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    return verdict(R"({"type":"string","pattern":")" + pattern + R"("})", '"' + text + '"');
+  };
+  for (const char* pattern : {"^x(:a+)?$", "^x(:(a|aa)+){0,1}$", "^x(:a*)?$", "^x(?:|:a+)$"}) {
+    EXPECT_EQ(matches(pattern, "x"), "yes") << pattern;
+    EXPECT_EQ(matches(pattern, "x:aa"), "yes") << pattern;
+    EXPECT_EQ(matches(pattern, "xa"), "no") << pattern;
+    EXPECT_EQ(matches(pattern, "xaa"), "no") << pattern;
+    EXPECT_EQ(matches(pattern, "x:aa:a"), "no") << pattern;
+  }
+  EXPECT_EQ(matches("^[^:]+:[^:]+(:[^ ]+)?$", "a:b:"), "no");
+  EXPECT_EQ(matches("^[^:]+:[^:]+(:[^ ]+)?$", "a:b:c"), "yes");
+  EXPECT_EQ(matches("^[a-z]{2}(-x(-[a-z0-9]{1,8})+)?(-[0-9]+)?$", "en-x-ab-1"), "yes");
+  EXPECT_EQ(matches("^[a-z]{2}(-x(-[a-z0-9]{1,8})+)?$", "en-ab"), "no");
+}
+
 TEST(SchemaGate, TextOfAStringStaysInside) {
   for (const char* schema : {R"({"type":"string","pattern":"^.*$"})",
                              R"({"type":"string","pattern":"^[^a]*$"})",
