@@ -58,7 +58,12 @@ class GateWriter {
     if (schemas.empty()) return Json::object();
     if (schemas.size() > 1) return reference(schemas);
     if (!SchemaReader::is_only_reference(*schemas[0])) {
-      return write(reader_.read(schemas), schemas[0]);
+      // A reference among its parts may lead back into it.
+      if (std::ranges::find(inline_, schemas[0]) != inline_.end()) return reference(schemas);
+      inline_.push_back(schemas[0]);
+      std::optional<Json> out = write(reader_.read(schemas), schemas[0]);
+      inline_.pop_back();
+      return out;
     }
     const Json* const target = reader_.resolve(*schemas[0]);
     if (target == nullptr) return std::nullopt;
@@ -411,6 +416,7 @@ class GateWriter {
   std::map<std::string, size_t> by_text_;
   std::vector<Json> definitions_;
   std::vector<bool> is_impossible_;
+  Schemas inline_;              // that are being written where they stand
   std::vector<size_t> direct_;  // definitions that are open, with no array or object between
   int64_t num_written_ = 0;
 };

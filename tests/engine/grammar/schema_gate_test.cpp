@@ -150,6 +150,24 @@ TEST(SchemaGate, PatternIsASearch) {
   }
 }
 
+// What is optional and ends in a loop is all there, or not at all.
+TEST(SchemaGate, OptionalLoopsHaveABeginning) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    return verdict(R"({"type":"string","pattern":")" + pattern + R"("})", '"' + text + '"');
+  };
+  for (const char* pattern : {"^x(:a+)?$", "^x(:(a|aa)+){0,1}$", "^x(:a*)?$", "^x(?:|:a+)$"}) {
+    EXPECT_EQ(matches(pattern, "x"), "yes") << pattern;
+    EXPECT_EQ(matches(pattern, "x:aa"), "yes") << pattern;
+    EXPECT_EQ(matches(pattern, "xa"), "no") << pattern;
+    EXPECT_EQ(matches(pattern, "xaa"), "no") << pattern;
+    EXPECT_EQ(matches(pattern, "x:aa:a"), "no") << pattern;
+  }
+  EXPECT_EQ(matches("^[^:]+:[^:]+(:[^ ]+)?$", "a:b:"), "no");
+  EXPECT_EQ(matches("^[^:]+:[^:]+(:[^ ]+)?$", "a:b:c"), "yes");
+  EXPECT_EQ(matches("^[a-z]{2}(-x(-[a-z0-9]{1,8})+)?(-[0-9]+)?$", "en-x-ab-1"), "yes");
+  EXPECT_EQ(matches("^[a-z]{2}(-x(-[a-z0-9]{1,8})+)?$", "en-ab"), "no");
+}
+
 TEST(SchemaGate, TextOfAStringStaysInside) {
   for (const char* schema : {R"({"type":"string","pattern":"^.*$"})",
                              R"({"type":"string","pattern":"^[^a]*$"})",
@@ -203,6 +221,29 @@ TEST(SchemaGate, CyclesAndGiantBounds) {
             "yes");
   EXPECT_EQ(verdict(R"({"type":"integer","maximum":1e30})", "12"), "yes");
   EXPECT_NE(refusal(R"({"type":"integer","minimum":1e30})").find("minimum"), std::string::npos);
+}
+
+// A schema that comes back to itself through a reference that is merged with something else.
+TEST(SchemaGate, RecursionThroughMergedSchemas) {
+  const std::string merged = R"({"definitions":{
+      "node":{"type":"object","properties":{"next":{"allOf":[{"$ref":"#/definitions/node"},
+                                                             {"$ref":"#/definitions/any"}]}}},
+      "any":{"type":"object"}},"$ref":"#/definitions/node"})";
+  EXPECT_EQ(verdict(merged, R"({"next":{"next":{"next":{}}}})"), "yes");
+  EXPECT_EQ(verdict(merged, R"({"next":{"next":{"next":1}}})"), "no");
+  const std::string sibling =
+      R"({"properties":{"a":{"$ref":"#","type":"object"}},"type":"object"})";
+  EXPECT_EQ(verdict(sibling, R"({"a":{"a":{}}})"), "yes");
+  EXPECT_EQ(verdict(sibling, R"({"a":{"a":[]}})"), "no");
+  const std::string items = R"({"type":"array","items":{"anyOf":[{"type":"null"},
+      {"allOf":[{"$ref":"#"},{"minItems":1}]}]}})";
+  EXPECT_EQ(verdict(items, "[[[null]]]"), "yes");
+  EXPECT_EQ(verdict(items, "[[[]]]"), "no");
+  const std::string map = R"({"$defs":{"m":{"type":"object","additionalProperties":
+      {"oneOf":[{"type":"integer"},{"allOf":[{"$ref":"#/$defs/m"}],"maxProperties":2}]}}},
+      "$ref":"#/$defs/m"})";
+  EXPECT_EQ(verdict(map, R"({"a":{"b":{"c":1}}})"), "yes");
+  EXPECT_EQ(verdict(map, R"({"a":{"b":{"c":"x"}}})"), "no");
 }
 
 TEST(SchemaGate, CountsBeforeItExpands) {
