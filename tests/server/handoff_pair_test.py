@@ -79,9 +79,10 @@ def read_stream(connection, response):
 
 
 class Pair:
-    def __init__(self, binary, model, transport, alone):
+    def __init__(self, binary, model, transport, alone, ranks_of_prefill=1):
         self.binary, self.model, self.transport = binary, model, transport
         self.alone = alone
+        self.ranks = {"prefill": ranks_of_prefill, "decode": 1}
         self.kv_ports = {"prefill": free_port(), "decode": free_port()}
         self.prefill, self.decode = self.start("prefill"), self.start("decode")
 
@@ -90,6 +91,7 @@ class Pair:
         return Server(self.binary, self.model, "--role", role, "--threads", "1",
                       "--max-num-batched-tokens", "64", "--kv-cache-memory", "64MiB",
                       "--max-model-len", "2048", "--kv-transport", self.transport,
+                      "--tensor-parallel-size", str(self.ranks[role]),
                       "--kv-listen", f"127.0.0.1:{self.kv_ports[role]}", "--kv-peers", "127.0.0.1")
 
     def restart(self, role, how=signal.SIGKILL):
@@ -378,8 +380,8 @@ def main():
     alone = Server(binary, model, "--threads", "1", "--max-model-len", "2048")
     checks = [("plan", lambda: check_plan(binary, model))]
     pairs = []
-    for transport in ("tcp", "shm"):
-        pair = Pair(binary, model, transport, alone)
+    for transport, ranks in (("tcp", 1), ("shm", 2)):
+        pair = Pair(binary, model, transport, alone, ranks)
         pairs.append(pair)
         for check in (check_answers, check_early_answers, check_streams, check_many_at_once,
                       check_aborts, check_decode_restart, check_prefill_killed_before,
