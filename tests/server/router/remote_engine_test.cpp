@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/server/router/router_bed.h"
+#include "tests/support/span_collector.h"
 
 namespace sluice {
 namespace {
@@ -41,6 +42,35 @@ TEST(RemoteEngine, TokensAndTheEndComeThrough) {
   ASSERT_EQ(worker->submitted().size(), 1U);
   EXPECT_EQ(worker->submitted()[0].sampling.seed, 1234U);
   EXPECT_EQ(worker->submitted()[0].prompt, request.prompt);
+}
+
+TEST(RemoteEngine, AWorkersSpanIsBelowItsRouters) {
+  SpanCollector collector;
+  Config config;
+  config.otlp_traces_endpoint = collector.url();
+  TestWorker worker(FakeEngine::Stepping::kAutomatic, config);
+  Router router({&worker});
+  CollectingSink sink;
+  ValidRequest request = request_of();
+  request.trace = parse_trace_context(
+      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1");
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request))), kHelloAndEnd);
+  // Not sampled there, not recorded here.
+  request.trace.is_sampled = false;
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request))), kHelloAndEnd);
+  request.trace.is_sampled = true;
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request))), kHelloAndEnd);
+  ASSERT_TRUE(eventually([&] { return collector.spans().size() >= 2; }));
+  const auto spans = collector.spans();
+  ASSERT_EQ(spans.size(), 2U);
+  for (const auto& span : spans) {
+    EXPECT_EQ(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    EXPECT_EQ(span["parentSpanId"], "b7ad6b7169203331");
+    EXPECT_EQ(span["traceState"], "vendor=1");
+    EXPECT_EQ(span["name"], "generate");
+    EXPECT_EQ(attribute_of(span, "gen_ai.usage.input_tokens"), "2");
+  }
+  EXPECT_NE(spans[0]["spanId"], spans[1]["spanId"]);
 }
 
 // Steps whoever runs something until the request has `count` tokens.

@@ -22,8 +22,9 @@ namespace sluice::testing {
 // A worker whose engine goes on when the test says so, and that can end and come back.
 class TestWorker {
  public:
-  explicit TestWorker(FakeEngine::Stepping stepping = FakeEngine::Stepping::kManual)
-      : engine_(std::make_unique<FakeEngine>(stepping)) {
+  explicit TestWorker(FakeEngine::Stepping stepping = FakeEngine::Stepping::kManual,
+                      Config config = {})
+      : engine_(std::make_unique<FakeEngine>(stepping)), config_(std::move(config)) {
     EngineStats stats;
     stats.num_blocks_total = 1000;
     engine_->set_stats(stats);
@@ -62,16 +63,16 @@ class TestWorker {
 
  private:
   void start(int port) {
-    Config config;
-    config.worker_listen = "127.0.0.1:" + std::to_string(port);
-    config.worker_secret = "secret";
-    config.drain_timeout_s = 1;
-    server_ = std::make_unique<RunningServer>(*engine_, config);
+    config_.worker_listen = "127.0.0.1:" + std::to_string(port);
+    config_.worker_secret = "secret";
+    config_.drain_timeout_s = 1;
+    server_ = std::make_unique<RunningServer>(*engine_, config_);
     ASSERT_NE(server_->operator->(), nullptr) << "another process has taken the port";
     port_ = (*server_)->worker_port();
   }
 
   std::unique_ptr<FakeEngine> engine_;
+  Config config_;
   std::unique_ptr<RunningServer> server_;
   int port_ = 0;
 };
