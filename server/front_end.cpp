@@ -88,6 +88,15 @@ std::string engine_id_of(const HandoffConfig& handoff, const std::optional<Hando
   return name;
 }
 
+// What is wrong in the environment, which may be that of a whole cluster, keeps no server from
+// starting, as OpenTelemetry asks; the knob is this server's own.
+Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
+  auto settings = trace_settings(config, [](const char* name) { return std::getenv(name); });
+  if (settings || !config.otlp_traces_endpoint.empty()) return settings;
+  log_event(LogLevel::kWarning, "traces_off", "reason", settings.error().message);
+  return std::optional<TraceSettings>();
+}
+
 // Not more than `most` bytes, and none of a character that does not fit.
 std::string_view first_characters(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
@@ -141,8 +150,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
   log_families(chosen);
   SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
-  const auto variable = [](const char* name) { return std::getenv(name); };
-  SLUICE_TRY(auto traces, trace_settings(config, variable));
+  SLUICE_TRY(auto traces, chosen_traces(config));
   std::unique_ptr<FrontEnd> made(new FrontEnd(config,
                                               std::move(part),
                                               engine,

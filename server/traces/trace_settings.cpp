@@ -133,9 +133,9 @@ Expected<std::optional<TraceSettings>> trace_settings(const Config& config,
                                                       const Environment& environment) {
   TraceSettings settings;
   SLUICE_TRY(settings.url, url_of(config, environment));
-  if (settings.url.empty() || text_of(environment, "OTEL_SDK_DISABLED") == "true") {
-    return std::optional<TraceSettings>();
-  }
+  const bool is_off = text_of(environment, "OTEL_SDK_DISABLED") == "true" ||
+                      text_of(environment, "OTEL_TRACES_EXPORTER") == "none";
+  if (settings.url.empty() || is_off) return std::optional<TraceSettings>();
   for (const char* name : {"OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"}) {
     SLUICE_TRY(Pairs headers, pairs_of(environment, name));
     settings.headers.insert(settings.headers.end(), headers.begin(), headers.end());

@@ -3,6 +3,7 @@
 // its examples; OTLP's JSON form, opentelemetry-proto.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <vector>
@@ -86,6 +87,7 @@ TEST(TraceSettings, ComeFromKnobAndEnvironment) {
   ASSERT_TRUE(exact && *exact);
   EXPECT_EQ((*exact)->url, "https://host/otlp/traces");
   EXPECT_FALSE(*trace_settings(config, environment_of({{"OTEL_SDK_DISABLED", "true"}})));
+  EXPECT_FALSE(*trace_settings(config, environment_of({{"OTEL_TRACES_EXPORTER", "none"}})));
 }
 
 TEST(TraceSettings, WhatIsWrongIsNamed) {
@@ -101,6 +103,24 @@ TEST(TraceSettings, WhatIsWrongIsNamed) {
     ASSERT_FALSE(refused) << name;
     EXPECT_EQ(refused.error().param, name);
   }
+}
+
+TEST(TraceSettings, AWrongEnvironmentKeepsNoServerFromStarting) {
+  ::setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", 1);
+  FakeEngine engine;
+  const std::string log = logged_by([&] {
+    RunningServer server(engine);
+    HttpClient client(server.port());
+    client.post(kChatPath, chat_body());
+    EXPECT_EQ(client.read_reply().status, 200);
+  });
+  ::unsetenv("OTEL_EXPORTER_OTLP_ENDPOINT");
+  EXPECT_NE(log.find("traces_off"), std::string::npos);
+  Config config;
+  config.otlp_traces_endpoint = "collector:4317";
+  const auto refused = HttpServer::create(config, engine);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().param, "otlp-traces-endpoint");
 }
 
 TEST(Tracer, SamplesByTheParentOrTheRatio) {
