@@ -28,6 +28,7 @@ void Breaker::sent(Time now) {
 }
 
 void Breaker::succeeded() {
+  if (is_open_ && !is_probing_) return;
   is_open_ = false;
   is_probing_ = false;
   wait_ = milliseconds(0);

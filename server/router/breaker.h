@@ -40,7 +40,7 @@ class Breaker {
 
   // A request that allows() let through is sent; one of the next four follows for each.
   void sent(Time now);
-  void succeeded();
+  void succeeded();       // closes it if it is a probe's; late news of an older request do not
   void failed(Time now);  // with an error of the worker's own
   void died(Time now);    // it did not answer, or its process has gone
   void gave_up();         // the request ended before it told anything

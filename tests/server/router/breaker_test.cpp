@@ -77,6 +77,15 @@ TEST(Breaker, AProbeThatToldNothingIsFollowedByAnother) {
   EXPECT_TRUE(breaker.allows(later));
 }
 
+TEST(Breaker, ASuccessThatCameLateDoesNotCloseIt) {
+  Breaker breaker;
+  breaker.sent(kStart);
+  breaker.died(kStart);
+  breaker.succeeded();  // what the worker had sent before, taken after the news of its death
+  EXPECT_FALSE(breaker.allows(kStart + milliseconds(1)));
+  EXPECT_EQ(breaker.opens_until(), kStart + seconds(1));
+}
+
 TEST(Breaker, RequestsSentBeforeItOpenedAreNoProbes) {
   Breaker breaker;
   breaker.sent(kStart);
