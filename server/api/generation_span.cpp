@@ -16,7 +16,6 @@ void describe_request(const FrontEnd& front_end,
   span.add("gen_ai.provider.name", std::string("sluice"));
   span.add("gen_ai.request.model", request.model);
   span.add("gen_ai.response.model", front_end.model_names.front());
-  span.add("server.port", int64_t{front_end.config.port});
   span.add_sampling(request.requests.front().sampling);
   if (!request.stop.strings.empty()) {
     span.add("gen_ai.request.stop_sequences", request.stop.strings);

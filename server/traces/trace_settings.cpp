@@ -50,6 +50,16 @@ std::string decoded(std::string_view text) {
   return out;
 }
 
+bool has_control(std::string_view text) {
+  return std::ranges::any_of(text, [](char c) { return (c >= 0 && c < ' ') || c == '\x7F'; });
+}
+
+// Of a header or an attribute: nothing that would end it.
+bool is_name(std::string_view text) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~' && c != ':'; });
+}
+
 // "key=value,key=value".
 Expected<Pairs> pairs_of(const Environment& environment, const char* name) {
   const std::string text = text_of(environment, name);
@@ -63,11 +73,11 @@ Expected<Pairs> pairs_of(const Environment& environment, const char* name) {
     const size_t equals = item.find('=');
     std::string value =
         equals == std::string_view::npos ? "" : decoded(trimmed(item.substr(equals + 1)));
-    if (equals == std::string_view::npos || equals == 0 ||
-        value.find_first_of("\r\n") != std::string::npos) {
+    const std::string_view key = trimmed(item.substr(0, std::min(equals, item.size())));
+    if (equals == std::string_view::npos || !is_name(key) || has_control(value)) {
       return refused(name, text, "a list of key=value");
     }
-    pairs.emplace_back(trimmed(item.substr(0, equals)), std::move(value));
+    pairs.emplace_back(key, std::move(value));
   }
   return pairs;
 }
@@ -89,7 +99,7 @@ Expected<std::string> url_of(const Config& config, const Environment& environmen
   if (url.empty()) return url;
   const size_t scheme = url.find("://");
   const bool is_http = url.starts_with("http://") || url.starts_with("https://");
-  if (!is_http || url.find_first_of(" \r\n\t") != std::string::npos) {
+  if (!is_http || has_control(url) || url.find(' ') != std::string::npos) {
     return refused(name, url, "a URL of http or https (OTLP over HTTP; gRPC's port takes none)");
   }
   const size_t slash = url.find('/', scheme + 3);

@@ -95,6 +95,7 @@ TEST(TraceSettings, WhatIsWrongIsNamed) {
       {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "grpc://host:4317"},
       {"OTEL_TRACES_SAMPLER", "jaeger_remote"},
       {"OTEL_EXPORTER_OTLP_HEADERS", "nothing"},
+      {"OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x\rhost=other"},
       {"OTEL_RESOURCE_ATTRIBUTES", "a=b%0D%0Ac"}};
   for (const auto& [name, value] : wrong) {
     std::map<std::string, std::string> all = {{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://a"}};
