@@ -133,7 +133,7 @@ struct Config {
   std::string worker_ssl_ca_certs;     // PEM; with it routers speak TLS to workers
   std::string worker_ssl_certfile;     // PEM; the router's own certificate for them; empty: none
   std::string worker_ssl_keyfile;      // empty: in worker_ssl_certfile
-  int32_t max_worker_losses = 5;       // in a row without a token, of one request; more: it fails
+  int32_t max_worker_losses = 10;      // in a row without a token, of one request; more: it fails
   int32_t worker_wait_s = 60;          // a request without a worker waits this long
   int32_t affinity_blocks = 1 << 20;   // that are remembered to be cached, of all workers
   int32_t handoff_min_tokens = 256;    // uncached ones of a prompt that go to a prefill worker
