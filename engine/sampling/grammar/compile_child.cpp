@@ -74,9 +74,9 @@ tl::unexpected<Error> too_complex(const std::string& limit) {
 
 std::string in_megabytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-double processor_ms() {
+double processor_ms(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   timespec now{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  clock_gettime(clock, &now);
   return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
@@ -161,9 +161,30 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
   _exit(sent ? 0 : 1);
 }
 
+enum class Wait { kOver, kLate, kStarved };
+
+// Until the process gives a result, ends, or has no time left.
+Wait wait_for_result(int pipe, pid_t pid, const CompileLimits& limits) {
+  clockid_t clock{};
+  const bool has_clock = clock_getcpuclockid(pid, &clock) == 0;
+  const auto begun = Clock::now();
+  auto deadline = begun + std::chrono::seconds(limits.wall_s);
+  while (!wait_readable(pipe, deadline)) {
+    if (!has_clock || processor_ms(clock) >= kFairProcessorMs) return Wait::kLate;
+    if (Clock::now() >= begun + std::chrono::seconds(kMostPatience * limits.wall_s)) {
+      return Wait::kStarved;
+    }
+    deadline = Clock::now() + std::chrono::milliseconds(100);
+  }
+  return Wait::kOver;
+}
+
 // What ended a process that gave no result.
-Expected<std::string> ending(int status, bool is_late, const CompileLimits& limits) {
-  if (is_late) return too_complex(std::to_string(limits.wall_s) + " s");
+Expected<std::string> ending(int status, Wait wait, const CompileLimits& limits) {
+  if (wait == Wait::kLate) return too_complex(std::to_string(limits.wall_s) + " s");
+  if (wait == Wait::kStarved) {
+    return make_error(ErrorCode::kUnavailable, "the machine is too busy to compile the grammar");
+  }
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     return too_complex(std::to_string(limits.cpu_s) + " s of processor time");
   }
@@ -189,17 +210,20 @@ Expected<std::string> compile_forked(const GrammarBackend& backend,
     compile_and_exit(backend, setup, spec, pipes[1]);
   }
   close(pipes[1]);
-  const FrameDeadline deadline = Clock::now() + std::chrono::seconds(limits.wall_s);
+  const Wait wait = wait_for_result(pipes[0], pid, limits);
   constexpr size_t kHead = 4096;
-  const std::optional<std::string> reply =
-      read_frame(pipes[0], static_cast<size_t>(limits.result_bytes) + kHead, deadline);
-  const bool is_late = Clock::now() >= deadline;
+  std::optional<std::string> reply;
+  if (wait == Wait::kOver) {
+    reply = read_frame(pipes[0],
+                       static_cast<size_t>(limits.result_bytes) + kHead,
+                       Clock::now() + std::chrono::seconds(limits.wall_s));
+  }
   close(pipes[0]);
-  if (is_late) kill(pid, SIGKILL);
+  if (!reply) kill(pid, SIGKILL);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  return reply ? decode_reply(*reply) : ending(status, is_late, limits);
+  return reply ? decode_reply(*reply) : ending(status, wait, limits);
 }
 
 }  // namespace

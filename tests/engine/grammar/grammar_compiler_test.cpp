@@ -3,6 +3,7 @@
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -195,6 +196,15 @@ std::vector<pid_t> children(pid_t of) {
   return found;
 }
 
+// Processes with a grammar each, of all workers of this process.
+std::vector<pid_t> compiling() {
+  std::vector<pid_t> found;
+  for (const pid_t worker : children(getpid())) {
+    for (const pid_t pid : children(worker)) found.push_back(pid);
+  }
+  return found;
+}
+
 // A process with a grammar that takes long falls behind the threads that compute, which are 5
 // levels behind the others.
 TEST_F(GrammarCompilerTest, LongCompilationsFallBehindWhatComputes) {
@@ -206,14 +216,34 @@ TEST_F(GrammarCompilerTest, LongCompilationsFallBehindWhatComputes) {
   ASSERT_TRUE(slow);
   int last = own;
   while (!(*slow)->is_ready()) {
-    for (const pid_t worker : children(getpid())) {
-      for (const pid_t pid : children(worker)) {
-        last = std::max(last, getpriority(PRIO_PROCESS, static_cast<id_t>(pid)));
-      }
+    for (const pid_t pid : compiling()) {
+      last = std::max(last, getpriority(PRIO_PROCESS, static_cast<id_t>(pid)));
     }
   }
   EXPECT_GT(last, std::min(own + 5, 18)) << own;
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+}
+
+// A process that the machine gives no time is not taken for a grammar that needs much of it.
+TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
+  GrammarCompiler::Options options;
+  options.compile.wall_s = 1;
+  const auto compiler = make(options);
+  const auto slow = compiler->request(spec_of(GrammarKind::kEbnf, doubling_rules()), TenantId(1));
+  ASSERT_TRUE(slow);
+  std::vector<pid_t> pids;
+  while (pids.empty() && !(*slow)->is_ready()) pids = compiling();
+  ASSERT_EQ(pids.size(), 1);
+  ASSERT_EQ(kill(pids[0], SIGSTOP), 0);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(1500), [&] { return (*slow)->is_ready(); });
+  }
+  EXPECT_FALSE((*slow)->is_ready());
+  kill(pids[0], SIGCONT);
+  const auto grammar = wait(slow);
+  ASSERT_FALSE(grammar);
+  EXPECT_EQ(grammar.error().message, "the grammar is too complex: its masks take too long");
 }
 
 TEST_F(GrammarCompilerTest, AGrammarWithoutATextIsRefused) {
