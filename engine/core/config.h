@@ -189,6 +189,6 @@ std::string environment_name(const Knob& knob);   // "SLUICE_MAX_NUM_SEQS"
 Expected<void> apply_yaml(Config& config, const std::string& path);
 Expected<void> apply_environment(Config& config);
 std::string print_config(const Config& config);  // YAML that apply_yaml reads back; no secrets
-std::string config_markdown();                   // the table in README.md; a test compares them
+std::string config_markdown();                   // the tables of knobs.md; a test compares them
 
 }  // namespace sluice

@@ -222,7 +222,8 @@ std::vector<Knob> make_scheduler_knobs() {
           "scheduler",
           "s",
           {1, 600},
-          "Time to compile a grammar, in a process that is ended then; more get status 400."),
+          "Time to compile a grammar, in a process that is ended then; more get status 400. Up to "
+          "six times as much where the machine has given it less than half a second of a processor."),
       integer<&Config::max_json_whitespace>(
           "max-json-whitespace",
           "scheduler",
