@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of gemm_impl.h for many rows: they pass kOpenRows at a time over kOpenAtOnce tiles,
-// whose codes are unpacked to bytes once for all of them, or by each pass (is_unpacked_fast).
+// The tree of gemm_impl.h for many rows. They pass kOpenRows at a time over kOpenAtOnce tiles,
+// whose codes are unpacked to bytes once for all rows, or again by each pass (is_unpacked_fast).
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -11,7 +11,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr int kOpenRows = 4;
 static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
 
-// A group of a tile as it is packed.
+// A group of a tile in packed form.
 template <WeightFormat kFormat>
 struct PackedBytes {
   GroupAt at;
@@ -27,17 +27,16 @@ struct PackedBytes {
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// Groups that are open at a time: unpacked, at most 41 KB for all tiles, they stay in L1 while the
-// rows pass.
+// The most groups unpacked at a time: at most 41 KB for all tiles, in L1 while the rows pass.
 inline constexpr int32_t kMostOpenGroups = 54 / kOpenAtOnce;
 
 inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;
 static_assert(kOpenTiles % kOpenAtOnce == 0, "pieces of work are cut by kOpenTiles");
 
-// Groups [begin, end) of the tiles, which the first pass opens on the way.
+// Groups [begin, end) of the tiles, unpacked by the first pass.
 template <WeightFormat kFormat>
 struct OpenRun {
-  const std::byte* weight;  // of the first tile
+  const std::byte* weight;  // the first tile
   int32_t begin;
   int32_t end;
   OpenBytes<kFormat> groups[kMostOpenGroups][kOpenAtOnce];
@@ -88,7 +87,7 @@ class LinesOfRun {
 
  private:
   const std::byte* line_;
-  const std::byte* end_;  // of the run in its tile
+  const std::byte* end_;  // the run's end in the tile
   int64_t gap_;           // from there to its first byte in the next
   int64_t tile_bytes_;
   int32_t per_group_;
