@@ -9,7 +9,7 @@
 namespace sluice::kernels {
 namespace {
 
-// All before an event has run when it is recorded.
+// An event of the host: everything before it has run by the time it is recorded.
 class HostEvent final : public DeviceEvent {
  public:
   void record() override { recorded_ = std::chrono::steady_clock::now(); }
