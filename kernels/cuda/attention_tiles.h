@@ -149,7 +149,7 @@ class TileRing {
   static constexpr int kPieceElements = 1 << kPieceShift;
   static constexpr int kKeyPieces = kAttentionTile / kPieceElements;           // pieces of a d
   static constexpr int kValuePieces = kDim / kPieceElements;                   // pieces of a key
-  static constexpr int kThreadPieces = kDim * kKeyPieces / kAttentionThreads;  // of K or V
+  static constexpr int kThreadPieces = kDim * kKeyPieces / kAttentionThreads;  // per thread, K or V
 
  public:
   // Takes tiles [begin, end). No thread may read the ring except its last slot.
