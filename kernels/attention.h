@@ -46,10 +46,10 @@ constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_siz
 
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
 // a key: K [num_blocks][num_kv_heads][cached_head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][cached_head_dim]. Where there are scales, [block_size] floats follow each head's
-// codes in the block, so that a block is all there is to copy. Codes and scales are a function of
-// the one row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no
-// slot past a row's own position and no block outside its window, whatever they hold.
+// [block_size][cached_head_dim]. Scales, if any, are [block_size] floats after each head's codes in
+// the block, so that copying a block copies all of it. Codes and scales are a function of the one
+// row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no slot past
+// a row's own position and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where operators run. An ExecContext is built once by the model runner and passed to every call.
+// The place where operators run. The model runner builds an ExecContext once and passes it to every
+// call.
 #pragma once
 
 #include <cstddef>
@@ -88,7 +89,8 @@ class Device {
   ExecContext host_context_;
 };
 
-// Threads worth starting: min(the placement's CPUs, cgroup CPU quota rounded up), at least 1.
+// Returns how many threads to start: min(the placement's CPUs, cgroup quota rounded up), at least
+// 1.
 int32_t default_num_threads(const Placement& placement);
 
 }  // namespace sluice::kernels

@@ -116,7 +116,7 @@ class HostMemory final : public DeviceMemory {
 
 }  // namespace
 
-// Never destroyed: buffers of other static objects may be released after it would be.
+// The memory is never destroyed: buffers of other static objects may be released later.
 DeviceMemory& host_memory() {
   static auto* const memory = new HostMemory();
   return *memory;

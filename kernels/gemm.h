@@ -38,8 +38,8 @@
 // With kE4M3Group, the borders of their columns are multiples of 128, or k.
 //
 // INT8 weights with a scale per output (kInt8Channel) times int8 rows with a scale each
-// (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and y =
-// (float(isum) * s_a) * s_w. An exact sum has no order: the sum of some segments is an int32.
+// (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
+// y = (float(isum) * s_a) * s_w. An exact sum has no order: the sum of some segments is an int32.
 #pragma once
 
 #include <algorithm>
@@ -85,8 +85,8 @@ inline constexpr int kNumActivationFormats = 8;
 // at fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales
 // [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. kE4M3Token,
 // kE4M3Group: blocks of 8 rows, each a head of e4m3_head_bytes (scales [8] float, for kE4M3Group
-// [ceil(k / 128)][8] float; anything up to a multiple of 64) and the rows' codes [8][align_up(k,
-// 128)], zeros past k. Contents of rows past num_rows never matter.
+// [ceil(k / 128)][8] float; anything up to a multiple of 64) and the rows' codes
+// [8][align_up(k, 128)], zeros past k. Contents of rows past num_rows never matter.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;

@@ -34,9 +34,9 @@ struct YarnScaling {
 
 std::vector<float> yarn_freq_factors(const RopeParams& params, const YarnScaling& scaling);
 
-// NTK-aware scaling of the base for a context longer than the trained one: the base times (factor *
-// served / trained - (factor - 1))^(d / (d - 2)), d = rotary_dim. Hugging Face calls it dynamic;
-// here the context is fixed at load: a key's rotation depends on its position alone.
+// NTK-aware scaling of the base for a context longer than the trained one: the base times
+// (factor * served / trained - (factor - 1))^(d / (d - 2)), d = rotary_dim. Hugging Face calls it
+// dynamic; here the context is fixed at load: a key's rotation depends on its position alone.
 struct DynamicScaling {
   double factor;
   double trained_context;

@@ -22,7 +22,7 @@ struct IntegerGrid {
   [[nodiscard]] float nearest(float x) const { return round_even(std::clamp(x, low, high)); }
 };
 
-// Values of e4m3: 448 at most, 3 bits behind the first one, steps of 2^-9 below 2^-6.
+// Values of e4m3: 448 at most, 3 bits after the first one, steps of 2^-9 below 2^-6.
 struct E4M3Grid {
   [[nodiscard]] float nearest(float x) const {
     const float magnitude = std::min(std::fabs(x), 448.0F);

@@ -49,7 +49,7 @@ struct FormatInfo {
   uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
   int32_t block_elements;  // weights per block along K; without blocks: per block_bytes
   int32_t block_bytes;     // codes alone in formats without blocks
-  // Integer codes a kernel multiplies; false: floats, which take float activations only.
+  // Whether kernels multiply integer codes; floats take float activations only.
   bool is_integer;
   int32_t zero_point;      // taken off a stored code; formats with zero points of their own: 0
   const int8_t* codebook;  // [16] values of stored codes; null: codes are the values

@@ -13,7 +13,7 @@
 namespace sluice {
 
 enum class CodeKind : uint8_t {
-  kInt4,  // 0 to 15, stored ones
+  kInt4,  // 0 to 15, in stored form
   kInt8,  // two's complement
   kE4M3,  // finite ones
   kE2M1,  // 0 to 15: the sign is bit 3

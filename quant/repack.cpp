@@ -32,7 +32,7 @@ struct TileRows {
   [[nodiscard]] const std::byte* row(int32_t r) const { return first + r * row_bytes; }
 };
 
-// Transposed, so that 16 outputs of one k lie side by side.
+// Packs transposed, so that 16 outputs of one k lie side by side.
 template <typename Element>
 void pack_float_group(const TileRows& rows, int64_t group, int64_t k, std::byte* dst) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));

@@ -142,8 +142,7 @@ class AttentionCall {
     return args_.query_start_loc[req + 1] - args_.query_start_loc[req];
   }
 
-  // Returns the last request with numbers from `index` or before: empty ones share their
-  // successor's.
+  // Returns the last request whose numbers start at or before `index`; empty ones share the next's.
   [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
     return *(

@@ -75,8 +75,8 @@ struct LoadE4M3 {
   SLUICE_INLINE static V16 load16(const uint8_t* p) { return load_e4m3(p); }
 };
 
-// One tile as the inner loops read it. Element d of keys [16 v, 16 v + 16) starts at k[v] + d *
-// k_stride; v[v] is [16][head_dim].
+// One tile as the inner loops read it. Element d of keys [16 v, 16 v + 16) starts at
+// k[v] + d * k_stride; v[v] is [16][head_dim].
 template <typename Element>
 struct TileView {
   const Element* k[kTileVectors];
@@ -429,7 +429,7 @@ SLUICE_INLINE void finish_row(
   if (d < width) store_partial(out + d, div(mul(load(o + d), keep), denominator), width - d);
 }
 
-// The rows of one block while it runs.
+// The rows of one block during attention.
 struct BlockRows {
   const float* q[kAttentionMaxRows];
   KeyRange visible[kAttentionMaxRows];  // absolute positions

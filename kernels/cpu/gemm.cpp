@@ -75,8 +75,8 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   return tiles >= kLeastTilesPerThread * threads;
 }
 
-// Whether kernels bring lines for attention. With few rows they wait for their own weights; those
-// for 16-bit activations, FP8 and AMX do not implement it.
+// Whether kernels bring lines for attention: those for int8 activations do, without AMX, unless so
+// few rows pass that they wait for their own weights.
 bool brings_lines(const ExecContext& ctx, const Activations& x) {
   constexpr int32_t kFewestRows = 5;
   const bool is_integer =

@@ -112,7 +112,7 @@ struct GroupRun {
   int32_t end;
   bool is_open;
   bool lay_out;       // whether this pass lays out codes of activations
-  int32_t code_mask;  // & a group gives its codes' place
+  int32_t code_mask;  // group & code_mask is its codes' place
   OpenGroup<kFormat> open[kOpenGroups];
 };
 

@@ -21,7 +21,7 @@ SLUICE_INLINE I16 take_zeros(I16 isum, I16 negated, int32_t code_sum) {
   return add(isum, {_mm256_madd_epi16(negated.lo, words), _mm256_madd_epi16(negated.hi, words)});
 }
 
-// The bits [from, from + count) of every byte, moved to `to`.
+// Returns the bits [from, from + count) of every byte, moved to `to`.
 SLUICE_INLINE __m256i move_bits(__m256i v, int from, int count, int to) {
   const __m256i mask = _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to));
   if (from > to) v = _mm256_srli_epi16(v, from - to);
@@ -58,7 +58,7 @@ SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
 template <WeightFormat kFormat>
 inline constexpr bool kNibbles = kLargestCode<kFormat> > 63;
 
-// Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code or nibble.
+// The most chunks whose products fit 16 bits together; a product pair is at most 2 * 128 * a code.
 template <WeightFormat kFormat>
 inline constexpr int kChain = kNibbles<kFormat>            ? 8
                               : kLargestCode<kFormat> > 31 ? 2

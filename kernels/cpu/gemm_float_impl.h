@@ -7,7 +7,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The weights of one group as an FMA wants them: 16 outputs of column k.
+// The weights of one group in the form that an FMA takes: 16 outputs of column k.
 template <WeightFormat kFormat>
 struct FloatWeights {
   const uint16_t* halves;

@@ -285,8 +285,8 @@ SLUICE_INLINE int32_t segment_end(const LinearBlock& block, int32_t segment) {
   return static_cast<int32_t>(next * block.weight_groups / kSegments) - block.first_group;
 }
 
-// Segments fold as a binary counter: pending[l] holds the sum of a finished subtree of 2^l
-// segments, the last the whole once all have ended. acc is used up.
+// Folds segments like a binary counter: pending[l] holds the sum of a finished subtree of 2^l
+// segments, the last one the whole after all have ended. acc is used up.
 template <int kStride, int kSums>
 SLUICE_INLINE void end_segment(int32_t segment, V16* acc, V16 (*pending)[kStride]) {
   int level = 0;

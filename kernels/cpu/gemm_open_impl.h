@@ -54,9 +54,9 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
   }
 }
 
-// What a pass brings to L2 of the run that comes next: with each group as many lines as all of it
-// takes, the passes one behind the other through the tiles. The loop over the groups has no time
-// for more than a pointer.
+// The lines of the next run that a pass brings to L2. Each group of each pass brings equally many
+// of them, one pass after the other through the tiles. The loop over the groups has no time for
+// more than a pointer.
 class LinesOfRun {
  public:
   // `first`: the run's first byte in the first of kOpenAtOnce tiles, of which it takes run_bytes.
@@ -77,7 +77,7 @@ class LinesOfRun {
     gap_ = tile_bytes - in_tile * 64;
   }
 
-  // With each group.
+  // Brings one group's lines.
   SLUICE_INLINE void bring() {
     for (int32_t i = per_group_; i > 0; --i, line_ += 64) __builtin_prefetch(line_, 0, 2);
     if (line_ < end_) return;
@@ -88,7 +88,7 @@ class LinesOfRun {
  private:
   const std::byte* line_;
   const std::byte* end_;  // the run's end in the tile
-  int64_t gap_;           // from there to its first byte in the next
+  int64_t gap_;           // from end_ to the run's first byte in the next tile
   int64_t tile_bytes_;
   int32_t per_group_;
 };
@@ -99,12 +99,11 @@ struct OpenSums {
   V16 pending[4][kOpenSums];
 };
 
-// What a pass does with weights: unpacks them for those after it, reads what was unpacked, or
+// A pass's treatment of weights: it unpacks them for later passes, reads what was unpacked, or
 // unpacks for itself.
 enum class Pass { kOpens, kOpened, kUnpacks };
 
-// A pass: a run of groups times kOpenRows rows from `row` on. Returns the segment that is under
-// way.
+// Runs a pass: a run of groups times kOpenRows rows from `row` on. Returns the segment in progress.
 template <WeightFormat kFormat, Pass kPass>
 static int32_t add_open_run(const LinearBlock& block,
                             OpenRun<kFormat>& run,
@@ -132,7 +131,7 @@ static int32_t add_open_run(const LinearBlock& block,
     const int32_t of_segment = segment_end(block, segment);
     const int32_t end = of_segment < run.end ? of_segment : run.end;
     for (; group < end; ++group, record += kBytes) {
-      // One ahead, so that nothing waits for what was just stored.
+      // Opens one group ahead, so that no load waits for a fresh store.
       if constexpr (kPass == Pass::kOpens) {
         if (group + 1 < run.end) open(group + 1);
       }
@@ -161,15 +160,15 @@ static int32_t add_open_run(const LinearBlock& block,
   return segment;
 }
 
-// kOpenAtOnce tiles from `tile` on, for every row. The last pass computes rows that may not exist,
-// of the last block of activations.
+// Computes kOpenAtOnce tiles from `tile` on, for every row. The last pass may compute rows that do
+// not exist, of the last block of activations.
 template <WeightFormat kFormat, bool kUnpacks>
 static void open_tiles(const LinearBlock& block, int32_t tile) {
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
   OpenRun<kFormat> run;
   run.weight = block.weight + tile * block.tile_bytes;
-  // Runs of about the same length: each brings as many groups of the next to L2 as it has itself.
+  // Runs have about equal length: each brings as many groups of the next to L2 as it has itself.
   const int32_t runs = (block.num_groups + kMostOpenGroups - 1) / kMostOpenGroups;
   const int32_t run_groups = (block.num_groups + runs - 1) / runs;
   OpenSums sums[kMostBlockRows / kOpenRows];  // one run needs one of them

@@ -95,7 +95,7 @@ SLUICE_MATH V16 tanh(V16 x) {
   return float_of_bits(bit_or(bits_of(magnitude), sign));
 }
 
-// x / (1 + exp(-x)).
+// Returns x / (1 + exp(-x)).
 SLUICE_INLINE V16 silu(V16 x) { return div(x, add(broadcast(1.0F), exp(sub(zero(), x)))); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

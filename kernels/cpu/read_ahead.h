@@ -27,7 +27,7 @@ class ReadAhead {
   // A linear layer of `num_rows` rows with `row_products` products each begins.
   void share(int64_t row_products, int64_t num_rows);
 
-  // The attention begins.
+  // Called when the attention begins.
   void end();
 
   // Returns, on worker `worker`, what it brings in the current layer; null: nothing.

@@ -45,7 +45,7 @@ class ThreadPool {
     int64_t shares = 0;
   };
 
-  // Returns when every tile of [0, num_tiles) has run once. num_tiles < 2^31.
+  // Runs every tile of [0, num_tiles) once, and returns then. num_tiles < 2^31.
   void run(int64_t num_tiles, Claims claims, TileFn fn, void* context);
 
   // Calls fn(begin, end, worker).

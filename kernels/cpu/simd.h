@@ -57,7 +57,7 @@ struct LinearBlock {
   const float* bias;  // bias of the first column, or null
   float* out;         // first row and column
   int64_t out_stride;
-  LinesAhead* lines = nullptr;  // the worker's, for integer activations; null: none
+  LinesAhead* lines = nullptr;  // the worker's, for int8 activations; null: none
 };
 
 // Whether rows that pass over tiles side by side unpack weights again in each pass. AVX-512 does it

@@ -73,7 +73,7 @@ SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
 
-// a > b ? a : b and a < b ? a : b: b where either is NaN.
+// max() is a > b ? a : b, min() a < b ? a : b: b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
@@ -106,7 +106,7 @@ SLUICE_INLINE __m256 widen_bf16(const uint16_t* p) {
 
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -43,7 +43,7 @@ SLUICE_INLINE V16 div(V16 a, V16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 
 SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
-// a > b ? a : b and a < b ? a : b: b where either is NaN.
+// max() is a > b ? a : b, min() a < b ? a : b: b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 
 SLUICE_INLINE V16 min(V16 a, V16 b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -76,7 +76,7 @@ SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
       _mm512_maskz_permutexvar_epi16(kUpper, places, _mm512_castsi256_si512(words)))};
 }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));

@@ -147,7 +147,7 @@ SLUICE_INLINE V16 load_half(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return widen_half(p[i]); });
 }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   return map_lanes<V16>([p](int i) {

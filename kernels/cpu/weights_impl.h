@@ -59,7 +59,7 @@ inline constexpr int kLargestCode =
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;  // scales; with zero points per group, the group's [16] uint8
+  const std::byte* super;  // super-block's scales, or the group's zero points
 };
 
 // Returns the places of group `group` of a tile.

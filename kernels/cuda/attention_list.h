@@ -156,8 +156,8 @@ struct Visit {
   RowBlock block;
   int32_t begin;
   int32_t end;
-  bool starts;  // with the row block's first partition
-  bool ends;    // with its last
+  bool starts;  // it includes the row block's first partition
+  bool ends;    // it includes its last one
 };
 
 // The visits of a block's share, in order.

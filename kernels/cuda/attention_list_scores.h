@@ -223,9 +223,9 @@ class ListScores {
     return top_of(top, __shfl_xor_sync(kAllLanes, top, 2));
   }
 
-  // Returns the sum of a row's weights in the order of launch.h, where lane q of 4 adds keys 2 q, 2
-  // q + 1, 2 q + 8 and 2 q + 9 of a group. With codes a lane has keys 4 q to 4 q + 3: it takes two
-  // of them and two of another lane's.
+  // Returns the sum of a row's weights in the order of launch.h, where lane q of 4 adds keys 2 q,
+  // 2 q + 1, 2 q + 8 and 2 q + 9 of a group. With codes a lane has keys 4 q to 4 q + 3: it takes
+  // two of them and two of another lane's.
   [[nodiscard]] __device__ __forceinline__ float sum_of(int h) const {
     float parts[kTileSteps];
 #pragma unroll

@@ -367,7 +367,7 @@ class TileRing {
   int32_t width_;
   int32_t block_shift_;
   int32_t run_shift_;  // log2 of the pieces of a d that lie together
-  int32_t copied_;     // 2 * tile, and 1 for V: what to copy next
+  int32_t copied_;     // 2 * tile, and 1 for V: the next to copy
   int32_t end_;
   int32_t used_;  // 2 * tile, and 1 for V: returned by the next next()
   int slot_ = 0;  // slot of used_

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
 }
 
-// No GPU has run it.
+// select_columns; no GPU has run it.
 __global__ void __launch_bounds__(kRowThreads, 1)
     select_columns_kernel(const __grid_constant__ SelectColumnsArgs args) {
   ptx::start_next_launch();

@@ -435,8 +435,8 @@ __device__ __forceinline__ void finish(const Outputs& outputs,
   *out = outputs.add ? __fadd_rn(*out, y) : y;
 }
 
-// The output and token of a thread's word i of a tile's sums: a warp has 16 outputs, and d[4 j + 2
-// h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
+// The output and token of a thread's word i of a tile's sums: a warp has 16 outputs, and
+// d[4 j + 2 h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
 struct SumPlace {
   int32_t output;
   int32_t token;

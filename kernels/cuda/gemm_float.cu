@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       sums[(segment * kFloatTokens + i) * kFloatOutputs + thread % kFloatOutputs] = sum[i];
     }
     __syncthreads();
-    const int32_t token = tile.token + segment;  // its output is this thread's from here on
+    const int32_t token = tile.token + segment;  // `segment` numbers tokens from here on
     if (segment < kFloatTokens && token < tile.token_end && output < outputs.n) {
       float s[kSegments];
 #pragma unroll

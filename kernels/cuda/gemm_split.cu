@@ -184,7 +184,7 @@ __device__ __forceinline__ uint32_t find_cuts(int32_t run, int32_t tile, int32_t
   return cuts;
 }
 
-// Whether a run begins inside of the segments [first, first + width).
+// Whether a run begins after the first of the segments [first, first + width).
 __device__ __forceinline__ bool is_cut(uint32_t cuts, int first, int width) {
   return (cuts >> first & ((1U << width) - 2)) != 0;
 }

@@ -138,7 +138,7 @@ class Chunks {
     multiply<1>(work, groups, d, [](auto) {});
   }
 
-  // Waits for d.
+  // Waits until d is complete.
   __device__ __forceinline__ void drain(Sums& d) {
     if constexpr (Format::kIsPromoted) return;
     ptx::wgmma_wait<0>();

@@ -79,10 +79,10 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; above 1 needs Hopper
-  // The blocks may start before the launches in front have ended (programmatic dependent launch,
-  // Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it writes
-  // global memory, and before it reads what a launch or an upload may have written since the last
-  // launch that does not overlap.
+  // Whether blocks may start before the launches in front have ended (programmatic dependent
+  // launch, Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it
+  // writes global memory, and before it reads what a launch or an upload may have written since the
+  // last launch that does not overlap.
   bool overlaps = false;
 };
 

@@ -22,8 +22,8 @@ constexpr int32_t kSumLanes = 16;
 constexpr uint32_t kHalfWarp = 0x0000FFFFU;
 static_assert(kMaxExperts <= kLanes * kLanes);  // a lane's experts are the bits of a word
 
-// Returns the expert chosen next among those that the lanes have not `taken`: bit i is expert 32 i
-// + lane. A NaN is chosen only if it comes first, as on the CPU.
+// Returns the expert chosen next among those that the lanes have not `taken`: bit i is expert
+// 32 i + lane. A NaN is chosen only if it comes first, as on the CPU.
 __device__ __forceinline__ int32_t next_expert(const float* logits, int32_t n, uint32_t taken) {
   uint64_t best = 0;
   int32_t lowest = INT32_MAX;

@@ -18,7 +18,7 @@ __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float ep
   constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   constexpr int kBatch = 16;
   constexpr int32_t kStep = kBatch * kNormLanes;
-  const int32_t batches = n / kStep;  // in which every lane has all its values
+  const int32_t batches = n / kStep;  // batches in which every lane has all its values
   float sum = 0;
   float even[kBatch];
   float odd[kBatch];

@@ -287,8 +287,8 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
   }
 
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
-// of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column 8 j + 2
-// (lane % 4) + c. `modes`: the scales of 1 and K-major operands that the types ask for.
+// of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
+// 8 j + 2 (lane % 4) + c. `modes`: the scales of 1 and K-major operands that the types ask for.
 #define GPU_WGMMA(name, Sum, kind, types, modes)                                    \
   GPU_WGMMA_OF(name, Sum, kind, types, modes, 4, "8", "%4", "%5", "%6")             \
   GPU_WGMMA_OF(name, Sum, kind, types, modes, 8, "16", "%8", "%9", "%10")           \

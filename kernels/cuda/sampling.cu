@@ -2,7 +2,8 @@
 // The sampling of kernels/sampling.h with the CPU's bits. A row is cut into pieces, a block each,
 // which find its largest logits, then noise where nothing is filtered and the terms of sums; a last
 // block joins their results. Filters that end among a row's likeliest tokens look at those alone;
-// where they keep more, that block goes through the whole row (sampling_filters.h).
+// where they keep more, that block goes through the whole row (sampling_filters.h). Tokens are
+// sorted only where they are returned.
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
 }
 
-// No GPU has run it.
+// place_following; no GPU has run it.
 __global__ void __launch_bounds__(kTakeThreads, 1)
     place_following_kernel(const __grid_constant__ PlaceFollowingArgs args) {
   ptx::start_next_launch();

@@ -82,7 +82,7 @@ void with_block_format(WeightFormat format, const F& f) {
   SLUICE_UNREACHABLE("a format without tiles");
 }
 
-// The amount that stored codes are too high by, beside zero points of groups.
+// The amount that stored codes, and zero points of groups, are too high by.
 constexpr uint32_t zero_point(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ3_K:

@@ -68,10 +68,10 @@ class AttentionModel {
     return out;
   }
 
-  // Let u be the largest relative error of a rounding to 16 bits. A score is off by at most d_j =
-  // (u + head_dim 2^-22) scale sum |q k_j|, where 2^-22 is a generous share for what steps of a
-  // chain cut off. So a weight is off by a factor within exp(+-2 max d_j), and its rounding and the
-  // chain over the keys add u + keys 2^-22. Roundings of floats are far below the rest.
+  // Let u be the largest relative error of a rounding to 16 bits. A score is off by at most
+  // d_j = (u + head_dim 2^-22) scale sum |q k_j|, where 2^-22 is a generous share for what steps of
+  // a chain cut off. So a weight is off by a factor within exp(+-2 max d_j), and its rounding and
+  // the chain over the keys add u + keys 2^-22. Roundings of floats are far below the rest.
   [[nodiscard]] std::vector<double> tolerance(const Row& row) const {
     const Keys keys = keys_of(row);
     const double unit = half_ == simt::Half::kF16 ? 0x1p-11 : 0x1p-8;

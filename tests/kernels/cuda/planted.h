@@ -73,7 +73,7 @@ enum class PipelineBug : uint8_t {
   kCopyNobodyWaitsFor,
 };
 
-// out[token][output] of bf16 x [tokens][k] and w [64][k]; out has room for `room` tokens.
+// Returns out[token][output] of bf16 x [tokens][k], w [64][k]; out has room for `room` tokens.
 std::vector<float> run_pipeline(PipelineBug bug,
                                 const std::vector<uint16_t>& x,
                                 const std::vector<uint16_t>& w,
@@ -112,7 +112,7 @@ struct PairsShape {
   static constexpr int kChunks = 7;
 };
 
-// out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK], with room for two whole tiles.
+// Returns out[token][output] of bf16 x [kTokens][kK], w [kOutputs][kK]; out holds two whole tiles.
 std::vector<float> run_pairs(PairsBug bug,
                              const std::vector<uint16_t>& x,
                              const std::vector<uint16_t>& w);
@@ -159,7 +159,7 @@ struct AttentionShape {
   static constexpr int32_t kBlocks = 12;    // whole partitions: a bug's reads stay inside
 };
 
-// q [kRows][kDim]; k and v [kBlocks][kSlots][kDim]; table [kBlocks]. [walking or split][row][d].
+// Takes q [kRows][kDim], k, v [kBlocks][kSlots][kDim], table [kBlocks]; [walking or split][row][d].
 std::vector<float> run_attention(AttentionBug bug,
                                  const std::vector<float>& q,
                                  const std::vector<float>& k,
@@ -339,7 +339,7 @@ struct PartsShape {
   static constexpr int kK = 840;  // 27 groups of 32: segments of 3 and of 4, the last not full
 };
 
-// out[row][output] of x [kRows][kK] and w [kOutputs][kK].
+// Returns out[row][output] of x [kRows][kK] and w [kOutputs][kK].
 std::vector<float> run_parts(PartsBug bug,
                              const std::vector<float>& x,
                              const std::vector<float>& w);

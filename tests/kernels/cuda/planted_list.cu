@@ -66,7 +66,7 @@ __device__ __forceinline__ int partitions_of(const Work& work, int request) {
   return (work.lengths[request] + Shape::kPartition - 1) / Shape::kPartition;
 }
 
-// A request's items are its partitions.
+// Returns a request's items, which are its partitions.
 __device__ __forceinline__ Items items_of(const Work& work, int request) {
   int begin = 0;
   for (int i = 0; i < request; ++i) begin += partitions_of(work, i);

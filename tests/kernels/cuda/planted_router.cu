@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) logits_kernel(const Work w
     multiply<kBug>(work, first, output, segment, sum);
     for (int32_t i = 0; i < Shape::kTokensOfTile; ++i) sums[place(segment, i)] = sum[i];
     if (kBug != RouterBug::kNoBarrierBeforeFold) __syncthreads();
-    const int32_t token = first + segment;  // its output is this thread's from here on
+    const int32_t token = first + segment;  // `segment` numbers tokens from here on
     const bool has_token = token < Shape::kTokens || kBug == RouterBug::kUnmaskedTokens;
     const bool has_output = output < Shape::kExperts || kBug == RouterBug::kUnmaskedOutputs;
     if (segment < Shape::kTokensOfTile && has_token && has_output) {

@@ -71,7 +71,7 @@ enum class RunsBug : uint8_t {
   kJoinOfTheFirst,
 };
 
-// out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].
+// Returns out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].
 std::vector<float> run_runs(RunsBug bug,
                             const std::vector<uint16_t>& x,
                             const std::vector<uint16_t>& w);

@@ -77,7 +77,7 @@ struct ThreadCopy {
 struct ThreadCopies {
   std::deque<ThreadCopy> queue;  // copies that have not happened
   int64_t open_group = 0;
-  int64_t latest = -1;               // group with a copy
+  int64_t latest = -1;               // the latest group with a copy
   int64_t waited = -1;               // this group and earlier ones are waited for
   std::map<int64_t, uint32_t> time;  // a group's last copy, on the unit's clock
 };

@@ -308,7 +308,7 @@ int compute_capability();
 // Returns few, unlike a device, so that a block's share of a list of work is long.
 inline int multiprocessors() { return 5; }
 
-// Not inline: the race detector is told that these are atomic.
+// The race detector is told that these are atomic, so they are not inline.
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
 
