@@ -61,7 +61,7 @@ struct Outputs {
   // INT8, e4m3 and HeadSums only.
   const float* weight_scale;    // kE4M3Block: [n][weight_blocks], counted from all of K
   int64_t weight_scale_stride;  // floats
-  const std::byte* heads;  // activation blocks' scales of rows; HeadSums: tiles'
+  const std::byte* heads;       // activation blocks' scales of rows; HeadSums: tiles'
   int64_t block_bytes;
   ExpertRows experts;     // without experts: one matrix for all rows
   int64_t expert_stride;  // bytes from one expert's data to the next one's

@@ -8,9 +8,9 @@
 namespace sluice::testing {
 
 enum class TinyWeights {
-  kInt8,  // W8A8 of compressed-tensors, with the head; the embedding is BF16
-  kBF16,  // all matrices; the head is tied to the embedding
-  kF16,   // kBF16 in F16
+  kInt8,         // W8A8 of compressed-tensors, with the head; the embedding is BF16
+  kBF16,         // all matrices; the head is tied to the embedding
+  kF16,          // kBF16 in F16
   kInt8Experts,  // kInt8 with BF16 routers; layers of Qwen 3 with experts
   kBF16Experts,  // kInt8Experts in BF16
   kInt8Tied,     // kInt8; the head is tied to the embedding, which is INT8 too
