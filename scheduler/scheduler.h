@@ -29,7 +29,7 @@ struct SchedulerOptions {
   int32_t max_num_batched_tokens = 512;      // tokens a step; also bounds the running requests
   int32_t max_chosen_rows = 0;  // per step, drafts included; at least max_num_seqs; 0: max_num_seqs
   double step_target_ms = 50;                // predicted milliseconds per step; <= 0: no budget
-  double max_prefill_share = 0.75;           // share of that time for prompts beside decodes; 1: all
+  double max_prefill_share = 0.75;           // prompts' share of it beside decodes; 1: no bound
   double max_fallback_share = 1;  // share of tokens beside decodes for prompts that are fallbacks
   int32_t long_prefill_token_threshold = 0;  // per prompt and step; 0: no such limit
   int32_t max_num_partial_prefills = 0;      // prompts half computed; 0: no such limit
