@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows: every knob once.
+// The rows of all knobs.
 #include "engine/core/config.h"
 #include "engine/core/knob_rows.h"
 
@@ -415,7 +415,7 @@ std::vector<Knob> make_server_knobs() {
   };
 }
 
-// What one request or one client may take.
+// Limits on what one request or client may take.
 std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(
