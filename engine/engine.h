@@ -25,7 +25,7 @@ struct Config;
 class Tokenizer;
 struct RankGroups;
 
-// What a front end needs to validate requests and to describe the model. Fixed after start.
+// The model's properties for validating requests and describing it. Fixed after start.
 struct ModelInfo {
   std::string architecture;        // "llama"
   std::string path;                // file or directory it was read from

@@ -92,7 +92,7 @@ class HeadRows {
   kernels::DeviceBuffer states_;  // [max_rows][width] of a call, then two buffers of kept states
   size_t kept_ = 0;               // which of the two buffers is read
   std::vector<int32_t> indices_;
-  // By kept row, as far as places are in use: the target's row to copy, or the kept row itself.
+  // Sources by kept row, for places in use: a row of the target to copy, or the kept row itself.
   std::vector<int32_t> keeps_;
   bool has_keeps_ = false;
   // Only for a device with memory of its own.

@@ -70,7 +70,7 @@ struct MemoryPlan {
   [[nodiscard]] std::string describe() const;
 };
 
-// What a draft model needs, before the number of blocks is known.
+// The needs of a draft model before the number of blocks is known.
 struct DraftMemory {
   int64_t weight_bytes = 0;
   int64_t rope_bytes_per_token = 0;
@@ -84,7 +84,7 @@ struct DraftMemory {
   std::vector<KvGroupSpec> kv_groups;
 };
 
-// What a model needs besides its KV.
+// The needs of a model besides its KV.
 struct FixedMemory {
   int64_t file_bytes = 0;
   int64_t weight_bytes = 0;

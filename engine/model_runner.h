@@ -146,7 +146,7 @@ class ModelRunner {
   MemoryPlan plan_;
   ModelRank::Bounds bounds_;
   std::string fingerprint_;
-  // By rank; weights in host memory are shared, with a single entry.
+  // These are by rank; weights in host memory are shared, with a single entry.
   std::vector<std::unique_ptr<kernels::Device>> devices_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<ModelRank>> ranks_;

@@ -101,7 +101,7 @@ class NcclRank final : public Communicator {
 
   [[nodiscard]] bool has_failed() const override { return failed_; }
 
-  // Also false while another thread uses the communicator in the library.
+  // Returns false also while another thread uses the communicator in the library.
   [[nodiscard]] bool is_broken() const {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_ == nullptr) return false;

@@ -167,8 +167,8 @@ void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
   output.total_tokens += count;
 }
 
-// Of a decode that retires. Drafts of a request that has ended, or behind its last token, were not
-// judged.
+// Learns from the drafts of a retired decode. Drafts of an ended request, or behind its last token,
+// were not judged.
 void Scheduler::Impl::observe_drafts(const ScheduledRequest& row,
                                      std::span<const uint8_t> bins,
                                      const StepResult* result,

@@ -121,7 +121,7 @@ struct Scheduler::Impl {
   CostModel cost;
   AnswerLengths answer_lengths;
 
-  // What running requests hold and want, for admission; valid while `is_current`.
+  // The room that running requests hold and want, for admission; valid while `is_current`.
   struct Outlook {
     KvForecast forecast;
     int64_t num_held = 0;    // blocks, found prefixes left out

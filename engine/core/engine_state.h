@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Where a request's time went, up to its latest token. Milliseconds.
+// The parts of a request's time up to its latest token, in milliseconds.
 struct RequestTimings {
   double queued_ms = 0;   // from arrival to the first step with its tokens
   double prefill_ms = 0;  // from there to its first token

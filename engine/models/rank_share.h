@@ -40,7 +40,7 @@ struct RankParts {
   int32_t* magnitudes = nullptr;  // [rows]
 };
 
-// The same rows of every rank's sums; none if a rank failed.
+// Equal rows of all ranks' sums; none if a rank failed.
 struct GatheredSums {
   std::array<const float*, kernels::kSegments> parts{};
   size_t count = 0;

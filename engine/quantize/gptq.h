@@ -16,9 +16,9 @@ namespace sluice {
 
 class Gptq {
  public:
-  // From the products of inputs, with `damp` times their mean square added to the diagonal. Columns
-  // with larger squares come first. Nothing if no factor exists, which damping prevents unless
-  // inputs are not finite.
+  // Takes the products of inputs and adds `damp` times their mean square to the diagonal. Columns
+  // with larger squares come first. Returns nothing if no factor exists, which damping prevents
+  // unless inputs are not finite.
   static std::optional<Gptq> create(const InputStatistics& inputs, double damp);
 
   // Encodes rows whose scales are fixed; results as in encode_codes().

@@ -205,7 +205,7 @@ class Expansion {
   explicit Expansion(std::string_view pattern) : pattern_(pattern) {}
 
   Expected<std::string> run() {
-    // By itself it would search from each space of a run that text follows.
+    // This pattern by itself would search from each space of a run that text follows.
     if (pattern_ == "\\s+$")
       return std::string("(?<![" + std::string(kSpaces) + "])[" + std::string(kSpaces) + "]+$");
     while (at_ < pattern_.size()) {

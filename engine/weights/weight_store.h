@@ -34,7 +34,7 @@ struct RowSlice {
   int64_t first = 0;
   int64_t total = 0;  // rows of the tensor; 0: exactly the requested rows
 
-  // The same slice in a tensor that has one row per `n` rows of this one.
+  // Returns this slice for a tensor that has one row per `n` rows of this one.
   [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
 };
 
