@@ -49,7 +49,7 @@ class DecodeBuckets {
   std::vector<kernels::FollowingRow> following_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // by group
   std::vector<std::span<const int64_t>> slot_mapping_views_;
-  std::vector<std::vector<int32_t>> block_tables_;  // by group, for steps with drafts
+  std::vector<std::vector<int32_t>> block_tables_;  // by group; used with drafts
   std::vector<std::span<const int32_t>> block_table_views_;
 };
 

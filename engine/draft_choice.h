@@ -23,7 +23,7 @@ class DraftChoice {
   struct Bounds {
     int32_t vocab_size = 0;  // the target's
     int32_t num_logits = 0;  // columns of the draft model's logits
-    bool is_mapped = false;  // those columns are not the target's first ids
+    bool is_mapped = false;  // the columns are not the target's first ids
     int32_t max_rows = 0;    // per call
   };
 

@@ -55,7 +55,7 @@ struct DraftTask {
   std::span<const TokenId> known;   // prompt and committed tokens, not empty
   std::span<const BlockId> blocks;  // from group DraftPlan::kv_group, from the first; cover at
                                     // least all known tokens but the last
-  int32_t num_prompt_tokens = 0;    // of `known`
+  int32_t num_prompt_tokens = 0;    // leading part of `known`
   int32_t num_cached_tokens = 0;    // leading tokens that the target took from its cache
   int32_t max = 0;                  // most tokens wanted; 0: only compute known tokens
   // For a head: rows [first_row, first_row + num_rows) of the target's last step belong to the
@@ -177,10 +177,10 @@ class DraftModel {
   std::unique_ptr<ModelRank> rank_;
   std::optional<DraftChoice> choice_;
   std::optional<HeadRows> head_rows_;
-  std::optional<DecodeBuckets> buckets_;  // of a device that records passes
+  std::optional<DecodeBuckets> buckets_;  // set on a device that records passes
   DraftKvIndex index_;
   std::unordered_map<RequestId, Known> requests_;
-  std::vector<Known*> kept_;  // by place of a kept state: its request, or null
+  std::vector<Known*> kept_;  // request by place of a kept state, or null
 
   // State of one call.
   uint64_t num_calls_ = 0;

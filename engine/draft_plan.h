@@ -31,7 +31,7 @@ struct PlannedDraft {
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
-  StepBounds bounds;  // of its passes
+  StepBounds bounds;  // bounds of its passes
   kernels::LargestMatrices largest;
   int32_t vocab_size = 0;  // the target's, which requests use
   int32_t num_tokens = 0;  // drafted for one request at once, at most

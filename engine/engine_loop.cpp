@@ -34,7 +34,7 @@ void LocalEngine::run() {
       release_ended();
       last_progress_ns_ = now_ns();
       publish_stats();
-      if (core_->events) core_->events->end_step();  // what tiers have written since
+      if (core_->events) core_->events->end_step();  // publishes what tiers have written since
       inbox_.wait_for(idle_wait());
     }
   }

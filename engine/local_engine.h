@@ -55,8 +55,8 @@ struct UncompiledRequest {
   NewRequest request;
   std::optional<HandoffSpec> handoff;
   std::shared_ptr<const PendingGrammar> grammar;
-  std::vector<TokenId> begins_behind;  // as in GrammarSpec
-  std::string param;                   // as in GrammarSpec
+  std::vector<TokenId> begins_behind;  // see GrammarSpec
+  std::string param;                   // see GrammarSpec
 };
 
 struct AbortCommand {
@@ -145,7 +145,7 @@ class LocalEngine final : public Engine {
     StepOrders orders;
     StepExecutor executor;
     Drafting drafting;
-    std::vector<StepNote> notes;         // of steps in flight, oldest first
+    std::vector<StepNote> notes;         // steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
     std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held

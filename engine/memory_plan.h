@@ -48,7 +48,7 @@ struct MemoryPlan {
   bool on_device = false;       // everything but host and tier fields is device memory
   int32_t num_devices = 1;      // each takes the same amount
   int64_t host_bytes = 0;       // beside a device: pinned memory and host sampling
-  std::string placement;        // of memory and threads, for people
+  std::string placement;        // memory and threads, for people
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;
@@ -79,7 +79,7 @@ struct DraftMemory {
   int64_t num_recorded_layers = 0;  // over all recorded passes
   int64_t max_model_len = 0;  // upper bound
   DType kv_dtype = DType::kBF16;
-  int32_t kv_group = 0;  // as in DraftPlan
+  int32_t kv_group = 0;  // see DraftPlan
   int32_t num_own_blocks = 0;
   std::vector<KvGroupSpec> kv_groups;
 };

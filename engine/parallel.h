@@ -14,7 +14,7 @@
 
 #include "engine/core/status.h"
 
-struct CUstream_st;  // as in CUDA's headers
+struct CUstream_st;  // the name in CUDA's headers
 
 namespace sluice {
 

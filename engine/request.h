@@ -42,7 +42,7 @@ struct ValidRequest {
   std::vector<TokenId> prediction;
   std::optional<HandoffSpec> handoff;  // another worker computes the prompt's KV; none: local
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
-  TraceContext trace;  // of the submitting front end, passed on to other workers
+  TraceContext trace;  // passed from the submitting front end to other workers
 };
 
 struct TokenLogprob {

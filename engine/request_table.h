@@ -35,7 +35,7 @@ struct RequestState {
 
   std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
   std::shared_ptr<const Grammar> grammar;  // shared too; null: none, or still being compiled
-  std::vector<TokenId> begins_behind;              // as in GrammarSpec
+  std::vector<TokenId> begins_behind;              // see GrammarSpec
   OutputSink* sink = nullptr;
   QueuedWork queued;  // valid before it is scheduled
   Clock::time_point arrival;
@@ -49,7 +49,7 @@ struct RequestState {
   int32_t num_preemptions = 0;
   int32_t num_draft_tokens = 0;          // drafts in steps
   int32_t num_accepted_tokens = 0;       // accepted ones
-  int32_t num_accepted_predictions = 0;  // as in TokenOutput
+  int32_t num_accepted_predictions = 0;  // see TokenOutput
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
   bool has_handoff = false;

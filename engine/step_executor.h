@@ -44,9 +44,9 @@ struct SampledRequest {
   std::span<const TokenId> drafts;  // from the decision
   DraftSource draft_source = DraftSource::kNgram;
   int32_t num_tokens_before = 0;  // before the first draft, the open token included
-  int32_t num_unsure = 0;         // those that are drafts still in flight
+  int32_t num_unsure = 0;         // drafts still in flight
   size_t first_row = 0;   // in the step's chosen rows, 1 + drafts.size() of them
-  size_t num_tokens = 0;  // that it got, by its first rows; 0: its logits are invalid
+  size_t num_tokens = 0;  // got, by its first rows; 0: its logits are invalid
   // Hash of the bits of the row behind its prompt, as the model gave them; equal rows have equal
   // hashes. 0: not wanted, another row, or a row that the host does not have.
   uint64_t check = 0;
@@ -101,7 +101,7 @@ class StepExecutor {
  public:
   struct Options {
     bool overlap = false;
-    int32_t num_slots = 0;  // of the scheduler
+    int32_t num_slots = 0;  // Scheduler::num_slots()
     int32_t max_logprobs = 0;
     std::vector<TokenId> end_tokens;  // the model's own, ascending
   };
@@ -178,7 +178,7 @@ class StepExecutor {
   std::vector<StepWork> works_;  // step n's is at n % size
   uint64_t num_submitted_ = 0;
   uint64_t num_retired_ = 0;
-  std::vector<InputBatch::SlotRows> rows_of_slot_;  // of the latest step
+  std::vector<InputBatch::SlotRows> rows_of_slot_;  // the latest step's rows
 
   // Used only by the thread that runs the steps.
   std::vector<SlotState> slots_;

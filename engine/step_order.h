@@ -25,7 +25,7 @@ struct BegunRequest {
   int32_t num_prompt_tokens = 0;
   std::shared_ptr<const SamplingParams> params;
   std::shared_ptr<const Grammar> grammar = {};  // null: none
-  std::vector<TokenId> begins_behind = {};      // as in GrammarSpec
+  std::vector<TokenId> begins_behind = {};      // see GrammarSpec
   // The prompt and what another worker generated; chosen tokens are appended. Empty where no choice
   // reads them (reads_history()).
   std::vector<TokenId> tokens = {};

@@ -131,10 +131,10 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;             // of `output`
+  StepShape shape;             // shape of `output`
   int32_t num_drafting = 0;     // requests with drafts in flight
   int32_t num_decoding = 0;     // requests, at the front of `output`
-  int32_t num_chosen_rows = 0;  // of `output`
+  int32_t num_chosen_rows = 0;  // total of `output`
   SpeculationBudget budget;
   std::vector<Offer> offers;  // for the next step
   double offers_ms = 0;       // time spent making them

@@ -51,9 +51,9 @@ struct DraftDecision {
 
 // A retired step.
 struct DraftedStep {
-  StepShape shape;          // with its drafts
+  StepShape shape;          // includes its drafts
   StepShape plain;          // without them
-  int32_t num_decodes = 0;  // as in DraftLimits
+  int32_t num_decodes = 0;  // see DraftLimits
   int32_t num_draft_rows = 0;
   int32_t num_committed = 0;  // tokens gained by those decodes
   double ms = 0;              // measured; not positive: unknown, ignored

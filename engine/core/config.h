@@ -144,7 +144,7 @@ struct Config {
   bool enable_log_requests = false;           // a line per answer, without its text
   bool enable_log_prompts = false;            // a line per prompt, with its text
   int32_t max_log_len = 4096;                 // bytes of such text; 0: all
-  std::string otlp_traces_endpoint;           // where spans go; empty: from the environment
+  std::string otlp_traces_endpoint;           // destination of spans; empty: from the environment
 };
 
 enum class KnobKind : uint8_t {

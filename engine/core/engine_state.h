@@ -29,7 +29,7 @@ struct RequestSummary {
   int32_t priority = 0;
   double age_ms = 0;
   int32_t num_prompt_tokens = 0;
-  int32_t num_cached_tokens = 0;    // of the prompt, found in the prefix cache
+  int32_t num_cached_tokens = 0;    // part of the prompt found in the prefix cache
   int32_t num_computed_tokens = 0;  // tokens with valid KV
   int32_t num_generated = 0;
   int32_t max_tokens = 0;

@@ -42,7 +42,8 @@ class LogLine {
   void emit() const;
 
  private:
-  LogLine& add_plain(std::string_view key, std::string_view value);  // the same in both formats
+  LogLine& add_plain(std::string_view key, std::string_view value);  // value written bare
+                                                                     // unchanged
 
   LogLevel level_;
   std::string text_;

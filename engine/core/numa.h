@@ -18,7 +18,7 @@ std::vector<int32_t> parse_id_list(std::string_view text);
 struct NumaNode {
   int32_t id = 0;
   std::vector<int32_t> cpus;  // in this process's affinity mask
-  bool has_memory = true;     // that this process may use
+  bool has_memory = true;     // usable by this process
 };
 
 // Returns the nodes that have such CPUs, in order. If the system gives no information: one node 0

@@ -124,10 +124,10 @@ struct ModelConfig {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool attention_sinks = false;
-  float attention_scale = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  float attention_scale = 0;  // factor of scores; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;
   float embedding_scale = 1;
-  float residual_scale = 1;  // of each half's output
+  float residual_scale = 1;  // factor of each half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
   HeadConfig head;  // if used, vocab_size counts the tokens it chooses from

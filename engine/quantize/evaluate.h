@@ -16,7 +16,7 @@ struct Comparison {
   int64_t num_positions = 0;
   double divergence = 0;  // mean KL(reference || other), nats
   double same_top = 0;    // share of positions with the same most likely token
-  double perplexity = 0;  // of the text under the other model
+  double perplexity = 0;  // the text's, under the other model
   double reference_perplexity = 0;
 };
 

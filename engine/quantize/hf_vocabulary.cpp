@@ -152,7 +152,7 @@ class Reader {
     }
     for (const Json& item : section("added_tokens")) {
       const int64_t id = json_integer_or(item, "id", {}, -1).value_or(-1);
-      if (id < 0 || id >= num_rows_) continue;  // of a tokenizer shared by several models
+      if (id < 0 || id >= num_rows_) continue;  // several models may share the tokenizer
       TokenType& type = result_.token_types[static_cast<size_t>(id)];
       type = flag_of(item, "special", false) ? TokenType::kControl : TokenType::kUserDefined;
       strips_right_ = strips_right_ || flag_of(item, "rstrip", false);

@@ -22,10 +22,10 @@ struct PlannedTensor {
 };
 
 struct QuantizePlan {
-  CheckpointKind kind = CheckpointKind::kGguf;  // of the output
+  CheckpointKind kind = CheckpointKind::kGguf;  // the output's kind
   std::vector<PlannedTensor> tensors;           // in the checkpoint's order
   Spelling spelling = Spelling::kNone;
-  TargetScheme scheme;  // of most tensors; labels a GGUF file
+  TargetScheme scheme;  // most tensors' scheme; labels a GGUF file
   // Set when the output is of another kind: the model's configuration in that kind.
   std::optional<Translation> translation = {};
 };

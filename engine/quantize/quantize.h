@@ -16,7 +16,7 @@
 namespace sluice {
 
 struct TensorReport {
-  std::string name;    // as stored
+  std::string name;    // stored name
   std::string scheme;  // "nvfp4", "Q6_K", "kept"
   int64_t num_weights = 0;
   int64_t bytes = 0;  // in the output, scales included

@@ -28,9 +28,9 @@ struct RowPiece {
 };
 
 enum class RowOrder : uint8_t {
-  kAsStored,  // pieces one after the other
-  kToPairs,   // of each head, rows that rotate together become neighbours: GGUF's q and k of Llama
-  kToHalves,  // the inverse of kToPairs
+  kAsStored,     // pieces one after the other
+  kToPairs,      // per head, rows that rotate together become neighbours: GGUF's q and k of Llama
+  kToHalves,     // the inverse of kToPairs
   kAlternating,  // one row of each piece in turn
 };
 
@@ -41,9 +41,9 @@ struct SourceTensor {
   std::string input_name = {};  // in the input, for people and expressions
   uint32_t num_dims = 0;
   uint64_t dims[4] = {1, 1, 1, 1};    // fastest first: dims[0] = width
-  std::vector<RowPiece> pieces = {};  // of one width
+  std::vector<RowPiece> pieces = {};  // equally wide
   RowOrder order = RowOrder::kAsStored;
-  int32_t heads = 1;               // of a tensor whose rows are reordered
+  int32_t heads = 1;               // used if rows are reordered
   float offset = 0;                // added to every weight
   std::vector<float> values = {};  // the contents if there are no pieces
   // Names given by the output's reader: several if it splits a tensor of alternating rows.

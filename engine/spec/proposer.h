@@ -29,7 +29,7 @@ struct DraftSubject {
   uint64_t salt = 0;                            // isolates what is learned from requests
   std::span<const TokenId> prediction = {};     // the answer that the client expects; empty: none
   std::shared_ptr<const Grammar> grammar = {};  // constrains the answer; null: nothing
-  std::span<const TokenId> begins_behind = {};  // as in GrammarSpec
+  std::span<const TokenId> begins_behind = {};  // see GrammarSpec
 };
 
 class Proposer {

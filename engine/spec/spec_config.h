@@ -35,7 +35,7 @@ struct SpecConfig {
   std::optional<ModelKind> model_kind;
   std::string model;                 // its file or folder; empty with kMtp: the target's
   int64_t draft_max_model_len = 0;   // tokens; 0: as far as both models' contexts reach
-  std::string draft_kv_cache_dtype;  // as --kv-cache-dtype; empty: the target's
+  std::string draft_kv_cache_dtype;  // a --kv-cache-dtype; empty: the target's
 
   int32_t num_speculative_tokens = 16;  // per request and step, at most
   bool is_fixed = false;                // "adaptive": false: always drafts the full number

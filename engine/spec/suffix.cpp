@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kRequestNodes = 1 << 15;   // in a request's tree, for its newest text
 constexpr int32_t kAnswerNodes = 1'000'000;  // in the tree of answers
 constexpr int32_t kAnswerTokens = 1 << 20;   // over all answers
-constexpr size_t kTokensACall = 256;         // of a request's text, indexed before a guess
+constexpr size_t kTokensACall = 256;         // tokens of a request's text indexed before a guess
 constexpr size_t kLearnedAGuess = 8;         // tokens of answers per guess
 constexpr size_t kLearnedAnEnd = 64;         // tokens of answers per end
 constexpr size_t kMaxToLearn = 1 << 18;      // waiting tokens; beyond: the oldest are dropped

@@ -108,7 +108,7 @@ class PrefixStore {
   };
 
   struct Held {
-    NewRequest request;  // of a preempted one only what the scheduler lacks
+    NewRequest request;  // if preempted, only what the scheduler lacks
     bool is_preempted = false;
     Chain chain;
     uint64_t ticket = 0;  // block i has ticket + i
@@ -165,7 +165,7 @@ class PrefixStore {
   std::vector<std::unique_ptr<KvTier>> tiers_;  // fastest first, at most kMaxTiers
   RestoreCost cost_;
   TierEvents events_;
-  std::unordered_map<RequestId, Saving> savings_;  // of requests in the scheduler
+  std::unordered_map<RequestId, Saving> savings_;  // for requests in the scheduler
   std::vector<TokenId> tokens_;  // tokens with KV of the request being saved
   std::vector<Held> held_;                         // in order of arrival
   uint64_t next_ticket_ = 0;

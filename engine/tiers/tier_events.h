@@ -51,7 +51,7 @@ class TierEvents {
 
   struct Tier {
     KvMedium medium;
-    std::unordered_map<KvKey, Expected, KvKeyHash> expected;  // as many as the tier has buffers
+    std::unordered_map<KvKey, Expected, KvKeyHash> expected;  // at most one per buffer of the tier
     std::unordered_map<KvKey, uint64_t, KvKeyHash> told;      // reported, with its hash
   };
 

@@ -26,7 +26,7 @@ class BpeMerges {
   struct Scratch {
     struct Symbol {
       TokenId token;
-      uint32_t rank;      // of (this symbol, the next one); kNoRank: no merge
+      uint32_t rank;      // rank of (this symbol, the next one); kNoRank: no merge
       uint32_t next;      // index of the next live symbol
       uint32_t previous;  // index of the previous live symbol
     };

@@ -496,7 +496,7 @@ void HfReader::add_end(int64_t id, const std::string& file) {
 // Reads the model's generation_config.json; wrong values there leave the other files' ids in place.
 void HfReader::add_ends_of_generation(std::string_view text) {
   constexpr const char* kFile = "generation_config.json";
-  constexpr size_t kMaxShown = 60;  // of a value in a warning
+  constexpr size_t kMaxShown = 60;  // characters of a value in a warning
   const Expected<Json> config = parse_file(json_without_nan(text, ""), kFile);
   if (!config) {
     warn_of_file(kFile, "eos_token_id", config.error().message, "not given");

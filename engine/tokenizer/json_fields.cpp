@@ -90,7 +90,7 @@ std::optional<int64_t> json_whole_number(const Json& value) {
 }
 
 std::string json_without_nan(std::string_view text, std::string_view file) {
-  constexpr size_t kMaxShown = 60;  // of a key in a warning
+  constexpr size_t kMaxShown = 60;  // characters of a key in a warning
   std::string result;
   result.reserve(text.size());
   std::string_view last_string;  // the key, if a number is a member's value

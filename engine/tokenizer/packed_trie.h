@@ -19,7 +19,7 @@ template <typename Value>
 class PackedTrie {
  public:
   static constexpr uint32_t kRoot = 0;
-  static constexpr uint32_t kAbsent = 0;  // as a child; no node leads back to the root
+  static constexpr uint32_t kAbsent = 0;  // child value; no node leads back to the root
 
   // Names must not be empty; of equal ones the last counts. They need not outlive the call.
   void build(std::vector<std::pair<std::string_view, Value>> names) {

@@ -15,7 +15,7 @@ namespace sluice {
 
 struct NamedPretokenizer {
   std::vector<PretokenizerStage> stages;
-  std::vector<std::string_view> patterns;  // of `stages`
+  std::vector<std::string_view> patterns;  // the expressions of `stages`
   bool whole_words_first = false;          // a piece equal to a token becomes that token
   bool nfc = false;                        // text is normalized to NFC first
 };

@@ -58,7 +58,7 @@ struct GgufArray {
 // A metadata value; numbers are widened.
 struct GgufValue {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
-  GgufType type = GgufType::kUint8;  // as stored, for messages and `inspect`
+  GgufType type = GgufType::kUint8;  // stored type, for messages and `inspect`
 };
 
 struct GgufTensor {

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "GGUF is read as littl
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kVersion = 3;
-constexpr uint32_t kOldestVersion = 2;  // the same layout, little-endian
+constexpr uint32_t kOldestVersion = 2;  // same layout, little-endian
 // Real files have tens of keys and a few thousand tensors. With these bounds the tables below stay
 // small whatever a header claims.
 constexpr uint64_t kMaxMetadata = 1 << 16;

@@ -241,7 +241,7 @@ class HfCheckpoint final : public Checkpoint {
   std::vector<MappedFile> files_;                                // configurations first
   size_t num_configs_ = 0;                                       // config.json and its supplements
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
-  std::vector<std::vector<std::byte>> memory_;                   // of rearranged tensors
+  std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
   size_t num_next_token_ = 0;                                    // tensors of MTP modules
   std::string first_next_token_;
 };

@@ -16,7 +16,7 @@ constexpr NamePair kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
-    {"model.fc.weight", "fc.weight"},  // of a draft head on hidden states
+    {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
     // These belong to a module that guesses a further token (next_token_name()).
     {"model.enorm.weight", "enorm.weight"},
     {"model.hnorm.weight", "hnorm.weight"},
@@ -163,7 +163,7 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
 std::string gguf_name(std::string_view stored) {
   std::string name(without_prefix(stored));
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
-  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // of a draft head
+  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
     return std::string(found);

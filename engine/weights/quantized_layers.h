@@ -15,7 +15,7 @@
 namespace sluice {
 
 struct QuantizedLayer {
-  std::string name;  // as stored: "model.layers.0.self_attn.q_proj"
+  std::string name;  // stored name: "model.layers.0.self_attn.q_proj"
   std::shared_ptr<const CodedMatrix> matrix;
 };
 

@@ -222,7 +222,7 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
     }
   }
   std::sort(order.begin(), order.end(), by_place);
-  const std::byte* end = data.data();  // of previous tensors
+  const std::byte* end = data.data();  // end of previous tensors
   for (size_t i = 0; i < order.size(); ++i) {
     const std::string field = "tensor " + sluice::quoted(order[i]->name) + ": data_offsets";
     const std::byte* begin = order[i]->data.data();

@@ -20,7 +20,7 @@ namespace sluice {
 struct SafetensorsTensor {
   std::string name;
   std::optional<ElementType> type;  // none: an unsupported type
-  std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
+  std::vector<uint64_t> shape;      // stored shape: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file
   // Why the tensor is unusable as a matrix or vector: an unsupported type, or a number of
   // dimensions or elements beyond ours. Name, shape and data are the file's.

@@ -80,7 +80,7 @@ TEST_F(AdmissionTest, ANamedTenantLeavesRoomForTheNext) {
   speed_ = 0;
   TokenId num_entered = 0;
   while (enter(1, num_entered)) ++num_entered;
-  EXPECT_EQ(num_entered, 14);  // of 16
+  EXPECT_EQ(num_entered, 14);  // 16 is the bound
   EXPECT_TRUE(enter(2, 100));
   EXPECT_FALSE(enter(2, 101));
 }

@@ -222,8 +222,8 @@ class FakeEngine {
 
   std::map<TenantId, Share> shares_;
   int64_t served_ = 0;
-  int64_t clock_ms_ = 1000;     // as passed to the scheduler
-  int64_t now_ms_ = INT64_MIN;  // as the scheduler counts: never backwards
+  int64_t clock_ms_ = 1000;     // passed to the scheduler
+  int64_t now_ms_ = INT64_MIN;  // the scheduler's view: never backwards
   std::unique_ptr<KvCacheManager> kv_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<Shadow> shadows_;  // by id - 1

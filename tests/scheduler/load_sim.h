@@ -24,7 +24,7 @@ struct LoadClient {
 struct LoadOptions {
   SchedulerOptions scheduler;
   AdmissionOptions admission;
-  int32_t num_blocks = 0;  // of 16 tokens; 0: enough for everything that can run
+  int32_t num_blocks = 0;  // 16 tokens each; 0: enough for everything that can run
   double step_ms = 2;
   double prompt_token_ms = 0.25;
   double decode_ms = 0.3;

@@ -40,7 +40,7 @@ TEST(CudaQueue, IsNeverEmptyBetweenSteps) {
   const int32_t max_tokens = testing::is_short() ? 4 : 20;
   const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
   ASSERT_NE(engine, nullptr);
-  testing::steps_of(*engine);  // until it is idle
+  testing::steps_of(*engine);  // waits until it is idle
   const testing::DeviceCounters counters;
   const Collected answer = testing::run_alone(*engine, {decoding_request(max_tokens)})[0];
   ASSERT_EQ(answer.tokens.size(), static_cast<size_t>(max_tokens));

@@ -42,7 +42,7 @@ struct GgufImage {
   struct Entry {
     std::string key;
     GgufType type;
-    std::string value;  // as stored
+    std::string value;  // stored bytes
   };
 
   struct Tensor {
