@@ -65,7 +65,7 @@ class PrefixStore {
                std::vector<NewRequest>& ready,
                std::vector<RequestId>& resumed);
 
-  // Saves whole blocks of the rows of a step that has run and not yet retired. `sampled` has one
+  // Saves whole blocks of the rows of a step that has run and not yet retired. `results` has one
   // entry per sampling row; rows that failed there or in `failed` are not saved.
   void save(const SchedulerOutput& output,
             const Scheduler& scheduler,

@@ -293,7 +293,7 @@ Expected<MergeList> HfReader::merge_list() const {
   return merges;
 }
 
-// The package would encode bytes without a token by the tokens of their spellings' bytes.
+// Whether all bytes of UTF-8 have tokens; the package spells others by several tokens.
 bool HfReader::has_all_bytes(const TokenTable& tokens) {
   for (int byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
