@@ -120,7 +120,7 @@ struct Config {
   int64_t response_store_size = 64 << 20;  // bytes of kept /v1/responses answers; 0: none
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
-  int32_t idle_timeout_s = 120;               // for keep-alive connections
+  int32_t idle_timeout_s = 120;               // keep-alive without a request
   int32_t request_timeout_s = 30;             // between a request's first and last byte
   int32_t write_timeout_s = 60;               // a client that does not read is dropped
   int64_t max_stream_buffer_bytes = 1 << 20;  // unsent output of a stream; more: dropped

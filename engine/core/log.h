@@ -43,7 +43,6 @@ class LogLine {
 
  private:
   LogLine& add_plain(std::string_view key, std::string_view value);  // value written bare
-                                                                     // unchanged
 
   LogLevel level_;
   std::string text_;
