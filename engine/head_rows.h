@@ -54,7 +54,7 @@ class HeadRows {
   // Returns the target's states of all added rows.
   HiddenRows gather(const kernels::ExecContext& exec);
 
-  // Returns instead the head's own states of `rows` of its last pass.
+  // Like gather(), for the head's own states of `rows` of its last pass.
   HiddenRows gather_own(const kernels::ExecContext& exec,
                         const Model& head,
                         std::span<const int32_t> rows);

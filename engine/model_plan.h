@@ -41,8 +41,8 @@ struct PlannedModel {
 // Parses --load-format.
 LoadFormat load_format(const Config& config);
 
-// Applies --numa and --cpu-strict to the calling thread; once per engine, as the thread may move to
-// another node.
+// The placement by --numa and --cpu-strict, from the calling thread's node; determined once per
+// engine, as the thread may move to another node.
 Placement placement_of(const Config& config);
 
 // Compute threads per rank.

@@ -181,8 +181,7 @@ class ModelRank {
   kernels::DeviceBuffer copied_;    // copy of chosen_ on ranks above 0
   TokenId* chosen_ = nullptr;  // [max_logits]
 
-  std::unique_ptr<Communicator> communicator_;  // null with one rank; destroyed before its receive
-                                                // buffers
+  std::unique_ptr<Communicator> communicator_;  // null with one rank; destroyed before its buffers
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
   ForwardBatch step_;                                             // the latest one
   HiddenRows hidden_;                                             // the latest ones

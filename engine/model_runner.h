@@ -66,7 +66,7 @@ class ModelRunner {
   // Whether a rank has failed: nothing computed since then is valid, and nothing will be.
   [[nodiscard]] bool has_failed() const { return ranks_.front()->has_failed(); }
 
-  // Runs operators on rank 0's device, with its workspace.
+  // The context of operators on rank 0's device, with its workspace.
   [[nodiscard]] const kernels::ExecContext& exec() const { return ranks_.front()->exec(); }
 
   // Sampling on rank 0's device.
@@ -158,7 +158,7 @@ class ModelRunner {
   std::optional<DeviceSampling> sampling_;
   bool is_copying_ = false;  // a copy of logits is under way
   std::optional<DecodeBuckets> buckets_;  // on a device that records steps
-  bool has_logits_ = false;  // for all sampling rows of the last step
+  bool has_logits_ = false;  // for all sampling rows of the last step, if any
 };
 
 }  // namespace sluice
