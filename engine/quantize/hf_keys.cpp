@@ -103,7 +103,7 @@ class ConfigWriter {
       json_["rope_scaling"] = std::move(scaling);
       return {};
     }
-    // Its class would apply scaling beside the base to windowed layers too.
+    // The class of OLMo 3 would apply scaling beside the base to windowed layers too.
     const Json plain = {{"rope_type", "default"}, {"rope_theta", json_["rope_theta"]}};
     Json full = plain;
     if (scaling.is_object()) full.update(scaling);

@@ -127,7 +127,7 @@ Expected<void> read_scores(const GgufFile& file, Vocabulary& vocabulary) {
   vocabulary.scores.reserve(array->size());
   for (size_t i = 0; i < array->size(); ++i) {
     const double score = array->number(i);
-    // Scores are sorted, and NaN has no order.
+    // Tokens are sorted by score, and NaN has no order.
     if (!(std::fabs(score) <= std::numeric_limits<float>::max())) {
       return wrong(
           file, kKey, number_text(score) + " for token " + std::to_string(i), "a finite float");
