@@ -3,6 +3,7 @@
 // reads: memory of its own for a GPU, pages of the host for the CPU, where both are the same bytes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,9 +58,23 @@ class DeviceQueue {
   // As those of DeviceMemory; the host's side is pinned memory of it.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Within the device, and from borrowed memory.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
   // A place in this order; it must not outlive this.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+};
+
+// A device's UUID; zeros for the host.
+using DeviceId = std::array<std::byte, 16>;
+
+// By what another process of this machine reads an allocation of this one's.
+struct MemoryLoan {
+  std::array<std::byte, 64> handle = {};  // the device's own name of the allocation
+  DeviceId device = {};
+  uint64_t bytes = 0;                     // of the allocation, from its first byte on
+
+  friend bool operator==(const MemoryLoan&, const MemoryLoan&) = default;
 };
 
 // Memory of one device. Copies run in the order of the operators that were called before and after
@@ -136,6 +151,20 @@ class DeviceMemory {
   // kUnsupported: the host's, whose operators run when they are called.
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
+
+  [[nodiscard]] virtual DeviceId id() const = 0;
+  // Whether it is this device, or one whose lent memory is read here.
+  [[nodiscard]] virtual bool reaches(const DeviceId& device) const = 0;
+
+  // Names the allocation whose first byte this is. Who copies from it once it has been released, or
+  // its process has ended, gets what CUDA leaves undefined. kUnsupported: the device lends nothing.
+  virtual Expected<MemoryLoan> lend(const std::byte* data) = 0;
+  // What another process has lent, or this one, to copy from until give_back(): nothing here writes
+  // it. kUnavailable: there is no such allocation of so many bytes, or this device does not reach
+  // it; says which.
+  virtual Expected<const std::byte*> borrow(const MemoryLoan& loan) = 0;
+  // Once no copy from it is under way.
+  virtual void give_back(const std::byte* data) = 0;
 
   // Of a device; the host's is counted by available_memory_bytes() of the memory plan, and 0 here.
   [[nodiscard]] virtual int64_t free_bytes() const = 0;

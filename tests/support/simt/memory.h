@@ -3,10 +3,10 @@
 // one. Its streams are lazy: launches and copies run when somebody waits, so that whoever reads a
 // result too early, or changes a copy's source too early, gets wrong bytes. A queue beside the
 // operators runs no sooner than somebody waits for it, in its own order or by lead(), or asks a
-// second time whether an event of it is done. Its memory can be
-// touched by launches and copies alone: the host's first access to it is a segmentation fault. What
-// is recorded keeps its arguments as a CUDA graph does, and whoever waits, uploads, allocates or
-// releases meanwhile ends the process.
+// second time whether an event of it is done. Its memory can be touched by launches and copies
+// alone: the host's first access to it is a segmentation fault. Memory that is lent is shared with
+// other processes, which cannot write it. What is recorded keeps its arguments as a CUDA graph
+// does, and whoever waits, uploads, allocates or releases meanwhile ends the process.
 #pragma once
 
 #include <condition_variable>
