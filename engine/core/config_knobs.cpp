@@ -381,8 +381,9 @@ std::vector<Knob> make_server_knobs() {
           "kv-transport",
           "server",
           "",
-          "auto|nccl|shm|tcp",
-          "How KV travels; auto: TCP; nccl: between GPUs. Both workers need the same."),
+          "auto|cuda_ipc|nccl|shm|tcp",
+          "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
+          "Other than auto, both workers need the same."),
       bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
                                          "server",
                                          {kMiB, 64 * kGiB},
