@@ -380,6 +380,18 @@ TEST_P(HandoffTest, EvictedBlocksAreSaidAndComputed) {
   finish();
 }
 
+TEST_P(HandoffTest, AWorkerThatEndsWaitsNotLongForAClaim) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  p_.handoff->drain(now_);
+  now_ += std::chrono::seconds(1);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 1U);
+  now_ += std::chrono::seconds(2);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 0U);
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 0);
+}
+
 // The lease is over and the blocks are not.
 TEST_P(HandoffTest, CachedBlocksAreServedLate) {
   const auto offer = prefill(HandoffDoor::kSerial);
