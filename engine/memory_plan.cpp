@@ -11,7 +11,6 @@
 #include "engine/handoff/slot_plan.h"
 #include "engine/tiers/prefix_store.h"
 #include "kvcache/kv_tier.h"
-#include "kvcache/kv_transport.h"
 
 namespace sluice {
 namespace {
@@ -232,11 +231,7 @@ Expected<KvSlotPlan> slots_of(const Config& config,
     }
     largest = std::max(largest, kv_block_bytes(group, config.block_size));
   }
-  return plan_kv_slots(config,
-                       part.role,
-                       largest,
-                       plan.on_device,
-                       is_kv_device_transport(config.kv_transport));
+  return plan_kv_slots(config, part.role, largest, plan.on_device);
 }
 
 // Plans everything of the draft model but its KV in the target's blocks.

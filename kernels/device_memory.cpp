@@ -43,6 +43,10 @@ class HostQueue final : public DeviceQueue {
     host_memory().upload(to, from, bytes);
   }
 
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    host_memory().upload(to, from, bytes);
+  }
+
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<HostEvent>(); }
 };
 
@@ -106,6 +110,20 @@ class HostMemory final : public DeviceMemory {
   Expected<std::unique_ptr<RecordedWork>> end_recording() override {
     return make_error(ErrorCode::kUnsupported, "found the CPU's memory, expected a device's");
   }
+
+  [[nodiscard]] DeviceId id() const override { return {}; }
+
+  [[nodiscard]] bool reaches(const DeviceId&) const override { return false; }
+
+  Expected<MemoryLoan> lend(const std::byte*) override {
+    return make_error(ErrorCode::kUnsupported, "found the CPU's memory, expected a device's");
+  }
+
+  Expected<const std::byte*> borrow(const MemoryLoan&) override {
+    return make_error(ErrorCode::kUnavailable, "found the CPU's memory, expected a device's");
+  }
+
+  void give_back(const std::byte*) override {}
 
   [[nodiscard]] int64_t free_bytes() const override { return 0; }
 

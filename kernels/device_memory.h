@@ -3,6 +3,7 @@
 // has memory of its own; the CPU backend uses host pages, where both are the same bytes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,9 +58,23 @@ class DeviceQueue {
   // Copies, as in DeviceMemory; the host side must be its pinned memory.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Within the device, and from borrowed memory.
+  virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
   // Returns an event in this order, which must not outlive the queue.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
+};
+
+// A device's UUID; zeros for the host.
+using DeviceId = std::array<std::byte, 16>;
+
+// By what another process of this machine reads an allocation of this one's.
+struct MemoryLoan {
+  std::array<std::byte, 64> handle = {};  // the device's own name of the allocation
+  DeviceId device = {};
+  uint64_t bytes = 0;                     // of the allocation, from its first byte on
+
+  friend bool operator==(const MemoryLoan&, const MemoryLoan&) = default;
 };
 
 // Memory of one device. Copies run in the order of the operators called before and after them. Like
@@ -135,6 +150,20 @@ class DeviceMemory {
   // kUnsupported (the host, whose operators run when they are called).
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
+
+  [[nodiscard]] virtual DeviceId id() const = 0;
+  // Whether it is this device, or one whose lent memory is read here.
+  [[nodiscard]] virtual bool reaches(const DeviceId& device) const = 0;
+
+  // Names the allocation whose first byte this is. Who copies from it once it has been released, or
+  // its process has ended, gets what CUDA leaves undefined. kUnsupported: the device lends nothing.
+  virtual Expected<MemoryLoan> lend(const std::byte* data) = 0;
+  // What another process has lent, or this one, to copy from until give_back(): nothing here writes
+  // it. kUnavailable: there is no such allocation of so many bytes, or this device does not reach
+  // it; says which.
+  virtual Expected<const std::byte*> borrow(const MemoryLoan& loan) = 0;
+  // Once no copy from it is under way.
+  virtual void give_back(const std::byte* data) = 0;
 
   // Free bytes of a device; 0 for the host, which the memory plan's available_memory_bytes()
   // counts.

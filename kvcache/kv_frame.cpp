@@ -107,7 +107,7 @@ Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> byte
         "KV frames of version " + std::to_string(version) + ", here " + std::to_string(kVersion));
   }
   if (kind < static_cast<uint16_t>(KvFrameKind::kData) ||
-      kind > static_cast<uint16_t>(KvFrameKind::kReady)) {
+      kind > static_cast<uint16_t>(KvFrameKind::kKept)) {
     return refuse("unknown kind of KV frame");
   }
   frame.kind = static_cast<KvFrameKind>(kind);

@@ -7,7 +7,8 @@
 //     8  transfer, 16      38  flags, 2               48  block first, 4     80  sender epoch, 8
 //    24  attempt, 4        40  layer first, 2         52  block count, 4     88  header sum, 8
 // The header sum is kv_checksum() of the 88 bytes before it, the payload sum that of the payload.
-// Neither is a secret: they find faults, not forgers.
+// Neither is a secret: they find faults, not forgers. Between devices nobody sums; by CUDA IPC the
+// payload's sum is instead the byte of the sender's lent memory where the payload begins.
 #pragma once
 
 #include <array>
@@ -32,7 +33,12 @@ enum class KvFrameKind : uint16_t {
   kEnd = 2,    // the sender has given this attempt up: no payload of it follows
   kNak = 3,    // the receiver asks for the piece once more, in this slot of a new generation
   kHello = 4,  // the first frame of a connection: its transfer is the session's token
-  kReady = 5,  // over NCCL alone: the receiver's end of the connection's communicator is there
+  // Between devices alone (transport_device.h). By a receiver: its end of the connection's link is
+  // there; it has read the payload of the sender's frame with this sequence. By the sender, to the
+  // latter: nobody had written there meanwhile.
+  kReady = 5,
+  kRead = 6,
+  kKept = 7,
 };
 
 struct KvFrame {

@@ -50,6 +50,9 @@ struct KvSessionOptions {
   uint64_t own_epoch = 0;
   uint64_t peer_epoch = 0;  // frames of another one close their connection
   KvFrameLayout layout;
+  // Sender, of a kind whose peers read payloads where they lie: the allocation, from its first byte
+  // on, that all of the session's lie in.
+  std::span<const std::byte> payloads;
 };
 
 struct KvLanding {
@@ -107,6 +110,9 @@ class KvTransport {
   [[nodiscard]] virtual bool moves_device_memory() const { return false; }
   // Where receivers dial this worker.
   [[nodiscard]] virtual std::string address() const = 0;
+  // Whether a receiver here could dial it: an address of this kind, and where that says so of a
+  // machine and device that this one reaches.
+  [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
 
   // kInvalidArgument: no address of this transport, a layout with nothing in it, or a session or
   // token that is in use. A peer that cannot be reached is no error: dialling goes on.

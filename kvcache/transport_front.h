@@ -85,7 +85,7 @@ class KvTransportFront : public KvTransport {
   explicit KvTransportFront(std::function<void()> wake);
 
   // Owner's thread.
-  [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
+  //
   // Begins the transport's thread: body(), which returns once is_closing() holds. Its epoll() is
   // ready, edge by edge and with kNoStream, for commands and for `listener`. kResourceExhausted: no
   // descriptor is left.

@@ -1,486 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/transport_nccl.h"
 
-#include <poll.h>
-#include <sys/epoll.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <ctime>
-#include <deque>
-#include <list>
-#include <map>
-#include <optional>
+#include <cstring>
 #include <utility>
-#include <vector>
 
-#include "kvcache/transport_front.h"
-#include "kvcache/transport_nccl_pair.h"
+#include "kvcache/transport_device.h"
+#include "kvcache/transport_nccl_link.h"
 #include "kvcache/transport_tcp.h"
 
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-using Kind = KvCompletion::Kind;
-
-constexpr size_t kMostStrangers = 64;  // connections that have not said whose they are
-constexpr size_t kMostInPair = 16;     // payloads of a sender
-constexpr size_t kMostOfPeer = 1024;   // that a receiver takes ahead of its GPU
-// How soon something is looked at again that nobody says a word of.
-constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
-constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // communicators that begin and end
-constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers
-// For a payload that is in the communicator when its attempt is aborted: its counterpart is there
-// or comes by itself, where the peer lives.
-constexpr std::chrono::milliseconds kGrace{500};
-
-struct Posted {
-  KvLanding landing;
-  bool is_landing = false;  // a payload is in the communicator
-};
-
-struct Aborted {
-  KvTransferRef ref;
-  Clock::time_point until;
-};
-
-// What is in a communicator.
-struct InPair {
-  KvFrame frame;
-  KvPayload payload;  // a sender's
-};
-
-struct Session {
-  KvSessionOptions options;
-  std::map<uint32_t, Posted> posted;  // by slot
-  std::deque<KvOutgoing> queue;
-  std::map<uint64_t, InPair> in_pair;  // by the number that it has there
-  std::vector<Aborted> aborted;        // that have something in the pair
-  std::unique_ptr<NcclPair> pair;
-  std::unique_ptr<NcclPair> next_pair;  // when that one is gone
-  uint64_t last_number = 0;
-  Clock::time_point dial_at;
-  bool is_closed = false;
-
-  [[nodiscard]] bool is_receiver() const { return !options.address.empty(); }
-
-  [[nodiscard]] bool has_in_pair(const KvTransferRef& ref) const {
-    return std::ranges::any_of(in_pair,
-                               [&](const auto& entry) { return entry.second.frame.ref == ref; });
-  }
-};
-
-class NcclTransport final : public KvTransportFront {
+// What a sender offers is NCCL's id of a communicator.
+class NcclLinks final : public DeviceLinks {
  public:
-  NcclTransport(const kernels::NcclLibrary& library,
-                std::unique_ptr<KvStreamMaker> maker,
-                KvTransportOptions options)
-      : KvTransportFront(options.wake),
-        library_(library),
-        maker_(std::move(maker)),
-        options_(std::move(options)) {}
-
-  ~NcclTransport() override { end(); }
-
-  Expected<void> start();
+  NcclLinks(const kernels::NcclLibrary& library, kernels::DeviceMemory& device)
+      : library_(library), device_(device) {}
 
   [[nodiscard]] std::string_view kind() const override { return "nccl"; }
 
-  [[nodiscard]] bool moves_device_memory() const override { return true; }
+  [[nodiscard]] size_t offer_bytes() const override { return sizeof(kernels::NcclId); }
 
-  [[nodiscard]] std::string address() const override { return maker_->address(); }
+  Expected<std::unique_ptr<DeviceLink>> offer(std::span<const std::byte> /*payloads*/,
+                                              std::span<std::byte> offer) override {
+    kernels::NcclId id;
+    if (library_.get_unique_id(&id) != kernels::kNcclSuccess) {
+      return make_error(ErrorCode::kUnavailable, "NCCL makes no id");
+    }
+    CHECK_EQ(offer.size(), sizeof(id));
+    std::memcpy(offer.data(), id.bytes.data(), sizeof(id));
+    return std::make_unique<NcclLink>(library_, device_, id, 0);
+  }
+
+  Expected<std::unique_ptr<DeviceLink>> accept(std::span<const std::byte> offer) override {
+    kernels::NcclId id;
+    CHECK_EQ(offer.size(), sizeof(id));
+    std::memcpy(id.bytes.data(), offer.data(), sizeof(id));
+    return std::make_unique<NcclLink>(library_, device_, id, 1);
+  }
 
  private:
-  [[nodiscard]] bool is_address(std::string_view address) const override {
-    return maker_->is_address(address);
-  }
-
-  void run();
-  void wait();
-  void do_commands();
-  void do_one(OpenCommand& command);
-  void do_one(PostCommand& command);
-  void do_one(SendCommand& command);
-  void do_one(AbortCommand& command);
-  void do_one(CloseCommand& command);
-  void accept_all();
-  void advance_strangers();
-  void adopt(std::unique_ptr<NcclPair> pair);
-  void dial(Session& session);
-  void advance(Session& session);
-  bool take_frames(Session& session);
-  bool take_frame(Session& session, const KvFrame& frame);
-  bool take_payload(Session& session, const KvFrame& frame);
-  void fill_pair(Session& session);
-  void note_done(Session& session);
-  void end_pair(Session& session, bool is_refused);
-  void note_gone(Session& session);
-  void end_aborted(Session& session);
-  void take_back(Session& session, const KvTransferRef* ref);
-  Session* find_sender(const KvSessionToken& token);
-
   const kernels::NcclLibrary library_;
-  const std::unique_ptr<KvStreamMaker> maker_;
-  const KvTransportOptions options_;
-  kernels::DeviceBuffer unread_;  // for payloads that nobody waits for
-  std::map<KvSession, Session> sessions_;
-  std::list<std::unique_ptr<NcclPair>> strangers_;
-  uint64_t next_pair_ = kNoStream + 1;
-  std::vector<Command> drained_;
-  std::vector<uint64_t> done_;
+  kernels::DeviceMemory& device_;
 };
-
-Expected<void> NcclTransport::start() {
-  SLUICE_TRY(
-      unread_,
-      kernels::DeviceBuffer::allocate(
-          *options_.device, static_cast<int64_t>(options_.slot_bytes), "KV that nobody waits for"));
-  return KvTransportFront::start(maker_->listener(), [this] { run(); });
-}
-
-// --- Commands --------------------------------------------------------------------------------
-
-void NcclTransport::do_commands() {
-  drain_commands(drained_);
-  for (Command& command : drained_) {
-    std::visit([this](auto& one) { do_one(one); }, command);
-  }
-}
-
-void NcclTransport::do_one(OpenCommand& command) {
-  const KvSession id = command.options.session;
-  Session& session = sessions_[id];
-  session.options = std::move(command.options);
-  session.dial_at = Clock::now();
-}
-
-// A payload that is still landing in the slot is done before one that comes later begins.
-void NcclTransport::do_one(PostCommand& command) {
-  Session& session = sessions_.at(command.session);
-  const auto [at, is_new] = session.posted.try_emplace(command.landing.slot);
-  if (!is_new) release_outstanding();
-  at->second = {command.landing, false};
-}
-
-void NcclTransport::do_one(SendCommand& command) {
-  CHECK_LE(command.outgoing.payload.size(), size_t{1});
-  sessions_.at(command.session).queue.push_back(std::move(command.outgoing));
-}
-
-void NcclTransport::do_one(AbortCommand& command) {
-  Session& session = sessions_.at(command.session);
-  take_back(session, &command.ref);
-  const bool can_tell = session.pair != nullptr && session.queue.size() < kMostTold;
-  if (!session.is_receiver() && can_tell) {
-    KvFrame frame;
-    frame.kind = KvFrameKind::kEnd;
-    frame.ref = command.ref;
-    session.queue.push_back({frame, {}});
-  }
-  session.aborted.push_back({command.ref, Clock::now() + kGrace});
-  end_aborted(session);
-}
-
-void NcclTransport::do_one(CloseCommand& command) {
-  Session& session = sessions_.at(command.session);
-  session.is_closed = true;
-  take_back(session, nullptr);
-  session.next_pair.reset();
-  if (session.pair != nullptr) session.pair->end();
-}
-
-// Slots and queued frames of the attempt, or all of them; not what is in the communicator.
-void NcclTransport::take_back(Session& session, const KvTransferRef* ref) {
-  const auto is_meant = [ref](const KvTransferRef& other) { return !ref || *ref == other; };
-  std::erase_if(session.posted, [&](const auto& entry) {
-    if (!is_meant(entry.second.landing.ref)) return false;
-    release_outstanding();
-    return true;
-  });
-  std::erase_if(session.queue, [&](const KvOutgoing& outgoing) {
-    if (!is_meant(outgoing.frame.ref)) return false;
-    if (outgoing.frame.kind != KvFrameKind::kEnd) release_outstanding();
-    return true;
-  });
-}
-
-void NcclTransport::end_aborted(Session& session) {
-  std::erase_if(session.aborted, [&](const Aborted& aborted) {
-    if (session.has_in_pair(aborted.ref)) return false;
-    KvFrame gone;
-    gone.ref = aborted.ref;
-    add_completion({Kind::kWriterGone, session.options.session, gone});
-    return true;
-  });
-  const Clock::time_point now = Clock::now();
-  const bool is_late = std::ranges::any_of(
-      session.aborted, [&](const Aborted& aborted) { return now >= aborted.until; });
-  if (is_late && session.pair != nullptr) session.pair->end();
-}
-
-// --- Pairs -----------------------------------------------------------------------------------
-
-void NcclTransport::accept_all() {
-  while (std::unique_ptr<KvStream> stream = maker_->accept()) {
-    const uint64_t id = next_pair_++;
-    if (strangers_.size() >= kMostStrangers || !stream->watch(epoll(), id)) {
-      ++counts_.connections_refused;
-      continue;
-    }
-    strangers_.push_back(NcclPair::accepted(std::move(stream)));
-  }
-}
-
-void NcclTransport::advance_strangers() {
-  for (auto at = strangers_.begin(); at != strangers_.end();) {
-    NcclPair& stranger = **at;
-    stranger.advance_stream();
-    const std::optional<KvFrame> hello = stranger.peek();
-    const bool is_hello = hello && hello->kind == KvFrameKind::kHello;
-    const bool is_late = Clock::now() > stranger.since() + options_.hello_time;
-    if (is_hello && find_sender(hello->ref.transfer) != nullptr) {
-      std::unique_ptr<NcclPair> pair = std::move(*at);
-      at = strangers_.erase(at);
-      adopt(std::move(pair));
-    } else if (stranger.has_ended() || stranger.is_corrupt() || (hello && !is_hello) || is_late) {
-      ++counts_.connections_refused;
-      at = strangers_.erase(at);
-    } else {
-      ++at;
-    }
-  }
-}
-
-Session* NcclTransport::find_sender(const KvSessionToken& token) {
-  Session* found = nullptr;
-  for (auto& [id, session] : sessions_) {
-    const bool is_it = is_same_token(session.options.token, token);
-    if (is_it && !session.is_receiver() && !session.is_closed) found = &session;
-  }
-  return found;
-}
-
-// A receiver that dials again has lost what was there before.
-void NcclTransport::adopt(std::unique_ptr<NcclPair> pair) {
-  const KvFrame hello = *pair->take();
-  Session& session = *find_sender(hello.ref.transfer);
-  if (hello.epoch != session.options.peer_epoch) {
-    ++counts_.connections_refused;
-    return;
-  }
-  if (session.pair != nullptr) {
-    end_pair(session, false);
-    session.next_pair = std::move(pair);
-  } else {
-    session.pair = std::move(pair);
-  }
-}
-
-void NcclTransport::dial(Session& session) {
-  session.dial_at = Clock::now() + options_.redial_time;
-  std::unique_ptr<KvStream> stream = maker_->dial(session.options.address);
-  if (stream == nullptr || !stream->watch(epoll(), next_pair_++)) return;
-  KvFrame hello;
-  hello.kind = KvFrameKind::kHello;
-  hello.ref.transfer = session.options.token;
-  hello.epoch = session.options.own_epoch;
-  session.pair = NcclPair::dialled(std::move(stream), hello);
-}
-
-void NcclTransport::end_pair(Session& session, bool is_refused) {
-  if (!session.pair->is_open()) return;
-  ++(is_refused ? counts_.connections_refused : counts_.connections_lost);
-  session.pair->end();
-}
-
-void NcclTransport::advance(Session& session) {
-  if (session.pair == nullptr && session.is_receiver() && !session.is_closed &&
-      Clock::now() >= session.dial_at) {
-    dial(session);
-  }
-  if (session.pair != nullptr && session.pair->is_open()) {
-    NcclPair& pair = *session.pair;
-    pair.advance_stream();
-    pair.make_link(library_, *options_.device);
-    if (!take_frames(session)) end_pair(session, true);
-    done_.clear();
-    pair.advance_link(done_, session.options.own_epoch);
-    note_done(session);
-    fill_pair(session);
-    pair.advance_stream();
-    // What has come before the end is taken first.
-    if (pair.has_ended() && !pair.peek()) end_pair(session, false);
-  }
-  if (session.pair != nullptr && session.pair->is_gone()) note_gone(session);
-  end_aborted(session);
-}
-
-// False: the peer sent what no peer sends.
-bool NcclTransport::take_frames(Session& session) {
-  // What a peer has heard of before it sent is a command by now.
-  while (session.pair->peek()) {
-    do_commands();
-    if (session.is_closed) return true;
-    if (!take_frame(session, *session.pair->take())) return false;
-  }
-  return !session.pair->is_corrupt();
-}
-
-bool NcclTransport::take_frame(Session& session, const KvFrame& frame) {
-  const KvSessionOptions& options = session.options;
-  if (!check_kv_frame(frame, options.layout, options.peer_epoch)) return false;
-  switch (frame.kind) {
-    case KvFrameKind::kData:
-      return session.is_receiver() && take_payload(session, frame);
-    case KvFrameKind::kEnd:
-      return session.is_receiver() && add_told({Kind::kEnded, options.session, frame});
-    case KvFrameKind::kNak:
-      return !session.is_receiver() && add_told({Kind::kNak, options.session, frame});
-    case KvFrameKind::kReady:
-      if (session.is_receiver()) return false;
-      session.pair->note_ready();
-      return true;
-    case KvFrameKind::kHello:
-      return false;
-  }
-  return false;
-}
-
-bool NcclTransport::take_payload(Session& session, const KvFrame& frame) {
-  NcclPair& pair = *session.pair;
-  const bool may_come = pair.has_link() && pair.link().num_open() < kMostOfPeer;
-  if (!may_come || frame.payload_bytes > unread_.size()) return false;
-  const uint64_t number = ++session.last_number;
-  const auto found = session.posted.find(frame.slot);
-  const bool is_awaited = found != session.posted.end() && !found->second.is_landing &&
-                          found->second.landing.ref == frame.ref &&
-                          found->second.landing.generation == frame.slot_generation &&
-                          found->second.landing.memory.size() >= frame.payload_bytes;
-  std::span<std::byte> memory;
-  if (is_awaited) {
-    found->second.is_landing = true;
-    memory = found->second.landing.memory.first(frame.payload_bytes);
-    session.in_pair[number] = {frame, {}};
-  } else {
-    ++counts_.frames_stale;
-    memory = unread_.span().first(frame.payload_bytes);  // also of several connections at once
-  }
-  session.pair->link().receive(number, memory);
-  return true;
-}
-
-void NcclTransport::fill_pair(Session& session) {
-  NcclPair& pair = *session.pair;
-  while (!session.queue.empty() && pair.is_open()) {
-    KvOutgoing& next = session.queue.front();
-    const bool is_data = next.frame.kind == KvFrameKind::kData;
-    const bool may_go =
-        is_data ? pair.is_ready() && pair.link().num_open() < kMostInPair : pair.has_link();
-    if (!may_go) return;
-    KvFrame frame = next.frame;
-    frame.sequence = ++session.last_number;
-    frame.epoch = session.options.own_epoch;
-    pair.write(frame);
-    if (is_data) {
-      pair.link().send(frame.sequence, next.payload.front());
-      session.in_pair[frame.sequence] = {frame, std::move(next.payload)};
-    } else if (frame.kind == KvFrameKind::kNak) {
-      release_outstanding();
-    }
-    session.queue.pop_front();
-  }
-}
-
-void NcclTransport::note_done(Session& session) {
-  for (const uint64_t number : done_) {
-    const auto found = session.in_pair.find(number);
-    if (found == session.in_pair.end()) continue;  // nobody waited for it
-    const KvFrame frame = found->second.frame;
-    session.in_pair.erase(found);
-    if (!session.is_receiver()) {
-      ++counts_.frames_sent;
-      counts_.bytes_sent += frame.payload_bytes;
-      release_outstanding();
-      const bool is_aborted = std::ranges::any_of(
-          session.aborted, [&](const Aborted& aborted) { return aborted.ref == frame.ref; });
-      if (!is_aborted) add_completion({Kind::kSent, session.options.session, frame});
-      continue;
-    }
-    const auto posted = session.posted.find(frame.slot);
-    const bool is_awaited = posted != session.posted.end() && posted->second.is_landing &&
-                            posted->second.landing.ref == frame.ref &&
-                            posted->second.landing.generation == frame.slot_generation;
-    if (!is_awaited) {  // replaced or taken back meanwhile
-      ++counts_.frames_stale;
-      continue;
-    }
-    session.posted.erase(posted);
-    release_outstanding();
-    ++counts_.frames_arrived;
-    counts_.bytes_arrived += frame.payload_bytes;
-    add_completion({Kind::kArrived, session.options.session, frame});
-  }
-}
-
-// The communicator is no more: what was in it goes again, but what was aborted.
-void NcclTransport::note_gone(Session& session) {
-  for (auto at = session.in_pair.rbegin(); at != session.in_pair.rend(); ++at) {
-    InPair& one = at->second;
-    if (session.is_receiver()) {
-      const auto posted = session.posted.find(one.frame.slot);
-      if (posted != session.posted.end()) posted->second.is_landing = false;
-      continue;
-    }
-    const bool is_aborted = std::ranges::any_of(
-        session.aborted, [&](const Aborted& aborted) { return aborted.ref == one.frame.ref; });
-    if (is_aborted || session.is_closed) {
-      release_outstanding();
-    } else {
-      session.queue.push_front({one.frame, std::move(one.payload)});
-    }
-  }
-  session.in_pair.clear();
-  session.pair = std::move(session.next_pair);
-}
-
-// --- The thread ------------------------------------------------------------------------------
-
-void NcclTransport::wait() {
-  std::chrono::nanoseconds tick = kIdleTick;
-  for (const auto& [id, session] : sessions_) {
-    if (session.pair == nullptr) continue;
-    if (session.pair->is_changing()) tick = std::min(tick, kMakingTick);
-    if (session.pair->is_moving()) tick = kTransferTick;
-  }
-  const bool is_waiting = sessions_.empty() && strangers_.empty();  // for a call or a stranger
-  timespec time{};
-  time.tv_nsec = tick.count();
-  pollfd ready{.fd = epoll(), .events = POLLIN, .revents = 0};
-  ppoll(&ready, 1, is_waiting ? nullptr : &time, nullptr);
-  std::array<epoll_event, 64> events;  // every stream is looked at: which they are says nothing new
-  while (epoll_wait(epoll(), events.data(), static_cast<int>(events.size()), 0) ==
-         static_cast<int>(events.size())) {
-  }
-}
-
-void NcclTransport::run() {
-  options_.device->enter();
-  while (!is_closing()) {
-    wait();
-    do_commands();
-    accept_all();
-    advance_strangers();
-    for (auto& [id, session] : sessions_) advance(session);
-    for (auto at = sessions_.begin(); at != sessions_.end();) {
-      const bool is_over = at->second.is_closed && at->second.pair == nullptr;
-      if (is_over) add_completion({Kind::kClosed, at->first, {}});
-      at = is_over ? sessions_.erase(at) : std::next(at);
-    }
-    tell_owner();
-  }
-}
 
 }  // namespace
 
@@ -490,9 +52,8 @@ Expected<std::unique_ptr<KvTransport>> make_nccl_transport(KvTransportOptions op
   }
   SLUICE_TRY(const auto library, kernels::NcclLibrary::open(options.nccl_library));
   SLUICE_TRY(auto maker, make_tcp_streams(options));
-  auto transport = std::make_unique<NcclTransport>(library, std::move(maker), std::move(options));
-  SLUICE_TRY_VOID(transport->start());
-  return transport;
+  auto links = std::make_unique<NcclLinks>(library, *options.device);
+  return make_device_transport(std::move(links), std::move(maker), std::move(options));
 }
 
 }  // namespace sluice

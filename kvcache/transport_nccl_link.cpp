@@ -50,7 +50,7 @@ void NcclLink::send(uint64_t number, std::span<const std::byte> bytes) {
   waiting_.push_back(std::move(operation));
 }
 
-void NcclLink::receive(uint64_t number, std::span<std::byte> bytes) {
+void NcclLink::receive(uint64_t number, uint64_t /*place*/, std::span<std::byte> bytes) {
   Operation operation;
   operation.number = number;
   operation.to = bytes.data();

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator of two workers, and the sends or receives that are in it one after the other: what
-// a session over NCCL (transport_nccl.cpp) moves its payloads by. One thread calls, and no call
-// waits but the destructor: the communicator is non-blocking, which is asked how far it is, and is
-// given up on a thread of its own, since NCCL takes most of a second for that.
+// A communicator of two workers, and the sends or receives that are in it one after the other: the
+// link of a session over NCCL (transport_nccl.h). The communicator is non-blocking, which is asked
+// how far it is, and is given up on a thread of its own, since NCCL takes most of a second for it.
 //
 // What is in it waits on the GPU for its counterpart, as NCCL notices no peer that is gone: whoever
 // knows that the peer has died calls abort().
@@ -19,44 +18,42 @@
 
 #include "kernels/device_memory.h"
 #include "kernels/nccl_library.h"
+#include "kvcache/transport_device_link.h"
 
 namespace sluice {
 
-class NcclLink {
+class NcclLink final : public DeviceLink {
  public:
-  enum class State : uint8_t {
-    kMaking,  // the other worker may not have come yet
-    kReady,
-    kBroken,  // by an error, or abort(): nothing more is done
-  };
-
   // Rank 0 and 1 of the same id make one. All must outlive it; the calling thread is the device's
   // (DeviceMemory::enter()).
   NcclLink(const kernels::NcclLibrary& library,
            kernels::DeviceMemory& memory,
            const kernels::NcclId& id,
            int rank);
-  ~NcclLink();  // as abort(), and waits for it
+  ~NcclLink() override;
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  [[nodiscard]] State state() const { return state_; }
+  [[nodiscard]] State state() const override { return state_; }
 
-  // Behind what was called before; the other rank calls its counterpart of as many bytes as often
-  // and in the same order. The bytes are the device's until advance() gives the number back, or
-  // is_gone().
-  void send(uint64_t number, std::span<const std::byte> bytes);
-  void receive(uint64_t number, std::span<std::byte> bytes);
+  // The other rank calls the counterpart of as many bytes as often and in the same order.
+  void send(uint64_t number, std::span<const std::byte> bytes) override;
 
-  // Appends numbers of what is done, in order.
-  void advance(std::vector<uint64_t>& done);
+  [[nodiscard]] uint64_t place_of(std::span<const std::byte>) const override { return 0; }
 
-  // Sends and receives that are not done.
-  [[nodiscard]] size_t num_open() const { return waiting_.size() + running_.size(); }
+  void receive(uint64_t number, uint64_t place, std::span<std::byte> bytes) override;
+  void advance(std::vector<uint64_t>& done) override;
 
-  void abort();
-  // kBroken, and no byte that a call was given is touched any more.
-  [[nodiscard]] bool is_gone();
+  [[nodiscard]] size_t num_open() const override { return waiting_.size() + running_.size(); }
+
+  [[nodiscard]] bool is_working() const override { return num_open() > 0; }
+
+  bool take(const KvFrame&) override { return false; }
+
+  void say(std::vector<KvFrame>&) override {}
+
+  void abort() override;
+  [[nodiscard]] bool is_gone() override;
 
  private:
   struct Operation {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kvcache/kv_transport.h"
+#include "kvcache/transport_ipc.h"
 #include "kvcache/transport_nccl.h"
 #include "kvcache/transport_shm.h"
 #include "kvcache/transport_stream.h"
@@ -28,7 +29,8 @@ struct Entry {
 };
 
 // The fastest first.
-constexpr std::array<Entry, 3> kTransports = {{
+constexpr std::array<Entry, 4> kTransports = {{
+    {"cuda_ipc", make_ipc_transport, true},
     {"nccl", make_nccl_transport, true},
     {"shm", over_streams<make_shm_streams>, false},
     {"tcp", over_streams<make_tcp_streams>, false},

@@ -108,13 +108,16 @@ class ShmReceiver final : public KvStream {
 
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
     bool wakes_other = false;
-    const auto count = ring_->read(out, sum, wakes_other);
+    auto count = ring_->read(out, sum, wakes_other);
     if (wakes_other) signal(has_room_);
     if (count != size_t{0}) return count;
-    // The sender says nothing on the socket: a byte is as wrong as its end.
+    // The sender says nothing on the socket: a byte is as wrong as its end, before which it may
+    // have written meanwhile.
     std::byte byte{};
     const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
-    return got >= 0 ? std::nullopt : result_of(got);
+    if (got < 0) return result_of(got);
+    count = ring_->read(out, sum, wakes_other);
+    return count == size_t{0} ? std::nullopt : count;
   }
 
  private:
@@ -264,7 +267,7 @@ class ShmStreams final : public KvStreamMaker {
 
  private:
   const File listener_;
-  const std::string prefix_;  // "shm:<boot id>:"
+  const std::string prefix_;  // "<place>:"
   const std::string name_;
   const uint64_t ring_bytes_;
 };
@@ -328,13 +331,25 @@ std::unique_ptr<KvStream> ShmStreams::dial(const std::string& address) {
 
 }  // namespace
 
-Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options) {
-  const auto refuse = [](const std::string& why) {
-    return make_error(ErrorCode::kUnsupported, "KV transport shm: " + why);
-  };
+Expected<std::string> machine_boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot_id;
-  if (!std::getline(file, boot_id) || boot_id.empty()) return refuse("no boot id");
+  if (!std::getline(file, boot_id) || boot_id.empty()) {
+    return make_error(ErrorCode::kUnsupported, "KV between processes of a machine: no boot id");
+  }
+  return boot_id;
+}
+
+Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options) {
+  SLUICE_TRY(const std::string boot_id, machine_boot_id());
+  return make_shm_streams_at("shm:" + boot_id, options);
+}
+
+Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& place,
+                                                             const KvTransportOptions& options) {
+  const auto refuse = [](const std::string& why) {
+    return make_error(ErrorCode::kUnsupported, "KV transport over shared memory: " + why);
+  };
   std::array<uint8_t, 16> random{};
   if (getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
     return refuse("no random numbers");
@@ -350,8 +365,7 @@ Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptio
   }
   const uint64_t ring_bytes =
       std::clamp(static_cast<uint64_t>(options.ring_bytes), kShmLeastRingBytes, kShmMostRingBytes);
-  return std::make_unique<ShmStreams>(
-      std::move(listener), "shm:" + boot_id + ":", name, ring_bytes);
+  return std::make_unique<ShmStreams>(std::move(listener), place + ":", name, ring_bytes);
 }
 
 }  // namespace sluice

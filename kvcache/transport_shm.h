@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "engine/core/status.h"
 #include "kvcache/kv_stream.h"
@@ -15,5 +16,12 @@ namespace sluice {
 
 // options.listen is not used. kUnsupported: the machine has no boot id, or no unix sockets.
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options);
+
+// Likewise, where addresses are "<place>:<name>", and one of another place is none.
+Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& place,
+                                                             const KvTransportOptions& options);
+
+// Another one after each start of the machine. kUnsupported: there is none.
+Expected<std::string> machine_boot_id();
 
 }  // namespace sluice

@@ -98,7 +98,7 @@ struct Config {
   std::string worker_secret;          // between workers and routers; empty: none required
   std::string kv_listen;              // host:port of KV transfers' control; empty: none
   std::vector<std::string> kv_peers;  // allowed sources of KV; none: this machine
-  std::string kv_transport = "auto";  // auto, nccl, shm, tcp
+  std::string kv_transport = "auto";  // auto, cuda_ipc, nccl, shm, tcp
   int64_t kv_transfer_buffer = int64_t{64} << 20;  // bytes of landing slots
   std::vector<std::string> api_key;                // added to the file's; none: no authentication
   std::string api_key_file;                        // lines of name, key and limits
@@ -130,8 +130,8 @@ struct Config {
 
   // Router.
   std::vector<std::string> workers;    // host:port, dns:name:port, k8s:namespace/service:port
-  std::string worker_ssl_ca_certs;     // PEM; with it routers speak TLS to workers
-  std::string worker_ssl_certfile;     // PEM; the router's own certificate for them; empty: none
+  std::string worker_ssl_ca_certs;     // PEM; with it workers are spoken TLS to
+  std::string worker_ssl_certfile;     // PEM; shown to them; empty: none, or ssl_certfile
   std::string worker_ssl_keyfile;      // empty: in worker_ssl_certfile
   int32_t max_worker_losses = 10;      // consecutive, without a token, per request; more: it fails
   int32_t worker_wait_s = 60;          // a request without a worker waits this long

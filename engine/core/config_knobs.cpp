@@ -360,34 +360,6 @@ std::vector<Knob> make_server_knobs() {
                                   "",
                                   {-1, 65535},
                                   "TCP port of gRPC, usually 50051; 0 takes a free one, -1: none."),
-      string<&Config::worker_listen>(
-          "worker-listen",
-          "server",
-          "host:port where `sluice router` reaches this worker; others than loopback need a secret "
-          "or client certificates. Empty: none."),
-      string<&Config::worker_secret>(
-          "worker-secret",
-          "server",
-          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
-          "goes to workers of this machine alone. Better in the environment than on a command line."),
-      string<&Config::kv_listen>(
-          "kv-listen",
-          "server",
-          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
-      list<&Config::kv_peers>("kv-peers",
-                              "server",
-                              "host or host:port of workers that KV may be fetched from; empty: "
-                              "of this machine only; *: of all that requests name."),
-      choice<&Config::kv_transport>(
-          "kv-transport",
-          "server",
-          "",
-          "auto|nccl|shm|tcp",
-          "How KV travels; auto: TCP; nccl: between GPUs. Both workers need the same."),
-      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
-                                         "server",
-                                         {kMiB, 64 * kGiB},
-                                         "Memory where KV of other workers arrives."),
       lines<&Config::api_key>(
           "api-key", "server", "An accepted bearer token; several: as often, or as many lines."),
       string<&Config::api_key_file>(
@@ -412,6 +384,55 @@ std::vector<Knob> make_server_knobs() {
                                    "threads",
                                    {1, 64},
                                    "Threads for connections, templates and tokenization."),
+  };
+}
+
+// Between workers and routers.
+std::vector<Knob> make_worker_knobs() {
+  return {
+      string<&Config::worker_listen>(
+          "worker-listen",
+          "server",
+          "host:port where `sluice router` reaches this worker; others than loopback need a secret "
+          "or client certificates. Empty: none."),
+      string<&Config::worker_secret>(
+          "worker-secret",
+          "server",
+          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
+          "goes to workers of this machine alone, but for --worker-ssl-ca-certs. Better in the "
+          "environment than on a command line."),
+      string<&Config::worker_ssl_ca_certs>(
+          "worker-ssl-ca-certs",
+          "server",
+          "PEM certificates of who signs the workers'; with it routers speak TLS to workers, and "
+          "workers mutual TLS to one another where they listen for KV."),
+      string<&Config::worker_ssl_certfile>(
+          "worker-ssl-certfile",
+          "server",
+          "PEM certificate that is shown to workers; without it a worker shows --ssl-certfile."),
+      string<&Config::worker_ssl_keyfile>(
+          "worker-ssl-keyfile",
+          "server",
+          "PEM private key of it; without it the key is in the certificate file."),
+      string<&Config::kv_listen>(
+          "kv-listen",
+          "server",
+          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
+      list<&Config::kv_peers>("kv-peers",
+                              "server",
+                              "host or host:port of workers that KV may be fetched from; empty: "
+                              "of this machine only; *: of all that requests name."),
+      choice<&Config::kv_transport>(
+          "kv-transport",
+          "server",
+          "",
+          "auto|cuda_ipc|nccl|shm|tcp",
+          "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
+          "Other than auto, both workers need the same."),
+      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
+                                         "server",
+                                         {kMiB, 64 * kGiB},
+                                         "Memory where KV of other workers arrives."),
   };
 }
 
@@ -523,16 +544,6 @@ std::vector<Knob> make_router_knobs() {
                              "router",
                              "Where workers listen: host:port, dns:name:port, or "
                              "k8s:namespace/service:port."),
-      string<&Config::worker_ssl_ca_certs>(
-          "worker-ssl-ca-certs",
-          "router",
-          "PEM certificates of who signs the workers'; with it the router speaks TLS to them."),
-      string<&Config::worker_ssl_certfile>(
-          "worker-ssl-certfile", "router", "PEM certificate that the router shows to workers."),
-      string<&Config::worker_ssl_keyfile>(
-          "worker-ssl-keyfile",
-          "router",
-          "PEM private key of it; without it the key is in the certificate file."),
       integer<&Config::max_worker_losses>(
           "max-worker-losses",
           "router",
@@ -568,6 +579,7 @@ std::vector<Knob> make_knobs() {
                     make_handoff_knobs,
                     make_compute_knobs,
                     make_server_knobs,
+                    make_worker_knobs,
                     make_limit_knobs,
                     make_router_knobs}) {
     std::vector<Knob> more = make();

@@ -113,9 +113,13 @@ void DecodeSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms
 // Its Hello may say that nothing of it can be used.
 void DecodeSide::come(KvPeerId peer, int64_t now_ms) {
   const HandoffPeer* const known = links_.find(peer);
-  if (known == nullptr || known->is_compatible) return;
+  if (known == nullptr) return;
   for (const auto& [transfer, record] : records_) {
     if (record->state.peer != peer) continue;
+    if (known->is_compatible) {
+      if (record->state.phase == DecodePhase::kClaiming) claim(*record);
+      continue;
+    }
     DecodeEvent event = event_of(Kind::kRefuse, now_ms);
     event.peer = peer;
     event.attempt = record->state.attempt;

@@ -360,14 +360,17 @@ void DecodeSide::add_gauges(HandoffStats& stats) const {
   stats.num_posted_slots = num_posted();
 }
 
+// It names the transport, which is known when the peer has come: come() says it then.
 void DecodeSide::claim(const Record& record) {
+  const HandoffPeer* const peer = links_.find(record.state.peer);
+  if (peer == nullptr) return;
   KvClaim message;
   message.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   message.epoch = record.epoch;
   message.num_prompt_tokens = static_cast<uint32_t>(record.num_prompt_tokens);
   message.last_key = record.key;
   message.first_blocks.assign(record.first.begin(), record.first.end());
-  message.transport = links_.transport_kind();
+  message.transport = peer->transport;
   message.deadline_ms = static_cast<uint32_t>(times_.total);
   links_.send(record.state.peer, std::move(message));
 }

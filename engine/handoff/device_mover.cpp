@@ -33,6 +33,8 @@ class Ring {
 
   void give_back(size_t slot) { free_.push_back(slot); }
 
+  [[nodiscard]] std::span<std::byte> memory() const { return memory_.span(); }
+
   [[nodiscard]] std::span<std::byte> memory_of(size_t slot) const {
     return memory_.span().subspan(slot * slot_bytes_, slot_bytes_);
   }
@@ -55,6 +57,7 @@ struct Outgoing {
   KvFrame frame;
   std::vector<BlockId> blocks;
   std::optional<size_t> slot;                    // once it is gathered
+  bool is_direct = false;                        // the same: the transport reads that slot
   std::unique_ptr<kernels::DeviceEvent> staged;  // the transport may read it
   bool is_dropped = false;
 };
@@ -88,21 +91,24 @@ struct Posted {
 
 class DeviceMover final : public KvMover {
  public:
-  DeviceMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransport> transport)
-      : KvMover(options, std::move(transport)),
+  DeviceMover(const Options& options, KvStorage& storage, std::unique_ptr<KvTransports> transports)
+      : KvMover(options, std::move(transports)),
         storage_(storage),
         type_(options.backend.type),
-        is_direct_(!options.slots.is_staged),
         memory_(storage.memory()),
         out_(memory_.make_queue()),
         up_(memory_.make_queue()),
-        in_(memory_.make_queue()) {
-    CHECK_EQ(transport_->moves_device_memory(), is_direct_);
-  }
+        in_(memory_.make_queue()) {}
 
-  ~DeviceMover() override { transport_.reset(); }
+  ~DeviceMover() override { transports_.reset(); }
 
   Expected<void> allocate();
+
+  Expected<void> open(size_t transport, const KvSessionOptions& options) override {
+    KvSessionOptions with_payloads = options;
+    with_payloads.payloads = out_ring_.memory();
+    return KvMover::open(transport, with_payloads);
+  }
 
   bool send(KvSession session, const KvFrame& frame, std::span<const BlockId> blocks) override;
   bool post(KvSession session,
@@ -135,9 +141,8 @@ class DeviceMover final : public KvMover {
 
   KvStorage& storage_;
   const DeviceType type_;
-  const bool is_direct_;
   kernels::DeviceMemory& memory_;
-  DeviceBuffer pinned_out_;  // beside the slots of out_ring_; none where the transport is direct
+  DeviceBuffer pinned_out_;  // beside the slots of out_ring_; none where all transports are direct
   DeviceBuffer pinned_in_;   // landing slots; the same
   Ring out_ring_;
   Ring in_ring_;
@@ -148,7 +153,7 @@ class DeviceMover final : public KvMover {
   std::deque<Outgoing> outgoing_;                   // in the order of out_
   std::vector<Sent> sent_;                          // that the transport has
   std::deque<Incoming> incoming_;                   // in the order of up_
-  std::map<uint32_t, Posted> posted_;               // by landing slot, of a direct transport
+  std::map<uint32_t, Posted> posted_;               // by landing slot, of direct transports
   std::map<uint32_t, size_t> arrived_;              // by landing slot: since the last poll()
   std::vector<Scattering> scattering_;
   std::vector<KvCompletion> held_;  // ends that wait for copies
@@ -164,7 +169,7 @@ Expected<Ring> DeviceMover::ring(int32_t num_slots, const char* purpose) const {
 Expected<void> DeviceMover::allocate() {
   SLUICE_TRY(out_ring_, ring(slots_.num_device_out, "slots of KV that leaves"));
   SLUICE_TRY(in_ring_, ring(slots_.num_device_in, "slots of KV that arrives"));
-  if (is_direct_) return {};
+  if (!slots_.is_staged) return {};
   SLUICE_TRY(
       pinned_out_,
       DeviceBuffer::allocate_pinned(
@@ -204,7 +209,8 @@ void DeviceMover::gather_waiting() {
     memory_.enter();
     out_->follow();
     storage_.gather(context(*out_), outgoing.frame.group, outgoing.blocks, slot);
-    if (!is_direct_) {
+    outgoing.is_direct = transports_->moves_device_memory(outgoing.owner.session);
+    if (!outgoing.is_direct) {
       const auto at = static_cast<int64_t>(*outgoing.slot) * slots_.slot_bytes;
       out_->download(pinned_out_.data() + at, slot, bytes);
     }
@@ -221,10 +227,12 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
     const auto bytes = static_cast<size_t>(outgoing.frame.payload_bytes);
     const std::span<const std::byte> pinned = pinned_out_.span();
     const std::span<const std::byte> payload =
-        is_direct_ ? out_ring_.memory_of(*outgoing.slot).first(bytes)
-                   : pinned.subspan(*outgoing.slot * static_cast<size_t>(slots_.slot_bytes), bytes);
+        outgoing.is_direct
+            ? out_ring_.memory_of(*outgoing.slot).first(bytes)
+            : pinned.subspan(*outgoing.slot * static_cast<size_t>(slots_.slot_bytes), bytes);
+    const KvSession session = outgoing.owner.session;
     const bool is_sent =
-        !outgoing.is_dropped && transport_->send(outgoing.owner.session, outgoing.frame, {payload});
+        !outgoing.is_dropped && transports_->send(session, outgoing.frame, {payload});
     if (is_sent) {
       sent_.push_back(
           {outgoing.owner, outgoing.frame.slot, outgoing.frame.slot_generation, *outgoing.slot});
@@ -256,8 +264,8 @@ bool DeviceMover::post(KvSession session,
                        uint32_t slot,
                        uint32_t generation) {
   const auto bytes = static_cast<size_t>(slots_.slot_bytes);
-  if (!is_direct_) {
-    return transport_->post(
+  if (!transports_->moves_device_memory(session)) {
+    return transports_->post(
         session, {ref, slot, generation, pinned_in_.span().subspan(slot * bytes, bytes)});
   }
   auto found = posted_.find(slot);
@@ -268,7 +276,7 @@ bool DeviceMover::post(KvSession session,
   }
   found->second.owner = {session, ref};
   const std::span<std::byte> memory = in_ring_.memory_of(found->second.staging);
-  if (transport_->post(session, {ref, slot, generation, memory})) return true;
+  if (transports_->post(session, {ref, slot, generation, memory})) return true;
   in_ring_.give_back(found->second.staging);
   posted_.erase(found);
   return false;
@@ -351,12 +359,12 @@ void DeviceMover::drop(KvSession session, const KvTransferRef* ref) {
 
 void DeviceMover::abort(KvSession session, const KvTransferRef& ref) {
   drop(session, &ref);
-  transport_->abort(session, ref);
+  transports_->abort(session, ref);
 }
 
 void DeviceMover::close(KvSession session) {
   drop(session, nullptr);
-  transport_->close(session);
+  transports_->close(session);
 }
 
 bool DeviceMover::is_copied(const KvCompletion& end) const {
@@ -375,8 +383,7 @@ bool DeviceMover::is_copied(const KvCompletion& end) const {
 void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>& out) {
   switch (completion.kind) {
     case Kind::kArrived:
-      if (is_direct_) {
-        const auto found = posted_.find(completion.frame.slot);
+      if (const auto found = posted_.find(completion.frame.slot); found != posted_.end()) {
         arrived_[completion.frame.slot] = found->second.staging;
         posted_.erase(found);
         out.push_back(completion);
@@ -418,7 +425,7 @@ void DeviceMover::poll(std::vector<KvCompletion>& out) {
     in_ring_.give_back(scattering.slot);
     return true;
   });
-  transport_->poll(fresh_);
+  transports_->poll(fresh_);
   for (const KvCompletion& completion : fresh_) take(completion, out);
   hand_over(out);
   gather_waiting();
@@ -435,8 +442,8 @@ void DeviceMover::poll(std::vector<KvCompletion>& out) {
 
 Expected<std::unique_ptr<KvMover>> make_device_mover(const KvMover::Options& options,
                                                      KvStorage& storage,
-                                                     std::unique_ptr<KvTransport> transport) {
-  auto mover = std::make_unique<DeviceMover>(options, storage, std::move(transport));
+                                                     std::unique_ptr<KvTransports> transports) {
+  auto mover = std::make_unique<DeviceMover>(options, storage, std::move(transports));
   SLUICE_TRY_VOID(mover->allocate());
   return mover;
 }

@@ -19,6 +19,6 @@ namespace sluice {
 // `storage` must outlive it. kResourceExhausted: no memory for slots, of the device or pinned.
 Expected<std::unique_ptr<KvMover>> make_device_mover(const KvMover::Options& options,
                                                      KvStorage& storage,
-                                                     std::unique_ptr<KvTransport> transport);
+                                                     std::unique_ptr<KvTransports> transports);
 
 }  // namespace sluice

@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/handoff/device_mover.h"
 #include "engine/handoff/host_mover.h"
 #include "kvcache/kv_key.h"
@@ -58,14 +59,6 @@ KvFrameLayout frame_layout_of(const KvRanks& cache) {
   return layout;
 }
 
-// auto: what any two workers have.
-KvTransportKind kind_of(const std::string& transport) {
-  for (const KvTransportKind kind : {KvTransportKind::kSharedMemory, KvTransportKind::kNccl}) {
-    if (transport == to_string(kind)) return kind;
-  }
-  return KvTransportKind::kTcp;
-}
-
 }  // namespace
 
 HandoffLinks::HandoffLinks(const Config& config,
@@ -80,12 +73,7 @@ HandoffLinks::HandoffLinks(const Config& config,
   for (size_t i = 0; i < cache.groups().size(); ++i) {
     largest = std::max(largest, cache.block_bytes(static_cast<int32_t>(i)));
   }
-  kind_ = kind_of(config.kv_transport);
-  slots_ = plan_kv_slots(config,
-                         role,
-                         largest,
-                         !cache.first().memory().is_host(),
-                         is_kv_device_transport(to_string(kind_)));
+  slots_ = plan_kv_slots(config, role, largest, !cache.first().memory().is_host());
   own_.epoch = epoch_;
   own_.worker = config.host + ":" + std::to_string(config.port);
   own_.worker.resize(std::min(own_.worker.size(), kMaxKvWorkerName));
@@ -105,10 +93,12 @@ Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& confi
   const KvKey key = kv_root_key(space, {});
   std::ranges::copy(key, links->own_.fingerprint.begin());
   SLUICE_TRY_VOID(links->make_mover(config, cache, backend));
-  links->own_.transports.push_back(
-      {.kind = links->kind_,
-       .address = links->mover_->transport().address(),
-       .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes())});
+  for (size_t i = 0; i < links->kinds_.size(); ++i) {
+    links->own_.transports.push_back(
+        {.kind = links->kinds_[i],
+         .address = links->mover_->transports()[i].address(),
+         .max_frame_bytes = static_cast<uint64_t>(links->slot_bytes())});
+  }
   SLUICE_TRY(links->channel_, open(config, links->own_, *links));
   return links;
 }
@@ -116,30 +106,47 @@ Expected<std::unique_ptr<HandoffLinks>> HandoffLinks::create(const Config& confi
 Expected<void> HandoffLinks::make_mover(const Config& config,
                                         const KvRanks& cache,
                                         const KvMover::Backend& backend) {
-  const std::string_view kind = to_string(kind_);
   const bool is_on_host = cache.first().memory().is_host();
-  if (is_on_host && is_kv_device_transport(kind)) {
-    return make_error(
-        ErrorCode::kUnsupported,
-        "--kv-transport " + std::string(kind) + ": KV of a GPU goes by it, found a CPU",
-        "kv-transport");
-  }
   const std::string host = config.kv_listen.substr(0, config.kv_listen.rfind(':'));
   const std::chrono::milliseconds progress(config.kv_transfer_timeout_ms);
-  SLUICE_TRY(auto transport,
-             make_kv_transport(kind,
-                               {.listen = host + ":0",
-                                .hello_time = progress,
-                                .redial_time = progress / 5,
-                                .wake = wake_,
-                                .device = &cache.first().memory(),
-                                .slot_bytes = static_cast<uint64_t>(slots_.slot_bytes),
-                                .nccl_library = backend.nccl_library}));
+  const auto kinds = kv_transport_kinds_of(config.kv_transport, !is_on_host);
+  std::vector<std::unique_ptr<KvTransport>> transports;
+  for (const KvTransportKind kind : kinds) {
+    const std::string name(to_string(kind));
+    if (is_on_host && is_kv_device_transport(name)) {
+      return make_error(ErrorCode::kUnsupported,
+                        "--kv-transport " + name + ": KV of a GPU goes by it, found a CPU",
+                        "kv-transport");
+    }
+    auto made =
+        make_kv_transport(name,
+                          {.listen = host + ":0",
+                           .hello_time = progress,
+                           .redial_time = progress / 5,
+                           .wake = wake_,
+                           .device = &cache.first().memory(),
+                           .slot_bytes = static_cast<uint64_t>(slots_.slot_bytes),
+                           .nccl_library = backend.nccl_library});
+    const bool is_last = kind == kinds.back();
+    if (!made && is_last) return tl::unexpected(std::move(made.error()));
+    if (!made) {
+      log_event(LogLevel::kWarning,
+                "kv_transport_missing",
+                "transport",
+                name,
+                "reason",
+                made.error().message);
+      continue;
+    }
+    kinds_.push_back(kind);
+    transports.push_back(std::move(*made));
+  }
+  auto all = std::make_unique<KvTransports>(std::move(transports));
   const KvMover::Options options{.backend = backend, .slots = slots_};
   if (is_on_host) {
-    SLUICE_TRY(mover_, make_host_mover(options, cache, std::move(transport)));
+    SLUICE_TRY(mover_, make_host_mover(options, cache, std::move(all)));
   } else {
-    SLUICE_TRY(mover_, make_device_mover(options, cache.first(), std::move(transport)));
+    SLUICE_TRY(mover_, make_device_mover(options, cache.first(), std::move(all)));
   }
   return {};
 }
@@ -153,31 +160,64 @@ const HandoffPeer* HandoffLinks::find(KvPeerId peer) const {
   return found == peers_.end() ? nullptr : &found->second;
 }
 
+// By one transport of both: D, which dials, takes the first that reaches P, and its claims say
+// which. P opens its half by each that both have.
+bool HandoffLinks::open_by(size_t index, const KvPeerUp& up, HandoffPeer& peer) {
+  const KvTransportKind kind = kinds_[index];
+  const auto offer = std::ranges::find(up.hello.transports, kind, &KvTransportOffer::kind);
+  if (offer == up.hello.transports.end()) return false;
+  const auto tell = [&](const std::string& why) {
+    log_event(LogLevel::kWarning,
+              "kv_transport_refused",
+              "transport",
+              to_string(kind),
+              "peer",
+              up.hello.worker,
+              "reason",
+              why);
+    return false;
+  };
+  KvFrameLayout layout = layout_;
+  layout.slot_bytes = up.is_prefill ? static_cast<uint64_t>(slot_bytes()) : offer->max_frame_bytes;
+  const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
+    return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;
+  });
+  if (!has_room || layout.slot_bytes > kKvMostSlotBytes) return tell("the size of its slots");
+  if (up.is_prefill && !mover_->transports()[index].is_address(offer->address)) {
+    return tell("its address is not reached from here: " + offer->address);
+  }
+  peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
+  const Expected<void> opened =
+      mover_->open(index,
+                   {.session = up.peer.value,
+                    .token = up.hello.session,
+                    .address = up.is_prefill ? offer->address : std::string(),
+                    .own_epoch = epoch_,
+                    .peer_epoch = up.hello.epoch,
+                    .layout = std::move(layout),
+                    .payloads = {}});
+  return opened ? true : tell(opened.error().message);
+}
+
 void HandoffLinks::open_session(const KvPeerUp& up) {
   HandoffPeer peer{.id = up.peer, .is_prefill = up.is_prefill, .epoch = up.hello.epoch};
-  const auto offer = std::ranges::find(up.hello.transports, kind_, &KvTransportOffer::kind);
   const bool agrees =
       up.hello.fingerprint == own_.fingerprint && agree(up.hello.layout, own_.layout) &&
       up.hello.min_version <= own_.max_version && up.hello.max_version >= own_.min_version;
-  if (agrees && offer != up.hello.transports.end()) {
-    KvFrameLayout layout = layout_;
-    layout.slot_bytes =
-        up.is_prefill ? static_cast<uint64_t>(slot_bytes()) : offer->max_frame_bytes;
-    peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
-    const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
-      return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;
-    });
-    peer.is_compatible = has_room && layout.slot_bytes <= kKvMostSlotBytes &&
-                         mover_
-                             ->open({.session = up.peer.value,
-                                     .token = up.hello.session,
-                                     .address = up.is_prefill ? offer->address : std::string(),
-                                     .own_epoch = epoch_,
-                                     .peer_epoch = up.hello.epoch,
-                                     .layout = std::move(layout)})
-                             .has_value();
+  for (size_t i = 0; agrees && i < kinds_.size(); ++i) {
+    if (!open_by(i, up, peer)) continue;
+    peer.is_compatible = true;
+    if (!up.is_prefill) continue;
+    peer.transport = kinds_[i];
+    break;
   }
   peers_.insert_or_assign(up.peer, peer);
+}
+
+bool HandoffLinks::use(KvPeerId peer, KvTransportKind kind) {
+  const auto found = std::ranges::find(kinds_, kind);
+  return found != kinds_.end() &&
+         mover_->use(peer.value, static_cast<size_t>(found - kinds_.begin()));
 }
 
 void HandoffLinks::receive(std::vector<KvPeerEvent>& events,

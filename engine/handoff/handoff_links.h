@@ -29,6 +29,7 @@ struct HandoffPeer {
   bool is_compatible = false;  // the same model, layout and version, and a transport of both
   uint64_t epoch = 0;
   int64_t slot_bytes = 0;  // of D's landing slots, whichever end is D
+  KvTransportKind transport = KvTransportKind::kNone;  // where it is P: that its claims name
 };
 
 class HandoffLinks final : private KvPeerSink {
@@ -51,7 +52,8 @@ class HandoffLinks final : private KvPeerSink {
 
   [[nodiscard]] std::string address() const { return channel_->address(); }
 
-  [[nodiscard]] KvTransportKind transport_kind() const { return kind_; }
+  // A peer that claims says how it fetches, once for all its claims. False: not by that.
+  bool use(KvPeerId peer, KvTransportKind kind);
 
   Expected<KvPeerId> connect(std::string_view address) { return channel_->connect(address); }
 
@@ -66,7 +68,7 @@ class HandoffLinks final : private KvPeerSink {
   [[nodiscard]] KvMover& mover() { return *mover_; }
 
   [[nodiscard]] KvTransportCounts transport_counts() const {
-    return mover_->transport().counts();
+    return mover_->transports().counts();
   }
 
   // Data planes to peers that can be used.
@@ -90,11 +92,12 @@ class HandoffLinks final : private KvPeerSink {
                             const KvMover::Backend& backend);
   void deliver(KvPeerEvent event) override;
   void open_session(const KvPeerUp& up);
+  bool open_by(size_t index, const KvPeerUp& up, HandoffPeer& peer);
 
   const std::function<void()> wake_;
   const uint64_t epoch_;
   KvSlotPlan slots_;
-  KvTransportKind kind_ = KvTransportKind::kTcp;
+  std::vector<KvTransportKind> kinds_;  // of the mover's transports
   KvFrameLayout layout_;
   KvHello own_;
   std::unordered_map<KvPeerId, HandoffPeer> peers_;

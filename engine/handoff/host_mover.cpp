@@ -13,25 +13,25 @@ class HostMover final : public KvMover {
  public:
   HostMover(const Options& options,
             const KvRanks& cache,
-            std::unique_ptr<KvTransport> transport,
+            std::unique_ptr<KvTransports> transports,
             AlignedBuffer landing)
-      : KvMover(options, std::move(transport)), cache_(cache), landing_(std::move(landing)) {}
+      : KvMover(options, std::move(transports)), cache_(cache), landing_(std::move(landing)) {}
 
-  ~HostMover() override { transport_.reset(); }
+  ~HostMover() override { transports_.reset(); }
 
   bool send(KvSession session, const KvFrame& frame, std::span<const BlockId> blocks) override {
     KvPayload payload;
     for (const BlockId block : blocks) {
       cache_.add_spans(frame.group, block, payload);
     }
-    return transport_->send(session, frame, std::move(payload));
+    return transports_->send(session, frame, std::move(payload));
   }
 
   bool post(KvSession session,
             const KvTransferRef& ref,
             uint32_t slot,
             uint32_t generation) override {
-    return transport_->post(session, {ref, slot, generation, memory_of(slot)});
+    return transports_->post(session, {ref, slot, generation, memory_of(slot)});
   }
 
   void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
@@ -44,12 +44,12 @@ class HostMover final : public KvMover {
   }
 
   void abort(KvSession session, const KvTransferRef& ref) override {
-    transport_->abort(session, ref);
+    transports_->abort(session, ref);
   }
 
-  void close(KvSession session) override { transport_->close(session); }
+  void close(KvSession session) override { transports_->close(session); }
 
-  void poll(std::vector<KvCompletion>& out) override { transport_->poll(out); }
+  void poll(std::vector<KvCompletion>& out) override { transports_->poll(out); }
 
  private:
   [[nodiscard]] std::span<std::byte> memory_of(uint32_t slot) const {
@@ -65,7 +65,7 @@ class HostMover final : public KvMover {
 
 Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
                                                    const KvRanks& cache,
-                                                   std::unique_ptr<KvTransport> transport) {
+                                                   std::unique_ptr<KvTransports> transports) {
   AlignedBuffer landing;
   if (options.slots.num_landing > 0) {
     SLUICE_TRY(
@@ -73,7 +73,7 @@ Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& optio
         AlignedBuffer::allocate(
             options.slots.host_bytes(), "landing slots", AlignedBuffer::Pages::kSmall));
   }
-  return std::make_unique<HostMover>(options, cache, std::move(transport), std::move(landing));
+  return std::make_unique<HostMover>(options, cache, std::move(transports), std::move(landing));
 }
 
 }  // namespace sluice

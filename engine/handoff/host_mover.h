@@ -13,6 +13,6 @@ namespace sluice {
 // The storages of `cache` must outlive it. kResourceExhausted: no memory for slots.
 Expected<std::unique_ptr<KvMover>> make_host_mover(const KvMover::Options& options,
                                                    const KvRanks& cache,
-                                                   std::unique_ptr<KvTransport> transport);
+                                                   std::unique_ptr<KvTransports> transports);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two sides of a handoff say of blocks and of landing slots, over a transport: where a
+// What the two sides of a handoff say of blocks and of landing slots, over transports: where a
 // block's bytes lie, and how they get from there to what a transport reads and back. The cache may
 // be the host's, whose blocks the transport reads where they lie (host_mover.h), or a device's,
 // whose blocks are gathered and scattered beside the steps (device_mover.h).
@@ -20,7 +20,7 @@
 #include "engine/core/status.h"
 #include "engine/handoff/slot_plan.h"
 #include "kvcache/kv_storage.h"
-#include "kvcache/kv_transport.h"
+#include "kvcache/kv_transports.h"
 
 namespace sluice {
 
@@ -37,14 +37,19 @@ class KvMover {
     KvSlotPlan slots;
   };
 
-  virtual ~KvMover() = default;  // ends the transport first
+  virtual ~KvMover() = default;  // ends the transports first
   KvMover(const KvMover&) = delete;
   KvMover& operator=(const KvMover&) = delete;
 
   // Landing slots; 0: nothing is fetched.
   [[nodiscard]] int32_t num_slots() const { return slots_.num_landing; }
 
-  Expected<void> open(const KvSessionOptions& options) { return transport_->open(options); }
+  // As those of KvTransports.
+  virtual Expected<void> open(size_t transport, const KvSessionOptions& options) {
+    return transports_->open(transport, options);
+  }
+
+  bool use(KvSession session, size_t transport) { return transports_->use(session, transport); }
 
   // As KvTransport::send() of a kData frame whose payload are these blocks of its group, whole and
   // in order. They are computed by steps that were launched before, and keep what they have until
@@ -54,7 +59,7 @@ class KvMover {
                                   std::span<const BlockId> blocks) = 0;
 
   [[nodiscard]] bool send_nak(KvSession session, const KvFrame& frame) {
-    return transport_->send(session, frame, {});
+    return transports_->send(session, frame, {});
   }
 
   // As KvTransport::post().
@@ -77,14 +82,14 @@ class KvMover {
   // Something is under way that nobody wakes the engine for: poll() is to be called soon.
   [[nodiscard]] virtual bool is_busy() const { return false; }
 
-  [[nodiscard]] KvTransport& transport() { return *transport_; }
+  [[nodiscard]] const KvTransports& transports() const { return *transports_; }
 
  protected:
-  KvMover(const Options& options, std::unique_ptr<KvTransport> transport)
-      : slots_(options.slots), transport_(std::move(transport)) {}
+  KvMover(const Options& options, std::unique_ptr<KvTransports> transports)
+      : slots_(options.slots), transports_(std::move(transports)) {}
 
   const KvSlotPlan slots_;
-  std::unique_ptr<KvTransport> transport_;
+  std::unique_ptr<KvTransports> transports_;
 };
 
 }  // namespace sluice

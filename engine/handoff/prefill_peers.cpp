@@ -18,7 +18,7 @@ void PrefillSide::claim(KvPeerId peer, const KvClaim& message, int64_t now_ms) {
   event.epoch = message.epoch;
   event.key = message.last_key;
   event.is_compatible = known->is_compatible && !known->is_prefill && fits &&
-                        message.transport == links_.transport_kind() &&
+                        links_.use(peer, message.transport) &&
                         std::ranges::all_of(message.first_blocks, [](uint32_t block) {
                           return block <= static_cast<uint32_t>(INT32_MAX);
                         });

@@ -65,9 +65,15 @@ class Transition {
     return state_.is_claimed && event_.peer == state_.peer && event_.attempt == state_.attempt;
   }
 
+  // Who had claimed it wants it no more, or is gone: nobody else knows of it. Were a claim to come
+  // all the same, the blocks may be cached still.
+  [[nodiscard]] bool is_given_up() const { return !state_.is_claimed && state_.attempt > 0; }
+
   [[nodiscard]] bool is_reading() const { return state_.num_reading + state_.num_reading_old > 0; }
 
   void take_claim();
+  void lease_until(int64_t end_ms);
+  void keep_shortly();
   void accept();
   void replace();
   void serve();
@@ -123,6 +129,18 @@ void Transition::serve() {
   state_.timer_ms = event_.now_ms + worker_.times.progress;
 }
 
+// At least, where no limit comes first.
+void Transition::lease_until(int64_t end_ms) {
+  state_.lease_end_ms = std::max(state_.lease_end_ms, std::min(end_ms, state_.lease_limit_ms));
+}
+
+// A worker that ends does not wait long for somebody to claim what it has: who would has been told
+// of it by now.
+void Transition::keep_shortly() {
+  if (state_.is_claimed || !worker_.is_draining) return;
+  state_.lease_end_ms = std::min(state_.lease_end_ms, event_.now_ms + worker_.times.expected);
+}
+
 // Everything is computed.
 void Transition::park() {
   state_.has_ended = true;
@@ -174,6 +192,8 @@ void Transition::admitted() {
                      .attempt = state_.attempt,
                      .reason = KvRefusal::kKey});
       unclaim();
+      state_.peer = {};  // it was no claim of this prompt
+      state_.attempt = 0;
       return;
     }
     state_.num_parts = event_.num_parts;
@@ -198,7 +218,12 @@ void Transition::ready() {
 void Transition::ended() {
   if (state_.has_ended) return;
   if (!is_in(Phase::kComputing) && !is_in(Phase::kServing)) return;
+  if (is_given_up()) {
+    state_.has_ended = true;
+    return finish();
+  }
   park();
+  keep_shortly();
   if (is_in(Phase::kComputing)) state_.phase = Phase::kParked;
   if (!state_.is_claimed) return;
   state_.num_ready = state_.num_parts;
@@ -224,8 +249,7 @@ void Transition::part_read() {
     serve();
     if (is_reading()) return;
     state_.phase = state_.has_ended ? Phase::kParked : Phase::kComputing;
-    const int64_t grace = std::min(state_.timer_ms, state_.lease_limit_ms);
-    state_.lease_end_ms = std::max(state_.lease_end_ms, grace);
+    lease_until(state_.timer_ms);
   } else if (is_in(Phase::kDrain) && !is_reading()) {
     finish();
     if (!state_.is_queued) return;
@@ -338,6 +362,7 @@ void Transition::claim() {
     // What was given up does not come back with a message that was late.
     if (is_same_peer && event_.attempt <= state_.attempt) return refuse(KvRefusal::kGone);
     take_claim();
+    if (state_.has_ended) lease_until(event_.now_ms + worker_.times.lease);
     return accept();
   }
   if (!is_same_peer) return refuse(KvRefusal::kBusy);
@@ -370,8 +395,7 @@ void Transition::renew() {
     return;
   }
   if (is_in(Phase::kExpected)) state_.timer_ms = event_.now_ms + worker_.times.expected;
-  const int64_t end = std::min(event_.now_ms + worker_.times.renewal, state_.lease_limit_ms);
-  state_.lease_end_ms = std::max(state_.lease_end_ms, end);
+  lease_until(event_.now_ms + worker_.times.renewal);
   answer(Do::kRenewAck);
 }
 
@@ -426,6 +450,7 @@ PrefillActions Transition::run() {
       timer();
       break;
     case Kind::kDraining:
+      if (is_in(Phase::kParked)) keep_shortly();
       if (!is_in(Phase::kExpected)) break;
       actions_.push({.kind = Do::kRefuse,
                      .peer = state_.peer,

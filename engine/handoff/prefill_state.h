@@ -16,7 +16,8 @@
 //   kDrain      ended, and parts are still being read
 //   kGone       ended; remembered so that late messages are answered, by the last 4096
 //
-// In kComputing to kServing a decode worker has it or not: `is_claimed`. Nothing that is read
+// In kComputing to kServing a decode worker has it or not: `is_claimed`. What a decode worker has
+// claimed and given up while it was computed is not kept. Nothing that is read
 // moves: the parts between kPinPart and kUnpinPart, and all between kPinAll and kUnpinAll, are
 // neither freed nor written. Timers bound how long memory is kept, and none is needed for safety.
 #pragma once
@@ -44,7 +45,7 @@ enum class PrefillPhase : uint8_t {
 
 // How long a prefill worker waits, in milliseconds.
 struct PrefillTimes {
-  int64_t expected = 2'000;         // for the request of a claim
+  int64_t expected = 2'000;         // for the request of a claim; a worker that ends, for a claim
   int64_t lease = 30'000;           // for a claim, or the next word of who claimed
   int64_t renewal = 20'000;         // what a renewal is good for, from when it comes
   int64_t longest_lease = 600'000;  // with all its renewals

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "kvcache/kv_transport.h"
+
 namespace sluice {
 namespace {
 
@@ -17,8 +19,7 @@ constexpr int32_t kSpareSlots = 8;
 KvSlotPlan plan_kv_slots(const Config& config,
                          HandoffRole role,
                          int64_t largest_block_bytes,
-                         bool on_device,
-                         bool is_direct) {
+                         bool on_device) {
   KvSlotPlan plan;
   plan.slot_bytes = std::max(kLeastSlotBytes, largest_block_bytes);
   if (role != HandoffRole::kPrefill) {
@@ -26,13 +27,30 @@ KvSlotPlan plan_kv_slots(const Config& config,
         static_cast<int32_t>(std::max<int64_t>(1, config.kv_transfer_buffer / plan.slot_bytes));
   }
   if (!on_device) return plan;
-  plan.is_staged = !is_direct;
-  if (is_direct) plan.num_landing = std::min(plan.num_landing, kMostDeviceSlots);
+  const std::vector<KvTransportKind> kinds = kv_transport_kinds_of(config.kv_transport, on_device);
+  const auto is_direct = [](KvTransportKind kind) {
+    return is_kv_device_transport(to_string(kind));
+  };
+  plan.is_staged = !std::ranges::all_of(kinds, is_direct);
   if (role != HandoffRole::kDecode) plan.num_device_out = kMostDeviceSlots;
-  if (plan.num_landing > 0) {
-    plan.num_device_in = is_direct ? plan.num_landing + kSpareSlots : kMostDeviceSlots;
+  if (std::ranges::any_of(kinds, is_direct)) {
+    plan.num_device_unread = 1;
+    plan.num_landing = std::min(plan.num_landing, kMostDeviceSlots);
+    if (plan.num_landing > 0) plan.num_device_in = plan.num_landing + kSpareSlots;
+  } else if (plan.num_landing > 0) {
+    plan.num_device_in = kMostDeviceSlots;
   }
   return plan;
+}
+
+// auto: by lent memory between devices of one machine, else what any two workers have.
+std::vector<KvTransportKind> kv_transport_kinds_of(const std::string& transport, bool on_device) {
+  for (const KvTransportKind kind :
+       {KvTransportKind::kSharedMemory, KvTransportKind::kCudaIpc, KvTransportKind::kNccl}) {
+    if (transport == to_string(kind)) return {kind};
+  }
+  if (transport == "auto" && on_device) return {KvTransportKind::kCudaIpc, KvTransportKind::kTcp};
+  return {KvTransportKind::kTcp};
 }
 
 }  // namespace sluice

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "engine/core/config.h"
 #include "engine/handoff/handoff_config.h"
+#include "engine/handoff/kv_messages.h"
 
 namespace sluice {
 
@@ -15,11 +18,13 @@ struct KvSlotPlan {
   int32_t num_landing = 0;     // that peers fill; 0: nothing is fetched
   int32_t num_device_out = 0;  // of a device's cache, that blocks are gathered into
   int32_t num_device_in = 0;   // the same, that blocks are scattered from
-  bool is_staged = true;       // the transport moves the host's memory: a device's goes through it
+  // The same, of a transport that moves the device's memory: for payloads that nobody waits for.
+  int32_t num_device_unread = 0;
+  bool is_staged = true;       // a transport moves the host's memory: a device's goes through it
 
   // Of a device.
   [[nodiscard]] int64_t device_bytes() const {
-    return (num_device_out + num_device_in) * slot_bytes;
+    return (num_device_out + num_device_in + num_device_unread) * slot_bytes;
   }
 
   // Of the host, pinned where the cache is a device's.
@@ -28,12 +33,15 @@ struct KvSlotPlan {
   }
 };
 
+// What a worker with --kv-transport offers its peers, the preferred first. `on_device`: its cache
+// is a device's.
+std::vector<KvTransportKind> kv_transport_kinds_of(const std::string& transport, bool on_device);
+
 // Of a worker whose largest block of a KV group has so many bytes. `on_device`: its cache is a
-// device's; `is_direct`: the transport moves that memory itself.
+// device's.
 KvSlotPlan plan_kv_slots(const Config& config,
                          HandoffRole role,
                          int64_t largest_block_bytes,
-                         bool on_device,
-                         bool is_direct);
+                         bool on_device);
 
 }  // namespace sluice

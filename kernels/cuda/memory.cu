@@ -2,9 +2,15 @@
 // Memory, copies and the stream by the CUDA runtime. It is linked static and opens libcuda at its
 // first call, so that a machine without a driver only gets an error here. The twin is
 // tests/support/simt/memory.cpp.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -136,11 +142,16 @@ class Queue final : public DeviceQueue {
   }
 
   void upload(std::byte* to, const std::byte* from, int64_t bytes) override {
-    copy(to, from, bytes, cudaMemcpyHostToDevice);
+    copy_async(to, from, bytes, cudaMemcpyHostToDevice);
   }
 
   void download(std::byte* to, const std::byte* from, int64_t bytes) override {
-    copy(to, from, bytes, cudaMemcpyDeviceToHost);
+    copy_async(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+
+  // Borrowed memory may be another GPU's.
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+    copy_async(to, from, bytes, cudaMemcpyDefault);
   }
 
   std::unique_ptr<DeviceEvent> make_event() override {
@@ -160,7 +171,7 @@ class Queue final : public DeviceQueue {
     return place;
   }
 
-  void copy(std::byte* to, const std::byte* from, int64_t bytes, cudaMemcpyKind kind) {
+  void copy_async(std::byte* to, const std::byte* from, int64_t bytes, cudaMemcpyKind kind) {
     own_.enter();
     must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, own_.stream),
          "cudaMemcpyAsync");
@@ -171,6 +182,68 @@ class Queue final : public DeviceQueue {
   Event behind_steps_{steps_};
   Event behind_own_{own_};
 };
+
+// Memory of this process that it has lent: CUDA opens no handle where it was made.
+class OwnLoans {
+ public:
+  using Handle = std::array<std::byte, sizeof(cudaIpcMemHandle_t)>;
+
+  void add(const Handle& handle, const std::byte* data) {
+    const std::scoped_lock lock(mutex_);
+    data_[handle] = data;
+  }
+
+  // Null: another process's.
+  const std::byte* find(const Handle& handle) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = data_.find(handle);
+    return found == data_.end() ? nullptr : found->second;
+  }
+
+  [[nodiscard]] bool has(const std::byte* data) {
+    const std::scoped_lock lock(mutex_);
+    return std::any_of(
+        data_.begin(), data_.end(), [data](const auto& loan) { return loan.second == data; });
+  }
+
+  void remove(const std::byte* data) {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(data_, [data](const auto& loan) { return loan.second == data; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Handle, const std::byte*> data_;  // guarded by mutex_
+};
+
+OwnLoans& own_loans() {
+  static auto* const loans = new OwnLoans();
+  return *loans;
+}
+
+// Of the allocation that begins at `data`. 0: none does.
+uint64_t allocation_bytes(const std::byte* data) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  must(cudaGetDriverEntryPointByVersion(
+           "cuMemGetAddressRange", &entry, 12000, cudaEnableDefault, &found),
+       "cudaGetDriverEntryPointByVersion");
+  CHECK_EQ(found, cudaDriverEntryPointSuccess);
+  CUdeviceptr begin = 0;
+  size_t bytes = 0;
+  const auto range = reinterpret_cast<CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr)>(entry);
+  const auto at = reinterpret_cast<CUdeviceptr>(data);
+  return range(&begin, &bytes, at) == CUDA_SUCCESS && begin == at ? bytes : 0;
+}
+
+DeviceId uuid_of(int device) {
+  cudaDeviceProp properties;
+  must(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  DeviceId uuid;
+  static_assert(sizeof(properties.uuid) == sizeof(uuid));
+  std::memcpy(uuid.data(), &properties.uuid, sizeof(uuid));
+  return uuid;
+}
 
 class GpuMemory final : public DeviceMemory {
  public:
@@ -196,6 +269,7 @@ class GpuMemory final : public DeviceMemory {
 
   void release(std::byte* data) override {
     wait();
+    own_loans().remove(data);
     must(cudaFree(data), "cudaFree");
   }
 
@@ -299,6 +373,70 @@ class GpuMemory final : public DeviceMemory {
     return std::make_unique<Graph>(ready, place_);
   }
 
+  [[nodiscard]] DeviceId id() const override { return uuid_of(place_.device); }
+
+  [[nodiscard]] bool reaches(const DeviceId& uuid) const override {
+    enter();
+    int count = 0;
+    must(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    for (int device = 0; device < count; ++device) {
+      if (uuid_of(device) != uuid) continue;
+      int can = device == place_.device ? 1 : 0;
+      if (can == 0) {
+        must(cudaDeviceCanAccessPeer(&can, place_.device, device), "cudaDeviceCanAccessPeer");
+      }
+      return can != 0;
+    }
+    return false;
+  }
+
+  Expected<MemoryLoan> lend(const std::byte* data) override {
+    enter();
+    MemoryLoan loan;
+    cudaIpcMemHandle_t handle;
+    if (const cudaError_t result = cudaIpcGetMemHandle(&handle, const_cast<std::byte*>(data));
+        result != cudaSuccess) {
+      cudaGetLastError();
+      return make_error(ErrorCode::kUnsupported,
+                        std::string("memory is not lent: ") + cudaGetErrorString(result));
+    }
+    static_assert(sizeof(handle) == sizeof(loan.handle));
+    std::memcpy(loan.handle.data(), &handle, sizeof(handle));
+    loan.device = id();
+    loan.bytes = allocation_bytes(data);
+    own_loans().add(loan.handle, data);
+    return loan;
+  }
+
+  Expected<const std::byte*> borrow(const MemoryLoan& loan) override {
+    enter();
+    if (!reaches(loan.device)) return cannot_borrow("its GPU is none that this one reaches");
+    const std::byte* data = own_loans().find(loan.handle);
+    if (data == nullptr) {
+      cudaIpcMemHandle_t handle;
+      std::memcpy(&handle, loan.handle.data(), sizeof(handle));
+      void* opened = nullptr;
+      const cudaError_t result =
+          cudaIpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess);
+      if (result != cudaSuccess) {
+        cudaGetLastError();
+        return cannot_borrow(cudaGetErrorString(result));
+      }
+      data = static_cast<const std::byte*>(opened);
+    }
+    const uint64_t bytes = allocation_bytes(data);
+    if (bytes >= loan.bytes) return data;
+    give_back(data);
+    return cannot_borrow("found " + std::to_string(bytes) + " bytes, expected " +
+                         std::to_string(loan.bytes));
+  }
+
+  void give_back(const std::byte* data) override {
+    if (own_loans().has(data)) return;
+    enter();
+    must(cudaIpcCloseMemHandle(const_cast<std::byte*>(data)), "cudaIpcCloseMemHandle");
+  }
+
   [[nodiscard]] int64_t free_bytes() const override {
     enter();
     size_t free = 0;
@@ -313,6 +451,10 @@ class GpuMemory final : public DeviceMemory {
     return make_error(
         ErrorCode::kResourceExhausted,
         std::string(purpose) + ": cannot get " + std::to_string(bytes) + " bytes from " + whose);
+  }
+
+  static tl::unexpected<Error> cannot_borrow(const std::string& why) {
+    return make_error(ErrorCode::kUnavailable, "memory of another process: " + why);
   }
 
   // Copies by a kernel and returns true, or does nothing. `host` is the side in host memory.

@@ -6,8 +6,6 @@
 #include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <kv_control.grpc.pb.h>
@@ -180,6 +178,11 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
 
   grpc::ServerBidiReactor<Envelope, Envelope>* Connect(
       grpc::CallbackServerContext* context) override;
+  // Whoever is spoken to has proven that it may.
+  [[nodiscard]] bool knows_peers() const {
+    return !options_.secret.empty() || options_.tls.is_on();
+  }
+
   StreamPtr add_stream(KvSide side, const std::string& address);
   void run_timer();
   [[nodiscard]] std::vector<StreamPtr> all_streams();
@@ -216,8 +219,9 @@ Expected<void> GrpcKvChannel::start() {
   };
   std::optional<SocketName> name = parse_socket_name(options_.listen);
   if (!name) return refuse("that is not host:port");
-  if (settings_.secret.empty() && !is_loopback(name->host)) {
-    return refuse("beyond this machine a secret is needed (--worker-secret)");
+  if (!knows_peers() && !is_loopback(name->host)) {
+    return refuse("beyond this machine a secret is needed (--worker-secret) or TLS "
+                  "(--worker-ssl-ca-certs)");
   }
   grpc::ServerBuilder builder;
   int port = 0;
@@ -233,7 +237,7 @@ Expected<void> GrpcKvChannel::start() {
   }
   builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
   builder.SetOption(std::make_unique<NothingElse>());
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(options_.listen, mutual_server_credentials(options_.tls), &port);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) return refuse("no such address here, or it is taken");
@@ -297,9 +301,11 @@ Expected<KvPeerId> GrpcKvChannel::connect(std::string_view to) {
     return make_error(ErrorCode::kPermissionDenied,
                       "no peer for KV transfers, by --kv-peers: " + address);
   }
-  if (settings_.secret.empty() && !is_loopback(parse_socket_name(address)->host)) {
+  if (!knows_peers() && !is_loopback(parse_socket_name(address)->host)) {
     return make_error(ErrorCode::kPermissionDenied,
-                      "KV transfers beyond this machine need --worker-secret: " + address);
+                      "KV transfers beyond this machine need --worker-secret or "
+                      "--worker-ssl-ca-certs: " +
+                          address);
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -318,7 +324,8 @@ Expected<KvPeerId> GrpcKvChannel::connect(std::string_view to) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   keep_callback_queue();
-  auto channel = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  auto channel =
+      grpc::CreateCustomChannel(address, channel_credentials(options_.tls), arguments);
   const KvPeerId id = stream->id();
   auto* wire = new CallerWire(std::move(channel), std::move(stream), reactors_);
   wire->begin();
@@ -375,8 +382,11 @@ Expected<KvControlOptions> kv_control_options(const Config& config) {
                       "--worker-secret: KV transfers need one of at least 16 characters",
                       "worker-secret");
   }
-  return KvControlOptions{
-      .listen = config.kv_listen, .peers = config.kv_peers, .secret = config.worker_secret};
+  SLUICE_TRY(WorkerTls tls, worker_tls(config));
+  return KvControlOptions{.listen = config.kv_listen,
+                          .peers = config.kv_peers,
+                          .secret = config.worker_secret,
+                          .tls = std::move(tls)};
 }
 
 Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,

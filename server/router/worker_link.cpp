@@ -3,9 +3,6 @@
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-#include <grpcpp/security/tls_certificate_provider.h>
-#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <chrono>
@@ -15,6 +12,7 @@
 #include "server/grpc/callback_queue.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_codec.h"
+#include "server/grpc/worker_tls.h"
 
 namespace sluice {
 namespace {
@@ -26,21 +24,6 @@ constexpr std::chrono::milliseconds kPingDeadline{1000};
 constexpr std::chrono::milliseconds kDescribeDeadline{5000};
 constexpr std::chrono::milliseconds kTokenizerDeadline{60'000};
 constexpr size_t kMostTokenizerBytes = size_t{1} << 30;
-
-std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const Config& config) {
-  if (config.worker_ssl_ca_certs.empty()) return grpc::InsecureChannelCredentials();
-  using Watcher = grpc::experimental::FileWatcherCertificateProvider;
-  constexpr unsigned kRefreshSeconds = 1;
-  const std::string& certificate = config.worker_ssl_certfile;
-  const std::string& key =
-      config.worker_ssl_keyfile.empty() ? certificate : config.worker_ssl_keyfile;
-  grpc::experimental::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(
-      std::make_shared<Watcher>(key, certificate, config.worker_ssl_ca_certs, kRefreshSeconds));
-  options.watch_root_certs();
-  if (!certificate.empty()) options.watch_identity_key_cert_pairs();
-  return grpc::experimental::TlsCredentials(options);
-}
 
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
@@ -247,7 +230,8 @@ WorkerLink::WorkerLink(const Config& config,
     : secret_(config.worker_secret), loop_(std::move(loop)) {
   set_up_grpc();
   keep_callback_queue();
-  channel_ = grpc::CreateCustomChannel(address, channel_credentials(config), channel_arguments());
+  channel_ = grpc::CreateCustomChannel(
+      address, channel_credentials(router_tls(config)), channel_arguments());
   stub_ = wire::Worker::NewStub(channel_);
 }
 

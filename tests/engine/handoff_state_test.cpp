@@ -247,6 +247,51 @@ TEST(PrefillStateTest, ADrainingWorkerOffersNothingNewAndServesWhatIsParked) {
   EXPECT_EQ(parked.claim(1), (PActions{PDo::kAccept, PDo::kFinalOk}));
 }
 
+TEST(PrefillStateTest, ADrainingWorkerKeepsWhatNobodyHasClaimedForAShortTime) {
+  Prefill p;
+  p.park();
+  p.now_ms = 1'000;
+  EXPECT_EQ(next_timer(p.state), 30'000);
+  p.worker.is_draining = true;
+  EXPECT_EQ(p(P::kDraining), PActions{});
+  EXPECT_EQ(next_timer(p.state), 3'000);
+  p.now_ms = 2'000;
+  EXPECT_EQ(p.claim(1), (PActions{PDo::kAccept, PDo::kFinalOk}));
+  EXPECT_EQ(next_timer(p.state), 32'000);  // somebody wants it
+  EXPECT_EQ(p(P::kDraining), PActions{});
+  EXPECT_EQ(next_timer(p.state), 32'000);
+  Prefill computing;
+  computing(P::kAdmitted);
+  computing.worker.is_draining = true;
+  computing(P::kDraining);
+  computing.now_ms = 5'000;
+  EXPECT_EQ(computing(P::kEnded), PActions{PDo::kPinAll});
+  EXPECT_EQ(next_timer(computing.state), 7'000);
+}
+
+TEST(PrefillStateTest, WhatItsPeerGaveUpMeanwhileIsNotKept) {
+  for (const P end : {P::kPeerDead, P::kCancel, P::kRelease}) {
+    Prefill p;
+    p(P::kAdmitted);
+    p.claim(1);
+    p(end);
+    EXPECT_EQ(p.state.phase, PrefillPhase::kComputing);
+    EXPECT_EQ(p(P::kEnded), PActions{});
+    EXPECT_EQ(p.state.phase, PrefillPhase::kGone);
+    EXPECT_FALSE(p.state.is_pinned);
+    PrefillEvent late{.kind = P::kClaim, .peer = kPeer, .attempt = 2, .key = kKey};
+    late.is_cached = true;
+    late.num_parts = 2;
+    EXPECT_EQ(p(late), (PActions{PDo::kPinAll, PDo::kAccept, PDo::kFinalOk}));
+  }
+  // A claim of another prompt says nothing about this one.
+  Prefill p;
+  p.claim(1, kPeer, kOtherKey);
+  p(P::kAdmitted);
+  EXPECT_EQ(p(P::kEnded), PActions{PDo::kPinAll});
+  EXPECT_EQ(p.claim(1), (PActions{PDo::kAccept, PDo::kFinalOk}));
+}
+
 TEST(PrefillStateTest, MessagesAboutWhatIsUnknownAreRefusedAndChangeNothing) {
   Prefill p;
   for (const P kind : {P::kCredit, P::kNak, P::kRenew}) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <thread>
@@ -79,6 +80,8 @@ struct Way {
   const char* transport;
   Cache prefill = Cache::kHost;
   Cache decode = Cache::kHost;
+  const char* decode_transport = nullptr;             // null: the same
+  KvTransportKind claimed = KvTransportKind::kNone;  // by what it goes; none: not looked at
 };
 
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
@@ -214,7 +217,15 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
  protected:
   HandoffTest()
       : p_(peers_, "p", GetParam().transport, GetParam().prefill),
-        d_(peers_, "d", GetParam().transport, GetParam().decode) {}
+        d_(peers_,
+           "d",
+           GetParam().decode_transport == nullptr ? GetParam().transport
+                                                  : GetParam().decode_transport,
+           GetParam().decode) {
+    peers_.change = [this](KvMessage& message) {
+      if (const auto* claim = std::get_if<KvClaim>(&message)) claimed_ = claim->transport;
+    };
+  }
 
   void SetUp() override {
     if (!p_.has_device() || !d_.has_device()) GTEST_SKIP() << "a second GPU is needed";
@@ -284,6 +295,9 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
     ASSERT_EQ(ready_.size(), 1U);
     EXPECT_EQ(ready_[0].request.id, kDecode);
     EXPECT_EQ(ready_[0].request.tokens, tokens_);
+    if (claimed_ && GetParam().claimed != KvTransportKind::kNone) {
+      EXPECT_EQ(*claimed_, GetParam().claimed);
+    }
     d_.handoff->compare(kDecode, 99, now_);
     d_.handoff->end(kDecode, now_);
     settle();
@@ -295,7 +309,8 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   Worker p_;
   Worker d_;
   Clock::time_point now_ = Clock::now();
-  bool is_idle_ = true;  // nothing else runs at D
+  bool is_idle_ = true;                     // nothing else runs at D
+  std::optional<KvTransportKind> claimed_;  // by the last claim, unless a test looks at messages
   std::vector<TokenId> tokens_ = prompt(150, 3);  // 9 whole blocks travel
   std::vector<DecodeSide::Released> ready_;
 };
@@ -363,6 +378,18 @@ TEST_P(HandoffTest, EvictedBlocksAreSaidAndComputed) {
   EXPECT_EQ(d_.handoff->stats().fallbacks[static_cast<size_t>(HandoffFallback::kRefused)],
             1U);
   finish();
+}
+
+TEST_P(HandoffTest, AWorkerThatEndsWaitsNotLongForAClaim) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  p_.handoff->drain(now_);
+  now_ += std::chrono::seconds(1);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 1U);
+  now_ += std::chrono::seconds(2);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 0U);
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 0);
 }
 
 // The lease is over and the blocks are not.
@@ -625,12 +652,23 @@ const auto kNameOf = [](const ::testing::TestParamInfo<Way>& way) {
 };
 
 #ifdef SLUICE_HANDOFF_ON_DEVICES
-INSTANTIATE_TEST_SUITE_P(Devices,
-                         HandoffTest,
-                         ::testing::Values(Way{"device", "tcp", Cache::kCuda, Cache::kCuda},
-                                           Way{"from_device", "shm", Cache::kCuda, Cache::kHost},
-                                           Way{"to_device", "tcp", Cache::kHost, Cache::kCuda}),
-                         kNameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Devices,
+    HandoffTest,
+    ::testing::Values(
+        Way{"device", "tcp", Cache::kCuda, Cache::kCuda},
+        Way{"from_device", "shm", Cache::kCuda, Cache::kHost},
+        Way{"to_device", "tcp", Cache::kHost, Cache::kCuda},
+        Way{"ipc", "auto", Cache::kCuda, Cache::kCuda, nullptr, KvTransportKind::kCudaIpc},
+        Way{"auto_to_host", "auto", Cache::kCuda, Cache::kHost, nullptr, KvTransportKind::kTcp},
+        Way{"auto_to_tcp", "auto", Cache::kCuda, Cache::kCuda, "tcp", KvTransportKind::kTcp},
+        Way{"auto_from_ipc",
+            "cuda_ipc",
+            Cache::kCuda,
+            Cache::kCuda,
+            "auto",
+            KvTransportKind::kCudaIpc}),
+    kNameOf);
 #ifdef SLUICE_TESTS_ON_GPU  // NCCL connects two GPUs, and never one with itself
 INSTANTIATE_TEST_SUITE_P(TwoDevices,
                          HandoffTest,

@@ -129,7 +129,7 @@ TEST(KvFrame, OtherVersionsAndKindsAreRefusedByName) {
   ASSERT_FALSE(version.has_value());
   EXPECT_NE(version.error().message.find("version 2, here 1"), std::string::npos);
   EXPECT_FALSE(decode_kv_frame(altered(bytes, 6, uint16_t{0})).has_value());
-  EXPECT_FALSE(decode_kv_frame(altered(bytes, 6, uint16_t{6})).has_value());
+  EXPECT_FALSE(decode_kv_frame(altered(bytes, 6, uint16_t{8})).has_value());
   EXPECT_FALSE(decode_kv_frame(altered(bytes, 0, uint32_t{0})).has_value());
 }
 
@@ -158,6 +158,8 @@ TEST(KvFrame, WhatTheLayoutHasNotIsRefused) {
       [](KvFrame& f) { f.kind = KvFrameKind::kHello; },  // with a payload
       [](KvFrame& f) { f.kind = KvFrameKind::kEnd; },
       [](KvFrame& f) { f.kind = KvFrameKind::kReady; },
+      [](KvFrame& f) { f.kind = KvFrameKind::kRead; },
+      [](KvFrame& f) { f.kind = KvFrameKind::kKept; },
       [](KvFrame& f) { f.kind = KvFrameKind::kNak; },
   };
   for (size_t i = 0; i < changes.size(); ++i) {

@@ -5,18 +5,22 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <kv_control.grpc.pb.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/server/kv_messages_sample.h"
+#include "tests/support/certificate.h"
 #include "tests/support/fault_proxy.h"
 
 namespace sluice {
@@ -353,6 +357,131 @@ TEST(KvControl, BeyondThisMachineThereIsASecret) {
   End first(1);
   options.listen = first.channel->address();
   EXPECT_FALSE(open_kv_control(options, hello_of(2), events).has_value());
+}
+
+// --- TLS -------------------------------------------------------------------------------------
+
+class KvControlTls : public ::testing::Test {
+ protected:
+  KvControlTls() : folder_(::testing::TempDir() + "sluice_kv_tls_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
+    for (const auto& [certificate, name] : {std::pair(&authority_, "ca"),
+                                            std::pair(&worker_, "worker"),
+                                            std::pair(&elsewhere_, "elsewhere"),
+                                            std::pair(&expired_, "expired"),
+                                            std::pair(&stranger_, "stranger")}) {
+      write_certificate(*certificate, path(std::string(name) + ".pem"));
+      write_key(*certificate, path(std::string(name) + ".key"));
+    }
+  }
+
+  ~KvControlTls() override { std::filesystem::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+
+  // Without a secret: whoever is known is so by the certificate.
+  [[nodiscard]] KvControlOptions options(const std::string& authority,
+                                         const std::string& own) const {
+    KvControlOptions made = options_with("");
+    if (authority.empty()) return made;
+    made.tls = {.authorities = path(authority + ".pem"),
+                .certificate = own.empty() ? "" : path(own + ".pem"),
+                .key = own.empty() ? "" : path(own + ".key")};
+    return made;
+  }
+
+  // Whether one that trusts `authority` and shows `own` becomes a peer of a good worker.
+  bool meets(const std::string& authority, const std::string& own) {
+    End prefill(11, options("ca", "worker"));
+    End decode(22, options(authority, own));
+    EXPECT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+    EXPECT_TRUE(decode.events.wait_until([](const auto& events) { return !events.empty(); }));
+    const bool is_up = !decode.events.all<KvPeerUp>().empty();
+    if (is_up) {
+      EXPECT_TRUE(prefill.events.wait_for<KvPeerUp>());
+    } else {
+      EXPECT_EQ(prefill.events.size(), 0u);
+    }
+    return is_up;
+  }
+
+  const std::string folder_;
+  const Certificate authority_ = make_certificate("DNS:ca", -kDay, kDay);
+  const Certificate worker_ = make_certificate("IP:127.0.0.1", -kDay, kDay, &authority_);
+  const Certificate elsewhere_ = make_certificate("IP:127.0.0.2", -kDay, kDay, &authority_);
+  const Certificate expired_ = make_certificate("IP:127.0.0.1", -2 * kDay, -kDay, &authority_);
+  const Certificate stranger_ = make_certificate("IP:127.0.0.1", -kDay, kDay);
+};
+
+TEST_F(KvControlTls, WorkersKnowEachOtherByCertificatesOrAreNoPeers) {
+  EXPECT_TRUE(meets("ca", "worker"));
+  EXPECT_TRUE(meets("ca", "elsewhere"));   // who calls may come from anywhere
+  EXPECT_FALSE(meets("ca", ""));           // shows none
+  EXPECT_FALSE(meets("ca", "stranger"));   // signed by another one
+  EXPECT_FALSE(meets("ca", "expired"));
+  EXPECT_FALSE(meets("stranger", "worker"));  // does not believe the other one
+  EXPECT_FALSE(meets("", ""));                // speaks no TLS
+}
+
+TEST_F(KvControlTls, AListenerThatShowsABadCertificateIsNotSpokenTo) {
+  for (const char* shown : {"expired", "stranger", "elsewhere"}) {
+    End prefill(11, options("ca", shown));
+    End decode(22, options("ca", "worker"));
+    ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+    ASSERT_TRUE(decode.events.wait_for<KvPeerDown>()) << shown;
+    EXPECT_EQ(decode.events.all<KvPeerUp>().size(), 0u) << shown;
+    EXPECT_EQ(prefill.events.size(), 0u) << shown;
+  }
+  End plain(11, options("", ""));
+  End decode(22, options("ca", "worker"));
+  ASSERT_TRUE(decode.channel->connect(plain.channel->address()).has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+  EXPECT_EQ(plain.events.size(), 0u);
+}
+
+// A certificate and no secret, or both.
+TEST_F(KvControlTls, ASecretIsAskedForAsWell) {
+  for (const bool is_same : {true, false}) {
+    KvControlOptions with_secret = options("ca", "worker");
+    with_secret.secret = "one secret for all";
+    End prefill(11, with_secret);
+    if (!is_same) with_secret.secret = "another secret, wrong";
+    End decode(22, with_secret);
+    ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+    ASSERT_TRUE(decode.events.wait_until([](const auto& events) { return !events.empty(); }));
+    EXPECT_EQ(decode.events.all<KvPeerUp>().size(), is_same ? 1u : 0u);
+  }
+}
+
+TEST_F(KvControlTls, CertificatesAreAsGoodAsASecretBeyondThisMachine) {
+  Events events;
+  KvControlOptions anywhere = options("ca", "worker");
+  anywhere.listen = "0.0.0.0:0";
+  anywhere.peers = {"*"};
+  const auto channel = open_kv_control(anywhere, hello_of(1), events);
+  ASSERT_TRUE(channel.has_value());
+  EXPECT_TRUE((*channel)->connect("10.255.255.1:50060").has_value());
+}
+
+TEST_F(KvControlTls, FilesAreLookedAtWhenTheWorkerStarts) {
+  Config config;
+  EXPECT_FALSE(kv_control_options(config)->tls.is_on());
+  config.worker_ssl_ca_certs = path("ca.pem");
+  ASSERT_FALSE(kv_control_options(config).has_value());
+  EXPECT_EQ(kv_control_options(config).error().param, "worker-ssl-ca-certs");
+  config.ssl_certfile = path("worker.pem");
+  config.ssl_keyfile = path("worker.key");
+  ASSERT_TRUE(kv_control_options(config).has_value());
+  EXPECT_EQ(kv_control_options(config)->tls.certificate, path("worker.pem"));
+  config.worker_ssl_certfile = path("elsewhere.pem");
+  config.worker_ssl_keyfile = path("elsewhere.key");
+  EXPECT_EQ(kv_control_options(config)->tls.key, path("elsewhere.key"));
+  config.worker_ssl_keyfile = path("worker.key");  // of another one
+  ASSERT_FALSE(kv_control_options(config).has_value());
+  config.worker_ssl_keyfile = path("elsewhere.key");
+  config.worker_ssl_ca_certs = path("nowhere.pem");
+  ASSERT_FALSE(kv_control_options(config).has_value());
+  EXPECT_NE(kv_control_options(config).error().message.find("nowhere.pem"), std::string::npos);
 }
 
 }  // namespace

@@ -93,6 +93,20 @@ class FakeNcclDevice final : public kernels::DeviceMemory {
     return make_error(ErrorCode::kUnsupported, "a device without recordings");
   }
 
+  [[nodiscard]] kernels::DeviceId id() const override { return {}; }
+
+  [[nodiscard]] bool reaches(const kernels::DeviceId&) const override { return false; }
+
+  Expected<kernels::MemoryLoan> lend(const std::byte* data) override {
+    return kernels::host_memory().lend(data);
+  }
+
+  Expected<const std::byte*> borrow(const kernels::MemoryLoan& loan) override {
+    return kernels::host_memory().borrow(loan);
+  }
+
+  void give_back(const std::byte*) override {}
+
   [[nodiscard]] int64_t free_bytes() const override { return int64_t{1} << 30; }
 
  private:
@@ -135,6 +149,10 @@ class FakeNcclDevice final : public kernels::DeviceMemory {
 
     void download(std::byte* to, const std::byte* from, int64_t bytes) override {
       kernels::host_memory().download(to, from, bytes);
+    }
+
+    void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+      kernels::host_memory().copy(to, from, bytes);
     }
 
     std::unique_ptr<kernels::DeviceEvent> make_event() override {

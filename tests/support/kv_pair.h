@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -49,7 +50,8 @@ inline KvSessionOptions sender_options(const KvFrameLayout& layout, uint8_t toke
           .address = {},
           .own_epoch = kSenderEpoch,
           .peer_epoch = kReceiverEpoch,
-          .layout = layout};
+          .layout = layout,
+          .payloads = {}};
 }
 
 inline KvSessionOptions receiver_options(const KvFrameLayout& layout,
@@ -60,7 +62,8 @@ inline KvSessionOptions receiver_options(const KvFrameLayout& layout,
           .address = std::move(address),
           .own_epoch = kReceiverEpoch,
           .peer_epoch = kSenderEpoch,
-          .layout = layout};
+          .layout = layout,
+          .payloads = {}};
 }
 
 // Returns a frame of all layers and heads of `num_blocks` blocks of group 0.

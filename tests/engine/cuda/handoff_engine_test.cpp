@@ -71,18 +71,25 @@ std::vector<ValidRequest> fetches_of(const std::vector<ValidRequest>& whole,
   return fetches;
 }
 
-// Caches of floats and of codes with scales.
+// Caches of floats and of codes with scales, through the host's memory and without.
 TEST(CudaHandoff, AFetchedPromptGetsTheBitsOfOneEngine) {
-  for (const char* dtype : {"auto", "int8"}) {
-    SCOPED_TRACE(dtype);
+  struct Way {
+    const char* dtype;
+    const char* transport;
+  };
+
+  for (const auto& [dtype, transport] : {Way{"auto", "auto"}, Way{"int8", "tcp"}}) {
+    SCOPED_TRACE(transport);
     const TinyModel model(TinyWeights::kInt8, dtype);
     const std::vector<ValidRequest> whole = requests();
     const std::unique_ptr<Engine> alone = testing::start_engine(model.config("cuda"));
     ASSERT_NE(alone, nullptr);
     const std::vector<Collected> expected = testing::run_together(*alone, whole);
     FakeKvPeers peers;
-    const std::unique_ptr<Engine> p = start(peers, "p", model.config("cuda"));
-    const std::unique_ptr<Engine> d = start(peers, "d", model.config("cuda"));
+    Config config = model.config("cuda");
+    config.kv_transport = transport;
+    const std::unique_ptr<Engine> p = start(peers, "p", config);
+    const std::unique_ptr<Engine> d = start(peers, "d", config);
     ASSERT_TRUE(p != nullptr && d != nullptr);
     EXPECT_EQ(d->model().backend.substr(0, 5), "cuda:");
     const auto prefilled = testing::run_together(*p, offers_of(whole));

@@ -83,7 +83,7 @@ TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
     int64_t device_slots;
     int64_t pinned_slots;
   };
-  for (const Case& one : {Case{"both", 32, 20}, {"prefill", 16, 16}, {"decode", 16, 4}}) {
+  for (const Case& one : {Case{"both", 29, 20}, {"prefill", 17, 16}, {"decode", 13, 4}}) {
     SCOPED_TRACE(one.role);
     Config config = model.config("cuda");
     config.role = one.role;
@@ -111,7 +111,7 @@ TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
   config.kv_transfer_buffer = 4 * kSlot;
   const Expected<PlannedDevices> with = plan_on_devices(config);
   ASSERT_TRUE(without.has_value() && with.has_value());
-  EXPECT_EQ(with->model.plan.kv_slot_bytes, (16 + 4 + 8) * kSlot);
+  EXPECT_EQ(with->model.plan.kv_slot_bytes, (16 + 4 + 8 + 1) * kSlot);
   EXPECT_EQ(with->model.plan.kv_landing_bytes, 0);
   config.kv_transport = "tcp";
   config.kv_transfer_buffer = 1000 * kSlot;

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/simt/memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -16,6 +20,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -87,6 +92,31 @@ void add_wait(CUstream_st& behind, std::function<void()> wait) {
   behind.added.notify_all();
 }
 
+// A loan's handle: a file of shared memory, by the process that has it open.
+struct ShimHandle {
+  int64_t process = 0;
+  int64_t file = -1;
+  int64_t number = 0;  // of the loan, in the file's name
+
+  [[nodiscard]] std::string path() const {
+    return "/proc/" + std::to_string(process) + "/fd/" + std::to_string(file);
+  }
+
+  [[nodiscard]] std::string name() const { return "sluice-shim-" + std::to_string(number); }
+
+  // Whether the file is still what was lent: a number may be another file's by now.
+  [[nodiscard]] bool is_there() const {
+    std::array<char, 256> target{};
+    const ssize_t size = readlink(path().c_str(), target.data(), target.size());
+    return size > 0 && std::string_view(target.data(), static_cast<size_t>(size))
+                           .starts_with("/memfd:" + name() + " ");
+  }
+};
+
+constexpr std::byte kShimDevice{0x5d};  // all of its UUID
+
+std::atomic<int64_t> num_loans = 0;
+
 class ShimMemory final : public kernels::DeviceMemory {
  public:
   ShimMemory(const DeviceOptions& options, int number)
@@ -105,6 +135,7 @@ class ShimMemory final : public kernels::DeviceMemory {
       runner_.join();
     }
     CHECK(mapped_.empty());
+    CHECK(borrowed_.empty());
   }
 
   void enter() const override {}
@@ -140,6 +171,10 @@ class ShimMemory final : public kernels::DeviceMemory {
     const auto found = mapped_.find(data);
     CHECK(found != mapped_.end());
     munmap(data, static_cast<size_t>(found->second + kPage));
+    if (const auto lent = lent_.find(data); lent != lent_.end()) {
+      close(static_cast<int>(lent->second.file));
+      lent_.erase(lent);
+    }
     used_ -= found->second;
     num_bytes -= found->second;
     mapped_.erase(found);
@@ -219,6 +254,68 @@ class ShimMemory final : public kernels::DeviceMemory {
       return make_error(ErrorCode::kResourceExhausted, "the shim records nothing");
     }
     return std::make_unique<Recorded>(&stream_, std::exchange(stream_.recorded, {}));
+  }
+
+  [[nodiscard]] kernels::DeviceId id() const override {
+    kernels::DeviceId id;
+    id.fill(kShimDevice);
+    return id;
+  }
+
+  [[nodiscard]] bool reaches(const kernels::DeviceId& device) const override {
+    return device == id();
+  }
+
+  // The pages become those of a file, with what is in them.
+  Expected<kernels::MemoryLoan> lend(const std::byte* data) override {
+    const std::scoped_lock running(running_);
+    const std::scoped_lock lock(mutex_);
+    const auto found = mapped_.find(const_cast<std::byte*>(data));
+    CHECK(found != mapped_.end());
+    const auto bytes = static_cast<size_t>(found->second);
+    auto [at, is_new] = lent_.try_emplace(found->first);
+    if (is_new) {
+      at->second = {.process = getpid(), .file = -1, .number = ++num_loans};
+      const int file = memfd_create(at->second.name().c_str(), MFD_CLOEXEC);
+      CHECK(file >= 0);
+      at->second.file = file;
+      CHECK_EQ(mprotect(found->first, bytes, PROT_READ), 0);
+      CHECK_EQ(write(file, data, bytes), static_cast<ssize_t>(bytes));
+      CHECK(mmap(found->first, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) == found->first);
+    }
+    kernels::MemoryLoan loan;
+    std::memcpy(loan.handle.data(), &at->second, sizeof(ShimHandle));
+    loan.device = id();
+    loan.bytes = bytes;
+    return loan;
+  }
+
+  Expected<const std::byte*> borrow(const kernels::MemoryLoan& loan) override {
+    const auto refuse = [](const char* why) { return make_error(ErrorCode::kUnavailable, why); };
+    if (!reaches(loan.device)) return refuse("the lender's GPU is none that is seen here");
+    ShimHandle handle;
+    std::memcpy(&handle, loan.handle.data(), sizeof(handle));
+    if (!handle.is_there()) return refuse("there is no such memory of another process");
+    const int file = ::open(handle.path().c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat found {};
+    const bool is_it = file >= 0 && fstat(file, &found) == 0 &&
+                       static_cast<uint64_t>(found.st_size) >= loan.bytes;
+    void* const data =
+        is_it ? mmap(nullptr, loan.bytes, PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (file >= 0) close(file);
+    if (data == MAP_FAILED) return refuse("lent memory has fewer bytes");
+    const std::scoped_lock lock(mutex_);
+    borrowed_[static_cast<std::byte*>(data)] = static_cast<int64_t>(loan.bytes);
+    return static_cast<const std::byte*>(data);
+  }
+
+  void give_back(const std::byte* data) override {
+    const std::scoped_lock running(running_);
+    const std::scoped_lock lock(mutex_);
+    const auto found = borrowed_.find(const_cast<std::byte*>(data));
+    CHECK(found != borrowed_.end());
+    munmap(found->first, static_cast<size_t>(found->second));
+    borrowed_.erase(found);
   }
 
   [[nodiscard]] int64_t free_bytes() const override {
@@ -304,6 +401,10 @@ class ShimMemory final : public kernels::DeviceMemory {
       copy_later(lane_->stream, to, from, bytes);
     }
 
+    void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+      copy_later(lane_->stream, to, from, bytes);
+    }
+
     std::unique_ptr<kernels::DeviceEvent> make_event() override {
       return std::make_unique<Event>(lane_->stream,
                                      [lane = lane_](int64_t end) { lane->run_until(end); });
@@ -385,6 +486,10 @@ class ShimMemory final : public kernels::DeviceMemory {
       if (reachable != nullptr) reachable->add(data, bytes);
       CHECK_EQ(mprotect(data, static_cast<size_t>(bytes), protection), 0);
     }
+    for (const auto& [data, bytes] : borrowed_) {
+      if (reachable != nullptr) reachable->add(data, bytes);
+      CHECK_EQ(mprotect(data, static_cast<size_t>(bytes), protection & ~PROT_WRITE), 0);
+    }
   }
 
   const DeviceOptions options_;
@@ -395,6 +500,8 @@ class ShimMemory final : public kernels::DeviceMemory {
   uint64_t num_waits_ = 0;        // guarded by running_
   mutable std::mutex mutex_;
   std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
+  std::map<std::byte*, int64_t> borrowed_;  // guarded by mutex_
+  std::map<std::byte*, ShimHandle> lent_;   // of mapped_; guarded by mutex_
   int64_t used_ = 0;                      // guarded by mutex_
   // State of devices that run work at once; guarded by the stream's mutex.
   int64_t num_done_ = 0;

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The connection of a session over NCCL and the communicator that lives as long (transport_nccl.h):
-// frames in both directions, and in front of the sender's, 136 bytes: NCCL's id of the communicator
-// and its kv_checksum(). The transport's thread alone; no call waits but the destructor.
+// The connection of a session between devices and the link that lives as long (transport_device.h):
+// frames in both directions, and in front of the sender's what it offers (DeviceLinks) and the
+// kv_checksum() of that. The transport's thread alone; no call waits but the destructor.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kvcache/kv_frame.h"
 #include "kvcache/kv_stream.h"
-#include "kvcache/transport_nccl_link.h"
+#include "kvcache/transport_device_link.h"
 
 namespace sluice {
 
-class NcclPair {
+class DevicePair {
  public:
   using Clock = std::chrono::steady_clock;
 
   // A sender's: a HELLO comes first. A receiver's, which sends it.
-  static std::unique_ptr<NcclPair> accepted(std::unique_ptr<KvStream> stream);
-  static std::unique_ptr<NcclPair> dialled(std::unique_ptr<KvStream> stream, const KvFrame& hello);
+  static std::unique_ptr<DevicePair> accepted(std::unique_ptr<KvStream> stream);
+  static std::unique_ptr<DevicePair> dialled(std::unique_ptr<KvStream> stream,
+                                             const KvFrame& hello);
 
   [[nodiscard]] Clock::time_point since() const { return since_; }
 
@@ -33,34 +36,38 @@ class NcclPair {
   std::optional<KvFrame> take();
   void write(const KvFrame& frame);
 
-  // Begins the communicator where that can be: a sender's at once, a receiver's when its id is
-  // there.
-  void make_link(const kernels::NcclLibrary& library, kernels::DeviceMemory& device);
+  // Begins the link where that can be: a sender's at once, a receiver's when the offer is there.
+  // `payloads`: KvSessionOptions::payloads.
+  void make_link(DeviceLinks& links, std::span<const std::byte> payloads);
 
   [[nodiscard]] bool has_link() const { return link_ != nullptr; }
 
-  [[nodiscard]] NcclLink& link() { return *link_; }
+  [[nodiscard]] DeviceLink& link() { return *link_; }
 
-  // As NcclLink's; a receiver then tells the sender that it is ready.
+  // As DeviceLink::advance(), and tells the peer what the link has to say, and once that a
+  // receiver's is ready.
   void advance_link(std::vector<uint64_t>& done, uint64_t own_epoch);
 
   void note_ready() { is_peer_ready_ = true; }
 
-  // A sender's: both ends of the communicator are there.
+  // A sender's: both ends of the link are there.
   [[nodiscard]] bool is_ready() const {
-    return is_peer_ready_ && link_ != nullptr && link_->state() == NcclLink::State::kReady;
+    return is_peer_ready_ && link_ != nullptr && link_->state() == DeviceLink::State::kReady;
   }
 
-  // The connection has ended, or the communicator is broken.
+  // The connection has ended, or the link is broken.
   [[nodiscard]] bool has_ended() const;
-  // What has come is nothing that a peer sends, or there is no id.
+  // What has come is nothing that a peer sends, or no link can be made.
   [[nodiscard]] bool is_corrupt() const;
+
+  // Why no link can be made; empty: it can.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
   void end();
 
   [[nodiscard]] bool is_open() const { return stream_ != nullptr; }
 
-  // end() was called, and the communicator is gone.
+  // end() was called, and the link is gone.
   [[nodiscard]] bool is_gone() { return !is_open() && (link_ == nullptr || link_->is_gone()); }
 
   // Something may have happened though no descriptor says so.
@@ -68,7 +75,9 @@ class NcclPair {
   [[nodiscard]] bool is_changing() const;
 
  private:
-  NcclPair(std::unique_ptr<KvStream> stream, bool is_receiver);
+  DevicePair(std::unique_ptr<KvStream> stream, bool is_receiver);
+
+  void take_link(Expected<std::unique_ptr<DeviceLink>> made);
 
   std::unique_ptr<KvStream> stream_;
   const bool is_receiver_;
@@ -78,9 +87,11 @@ class NcclPair {
   bool has_stream_ended_ = false;
   bool may_have_more_ = false;  // to read
   bool is_corrupt_ = false;
+  std::string refusal_;
   bool is_peer_ready_ = false;
   bool has_told_ = false;  // that it is ready
-  std::unique_ptr<NcclLink> link_;
+  std::unique_ptr<DeviceLink> link_;
+  std::vector<KvFrame> said_;  // by the link, in advance_link()
 };
 
 }  // namespace sluice

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Certificates between workers and routers: whom one of them believes, and what it shows. Files
+// that change later are read again.
+#pragma once
+
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+
+namespace sluice {
+
+// Paths of PEM files.
+struct WorkerTls {
+  std::string authorities;  // of who signs the others' certificates; empty: no TLS
+  std::string certificate;  // its own; empty: none
+  std::string key;          // of it
+
+  [[nodiscard]] bool is_on() const { return !authorities.empty(); }
+};
+
+// From --worker-ssl-*, as a router speaks to workers.
+WorkerTls router_tls(const Config& config);
+
+// Likewise, as workers speak to one another: one without a certificate of that name shows that of
+// --ssl-certfile. kInvalidArgument: there is none, or a file is not good; says which.
+Expected<WorkerTls> worker_tls(const Config& config);
+
+// Of who calls: without TLS, or believing `tls.authorities` and names, and showing its own.
+std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const WorkerTls& tls);
+
+// Of a listener that nobody is served by without a certificate, or without TLS.
+std::shared_ptr<grpc::ServerCredentials> mutual_server_credentials(const WorkerTls& tls);
+
+}  // namespace sluice
