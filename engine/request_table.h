@@ -37,6 +37,7 @@ struct RequestState {
   std::shared_ptr<const Grammar> grammar;          // the same; null: none, or being compiled
   std::vector<TokenId> begins_behind;              // as in GrammarSpec
   OutputSink* sink = nullptr;
+  TraceContext trace;
   QueuedWork queued;  // until it is scheduled
   Clock::time_point arrival;
   Clock::time_point first_scheduled;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "server/openmetrics.h"
 #include "server/routes.h"
 
 namespace sluice {
@@ -52,6 +53,16 @@ class Families {
     histogram.sample_sum = data.sum;
   }
 
+  template <size_t kNumBounds>
+  void histogram(const char* name,
+                 const char* help,
+                 const std::array<double, kNumBounds>& bounds,
+                 const TracedHistogramData<kNumBounds>& data) {
+    const HistogramData<kNumBounds>& counts = data;
+    histogram(name, help, bounds, counts);
+    exemplars_[name].assign(data.exemplars.begin(), data.exemplars.end());
+  }
+
   ClientMetric& open(const char* name, const char* help, MetricType type, Labels labels) {
     if (families_.empty() || families_.back().name != name) {
       families_.push_back(MetricFamily{name, help, type, {}});
@@ -68,13 +79,15 @@ class Families {
     return labels;
   }
 
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] std::string text(MetricsForm form) const {
+    if (form == MetricsForm::kOpenMetrics) return openmetrics_text(families_, exemplars_);
     return prometheus::TextSerializer().Serialize(families_);
   }
 
  private:
   Labels labels_;
   std::vector<MetricFamily> families_;
+  Exemplars exemplars_;
 };
 
 void add_gauges(Families& out, const EngineStats& stats, const Config& config) {
@@ -460,7 +473,8 @@ std::string metrics_text(const EngineStats& stats,
                          const AnswerCounters& answers,
                          const FallbackCounters& handoff_fallbacks,
                          uint64_t num_ignored_arguments,
-                         const TracerCounts& traces) {
+                         const TracerCounts& traces,
+                         MetricsForm form) {
   Families families(model_name);
   add_gauges(families, stats, config);
   add_counters(families, stats, finished);
@@ -482,7 +496,7 @@ std::string metrics_text(const EngineStats& stats,
   if (stats.router) add_router(families, *stats.router);
   add_http(families, http);
   add_grpc(families, grpc);
-  return families.text();
+  return families.text(form);
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "engine/core/draft.h"
 #include "engine/core/handoff_fallback.h"
+#include "engine/core/trace_context.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -29,6 +31,35 @@ struct HistogramData {
     while (i < kNumBounds && value > bounds[i]) ++i;
     ++counts[i];
     sum += value;
+  }
+};
+
+// A request that was counted in a bucket, and where its trace is found.
+struct Exemplar {
+  std::array<uint8_t, 16> trace_id{};  // all zero: there is none
+  std::array<uint8_t, 8> span_id{};
+  double value = 0;
+  int64_t time_ns = 0;  // since the Unix epoch
+};
+
+// The same with the latest traced request of each bucket.
+template <size_t kNumBounds>
+struct TracedHistogramData : HistogramData<kNumBounds> {
+  std::array<Exemplar, kNumBounds + 1> exemplars{};
+
+  // Where `trace` is not recorded anywhere it counts alone.
+  void observe(const std::array<double, kNumBounds>& bounds,
+               double value,
+               const TraceContext& trace) {
+    HistogramData<kNumBounds>::observe(bounds, value);
+    if (!trace.is_set() || !trace.is_sampled) return;
+    size_t i = 0;
+    while (i < kNumBounds && value > bounds[i]) ++i;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    exemplars[i] = {trace.trace_id,
+                    trace.span_id,
+                    value,
+                    std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()};
   }
 };
 
@@ -183,9 +214,9 @@ struct EngineStats {
   int64_t last_progress_ns = 0;
   bool draining = false;
 
-  HistogramData<22> time_to_first_token;
-  HistogramData<19> inter_token_latency;
-  HistogramData<21> e2e_latency;
+  TracedHistogramData<22> time_to_first_token;
+  TracedHistogramData<19> inter_token_latency;
+  TracedHistogramData<21> e2e_latency;
   HistogramData<21> queue_time;
   HistogramData<21> prefill_time;
   HistogramData<21> decode_time;
