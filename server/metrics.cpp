@@ -254,6 +254,10 @@ void add_histograms(Families& out, const EngineStats& stats) {
                 "Tokens per engine step.",
                 kIterationBounds,
                 stats.iteration_tokens);
+  out.histogram("sluice_step_seconds",
+                "Execution and sampling of an engine step.",
+                kStepTimeBounds,
+                stats.step_time);
 }
 
 void add_http(Families& out, const HttpCounters& http) {
@@ -272,12 +276,14 @@ void add_http(Families& out, const HttpCounters& http) {
   }
 }
 
-// The names of the gRPC ecosystem's own middleware.
-void add_grpc(Families& out, const GrpcCounters& grpc) {
+// The names of the gRPC ecosystem's own middleware. Calls that went well are there from the start,
+// so that a rate of them is one.
+void add_grpc(Families& out, const GrpcCounters& grpc, bool is_served) {
   for (size_t method = 0; method < kGrpcMethods.size(); ++method) {
     for (size_t code = 0; code < GrpcCounters::kCodes.size(); ++code) {
       const uint64_t value = grpc.value(method, code);
-      if (value == 0) continue;
+      const bool is_expected = is_served && code == 0;
+      if (value == 0 && !is_expected) continue;
       out.open("grpc_server_handled_total",
                "gRPC calls by method and status code.",
                MetricType::Counter,
@@ -495,7 +501,7 @@ std::string metrics_text(const EngineStats& stats,
   add_grammars(families, stats.grammars);
   if (stats.router) add_router(families, *stats.router);
   add_http(families, http);
-  add_grpc(families, grpc);
+  add_grpc(families, grpc, config.grpc_port >= 0);
   return families.text(form);
 }
 

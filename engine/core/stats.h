@@ -77,6 +77,8 @@ inline constexpr std::array<double, 20> kLengthBounds = {
     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
 inline constexpr std::array<double, 13> kIterationBounds = {
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr std::array<double, 15> kStepTimeBounds = {
+    .001, .0025, .005, .01, .02, .03, .04, .06, .08, .1, .15, .2, .5, 1, 5};
 inline constexpr std::array<double, 12> kTransferTimeBounds = {
     .005, .01, .025, .05, .075, .1, .2, .3, .5, .75, 1, 5};
 inline constexpr std::array<double, 12> kTransferBytesBounds = {0x1p11,
@@ -223,6 +225,7 @@ struct EngineStats {
   HistogramData<20> prompt_length;
   HistogramData<20> generation_length;
   HistogramData<13> iteration_tokens;
+  HistogramData<15> step_time;  // execution and sampling
 
   DraftStats drafts;
   GrammarCounters grammars;
