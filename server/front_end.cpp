@@ -17,6 +17,7 @@
 #include "server/api/api_errors.h"
 #include "server/api/request_validator.h"
 #include "server/routes.h"
+#include "server/traces/request_span.h"
 
 namespace sluice {
 namespace {
@@ -200,7 +201,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
-        return fail(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
+        return refuse(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
       }
       exchange.tenant_salt = exchange.tenant->salt();
     }
@@ -238,14 +239,11 @@ void FrontEnd::log_prompts(const std::string& request_id, const GenerationReques
     for (size_t k = 0; k < ids.size() && text.size() <= most; ++k) {
       text += tokenizer.token_bytes(ids[k]);
     }
-    log_event(LogLevel::kInfo,
-              "prompt",
-              "id",
-              request_id,
-              "tokens",
-              ids.size(),
-              "text",
-              first_characters(text, most));
+    LogLine line(LogLevel::kInfo, "prompt");
+    line.add("id", request_id).add("tokens", ids.size());
+    line.add("text", first_characters(text, most));
+    add_trace(request.trace, line);
+    line.emit();
   }
 }
 
@@ -259,6 +257,25 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
   respond(exchange, error_response(error, exchange.error_form));
+}
+
+void FrontEnd::refuse(Exchange& exchange, const Error& error) {
+  RequestSpan span(tracer, exchange.request.trace, exchange.arrival);
+  exchange.request.trace = span.context();
+  HttpResponse response = error_response(error, exchange.error_form);
+  if (span.is_recorded()) {
+    const std::string route(route_name(exchange.route_idx));
+    span.set_name(exchange.request.method + " " + route);
+    span.add("http.request.method", exchange.request.method);
+    span.add("http.route", route);
+    span.add("http.response.status_code", int64_t{response.status});
+    if (!exchange.request.request_id.empty()) {
+      span.add("gen_ai.request.id", exchange.request.request_id);
+    }
+    span.set_error(error);
+    span.end();
+  }
+  respond(exchange, std::move(response));
 }
 
 void FrontEnd::note_ignored(const IgnoredArguments& ignored) {

@@ -69,6 +69,8 @@ class FrontEnd {
   // Sends and counts.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
+  // The same of a request that was not let in, which has a span all the same.
+  void refuse(Exchange& exchange, const Error& error);
   // One line, where that is asked for. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
   // A line for each prompt with its text, where that is asked for. Any thread.
