@@ -139,6 +139,8 @@ FrontEnd::FrontEnd(const Config& server_config,
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
+FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
+
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
   const bool is_given = !config.chat_template.empty();
   std::string source = engine.model().chat_template;
@@ -160,6 +162,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
                                               std::move(tls),
                                               std::move(traces)));
   SLUICE_TRY_VOID(made->authenticator.load());
+  if (made->tracer.is_recording()) engine.watch_kv_transfers(&made->transfer_spans);
   return made;
 }
 

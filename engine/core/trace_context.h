@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where a request is in a distributed trace: the identifiers of W3C Trace Context, which a client
 // gives in `traceparent` and `tracestate` and a router hands to its workers. The engine decides
-// nothing by them: it notes them beside what it measures.
+// nothing by them: it notes them beside what it measures and hands them to the peers of a transfer.
 #pragma once
 
 #include <array>

@@ -295,5 +295,48 @@ TEST(Traces, LinesOfRequestsInJsonNameTheirSpans) {
   }
 }
 
+TEST(Traces, ATransferOfKvIsBelowItsRequest) {
+  SpanCollector collector;
+  FakeEngine engine;
+  Config config;
+  config.otlp_traces_endpoint = collector.url();
+  RunningServer server(engine, config);
+  KvTransferReport report;
+  report.trace = parse_trace_context(kParent, "");
+  report.outcome = kTransferDone;
+  report.transport = "shm";
+  report.num_blocks = 9;
+  report.num_bytes = 4096;
+  report.begin = std::chrono::steady_clock::now();
+  report.end = report.begin + std::chrono::seconds(60);
+  engine.report_transfer(report);
+  report.is_out = true;
+  report.outcome = "peer_gone";
+  engine.report_transfer(report);
+  report.trace.is_sampled = false;
+  engine.report_transfer(report);
+  ASSERT_TRUE(eventually([&] { return collector.spans().size() == 2; }));
+  const auto spans = collector.spans();
+  ASSERT_EQ(spans.size(), 2U);
+  for (const auto& span : spans) {
+    EXPECT_EQ(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    EXPECT_EQ(span["parentSpanId"], "b7ad6b7169203331");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.blocks"), "9");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.bytes"), "4096");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.transport"), "shm");
+    const auto time_of = [&](const char* key) { return std::stoll(span[key].get<std::string>()); };
+    EXPECT_NEAR(time_of("endTimeUnixNano") - time_of("startTimeUnixNano"), 60e9, 10e9);
+  }
+  EXPECT_EQ(spans[0]["name"], "kv_transfer receive");
+  EXPECT_EQ(spans[0]["kind"], 3);
+  EXPECT_FALSE(spans[0].contains("status"));
+  EXPECT_EQ(attribute_of(spans[0], "sluice.kv.outcome"), "done");
+  EXPECT_EQ(spans[1]["name"], "kv_transfer send");
+  EXPECT_EQ(spans[1]["kind"], 2);
+  EXPECT_EQ(spans[1]["status"]["code"], 2);
+  EXPECT_EQ(attribute_of(spans[1], "error.type"), "peer_gone");
+  server.stop();
+}
+
 }  // namespace
 }  // namespace sluice
