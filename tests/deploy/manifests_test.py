@@ -21,8 +21,10 @@ import yaml
 SCHEMAS = json.loads((pathlib.Path(__file__).parent / "resource_schemas.json").read_text())
 CUT_OFF_S = 15  # after the drain's time, for what is cut off then
 VALUES = {
-    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True},
-    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True},
+    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True,
+                   "alerts": True},
+    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True,
+                        "alerts": True},
     "cpu": {},
     "disaggregated": {"topology": "disaggregated"},
     "gpu": {"device": "cuda"},
