@@ -240,6 +240,13 @@ class Chart(unittest.TestCase):
                             each["metadata"].pop("labels", None)
                     self.assertEqual(yaml.safe_dump(made[item]), yaml.safe_dump(object_))
 
+    def test_its_dashboards_are_the_components(self):
+        with tempfile.TemporaryDirectory() as folder:
+            expected = by_name(manifests.over(folder, "cpu", components=["dashboards"]))
+        name = "ConfigMap sluice-dashboards"
+        self.assertEqual(len(expected[name]["data"]), 4)
+        self.assertEqual(self.render({"dashboards": True})[name], expected[name])
+
     def test_values_reach_the_objects(self):
         made = self.render({
             "drainTimeoutSeconds": 200, "replicas": {"sluice": 7},
