@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far logits are from double arithmetic on the same weights, ours beside llama.cpp's:
+// Distance of logits from double arithmetic on the same weights, ours beside llama.cpp's:
 //   llama-perplexity -m MODEL.gguf -f TEXT -c 512 --chunks N --save-all-logits FILE
 //   accuracy MODEL.gguf FILE
 //
-// FILE has llama.cpp's tokens, and of the second half of each chunk its log-probabilities in 16
-// bits (none below the largest less 16). The same positions are asked of tests/support/oracle_f64.h
-// and of our default path. One line each: mean KL divergence in nats, and how often the most likely
-// token is that of double arithmetic.
+// FILE has llama.cpp's tokens, and its log-probabilities of the second half of each chunk in 16
+// bits (none below the largest less 16). tests/support/oracle_f64.h and our default path compute
+// the same positions. One line each: mean KL divergence in nats, and how often the likeliest token
+// is that of double arithmetic.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -59,7 +59,8 @@ class SavedLogits {
     return {begin, begin + context_};
   }
 
-  // The next row in the file, those of a chunk in order. False where the file was cut off.
+  // Reads the next row in the file, those of a chunk in order. Returns false if the file is cut
+  // off.
   bool read_row(std::vector<float>& log_probs) {
     std::vector<uint16_t> row(static_cast<size_t>(align_up(vocab_, 2)) + 4);
     in_.read(reinterpret_cast<char*>(row.data()),

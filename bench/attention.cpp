@@ -2,11 +2,11 @@
 // Attention against the machine's limits:
 //   attention [--isa I] [--threads N] [--only TEXT]
 //
-// Prefill: one request's whole prompt, causal; GFLOP/s of the scores and sums that are visible, and
-// shares of the float and bfloat16 peaks. Decode: one token of one request over a long context,
-// whose caches in turn exceed 96 MB; GB/s of keys and values read and share of the read bandwidth.
-// The cache is bfloat16. Probes and kernel alternate; shares are medians of the ratios within a
-// round.
+// Prefill: one request's whole prompt, causal; GFLOP/s of the visible scores and sums, and shares
+// of the float and bfloat16 peaks. Decode: one token of one request over a long context, with
+// caches used in turn that exceed 96 MB; GB/s of keys and values read and share of the read
+// bandwidth. The cache is bfloat16. Probes and kernel alternate; shares are medians of the ratios
+// within a round.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

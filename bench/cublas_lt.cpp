@@ -92,7 +92,7 @@ CublasLt::~CublasLt() = default;
 
 std::unique_ptr<CublasLt> CublasLt::open(GpuRig& rig) {
   void* file = nullptr;
-  // The major version of the headers that this was compiled with: layouts of structs are its own.
+  // The major version of the headers that this was compiled with; struct layouts depend on it.
   for (const char* name : {"libcublasLt.so." SLUICE_CUBLAS_MAJOR, "libcublasLt.so"}) {
     if (file == nullptr) file = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   }

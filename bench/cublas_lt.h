@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt as the baseline of linear layers, opened at run time: y[m, n] = x[m, k] w[n, k]^T, the
-// best of what its heuristic offers, or the same algorithm for every m.
+// cuBLASLt as the baseline of linear layers, opened at run time: y[m, n] = x[m, k] w[n, k]^T, by
+// the best algorithm that its heuristic offers, or by one algorithm for every m.
 #pragma once
 
 #include <cstddef>
@@ -21,24 +21,24 @@ class CublasLt {
     int32_t m, n, k;
   };
 
-  // Null, with a line on stderr, where the library is not found.
+  // Returns null, with a line on stderr, if the library is not found.
   static std::unique_ptr<CublasLt> open(GpuRig& rig);
   ~CublasLt();
 
-  // Which algorithm; only of the shape that it was asked for, or of one with another m.
+  // An algorithm, for the shape that it was asked for or one with another m.
   struct Algorithm {
     std::vector<std::byte> data;
   };
 
-  // The algorithms that the heuristic offers, best first; none: the shape is not supported.
+  // Returns the algorithms that the heuristic offers, best first; none: the shape is not supported.
   std::vector<Algorithm> algorithms(const Shape& shape);
 
-  // False: the algorithm cannot do this shape.
+  // Returns false if the algorithm cannot do this shape.
   bool multiply(
       const Shape& shape, const Algorithm& algorithm, const void* x, const void* w, void* y);
 
-  // Seconds of the fastest of the first few algorithms over `copies` matrices that lie behind each
-  // other; 0: none works.
+  // Returns the seconds of the fastest of the first few algorithms over `copies` consecutive
+  // matrices; 0: none works.
   double best_seconds(
       const Shape& shape, const void* x, const std::byte* w, int32_t copies, void* y);
 

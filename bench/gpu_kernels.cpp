@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA kernels on the first GPU, at the shapes of an 8B model, against what it gives at most and,
-// for linear layers, against cuBLASLt, all in one run. Inputs are random and used in turn, so that
-// none is in the L2 cache; attention's are normal, its blocks of the cache in no order. Times are
-// of recorded graphs.
+// CUDA kernels on the first GPU, at the shapes of an 8B model, against the GPU's limits and, for
+// linear layers, cuBLASLt, all in one run. Inputs are random and used in turn, so that none is in
+// the L2 cache; attention's are normal, with cache blocks in random order. Times are of recorded
+// graphs.
 //
-//   gpu_kernels [--only linear|tiles|attention|sampling] [FILE]     the figures as JSON as well
+//   gpu_kernels [--only linear|tiles|attention|sampling] [FILE]   FILE: the figures as JSON
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -36,7 +36,7 @@ struct Layer {
   int32_t k;
 };
 
-// Llama 3 8B.
+// The layers of Llama 3 8B.
 constexpr Layer kLayers[] = {{"qkv", 6144, 4096},
                              {"attention out", 4096, 4096},
                              {"gate and up", 28672, 4096},
@@ -49,7 +49,7 @@ constexpr int32_t kHeadDim = 128;
 constexpr int32_t kBlockSize = 16;
 constexpr int32_t kVocab = 128256;
 
-// What the GPU gives at most.
+// The GPU's limits.
 struct Limits {
   double read = 0;  // bytes a second
   double bf16 = 0;  // operations a second; 0: no cuBLASLt to ask
@@ -82,7 +82,7 @@ Limits probe(GpuRig& rig, CublasLt* cublas) {
 
 double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-// One of the two formats' layers.
+// A layer in one of the two formats.
 class LinearBench {
  public:
   LinearBench(GpuRig& rig, const Layer& layer, bool int8)
@@ -193,7 +193,7 @@ Json linear_layers(GpuRig& rig, CublasLt* cublas, const Limits& limits) {
   return figures;
 }
 
-// One layer of weights in tiles: the seconds with activations of either width.
+// Returns the seconds of one layer of weights in tiles with activations of either width.
 double tiles_seconds(GpuRig& rig,
                      const Layer& layer,
                      WeightFormat weight,
@@ -255,7 +255,7 @@ Json tile_layers(GpuRig& rig, const Limits& limits) {
   return figures;
 }
 
-// `tokens` rows each of `reqs` requests whose KV is `length` long: the time of one layer.
+// Returns the time of one layer for `tokens` rows each of `reqs` requests with `length` KV tokens.
 double attention_seconds(GpuRig& rig, int32_t reqs, int32_t tokens, int32_t length) {
   namespace k = kernels;
   const int32_t blocks_per_req = static_cast<int32_t>(ceil_div(length, kBlockSize));
@@ -365,7 +365,7 @@ void sampling(GpuRig& rig, const Limits& limits) {
                            {"temperature 0.8", 0.8F, 1, 0},
                            {"top_p 0.9", 0.8F, 0.9F, 0},
                            {"top_k 50, top_p 0.9", 0.8F, 0.9F, 50}};
-  // With the chosen token's log-probability, which is a sum of all of a row, and without.
+  // With the chosen token's log-probability, which needs a sum over all of a row, and without.
   for (const auto& [rows, num_logprobs] :
        {std::pair{1, -1}, {8, -1}, {64, -1}, {1, 0}, {8, 0}, {64, 0}}) {
     const int64_t bytes = int64_t{rows} * kVocab * 4;

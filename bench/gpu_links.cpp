@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast bytes get from one place to another on a machine with one GPU: through NCCL from a rank
-// to itself, through CUDA IPC from one process to another, and from and to pinned memory of the
-// host. A line of JSON each: {"what", "bytes", "us", "gb_per_second"}, or {"failed", "why"}, which
-// makes the exit code 1.
-//   gpu_links          all of it
+// Speed of copies on a machine with one GPU: through NCCL from a rank to itself, through CUDA IPC
+// from one process to another, and from and to pinned host memory. A line of JSON each: {"what",
+// "bytes", "us", "gb_per_second"}, or {"failed", "why"}, which makes the exit code 1.
+//   gpu_links          all measurements
 //   gpu_links reader   the second process: the handle comes on stdin
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -44,7 +43,7 @@ void print_failure(const char* what, const std::string& why) {
   ++num_failed;
 }
 
-// Microseconds of one of kRepeats pieces of work in a row, by the GPU's clock.
+// Returns the microseconds of one of kRepeats pieces of work in a row, by the GPU's clock.
 double time_of(cudaStream_t stream, const std::function<void()>& work) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
@@ -78,7 +77,7 @@ bool has_pattern(const void* data, int64_t bytes) {
   return true;
 }
 
-// Device to device, read from the memory of another process.
+// Copies device to device from the memory of another process.
 int read_from_other_process() {
   cudaIpcMemHandle_t handle;
   if (read(STDIN_FILENO, &handle, sizeof(handle)) != ssize_t{sizeof(handle)}) return 1;
@@ -106,7 +105,7 @@ void measure_ipc() {
   int ends[2];
   if (pipe(ends) != 0) return print_failure("CUDA IPC", "no pipe");
   const pid_t reader = fork();
-  if (reader == 0) {  // nothing of CUDA is used between fork and exec
+  if (reader == 0) {  // between fork and exec nothing of CUDA is used
     dup2(ends[0], STDIN_FILENO);
     close(ends[1]);
     execl("/proc/self/exe", "gpu_links", "reader", static_cast<char*>(nullptr));
@@ -139,7 +138,7 @@ void measure_host() {
   must(cudaFree(data), "cudaFree");
 }
 
-// NCCL's interface, as its manual has it since 2.7.
+// NCCL's interface, unchanged since 2.7 by its manual.
 struct Nccl {
   struct UniqueId {
     char bytes[128];

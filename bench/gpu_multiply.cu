@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For gpu_probes.
+// The BF16 layers by chosen instructions, for gpu_probes.
 #include "bench/gpu_multiply.h"
 
 #include "kernels/cuda/gemm_block.h"

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the determinism of the CUDA backend rests on, asked of the GPU at hand:
+// Tests on this GPU the assumptions of the CUDA backend's determinism:
 //   P1  a BF16 product has the same bits wherever its row and its output are in the matrices, and
 //       with the segments of K one after the other and side by side
 //   P2  wgmma and mma.sync give the same bits, and those of the model that tests use
 //   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
 //   P4  attention gives a token the same bits decoded alone and in chunks of a prompt, and with the
 //       partitions of its keys one after the other and side by side
-// One line each: what was compared and how many differ, and under P2 the first that do: inputs are
-// the same everywhere, so that the model can be mended from them without a GPU. P1, P4 and the
-// model must hold: the exit code says whether they do. P2's first half and P3 only say what is
-// possible.
+// One line each: what was compared and how many differ, and under P2 the first that differ. Inputs
+// are the same everywhere, so that the model can be mended without a GPU. P1, P4 and the model must
+// hold; the exit code says whether they do. P2's first half and P3 only say what is possible.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -65,7 +64,7 @@ class Probes {
   [[nodiscard]] bool holds() const { return holds_; }
 
  private:
-  // Of a product: as launch_linear_half does it, without and with a workspace, or by instructions.
+  // The kinds of product: launch_linear_half without or with a workspace, or given instructions.
   enum class By : uint8_t { kDefault, kSideBySide, kWgmma, kMma };
 
   void report(
@@ -189,7 +188,7 @@ class Probes {
     for (const std::string& line : shown) std::fputs(line.c_str(), stdout);
   }
 
-  // The definition in kernels/cuda/launch.h.
+  // The model: the definition in kernels/cuda/launch.h.
   static float model(const uint16_t* x, const uint16_t* w) {
     constexpr int kSegments = 8;
     constexpr int kStep = 16;

@@ -8,7 +8,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kLoads = 8;  // of a thread, in flight
+constexpr int kLoads = 8;  // loads in flight per thread
 
 __global__ void __launch_bounds__(kThreads, 1)
     read_kernel(const uint4* data, int64_t count, uint32_t* out) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int j = 0; j < kLoads; ++j) all |= values[j].x ^ values[j].y ^ values[j].z ^ values[j].w;
   }
-  if (all == 0xFFFFFFFFU) *out = all;  // or nothing of it is needed
+  if (all == 0xFFFFFFFFU) *out = all;  // keeps the compiler from dropping the loads
 }
 
 }  // namespace

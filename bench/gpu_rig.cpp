@@ -17,12 +17,12 @@ namespace sluice::bench {
 namespace {
 
 constexpr int kRounds = 11;
-// Of a round at least: what the host takes for the first launch is in it.
+// The least seconds of a round, which contains the host's time for the first launch.
 constexpr double kRoundSeconds = 3e-3;
 constexpr int64_t kProbeBytes = int64_t{2} << 30;
-// Contents are so many bytes made on the host, copied within the device from there on.
+// Contents are this many bytes made on the host, and copied within the device from there on.
 constexpr int64_t kPiece = int64_t{16} << 20;
-// Until clocks are as high as they get.
+// The time in which clocks reach their highest.
 constexpr std::chrono::milliseconds kWaking{400};
 
 kernels::DeviceBuffer allocated(kernels::DeviceMemory& memory, int64_t bytes) {
@@ -123,7 +123,7 @@ std::vector<std::byte> GpuRig::to_host(const kernels::DeviceBuffer& buffer) {
 }
 
 int32_t GpuRig::copies_for(int64_t bytes) const {
-  constexpr int64_t kTimes = 8;  // it does not always forget the oldest first
+  constexpr int64_t kTimes = 8;  // L2 does not always evict the oldest first
   return static_cast<int32_t>(std::clamp<int64_t>(ceil_div(kTimes * l2_bytes_, bytes), 1, 256));
 }
 

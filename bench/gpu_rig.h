@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU of a benchmark: memory with random contents, times on it, and what it gives at most,
-// probed in the same run. One thread.
+// The GPU of a benchmark: memory with random contents, times on it, and its limits, probed in the
+// same run. One thread.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,29 +20,30 @@ namespace sluice::bench {
 
 class GpuRig {
  public:
-  // Its clocks are high when this returns.
+  // Returns once the GPU's clocks are high.
   static Expected<std::unique_ptr<GpuRig>> open();
 
   [[nodiscard]] cudaStream_t stream() const { return opened_.stream; }
 
   [[nodiscard]] const std::string& name() const { return opened_.name; }
 
-  // Ends the process where there is no memory. Zeros; or 16-bit words from 0x3800 to 0x3FFF, which
-  // as halves of floats, bfloat16 and fp16 are small and normal, and as bytes are anything.
+  // Memory of zeros, or of random 16-bit words from 0x3800 to 0x3FFF, which are small and normal as
+  // halves of floats, bfloat16 and fp16, and arbitrary as bytes. Without memory the process ends.
   kernels::DeviceBuffer zeros(int64_t bytes);
   kernels::DeviceBuffer random(int64_t bytes);
-  // So many numbers of a normal distribution, as floats or rounded toward zero to bfloat16: what
-  // attention has, whose exponentials take other ways for the low scores that positive words lack.
+  // `count` numbers of a normal distribution, as floats or rounded toward zero to bfloat16, for
+  // attention: its exponentials take other branches for low scores, which positive words lack.
   kernels::DeviceBuffer normal_floats(int64_t count);
   kernels::DeviceBuffer normal_bf16(int64_t count);
   kernels::DeviceBuffer copy_of(const void* host, int64_t bytes);
   std::vector<std::byte> to_host(const kernels::DeviceBuffer& buffer);
 
-  // How many inputs of so many bytes, used in turn, leave nothing of the first in the L2 cache.
+  // Returns how many inputs of `bytes` bytes, used in turn, leave none of the first in the L2
+  // cache.
   [[nodiscard]] int32_t copies_for(int64_t bytes) const;
 
-  // Seconds of one work(i), i below `count`: all of them recorded into one graph, which is run
-  // several times in a row after some that do not count; the median of some such rows.
+  // Returns the seconds of one work(i), i below `count`. All are recorded into one graph, which is
+  // run several times in a row after some uncounted runs; the median of some such rows counts.
   double seconds(int32_t count, const std::function<void(int32_t)>& work);
 
   // Bytes a second that a kernel reads, and that a copy within the device reads and writes.
@@ -51,7 +52,7 @@ class GpuRig {
 
  private:
   explicit GpuRig(kernels::cuda::OpenedDevice opened);
-  // The piece's bytes over and over.
+  // Returns memory filled with the piece's bytes over and over.
   kernels::DeviceBuffer repeated(const void* piece, int64_t piece_bytes, int64_t bytes);
 
   kernels::cuda::OpenedDevice opened_;
@@ -60,7 +61,7 @@ class GpuRig {
 
 void must(cudaError_t result, const char* what);
 
-// What main() returns: body's, or 77 where there is no GPU. Prints the GPU's name, or why there is
+// Returns main()'s result: body's, or 77 without a GPU. Prints the GPU's name, or why there is
 // none.
 int run_on_gpu(const std::function<int(GpuRig&)>& body);
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What following a grammar costs: random answers under schemas, one thread.
+// The cost of following a grammar: random answers under schemas, one thread.
 //   grammar VOCABULARY SCHEMAS [--ungated] [--fills N] [--width N] [--record FILE]
 // VOCABULARY is a directory with a tokenizer.json; SCHEMAS has a JSON object {name: schema} a line.
-// Each answer takes its tokens at random from its masks; its end, where something else may come, is
-// not taken. A line a schema: milliseconds to compile, KiB, and microseconds of a mask (median,
-// 99th percentile, most) and of a token accepted (median, 99th percentile). --ungated: the schemas
-// as the grammar library reads them. --record: the vocabulary, the schemas and the tokens, which
+// Each answer takes random tokens of its masks; it ends only where nothing else may come. A line a
+// schema: milliseconds to compile, KiB, and microseconds per mask (median, 99th percentile,
+// maximum) and per accepted token (median, 99th percentile). --ungated: the schemas as the grammar
+// library reads them. --record: the vocabulary, the schemas and the tokens, which
 // bench/grammar_peers.py gives to the library's Python package.
 #include <algorithm>
 #include <bit>
@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostTokens = 400;  // of an answer
+constexpr size_t kMostTokens = 400;  // tokens of an answer
 
 double us_since(Clock::time_point start) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
@@ -51,7 +51,7 @@ struct Costs {
   std::vector<double> accepts;
 };
 
-// The first allowed one from a random place on that does not end the answer.
+// Returns the first allowed token from a random place on that does not end the answer.
 TokenId choose(const std::vector<uint32_t>& row,
                const std::vector<TokenId>& ends,
                std::mt19937& random) {
@@ -67,7 +67,7 @@ TokenId choose(const std::vector<uint32_t>& row,
   return -1;
 }
 
-// One answer; its tokens.
+// Walks through one answer and returns its tokens.
 std::vector<TokenId> walk(const Grammar& grammar,
                           const std::vector<TokenId>& ends,
                           std::vector<uint32_t>& row,

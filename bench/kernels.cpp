@@ -87,7 +87,7 @@ struct FreeAligned {
 
 using Buffer = std::unique_ptr<std::byte, FreeAligned>;
 
-// Each 16 bits are one of `base` with the bits of `varied` at random.
+// Returns words of 16 bits: `base`, with the bits of `varied` random.
 Buffer random_buffer(int64_t bytes, uint16_t base, uint16_t varied) {
   const auto size = static_cast<size_t>(align_up(bytes, 64));
   Buffer buffer(static_cast<std::byte*>(::operator new (size, std::align_val_t{64})));
@@ -99,9 +99,9 @@ Buffer random_buffer(int64_t bytes, uint16_t base, uint16_t varied) {
   return buffer;
 }
 
-// As fp16 and as the upper half of an fp32, from 0.5 to 2; scales that are a byte of exponent, from
-// 2^-8 to 0.5: sums neither overflow nor become denormal, on which some processors spend a hundred
-// times as long.
+// Numbers from 0.5 to 2 as fp16 and as the upper half of an fp32, and from 2^-8 to 0.5 as scales of
+// one exponent byte: sums neither overflow nor become denormal, on which some processors take a
+// hundred times as long.
 Buffer random_numbers(int64_t bytes) { return random_buffer(bytes, 0x3800, 0x7FF); }
 
 Buffer random_weights(WeightFormat format, int64_t bytes) {
@@ -115,7 +115,7 @@ struct Options {
   std::vector<int32_t> rows = {1, 8, 32, 512};
   std::vector<std::string> only;  // names or parts of them; empty: all shapes
   bool together = false;
-  bool json = false;  // of --together
+  bool json = false;  // for --together
   bool probes_only = false;
 };
 
@@ -128,7 +128,7 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Of all threads of the process together.
+// Returns the CPU time of all threads of the process together.
 double processor_seconds() {
   timespec now = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -155,7 +155,7 @@ class Layer {
 
   [[nodiscard]] double weight_bytes() const { return static_cast<double>(weight_bytes_); }
 
-  // Seconds a call by `now`, from calls for 20 ms of it.
+  // Returns the seconds per call by `now`, over calls for 20 ms.
   double seconds(const kernels::ExecContext& ctx, double (*now)()) {
     const auto activations =
         kernels::carve_activations(shape_.activation, rows_, shape_.k, x_.get());
@@ -217,8 +217,8 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape, int32_t rows
   std::fflush(stdout);
 }
 
-// The shapes take turns and count processor time, so that what else the machine does slows all of
-// them alike; beside each what it does in a second as a share of the first one's.
+// Shapes take turns and count CPU time, so that other work of the machine slows all of them alike;
+// each one's rate is printed as a share of the first's.
 void run_together(const kernels::ExecContext& ctx,
                   const std::vector<Shape>& shapes,
                   int32_t rows,
@@ -263,7 +263,7 @@ void run_together(const kernels::ExecContext& ctx,
   std::fflush(stdout);
 }
 
-// One line of JSON.
+// Prints the limits as one line of JSON.
 void print_probes(const kernels::ExecContext& ctx) {
   std::vector<double> int8_peaks;
   std::vector<double> tile_peaks;
@@ -279,7 +279,7 @@ void print_probes(const kernels::ExecContext& ctx) {
               median(std::move(read_peaks)));
 }
 
-// In the order of what was asked for: a name, or what has such a part in its name.
+// Returns shapes in the order asked for: those whose name is, or contains, a part.
 std::vector<Shape> chosen_shapes(const std::vector<std::string>& only) {
   if (only.empty()) return {std::begin(kShapes), std::end(kShapes)};
   std::vector<Shape> shapes;

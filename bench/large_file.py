@@ -7,18 +7,23 @@
 Writes a Llama of the wanted size in Q8_0 or, as safetensors, in FP8 with a scale per row (random codes),
 reads it once from the disk with large reads (the disk's limit), drops it from the page cache, starts the
 server on it and prints what the kernel counted until it serves: bytes read from the disk over bytes of
-the file, largest resident memory over the file, seconds; and beside the rate of the load that of the
-plain read. Fails where the file was read more than 1.05 times. Needs the gguf and numpy packages (--fp8:
+the file, largest resident memory over the file, seconds; and beside the rate of the load those of the
+plain read and of memory that nobody has used before (as many bytes set by a thread a processor: what
+a system gives a process first is cleared, and a virtual machine may have to fetch it). Fails where the file was read more than 1.05 times. Needs the gguf and numpy packages (--fp8:
 numpy alone), and as much disk and memory as the file has.
 """
 import argparse
+import ctypes
 import json
+import mmap
+import multiprocessing
 import os
 import struct
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -157,10 +162,28 @@ def plain_read_seconds(path):
     return time.monotonic() - start
 
 
+def fresh_memory_seconds(size):
+    memory = mmap.mmap(-1, size)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    part = size // os.cpu_count()
+    threads = [threading.Thread(target=ctypes.CDLL(None).memset,
+                                args=(ctypes.c_void_p(begin + i * part), 1, ctypes.c_size_t(part)))
+               for i in range(os.cpu_count())]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return time.monotonic() - start
+
+
 def measure(binary, path, model):
+    size = os.stat(path).st_size
+    with multiprocessing.get_context("fork").Pool(1) as pool:  # its memory ends with it
+        fresh = pool.apply(fresh_memory_seconds, (size,))
     plain = plain_read_seconds(path)
     drop(path)
-    size = os.stat(path).st_size
     start = time.monotonic()
     server = subprocess.Popen([binary, "serve", model, "--port", "0", "--log-level", "error",
                                "--kv-cache-memory", "64M"], stdout=subprocess.PIPE, text=True)
@@ -178,7 +201,7 @@ def measure(binary, path, model):
     resident = int(counters["VmHWM"].split()[0]) * 1024 / size
     print(f"file {size} bytes, read {read:.3f} times, largest resident memory {resident:.2f} of it, "
           f"{seconds:.1f} s: {size / seconds * 1e-9:.2f} GB/s, {plain / seconds:.2f} of a plain read's "
-          f"{size / plain * 1e-9:.2f}")
+          f"{size / plain * 1e-9:.2f} and {fresh / seconds:.2f} of fresh memory's {size / fresh * 1e-9:.2f}")
     return read
 
 

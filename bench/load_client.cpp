@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the load client can take in, against its mock server in a process of its own, beside what
-// the machine's loopback can carry, probed in the same run. Prints a table.
+// The load client's capacity, against its mock server in another process, beside that of the
+// machine's loopback, probed in the same run. Prints a table.
 //   one event a write:  64 streams, a send and a receive for each token
 //   coalesced:          64 streams, 64 tokens a send
-//   many streams:       in as many processes as the limit on descriptors makes it take
+//   many streams:       in as many processes as the descriptor limit requires
 // usage: load_client [--seconds 3] [--streams 20000]
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -93,7 +93,7 @@ double probe_pairs_per_second(double seconds) {
   return rate;
 }
 
-// The same with the receives on a second thread, as client and server are two.
+// Sends and receives frames like probe_pairs_per_second, with receives on a second thread.
 double probe_threaded_pairs_per_second(double seconds) {
   const auto pairs = connect_pairs(kProbeSockets);
   std::atomic<bool> stop = false;
@@ -184,13 +184,13 @@ RunResult run_streams(const MockScript& script, size_t streams, int32_t tokens) 
 
 struct Throughput {
   double tokens_per_second = 0;
-  double client_cpu = 0;  // of one core, while tokens came
+  double client_cpu = 0;  // share of one core while tokens came
 };
 
-// From the last stream's first token to the first stream's last one.
+// Measures from the last stream's first token to the first stream's last one.
 Throughput measure(int32_t events_per_write, double seconds, double guess) {
   MockScript script;
-  script.ttft_s = 0.5;  // all streams stand before the first token comes
+  script.ttft_s = 0.5;  // all streams are open before the first token
   script.events_per_write = events_per_write;
   const auto tokens = static_cast<int32_t>(seconds * guess / kProbeSockets);
   const RunResult result = run_streams(script, kProbeSockets, std::max(tokens, 100));
@@ -216,18 +216,18 @@ Throughput measure(int32_t events_per_write, double seconds, double guess) {
           result.cpu_s / std::max(result.duration_s, 1e-9)};
 }
 
-// What one process of many streams tells.
+// The report of one process with many streams.
 struct ManyStreams {
   uint64_t under_way = 0;
   uint64_t failed = 0;
   double median_itl_ms = 0;
   double p99_itl_ms = 0;
-  double client_cpu = 0;  // of one core
+  double client_cpu = 0;  // share of one core
 };
 
 ManyStreams run_many_streams(size_t streams) {
   MockScript script;
-  script.ttft_s = 8;  // all streams stand before the first token comes
+  script.ttft_s = 8;  // all streams are open before the first token
   script.itl_s = 2;
   const RunResult result = run_streams(script, streams, /*tokens=*/5);
   const Summary summary = summarize(result.records, result.duration_s, SummaryOptions{});
@@ -239,7 +239,7 @@ ManyStreams run_many_streams(size_t streams) {
           result.cpu_s / result.duration_s};
 }
 
-// Runs a client in a process of its own; what it tells comes through the pipe.
+// Runs a client in a process of its own, which reports through the returned pipe.
 int start_many_streams(size_t streams) {
   int ends[2];
   if (::pipe(ends) != 0) std::exit(1);
@@ -253,7 +253,7 @@ int start_many_streams(size_t streams) {
   return ends[0];
 }
 
-// As many processes as the limit on descriptors makes it take, all at the same time.
+// Runs as many processes as the descriptor limit requires, all at the same time.
 void show_many_streams(size_t streams) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -47,7 +47,7 @@ __attribute__((target("avx512f,avx512vnni"))) double busy_vnni(int32_t* sink) {
   return static_cast<double>(kSteps) * kChains * 64 * 2;
 }
 
-// Without VNNI: vpmaddubsw and the 16-bit add that every use of it needs.
+// The rate without VNNI: vpmaddubsw and the 16-bit add that every use of it needs.
 __attribute__((target("avx2"))) double busy_avx2(int32_t* sink) {
   __m256i acc[kChains];
 #pragma GCC unroll 12
@@ -155,7 +155,7 @@ __attribute__((target("amx-tile,amx-int8"))) double busy_tiles(int32_t* sink) {
   return static_cast<double>(kSteps) * kTiles * 16 * 16 * 64 * 2;
 }
 
-// All threads in `busy`, which returns its operations.
+// Runs `busy`, which returns its number of operations, on all threads.
 double probe_rate(const kernels::ExecContext& ctx, double (*busy)(int32_t* sink)) {
   const int32_t threads = ctx.pool->num_threads();
   std::vector<double> operations(static_cast<size_t>(threads) * 8);
@@ -168,10 +168,10 @@ double probe_rate(const kernels::ExecContext& ctx, double (*busy)(int32_t* sink)
   return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds * 1e-9;
 }
 
-// Several streams at once: one does not keep enough of a core's requests in flight.
+// Several streams at once; one does not keep enough of a core's requests in flight.
 constexpr int64_t kStreams = 4;
 
-// Of some processors that virtual machines run on, the prefetchers alone do not reach the limit.
+// On some processors of virtual machines the prefetchers alone do not reach the limit.
 constexpr int64_t kPrefetchBytes = 2048;
 
 template <bool kPrefetch>
@@ -195,7 +195,7 @@ __attribute__((target("avx2"))) int64_t read_all(const std::byte* data, int64_t 
 
 constexpr int64_t kReadBytes = int64_t{256} << 20;
 
-// Written once, so that every page is one of its own, and in huge ones, as weights are.
+// Memory written once, so that every page is its own, in huge pages, like weights.
 std::span<const std::byte> bytes_to_read() {
   static const AlignedBuffer buffer = [] {
     Expected<AlignedBuffer> bytes = AlignedBuffer::allocate(kReadBytes, "the read probe");

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far models in other number formats are from the one they were made of, run by this engine
+// Distance of models in other number formats from the model they were made of, run by this engine
 // with activations in 32 bits:
 //   quality TOKENS CONTEXT BASE MODEL...
 //
-// TOKENS is a file of token ids in JSON, as `sluice tokenize --json` prints them; CONTEXT of them
-// are one sequence. One line of JSON a model, BASE among them: mean KL divergence of its
-// distribution from BASE's in nats and the standard error of that mean, the share of positions
-// whose most likely token is BASE's, perplexity of the text, and positions.
+// TOKENS is a JSON file of token ids, printed by `sluice tokenize --json`; CONTEXT of them are one
+// sequence. One line of JSON per model, BASE included: mean KL divergence of its distribution from
+// BASE's in nats and the standard error of that mean, the share of positions whose likeliest token
+// is BASE's, perplexity of the text, and positions.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -42,7 +42,7 @@ std::vector<TokenId> read_tokens(const std::string& path) {
   return tokens;
 }
 
-// The logarithm of the sum of exponentials of a row.
+// Returns the logarithm of the sum of a row's exponentials.
 double log_sum(const float* row, int64_t count) {
   const auto largest = static_cast<double>(*std::max_element(row, row + count));
   double sum = 0;

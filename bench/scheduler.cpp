@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's decision costs, without a model: 256 running requests, and the lookup of a prompt
-// of 4,096 tokens that is cached.
+// The cost of a step's decision, without a model: 256 running requests, and the lookup of a cached
+// prompt of 4,096 tokens.
 #include "scheduler/scheduler.h"
 
 #include <benchmark/benchmark.h>
@@ -18,9 +18,9 @@
 namespace sluice {
 namespace {
 
-constexpr TokenId kToken = 1;  // that every request is given
+constexpr TokenId kToken = 1;  // every request's only token
 
-// Times what it is told to, each on its own: benchmarks' pauses cost more than a step.
+// Times single pieces of work; the pauses of benchmark::State cost more than a step.
 class Samples {
  public:
   explicit Samples(benchmark::State& state) : state_(state) {}
@@ -98,7 +98,7 @@ void Schedule(benchmark::State& state) { ScheduleAndUpdateDecodes(state, false);
 
 void ScheduleAndUpdate(benchmark::State& state) { ScheduleAndUpdateDecodes(state, true); }
 
-// 256 run, 10,000 of 1,000 tenants wait, and four end in each step.
+// 256 requests run, 10,000 of 1,000 tenants wait, and four end in each step.
 void ScheduleWithAQueue(benchmark::State& state) {
   const auto num_seqs = static_cast<int32_t>(state.range(0));
   const auto num_waiting = static_cast<int32_t>(state.range(1));

@@ -10,14 +10,19 @@
              median of the rounds; neighbours: the time between tokens of a stream without a schema
              (median and 99th percentile) beside streams that each send schemas of their own, over
              that beside streams without
+  hostile    the time between tokens of eight streams without a schema (median, 99th percentile, and
+             largest) alone, beside grammars that four clients send without an end and that are
+             refused, and beside new heavy schemas that compile
   valid      answers at temperature 1.0 over --schemas random schemas that a validator which is not
              ours (jsonschema_rs) accepts; an answer that its length cut is no answer
 
-With --baseline `first` is measured with that binary as well, in turn.
+With --baseline `first` and `hostile` are measured with that binary as well, in turn.
 """
 import argparse
+import collections
 import concurrent.futures
 import http.client
+import itertools
 import json
 import random
 import re
@@ -175,6 +180,80 @@ def neighbour(server, schemas, has_schemas):
     return sorted(1e3 * (b - a) for a, b in zip(times, times[1:]))
 
 
+def repeated(what, times):
+    return what * times
+
+
+# Each is refused, most of them after all the time or memory that a compilation has.
+HOSTILE = [
+    {"regex": "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"},
+    {"regex": repeated("(a?){50}", 40) + "{1000}"},
+    {"grammar": 'root ::= (("a"{1,100000}){1,100000}){1,100000}'},
+    {"regex": repeated("(", 8000) + "a" + repeated(")", 8000)},
+    {"json": {"type": "object", "properties": {
+        f"p{i}": {"type": "string", "pattern": "^(([a-z]+|[0-9]{1,500}){1,500}){1,50}$"}
+        for i in range(20)}}},
+]
+
+
+def heavy(number):
+    """A schema that compiles, for as long as the limits let it."""
+    return {"json": {"type": "object", "additionalProperties": False, "properties": {
+        f"p{i}_{number}": {"type": "string", "maxLength": 30 + i} for i in range(60)}}}
+
+
+def hostile(number):
+    """One that nobody has sent before, or a cache would know its answer."""
+    (kind, text), = HOSTILE[number % len(HOSTILE)].items()
+    return {kind: text + "b" * (number % 97) if kind == "regex" else text}
+
+
+def between_tokens(server, make):
+    """Times between the tokens of eight streams; make(n): what four others ask for, if any."""
+    is_over, asked, answers = threading.Event(), itertools.count(), collections.Counter()
+    longest = [0.0]
+
+    def others():
+        while not is_over.is_set():
+            begun = time.monotonic()
+            connection = http.client.HTTPConnection(server.address, timeout=300)
+            connection.request("POST", "/v1/chat/completions", json.dumps({
+                "model": "model", "max_tokens": 1, "structured_outputs": make(next(asked)),
+                "messages": [{"role": "user", "content": "Answer."}]}),
+                {"Content-Type": "application/json"})
+            answers[connection.getresponse().status] += 1
+            longest[0] = max(longest[0], time.monotonic() - begun)
+            connection.close()
+    threads = [threading.Thread(target=others) for _ in range(4 if make else 0)]
+    for thread in threads:
+        thread.start()
+    times = [[] for _ in range(8)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: server.ask(None, times[i], max_tokens=300, temperature=1.0, seed=i,
+                                           ignore_eos=True), range(8)))
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    return (sorted(1e3 * (b - a) for each in times for a, b in zip(each, each[1:])),
+            {**answers, "slowest, s": round(longest[0], 1)})
+
+
+def beside_compilers(servers, rounds):
+    """Lines of a table: what each server's streams have beside each kind of others."""
+    kinds = {"alone": None, "heavy": heavy, "hostile": hostile}
+    taken = {}
+    for _ in range(rounds):
+        for number, server in enumerate(servers):
+            for kind, make in kinds.items():
+                times, answers = between_tokens(server, make)
+                taken.setdefault((number, kind), []).append(
+                    (times[len(times) // 2], times[int(0.99 * len(times))], times[-1], answers))
+    for (number, kind), rows in taken.items():
+        values = [statistics.median(row[i] for row in rows) for i in range(3)]
+        yield (f"{'this' if number == 0 else 'baseline'}, {kind}: median {values[0]:.1f} ms, "
+               f"p99 {values[1]:.1f}, largest {values[2]:.1f}; the others' answers {rows[-1][3]}")
+
+
 def validity(server, schemas, num_schemas, generations):
     import jsonschema_rs
     made = [schemas.make() for _ in range(num_schemas)]
@@ -205,6 +284,7 @@ def main():
     parser.add_argument("--flags", nargs="*", default=[])
     parser.add_argument("--first", type=int, default=20, help="new schemas")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hostile", type=int, default=0, help="rounds beside compilers")
     parser.add_argument("--schemas", type=int, default=300)
     parser.add_argument("--generations", type=int, default=2000)
     args = parser.parse_args()
@@ -216,6 +296,9 @@ def main():
         for name, row in zip(("this", "baseline"), first_use(servers, schemas, args.first)):
             print(f"first {name}: new p50 {row[0]:.1f} ms, p95 {row[1]:.1f} ms, "
                   f"known p50 {row[2]:.1f} ms")
+    if args.hostile > 0:
+        for line in beside_compilers(servers, args.hostile):
+            print(line, flush=True)
     for other in servers[1:]:
         other.close()
     if args.rounds > 0:

@@ -41,7 +41,7 @@ std::string read_file(const std::string& path) {
   return content.str();
 }
 
-// Documents end behind a newline.
+// Cuts the text into documents that end after a newline.
 std::vector<std::string_view> documents_of(std::string_view text, size_t bytes) {
   std::vector<std::string_view> documents;
   while (!text.empty()) {

@@ -62,7 +62,7 @@ std::optional<size_t> DecodeBuckets::find(const ForwardBatch& batch) const {
   return static_cast<size_t>(found - sizes_.begin());
 }
 
-// Each row becomes a request that ends with it, on the blocks of its own.
+// Makes each row a request that ends with it, on the blocks of its own request.
 void DecodeBuckets::split(const ForwardBatch& batch, ForwardBatch& result) {
   seq_lens_.clear();
   for (const int32_t position : batch.positions) seq_lens_.push_back(position + 1);

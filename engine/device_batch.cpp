@@ -12,7 +12,7 @@ namespace sluice {
 DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   constexpr int64_t kInt = sizeof(int32_t);
   const int64_t tokens = bounds.max_tokens;
-  // Each row that a token is chosen behind may be a request of its own (DecodeBuckets).
+  // Each row that chooses a token may become a request of its own (DecodeBuckets).
   const int64_t seqs = std::max(bounds.max_seqs, bounds.max_rows);
   Places places;
   int64_t at = 0;
@@ -77,7 +77,7 @@ void DeviceBatch::send() {
   parts_.clear();
 }
 
-// A row has room for the longest request that there may be.
+// Stages a block table; each request's row has room for the longest possible request.
 std::span<const int32_t> DeviceBatch::stage_table(const Place& place,
                                                   const ForwardBatch& host,
                                                   size_t group) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step's arrays in the memory of a device: fixed places, filled through pinned memory, so that a
-// recorded launch reads every step from the same addresses. Operators that read the host's memory
-// read the step's own arrays, and nothing is taken or copied. By the thread that runs the steps.
+// A step's arrays in device memory, at fixed places and filled through pinned memory, so that a
+// recorded launch reads every step from the same addresses. Where operators read host memory they
+// read the step's own arrays, and nothing is allocated or copied. Used on the thread that runs the
+// steps.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +19,30 @@ namespace sluice {
 
 class DeviceBatch {
  public:
-  // Of each of the two memories; for the plan.
+  // Bytes needed in each of the two memories, for the memory plan.
   static int64_t bytes(const InputBatch::Bounds& bounds);
 
-  // `memory` must outlive it.
+  // `memory` must outlive the batch.
   static Expected<DeviceBatch> create(kernels::DeviceMemory& memory,
                                       const InputBatch::Bounds& bounds);
 
-  // Puts a step's arrays on their way, of block tables what max_seq_len tokens take. What comes
-  // back is valid until the next call, which waits until these have been read, but for no operator
-  // behind them.
+  // Starts copying a step's arrays to the device; block tables only as far as max_seq_len needs.
+  // The result is valid until the next call, which waits until these arrays have been copied, but
+  // not for the operators that read them.
   ForwardBatch upload(const ForwardBatch& host);
 
-  // Where its token ids are.
+  // Address of the token ids.
   [[nodiscard]] TokenId* token_ids() const;
 
-  // Where what rows that follow drafts change is; of the last upload().
+  // Arguments for placing rows that follow drafts, in the last upload().
   [[nodiscard]] kernels::PlaceFollowingArgs following(const ForwardBatch& batch) const;
 
-  // The same for the rows that logits are wanted of, at most max_rows; until the next call.
+  // Uploads the indices of rows whose logits are wanted, at most max_rows; valid until the next
+  // call.
   std::span<const int32_t> upload_rows(std::span<const int32_t> rows);
 
  private:
-  // Where an array is in both memories, and how much of it there may be; bytes.
+  // An array's offset in both memories and its capacity, in bytes.
   struct Place {
     int64_t begin = 0;
     int64_t room = 0;
@@ -64,7 +66,7 @@ class DeviceBatch {
   std::span<const int32_t> stage_table(const Place& place,
                                        const ForwardBatch& host,
                                        size_t group);
-  // Puts on its way what was staged since the last call, and nothing else.
+  // Starts copying exactly what was staged since the last call.
   void send();
 
   bool is_direct_ = false;  // operators read the host's memory; nothing below is used
@@ -72,10 +74,10 @@ class DeviceBatch {
   std::vector<int32_t> tokens_per_entry_;  // by group
   kernels::DeviceBuffer staging_;
   kernels::DeviceBuffer device_;
-  std::unique_ptr<kernels::DeviceEvent> sent_;  // the staged bytes
+  std::unique_ptr<kernels::DeviceEvent> sent_;  // recorded when the staged bytes have been copied
   std::vector<std::span<const int64_t>> slot_mapping_;
   std::vector<std::span<const int32_t>> block_tables_;
-  std::vector<kernels::DeviceMemory::Part> parts_;  // staged, and not sent yet
+  std::vector<kernels::DeviceMemory::Part> parts_;  // staged and not sent yet
 };
 
 }  // namespace sluice

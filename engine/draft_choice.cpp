@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// The logit of a token that the model cannot choose: far below all that it can.
+// The logit of a token that the draft model cannot choose, far below all others.
 constexpr float kNever = -1e30F;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits of a model that drafts to tokens, as its target chooses them: by the target's ids, by
-// the same sampler. On a device with memory of its own the rows that it can sample are sampled
-// there, and the logits of others come to the host. By the thread that runs the steps.
+// Chooses tokens from a draft model's logits with the target's sampler, in the target's ids. On a
+// device with memory of its own, the rows that it can sample are sampled there, and the logits of
+// other rows come to the host. Used on the thread that runs the steps.
 #pragma once
 
 #include <cstdint>
@@ -22,27 +22,28 @@ class DraftChoice {
  public:
   struct Bounds {
     int32_t vocab_size = 0;  // the target's
-    int32_t num_logits = 0;  // columns of the model's
-    bool is_mapped = false;  // those are not the target's first ids
-    int32_t max_rows = 0;    // at once
+    int32_t num_logits = 0;  // columns of the draft model's logits
+    bool is_mapped = false;  // the columns are not the target's first ids
+    int32_t max_rows = 0;    // per call
   };
 
-  // Where operators read and write; of the host beside a device with memory of its own. For the
-  // plan.
+  // Bytes of the memory that operators use, and of host memory beside a device with memory of its
+  // own. For the memory plan.
   static int64_t bytes(const Bounds& bounds, DeviceType device, int32_t num_threads);
   static int64_t host_bytes(const Bounds& bounds, int32_t num_threads);
 
-  // `id_offsets`: where is_mapped, what is added to a column to get the target's id. `device` must
-  // outlive it.
+  // `id_offsets`: with is_mapped, added to a column to get the target's id. `device` must outlive
+  // the result.
   static Expected<DraftChoice> create(const kernels::Device& device,
                                       const Bounds& bounds,
                                       std::span<const int64_t> id_offsets);
 
-  // The target's, ascending, which min_tokens keeps from being chosen. Before the first choose().
+  // Sets the target's end tokens, ascending, which min_tokens suppresses. Before the first
+  // choose().
   void use_end_tokens(std::vector<TokenId> end_tokens);
 
-  // Row i of `logits`, where operators read, is of inputs[i], whose other fields are set. Waits for
-  // what is chosen; valid until the next call.
+  // Chooses a token for each row i of `logits`, in operators' memory, by inputs[i], whose other
+  // fields are set. Blocks until chosen; valid until the next call.
   std::span<const SamplerResult> choose(const kernels::ExecContext& exec,
                                         float* logits,
                                         std::span<SamplerInput> inputs);
@@ -74,10 +75,10 @@ class DraftChoice {
   std::optional<DeviceSampling> sampling_;
   uint64_t num_calls_ = 0;
   std::vector<kernels::SampleRow> device_rows_;
-  // Empty where the model's columns are the target's ids.
+  // Mapping of columns; empty where the model's columns are the target's ids.
   kernels::DeviceBuffer columns_;    // [vocab] of the model's logits
   kernels::DeviceBuffer spread_;     // [max_rows][vocab]
-  kernels::DeviceBuffer host_rows_;  // the same; empty where the host reads those
+  kernels::DeviceBuffer host_rows_;  // host copy; empty where the host reads the rows in place
 };
 
 }  // namespace sluice

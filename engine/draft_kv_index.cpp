@@ -81,7 +81,7 @@ bool DraftKvIndex::claim(std::span<const BlockId> blocks,
     note.read_in = pass_;
     if (i < written) continue;
     note.written_in = pass_;
-    // A claim within a block follows find(), which saw all before it.
+    // A claim within a block follows find(), which has checked everything before it.
     if (i > written || note.count > begin % block_size_) note.count = 0;
   }
   return true;

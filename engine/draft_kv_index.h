@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the KV of a model that drafts holds in the blocks of its target. The target's manager owns
-// the blocks and knows nothing of this: a block may be taken, given back or found by its prefix
-// without a word here. So each block has a note of the tokens that its draft KV is of, by a hash of
-// them and of all before, and what a request finds in its table is told by its own tokens alone.
+// Tracks what a draft model's KV holds in the blocks of its target. The target's manager owns the
+// blocks and may take, free or reuse one without notice. Each block therefore has a note: a hash of
+// the tokens that its draft KV was computed from and of all tokens before them. A request finds
+// valid draft KV in its block table by its own tokens alone.
 //
-// One thread, that of the steps. Positions are those of a request's tokens.
+// Thread that runs the steps only. Positions are those of a request's tokens.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,13 @@
 
 namespace sluice {
 
-// Hashes of a request's tokens up to the end of each whole block; they grow with the tokens.
+// Hashes of a request's tokens up to the end of each whole block; extended as tokens arrive.
 class DraftTokenChain {
  public:
   explicit DraftTokenChain(int32_t block_size) : block_size_(block_size) {}
 
-  // Of the first `index` blocks and `count` tokens of the next one; `known` begins with them all.
+  // Hash of the first `index` blocks and `count` tokens of the next one, which `known` must
+  // include.
   [[nodiscard]] uint64_t hash(std::span<const TokenId> known, size_t index, int32_t count);
 
  private:
@@ -30,7 +31,7 @@ class DraftTokenChain {
 
 class DraftKvIndex {
  public:
-  // Positions [first, end) of a request, `first` at a block's beginning.
+  // Positions [first, end) of a request; `first` is a block's beginning.
   struct Range {
     int32_t first = 0;
     int32_t end = 0;
@@ -38,26 +39,26 @@ class DraftKvIndex {
 
   DraftKvIndex(int32_t num_blocks, int32_t block_size);
 
-  // The positions around `from`, a block's beginning, without a gap whose KV is there: none of them
-  // are behind `from` where those at it are not. `blocks`: of the request, from the first, as many
-  // as it has.
+  // Returns the contiguous positions around `from`, a block's beginning, whose draft KV is valid;
+  // nothing behind `from` unless the positions at `from` are valid. `blocks`: all of the request's
+  // blocks from the first.
   Range find(DraftTokenChain& chain,
              std::span<const TokenId> known,
              std::span<const BlockId> blocks,
              int32_t from) const;
 
-  // Before positions [begin, end) are written and those from `first` on, a block's beginning, read;
-  // all are in `blocks`. Those that are written are noted to hold nothing from `begin` on. False,
-  // and nothing is done: another request writes, since begin_pass(), what this one would read or
+  // Claims blocks before positions [begin, end) are written and those from `first`, a block's
+  // beginning, read; all are in `blocks`. Notes of written blocks are cut at `begin`. Returns false
+  // without effect when, since begin_pass(), another request writes what this one would read or
   // write, or reads what it would write.
   bool claim(std::span<const BlockId> blocks, int32_t first, int32_t begin, int32_t end);
 
-  // Blocks that begin at positions in [begin, end) hold nothing any more.
+  // Clears the notes of blocks that begin at positions in [begin, end).
   void forget(std::span<const BlockId> blocks, int32_t begin, int32_t end);
 
   void begin_pass() { ++pass_; }
 
-  // Positions up to `end` of claimed blocks are written, as are those before.
+  // Records that positions up to `end` of claimed blocks are written, as are all before.
   void note(DraftTokenChain& chain,
             std::span<const TokenId> known,
             std::span<const BlockId> blocks,
@@ -66,14 +67,14 @@ class DraftKvIndex {
 
  private:
   struct Note {
-    uint64_t hash = 0;  // of the chain to the last token
-    int32_t count = 0;  // tokens of this block, its first ones
-    // The passes that last claimed it.
+    uint64_t hash = 0;  // hash of the chain up to the last token
+    int32_t count = 0;  // leading tokens of this block
+    // Passes that last claimed this block.
     uint32_t read_in = 0;
     uint32_t written_in = 0;
   };
 
-  // How many of the block's tokens are those of `known` at block `index`.
+  // Counts the block's leading tokens that match `known` at block `index`.
   [[nodiscard]] int32_t count_in(DraftTokenChain& chain,
                                  std::span<const TokenId> known,
                                  BlockId block,

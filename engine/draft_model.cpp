@@ -101,7 +101,7 @@ Expected<void> DraftModel::allocate(const kernels::Device& device,
   return memory.is_host() ? Expected<void>() : record_passes(config);
 }
 
-// Passes of one row for each request, as all but the first of a call are.
+// Records passes of one row per request: all passes of a call but the first.
 Expected<void> DraftModel::record_passes(const Config& config) {
   if (is_head()) rank_->use_hidden(head_rows_->own_rows(rank_->model()));
   const std::vector<int32_t> sizes = DecodeBuckets::sizes_of(config, bounds_.max_logits);
@@ -118,8 +118,8 @@ void DraftModel::end(RequestId id) {
   requests_.erase(found);
 }
 
-// For its state, which from now on is kept there: a request that is in no call has none then. No
-// more requests are in a call than there are places.
+// Returns a place for the request's state, kept there from now on. It may be taken from a request
+// that is in no call; a call has no more requests than there are places.
 int32_t DraftModel::place_of(Known& request) {
   if (request.place >= 0) return request.place;
   auto found = std::ranges::find(kept_, nullptr);
@@ -133,15 +133,15 @@ int32_t DraftModel::place_of(Known& request) {
   return request.place;
 }
 
-// What is to be computed for a request: nothing where it is beyond the model's context, or has
-// fewer blocks than its tokens need.
+// Decides what to compute for a request: nothing when it exceeds the model's context or has fewer
+// blocks than its tokens need.
 DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const {
   const auto num_known = static_cast<int32_t>(task.known.size());
   Row row = {.request = &request};
   row.end = num_known;
   row.covered = static_cast<int32_t>(task.blocks.size()) * block_size_;
   const int32_t num_own = plan_.num_own_blocks / bounds_.max_seqs * block_size_;
-  // The row of a token d behind the known ones is at num_known + d - 1; the last one has none.
+  // The row of draft token d behind the known ones is at num_known + d - 1; the last has none.
   const int32_t room = std::min(row.covered + num_own, plan_.max_model_len) - num_known;
   row.max = std::min({task.max, num_tokens_, kMaxDraftTokens, room + 1});
   if (room < 0) {
@@ -156,7 +156,7 @@ DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const 
   return row;
 }
 
-// From where the sequence is seen, and what of it is to be computed.
+// Sets where the model's sequence begins, and which positions to compute.
 void DraftModel::place(const DraftTask& task, Row& row) const {
   Known& request = *row.request;
   const auto caught_up_from = [&](int32_t position) {
@@ -177,8 +177,8 @@ void DraftModel::place(const DraftTask& task, Row& row) const {
   row.begin = std::min(there.end, row.end - 1);
 }
 
-// The same for a head: behind a gap it sees the sequence from the block on in which the target's
-// states begin. Nothing is computed for a request that has none.
+// Like place(), for a head: behind a gap its sequence begins at the block in which the target's
+// states begin. A request without states is not computed.
 void DraftModel::place_head(const DraftTask& task, Row& row) const {
   Known& request = *row.request;
   row.tapped = row.end - task.num_rows;
@@ -192,7 +192,7 @@ void DraftModel::place_head(const DraftTask& task, Row& row) const {
     return index_.find(request.chain, task.known, task.blocks, floor);
   };
   const int32_t border = row.tapped / block_size_ * block_size_;
-  const int32_t floor = std::min(request.floor, border);  // it may have been preempted since
+  const int32_t floor = std::min(request.floor, border);  // preemption may have lowered it
   DraftKvIndex::Range there = there_from(request.is_new ? border : floor);
   if (there.end < row.tapped && request.floor != border) there = there_from(border);
   row.first = there.first;
@@ -200,7 +200,7 @@ void DraftModel::place_head(const DraftTask& task, Row& row) const {
   CHECK_LE(row.first, row.begin);
 }
 
-// Those with the fewest tokens first, as far as a pass has room; the last may be a part of its own.
+// Takes the tasks with the fewest tokens first, while the pass has room; the last may be cut.
 void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
   CHECK_LE(tasks.size(), static_cast<size_t>(bounds_.max_seqs));
   rows_.clear();
@@ -224,11 +224,11 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
   std::erase_if(rows_, [](const Row& row) { return row.begin == row.end; });
 }
 
-// Two requests may have a block in common that has no draft KV: one of them computes it now, and
-// the other finds it there later.
+// Two requests may share a block without draft KV: one computes it now, and the other finds it
+// there later.
 void DraftModel::claim_rows(std::span<const DraftTask> tasks) {
   index_.begin_pass();
-  // Rows of drafts are written behind what is known, over whatever the blocks were noted to hold.
+  // Rows of drafts are written behind the known tokens, over whatever the blocks held.
   for (const Row& row : rows_) {
     if (row.is_drafting()) {
       index_.forget(tasks[row.task].blocks, row.end, std::min(row.end + row.max - 1, row.covered));
@@ -248,8 +248,8 @@ void DraftModel::begin_batch() {
   positions_.clear();
 }
 
-// Rows of a request; their tokens are the caller's to add. Attention is told that the sequence
-// begins at row.first, which is a block's beginning; rotations are by position.
+// Adds rows of a request; the caller adds their tokens. For attention the sequence begins at
+// row.first, a block's beginning; rotations use positions.
 void DraftModel::add_to_batch(const DraftTask& task, Row& row, int32_t begin, int32_t end) {
   ScheduledRequest item;
   item.id = task.id;
@@ -273,7 +273,7 @@ void DraftModel::add_to_batch(const DraftTask& task, Row& row, int32_t begin, in
   }
 }
 
-// Leaves the logits of the chosen rows.
+// Runs the pass and leaves the logits of the chosen rows.
 void DraftModel::run_batch(const HiddenRows& hidden, bool may_replay) {
   batch_.build(decision_, no_slots_);
   ForwardBatch step = batch_.view();
@@ -285,7 +285,7 @@ void DraftModel::run_batch(const HiddenRows& hidden, bool may_replay) {
   if (!bucket) rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
 }
 
-// Of the rows [begin, end) of a request for a head, and what the next call may need again.
+// Adds the states of rows [begin, end) for a head, and keeps what the next call may need.
 void DraftModel::add_states(const DraftTask& task, const Row& row) {
   const int32_t first_tapped = row.end - task.num_rows;
   for (int32_t i = row.begin; i < row.end; ++i) {
@@ -310,7 +310,7 @@ void DraftModel::first_pass(std::span<const DraftTask> tasks) {
     add_to_batch(task, row, row.begin, row.end);
     if (is_head()) add_states(task, row);
   }
-  // A head's first pass reads other states than those that are recorded.
+  // A head's first pass reads states from elsewhere than the recorded passes.
   run_batch(is_head() ? head_rows_->gather(rank_->exec()) : HiddenRows{}, !is_head());
   for (Row& row : rows_) {
     const DraftTask& task = tasks[row.task];
@@ -320,7 +320,7 @@ void DraftModel::first_pass(std::span<const DraftTask> tasks) {
   }
 }
 
-// One row of each request that goes on: of the token drafted last.
+// Runs one row, the token drafted last, for each request that goes on.
 void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Draft> drafts) {
   begin_batch();
   last_rows_.clear();
@@ -336,8 +336,8 @@ void DraftModel::next_pass(std::span<const DraftTask> tasks, std::span<const Dra
       true);
 }
 
-// A token for each request that is drafting, by the target's rules; rows_ keeps those that want
-// another one.
+// Chooses a token for each drafting request by the target's rules; rows_ keeps the requests that
+// want another token.
 void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> drafts) {
   inputs_.clear();
   for (const Row& row : rows_) {
@@ -366,8 +366,9 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
   });
 }
 
-// By how probable the model holds the token, apart for greedy and sampled requests: the likeliest
-// token of an even distribution and a token drawn from it are accepted at different rates.
+// Bins by the model's probability of the token, separately for greedy and sampled requests: the
+// likeliest token of an even distribution and a token drawn from it are accepted at different
+// rates.
 uint8_t DraftModel::bin_of(const SamplingParams& params, float logprob) {
   constexpr std::array<float, 7> kBounds = {0.02F, 0.1F, 0.3F, 0.7F, 1.4F, 2.5F, 4.5F};
   constexpr size_t kClasses = kBounds.size() + 1;

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drafts by a second model: a smaller language model with the target's vocabulary, or a head that
-// reads the target's hidden states (models/eagle.h, eagle3.h, mtp.h). It guesses a token as
-// the target chooses one, by the same sampler with the request's own seed, position, temperature,
-// filters and edits, over its own logits: noise of which both have the same makes them agree more
-// often than independent draws would, also at temperatures above 0.
+// reads the target's hidden states (models/eagle.h, eagle3.h, mtp.h). It chooses a token as the
+// target does: the same sampler with the request's own seed, position, temperature, filters and
+// edits, over its own logits. Sharing the noise makes both agree more often than independent draws
+// would, also at temperatures above 0.
 //
 // Its KV lies beside the target's, indexed by the block ids of one of the target's groups, and is
-// advisory: it takes no block, keeps none and shortens no prefix hit. What there is of it in a
-// request's blocks is found by the request's tokens (DraftKvIndex). Behind a prefix hit without it,
-// the last kMaxDraftCatchUp tokens are computed alone, and the model sees the sequence begin there.
-// A head computes what the target's last step has states of, and sees it begin where they do: it is
-// asked after every step, for every request that was in it.
+// advisory: it takes no block, keeps none and shortens no prefix hit. DraftKvIndex finds by a
+// request's tokens what its blocks hold. Behind a prefix hit without draft KV only the last
+// kMaxDraftCatchUp tokens are computed, and the model's sequence begins there. A head computes the
+// rows for which the target's last step has states and begins there; it is therefore asked after
+// every step, for every request in it.
 //
-// It runs where its target does, on rank 0's device: its weights, its KV, the states that a head
-// reads and the rows that it can sample there are in that memory, and the host sees the tokens of a
-// pass before the next one.
+// It runs on rank 0's device of the target: its weights, KV, a head's input states and the rows
+// that the device can sample are in that memory, and the host sees the tokens of a pass before the
+// next one.
 //
-// The engine's thread, while no step is in flight: operators of both run on the same compute
-// threads, or in the same queue of a device. No call allocates but those with requests or lengths
-// that are new.
+// Called on the engine thread while no step is in flight, because operators of both models share
+// the compute threads or the device's queue. Only calls with new requests or lengths allocate.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +49,16 @@
 
 namespace sluice {
 
-// A request that would have a draft. Spans live as long as the call.
+// A request that wants a draft. Spans live as long as the call.
 struct DraftTask {
   RequestId id;
   std::span<const TokenId> known;   // prompt and committed tokens, not empty
-  std::span<const BlockId> blocks;  // of the target's group DraftPlan::kv_group, from the first;
-                                    // of all known tokens but the last, or more
-  int32_t num_prompt_tokens = 0;    // of `known`
-  int32_t num_cached_tokens = 0;    // the first ones, which the target took from its cache
-  int32_t max = 0;                  // tokens wanted, at most; 0: only what is known is computed
-  // Of a head: rows [first_row, first_row + num_rows) of the target's last step are those of the
+  std::span<const BlockId> blocks;  // from group DraftPlan::kv_group, from the first; cover at
+                                    // least all known tokens but the last
+  int32_t num_prompt_tokens = 0;    // leading part of `known`
+  int32_t num_cached_tokens = 0;    // leading tokens that the target took from its cache
+  int32_t max = 0;                  // most tokens wanted; 0: only compute known tokens
+  // For a head: rows [first_row, first_row + num_rows) of the target's last step belong to the
   // tokens before the last one of `known`.
   int32_t first_row = 0;
   int32_t num_rows = 0;
@@ -67,8 +66,8 @@ struct DraftTask {
 
 class DraftModel {
  public:
-  // `device` must outlive it, as `target` must a head, which reads its states. Weights and buffers
-  // are as planned: `plan` has a draft.
+  // `device` must outlive the model; so must `target` for a head, which reads its states. Weights
+  // and buffers follow `planned`, whose `plan` has a draft.
   static Expected<std::unique_ptr<DraftModel>> create(const kernels::Device& device,
                                                       const Model* target,
                                                       PlannedDraft planned,
@@ -79,48 +78,49 @@ class DraftModel {
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
-  // The target's, ascending, which min_tokens keeps from being drafted. Before the first propose().
+  // Sets the target's end tokens, ascending, which min_tokens suppresses. Before the first
+  // propose().
   void use_end_tokens(std::vector<TokenId> end_tokens) {
     choice_->use_end_tokens(std::move(end_tokens));
   }
 
-  // Before the first task of a request, and when it is over; it stays begun while it is preempted.
+  // begin() precedes a request's first task, end() follows its last; preemption does not end it.
   void begin(RequestId id, const SamplingParams& params) {
     requests_.try_emplace(id, params, block_size_);
   }
 
   void end(RequestId id);
 
-  // drafts[i]: what may follow tasks[i].known; at most max_num_seqs tasks, each of another request.
-  // Empty, with this source, where a request was not begun, is beyond the model's context, or has
-  // not been caught up with: a call computes no more tokens than a pass has room for, those of
+  // Sets drafts[i] to what may follow tasks[i].known; at most max_num_seqs tasks, each of another
+  // request. A draft is empty, with this source, when its request was not begun, exceeds the
+  // model's context, or is not caught up yet: a call computes only as many tokens as a pass holds,
   // tasks with few of them first.
   void propose(std::span<const DraftTask> tasks, std::span<Draft> drafts);
 
-  // The target's group whose blocks tasks are to have.
+  // The target's KV group whose blocks tasks must pass.
   [[nodiscard]] int32_t kv_group() const { return plan_.kv_group; }
 
-  // Whether it is a head, which is to be asked after every step.
+  // Whether the model is a head, which must be asked after every step.
   [[nodiscard]] bool is_head() const { return source_ >= DraftSource::kEagle; }
 
  private:
-  // What is kept of a request.
+  // State kept per request.
   struct Known {
     Known(const SamplingParams& sampling, int32_t block_size);
 
-    SamplingParams params;  // with the log-probability of what is chosen
+    SamplingParams params;  // also ask for the chosen token's log-probability
     DraftTokenChain chain;
-    int32_t floor = 0;   // what the model has not computed before this position it will not
+    int32_t floor = 0;   // positions before it are never computed
     bool is_new = true;  // no call has caught up with it yet
-    // Of a head: the target's state before this position, whose row may have to be made again, is
-    // kept in this place.
+    // For a head: the place that keeps the target's state before this position, whose row may have
+    // to be recomputed.
     int32_t carried = -1;
     int32_t place = -1;
-    uint64_t call = 0;             // that it was last in
-    std::vector<TokenId> history;  // where the choice reads it: known tokens and those drafted
+    uint64_t call = 0;             // latest call with this request
+    std::vector<TokenId> history;  // for the choice: known and drafted tokens
   };
 
-  // A task in this call.
+  // A task during one call.
   struct Row {
     size_t task = 0;
     Known* request = nullptr;
@@ -129,8 +129,8 @@ class DraftModel {
     int32_t end = 0;
     int32_t covered = 0;  // positions that the request's blocks hold
     int32_t max = 0;      // drafted tokens
-    int32_t tapped = 0;   // of a head: the first position whose row has a state
-    int32_t last = 0;     // its last row in the pass that ran
+    int32_t tapped = 0;   // for a head: first position whose row has a state
+    int32_t last = 0;     // its last row in the latest pass
     bool is_caught_up = false;
 
     [[nodiscard]] bool is_drafting() const { return is_caught_up && max > 0; }
@@ -177,16 +177,16 @@ class DraftModel {
   std::unique_ptr<ModelRank> rank_;
   std::optional<DraftChoice> choice_;
   std::optional<HeadRows> head_rows_;
-  std::optional<DecodeBuckets> buckets_;  // of a device that records passes
+  std::optional<DecodeBuckets> buckets_;  // set on a device that records passes
   DraftKvIndex index_;
   std::unordered_map<RequestId, Known> requests_;
-  std::vector<Known*> kept_;  // by place of a kept state: whose it is; null: nobody's
+  std::vector<Known*> kept_;  // request by place of a kept state, or null
 
-  // Of a call.
+  // State of one call.
   uint64_t num_calls_ = 0;
   std::vector<Row> rows_;
   std::vector<BlockId> own_blocks_;
-  // Of a pass.
+  // State of one pass.
   SchedulerOutput decision_;
   InputBatch batch_;
   std::vector<int32_t> positions_;

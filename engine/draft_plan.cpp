@@ -27,7 +27,7 @@ Expected<int32_t> group_of_all_tokens(const std::vector<LayerGroup>& layouts) {
       "drafting with a model needs a target with a layer that attends to every token, found none");
 }
 
-// A windowed layer keeps what all others do: block tables are the target's.
+// A windowed layer keeps every token as the other layers do: block tables are the target's.
 std::vector<KvGroupSpec> draft_groups(const std::vector<LayerGroup>& layouts) {
   std::vector<KvGroupSpec> groups;
   for (const LayerGroup& layout : layouts) {
@@ -38,8 +38,8 @@ std::vector<KvGroupSpec> draft_groups(const std::vector<LayerGroup>& layouts) {
   return groups;
 }
 
-// Rows of a pass: a catch-up, or what a step has committed for every request. A head follows all
-// rows of a step, each request's with one from before, and with unknown ones to a block's border.
+// Rows of a pass: one catch-up, or what a step has committed for every request. A head takes all
+// rows of a step, plus per request an earlier one, and unknown ones up to a block border.
 StepBounds pass_bounds(const Config& config,
                        const PlannedDraft& planned,
                        const StepBounds& target,
@@ -55,7 +55,7 @@ StepBounds pass_bounds(const Config& config,
           .device = target.device};
 }
 
-// Whether the head reads what the target has.
+// Checks that the head reads what the target provides.
 Expected<void> fit_head(SpecConfig::ModelKind kind,
                         const std::string& path,
                         const ModelConfig& target,
@@ -76,10 +76,10 @@ Expected<void> fit_head(SpecConfig::ModelKind kind,
                          "; expected a head with its own, or a target that does not scale it");
     }
   }
-  if (kind == SpecConfig::ModelKind::kMtp) return {};  // made of the target's configuration
+  if (kind == SpecConfig::ModelKind::kMtp) return {};  // derived from the target's configuration
   if (kind == SpecConfig::ModelKind::kEagle) {
     head.taps = {target.num_layers};
-    // The output layer is the target's, with what follows it.
+    // The output layer and what follows it are the target's.
     model.logit_scale = target.logit_scale;
     model.logit_soft_cap = target.logit_soft_cap;
     return {};
@@ -92,7 +92,7 @@ Expected<void> fit_head(SpecConfig::ModelKind kind,
                      ", the target has " + std::to_string(target.num_layers));
 }
 
-// The longest sequence that both models take; a head's own context is no limit.
+// The longest sequence that both models accept; a head's own context is no limit.
 Expected<int64_t> longest(const SpecConfig& spec,
                           const ModelConfig& target,
                           const ModelConfig& model) {
@@ -108,7 +108,7 @@ Expected<int64_t> longest(const SpecConfig& spec,
                     "speculative-config");
 }
 
-// All but weights and KV.
+// Plans everything but weights and KV.
 void add_buffers(const Config& config,
                  const Model& shape,
                  int32_t max_seq_len,

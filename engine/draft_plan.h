@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that drafts for another one, read and planned beside it before anything of size is
-// allocated. Called on the thread that starts the engine.
+// Reads and plans a draft model beside its target, before anything large is allocated. Called on
+// the thread that starts the engine.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@
 
 namespace sluice {
 
-// Tokens of a request that are computed at most where none of its KV is the drafting model's own,
-// the last ones: behind a hit of the prefix cache, or after a time without drafts.
+// The most tokens of a request, counted from its end, that are computed when the draft model has no
+// KV of it: behind a prefix cache hit, or after a time without drafts.
 inline constexpr int32_t kMaxDraftCatchUp = 512;
 
 struct PlannedDraft {
@@ -31,21 +31,21 @@ struct PlannedDraft {
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
-  StepBounds bounds;  // of its passes
+  StepBounds bounds;  // bounds of its passes
   kernels::LargestMatrices largest;
-  int32_t vocab_size = 0;  // the target's: what requests' parameters and tokens are of
+  int32_t vocab_size = 0;  // the target's, which requests use
   int32_t num_tokens = 0;  // drafted for one request at once, at most
   DraftMemory memory;
 };
 
-// The model that `spec` names, read and checked beside its target. A head's `model.head.taps` are
-// the target's to keep. kUnsupported, with param speculative-config: they do not fit each other.
+// Opens the model that `spec` names and checks it against its target. The target must keep a head's
+// `model.head.taps`. kUnsupported, with param speculative-config: the two do not fit.
 Expected<PlannedDraft> open_draft(const Config& config,
                                   const SpecConfig& spec,
                                   const ModelConfig& target);
 
-// Sizes it for a target of this shape, on the target's device. kUnsupported, with the same param:
-// none of its KV groups keeps every token.
+// Sizes the draft for a target of this shape, on the target's device. kUnsupported, with the same
+// param: no KV group of the target keeps every token.
 Expected<void> size_draft(const Config& config,
                           const SpecConfig& spec,
                           const Model& target,
@@ -53,11 +53,11 @@ Expected<void> size_draft(const Config& config,
                           const StepBounds& target_bounds,
                           PlannedDraft& planned);
 
-// What parts of it are made for.
+// Sizes of the draft model's parts.
 DraftChoice::Bounds choice_bounds_of(const PlannedDraft& planned);
 HeadRows::Bounds head_rows_bounds_of(const StepBounds& bounds);
 
-// kInvalidArgument names both numbers: fewer than 90% of the target's ids stand for the same bytes.
+// kInvalidArgument, with both numbers: fewer than 90% of the target's ids stand for the same bytes.
 Expected<void> check_draft_vocabulary(const Tokenizer& target,
                                       const Tokenizer& draft,
                                       const std::string& draft_path);

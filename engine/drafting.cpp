@@ -42,7 +42,7 @@ void Drafting::bind(RequestId id,
   found->second.begins_behind.assign(begins_behind.begin(), begins_behind.end());
 }
 
-// Those of ids_ that have just come to decode.
+// Begins the requests of ids_ that have just started to decode.
 void Drafting::begin_decoding(const Scheduler& scheduler) {
   if (wishes_.empty()) return;
   for (const RequestId id : ids_) {
@@ -86,7 +86,7 @@ void Drafting::count_asking(std::chrono::steady_clock::time_point begin,
   scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
 }
 
-// Guesses behind the tokens that steps in flight will append if all their drafts are accepted.
+// Proposes tokens behind those that steps in flight append if all their drafts are accepted.
 void Drafting::propose_behind(const Scheduler& scheduler,
                               RequestId id,
                               int32_t most,
@@ -114,7 +114,7 @@ bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
   drafts_.resize(1);
   const bool has_draft = std::ranges::any_of(ids_, [&](RequestId id) {
     speculator_.propose(id, most, scheduler.draft_survival(), drafts_.front());
-    return drafts_.front().size > 1;  // the first one stands for the token that is being chosen
+    return drafts_.front().size > 1;  // the first one stands for the token being chosen
   });
   count_asking(begin, scheduler, stats);
   return has_draft;
@@ -130,7 +130,7 @@ void Drafting::follow(const SchedulerOutput& decision) {
   }
 }
 
-// The tokens of a prompt that is half computed are known up to the one behind its last row.
+// The tokens of a half computed prompt are known up to the one behind its last row.
 void Drafting::add_task(const Request& request, int32_t max) {
   DraftTask& task = tasks_.emplace_back();
   task.id = request.id;
@@ -148,7 +148,7 @@ void Drafting::add_task(const Request& request, int32_t max) {
   task.num_rows = std::max(0, request.num_computed_tokens - rows->position);
 }
 
-// Of tasks_; those that draft are asked for `depth` tokens.
+// Runs the model on tasks_; drafting tasks ask for `depth` tokens.
 void Drafting::run_model(Scheduler& scheduler, int32_t depth) {
   using Clock = std::chrono::steady_clock;
   modelled_.resize(tasks_.size());
@@ -161,7 +161,7 @@ void Drafting::run_model(Scheduler& scheduler, int32_t depth) {
 }
 
 void Drafting::ask_model(Scheduler& scheduler, int32_t most) {
-  constexpr double kSureProposer = 1;  // accepted tokens that are expected of its draft
+  constexpr double kSureProposer = 1;  // expected accepted tokens of its draft
   const DraftSurvival& survival = scheduler.draft_survival();
   const auto expected = [&](const Draft& draft) {
     return survival.expected(draft.source, draft.confidence(), {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade: what a front end sees of the engine. Requests go in as ValidRequest, tokens come out
-// through an OutputSink. Both front ends, `sluice chat` and `sluice bench` use exactly this.
+// The facade through which front ends see the engine: requests go in as ValidRequest, tokens come
+// out through an OutputSink. Both front ends, `sluice chat` and `sluice bench` use exactly this.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Config;
 class Tokenizer;
 struct RankGroups;
 
-// What a front end must know to validate and to describe the model. Fixed after start.
+// The model's properties for validating requests and describing it. Fixed after start.
 struct ModelInfo {
   std::string architecture;        // "llama"
   std::string path;                // file or directory it was read from
@@ -37,9 +37,9 @@ struct ModelInfo {
   std::string system_fingerprint;  // hash of the determinism key
   std::string backend;             // "cpu:avx512"
   std::string memory_plan;         // several lines, as printed at start
-  SamplingParams sampling;         // of requests that do not say: the model's own defaults
-  int32_t max_output_tokens = 0;   // of any request; 0: as the context allows
-  std::optional<HandoffInfo> handoff;  // none: KV goes to no other worker and comes from none
+  SamplingParams sampling;         // the model's own defaults, for requests without values
+  int32_t max_output_tokens = 0;   // limit for every request; 0: only the context limits
+  std::optional<HandoffInfo> handoff;  // none: the engine exchanges KV with no other worker
 
   [[nodiscard]] bool is_on_gpu() const { return backend.starts_with("cuda:"); }
 };
@@ -48,35 +48,38 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Any thread. The sink must outlive the request. Every accepted request gets an output with a
-  // finish reason, exactly one, whatever happens. kResourceExhausted: the queue is full, or
-  // the request would wait in it for longer than it may; kUnavailable: draining or stopped.
+  // Any thread. The sink must outlive the request. Every accepted request gets exactly one output
+  // with a finish reason, whatever happens. kResourceExhausted: the queue is full, or the request
+  // would wait in it longer than allowed; kUnavailable: draining or stopped.
   [[nodiscard]] virtual Expected<RequestId> submit(ValidRequest request, OutputSink& sink) = 0;
 
-  // Any thread. Takes effect at the next step border: the blocks return and one output with kAbort
-  // is published, unless the request has ended before. Unknown ids are ignored.
+  // Any thread. Takes effect at the next step boundary: the blocks return and one output with
+  // kAbort is published, unless the request has ended before. Unknown ids are ignored.
   virtual void abort(RequestId id) = 0;
 
   // Any thread, cheap, never waits for a step.
   [[nodiscard]] virtual EngineStats stats() const = 0;
-  // Any thread. `done` runs once, on the engine thread at the next step border: hand over and
-  // return. Once the engine has stopped it runs at once and is told the counters alone.
+  // Any thread. `done` runs once, on the engine thread at the next step boundary, and must return
+  // quickly. After the engine has stopped it runs at once and receives only the counters.
   virtual void report_state(int32_t num_steps, std::function<void(EngineState)> done) = 0;
   [[nodiscard]] virtual const ModelInfo& model() const = 0;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
-  // Any thread; reads the disk and takes up to seconds. What makes the tokenizer in Hugging Face's
-  // layout: the files of the model's directory, or for a GGUF file such as give the same ids.
+  // Any thread; reads the disk and takes up to seconds. Returns the tokenizer in Hugging Face's
+  // layout: the files of the model's directory, or for a GGUF file generated ones that give the
+  // same ids.
   [[nodiscard]] virtual Expected<std::vector<NamedFile>> tokenizer_files() const = 0;
   // Any thread but the engine's, before stop(). Returns when the system has backed all planned
-  // memory, which takes seconds beside the first requests: for those who measure what comes after.
+  // memory, which takes seconds beside the first requests. For benchmarks that measure later steps.
   virtual void wait_until_backed() const = 0;
 
-  // Any thread. Forgets at the next step border what the prefix cache holds, tiers below it apart,
-  // and says true; where requests run or wait it forgets nothing and says false, as do engines that
-  // have no cache of their own or have stopped. `done` runs once, on the engine thread or at once.
+  // Any thread. Empties the prefix cache, but not the tiers below it, at the next step boundary and
+  // reports true. Reports false, and empties nothing, while requests run or wait, and in engines
+  // that have no cache of their own or have stopped. `done` runs once, on the engine thread or at
+  // once.
   virtual void flush_prefix_cache(std::function<void(bool)> done) { done(false); }
   // Any thread. While `watcher` lives it gets the changes of the prefix cache from batch `first`
-  // on, as far back as they are kept; 0: all if they are, else what comes. False: nobody is told.
+  // on, as far back as they are kept; 0: all if none is lost, else only new ones. False: this
+  // engine publishes no events.
   [[nodiscard]] virtual bool watch_kv_events(std::weak_ptr<KvEventWatcher> /*watcher*/,
                                              int64_t /*first*/) {
     return false;
@@ -86,7 +89,7 @@ class Engine {
   // call is under way for. Engines without peers tell nothing.
   virtual void watch_kv_transfers(KvTransferWatcher* /*watcher*/) {}
 
-  // Any thread. No new requests; running ones go on. Returns at once.
+  // Any thread. Refuses new requests; running ones go on. Returns at once.
   virtual void drain() = 0;
   // Any thread but the engine's. Ends all requests with kAbort and joins the engine thread.
   virtual void stop() = 0;
@@ -95,19 +98,19 @@ class Engine {
 // Loads the model named in `config`, plans and allocates memory, starts the engine thread.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config);
 
-// The same with other groups of ranks than make_local_ranks() and open_nccl() (parallel.h).
-// Once a rank has failed, the requests of each step end with kError.
+// Creates an engine with other groups of ranks than make_local_ranks() and open_nccl()
+// (parallel.h). After a rank has failed, the requests of each step end with kError.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const RankGroups& groups);
 
-// The same with the first kind, and KV that goes to and comes from other workers over channels that
-// `open_peers` opens, where the configuration says --kv-listen.
+// Creates an engine with the default groups that exchanges KV with other workers over channels
+// opened by `open_peers`, if the configuration has --kv-listen.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
                                                                      const OpenKvPeers& open_peers);
 
-// Programs that create engines call this first: an engine starts its program again for what may
-// have to be killed, such as compiling a grammar. The exit code where this is such a process;
-// nothing where it is not.
+// Must be called first by programs that create engines: an engine runs its own program again for
+// work that may have to be killed, such as compiling a grammar. Returns the exit code in such a
+// helper process, and nothing in a normal one.
 [[nodiscard]] std::optional<int> run_helper_process(int argc, const char* const* argv);
 
 }  // namespace sluice

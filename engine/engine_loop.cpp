@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish. All on one thread,
-// but for the two in the middle with --overlap or on a GPU: then a step runs while the next one is
-// scheduled.
+// The step loop: drain inbox -> schedule -> run -> sample -> commit -> publish. Everything happens
+// on one thread, except that with --overlap or on a GPU a step runs and samples while the next one
+// is scheduled.
 #include <algorithm>
 #include <utility>
 
@@ -28,19 +28,19 @@ void LocalEngine::run() {
     advance_handoffs();
     take_restored();
     if (core_->scheduler.has_work()) {
-      // Those that wait may all wait for the room of one that is being brought back.
+      // All waiting requests may be waiting for the room of one that is being restored.
       if (!step() && core_->scheduler.num_restoring() > 0) inbox_.wait_for(kRestoreWait);
     } else {
       release_ended();
       last_progress_ns_ = now_ns();
       publish_stats();
-      if (core_->events) core_->events->end_step();  // what tiers have written since
+      if (core_->events) core_->events->end_step();  // publishes what tiers have written since
       inbox_.wait_for(idle_wait());
     }
   }
   inbox_.close();
   while (core_->executor.num_in_flight() > 0) core_->executor.retire();
-  drain_inbox();  // submissions that came after the stop get their reply too
+  drain_inbox();  // late submissions get their reply too
   while (!core_->requests.states().empty()) {
     end_request(core_->requests.states().begin()->first,
                 {.reason = FinishReason::kAbort, .error = "The server has stopped."});
@@ -49,7 +49,7 @@ void LocalEngine::run() {
   core_->requests.flush();
 }
 
-// Grammars and tokens of requests that have ended, which the next order would name.
+// Releases grammars and tokens of ended requests before the next order would.
 void LocalEngine::release_ended() {
   if (core_->executor.num_in_flight() > 0) return;
   core_->ended.clear();
@@ -57,7 +57,7 @@ void LocalEngine::release_ended() {
   if (!core_->ended.empty()) core_->executor.release(core_->ended);
 }
 
-// What the scheduler has decided; the times come as the step goes on.
+// Records what the scheduler has decided; the times follow during the step.
 void LocalEngine::record(const SchedulerOutput& output, StepRecord& step) const {
   step.predicted_ms = output.predicted_ms;
   step.num_tokens = output.total_tokens;
@@ -72,7 +72,7 @@ void LocalEngine::record(const SchedulerOutput& output, StepRecord& step) const 
   }
 }
 
-// By the store, where it has something worth reading.
+// Restores preempted requests from the store, where it has something worth reading.
 void LocalEngine::restore_preempted(const SchedulerOutput& output) {
   for (const RequestId id : output.restoring) {
     const Request& request = *core_->scheduler.find(id);
@@ -80,7 +80,7 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
   }
 }
 
-// Whether anything ran.
+// Returns whether anything ran.
 bool LocalEngine::step() {
   bool retires = false;
   if (core_->executor.num_in_flight() > 0 &&
@@ -95,13 +95,13 @@ bool LocalEngine::step() {
     retires = true;
   }
   if (core_->events) core_->events->end_step();
-  // Who has seen a request's end finds it counted.
+  // A client that has seen a request's end finds it counted.
   publish_stats();
   core_->requests.flush();
   return is_launched || retires;
 }
 
-// Decides a step and hands it over; false: there was nothing to run.
+// Decides a step and submits it; false: there was nothing to run.
 bool LocalEngine::launch() {
   const int64_t begin_ns = now_ns();
   core_->drafting.offer(core_->scheduler, counters_.drafts);
@@ -135,7 +135,7 @@ bool LocalEngine::launch() {
   return true;
 }
 
-// The oldest step in flight.
+// Retires the oldest step in flight.
 void LocalEngine::retire() {
   StepWork& work = core_->executor.retire();
   const StepNote note = core_->notes.front();
@@ -160,14 +160,14 @@ void LocalEngine::retire() {
   last_progress_ns_ = step.end_ns;
 }
 
-// Ranks do not come back: whoever watches over this process starts another one.
+// A failed rank never recovers: the process has to be restarted from outside.
 void LocalEngine::note_failed_rank() {
   if (std::exchange(has_failed_, true)) return;
   draining_ = true;
   log_event(LogLevel::kError, "rank_failed", "then", "no new requests, the others end");
 }
 
-// Of requests that have not ended while the step was in flight.
+// Publishes the results of requests that have not ended while the step was in flight.
 void LocalEngine::add_results(StepWork& work) {
   const Clock::time_point now = Clock::now();
   core_->failed.clear();
@@ -237,7 +237,7 @@ void LocalEngine::commit(StepWork& work) {
   for (const RequestId id : core_->aborted) {
     end_request(id, {.reason = FinishReason::kAbort});
   }
-  for (const RequestId id : core_->failed) {  // those that were not sampling
+  for (const RequestId id : core_->failed) {  // requests that did not sample
     core_->scheduler.abort(id);
     end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
   }

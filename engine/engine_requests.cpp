@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How requests come into an engine and leave it: commands of other threads, what waits for a
-// grammar or for a tier below the cache, and every end without another token.
+// How requests enter and leave an engine: commands of other threads, requests that wait for a
+// grammar or a tier below the cache, and every end without another token.
 #include <algorithm>
 #include <utility>
 
@@ -37,7 +37,7 @@ EngineStats LocalEngine::stats() const {
   copy.draining = draining_;
   copy.num_refused = gate_.num_refused();
   if (grammars_ != nullptr) copy.grammars = grammars_->counters();
-  // Those still in the inbox wait too, whether or not a step has seen them.
+  // Requests in the inbox are waiting too, whether or not a step has seen them.
   copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, gate_.num_waiting());
   return copy;
 }
@@ -92,7 +92,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   if (!start_with(held)) uncompiled_.push_back(std::move(held));
 }
 
-// False: its grammar is not ready.
+// Returns false when its grammar is not ready.
 bool LocalEngine::start_with(UncompiledRequest& held) {
   if (held.grammar == nullptr) {
     hold_for_cache(held);
@@ -116,7 +116,7 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
   return true;
 }
 
-// Requests whose grammars have been compiled.
+// Starts the requests whose grammars have been compiled.
 void LocalEngine::take_compiled() {
   if (uncompiled_.empty()) return;
   std::erase_if(uncompiled_, [this](UncompiledRequest& held) {
@@ -152,8 +152,8 @@ void LocalEngine::add_to_scheduler(NewRequest request) {
   counters_.prompt_length.observe(kLengthBounds, num_prompt_tokens);
 }
 
-// Every way in which a request ends without another token comes through here, once the scheduler
-// has let it go or with a step in flight that will. Unknown ids have ended before.
+// Ends a request without another token; every such end goes through here, when the scheduler has
+// released the request or a step in flight will. Unknown ids have ended before.
 void LocalEngine::end_request(RequestId id, const Ending& ending) {
   const RequestState* state = core_->requests.find(id);
   if (state == nullptr) return;
@@ -166,7 +166,7 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
 
 void LocalEngine::handle(const AbortCommand& command) {
   if (core_->requests.find(command.id) == nullptr) return;
-  // A preempted request that the store brings back is the scheduler's too.
+  // A preempted request that the store restores belongs to the scheduler too.
   const bool was_held =
       (core_->store && core_->store->abort(command.id)) ||
       (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
@@ -226,7 +226,7 @@ void LocalEngine::handle(const FlushCommand& command) {
 
 void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
 
-// Requests whose prefixes have come back from another tier.
+// Takes requests whose prefixes have come back from another tier.
 void LocalEngine::take_restored() {
   if (!core_->store) return;
   core_->ready.clear();
@@ -237,9 +237,9 @@ void LocalEngine::take_restored() {
   core_->requests.flush();
 }
 
-// Requests that the scheduler has let go of without running them: those that waited past their
-// deadlines, which may come back when the next one of their tenant would start, and those that can
-// never run.
+// Ends requests that the scheduler dropped without running them: those that waited past their
+// deadlines, with the expected start of their tenant's next request as retry time, and those that
+// can never run.
 void LocalEngine::end_undecided(const SchedulerOutput& output) {
   for (const RequestId id : output.expired) {
     end_request(id,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine's beginning and end: its thread, which loads the model.
+// Start and stop of an engine: its thread, which loads the model.
 #include <malloc.h>
 
 #include <future>
@@ -25,7 +25,7 @@ GrammarCompiler::Options grammar_options(const Config& config) {
   return options;
 }
 
-// Below the prefix cache.
+// Whether there are tiers below the prefix cache.
 bool has_tiers(const Config& config) {
   return !config.kv_disk_path.empty() || config.kv_offloading_size > 0;
 }
@@ -39,7 +39,7 @@ LocalEngine::Core::Core(const Config& config,
     : runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
           .enable_prefix_caching = config.enable_prefix_caching,
-          // One for what comes from another tier, and those that wait for other workers' KV.
+          // One slot for restoring from a tier, and those waiting for other workers' KV.
           .max_num_seqs =
               config.max_num_seqs + 1 + (config.kv_listen.empty() ? 0 : config.max_num_seqs),
           .max_model_len = runner->plan().max_model_len},
@@ -119,7 +119,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                           std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
                           std::to_string(runner->model().vocab_size) + " rows");
   }
-  tell_loading(1, 1);  // what is not packed has no bytes in the figures before
+  tell_loading(1, 1);  // unpacked parts have no bytes in earlier progress
   info_.architecture = runner->model().architecture;
   info_.path = config_.model;
   info_.chat_template = std::move(text.chat_template);
@@ -172,7 +172,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
                       "preemption-mode");
   }
-  // What loading needed for a while goes back to the system: as much as a tokenizer takes.
+  // Returns memory used only for loading to the system: as much as a tokenizer takes.
   malloc_trim(0);
   last_progress_ns_ = now_ns();
   publish_stats();

@@ -10,8 +10,8 @@
 namespace sluice {
 namespace {
 
-// Which of LongRoPE's two sets of factors is in use, or for what length frequencies were stretched,
-// changes what the model computes.
+// The choice between LongRoPE's two sets of factors, or the length that frequencies were stretched
+// for, changes what the model computes.
 std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
   const DynamicRope& dynamic = model.dynamic_rope;
   if (dynamic.trained_context > 0 && plan.max_model_len > dynamic.trained_context) {
@@ -22,7 +22,7 @@ std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
   return plan.max_model_len > original ? "|long rope" : "|short rope";
 }
 
-// Of the headers and of the tensors that were packed.
+// Hashes the headers and the packed tensors.
 uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) {
   uint64_t hash = weights.content_hash();
   for (const CheckpointFile& file : checkpoint.files()) {

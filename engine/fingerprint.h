@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The determinism key of an engine as one short name. Requests with the same parameters and seed
-// have the same tokens and log-probabilities wherever the name is the same.
+// The determinism key of an engine as a short name. Equal parameters and seed give equal tokens and
+// log-probabilities wherever the name is equal.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV dtypes,
-// and of what the planned context changes in rotations. Once, after the weights of rank 0 are
-// packed: their contents were hashed on the way.
+// Returns "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV
+// dtypes, and the rotations' dependence on the planned context. Called once, after rank 0's weights
+// are packed, because packing hashes their contents.
 [[nodiscard]] std::string fingerprint_of(const Checkpoint& checkpoint,
                                          const WeightStore& weights,
                                          const Config& config,

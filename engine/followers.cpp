@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// As compute threads are, so that I/O threads get in.
+// The nice value of compute threads, so that I/O threads get in.
 constexpr int kNice = 5;
 
 }  // namespace
@@ -42,7 +42,7 @@ void Followers::finish() {
 }
 
 void Followers::thread_main(ModelRank& rank) {
-  // Of a device the thread only launches, and all ranks wait for the slowest.
+  // For a device the thread only launches, and all ranks wait for the slowest.
   const bool computes = rank.device().type() == DeviceType::kCpu;
   if (computes) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
   rank.device().enter();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer's vocabulary as grammars see it.
+// Converts a tokenizer's vocabulary to the form that grammars use.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sluice {
 
 class Tokenizer;
 
-// `width`: of a row of logits. Any thread.
+// `width`: columns of a row of logits. Any thread.
 GrammarVocabulary grammar_vocabulary(const Tokenizer& tokenizer, int32_t width);
 
 }  // namespace sluice

@@ -111,7 +111,7 @@ void InputBatch::add_tokens(const ScheduledRequest& item,
   }
 }
 
-// Before its tokens. All its rows are chosen behind.
+// Records rows that follow drafts, before the request's tokens. All its rows choose tokens.
 void InputBatch::add_following(const ScheduledRequest& item, const SlotRows& before) {
   const auto num_drafts = static_cast<int32_t>(before.drafts.size());
   CHECK_EQ(num_drafts, item.num_unsure);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A step's decision as flat arrays that kernels read. Sized once; filled by the engine thread, then
-// read and resolved by the one that runs the step.
+// read and resolved by the thread that runs the step.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace sluice {
 
-// A row of the prompt that gives the log-probability of the prompt's next token.
+// A prompt row that gives the log-probability of the prompt's next token.
 struct PromptRow {
   RequestId id;
-  int32_t row = 0;  // of the step
+  int32_t row = 0;  // index in the step
   TokenId next = kInvalidToken;
 };
 
@@ -26,17 +26,17 @@ class InputBatch {
   struct Bounds {
     int32_t max_tokens = 0;
     int32_t max_seqs = 0;
-    int32_t max_rows = 0;  // behind which tokens are chosen
+    int32_t max_rows = 0;  // rows that choose a token
 
     // The block table of one KV group.
     struct Table {
       int32_t tokens_per_entry = 0;
-      int32_t max_entries = 0;  // of a request
+      int32_t max_entries = 0;  // per request
     };
 
     std::vector<Table> tables = {};  // by group
 
-    // Tables of these groups for requests of at most this many tokens.
+    // Block tables of these groups for requests of at most `max_model_len` tokens.
     static std::vector<Table> tables_of(std::span<const KvGroupSpec> groups,
                                         int32_t max_model_len,
                                         int32_t block_size);
@@ -44,28 +44,28 @@ class InputBatch {
 
   explicit InputBatch(const Bounds& bounds);
 
-  // What a slot had in the step before: its last chosen row, and the drafts in front of that.
+  // A slot's rows in the previous step: its last chosen row, and the drafts in front of it.
   struct SlotRows {
     int32_t last_row = 0;
     std::span<const TokenId> drafts = {};
   };
 
-  // A token that the step before has yet to choose is left open, and rows behind drafts that it has
-  // yet to judge are where they would be if it accepts all; `slots`: what each had in that step.
+  // Builds the arrays of `output`. Tokens that the previous step has yet to choose are left open,
+  // and rows behind unjudged drafts are placed as if all are accepted. `slots`: each slot's rows
+  // then.
   void build(const SchedulerOutput& output, std::span<const SlotRows> slots);
-  // Puts the tokens in that were left open, and such rows in their places: by what the step before
-  // chose, by chosen row; kInvalidToken where it could not.
+  // Fills open tokens and corrects such rows from what the previous step chose, by chosen row;
+  // kInvalidToken where it chose none.
   void resolve(const kernels::ExecContext& host,
                std::span<const TokenId> chosen,
                int32_t vocab_size);
 
   [[nodiscard]] ForwardBatch view() const;
 
-  // Rows of requests that score their prompts, which no earlier step has given: by request, in
-  // order.
+  // Prompt rows to score that no earlier step has given: by request, in order.
   [[nodiscard]] std::span<const PromptRow> prompt_rows() const { return prompt_rows_; }
 
-  // Rows whose states are wanted, by request, in order.
+  // Rows whose states are wanted: by request, in order.
   [[nodiscard]] std::span<const int32_t> embedded_rows() const { return embedded_rows_; }
 
  private:

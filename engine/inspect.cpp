@@ -15,8 +15,8 @@
 namespace sluice {
 namespace {
 
-// How long a step of so many rows takes depends on weights, which a plan does not read, and on what
-// else the machine does: steps measure it as they run, and a plan says at which sizes.
+// Step times by rows depend on the weights, which a plan does not read, and on the machine's other
+// load: steps measure them as they run, and a plan only lists the sizes.
 std::string row_times_text(const Config& config) {
   const int32_t most = max_chosen_rows(config);
   std::string text =

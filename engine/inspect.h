@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command line asks about a model without serving it: its description, its memory plan
-// and its tokenizer. Nothing here starts a thread or allocates the KV cache.
+// Answers the command line's questions about a model without serving it: description, memory plan
+// and tokenizer. Starts no thread and allocates no KV cache.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ namespace sluice {
 struct Config;
 class Tokenizer;
 
-// Metadata, tensors by type and the memory plan of `config.model`, as lines of text ending in a
-// newline. `all_tensors`: one line for each tensor and each whole metadata value. Errors as
+// Returns metadata, tensors by type and the memory plan of `config.model`, as lines of text ending
+// in a newline. `all_tensors`: one line per tensor and whole metadata value. Errors as in
 // Checkpoint::open; a plan that does not fit is part of the text.
 [[nodiscard]] Expected<std::string> inspect_model(const Config& config, bool all_tensors);
 
-// The memory plan that create_engine() would follow, in bytes, as lines of text ending in a
-// newline; where drafts adapt, also the sizes of steps that are timed for them. kResourceExhausted:
-// it does not fit; the message says what would.
+// Returns the memory plan that create_engine() would follow, in bytes, as lines of text ending in a
+// newline; with adaptive drafts, also the step sizes that would be timed. kResourceExhausted: it
+// does not fit; the message says what would.
 [[nodiscard]] Expected<std::string> plan_text(const Config& config);
 
-// The tokenizer of a model file. Errors as Checkpoint::open and create_tokenizer.
+// Opens the tokenizer of a model file. Errors as in Checkpoint::open and create_tokenizer.
 [[nodiscard]] Expected<std::unique_ptr<Tokenizer>> load_tokenizer(const std::string& model_path);
 
 }  // namespace sluice

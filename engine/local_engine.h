@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of one process: what it is made of, and what it does on which thread. Private to
-// engine_loop.cpp (the step loop), engine_start.cpp (loading) and engine_requests.cpp (requests'
-// ways in and out).
+// The engine of one process: its parts, and which thread does what. Private to engine_loop.cpp (the
+// step loop), engine_start.cpp (loading) and engine_requests.cpp (arrival and departure of
+// requests).
 #pragma once
 
 #include <atomic>
@@ -55,8 +55,8 @@ struct UncompiledRequest {
   NewRequest request;
   std::optional<HandoffSpec> handoff;
   std::shared_ptr<const PendingGrammar> grammar;
-  std::vector<TokenId> begins_behind;  // as in GrammarSpec
-  std::string param;                   // the same
+  std::vector<TokenId> begins_behind;  // see GrammarSpec
+  std::string param;                   // see GrammarSpec
 };
 
 struct AbortCommand {
@@ -74,7 +74,7 @@ struct FlushCommand {
 
 struct StopCommand {};
 
-struct WakeCommand {};  // something has come back from another tier, or a grammar is ready
+struct WakeCommand {};  // a tier transfer has arrived or a grammar is ready
 
 using Command = std::variant<SubmitCommand,
                              AbortCommand,
@@ -127,14 +127,14 @@ class LocalEngine final : public Engine {
   void stop() override;
 
  private:
-  // What the engine itself remembers of a step in flight.
+  // The engine's own notes on a step in flight.
   struct StepNote {
-    uint64_t number = 0;  // in the log
+    uint64_t number = 0;  // in the step log
     bool anybody_waited = false;
-    int64_t work_started = 0;  // of the queue
+    int64_t work_started = 0;  // work that left the queue
   };
 
-  // Everything below the inbox; made and used on the engine thread.
+  // Everything below the inbox; created and used on the engine thread.
   struct Core {
     Core(const Config& config,
          const SpecConfig& speculation,
@@ -142,23 +142,23 @@ class LocalEngine final : public Engine {
          const Tokenizer& tokenizer);
 
     std::unique_ptr<ModelRunner> runner;
-    KvEventPublisher* events = nullptr;  // the engine's
+    KvEventPublisher* events = nullptr;  // owned by the engine
     KvCacheManager kv;
     Scheduler scheduler;
     RequestTable requests;
     StepOrders orders;
     StepExecutor executor;
     Drafting drafting;
-    std::vector<StepNote> notes;         // of steps in flight, oldest first
+    std::vector<StepNote> notes;         // steps in flight, oldest first
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
-    std::unique_ptr<Handoff> handoff;    // null: KV goes to no other worker and comes from none
-    std::vector<DecodeSide::Released> released;  // scratch: requests that it held
-    std::vector<KvTransferReport> transfers;     // scratch: that have ended
-    std::vector<RequestId> finished;             // this step: by their last tokens
-    std::vector<NewRequest> ready;               // scratch: those that the store held
-    std::vector<RequestId> resumed;              // the same, of preempted ones
+    std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
+    std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held
+    std::vector<KvTransferReport> transfers;     // scratch: ended transfers
+    std::vector<RequestId> finished;             // this step: requests that got their last tokens
+    std::vector<NewRequest> ready;               // scratch: requests that the store held
+    std::vector<RequestId> resumed;              // scratch: preempted requests that the store held
     StepLog steps;
-    std::vector<RequestId> failed;  // this step: by their prompts, or with all of it
+    std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
     std::vector<StepResult> results;
     std::vector<RequestId> aborted;
     std::vector<int32_t> ended;  // scratch: slots
@@ -212,7 +212,7 @@ class LocalEngine final : public Engine {
   std::vector<Command> commands_;
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
-  std::unique_ptr<KvEventPublisher> events_;  // null: nobody is told; outlives core_
+  std::unique_ptr<KvEventPublisher> events_;  // null: no events are published; outlives core_
   std::unique_ptr<Core> core_;
   std::vector<UncompiledRequest> uncompiled_;  // engine thread only
   std::atomic<uint64_t> next_id_ = 1;
@@ -221,7 +221,7 @@ class LocalEngine final : public Engine {
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
   bool stopping_ = false;           // engine thread only
-  bool has_failed_ = false;         // with a rank; engine thread only
+  bool has_failed_ = false;         // a rank failed; engine thread only
   KvFailurePolicy failure_policy_ = KvFailurePolicy::kRecompute;
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
@@ -230,7 +230,7 @@ class LocalEngine final : public Engine {
   KvTransferWatcher* transfer_watcher_ = nullptr;  // guarded by watcher_mutex_; null: nobody
   std::mutex join_mutex_;
   std::thread thread_;
-  std::unique_ptr<GrammarCompiler> grammars_;  // goes first: its threads use the rest
+  std::unique_ptr<GrammarCompiler> grammars_;  // destroyed first: its threads use other members
 };
 
 inline int64_t to_ns(Clock::time_point time) {

@@ -18,11 +18,11 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
-// What a driver takes as kernels are used for the first time; and for a layer of each recorded
-// step, which is some ten operators of some KiB. No GPU has shown either figure.
+// Estimates without measurements on a GPU: what a driver takes when kernels are first used, and per
+// layer of each recorded step, some ten operators of a few KiB.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
 constexpr int64_t kRecordedLayerReserve = int64_t{128} << 10;
-// What NCCL takes on each device where ranks meet by it. The same is true of it.
+// NCCL's memory per device with several ranks; also an unmeasured estimate.
 constexpr int64_t kRankReserve = int64_t{1} << 30;
 
 std::string mib(int64_t bytes) {
@@ -48,7 +48,7 @@ std::string drafting_text(const MemoryPlan& plan) {
   return ", the model that drafts " + mib(plan.draft->weight_bytes + plan.draft->arena_bytes);
 }
 
-// Of one block in all groups of the model that drafts.
+// Bytes of one block over all groups of the draft model.
 int64_t draft_block_bytes(const DraftPlan& draft, int32_t block_size) {
   int64_t total = 0;
   for (const KvGroupSpec& group : draft.kv_groups) {
@@ -67,7 +67,7 @@ tl::unexpected<Error> does_not_fit(const MemoryPlan& plan,
                         "; available " + mib(plan.available_bytes) + "; " + fix);
 }
 
-// Blocks that one request of a given length takes from each group.
+// The blocks that one request of a given length takes from each group.
 class RequestShape {
  public:
   RequestShape(const Config& config, const std::vector<LayerGroup>& layouts)
@@ -87,7 +87,7 @@ class RequestShape {
     return std::min(ceil_div(blocks_of_length, blocks_per_entry_[group]), limits_[group]);
   }
 
-  // What its blocks hold for the model that drafts counts too.
+  // The bytes of a request's blocks, including their draft KV.
   [[nodiscard]] int64_t bytes(const MemoryPlan& plan, int64_t blocks_of_length) const {
     int64_t total = 0;
     for (size_t i = 0; i < limits_.size(); ++i) {
@@ -96,7 +96,7 @@ class RequestShape {
     return total;
   }
 
-  // The price of a block of the group.
+  // The bytes of one block of the group, including its draft KV.
   [[nodiscard]] int64_t block_bytes(const MemoryPlan& plan, size_t group) const {
     const auto block_size = static_cast<int32_t>(block_size_);
     const int64_t own = kv_block_bytes(plan.kv_groups[group], block_size);
@@ -104,7 +104,7 @@ class RequestShape {
     return own + (drafts ? draft_block_bytes(*plan.draft, block_size) : 0);
   }
 
-  // The longest request, in blocks and at most `most`, that `budget` bytes hold.
+  // The longest request, in blocks and at most `most`, that `budget` bytes can hold.
   [[nodiscard]] int64_t affordable_blocks(const MemoryPlan& plan,
                                           int64_t budget,
                                           int64_t most) const {
@@ -120,7 +120,7 @@ class RequestShape {
  private:
   int64_t block_size_;
   std::vector<int64_t> limits_;            // by group
-  std::vector<int64_t> blocks_per_entry_;  // of the cache's block size
+  std::vector<int64_t> blocks_per_entry_;  // in blocks of the cache's size
 };
 
 }  // namespace
@@ -207,7 +207,7 @@ std::string MemoryPlan::describe() const {
 
 namespace {
 
-// Of the tiers below the cache, for blocks of this many bytes.
+// Bytes of the tiers below the cache, for blocks of this size.
 int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
   const int64_t host_bytes = config.kv_offloading_size << 30;
   const int64_t buffer_bytes = kv_tier_buffer_bytes(
@@ -218,8 +218,8 @@ int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
          (config.kv_disk_path.empty() ? 0 : buffer_bytes);
 }
 
-// Of a worker that exchanges KV with others: blocks with the heads of the whole model, which ranks
-// may have more than once.
+// KV transfer slots of a worker that exchanges KV: blocks with the heads of the whole model, which
+// ranks may replicate.
 Expected<KvSlotPlan> slots_of(const Config& config,
                               const ModelConfig& model,
                               const MemoryPlan& plan) {
@@ -239,7 +239,7 @@ Expected<KvSlotPlan> slots_of(const Config& config,
                        is_kv_device_transport(config.kv_transport));
 }
 
-// All but the KV in the target's blocks.
+// Plans everything of the draft model but its KV in the target's blocks.
 DraftPlan draft_plan_of(const DraftMemory& fixed, const Config& config, const ModelConfig& target) {
   const int64_t target_len = config.max_model_len > 0 ? config.max_model_len : target.context_len;
   const int64_t max_len = std::min(target_len, fixed.max_model_len);
@@ -254,7 +254,7 @@ DraftPlan draft_plan_of(const DraftMemory& fixed, const Config& config, const Mo
   return draft;
 }
 
-// Once the blocks of the target are counted.
+// Adds the draft's blocks, after those of the target are counted.
 void add_draft_blocks(MemoryPlan& plan) {
   DraftPlan& draft = *plan.draft;
   const int32_t num_blocks = plan.kv_groups[static_cast<size_t>(draft.kv_group)].num_blocks;
@@ -319,7 +319,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                           "; set a smaller --kv-offloading-size or another --speculative-config");
   }
 
-  // KV of one request at full length must fit; the context shrinks to that unless it was asked for.
+  // KV of one request at full length must fit; without --max-model-len the context shrinks to that.
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
   const int64_t other_bytes =
       plan.on_device ? fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes

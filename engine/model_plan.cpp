@@ -18,7 +18,6 @@
 
 namespace sluice {
 
-// What a mapped file does not obey: its pages are the system's cache, shared by whoever maps it.
 std::string ignored_by_mapped_weights(const Config& config) {
   std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
   if (config.huge_pages == "explicit") {
@@ -62,7 +61,7 @@ int32_t threads_per_rank(const Config& config, const Placement& placement) {
 }
 
 int32_t max_chosen_rows(const Config& config) {
-  constexpr int32_t kMost = 512;  // unless as many requests run
+  constexpr int32_t kMost = 512;  // unless more requests run
   const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
   if (!speculation || !speculation->has_method()) return config.max_num_seqs;
   const int64_t wanted = int64_t{config.max_num_seqs} * (1 + speculation->num_speculative_tokens);
@@ -95,7 +94,7 @@ DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_si
 
 namespace {
 
-// The ranks of the CPU share its threads; of GPUs the host's work is rank 0's.
+// CPU ranks share the machine's threads; with GPUs, rank 0 does the host's work.
 Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
                                                        DeviceType type,
                                                        const Placement& placement,
@@ -121,7 +120,7 @@ Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Confi
                                                                      const Placement& placement) {
   std::vector<std::unique_ptr<kernels::Device>> devices(
       static_cast<size_t>(config.tensor_parallel_size));
-  // From the last on: where there are not so many GPUs, none is opened.
+  // The last one first: when there are too few GPUs, none is opened.
   for (size_t rank = devices.size(); rank-- > 0;) {
     SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
   }
@@ -134,15 +133,15 @@ int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devic
   return least;
 }
 
-// Of ranks of the CPU together, of devices of the one with the most.
+// Memory of all CPU ranks together, or of the device that needs most.
 struct RanksMemory {
   int64_t weight_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t part_bytes = 0;
-  std::vector<LayerGroup> layouts;  // their heads counted likewise: some ranks may have the same
+  std::vector<LayerGroup> layouts;  // heads summed over ranks, which may replicate some
 };
 
-// `add` to the heads of each plane of `totals` those of one rank.
+// Combines one rank's heads of each plane into `totals` by `add`.
 template <typename Add>
 void add_heads(std::vector<LayerGroup>& totals,
                const std::vector<LayerGroup>& rank,
@@ -158,7 +157,7 @@ void add_heads(std::vector<LayerGroup>& totals,
   }
 }
 
-// Without a method that is asked for only clients' predictions and grammars are followed.
+// Without a configured method, proposers only follow clients' predictions and grammars.
 int64_t proposer_bytes(const Config& config, int32_t max_length) {
   const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
   if (!speculation || !(speculation->ngram || speculation->suffix)) return 0;
@@ -229,8 +228,8 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   if (spec.has_model()) {
     SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
   }
-  // A chunk per request is at least one token. The logits of prompts that are scored come as many
-  // rows at a time as tokens may be chosen behind.
+  // One chunk per request needs at least one token. Logits of scored prompts are computed in
+  // batches as large as the rows that may choose a token.
   const auto max_seq_len = static_cast<int32_t>(
       config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
   planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
@@ -272,7 +271,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                           " more that have no place in architecture " + planned.model.architecture +
                           ", expected none");
   }
-  // A device's weights are in memory of its own: there is nothing to map.
+  // A device's weights are in its own memory: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed = PackedPlace(config.packed_weights_cache,
@@ -318,7 +317,7 @@ Expected<PlannedDevices> plan_on_devices(const Config& config) {
                 gpus.error().message);
     } else {
       Expected<PlannedDevices> planned = plan(std::move(*gpus));
-      // Only what its backend lacks is a reason to do without it.
+      // A device is given up only for what its backend lacks.
       if (planned || config.device == "cuda" || planned.error().param != "device") return planned;
       log_event(LogLevel::kWarning, "cpu_chosen", "reason", planned.error().message);
     }

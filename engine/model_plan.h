@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model file read, the devices chosen and every byte planned, before anything of size is
-// allocated: what `serve --dry-run` and `inspect` show and ModelRunner::create carries out. Called
-// on the thread that starts the engine.
+// Reads a model file, chooses devices and plans every byte before anything large is allocated:
+// `serve --dry-run` and `inspect` show the plan, ModelRunner::create carries it out. Called on the
+// thread that starts the engine.
 #pragma once
 
 #include <cstdint>
@@ -26,70 +26,69 @@
 
 namespace sluice {
 
-// A model file read and planned, nothing of size allocated yet; `serve --dry-run` and `inspect`
-// stop here.
+// A model file, read and planned; nothing large is allocated yet.
 struct PlannedModel {
   std::unique_ptr<Checkpoint> checkpoint;
   const ModelSpec* spec = nullptr;
   ModelConfig model;
   StepBounds bounds;
-  kernels::LargestMatrices largest;  // of any rank
+  kernels::LargestMatrices largest;  // over all ranks
   PackedPlace packed;
-  std::optional<PlannedDraft> draft;  // --speculative-config with a model
+  std::optional<PlannedDraft> draft;  // set if --speculative-config names a model
   MemoryPlan plan;
 };
 
-// --load-format.
+// Parses --load-format.
 LoadFormat load_format(const Config& config);
 
-// --numa and --cpu-strict on this machine, for the calling thread: once for an engine, as the
-// thread may move to another node.
+// The placement by --numa and --cpu-strict, from the calling thread's node; determined once per
+// engine, as the thread may move to another node.
 Placement placement_of(const Config& config);
 
-// Compute threads of each rank.
+// Compute threads per rank.
 int32_t threads_per_rank(const Config& config, const Placement& placement);
 
-// What a plan is for.
+// The devices that a plan is made for.
 struct PlanTarget {
   DeviceType device = DeviceType::kCpu;
-  int32_t num_threads = 1;  // of a rank
-  int64_t free_bytes = 0;   // of each rank's device with memory of its own
+  int32_t num_threads = 1;  // per rank
+  int64_t free_bytes = 0;   // per rank, on a device with memory of its own
 };
 
-// Layers of the model whose inputs a head reads; none: nothing does.
+// Layers whose inputs a draft head reads; empty without a head.
 std::vector<int32_t> taps_of(const PlannedModel& planned);
 
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
 
-// What --device asks for, one for each rank, and the model planned on them. With auto the CPU, and
-// a line in the log, where there are not so many GPUs or the model has what their backend lacks.
+// The devices that --device asks for, one per rank, and the model planned on them. With auto this
+// is the CPU, with a log line, when there are too few GPUs or their backend cannot run the model.
 struct PlannedDevices {
   std::vector<std::unique_ptr<kernels::Device>> devices;  // by rank
   PlannedModel model;
-  Placement placement;  // of all ranks
+  Placement placement;  // over all ranks
 };
 
 Expected<PlannedDevices> plan_on_devices(const Config& config);
 
-// Rows of a step behind which tokens are chosen, at most: one of each request, and its drafts.
+// The most rows of a step that choose a token: one per request, plus its drafts.
 int32_t max_chosen_rows(const Config& config);
 
-// What a step's arrays are sized for.
+// Array sizes of a step.
 InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
                                    int32_t max_model_len,
                                    int32_t block_size,
                                    std::span<const KvGroupSpec> groups);
-// Rows of the largest step that a device may have recorded: a token is chosen behind each.
+// Rows of the largest recordable step; each chooses a token.
 int32_t most_recorded_rows(const StepBounds& bounds);
-// Bytes of so many rows that come from a device: of logits, or of states where these are longer.
+// Bytes of `num_rows` rows copied from a device: logits, or states if these are larger.
 int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows);
 DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size);
 
-// Flags that ask for what a mapped file of packed weights does not obey: its pages are the system's
-// cache, shared by whoever maps it. Empty: none.
+// Names the flags that a mapped file of packed weights cannot obey, since its pages are the
+// system's shared cache. Empty: none.
 std::string ignored_by_mapped_weights(const Config& config);
 
-// MemoryPlan::placement.
+// Builds MemoryPlan::placement.
 std::string placement_text(const Config& config,
                            const Placement& placement,
                            const MemoryPlan& plan);

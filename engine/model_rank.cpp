@@ -18,7 +18,7 @@ namespace {
 using Pages = AlignedBuffer::Pages;
 using kernels::DeviceBuffer;
 
-// Which layer lives where: the group's index, and the layer's place inside the group.
+// Maps each layer to its group's index and its place inside the group.
 std::vector<LayerCache> layer_caches(const Model& model,
                                      const std::vector<LayerGroup>& layouts,
                                      const KvStorage& storage) {
@@ -33,7 +33,7 @@ std::vector<LayerCache> layer_caches(const Model& model,
   return caches;
 }
 
-// The KV of one rank: its heads of every group.
+// The KV groups of one rank, with its own heads.
 std::vector<KvGroupSpec> rank_groups(const MemoryPlan& plan, const std::vector<LayerGroup>& own) {
   std::vector<KvGroupSpec> groups = plan.kv_groups;
   for (size_t i = 0; i < groups.size(); ++i) groups[i].planes = own[i].spec.planes;
@@ -44,7 +44,7 @@ int64_t chosen_bytes(const StepBounds& bounds) {
   return bounds.max_logits * static_cast<int64_t>(sizeof(TokenId));
 }
 
-// Room for every rank's part of the largest exchange.
+// Bytes to receive every rank's part of the largest exchange.
 int64_t received_bytes(const StepBounds& bounds, int64_t part_bytes, int32_t num_ranks) {
   if (num_ranks == 1) return 0;
   return num_ranks * align_up(std::max(part_bytes, chosen_bytes(bounds)), 64);
@@ -119,14 +119,14 @@ Expected<void> ModelRank::allocate(const Placement& placement, const Config& con
   return {};
 }
 
-// Before anything touches them.
+// Sets the placement of pages before they are first touched.
 void ModelRank::use_host_pages(const Placement& placement, const Config& config) {
   place_memory(kv_storage_.bytes(), placement);
   place_memory(arena_.span(), placement);
   prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
 }
 
-// Ranks of the CPU read each other's parts where they are.
+// CPU ranks read each other's parts in place and need no buffer.
 Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
   if (const int32_t size = model_->config().share.size; size > 1) {
     const int64_t part = model_->max_part_bytes(bounds_.step);
@@ -142,7 +142,7 @@ Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
   return {};
 }
 
-// Steps of padding rows alone. Only the longest context bounds what a recorded step reads.
+// Runs body() on steps of padding rows. Only the longest context bounds a recorded step's reads.
 template <typename Body>
 Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const Body& body) {
   DecodeBuckets buckets(sizes, bounds_.batch.tables.size());
@@ -152,7 +152,7 @@ Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const B
     step_.max_seq_len = bounds_.max_model_len;
     device_.memory().wait();
     if (Expected<void> done = body(); !done) {
-      if (communicator_ != nullptr) communicator_->fail();  // the others wait for this one
+      if (communicator_ != nullptr) communicator_->fail();  // the other ranks wait for this one
       return done;
     }
   }
@@ -165,11 +165,11 @@ Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const B
 
 void ModelRank::run_padding() {
   model_->forward(context());
-  // Whoever records has an error to give: no launch can follow one that broke the recording.
+  // A recording must fail with an error here: no launch can follow one that broke it.
   if (!has_failed()) model_->logits(context(), step_.logits_indices, logits());
 }
 
-// As many rows as a step may have, of one request without tokens.
+// Runs one request without tokens with the most rows of a step.
 void ModelRank::run_largest_padding() {
   DecodeBuckets largest({bounds_.step.max_tokens}, bounds_.batch.tables.size());
   const InputBatch empty(bounds_.batch);
@@ -225,7 +225,7 @@ void ModelRank::run_layers(const RankJob& job) {
   model_->forward(context());
 }
 
-// What rank 0 chose is still on its device.
+// Takes open tokens from rank 0's device, where the sampler left them.
 void ModelRank::take_open_tokens() {
   if (step_.open_tokens.empty()) return;
   const TokenId* chosen = chosen_;
@@ -242,7 +242,7 @@ void ModelRank::take_open_tokens() {
                         .vocab_size = model_->config().vocab_size});
 }
 
-// The one rank there is: others know of no drafts.
+// Places rows that follow drafts; only a single rank supports them.
 void ModelRank::place_following(kernels::SampleRow* samples) {
   if (step_.following.empty()) return;
   CHECK(communicator_ == nullptr);

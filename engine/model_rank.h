@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a model, or the only one: its part of the layers and of the KV cache, and every
-// buffer that steps need on its device, sized and allocated before the first. One thread at a time,
-// whose place on the machine is the device's (Device::enter). Rank 0's also chooses tokens
-// (model_runner.h); the others' are Followers.
+// One rank of a model: its part of the layers and of the KV cache, and every buffer that steps need
+// on its device, allocated before the first step. Used by one thread at a time, placed as the
+// device says (Device::enter). Rank 0's thread also chooses tokens (model_runner.h); the others are
+// Followers.
 #pragma once
 
 #include <cstdint>
@@ -28,28 +28,29 @@
 
 namespace sluice {
 
-// What every rank does at the same time; valid until all have.
+// A job that all ranks run at the same time; valid until all have finished.
 struct RankJob {
   enum class Kind : uint8_t { kLayers, kLogits, kStates };
   Kind kind = Kind::kLayers;
 
-  // kLayers. The step, in memory of the host, and blocks to copy before it.
+  // For kLayers: the step, in host memory, and the blocks to copy before it.
   const ForwardBatch* batch = nullptr;
-  HiddenRows hidden = {};  // of a head
+  HiddenRows hidden = {};  // input of a draft head
   std::span<const KvBlockCopy> copies = {};
-  std::optional<size_t> bucket = {};  // of the recorded step that runs in the layers' place
-  kernels::SampleRow* samples = nullptr;  // its rows that the device samples, in its memory
-  // Recorded by rank 0 before the first operator.
+  std::optional<size_t> bucket = {};  // recorded step to replay instead
+  kernels::SampleRow* samples = nullptr;  // rows that the device samples, in its memory
+  // Rank 0 records it before the first operator.
   kernels::DeviceEvent* begun = nullptr;
 
-  // kLogits, kStates. Rows of the last step, in memory of the host; none: those that sample.
+  // For kLogits and kStates: rows of the last step, in host memory; none: all rows that sample.
   std::optional<std::span<const int32_t>> rows = {};
 };
 
-// --huge-pages. `transparent`: what the buffer asks for itself.
+// Parses --huge-pages. `transparent`: the buffer's own default.
 AlignedBuffer::Pages pages_of(const Config& config, AlignedBuffer::Pages transparent);
 
-// Where the system refuses, memory lies where it is first touched, which is slower and no error.
+// Binds memory to its node. If the system refuses, memory lies where it is first touched, which is
+// slower but no error.
 void place_memory(std::span<std::byte> bytes, const Placement& placement);
 
 class ModelRank {
@@ -58,17 +59,17 @@ class ModelRank {
     StepBounds step;
     InputBatch::Bounds batch;
     kernels::LargestMatrices largest;
-    int32_t max_model_len = 0;  // as planned: of any sequence
+    int32_t max_model_len = 0;  // longest planned sequence
   };
 
-  // Bytes of a device, beside the model's own, that steps need there; `part_bytes`: of the largest
-  // part that ranks exchange, 0 where there is one rank.
+  // Device bytes that steps need beside the model's own. `part_bytes`: the largest part that ranks
+  // exchange, 0 with one rank.
   static int64_t device_bytes(const Bounds& bounds, int64_t part_bytes, int32_t num_ranks);
-  // Of the host, pinned.
+  // Pinned host bytes.
   static int64_t pinned_bytes(const Bounds& bounds);
 
-  // Takes the model and allocates the rest of the plan. `device` must outlive it; `placement`: the
-  // rank's.
+  // Takes the model and allocates the rest of the plan. `device` must outlive the rank; `placement`
+  // is the rank's own.
   static Expected<std::unique_ptr<ModelRank>> create(const kernels::Device& device,
                                                      std::unique_ptr<Model> model,
                                                      const Bounds& bounds,
@@ -76,44 +77,44 @@ class ModelRank {
                                                      const Placement& placement,
                                                      const Config& config);
 
-  // Where there are more ranks than one; once, before the first job.
+  // Called once before the first job, if there are several ranks.
   void connect(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
 
-  // Of a rank on device `number`.
+  // Describes this rank for a rank group, as device `number`.
   [[nodiscard]] DeviceRank device_rank(int32_t number) const {
     return {.device = number, .received = received_.span(), .stream = exec_.stream};
   }
 
-  // The tokens that rank 0 chose in the step before, in memory of its device: rank 0's, which the
-  // others then have a copy of.
+  // Sets where rank 0's device memory holds the tokens chosen in the previous step; other ranks
+  // copy them.
   void use_chosen(TokenId* chosen) { chosen_ = chosen; }
 
-  // Of a head: what recorded steps read.
+  // Sets the input that recorded steps of a draft head read.
   void use_hidden(const HiddenRows& hidden) { hidden_ = hidden; }
 
-  // Runs the layers and logits of steps of these DecodeBuckets::sizes(), as kernels are loaded and
-  // rotations computed by their first use; with other ranks, the layers of the largest step as
-  // well, for whose parts NCCL may have to connect otherwise, and take memory. Every rank side by
-  // side, and when all have, record_steps(), in which no device waits for another.
+  // Runs layers and logits once for each of these DecodeBuckets::sizes(), because first use loads
+  // kernels and computes rotations; with several ranks also the layers of the largest step, for
+  // which NCCL may connect anew and take memory. Every rank calls it concurrently; after all have
+  // finished, record_steps() follows, in which no device waits for another.
   Expected<void> warm_up(const std::vector<int32_t>& sizes);
-  // The same, which jobs then replay.
+  // Records the steps of these sizes, which jobs then replay.
   Expected<void> record_steps(const std::vector<int32_t>& sizes);
 
   void drop_recorded() { recorded_.clear(); }
 
-  // Every rank the same, side by side.
+  // Runs the job, concurrently with every other rank.
   void run(const RankJob& job);
 
-  // [max_rows][vocab], where operators read them: rank 0's, of the last job of logits or recorded
+  // [max_rows][vocab] in operators' memory, on rank 0: logits of the last kLogits job or recorded
   // step.
   [[nodiscard]] float* logits() const { return reinterpret_cast<float*>(logits_.data()); }
 
-  // [rows][hidden] of the last job of states, where operators read them; null: none has run.
+  // [rows][hidden] of the last kStates job, in operators' memory; null before the first one.
   [[nodiscard]] const float* embedded() const { return embedded_; }
 
-  // Whether one of the ranks has: then nothing that was computed since means anything.
+  // Whether any rank has failed: nothing computed since then is valid.
   [[nodiscard]] bool has_failed() const {
     return communicator_ != nullptr && communicator_->has_failed();
   }
@@ -145,7 +146,7 @@ class ModelRank {
   Expected<void> allocate(const Placement& placement, const Config& config);
   void use_host_pages(const Placement& placement, const Config& config);
   Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
-  // body() with each bucket's step at hand.
+  // Calls body() with each bucket's step.
   template <typename Body>
   Expected<void> for_buckets(const std::vector<int32_t>& sizes, const Body& body);
   void run_padding();
@@ -171,19 +172,19 @@ class ModelRank {
   std::unique_ptr<Prefault> prefault_;
   std::vector<LayerCache> caches_;  // by layer
   kernels::DeviceBuffer arena_;
-  kernels::DeviceBuffer logits_;  // of rank 0
+  kernels::DeviceBuffer logits_;  // on rank 0
   kernels::ExecContext exec_;
   kernels::DeviceBuffer workspace_;
   std::optional<DeviceBatch> device_batch_;
-  // Of a device with memory of its own.
+  // Only for a device with memory of its own.
   kernels::DeviceBuffer received_;  // from other ranks
-  kernels::DeviceBuffer copied_;    // chosen_ of ranks above 0
+  kernels::DeviceBuffer copied_;    // copy of chosen_ on ranks above 0
   TokenId* chosen_ = nullptr;  // [max_logits]
 
-  std::unique_ptr<Communicator> communicator_;  // of several ranks; gone before what it receives in
+  std::unique_ptr<Communicator> communicator_;  // null with one rank; destroyed before its buffers
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
-  ForwardBatch step_;                                             // the last
-  HiddenRows hidden_;                                             // the same
+  ForwardBatch step_;                                             // the latest one
+  HiddenRows hidden_;                                             // the latest ones
   const float* embedded_ = nullptr;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 using Pages = AlignedBuffer::Pages;
 
-// body(rank) for each, at the same time, rank 0's on this thread.
+// Calls body(rank) for all ranks concurrently, rank 0 on this thread.
 template <typename Body>
 void side_by_side(int32_t num_ranks, const Body& body) {
   std::vector<std::thread> threads;
@@ -56,7 +56,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   return runner;
 }
 
-// A group that has failed waits for what was recorded on any rank.
+// The destructor of a failed group waits until recorded work of every rank is gone.
 ModelRunner::~ModelRunner() {
   followers_.reset();
   for (const auto& rank : ranks_) rank->drop_recorded();
@@ -73,7 +73,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
              .largest = model.largest,
              .max_model_len = plan_.max_model_len};
   devices_ = std::move(planned.devices);
-  // Vocabularies take as long as the weights of a small model, and other cores.
+  // Reading vocabularies takes as long as a small model's weights and can use other cores.
   Expected<CheckpointText> text;
   std::thread text_reader([&] { text = checkpoint_->text(); });
   Expected<void> made = allocate_weights(model, config);
@@ -88,7 +88,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   return {};
 }
 
-// Those of devices side by side; on the host they take the same weights.
+// Makes device ranks concurrently; host ranks take the same weights in turn.
 Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config& config) {
   const int32_t size = config.tensor_parallel_size;
   std::vector<Expected<std::unique_ptr<ModelRank>>> made(static_cast<size_t>(size));
@@ -98,7 +98,7 @@ Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config
   if (plan_.on_device) {
     side_by_side(size, make);
   } else {
-    // What one could not take from the store, the next one would take again.
+    // A failure to take from the store would recur on every rank.
     for (int32_t rank = 0; rank < size && (rank == 0 || made[static_cast<size_t>(rank) - 1]);
          ++rank) {
       make(rank);
@@ -110,7 +110,7 @@ Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config
   return {};
 }
 
-// One store for all ranks of the host, which read the same bytes, or one for each device.
+// Allocates one store for all host ranks, which read the same bytes, or one per device.
 Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config& config) {
   using Hashed = WeightStore::Hashed;
   if (plan_.on_device) {
@@ -178,7 +178,7 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
   return made;
 }
 
-// One alone has none to find.
+// Connects several ranks; a single rank has no peers.
 Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks) const {
   if (ranks_.size() == 1) return {};
   std::vector<DeviceRank> ends;
@@ -199,7 +199,7 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
       rank.device().memory().enter();
       results[static_cast<size_t>(i)] = body(rank);
     });
-    // Where one has failed, the others say that a rank has; the reason is its own.
+    // After one rank fails, the others only report that; its own error tells the reason.
     Expected<void> first = {};
     for (Expected<void>& result : results) {
       if (result) continue;
@@ -216,8 +216,8 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
   return {};
 }
 
-// What chooses tokens on rank 0's device, and what brings the logits of others to the host, which
-// where it reads them in place chooses all.
+// Allocates what chooses tokens on rank 0's device and the buffers that bring other logits to the
+// host. Where the host reads logits in place, it chooses all tokens.
 Expected<void> ModelRunner::add_sampling(const Config& config) {
   kernels::DeviceMemory& memory = device().memory();
   DeviceSampling::Bounds bounds = sampling_bounds_of(config, model().vocab_size);

@@ -22,14 +22,14 @@ constexpr std::chrono::milliseconds kWatchInterval{100};
 
 class NcclRank;
 
-// What fails one rank fails all. A thread of its own asks for errors that no call returns.
+// Ranks that fail together. A separate thread polls for errors that no call returns.
 class Group {
  public:
   explicit Group(int32_t size)
       : meeting_(size), watch_([this](const std::stop_token& stop) { watch(stop); }) {}
 
-  // Until every rank has. A gather waits on its GPU for those of the others: until they are called,
-  // a thread must call nothing that waits for its GPU or holds what others of the driver need, and
+  // Waits for every rank. A gather blocks its GPU until the other ranks' gathers are called; before
+  // that, a thread must not call what waits for its GPU or holds shared driver resources, as
   // allocations, copies of pageable memory and launches into a full queue do.
   bool meet() { return meeting_.arrive(); }
 
@@ -39,13 +39,13 @@ class Group {
 
  private:
   void watch(const std::stop_token& stop);
-  void fail_all();  // with the lock held
+  void fail_all();  // requires the lock
 
   Meeting meeting_;
   std::mutex mutex_;
   std::vector<NcclRank*> ranks_;  // guarded by mutex_
   std::condition_variable_any stopped_;
-  std::jthread watch_;  // last: starts when the rest is there, joins before it goes
+  std::jthread watch_;  // last member: starts after and joins before the others
 };
 
 class NcclRank final : public Communicator {
@@ -65,7 +65,7 @@ class NcclRank final : public Communicator {
     group_->add(this);
   }
 
-  // What is broken cannot be destroyed in order: that waits for the others.
+  // A broken communicator cannot be destroyed normally: that would wait for other ranks.
   ~NcclRank() override {
     if (is_broken()) fail();
     group_->remove(this);
@@ -101,7 +101,7 @@ class NcclRank final : public Communicator {
 
   [[nodiscard]] bool has_failed() const override { return failed_; }
 
-  // False also while another thread is inside of the library with it.
+  // Returns false also while another thread uses the communicator in the library.
   [[nodiscard]] bool is_broken() const {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock() || comm_ == nullptr) return false;
@@ -113,8 +113,8 @@ class NcclRank final : public Communicator {
 
   void set_failed() { failed_ = true; }
 
-  // With the group's lock held. On a thread of its own, after whoever is inside of the library: the
-  // last abort of a process waits until what was recorded with its communicators is gone.
+  // Requires the group's lock. Runs on its own thread, after any thread inside the library: the
+  // last abort of a process waits until recorded work with its communicators is gone.
   void begin_abort() {
     if (aborting_.joinable()) return;
     aborting_ = std::thread([this] {
@@ -132,7 +132,7 @@ class NcclRank final : public Communicator {
   const std::shared_ptr<Group> group_;
   std::atomic<bool> failed_ = false;
   std::thread aborting_;  // guarded by the group's lock
-  // An abort frees what it names: nobody else may be inside of the library with it.
+  // An abort frees the communicator: no other thread may be using it in the library.
   mutable std::mutex mutex_;
   kernels::NcclComm comm_;  // guarded by mutex_; null: aborted
   const int32_t rank_;
@@ -156,7 +156,7 @@ void Group::fail() {
 }
 
 void Group::fail_all() {
-  // Whoever wakes up knows that it has failed.
+  // A rank that wakes up must find the failure set.
   for (NcclRank* const rank : ranks_) rank->set_failed();
   meeting_.fail();
   for (NcclRank* const rank : ranks_) rank->begin_abort();

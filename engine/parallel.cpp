@@ -12,9 +12,9 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(20);
 
-// What the ranks share. A call fills one of two tables, in turn: who is in call n + 1 has read what
-// call n gave, so that call n + 2 may take its table. Not after a failure: then call n + 1 has
-// waited for nobody.
+// State shared by the ranks. Calls fill two tables in turn: a rank in call n + 1 has read the
+// result of call n, so call n + 2 may reuse its table. This does not hold after a failure, when
+// call n + 1 has not waited.
 struct Exchange {
   explicit Exchange(int32_t size) : meeting(size) {
     for (std::vector<const std::byte*>& table : parts) table.resize(static_cast<size_t>(size));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism: how the ranks that share a model's layers exchange what they computed. The
-// only collective is a gather: sums are kernels/parts.h's, in order of rank, because a library's
-// reduction adds in an order of its own.
+// Tensor parallelism: how the ranks that share a model's layers exchange results. The only
+// collective is a gather: kernels/parts.h sums in order of rank, because a library's reduction adds
+// in an order of its own.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@
 
 #include "engine/core/status.h"
 
-struct CUstream_st;  // as in CUDA's headers
+struct CUstream_st;  // the name in CUDA's headers
 
 namespace sluice {
 
-// One rank's end. One thread at a time.
+// One rank's endpoint. One thread at a time.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -26,10 +26,10 @@ class Communicator {
   [[nodiscard]] virtual int32_t rank() const = 0;
   [[nodiscard]] virtual int32_t size() const = 0;
 
-  // Called by every rank equally often, with as many bytes; returns when all have: the ranks' parts
-  // in order. A part is unchanged, and may be read, until its rank's next all_gather() returns, so
-  // that two buffers in turn serve any number of calls. Empty once a rank has failed: others may
-  // then read the part before, and it stays as it is.
+  // Every rank calls it equally often with equal sizes; returns, when all have called, the ranks'
+  // parts in order. A part stays valid and unchanged until its rank's next all_gather() returns, so
+  // two alternating buffers serve any number of calls. Empty after a rank has failed: other ranks
+  // may still read the previous part, which must stay unchanged.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
 
   // Any thread: all_gather() of every rank returns at once from now on, those under way included.
@@ -37,24 +37,24 @@ class Communicator {
   [[nodiscard]] virtual bool has_failed() const = 0;
 };
 
-// Where a rank on a device exchanges its parts.
+// A device rank's end of an exchange.
 struct DeviceRank {
-  int32_t device = 0;  // its number, of those that CUDA shows
-  // Device memory for the ranks' parts in order, as large on every rank.
+  int32_t device = 0;  // device number as CUDA counts
+  // Device memory that receives all ranks' parts in order; equally large on every rank.
   std::span<std::byte> received;
-  CUstream_st* stream = nullptr;  // of the device
+  CUstream_st* stream = nullptr;  // the device's stream
 };
 
-// All ranks of a group, in order, on one thread: as many communicators, or none where one cannot
-// be had. all_gather() then takes device memory, on a thread whose current device is the rank's,
-// and is in order with the stream: it may return before the parts are there, and what the stream
-// runs before the next call may read them. It may be recorded.
+// Connects all ranks of a group, in order, on one thread: returns one communicator per rank, or an
+// error if any fails. Their all_gather() takes device memory, runs on a thread whose current device
+// is the rank's, and is ordered on the stream: it may return before the parts arrive, and only
+// later work on the stream before the next call may read them. It may be recorded.
 using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
     std::span<const DeviceRank> ranks)>;
 
-// How the ranks of an engine find each other, asked once where there are more than one.
+// How an engine with several ranks connects them; used once.
 struct RankGroups {
-  // As many as asked for, in order.
+  // Returns `size` communicators, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
   std::function<Expected<ConnectRanks>()> on_devices;
 };
@@ -62,12 +62,12 @@ struct RankGroups {
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old);
 
-// Where the threads of ranks wait for each other.
+// A barrier for the threads of ranks.
 class Meeting {
  public:
   explicit Meeting(int32_t size) : size_(size) {}
 
-  // Until all have come as often as this one. False: a rank has failed, and nobody waits any more.
+  // Blocks until all ranks have arrived equally often. False: a rank has failed and none blocks.
   bool arrive();
   // Any thread.
   void fail();

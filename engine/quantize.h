@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command line asks for when a model is to be written in other number formats: a directory
-// in Hugging Face's layout or a GGUF file, as other engines read them.
+// Writes a model in other number formats for the command line: a directory in Hugging Face's layout
+// or a GGUF file, readable by other engines.
 #pragma once
 
 #include <cstdint>
@@ -16,43 +16,41 @@ namespace sluice {
 struct QuantizeProgress {
   size_t num_done;
   size_t num_tensors;
-  int64_t done_bytes;  // of the input
+  int64_t done_bytes;  // input bytes
   int64_t all_bytes;
-  std::string_view tensor;  // empty: what comes before or behind tensors
+  std::string_view tensor;  // empty: work before or after the tensors
 };
 
 struct QuantizeOptions {
   std::string input;    // GGUF file or directory
   std::string output;   // must not exist
-  std::string to = {};  // a scheme's name; empty: the recipe says all
+  std::string to = {};  // a scheme's name; empty: the recipe decides everything
   std::string recipe =
       {};  // JSON object of {expression: scheme or "keep"}, the first that matches wins
-  std::vector<std::string> include = {};  // expressions for matrices that would be left
-  std::vector<std::string> exclude = {};  // expressions for tensors to leave
-  bool search = true;                     // scales of least error, not of the largest magnitude
-  double target_bits = 0;      // of the matrices in mean, with `to` the fewest; 0: as `to`
-  std::string calibrate = {};  // a text: errors count by what inputs are on it
-  bool gptq = true;            // with it: see engine/quantize/gptq.h
-  std::string evaluate = {};   // a text: predictions on it are compared with the input's
-  bool verify = false;         // read back, and compare with what was meant
-  int32_t threads = 0;         // does not change a byte; 0: as many as the engine would have
+  std::vector<std::string> include = {};  // expressions for matrices that are skipped by default
+  std::vector<std::string> exclude = {};  // expressions for tensors to skip
+  bool search = true;          // choose scales of least error, not of the largest magnitude
+  double target_bits = 0;      // mean bits over matrices, `to` the smallest format; 0: only `to`
+  std::string calibrate = {};  // a text; errors are weighted by the inputs it produces
+  bool gptq = true;            // with `calibrate`: see engine/quantize/gptq.h
+  std::string evaluate = {};   // a text on which predictions are compared with the input model's
+  bool verify = false;         // read back and compare with what was meant
+  int32_t threads = 0;         // does not change any byte; 0: the engine's default
   int64_t max_shard_bytes = 5'000'000'000;
-  // Before each tensor and once behind the last; may be empty.
+  // Called before each tensor and once after the last; may be empty.
   std::function<void(const QuantizeProgress&)> on_progress = {};
 };
 
 struct QuantizeResult {
-  std::string table;  // lines for people
-  std::string json;   // the same and each tensor, one line
+  std::string table;  // for people
+  std::string json;   // one line: the table and each tensor
 };
 
-// Memory: what one tensor has in the output, and some rows of the input in each thread; with a text
-// to calibrate by the model and (gptq) the squares of all inputs' widths, with one to evaluate on
-// both models. The output
-// has another name until it is whole, and is gone after an error. One line of text where the input
-// cannot be read (kDataLoss, kNotFound, kUnsupported), an option is wrong (kInvalidArgument), the
-// output cannot be written (kPermissionDenied, kResourceExhausted), or what is read back is not
-// what was written (kInternal).
+// Memory: one output tensor plus some input rows per thread; with `calibrate` also the model and
+// (gptq) the squares of all inputs' widths; with `evaluate` both models. The output has a temporary
+// name until it is whole and is removed after an error. Errors are one line: unreadable input
+// (kDataLoss, kNotFound, kUnsupported), a wrong option (kInvalidArgument), unwritable output
+// (kPermissionDenied, kResourceExhausted), or a difference on reading back (kInternal).
 [[nodiscard]] Expected<QuantizeResult> quantize_model(const QuantizeOptions& options);
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The door of the waiting queue: scheduler/admission.h with the lock, the clock and the measured
-// speed that front-end threads and the engine thread share. A request enters when it is submitted
-// and leaves when it is first scheduled, or when it ends before that.
+// The entrance of the waiting queue: scheduler/admission.h with the lock, clock and measured speed
+// that front-end threads and the engine thread share. A request enters when it is submitted and
+// leaves when it is first scheduled or ends before that.
 #pragma once
 
 #include <atomic>
@@ -21,26 +21,26 @@ class QueueGate {
   explicit QueueGate(const Config& config);
 
   // Any thread. kResourceExhausted, with retry_after_s where the speed is known: the queue is full,
-  // or the request would wait in it for longer than it may.
+  // or the request would wait in it longer than allowed.
   [[nodiscard]] Expected<QueuedWork> enter(const ValidRequest& request);
   // Any thread, once for each request that entered.
   void leave(const QueuedWork& queued);
 
   // Any thread: requests that have entered and not left.
   [[nodiscard]] int64_t num_waiting() const;
-  // Any thread: requests that were not let in.
+  // Any thread: requests that were refused.
   [[nodiscard]] uint64_t num_refused() const { return num_refused_; }
 
-  // Engine thread: whole seconds in [1, 3600] until a request of this tenant would start.
+  // Engine thread: whole seconds, in [1, 3600], before a request of this tenant would start.
   [[nodiscard]] int32_t retry_after_s(TenantId tenant) const;
-  // Engine thread, after a step at whose beginning requests waited: QueuedWork::work of those that
-  // the step started, and the seconds it took.
+  // Engine thread, after a step at whose beginning requests waited: the QueuedWork::work of the
+  // requests it started, and its seconds.
   void observe_step(int64_t work_started, double seconds);
-  // Engine thread: a request has ended with so many generated tokens.
+  // Engine thread: a request has ended with `num_tokens` generated tokens.
   void observe_output(int32_t num_tokens);
 
  private:
-  mutable std::mutex mutex_;  // taken as requests come, start and end; in no steady step
+  mutable std::mutex mutex_;  // taken when requests come, start and end; in no steady step
   Admission admission_;       // guarded by mutex_
   QueueSpeed speed_;          // engine thread only; published in the next two
   std::atomic<double> work_per_s_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine's side of a request: its sink, parameters and times. What the scheduler needs lives in
+// The engine's state of each request: sink, parameters and times. The scheduler's state is in
 // scheduler/request.h. Engine thread only.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace sluice {
 
-// Why a request ends without another token.
+// The reason why a request ends without another token.
 struct Ending {
   FinishReason reason = FinishReason::kAbort;
   std::string error = {};                       // with kError: one line for the client
@@ -34,27 +34,27 @@ struct RequestState {
   using Clock = std::chrono::steady_clock;
 
   std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
-  std::shared_ptr<const Grammar> grammar;          // the same; null: none, or being compiled
-  std::vector<TokenId> begins_behind;              // as in GrammarSpec
+  std::shared_ptr<const Grammar> grammar;  // shared too; null: none, or still being compiled
+  std::vector<TokenId> begins_behind;              // see GrammarSpec
   OutputSink* sink = nullptr;
   TraceContext trace;
-  QueuedWork queued;  // until it is scheduled
+  QueuedWork queued;  // valid before it is scheduled
   Clock::time_point arrival;
   Clock::time_point first_scheduled;
   Clock::time_point first_token;
   Clock::time_point last_token;
   int32_t num_prompt_tokens = 0;
   int32_t num_cached_tokens = 0;
-  int32_t num_given = 0;      // of its answer, by another worker before it came here
-  int32_t num_generated = 0;  // those included
+  int32_t num_given = 0;      // answer tokens that another worker gave before
+  int32_t num_generated = 0;  // includes num_given
   int32_t num_preemptions = 0;
-  int32_t num_draft_tokens = 0;          // in steps
-  int32_t num_accepted_tokens = 0;       // of them
-  int32_t num_accepted_predictions = 0;  // tokens; TokenOutput's
+  int32_t num_draft_tokens = 0;          // drafts in steps
+  int32_t num_accepted_tokens = 0;       // accepted ones
+  int32_t num_accepted_predictions = 0;  // see TokenOutput
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
   bool has_handoff = false;
-  std::shared_ptr<const HandoffOffer> offer;  // of its last output
+  std::shared_ptr<const HandoffOffer> offer;  // for its last output
 };
 
 class RequestTable {
@@ -64,12 +64,12 @@ class RequestTable {
   void add(RequestId id, ValidRequest request, const QueuedWork& queued, OutputSink& sink);
   [[nodiscard]] const RequestState* find(RequestId id) const;
 
-  // True the first time: the request has left the queue.
+  // True at the first call for a request, which then leaves the queue.
   bool note_scheduled(RequestId id,
                       int32_t num_cached_tokens,
                       Clock::time_point now,
                       EngineStats& stats);
-  // Before it is scheduled.
+  // Called before the request is scheduled.
   void set_grammar(RequestId id,
                    std::shared_ptr<const Grammar> grammar,
                    std::vector<TokenId> begins_behind) {
@@ -77,18 +77,18 @@ class RequestTable {
     state.grammar = std::move(grammar);
     state.begins_behind = std::move(begins_behind);
   }
-  // Before it is scheduled: the seed of another worker counts.
+  // Called before the request is scheduled: another worker's seed applies.
   void set_seed(RequestId id, uint64_t seed);
-  // Before it is scheduled: another worker has a part in it.
+  // Called before the request is scheduled: another worker takes part in it.
   void note_handoff(RequestId id) { states_.at(id).has_handoff = true; }
-  // Before its last token: what that output carries.
+  // Called before its last token: that output carries the offer.
   void set_offer(RequestId id, std::shared_ptr<const HandoffOffer> offer) {
     states_.at(id).offer = std::move(offer);
   }
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
-  // carries a finish reason. All outputs but the last are drafts of the step, of which there were
-  // `num_drafts`; `are_predicted`: by the client.
+  // carries a finish reason. All outputs but the last are accepted drafts, out of `num_drafts`;
+  // `are_predicted`: the client predicted them.
   void add_tokens(RequestId id,
                   std::span<const SamplerResult> results,
                   size_t num_drafts,
@@ -99,7 +99,7 @@ class RequestTable {
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
 
-  // Requests that have left the table.
+  // The number of requests that have left the table.
   [[nodiscard]] uint64_t num_ended() const { return num_ended_; }
 
   [[nodiscard]] static RequestTimings timings(const RequestState& state);
@@ -107,7 +107,7 @@ class RequestTable {
     return states_;
   }
 
-  // Hands each sink what was queued for it since the last call.
+  // Hands each sink its queued outputs since the last call.
   void flush();
 
  private:

@@ -11,8 +11,8 @@
 namespace sluice {
 namespace {
 
-// How many tokens the request got: drafts count as long as each is what was chosen in its place.
-// A row whose logits mean nothing ends that; it fails the request once it is the first one.
+// Counts the tokens that the request got: drafts count while each equals the token chosen in its
+// place. A row with invalid logits ends the count, and as the first row it fails the request.
 size_t count_tokens(const SampledRequest& request, std::span<const SamplerResult> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].finish_reason == FinishReason::kError) return i;
@@ -51,7 +51,7 @@ StepExecutor::StepExecutor(ModelRunner& runner, Options options)
   device_rows_.reserve(max_rows);
   score_inputs_.reserve(max_rows);
   score_rows_.reserve(max_rows);
-  // What no queue of the device holds a thread of the host runs.
+  // A host thread runs the steps that exceed the device's queue.
   queue_.emplace([this](uint64_t number) { run(work(number)); },
                  depth_ > runner.queue_depth(),
                  runner.device());
@@ -74,7 +74,7 @@ void StepExecutor::submit() {
   queue_->push();
 }
 
-// Whose rows are where.
+// Assigns rows to requests, scored prompts and embeddings.
 void StepExecutor::lay_out(StepWork& work) {
   work.requests.clear();
   work.prompts.clear();
@@ -118,7 +118,7 @@ StepWork& StepExecutor::retire() {
   return oldest;
 }
 
-// The thread that runs the steps has waited for a push since the last one ran.
+// The thread that runs the steps is idle: it waits for the next push.
 void StepExecutor::release(std::span<const int32_t> ended_slots) {
   CHECK_EQ(num_in_flight(), 0);
   for (const int32_t ended : ended_slots) slot(ended) = {};
@@ -132,7 +132,7 @@ void StepExecutor::release(std::span<const int32_t> ended_slots) {
 
 // --- The thread that runs the steps ----------------------------------------------------------
 
-// A step that the host has a part in needs the tokens of the one before, and has its own at once.
+// A step with work for the host needs the previous step's tokens, and is finished at once.
 void StepExecutor::run(StepWork& work) {
   take_requests(work.order);
   work.inputs.clear();
@@ -162,8 +162,8 @@ void StepExecutor::take_requests(StepOrder& order) {
   }
 }
 
-// A choice that reads the tokens before has a step that the host takes part in: those of the steps
-// before are all there.
+// A choice that reads earlier tokens makes its step wait for the host, so all tokens of previous
+// steps are there.
 void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
   SlotState& state = slot(request.slot);
   CHECK(state.request.id == request.id);
@@ -182,7 +182,7 @@ void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
     input.num_generated =
         request.num_tokens_before - input.num_prompt_tokens + static_cast<int32_t>(i);
     input.grammar = state.grammar ? &*state.grammar : nullptr;
-    // By the fewest tokens that it may have got by then: min_tokens may still mask some.
+    // Uses the fewest tokens that it may have got: min_tokens may still mask some ids.
     SamplerInput least = input;
     least.num_generated -= request.num_unsure;
     input.on_device = runner_.sampling().chooses() && sampler_.can_choose(least);
@@ -212,11 +212,11 @@ void StepExecutor::finish(StepWork& work) {
   const std::span<const kernels::SampleRow> chosen = runner_.sampling().wait(work.number);
   runner_.wait_for_host_copies();
   if (work.follows) settle(work);
-  // What it waited for in a device's queue was the step before.
+  // In a device's queue this step waited for the previous one.
   work.started = std::max(work.started, finished_);
   finished_ = Clock::now();
   if (runner_.sampling().chooses()) work.executed = finished_;
-  // A step that a failed rank did not begin has no time of its beginning.
+  // A step that a failed rank did not begin has no start time.
   work.device_idle =
       work.follows && !runner_.has_failed() ? runner_.sampling().idle_before(work.number) : 0;
   for (SampledRequest& request : work.requests) check_first_row(request, work);
@@ -240,8 +240,8 @@ void StepExecutor::finish(StepWork& work) {
   work.sampled = Clock::now();
 }
 
-// Where rows that follow drafts are, once the step before has judged these; of a request that has
-// ended meanwhile nobody asks.
+// Moves rows that follow drafts after the previous step has judged the drafts. For a request that
+// has ended meanwhile the result is unused.
 void StepExecutor::settle(StepWork& work) {
   for (SampledRequest& request : work.requests) {
     if (request.num_unsure == 0) continue;
@@ -254,7 +254,7 @@ void StepExecutor::settle(StepWork& work) {
   }
 }
 
-// Before the sampler writes into it.
+// Must run before the sampler overwrites the row.
 void StepExecutor::check_first_row(SampledRequest& request, const StepWork& work) {
   const SlotState& state = slot(request.slot);
   request.check = 0;
@@ -266,7 +266,7 @@ void StepExecutor::check_first_row(SampledRequest& request, const StepWork& work
   request.check = sum == 0 ? 1 : sum;
 }
 
-// The request's slot may have another one by now, unless the choice read its tokens.
+// The slot may belong to another request by now, unless the choice read its tokens.
 void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   const std::span<const SamplerResult> results = work.results;
   const std::span<const TokenId> tokens = work.tokens;
@@ -279,7 +279,7 @@ void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   if (!reads_history(state.request)) return;
   state.history.resize(static_cast<size_t>(request.num_tokens_before));
   for (const TokenId token : tokens.subspan(request.first_row, num_tokens)) {
-    state.history.push_back(std::max(token, TokenId{0}));  // a row may go on behind one that failed
+    state.history.push_back(std::max(token, TokenId{0}));  // rows may follow a failed row
   }
 }
 
@@ -308,7 +308,7 @@ void StepExecutor::embed(StepWork& work) {
   }
 }
 
-// As many rows at once as there is room for logits; a row's bits do not depend on that.
+// Scores as many rows at once as logits have room for; a row's bits do not depend on that.
 void StepExecutor::score(StepWork& work) {
   const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
   const std::span<const PromptRow> all = work.batch.prompt_rows();

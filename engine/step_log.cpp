@@ -10,7 +10,7 @@ StepRecord& StepLog::begin() {
   const size_t place = num_steps_++ % kKeptSteps;
   if (place == ring_.size()) ring_.emplace_back();
   StepRecord& record = ring_[place];
-  std::vector<StepItem> items = std::move(record.items);  // keeps its capacity
+  std::vector<StepItem> items = std::move(record.items);  // keeps the capacity
   items.clear();
   record = StepRecord();
   record.items = std::move(items);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last steps, for whoever wants to know what the engine has been doing. Engine thread only.
+// Records of the last steps, for diagnosis. Engine thread only.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace sluice {
 
 class StepLog {
  public:
-  // The record of the step that begins, in place of the oldest one, numbered. Valid until the next
-  // call.
+  // Returns a new numbered record for a step that begins, replacing the oldest. Valid until the
+  // next call.
   StepRecord& begin();
-  // Of one of the last kKeptSteps. Valid as long.
+  // Returns the record of one of the last kKeptSteps steps. Valid until the next begin().
   StepRecord& of(uint64_t number);
 
-  // At most `count` of the last ones that have ended, oldest first.
+  // Returns at most `count` of the last ended steps, oldest first.
   [[nodiscard]] std::vector<StepRecord> last(size_t count) const;
 
  private:

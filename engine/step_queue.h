@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps in order, run one after the other: at once by the thread that pushes them, or by a thread
-// of its own, in the place of a device's queue.
+// Runs steps in order: directly in push(), or on a separate thread that takes the place of a
+// device's queue.
 #pragma once
 
 #include <condition_variable>
@@ -13,21 +13,21 @@
 
 namespace sluice {
 
-// push() and wait() on one thread.
+// push() and wait() run on one thread.
 class StepQueue {
  public:
-  // `run`: given 0, 1, 2, ... `device`: its place on the machine is that of the thread, and it must
-  // outlive the queue.
+  // `run` is called with 0, 1, 2, ... The thread is placed as `device` says, which must outlive the
+  // queue.
   StepQueue(std::function<void(uint64_t)> run, bool has_thread, const kernels::Device& device);
-  ~StepQueue();  // when all that was pushed has run
+  ~StepQueue();  // waits until all pushed steps have run
   StepQueue(const StepQueue&) = delete;
   StepQueue& operator=(const StepQueue&) = delete;
 
   [[nodiscard]] bool has_thread() const { return thread_.joinable(); }
 
-  // The next step.
+  // Queues the next step.
   void push();
-  // Until step `number`, which was pushed, has run.
+  // Waits until step `number`, which must have been pushed, has run.
   void wait(uint64_t number);
 
  private:
@@ -36,7 +36,7 @@ class StepQueue {
   const std::function<void(uint64_t)> run_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  uint64_t num_pushed_ = 0;  // guarded by mutex_ where there is a thread, as are those below
+  uint64_t num_pushed_ = 0;  // this and the following: guarded by mutex_ if there is a thread
   uint64_t num_run_ = 0;
   bool is_ending_ = false;
   std::thread thread_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
-// What the readers of such directories look for.
+// The files that readers of such directories look for.
 constexpr const char* kNames[] = {"tokenizer.json",
                                   "tokenizer_config.json",
                                   "config.json",

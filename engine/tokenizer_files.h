@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that make a model's tokenizer elsewhere: those of its directory, or what is made of the
-// vocabulary of a GGUF file.
+// The files that recreate a model's tokenizer elsewhere: those of its directory, or files generated
+// from the vocabulary of a GGUF file.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct NamedFile {
   std::string content;
 };
 
-// `path`: of a model that is loaded. `chat_template` and `end_tokens` go into what is made. Reads
-// the disk. kDataLoss, kNotFound: it is not there any more, or not what it was.
+// `path` names a loaded model. `chat_template` and `end_tokens` go into generated files. Reads the
+// disk. kDataLoss, kNotFound: the files have disappeared or changed.
 Expected<std::vector<NamedFile>> read_tokenizer_files(const std::string& path,
                                                       const std::string& chat_template,
                                                       const std::vector<TokenId>& end_tokens);

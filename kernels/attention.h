@@ -14,10 +14,9 @@
 // o[d] = o[d] * exp(m - m'). Output o[d] / l. exp and tanh are this library's
 // (kernels/cpu/math16.h). Cost is linear in the visible keys.
 //
-// In int8 and fp8 caches k_j[d] and v_j[d] are codes, those of fp8 taken / 256, and every key has a
-// scale for K and one for V, those of fp8 taken * 256 (both exact). The chain's result is
-// multiplied by K's scale before anything else, and p_j by V's where it weighs v_j (not in the
-// sum).
+// An int8 or fp8 cache holds codes for k_j[d] and v_j[d], and for every key fp32 scales for K and
+// V. The chain's result is multiplied by K's scale before anything else; p_j is multiplied by V's
+// scale where it weighs v_j, not in the sum. fp8 codes are taken / 256, scales * 256 (both exact).
 #pragma once
 
 #include <cstddef>
@@ -33,13 +32,13 @@ namespace sluice::kernels {
 inline constexpr int32_t kAttentionPartition = 512;
 inline constexpr int32_t kAttentionTile = 64;
 
-// Elements that a cached head takes: whole vectors, zeros after head_dim.
+// Elements that one cached head takes: head_dim, padded with zeros to whole vectors of 16.
 constexpr int64_t cached_head_dim(int64_t head_dim) { return align_up(head_dim, 16); }
 
 // Whether a cache of this type holds codes, with a scale for each token and head.
 constexpr bool has_kv_scales(DType dtype) { return dtype == DType::kI8 || dtype == DType::kF8E4M3; }
 
-// K or V of one head in one block, the block's scales included.
+// Bytes of K (or of V) of one head in one block, scales included.
 constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_size) {
   const int64_t scales = has_kv_scales(dtype) ? block_size * int64_t{sizeof(float)} : 0;
   return cached_head_dim(head_dim) * block_size * static_cast<int64_t>(dtype_bytes(dtype)) + scales;
@@ -47,14 +46,14 @@ constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_siz
 
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
 // a key: K [num_blocks][num_kv_heads][cached_head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][cached_head_dim]. Where there are scales, [block_size] floats follow each head's
-// codes in the block, so that a block is all there is to copy. Codes and scales are a function of
-// the one row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no
-// slot past a row's own position and no block outside its window, whatever they hold.
+// [block_size][cached_head_dim]. Scales, if any, are [block_size] floats after each head's codes in
+// the block, so that copying a block copies all of it. Codes and scales are a function of the one
+// row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no slot past
+// a row's own position and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
-  DType dtype = DType::kBF16;  // kF32, kF16, kBF16, kI8, kF8E4M3; to nearest even on write
+  DType dtype = DType::kBF16;  // kF32, kF16, kBF16, kI8, kF8E4M3; written to nearest even
   int32_t num_blocks = 0;
   int32_t block_size = 16;  // divides kAttentionTile; below 16 is correct but slow
   int32_t num_kv_heads = 0;
@@ -63,7 +62,7 @@ struct KvLayerView {
 
 class RowSteps;  // row_steps.h
 
-// The largest call that a workspace must serve.
+// The largest call that a workspace must be sufficient for.
 struct AttentionLimits {
   int32_t num_tokens;
   int32_t num_reqs;
@@ -75,11 +74,11 @@ struct AttentionLimits {
   DeviceType device = DeviceType::kCpu;
 };
 
-// kUnsupported, with what the device has: attention has no such heads.
+// Returns kUnsupported, naming what the device has, where attention has no heads of this size.
 Expected<void> check_attention(DeviceType device, int32_t head_dim);
 
-// Scratch of every worker plus partial results, so that few rows over a long context still occupy
-// every thread. Grows with threads * heads * seq_len / kAttentionPartition.
+// Bytes for the scratch of every worker and for partial results, which let few rows over a long
+// context occupy every thread. Grows with threads * heads * seq_len / kAttentionPartition.
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 
 struct AttentionArgs {
@@ -89,37 +88,37 @@ struct AttentionArgs {
   KvLayerView kv;
   std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
   std::span<const int32_t> seq_lens;         // [num_reqs]: KV length including this step's tokens
-  int32_t num_tokens = 0;                    // what the host knows of lengths in device memory:
-  int32_t max_seq_len = 0;                   // their sum and a bound; the CPU reads the lengths
+  int32_t num_tokens = 0;                    // sum of the query lengths; the CPU reads them itself
+  int32_t max_seq_len = 0;                   // bound of seq_lens, likewise
   const int32_t* block_table;                // [num_reqs][block_table_stride]
   int32_t block_table_stride;
   float scale;                   // usually 1 / sqrt(head_dim)
-  int32_t window = 0;            // keys seen, the own one included; 0: all
+  int32_t window = 0;            // keys that a token sees, its own included; 0: all
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
   float* out;                    // [num_tokens, num_heads * head_dim]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned
-  const RowSteps* then = nullptr;  // for each token when all heads have it; null: nothing
+  const RowSteps* then = nullptr;  // run for each token once all its heads are done; null: nothing
 };
 
 void attention(const ExecContext& ctx, const AttentionArgs& args);
 
-// What an attention() still to come will read.
+// The operands of a later attention() call, for attention_ahead().
 struct AttentionAheadArgs {
   KvLayerView kv;
   int32_t num_heads = 0;
-  std::span<const int32_t> query_start_loc;  // as that call has them, and what follows
+  std::span<const int32_t> query_start_loc;  // this and the fields below: as in that call
   std::span<const int32_t> seq_lens;
   const int32_t* block_table = nullptr;
   int32_t block_table_stride = 0;
   int32_t window = 0;
 };
 
-// Linear layers of several rows compute for longer than they read, attention of a few rows a
-// request reads for longer than it computes: until that call, linear layers bring K and V of such
-// requests to the caches of the cores that will read them. It never shows in results. What args
-// name must be there until then. On a GPU nothing.
+// Announces a later attention() call. Attention of a few rows a request reads for longer than it
+// computes, linear layers of several rows compute for longer than they read: linear layers called
+// in between bring K and V of such requests to the caches of the cores that will read them. Results
+// do not depend on it; memory that args name must stay valid until that call. A GPU does nothing.
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args);
 
 }  // namespace sluice::kernels

@@ -18,7 +18,7 @@
 namespace sluice::kernels {
 namespace {
 
-// Tile registers make a thread's state 8 KiB larger: a process has to ask for them. Asked once and
+// Tile registers make a thread's state 8 KiB larger, so a process has to ask for them. Once
 // granted, every thread has them.
 bool amx_available() {
   constexpr unsigned kTileBit = 1U << 24;
@@ -50,12 +50,11 @@ bool isa_available(Isa isa) {
   return false;
 }
 
-// On a Xeon vdpbf16ps does half of what fma does in the same time; the tables of AMD's processors
-// have it at twice.
+// On a Xeon vdpbf16ps does half of what fma does in the same time; AMD's tables give it twice.
 bool has_bf16_dots() { return __builtin_cpu_supports("avx512bf16") != 0; }
 
-// Measured on Zen 4 and Zen 5, and on Xeons, which need two to four streams a core and whose pipes
-// for products are those that unpack (bench/cpu.md).
+// AMD and Intel differ in streams and unpacking, as measured on Zen 4, Zen 5 and Xeons, which need
+// two to four streams a core and unpack on the pipes that multiply (bench/cpu.md).
 bool is_amd() { return __builtin_cpu_is("amd") != 0; }
 
 constexpr std::array kAllIsas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where operators run. An ExecContext is built once by the model runner and passed to every call.
+// The place where operators run. The model runner builds an ExecContext once and passes it to every
+// call.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 #include "engine/core/types.h"
 #include "kernels/device_memory.h"
 
-struct CUstream_st;  // as in CUDA's headers
+struct CUstream_st;  // declared by CUDA's headers
 
 namespace sluice::kernels {
 
@@ -31,50 +32,49 @@ struct ExecContext {
   Isa isa = Isa::kScalar;
   cpu::ThreadPool* pool = nullptr;       // kCpu: not null
   cpu::ReadAhead* read_ahead = nullptr;  // kCpu: what linear layers bring to caches; null: nothing
-  // kCpu: a core reads memory fastest as one stream, else as several side by side. The bits are the
-  // same.
+  // kCpu: whether a core reads memory fastest as one stream; if not, several streams side by side
+  // are faster. The bits do not depend on it.
   bool one_stream = false;
-  // kCpu: unpacking costs little beside products, so that with AVX-512 it takes more rows than
-  // elsewhere until weights are unpacked once for all of them, and Q4_1 never is. The bits are the
-  // same.
+  // kCpu: whether unpacking costs little beside products. AVX-512 then takes more rows before
+  // weights are unpacked once for all of them, and Q4_1 never is. The bits do not depend on it.
   bool unpacks_fast = false;
-  bool dots_bf16 = false;  // kCpu: FP8 takes AVX-512's vdpbf16ps, not fma. The bits are the same.
-  // kCuda: where work is put, and room in the device's memory that operators use one after the
+  bool dots_bf16 = false;  // kCpu: FP8 uses AVX-512's vdpbf16ps, not fma; same bits
+  // kCuda: the stream that work is put on, and device memory that operators use one after the
   // other: workspace_bytes (gemm.h).
   CUstream_st* stream = nullptr;
   std::span<std::byte> workspace = {};
 };
 
-// The backend of one engine: owns the compute threads and, of a GPU, its memory and the stream that
-// all operators run on. One thread at a time may call operators; it is worker 0.
+// The backend of one engine: owns the compute threads and, for a GPU, its memory and the stream
+// that all operators run on. One thread at a time may call operators; it is worker 0.
 class Device {
  public:
   struct Options {
     DeviceType type = DeviceType::kCpu;
-    std::string isa = "auto";  // auto, scalar, avx2, avx512, amx: of operators on the host
+    std::string isa = "auto";  // auto, scalar, avx2, avx512, amx; for host operators
     int32_t threads = 0;       // 0: default_num_threads()
-    int32_t number = 0;        // kCuda: which GPU of those that CUDA shows
+    int32_t number = 0;        // kCuda: index among the GPUs that CUDA shows
     Placement placement = make_placement(NumaMode::kOff, false);
   };
 
-  // kUnsupported names what was asked for and what this machine has.
+  // Error: kUnsupported, naming what was asked for and what this machine has.
   static Expected<std::unique_ptr<Device>> create(const Options& options);
   ~Device();
 
   [[nodiscard]] const ExecContext& context() const { return context_; }
 
-  // For operators on memory of the host; context() on the CPU.
+  // The context for operators on host memory; on the CPU equal to context().
   [[nodiscard]] const ExecContext& host_context() const { return host_context_; }
 
-  // What operators read and write: its own, or the host's.
+  // The memory that operators read and write: the device's own, or the host's.
   [[nodiscard]] DeviceMemory& memory() const { return own_memory_ ? *own_memory_ : host_memory(); }
 
   [[nodiscard]] DeviceType type() const { return context_.device; }
 
   [[nodiscard]] int32_t num_threads() const;
 
-  // By the thread that calls operators, once, before it does: it takes its place on the machine,
-  // and this device is its current one. Threads that it makes afterwards have the same place.
+  // Called once by the thread that calls operators, before its first: takes the thread's place on
+  // the machine and makes this device current. Threads that it starts afterwards share the place.
   void enter() const;
 
   [[nodiscard]] std::string name() const;  // "cpu:avx512", "cuda:NVIDIA H100 80GB HBM3"
@@ -83,13 +83,14 @@ class Device {
   Device();
   std::unique_ptr<cpu::ThreadPool> pool_;
   std::unique_ptr<cpu::ReadAhead> read_ahead_;
-  std::unique_ptr<DeviceMemory> own_memory_;  // of a GPU
+  std::unique_ptr<DeviceMemory> own_memory_;  // null on the CPU
   std::string name_;
   ExecContext context_;
   ExecContext host_context_;
 };
 
-// Threads worth starting: min(the placement's CPUs, cgroup CPU quota rounded up), at least 1.
+// Returns how many threads to start: min(the placement's CPUs, cgroup quota rounded up), at least
+// 1.
 int32_t default_num_threads(const Placement& placement);
 
 }  // namespace sluice::kernels

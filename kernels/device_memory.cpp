@@ -9,7 +9,7 @@
 namespace sluice::kernels {
 namespace {
 
-// All before an event has run when it is recorded.
+// An event of the host: everything before it has run by the time it is recorded.
 class HostEvent final : public DeviceEvent {
  public:
   void record() override { recorded_ = std::chrono::steady_clock::now(); }
@@ -116,7 +116,7 @@ class HostMemory final : public DeviceMemory {
 
 }  // namespace
 
-// Never destroyed: buffers of other static objects may be released after it would be.
+// The memory is never destroyed: buffers of other static objects may be released later.
 DeviceMemory& host_memory() {
   static auto* const memory = new HostMemory();
   return *memory;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes that operators of one device read and write, and the copies between them and what the host
-// reads: memory of its own for a GPU, pages of the host for the CPU, where both are the same bytes.
+// Memory that one device's operators read and write, and copies between it and host memory. A GPU
+// has memory of its own; the CPU backend uses host pages, where both are the same bytes.
 #pragma once
 
 #include <cstddef>
@@ -12,93 +12,92 @@
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/status.h"
 
-struct CUstream_st;  // as in CUDA's headers
+struct CUstream_st;  // declared by CUDA's headers
 
 namespace sluice::kernels {
 
-// Operators and copies that were recorded, with their arguments: pointers and numbers are those of
-// the recording, what they point to is read when it runs.
+// A recording of operators and copies. Their arguments (pointers and numbers) are fixed when they
+// are recorded; memory behind the pointers is read at each run().
 class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
   virtual void run() = 0;
 };
 
-// A place in the order of operators and copies.
+// A position in the order of one device's operators and copies.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Behind all that was called so far, in place of where it was before.
+  // Moves the event behind everything that was called so far.
   virtual void record() = 0;
-  // Until all before it is done; at once where it is nowhere.
+  // Waits until everything before the event is done; returns at once if it was never recorded.
   virtual void wait() = 0;
-  // Whether all before it is done; waits for nothing.
+  // Returns whether everything before the event is done; never waits.
   [[nodiscard]] virtual bool is_done() = 0;
-  // By the device's clock, from an event of the same memory; both have been waited for, where they
-  // are now.
+  // Seconds since `before`, an event of the same memory, by the device's clock. Both must have been
+  // waited for after their last record().
   [[nodiscard]] virtual double seconds_since(const DeviceEvent& before) const = 0;
 };
 
-// Another order of copies and operators of one device, beside that of its DeviceMemory: what is put
-// here runs at any time beside what is put there, but for what follow() and lead() say. An operator
-// is put here by an ExecContext with this stream(). One thread at a time may call.
+// A second order of copies and operators on one device, beside that of its DeviceMemory. Work here
+// runs at any time beside work there, except as follow() and lead() order it. An ExecContext with
+// this stream() puts operators here. One thread at a time may call.
 class DeviceQueue {
  public:
-  virtual ~DeviceQueue() = default;  // waits for what is in it
+  virtual ~DeviceQueue() = default;  // waits for the work in it
 
-  // Null: the host's, whose copies and operators are done when their calls return.
+  // Null for the host, whose copies and operators are done when their calls return.
   [[nodiscard]] virtual CUstream_st* stream() const = 0;
 
-  // What is put here from now on runs behind all operators and copies that were called so far.
+  // Orders later work of this queue behind all operators and copies that were called so far.
   virtual void follow() = 0;
-  // Operators and copies that are called from now on run behind all that was put here so far.
+  // Orders operators and copies called from now on behind all work put here so far.
   virtual void lead() = 0;
 
-  // As those of DeviceMemory; the host's side is pinned memory of it.
+  // Copies, as in DeviceMemory; the host side must be its pinned memory.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
-  // A place in this order; it must not outlive this.
+  // Returns an event in this order, which must not outlive the queue.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 };
 
-// Memory of one device. Copies run in the order of the operators that were called before and after
-// them; they, like operators, may still be under way when a call returns, but for host_memory(),
-// which has done what it was called for. A device that fails is found by the next wait, which ends
-// the process: its memory is lost. Any thread may call; work of several threads runs in the order
-// of their calls.
+// Memory of one device. Copies run in the order of the operators called before and after them. Like
+// operators they may still be running when a call returns, except those of host_memory(), which are
+// done by then. A device that fails has lost its memory: the next wait finds that and ends the
+// process. Any thread may call; work of several threads runs in the order of their calls.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  // Operators and the host read the same bytes: nothing has to be copied between the two.
+  // Whether operators and the host read the same bytes, so that no copies between them are needed.
   [[nodiscard]] virtual bool is_host() const { return false; }
 
-  // What this thread calls from now on is for this device: operators, once another device's memory
-  // was in use on the thread. The calls below do it themselves.
+  // Makes this device the calling thread's current one. Operators need it after another device's
+  // memory was in use on the thread; the calls below do it themselves.
   virtual void enter() const = 0;
 
-  // Zeros, 256-byte aligned; `bytes` >= 1. `pages`: of the host. kResourceExhausted: there is not
-  // that much. A release waits, as wait() does, for whatever still uses the memory.
+  // Returns `bytes` >= 1 of zeros, 256-byte aligned; `pages` applies to the host. Error:
+  // kResourceExhausted. Like wait(), release() waits for all work that still uses the memory.
   virtual Expected<std::byte*> allocate(int64_t bytes,
                                         const char* purpose,
                                         AlignedBuffer::Pages pages) = 0;
   virtual void release(std::byte* data) = 0;
 
-  // Memory of the host from and to which copies run by themselves.
+  // Allocates pinned host memory, which copies are from and to without a thread's help.
   virtual Expected<std::byte*> allocate_pinned(int64_t bytes, const char* purpose) = 0;
   virtual void release_pinned(std::byte* data) = 0;
 
-  // From the host; `from` stays as it is until wait(), or that of an event behind it. Operators may
-  // read weights, positions and slots before those in front of them have ended: what is uploaded of
-  // those is there for operators behind a wait(), or behind an embedding.
+  // Copies from the host; `from` must not change until wait() or the wait of a later event.
+  // Operators may read weights, positions and slots before those in front of them have ended:
+  // uploads of these are visible only to operators behind a wait() or behind an embedding.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
-  // The same of the first bytes of each of some rows, `stride` bytes from one to the next.
+  // Uploads the first `bytes` bytes of each of `num_rows` rows that are `stride` bytes apart.
   virtual void upload_rows(
       std::byte* to, const std::byte* from, int64_t bytes, int64_t stride, int64_t num_rows) = 0;
 
-  // Some rows of a block of memory, the first `bytes` of each, `stride` bytes from one to the next.
-  // All are multiples of 4.
+  // Some rows of a block of memory: the first `bytes` of each of them, `stride` bytes apart. All
+  // fields are multiples of 4.
   struct Part {
     int64_t begin;
     int64_t bytes;
@@ -106,8 +105,8 @@ class DeviceMemory {
     int64_t num_rows = 1;
   };
 
-  // Uploads parts of a block of memory to the same places of another, in one copy where the device
-  // can. No parts overlap; `from` is that of upload().
+  // Uploads parts of a block of memory to the same offsets of another, in one copy where the device
+  // can. Parts do not overlap; `from` is as in upload().
   virtual void upload_parts(std::byte* to, const std::byte* from, std::span<const Part> parts) {
     for (const Part& part : parts) {
       if (part.num_rows == 1) {
@@ -118,34 +117,35 @@ class DeviceMemory {
     }
   }
 
-  // To the host, there after the same.
+  // Copies to the host; the bytes are there after wait() or the wait of a later event.
   virtual void download(std::byte* to, const std::byte* from, int64_t bytes) = 0;
-  // Within the device.
+  // Copies within the device.
   virtual void copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
 
-  // Until all operators and copies so far are done.
+  // Waits until all operators and copies called so far are done.
   virtual void wait() = 0;
-  // It must not outlive this.
+  // Returns an event, which must not outlive this memory.
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
-  // The same.
+  // Returns a queue, which must not outlive this memory.
   virtual std::unique_ptr<DeviceQueue> make_queue() = 0;
 
-  // What this thread calls in between is recorded and does not run. No thread may wait, upload,
-  // allocate, release or use an event meanwhile. kResourceExhausted: there is no memory for what
-  // was recorded, which must not outlive this; kUnavailable: something else was called;
-  // kUnsupported: the host's, whose operators run when they are called.
+  // Records what this thread calls in between instead of running it. No thread may wait, upload,
+  // allocate, release or use an event meanwhile. The recording must not outlive this memory.
+  // Errors: kResourceExhausted (no memory for it), kUnavailable (something else was called),
+  // kUnsupported (the host, whose operators run when they are called).
   virtual void begin_recording() = 0;
   virtual Expected<std::unique_ptr<RecordedWork>> end_recording() = 0;
 
-  // Of a device; the host's is counted by available_memory_bytes() of the memory plan, and 0 here.
+  // Free bytes of a device; 0 for the host, which the memory plan's available_memory_bytes()
+  // counts.
   [[nodiscard]] virtual int64_t free_bytes() const = 0;
 };
 
-// That of the CPU backend, for the life of the process. A copy of bytes onto themselves is none; no
-// copy, event or wait allocates.
+// The CPU backend's memory, for the life of the process. A copy of bytes onto themselves does
+// nothing; no copy, event or wait allocates.
 DeviceMemory& host_memory();
 
-// Memory of a device, or pinned memory of the host.
+// Owns memory of a device, or pinned memory of the host.
 class DeviceBuffer {
  public:
   DeviceBuffer() = default;
@@ -165,13 +165,13 @@ class DeviceBuffer {
     is_pinned_ ? memory_->release_pinned(data_) : memory_->release(data_);
   }
 
-  // Of `memory`, which must outlive it; empty where `bytes` is 0.
+  // Allocates from `memory`, which must outlive the buffer; empty where `bytes` is 0.
   static Expected<DeviceBuffer> allocate(DeviceMemory& memory,
                                          int64_t bytes,
                                          const char* purpose,
                                          AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall);
 
-  // Of the host, for copies from and to `memory`.
+  // Allocates pinned host memory, for copies from and to `memory`.
   static Expected<DeviceBuffer> allocate_pinned(DeviceMemory& memory,
                                                 int64_t bytes,
                                                 const char* purpose);
@@ -182,7 +182,7 @@ class DeviceBuffer {
 
   [[nodiscard]] std::span<std::byte> span() const { return {data_, bytes_}; }
 
-  // What copies to and from it go through.
+  // The memory whose copies read and write this buffer.
   [[nodiscard]] DeviceMemory& memory() const { return *memory_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole (operator x device) matrix. One line per operator.
+// The whole (operator x device) matrix, one line per operator.
 #include <string>
 
 #include "engine/core/status.h"

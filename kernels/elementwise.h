@@ -10,9 +10,9 @@
 
 namespace sluice::kernels {
 
-// out[i, :] = row token_ids[i] of an embedding table that stays in packed layout; values as the
-// float path of the linear layers sees them (w = fma(code, d, m)), times the scale of their row
-// where that multiplies folded sums.
+// out[i, :] = row token_ids[i] of an embedding table in packed layout. Values are those of the
+// linear layers' float path (w = fma(code, d, m)), times the row's scale in formats where that
+// multiplies folded sums.
 struct EmbeddingArgs {
   const PackedWeight* table;           // [vocab, hidden]
   std::span<const TokenId> token_ids;  // each in [0, vocab)
@@ -28,12 +28,12 @@ enum class GateFunction : uint8_t {
   kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
 };
 
-// out = function(gate, up) with this library's exp and tanh; quantized as `out` asks. With `rows`,
-// of these rows alone.
+// out = function(gate, up) with this library's exp and tanh, quantized as `out` asks. If `rows` is
+// not empty, only these rows are computed.
 struct GateMulArgs {
   const float* gate;  // [num_rows, n]
   const float* up;    // [num_rows, n]
-  int64_t stride;     // elements, of both
+  int64_t stride;     // in elements, for gate and up
   GateFunction function = GateFunction::kSilu;
   Activations out;  // k = n
   std::span<const int32_t> rows = {};
@@ -66,8 +66,8 @@ struct ScaleRowsArgs {
 
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);
 
-// out[i, :] = x[indices[i], :]; an index below 0 names a row of `others` in place of one of x, -1
-// the first. `out` is none of what is read.
+// out[i, :] = x[indices[i], :]; an index j below 0 names row -1 - j of `others` instead. `out` must
+// not overlap what is read.
 struct GatherRowsArgs {
   const float* x;
   int64_t x_stride;

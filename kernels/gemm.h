@@ -25,20 +25,20 @@
 // per row s_w that is not in d_w (kNVFP4, kE4M3Channel), the folded sum is multiplied with it,
 // once. Then bias is added, if any.
 //
-// FP8 weights and their own activations on the CPU (on CUDA: launch.h), w and x the values of the
-// codes, whose products are exact. For each group of 32: p = 0, then for its even k in order
-// p = fma(w[k], x[k], fma(w[k+1], x[k+1], p)): the odd column first, as vdpbf16ps has it. All these
-// sums are multiples of 2^-18, so that none is subnormal. Then
+// FP8 weights times e4m3 activations on the CPU (on CUDA: launch.h); w and x are the codes' values,
+// whose products are exact. For each group of 32: p = 0, then for its even k in order p = fma(w[k],
+// x[k], fma(w[k+1], x[k+1], p)), the odd column first, like vdpbf16ps. All these sums are multiples
+// of 2^-18, so that none is subnormal. Then
 //   kE4M3Channel, kE4M3Token: acc = acc + p; the folded sum y becomes (y * s_a) * s_w;
 //   kE4M3Block, kE4M3Group:   acc = fma(p, d_w * s_a, acc), both scales those of the group's 128
 //                             columns along absolute k.
 //
-// A layer may be computed for some of the segments alone (Segments), which gives the value of their
-// subtree, before scales of whole rows: parts.h joins such values to the same bits. Of kE4M3Group
-// the borders of their columns are multiples of 128, or k.
+// A layer may be computed for some of the segments alone (Segments). That gives the value of their
+// subtree, before scales of whole rows, and parts.h joins such values to the bits of the whole.
+// With kE4M3Group, the borders of their columns are multiples of 128, or k.
 //
-// INT8 weights with a scale per output (kInt8Channel) and their own activations, int8 with a scale
-// per row (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
+// INT8 weights with a scale per output (kInt8Channel) times int8 rows with a scale each
+// (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
 // y = (float(isum) * s_a) * s_w. An exact sum has no order: the sum of some segments is an int32.
 #pragma once
 
@@ -66,34 +66,33 @@ enum class ActivationFormat : uint8_t {
 
 inline constexpr int kNumActivationFormats = 8;
 
-// Rows of activations as a linear layer reads them. Quantization per (row, group of 32):
-// s = maxabs / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with
-// one division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite
-// or NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
-// multiple of 32 hold zeros. kInt8Token is the same as int8 with the whole row as the group.
-// kE4M3Token and kE4M3Group are the same with the row or 128 columns as the group, s = maxabs / 448
-// and codes of e4m3, to nearest even. kBF16, kF16: each value to nearest, ties to even, in F16
-// infinite from 65520 on; what tensor cores multiply, and no CPU kernel.
+// Rows of activations as a linear layer reads them. Quantization per (row, group of 32): s = maxabs
+// / 127 (int16: 32767), code = round-to-nearest-even(x / s) computed as x * (1 / s) with one
+// division per group; where 1 / s overflows, s and the codes are 0; where a value is infinite or
+// NaN, s is NaN and the codes are 0, so that the row's outputs are NaN. Columns past k up to a
+// multiple of 32 hold zeros. kInt8Token is int8 with the whole row as the group. kE4M3Token and
+// kE4M3Group take the row or 128 columns as the group, s = maxabs / 448, and e4m3 codes to nearest
+// even. kBF16, kF16: each value to nearest, ties to even, in F16 infinite from 65520 on; tensor
+// cores multiply them, no CPU kernel does.
 //
-// Where a checkpoint gives the scale (static_scale, of kInt8Token and kE4M3Token), it is s of every
-// row, and codes beyond 127 or 448 are those; s is NaN where a value of the row is not finite.
+// Where a checkpoint gives the scale (static_scale; kInt8Token and kE4M3Token), it is s of every
+// row, and codes are clamped to 127 or 448; s is NaN where a value of the row is not finite.
 //
 // Layout. kFloat, kBF16, kF16: plain rows, [num_rows][align_up(k, 32)]. Integer formats: blocks of
 // 8 rows, each [groups] records of activation_record_bytes: codes [8 rows][32], then scales [8]
 // float, sums [8] float (t_a above: float(sum of codes) * scale), code_sums [8] int32 (sum of
 // codes), half_sums [8] int32 (of the first 16 codes), so that a kernel finds all of a group's rows
 // at fixed distances. kInt8Token: blocks of 8 rows as well, each a head of kTokenHeadBytes (scales
-// [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. kE4M3Token and
-// kE4M3Group: blocks of 8 rows, each a head of e4m3_head_bytes (scales [8] float, of kE4M3Group
-// [ceil(k / 128)][8] float; zero bytes or anything up to a multiple of 64) and the rows' codes
-// [8][align_up(k, 128)], zeros past k. Rows past num_rows are never read, or change nothing that
-// is.
+// [8] float, code_sums [8] int32) and [groups] records of codes [8 rows][32]. kE4M3Token,
+// kE4M3Group: blocks of 8 rows, each a head of e4m3_head_bytes (scales [8] float, for kE4M3Group
+// [ceil(k / 128)][8] float; anything up to a multiple of 64) and the rows' codes
+// [8][align_up(k, 128)], zeros past k. Contents of rows past num_rows never matter.
 struct Activations {
   ActivationFormat format = ActivationFormat::kFloat;
   int32_t num_rows = 0;
   int32_t k = 0;
   void* data = nullptr;    // 64-byte aligned
-  float static_scale = 0;  // finite, of kInt8Token and kE4M3Token; 0: each row has its own
+  float static_scale = 0;  // finite; kInt8Token and kE4M3Token. 0: each row has its own
 };
 
 inline constexpr int32_t kActivationRows = 8;  // rows of a block of integer activations
@@ -111,7 +110,7 @@ constexpr int64_t activation_record_bytes(ActivationFormat format) {
     case ActivationFormat::kF16:
     case ActivationFormat::kE4M3Token:
     case ActivationFormat::kE4M3Group:
-      return 0;  // have no records
+      return 0;  // no records
   }
   return 0;
 }
@@ -130,8 +129,8 @@ constexpr int64_t e4m3_head_bytes(ActivationFormat format, int64_t k) {
 
 constexpr int64_t e4m3_row_bytes(int64_t k) { return align_up(k, kE4M3GroupColumns); }
 
-// One row's part of one record; kInt8Token's scale and code sum are the row's, e4m3's scale that of
-// the row or of the group's 128 columns, the others null.
+// One row's part of one record. kInt8Token: scale and code_sum are the row's; e4m3: scale is that
+// of the row or of the group's 128 columns. The other pointers are null.
 struct ActivationGroup {
   void* codes;  // [32] int8, int16 or e4m3
   float* scale;
@@ -142,33 +141,32 @@ struct ActivationGroup {
 
 ActivationGroup activation_group(const Activations& activations, int64_t row, int64_t group);
 
-// Bytes that an Activations of this size needs, and an Activations over such a buffer.
+// Bytes that Activations of this size need, and Activations over such a buffer.
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k);
 Activations carve_activations(ActivationFormat format,
                               int64_t num_rows,
                               int64_t k,
                               std::byte* buffer);
 
-// `num_rows` of its rows from `first_row` on, which is the first of a block.
+// Returns `num_rows` rows from `first_row` on, which must be the first of a block.
 Activations activation_rows(const Activations& activations, int64_t first_row, int32_t num_rows);
 
-// The format that a weight's activations take: kInt8Token for kInt8Channel, whose checkpoint says
-// so; kE4M3Token and kE4M3Group for kE4M3Channel and kE4M3Block with 8 bits, with more float, on
-// CUDA bf16; for float weights float, on CUDA those of 16 bits their own; else by
-// --activation-bits, 16 of which are bf16 on CUDA.
+// Returns the format of a weight's activations. kInt8Channel: kInt8Token, since its checkpoints say
+// so. kE4M3Channel, kE4M3Block: kE4M3Token, kE4M3Group at 8 bits, else float (CUDA: bf16). Float
+// weights: float (CUDA: 16-bit ones their own). Others: by `activation_bits`; 16 is bf16 on CUDA.
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device = DeviceType::kCpu);
 
-// kUnsupported, with what the device has: no linear layer takes such rows for such a matrix.
+// Returns kUnsupported, naming what the device has, unless a linear layer takes such operands.
 Expected<void> check_activations(DeviceType device,
                                  WeightFormat weight,
                                  ActivationFormat activations);
 
-// The largest of a model's matrices, by what a workspace depends on.
+// The maxima over a model's matrices that a workspace's size depends on.
 struct LargestMatrices {
   int32_t outputs = 0;
-  int32_t int8_columns = 0;  // stored ones, of kInt8Channel
+  int32_t int8_columns = 0;  // stored columns of kInt8Channel matrices
 
   void add(const PackedWeight& weight) {
     outputs = std::max(outputs, weight.n);
@@ -182,15 +180,15 @@ struct LargestMatrices {
   }
 };
 
-// Bytes of ExecContext::workspace that linear layers of at most `num_rows` rows and of matrices no
-// larger than these use. It is theirs alone, and zeros, as a device's new memory is, at first.
+// Bytes of ExecContext::workspace that linear layers use with at most `num_rows` rows and matrices
+// no larger than `largest`. The memory is theirs alone, and zeros at first, like new device memory.
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest);
 
-// x: [num_rows, k >= 0], its row stride in elements. With `rows`, row i / repeat of x goes to row
-// rows[i] of out, and no others of out change. With `magnitudes`, out is kInt8Token or kE4M3Token
-// and x some columns of wider rows, which lie in as many parts as there are entries: the largest of
-// magnitudes[..][i] (row_magnitudes(), parts.h) takes the place of row i's own, also where the
-// scale is static, which needs it to know of values that are not finite.
+// x: [num_rows, k >= 0], x_stride in elements. With `rows`, row i / repeat of x goes to row rows[i]
+// of out, and other rows of out do not change. With `magnitudes`, out is kInt8Token or kE4M3Token
+// and x some columns of wider rows, which are split into as many parts as there are entries: the
+// largest of magnitudes[..][i] (row_magnitudes(), parts.h) replaces row i's own, also where the
+// scale is static, since values that are not finite must be found.
 struct QuantizeArgs {
   const float* x;
   int64_t x_stride;
@@ -215,16 +213,16 @@ enum class Epilogue : uint8_t {
   kAdd,    // out = out + y: the residual
 };
 
-inline constexpr int32_t kSegments = 8;  // of K
+inline constexpr int32_t kSegments = 8;  // segments of K
 
-// A subtree of the fold: `count` segments, a power of two, from a multiple of it on.
+// A subtree of the fold: `count` segments, a power of two, from a multiple of `count` on.
 struct Segments {
   int32_t first = 0;
   int32_t count = kSegments;
 
   [[nodiscard]] constexpr bool are_all() const { return count == kSegments; }
 
-  // The groups of `k` that they hold, of all segments' [0, ceil(k / 32)).
+  // The groups of `k` in these segments; all segments together hold [0, ceil(k / 32)).
   [[nodiscard]] constexpr int64_t first_group(int64_t k) const {
     return first * ceil_div(k, kQuantGroup) / kSegments;
   }
@@ -252,10 +250,10 @@ struct LinearArgs {
   Activations x;
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
-  const RowSteps* then = nullptr;  // for each row when all groups have it; null: nothing
-  // Some of them: x holds their columns alone, the weights all of K or, on a device, at least
-  // theirs (PackedWeight), and out is the subtree's value, of kInt8Channel the int32 sum in the
-  // bytes of a float. No bias, kStore.
+  const RowSteps* then = nullptr;  // run for each row once all groups have it; null: nothing
+  // With fewer than all segments, x holds only their columns, the weights hold all of K or, on a
+  // device, at least those columns (PackedWeight), and out gets the subtree's value, for
+  // kInt8Channel the int32 sum in the bytes of a float. Then there is no bias, and only kStore.
   Segments segments = {};
 };
 

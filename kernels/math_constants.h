@@ -9,10 +9,10 @@ namespace sluice::kernels {
 inline constexpr float kLn2Hi = 0x1.62ep-1F;  // 12 bits: its product with an exponent is exact
 inline constexpr float kLn2Lo = 0x1.0bfbe8p-15F;
 inline constexpr float kLog2E = 0x1.715476p+0F;
-inline constexpr float kRoundMagic = 0x1.8p23F;  // added and taken off again: rounds to an integer
+inline constexpr float kRoundMagic = 0x1.8p23F;  // adding and subtracting it rounds to an integer
 
-inline constexpr float kExpTop = 88.37F;     // exp of what is above is that of this
-inline constexpr float kExpBottom = -87.3F;  // exp of what is below is 0
+inline constexpr float kExpTop = 88.37F;     // larger arguments give exp of this
+inline constexpr float kExpBottom = -87.3F;  // smaller arguments give 0
 inline constexpr float kExpUnder = -0x1.5d3336p+6F;  // the float below kExpBottom
 inline constexpr float kExp6 = 0x1.6a2350p-10F;
 inline constexpr float kExp5 = 0x1.123a6cp-7F;
@@ -29,14 +29,14 @@ inline constexpr float kLog5 = 0x1.99a60ep-3F;
 inline constexpr float kLog4 = -0x1.00022ap-2F;
 inline constexpr float kLog3 = 0x1.55554ap-2F;
 
-inline constexpr float kTanhSmall = 0.625F;  // below: the polynomial, else by exp
+inline constexpr float kTanhSmall = 0.625F;  // below it the polynomial, above it exp
 inline constexpr float kTanh11 = -0x1.72fe7ep-8F;
 inline constexpr float kTanh9 = 0x1.518bf0p-6F;
 inline constexpr float kTanh7 = -0x1.b82692p-5F;
 inline constexpr float kTanh5 = 0x1.110692p-3F;
 inline constexpr float kTanh3 = -0x1.555530p-2F;
 
-// Of GateFunction (kernels/elementwise.h).
+// Constants of GateFunction (kernels/elementwise.h).
 inline constexpr float kGeluCubic = 0.044715F;
 inline constexpr float kGeluFactor = 0.7978845608F;  // sqrt(2 / pi)
 inline constexpr float kSwigluLimit = 7.0F;

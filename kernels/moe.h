@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mixture of experts: which experts a token goes to, their matrices over the rows each of them got,
-// and how their outputs join.
+// Mixture of experts: the choice of a token's experts, the experts' matrices over their rows, and
+// the sum of their outputs.
 #pragma once
 
 #include <algorithm>
@@ -11,15 +11,15 @@
 
 namespace sluice::kernels {
 
-// The `top_k` largest logits of each row, equal ones by lower id; never drops a token. ids come out
-// ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in order of id, or over
-// all experts (16 lanes as in the norm's sum, then folded by halves).
+// Chooses the `top_k` largest logits of each row, the lower id among equal ones; never drops a
+// token. ids come out ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in
+// order of id, or over all experts (16 lanes as in the norm's sum, then folded by halves).
 struct MoeRouteArgs {
   const float* logits;  // [num_rows, num_experts]
   int32_t num_rows;
   int32_t num_experts;  // at most kMaxExperts
   int32_t top_k;        // at most num_experts
-  bool normalize;       // sum over the chosen
+  bool normalize;       // true: sum over the chosen experts
   int32_t* ids;         // [num_rows, top_k]
   float* weights;       // [num_rows, top_k]
 };
@@ -28,22 +28,22 @@ inline constexpr int32_t kMaxExperts = 1024;
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 
-// The rows of each expert, where operators read and write: no host need know them. An expert's rows
-// begin on the border of an activation block.
+// The rows of each expert, in memory that operators read and write; the host need not know them. An
+// expert's first row is the first of an activation block.
 struct ExpertRows {
   int32_t num_experts = 0;
   int32_t* first = nullptr;       // [num_experts] row
   int32_t* count = nullptr;       // [num_experts] rows
-  int32_t* chosen = nullptr;      // [num_experts] those with rows, ascending, and what was there
+  int32_t* chosen = nullptr;      // [num_experts] those with rows, ascending; the rest is kept
   int32_t* num_chosen = nullptr;  // [1]
 };
 
-// The rows that `num_pairs` pairs take at most.
+// The most rows that `num_pairs` pairs take.
 constexpr int32_t max_expert_rows(int32_t num_pairs, int32_t num_experts) {
   return num_pairs + std::min(num_pairs, num_experts) * (kActivationRows - 1);
 }
 
-// A row for each (token, choice) pair: by expert in order of id, an expert's in order of pairs.
+// Gives each (token, choice) pair a row: by expert id, within an expert in order of pairs.
 struct PlaceRowsArgs {
   const int32_t* ids;  // [num_pairs] experts
   int32_t num_pairs;
@@ -57,14 +57,14 @@ void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args);
 struct ExpertMatrix {
   const PackedWeight* weight;
   const float* bias;  // [n] or null
-  int64_t column;     // of the output, where its own begin
+  int64_t column;     // first column of its outputs in `out`
 };
 
 // out[row, column + n] = sum_k x[row, k] * W[n, k] (+ bias[n]) for each matrix of each expert over
-// that expert's rows, in one fork and join; the tree of an element is that of gemm.h, so that the
-// rows an expert happens to have do not show. Rows of no expert are left as they are. On a GPU an
-// expert's matrices and biases are as far from those of the next as everywhere: in the order in
-// which WeightStore takes the experts one after the other.
+// that expert's rows, in one fork and join. The tree of an element is that of gemm.h, so that it
+// does not depend on an expert's other rows. Rows of no expert are left unchanged. On a GPU the
+// matrices and biases of consecutive experts are equally far apart, in the order in which
+// WeightStore takes the experts.
 struct LinearExpertsArgs {
   Activations x;                           // num_rows: a bound of the rows of all experts
   std::span<const ExpertMatrix> matrices;  // [all experts, matrices of each], all with x's k
@@ -72,16 +72,16 @@ struct LinearExpertsArgs {
   ExpertRows rows;
   float* out;
   int64_t out_stride;
-  Segments segments = {};  // as LinearArgs has them: then matrices have no bias
+  Segments segments = {};  // LinearArgs has them; with some of them, matrices have no bias
 };
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 
-// join_parts() of parts.h for the rows of every expert that has some; others are left as they are.
+// join_parts() of parts.h for the rows of every expert; rows of no expert are left unchanged.
 struct JoinExpertPartsArgs {
   std::span<const float* const> parts;     // each [x.num_rows, n], the rows of all experts
-  Activations x;                           // some of their columns; num_rows: a bound of the rows
-  std::span<const ExpertMatrix> matrices;  // one of each expert, on a GPU as far apart as above
+  Activations x;                           // some of the columns; num_rows: a bound of the rows
+  std::span<const ExpertMatrix> matrices;  // one of each expert; on a GPU equally far apart
   ExpertRows rows;
   float* out;
   int64_t out_stride;
@@ -89,11 +89,11 @@ struct JoinExpertPartsArgs {
 
 void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args);
 
-// x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order: by expert id.
+// x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order, by expert id.
 struct MoeCombineArgs {
   const float* y;  // [.., n] outputs of the experts
   int64_t y_stride;
-  const int32_t* rows;   // [num_rows, top_k]: where each token's outputs are in y
+  const int32_t* rows;   // [num_rows, top_k]: rows of y with each token's outputs
   const float* weights;  // [num_rows, top_k]
   int32_t num_rows;
   int32_t top_k;

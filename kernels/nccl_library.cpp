@@ -30,7 +30,7 @@ Expected<NcclLibrary> NcclLibrary::open(const std::string& name) {
   find(library.all_gather, "ncclAllGather");
   find(library.send, "ncclSend");
   find(library.receive, "ncclRecv");
-  dlclose(handle);  // NODELETE: what was found stays
+  dlclose(handle);  // NODELETE: the functions found stay valid
   if (!missing.empty()) {
     return make_error(ErrorCode::kUnavailable, "NCCL: " + name + " has no " + missing);
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL, opened by name at run time where there is one: its functions as this program calls them,
-// and nothing else. Communicators of ranks (engine/nccl.h) and of pairs of workers
-// (kvcache/transport_nccl_link.h) are made from it.
+// NCCL, opened by name at run time if there is one: the functions that this program calls. They
+// make the communicators of ranks (engine/nccl.h) and of pairs of workers
+// (kvcache/transport_nccl_link.h).
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace sluice::kernels {
 
 inline constexpr const char* kNcclLibrary = "libnccl.so.2";
 
-// NCCL's interface, as its manual has it since 2.18.
+// NCCL's interface, unchanged since 2.18 by its manual.
 using NcclResult = int;
 inline constexpr NcclResult kNcclSuccess = 0;
 inline constexpr NcclResult kNcclInProgress = 7;
@@ -26,12 +26,12 @@ struct NcclId {  // ncclUniqueId
   std::array<char, 128> bytes = {};
 };
 
-// ncclConfig_t as 2.18 has it; later ones read as much as `size` says.
+// ncclConfig_t of 2.18; later versions read only `size` bytes of it.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = 0xcafebeef;
   unsigned version = 21800;
-  int blocking = INT_MIN;  // INT_MIN: the library's choice, of all numbers here
+  int blocking = INT_MIN;  // INT_MIN, in every field: the library's choice
   int cga_cluster_size = INT_MIN;
   int min_ctas = INT_MIN;
   int max_ctas = INT_MIN;
@@ -40,13 +40,13 @@ struct NcclConfig {
 };
 
 struct NcclLibrary {
-  // kUnavailable: what is missing, the library or a function of it. It stays open: threads of CUDA
-  // may still be in its callbacks when the last communicator has gone.
+  // Error: kUnavailable, naming the missing library or function. The library stays open: CUDA's
+  // threads may still be in its callbacks when the last communicator is gone.
   static Expected<NcclLibrary> open(const std::string& name);
 
   const char* (*error_string)(NcclResult result) = nullptr;
   const char* (*last_error)(NcclComm comm) = nullptr;
-  // One call for all ranks: NCCL gives up on the others where one fails.
+  // Makes the communicators of all ranks in one call: NCCL gives up on the others where one fails.
   NcclResult (*comm_init_all)(NcclComm* comms, int size, const int* devices) = nullptr;
   NcclResult (*get_unique_id)(NcclId* id) = nullptr;
   NcclResult (*comm_init_rank_config)(

@@ -21,14 +21,14 @@ struct RmsNormArgs {
 };
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
 
-// The same norm in place over each of `num_heads` parts of every row: x[row, head * n + i].
+// The norm of RmsNormArgs in place over each of `num_heads` parts of a row: x[row, head * n + i].
 struct HeadNormArgs {
   float* x;
   int64_t x_stride;
   int32_t num_rows;
   int32_t num_heads;
   int32_t n;
-  const float* weight;  // [n], of every head
+  const float* weight;  // [n], for every head
   float eps;
 };
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);

@@ -31,18 +31,18 @@ struct RopeParams {
 // f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]; both are multiplied by
 // attention_factor before rounding. Angles up to 1e6 rad.
 //
-// Rows are computed when a position is first used: a long context costs its table when it is used.
+// Rows are computed when a position is first used, so that a long context costs memory only then.
 class RopeTable {
  public:
-  // Room for all positions, no rows yet.
+  // Reserves room for all positions and computes no rows.
   RopeTable(const RopeParams& params, int32_t num_positions);
 
-  // Takes bytes() of a device's memory, which must outlive it, for a second copy of the rows; none
-  // of the host's. Before the first prepare().
+  // Takes bytes() of a device's memory, which must outlive the table, for a second copy of the
+  // rows; takes nothing of the host's. Call it before the first prepare().
   Expected<void> place_on(DeviceMemory& memory);
 
-  // Computes the rows below `end`; before they are read, and by no two threads at once. Those on a
-  // device are there for operators called afterwards.
+  // Computes the rows below `end`. Call it before they are read, on one thread at a time. Operators
+  // called afterwards find the rows on the device, too.
   void prepare(int32_t end);
 
   [[nodiscard]] const float* cos_row(int64_t position) const {
@@ -53,7 +53,7 @@ class RopeTable {
     return sin_.get() + position * num_pairs_;
   }
 
-  // Row 0 in the device's memory; null where it has none.
+  // Row 0 in the device's memory; null without place_on() or on the host.
   [[nodiscard]] const float* device_cos() const {
     return reinterpret_cast<const float*>(device_rows_.data());
   }
@@ -77,8 +77,8 @@ class RopeTable {
   RopeStyle style_;
   double attention_factor_;
   std::vector<double> step_;  // radians per position, by pair
-  std::unique_ptr<float[]> cos_, sin_;  // uninitialized past num_ready_: memory comes with use
-  DeviceBuffer device_rows_;            // cos, then sin, as above
+  std::unique_ptr<float[]> cos_, sin_;  // uninitialized past num_ready_: pages come with use
+  DeviceBuffer device_rows_;            // cos, then sin, in the layout of the host's
 };
 
 // Rotates q and k in place (x' = x*cos - y*sin, y' = x*sin + y*cos, each fma(x, cos, -(y*sin)) and

@@ -11,7 +11,7 @@
 namespace sluice::kernels {
 
 // Llama 3.1: wavelengths longer than original_context / low_freq_factor are divided by `factor`,
-// those shorter than original_context / high_freq_factor are kept, between them a linear blend.
+// those shorter than original_context / high_freq_factor are kept, those between blend linearly.
 struct Llama3Scaling {
   double factor;
   double low_freq_factor;
@@ -22,8 +22,8 @@ struct Llama3Scaling {
 std::vector<float> llama3_freq_factors(const RopeParams& params, const Llama3Scaling& scaling);
 
 // YaRN (arXiv 2309.00071): pairs that turn more than beta_fast times within the original context
-// are kept, those that turn less than beta_slow times are divided by `factor`, between them a
-// linear ramp over the pair's index; `truncate` rounds the ramp's ends outwards.
+// are kept, pairs that turn less than beta_slow times are divided by `factor`, and a linear ramp
+// over the pair's index joins the two; `truncate` rounds the ramp's ends outwards.
 struct YarnScaling {
   double factor;
   double beta_fast = 32;
@@ -34,9 +34,9 @@ struct YarnScaling {
 
 std::vector<float> yarn_freq_factors(const RopeParams& params, const YarnScaling& scaling);
 
-// NTK-aware scaling of the base for a context longer than the trained one: times
-// (factor * served / trained - (factor - 1))^(d / (d - 2)), d = rotary_dim. What Hugging Face calls
-// dynamic, with the context fixed at load, so that a key's rotation depends on its position alone.
+// NTK-aware scaling of the base for a context longer than the trained one: the base times
+// (factor * served / trained - (factor - 1))^(d / (d - 2)), d = rotary_dim. Hugging Face calls it
+// dynamic; here the context is fixed at load: a key's rotation depends on its position alone.
 struct DynamicScaling {
   double factor;
   double trained_context;

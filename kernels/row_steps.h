@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise operators that follow a linear layer or attention. A backend may run them row by row, as
-// soon as a row of what comes before is whole, instead of one after the other over all rows: no row
-// depends on another, so that the bits are those of the operators run by themselves.
+// Row-wise operators that follow a linear layer or attention. A backend may run them on each row as
+// soon as that row is whole, instead of one operator after the other over all rows. No row depends
+// on another, so the bits are those of the operators run by themselves.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ namespace sluice::kernels {
 using RowStep = std::
     variant<HeadNormArgs, AddRowsArgs, RmsNormArgs, QuantizeArgs, GateMulArgs, RopeWriteKvArgs>;
 
-// In order: a step of a row runs after those before it of the same row. Row i of every step belongs
-// to row i of the operator that they follow; none has `rows` of its own.
+// The steps in order: a step of a row runs after the earlier steps of that row. Row i of every step
+// belongs to row i of the operator that they follow; no step has `rows` of its own.
 class RowSteps {
  public:
   void add(const RowStep& step) {
@@ -36,7 +36,7 @@ class RowSteps {
   size_t count_ = 0;
 };
 
-// The steps as operators of their own.
+// Runs the steps as separate operators.
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps);
 
 }  // namespace sluice::kernels

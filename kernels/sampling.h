@@ -30,7 +30,7 @@
 
 namespace sluice::kernels {
 
-// Most tokens of a vocabulary: no model is loaded that has more.
+// The largest vocabulary; models with more tokens are refused at load.
 inline constexpr int32_t kMaxVocabSize = 1 << 21;
 
 struct TokenScore {
@@ -51,34 +51,34 @@ struct SampleRow {
   bool choose = true;         // false: `token` is given, only its log-probabilities are computed
   // Results.
   TokenId token = kInvalidToken;
-  float logprob = 0;                        // of `token`; num_logprobs >= 0
+  float logprob = 0;                        // log-probability of `token`; num_logprobs >= 0
   std::span<TokenScore> top_logprobs = {};  // sized num_logprobs by the caller; best first
   bool finite = true;                       // false: a logit is NaN or infinite; token is invalid
 };
 
-// Rows in parallel; rows, and what they point to, are where operators read and write.
+// Samples rows in parallel. `rows` and the memory they point to are where operators read and write.
 struct SampleArgs {
   std::span<SampleRow> rows;
   int32_t vocab_size;
-  std::span<std::byte> workspace;  // as the two functions below say; of a device 64-byte aligned
-  // [rows], their tokens, kInvalidToken for a row without one; null: not asked.
+  std::span<std::byte> workspace;  // size: the functions below; on a device 64-byte aligned
+  // [rows]: their tokens, kInvalidToken for a row without one. Null: not wanted.
   TokenId* chosen = nullptr;
 };
 
-// The CPU's workspace.
+// Bytes of the CPU's workspace.
 int64_t sampling_workspace_bytes(int32_t vocab_size, int32_t num_threads);
-// The workspace of a device that samples at most max_rows rows at once.
+// Bytes of the workspace of a device that samples at most max_rows rows at once.
 int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, int64_t max_rows);
 void sample(const ExecContext& ctx, const SampleArgs& args);
 
-// A row of a step that begins at what a row of the step before chose.
+// A row of a step whose input token is one that the previous step chose.
 struct OpenToken {
   int32_t row;
-  int32_t from;  // index into what the step before chose
+  int32_t from;  // index into the tokens that the previous step chose
 };
 
-// token_ids[open.row] = chosen[open.from], or 0 where that is no token: once a rank has failed,
-// another one's may have anything there.
+// token_ids[open.row] = chosen[open.from], or 0 where that is no token: after a rank has failed,
+// another rank's `chosen` may hold anything.
 struct TakeTokensArgs {
   std::span<const OpenToken> open;
   const TokenId* chosen;
@@ -88,23 +88,22 @@ struct TakeTokensArgs {
 
 void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args);
 
-// A row of a request whose drafts the step before judges: its arrays say where it is if all of them
-// are accepted, and it moves back by as many as are not.
+// A row of a request whose drafts the previous step judges. Its arrays hold its place for the case
+// that all drafts are accepted; it moves back by the number of rejected ones.
 struct FollowingRow {
-  int32_t row;          // of this step
-  int32_t sample;       // of this step's sampled rows
-  int32_t request;      // of this step: whose block tables the row reads
-  int32_t length;       // of this step: the entry of seq_lens that ends with the row's request, by
-                        // one row of the request alone; -1: another row's
-  int32_t takes_token;  // 1: it begins at the token behind the last accepted one
-  int32_t from;         // of the step before: its first chosen row
-  int32_t drafts;       // in the list of drafts: those behind that row
+  int32_t row;          // index in this step
+  int32_t sample;       // index among this step's sampled rows
+  int32_t request;      // index in this step, of the block tables that the row reads
+  int32_t length;       // its request's entry of seq_lens, for one row a request; else -1
+  int32_t takes_token;  // 1: its token is the one after the last accepted draft
+  int32_t from;         // the request's first chosen row of the previous step
+  int32_t drafts;       // index in the list of drafts, of those after that row
   int32_t num_drafts;
 };
 
-// Draft i is accepted where chosen[from + i] is that token, and all before it are; what is chosen
-// behind the last accepted one is the request's next token. A chosen row without a token ends the
-// request's tokens with the one before it; the first always counts.
+// Draft i is accepted where chosen[from + i] is that token and all drafts before it are accepted;
+// the token chosen after the last accepted draft is the request's next token. A chosen row without
+// a token ends the request's tokens before it; the first always counts.
 struct PlaceFollowingArgs {
   static constexpr size_t kMostGroups = 8;
 
@@ -117,18 +116,18 @@ struct PlaceFollowingArgs {
 
   std::span<const FollowingRow> following;
   const TokenId* drafts;
-  const TokenId* chosen;  // of the step before
+  const TokenId* chosen;  // the previous step's
   int32_t vocab_size;
-  // Of this step.
+  // Arrays of this step.
   TokenId* token_ids;
   int32_t* positions;
   int32_t* seq_lens;
-  SampleRow* samples;  // null: none is to be moved
+  SampleRow* samples;  // null: no sample moves
   std::array<Group, kMostGroups> groups;
   int32_t num_groups;
 };
 
-// How many tokens the request got in the step before, 1 to 1 + num_drafts.
+// Returns how many tokens the request got in the previous step, 1 to 1 + num_drafts.
 constexpr int32_t num_tokens_of(const FollowingRow& row,
                                 const TokenId* drafts,
                                 const TokenId* chosen) {
@@ -141,7 +140,7 @@ constexpr int32_t num_tokens_of(const FollowingRow& row,
   return chosen[row.from + row.num_drafts] < 0 && all > 1 ? all - 1 : all;
 }
 
-// Of one row; what the operator does for each.
+// Places one row; the operator does this for each.
 constexpr void place_following_row(const PlaceFollowingArgs& args, const FollowingRow& row) {
   const int32_t num_tokens = num_tokens_of(row, args.drafts, args.chosen);
   const int32_t back = row.num_drafts + 1 - num_tokens;
@@ -162,7 +161,7 @@ constexpr void place_following_row(const PlaceFollowingArgs& args, const Followi
   }
 }
 
-// Before the first operator that reads the step.
+// Call it before the first operator that reads the step.
 void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args);
 
 }  // namespace sluice::kernels

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names for stretches of a thread's time, for tools that watch a GPU: NVTX ranges, one for each
-// step and inside it one for each operator. On the CPU nothing, and next to nothing where no tool
-// listens.
+// NVTX ranges for tools that watch a GPU: one for each step and, inside it, one for each operator.
+// They do nothing on the CPU and cost next to nothing without a tool.
 #pragma once
 
 #include "engine/core/types.h"
 
 namespace sluice::kernels {
 
-// From here to the end of its scope, on the thread that made it. `name` is a literal.
+// A range from construction to destruction, on one thread. `name` must be a string literal.
 class TraceRange {
  public:
   TraceRange(DeviceType device, const char* name);

@@ -25,7 +25,7 @@ constexpr int64_t kBlock = 128;  // rows and columns of a block of kE4M3Block
 constexpr IntegerGrid kInt8Grid{-127, 127};
 constexpr float kMostInt4 = 15;
 
-// The values of codes of 4 bits less their zero point.
+// The values of 4-bit codes less their zero point.
 constexpr IntegerGrid int4_grid(uint8_t zero) {
   return {-static_cast<float>(zero), kMostInt4 - static_cast<float>(zero)};
 }
@@ -36,7 +36,7 @@ float as_is(float scale) { return scale; }
 
 float as_bf16(float scale) { return bf16_to_float(float_to_bf16(scale)); }
 
-// The smallest power of two that is not below `x`, which is positive.
+// Returns the smallest power of two that is not below `x`, which must be positive.
 float power_of_two_from(float x) {
   int exponent = 0;
   const float fraction = std::frexp(x, &exponent);  // in [0.5, 1)
@@ -51,7 +51,7 @@ uint8_t e2m1_code(float value) {
   return static_cast<uint8_t>((std::signbit(value) && code != 0 ? 8 : 0) | code);
 }
 
-// Scales below the largest magnitude's clip it, and those above put it elsewhere on the grid.
+// Smaller scales than the largest magnitude's clip it, larger ones put it elsewhere on the grid.
 template <typename Grid, typename Store>
 float search_scale(const Grid& grid,
                    const Weights& in,
@@ -77,7 +77,7 @@ float int8_scale(const Weights& in, bool search) {
   return search_scale(kInt8Grid, in, whole, 0.7F, 1.0F, 30, as_is, search);
 }
 
-// 7.5 is what both ends of -8..7 are as far from.
+// 7.5 is half of the range -8..7.
 float int4_scale(const Weights& in, bool search) {
   const float whole = largest_magnitude(in) / 7.5F;
   return search_scale(kInt4Grid, in, whole, 0.5F, 1.1F, 48, as_bf16, search);
@@ -88,8 +88,8 @@ struct ScaleAndZero {
   uint8_t zero;
 };
 
-// Both ends, 0 among them, divided by 15 and clipped alike; the zero point that this gives, and
-// those beside it.
+// Tries scales with both ends (0 among them) divided by 15 and clipped alike, each with the zero
+// point that follows and its neighbours.
 ScaleAndZero int4_scale_and_zero(const Weights& in, bool search) {
   float low = 0;
   float high = 0;
@@ -128,12 +128,12 @@ ScaleAndZero int4_scale_and_zero(const Weights& in, bool search) {
 
 float e4m3_scale(const Weights& in, bool search) {
   const float whole = largest_magnitude(in) / 448.0F;
-  // Twice a scale is the same grid but at its ends.
+  // Doubling a scale gives the same grid except at its ends.
   return search_scale(E4M3Grid{}, in, whole, 0.9F, 2.0F, 44, as_is, search);
 }
 
-// A scale per 16 in units of the matrix's multiplier: largest magnitude to 6, or the best e4m3 code
-// near it, as far as the one that puts it at 4 and beyond.
+// Returns a scale per 16 in units of the matrix's multiplier: the one that takes the largest
+// magnitude to 6, or the best e4m3 code near it, up to beyond the one that takes it to 4.
 float nvfp4_scale(const Weights& in, float multiplier, bool search) {
   const float whole = largest_magnitude(in) / (6.0F * multiplier);
   const uint8_t first = e4m3_code(E4M3Grid{}.nearest(whole));
@@ -149,8 +149,8 @@ float nvfp4_scale(const Weights& in, float multiplier, bool search) {
   return chosen;
 }
 
-// The exponent of the largest magnitude less that of 4, the largest power of two of e2m1, or one
-// beside it.
+// Returns 2^e, where e is the exponent of the largest magnitude less that of 4, the largest power
+// of two of e2m1, or a neighbour of it.
 float mxfp4_scale(const Weights& in, bool search) {
   const float largest = largest_magnitude(in);
   if (largest == 0) return 1.0F;
@@ -163,7 +163,7 @@ float mxfp4_scale(const Weights& in, bool search) {
   return best.best();
 }
 
-// One scale of a block of rows: their weights side by side, each column with its importance.
+// Returns one scale for a block of rows; `importance` weighs their columns.
 float block_scale(const FloatRows& in, int64_t first, int64_t count, bool search) {
   std::array<float, kBlock * kBlock> x;
   std::array<float, kBlock * kBlock> importance;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floats to the number formats that checkpoints are written in. What is written depends on the
-// weights, their importance and the options alone: not on threads, not on how rows are divided
-// (E4M3Block: as long as blocks of 128 rows stay together).
+// Encodes floats in the number formats of checkpoints. The result depends only on the weights,
+// their importance and the options, not on threads or on how rows are divided (E4M3Block: as long
+// as blocks of 128 rows stay together).
 #pragma once
 
 #include <cstddef>
@@ -31,31 +31,31 @@ struct Encoding {
   bool search = true;  // the scale of least squared error; else that of the largest magnitude
 };
 
-// Group of a scheme where the caller names none: 128 of 4-bit integers, 16, 32, 128, else 0.
+// Returns a scheme's default group: 128 for 4-bit integers, 16, 32, 128, else 0.
 int32_t default_group(CodeScheme scheme);
-// Codes of 4 bits, two of which lie in a byte; the others have 8.
+// Whether codes have 4 bits, two of them in a byte; the others have 8.
 bool is_four_bits(CodeScheme scheme);
 
-// Some rows of a matrix, one behind the other, all finite. kE4M3Block: 128 or the matrix's last.
+// Consecutive rows of a matrix, all finite. kE4M3Block: 128 rows, or the matrix's last.
 struct FloatRows {
   const float* x = nullptr;           // [rows][k]
-  const float* importance = nullptr;  // [k], what a squared error counts in a column; null: 1
+  const float* importance = nullptr;  // [k], weights of squared errors by column; null: 1
   int64_t rows = 0;
   int64_t k = 0;
 
   [[nodiscard]] const float* row(int64_t r) const { return x + r * k; }
 };
 
-// What a whole matrix shares, from the largest magnitude of all of it: the scale of kE4M3Tensor,
-// and of kNvfp4 the multiplier, which is a power of two so that its reciprocal is exact, as some
-// checkpoints store that. 1 for other schemes.
+// Returns what a whole matrix shares, given its largest magnitude: the scale of kE4M3Tensor, or the
+// multiplier of kNvfp4, a power of two, so that its reciprocal, which some checkpoints store, is
+// exact. 1 for other schemes.
 float matrix_scale(const Encoding& encoding, float largest_magnitude);
 
-// [rows][ceil(k / group)], or [rows] without groups. Scales are as exactly as they are stored: BF16
-// of 4-bit integers, e4m3 of kNvfp4, powers of two of kMxfp4, else fp32; kE4M3Tensor: matrix_scale.
+// [rows][ceil(k / group)], or [rows] without groups, rounded as they are stored: BF16 for 4-bit
+// integers, e4m3 for kNvfp4, powers of two for kMxfp4, else fp32; kE4M3Tensor: matrix_scale.
 struct RowScales {
   float* scales;
-  uint8_t* zeros = nullptr;  // of kInt4Zeros
+  uint8_t* zeros = nullptr;  // for kInt4Zeros
 };
 
 void choose_scales(const Encoding& encoding,
@@ -63,15 +63,15 @@ void choose_scales(const Encoding& encoding,
                    float matrix_scale,
                    const RowScales& out);
 
-// codes: [rows][k], a byte a weight, each the nearest one under its scale, halves to even.
+// Writes codes, [rows][k], a byte a weight: the nearest under its scale, halves to even.
 void encode_codes(const Encoding& encoding,
                   const FloatRows& in,
                   float matrix_scale,
                   const RowScales& scales,
                   uint8_t* codes);
 
-// The code nearest to x / scale, and what a code stands for before its scale. `zero`: what is taken
-// off a code of 4-bit integers; kInt4Group's is the one that is given here.
+// The code nearest to x / scale, and a code's value before its scale. `zero`, which is subtracted
+// from codes of 4-bit integers, is kMiddleOfInt4 for kInt4Group.
 inline constexpr uint8_t kMiddleOfInt4 = 8;
 uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero = kMiddleOfInt4);
 float code_value(CodeScheme scheme, uint8_t code, uint8_t zero = kMiddleOfInt4);
@@ -79,14 +79,14 @@ bool is_four_bit_integer(CodeScheme scheme);
 // Whether a scheme has zero points beside its scales.
 bool has_zeros(CodeScheme scheme);
 
-// Blocks of GGUF, scales included, of any format of format_table(): of floats and Q8_0 the bytes of
-// quantize_row(), of the others those whose scales (and minima) a search for the least error found.
-// importance: [k], what a squared error counts in a column; null: 1.
+// Encodes a row in blocks of GGUF, scales included, in any format of format_table(): floats and
+// Q8_0 to the bytes of quantize_row(), others with scales (and minima) from a search for the least
+// error. importance: [k], weights of squared errors by column; null: 1.
 void encode_blocks(
     WeightFormat format, const float* row, const float* importance, int64_t k, std::byte* out);
 
-// Other codes of a group of 32 in a row of such blocks, but for Q8_0 and floats, whose scales stay:
-// [32], as read_group() gives them.
+// Replaces the codes of a group of 32 in a row of blocks, in read_group()'s form; scales stay. Not
+// for Q8_0 and floats.
 void replace_codes(WeightFormat format, int64_t group, const uint8_t* codes, std::byte* row);
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of GGUF. A block of 32 has one scale (and minimum), searched for as it is stored. One of
-// 256 has a scale per 16 or 32 as a small whole number of the block's: those are searched for
-// freely, then rounded, then both are improved in turns while the error falls.
+// Blocks of GGUF. A block of 32 has one scale (and minimum), searched for in its stored precision.
+// A block of 256 has a scale per 16 or 32, a small whole number of the block's: these are searched
+// for freely, then rounded, then both are improved in turns while the error falls.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,7 +24,7 @@ using encode::ScaleSearch;
 using encode::Weights;
 
 constexpr int kSuperBlock = 256;
-constexpr int kRounds = 3;  // of improving the block's scales and those of its parts in turns
+constexpr int kRounds = 3;  // rounds of improving a block's and its parts' scales
 
 float as_is(float value) { return value; }
 
@@ -41,26 +41,26 @@ Weights part_of(const Weights& in, int64_t first, int64_t count) {
 
 void add_bits(std::byte& byte, int bits) { byte |= static_cast<std::byte>(bits); }
 
-// One byte each of 32 codes gets the code's bits of `mask` << `up`, at `shift`.
+// Stores the bits `mask` << `up` of 32 codes at `shift` of one byte each.
 void store_plane(const uint8_t* codes, int up, int mask, int shift, std::byte* bytes) {
   for (int j = 0; j < 32; ++j) add_bits(bytes[j], (codes[j] >> up & mask) << shift);
 }
 
-// Low nibbles are codes 0 to 15, high nibbles codes 16 to 31.
+// Stores codes 0 to 15 as low nibbles, 16 to 31 as high ones.
 void store_split_nibbles(const uint8_t* codes, std::byte* bytes) {
   for (int j = 0; j < 16; ++j) {
     bytes[j] = static_cast<std::byte>((codes[j] & 15) | (codes[j + 16] & 15) << 4);
   }
 }
 
-// Bit j of four bytes is bit 4 of code j.
+// Stores bit 4 of code j as bit j of four bytes.
 void store_fifth_bits(const uint8_t* codes, std::byte* bytes) {
   uint32_t bits = 0;
   for (unsigned j = 0; j < 32; ++j) bits |= static_cast<uint32_t>(codes[j] >> 4 & 1) << j;
   std::memcpy(bytes, &bits, sizeof(bits));
 }
 
-// Codes of group `g` of a block whose code bits are 0.
+// Stores the codes of group `g` in a block whose code bits are 0.
 void store_codes(WeightFormat format, int g, const uint8_t* codes, std::byte* block) {
   switch (format) {
     case WeightFormat::kQ4_0:
@@ -96,13 +96,13 @@ void store_codes(WeightFormat format, int g, const uint8_t* codes, std::byte* bl
   }
 }
 
-// Of all groups, [block's weights].
+// Stores the codes of all groups, [weights of a block].
 void store_all_codes(WeightFormat format, const uint8_t* codes, std::byte* block) {
   const int groups = format_info(format).block_elements / kQuantGroup;
   for (int g = 0; g < groups; ++g) store_codes(format, g, codes + kQuantGroup * g, block);
 }
 
-// Scales of either sign that put the largest magnitude at, near or beyond the grid's end.
+// Searches scales of either sign that put the largest magnitude at, near or beyond the grid's end.
 template <typename Grid, typename Store>
 float symmetric_scale(const Grid& grid, const Weights& in, float end, const Store& store) {
   const float largest = largest_magnitude(in);
@@ -139,7 +139,7 @@ struct Line {
   float min = 0;
 };
 
-// With the nearest codes: the error and the sums that the best line for these codes follows from.
+// The fit of the nearest codes: the error, and the sums that give the best line for these codes.
 struct LineFit {
   double error = 0;
   double w = 0, x = 0, q = 0, qq = 0, xq = 0;  // sums of importance times these
@@ -167,7 +167,7 @@ LineFit fit_line(const Weights& in, const Line& line, float most) {
   return sums;
 }
 
-// `falls`: the minimum is not above zero.
+// Returns the best line for a fit's codes. `falls`: its minimum must not be above zero.
 Line best_line(const LineFit& sums, bool falls, const Line& otherwise) {
   const double determinant = sums.w * sums.qq - sums.q * sums.q;
   if (!(determinant > 0)) return otherwise;
@@ -294,14 +294,14 @@ void encode_block_of_32(WeightFormat format, const Weights& in, std::byte* block
   store_all_codes(format, codes, block);
 }
 
-// The scale of a block of 256 and a whole number of it for each part.
+// The scale of a block of 256, and its multiple for each part.
 struct SymmetricBlock {
   float scale = 0;
   std::array<int, 16> parts{};
   double error = 0;
 };
 
-// The best whole number for each part: that nearest to `wanted`, or one beside it.
+// Chooses the best whole number for each part: the nearest to `wanted`, or a neighbour.
 template <typename Grid>
 SymmetricBlock choose_parts(const Grid& grid,
                             const Weights& in,
@@ -327,7 +327,7 @@ SymmetricBlock choose_parts(const Grid& grid,
   return block;
 }
 
-// The scale that is best for the values that the block has.
+// Returns the best scale for the block's values.
 template <typename Grid>
 float refit_scale(const Grid& grid, const Weights& in, const SymmetricBlock& block, int part_size) {
   double products = 0;
@@ -341,7 +341,7 @@ float refit_scale(const Grid& grid, const Weights& in, const SymmetricBlock& blo
   return squares > 0 ? static_cast<float>(products / squares) : block.scale;
 }
 
-// `low` and `high`: what a part's whole number can be.
+// `low` and `high`: the range of a part's whole number.
 template <typename Grid>
 SymmetricBlock symmetric_block(
     const Grid& grid, const Weights& in, float end, int part_size, int low, int high) {
@@ -415,7 +415,7 @@ LineBlock choose_line_parts(const Weights& in,
   return block;
 }
 
-// The block's scale and minimum that are best for the codes it has.
+// Returns the block's best scale and minimum for its codes.
 std::array<float, 2> refit_lines(const Weights& in,
                                  const LineBlock& block,
                                  int part_size,
@@ -440,10 +440,10 @@ std::array<float, 2> refit_lines(const Weights& in,
           static_cast<float>((bx * aa - ax * ab) / determinant)};
 }
 
-// `high`: of a part's whole numbers; `most`: of codes.
+// `high`: the largest whole number of a part; `most`: the largest code.
 LineBlock line_block(const Weights& in, int part_size, int high, float most) {
   std::array<Line, 16> wanted{};
-  Line largest;  // of the scales, and of the minima, negated
+  Line largest;  // largest scale and largest minimum, negated
   for (int p = 0; p < kSuperBlock / part_size; ++p) {
     const Line line =
         search_line(part_of(in, p * part_size, part_size), most, /*falls=*/true, as_is);
@@ -470,7 +470,7 @@ LineBlock line_block(const Weights& in, int part_size, int high, float most) {
   return best;
 }
 
-// Q4_K and Q5_K: 8 scales and 8 minima of 6 bits in 12 bytes.
+// Stores 8 scales and 8 minima of 6 bits in 12 bytes, for Q4_K and Q5_K.
 void store_six_bit_pairs(const LineBlock& block, std::byte* bytes) {
   for (size_t i = 0; i < 8; ++i) {
     const int scale = block.scales[i];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values that codes of a format can have, and the search for the scale with the least error:
-// what the encoders are made of. Errors are summed in double, in one order, so that the result is a
-// function of the weights alone.
+// The encoders' parts: the values that a format's codes can have, and the search for the scale with
+// the least error. Errors are summed in double, in one order, so that the result is a function of
+// the weights alone.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace sluice::encode {
 
-// Nearest whole number, halves to the even one; |x| below 2^22.
+// Rounds to the nearest whole number, halves to even; |x| must be below 2^22.
 inline float round_even(float x) { return (x + 0x1.8p23F) - 0x1.8p23F; }
 
 // Whole numbers from `low` to `high`.
@@ -22,7 +22,7 @@ struct IntegerGrid {
   [[nodiscard]] float nearest(float x) const { return round_even(std::clamp(x, low, high)); }
 };
 
-// Values of e4m3: 448 at most, 3 bits behind the first one, steps of 2^-9 below 2^-6.
+// Values of e4m3: 448 at most, 3 bits after the first one, steps of 2^-9 below 2^-6.
 struct E4M3Grid {
   [[nodiscard]] float nearest(float x) const {
     const float magnitude = std::min(std::fabs(x), 448.0F);
@@ -62,7 +62,7 @@ struct CodebookGrid {
   [[nodiscard]] float nearest(float x) const { return values[code(x)]; }
 };
 
-// Weights that share a scale, and what an error counts in each: null for 1.
+// Weights that share a scale, and the weight of each one's squared error: null for 1.
 struct Weights {
   const float* x;
   const float* importance;
@@ -79,8 +79,7 @@ inline float largest_magnitude(const Weights& in) {
   return largest;
 }
 
-// With codes of the nearest values under `scale`: the error, and the sums that give the scale which
-// is best for these codes.
+// The fit of the nearest codes under `scale`: the error, and the sums for their best scale.
 struct Fit {
   double error = 0;
   double products = 0;  // sum of importance * x * value
@@ -103,8 +102,8 @@ Fit fit(const Grid& grid, const Weights& in, float scale) {
   return sums;
 }
 
-// The scale of least error among candidates, each as `store` rounds it, and among the best scales
-// for the codes that the winners so far have. The first of equal ones is taken.
+// Searches the scale of least error among candidates, each rounded by `store`, and among the best
+// scales for the winners' codes so far. The first of equal ones is taken.
 template <typename Grid, typename Store>
 class ScaleSearch {
  public:
@@ -122,7 +121,7 @@ class ScaleSearch {
     refined_ = sums.squares > 0 ? static_cast<float>(sums.products / sums.squares) : scale;
   }
 
-  // Goes on from the winner while that lowers the error.
+  // Continues from the winner while that lowers the error.
   void refine() {
     for (int i = 0; i < 4; ++i) {
       const double before = error_;

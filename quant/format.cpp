@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// In the order of WeightFormat, so that format_info() is an index.
+// One row per WeightFormat, in its order, so that format_info() is an index.
 // clang-format off
 constexpr std::array<FormatInfo, kNumWeightFormats> kFormats = {{
     // format, name, ggml type, block elements and bytes, integer, zero point, codebook, minimum,
@@ -85,7 +85,7 @@ float half_to_float(uint16_t half) {
   const uint32_t exponent = (half >> 10) & 0x1fU;
   const uint32_t fraction = half & 0x3ffU;
   if (exponent == 0x1f) {
-    // Signalling NaNs become quiet, as the conversion instructions make them.
+    // Signalling NaNs become quiet, like by the conversion instructions.
     const uint32_t quiet = fraction == 0 ? 0 : kFloatQuietBit;
     return std::bit_cast<float>(sign | kFloatInfinity | quiet | (fraction << 13));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight formats: what a checkpoint's bytes mean. One row per format, blocks along K as in GGUF
-// (little-endian). Reference decoding lives in reference.cpp, the kernel layout in repack.h.
+// Weight formats: the meaning of a checkpoint's bytes. One row per format, blocks along K as in
+// GGUF (little-endian). reference.cpp decodes them, repack.h has the kernel layout.
 #pragma once
 
 #include <cstddef>
@@ -28,12 +28,12 @@ enum class WeightFormat : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
-  // From here on rows are no blocks: codes and scales lie apart in a checkpoint, and plain_rows.h
-  // is the form between it and kernels. What decodes blocks does not take them.
+  // The formats below have no blocks: codes and scales are apart in a checkpoint, and plain_rows.h
+  // is the form between it and kernels. Block decoders refuse them.
   kInt8Channel,   // int8 codes, one fp32 scale per row (output channel)
   kNVFP4,         // e2m1 codes, an e4m3 scale per 16, one fp32 scale per row
   kInt4Group32,   // 4-bit codes, an fp32 scale and a zero point of 8 bits per 32
-  kInt4Group128,  // the same per 128
+  kInt4Group128,  // likewise per 128
   kInt8Group32,   // 8-bit codes, an fp32 scale and a zero point of 8 bits per 32
   kE4M3Channel,   // e4m3 codes, one fp32 scale per row
   kE4M3Block      // e4m3 codes, an fp32 scale per 128
@@ -45,20 +45,20 @@ inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 
 struct FormatInfo {
   WeightFormat format;
-  std::string_view name;   // as GGUF tools print it: "Q4_1"
+  std::string_view name;   // the spelling of GGUF tools: "Q4_1"
   uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
-  int32_t block_elements;  // weights per block along K; of rows that are no blocks, per block_bytes
-  int32_t block_bytes;     // codes alone where rows are no blocks
-  // Integer codes a kernel multiplies; false: floats, which take float activations only.
+  int32_t block_elements;  // weights per block along K; without blocks: per block_bytes
+  int32_t block_bytes;     // codes alone in formats without blocks
+  // Whether kernels multiply integer codes; floats take float activations only.
   bool is_integer;
   int32_t zero_point;      // taken off a stored code; formats with zero points of their own: 0
-  const int8_t* codebook;  // [16] what stored codes stand for; null where they stand for themselves
+  const int8_t* codebook;  // [16] values of stored codes; null: codes are the values
   bool has_min;            // a minimum is added
-  int32_t scale_offset;    // of the block's fp16 scales, one after the other
-  int32_t num_scales;      // fp16; 0 for floats and for MXFP4, whose scale is a power of two
+  int32_t scale_offset;    // offset of the block's consecutive fp16 scales
+  int32_t num_scales;      // number of fp16 scales; 0: floats, and MXFP4, whose scale is 2^e
 };
 
-// The formats whose rows are blocks, scales included: those before kInt8Channel.
+// The formats whose rows are blocks with scales: those before kInt8Channel.
 std::span<const FormatInfo> format_table();
 const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);
@@ -71,7 +71,7 @@ inline constexpr int8_t kMxfp4Codebook[16] = {
 
 inline constexpr int32_t kQuantGroup = 32;  // activation quantization group along absolute k
 
-// 32 weights of one row of an integer format, as stored. Weight j is
+// 32 weights of one row of an integer format in their stored form. Weight j is
 //   value(codes[j]) * (scale * sub_scale[h]) + (min * sub_min[h]),  h = j / 16,
 // value() = codebook entry or code - zero_point; formats without a minimum add nothing. Both
 // products in parentheses are exact in fp32. Formats without sub-scales have ones here.
@@ -79,24 +79,24 @@ struct QuantizedGroup {
   uint8_t codes[kQuantGroup];
   int32_t sub_scale[2];
   int32_t sub_min[2];
-  uint16_t scale_bits;  // as stored: fp16; MXFP4: the exponent byte
+  uint16_t scale_bits;  // in stored form: fp16; MXFP4: the exponent byte
   uint16_t min_bits;    // fp16, before the sign that `min` has
   float scale;
-  float min;  // of formats with sub-minima the stored value negated, for they are subtracted
+  float min;  // with sub-minima: the stored value negated, since they are subtracted
 };
 
-// Group `group` of a row that starts at any byte.
+// Reads group `group` of a row that may start at any byte.
 QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t group);
 
-// Bytes of one row of k weights; k must be a multiple of block_elements.
+// Returns the bytes of one row of k weights; k must be a multiple of block_elements.
 int64_t row_bytes(WeightFormat format, int64_t k);
 
-// The bits of ggml's reference: products and sum of a weight rounded to float one by one, unfused.
+// Gives the bits of ggml's reference: products and sum of a weight are rounded to float, unfused.
 void dequantize_row(WeightFormat format, const std::byte* row, int64_t k, float* out);
-// The same values without any rounding; the oracle of tests.
+// Gives the same values without any rounding; the oracle of tests.
 void dequantize_row_f64(WeightFormat format, const std::byte* row, int64_t k, double* out);
-// Round-to-nearest quantization as ggml's reference does it; for tests and the converter. F32, F16,
-// BF16, Q4_1 and Q8_0 have an encoding here.
+// Quantizes to nearest by ggml's reference, for tests and the converter. Only F32, F16, BF16, Q4_1
+// and Q8_0 have an encoding here.
 void quantize_row(WeightFormat format, const float* row, int64_t k, std::byte* out);
 
 // The first block of a row whose scale, minimum or float weight is infinite or NaN.

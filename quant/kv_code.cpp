@@ -23,7 +23,7 @@ uint8_t float_to_e4m3(float value) {
   const int sign = std::signbit(value) ? 0x80 : 0;
   const float magnitude = std::fabs(value);
   if (!(magnitude <= 464.0F)) return static_cast<uint8_t>(sign | 0x7F);
-  // Codes of magnitudes ascend with them: the nearest of 127, the even one of two as near.
+  // Codes ascend with their magnitudes. The nearest of 127 wins, the even one of two equally near.
   int nearest = 0;
   for (int code = 1; code < 0x7F; ++code) {
     const double here =

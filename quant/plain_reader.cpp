@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// Which of a word's 8 columns (of AWQ, rows of W) nibble i holds.
+// The column of a word's 8 (with AWQ, the row of W) that nibble i holds.
 constexpr int32_t kAwqOrder[8] = {0, 2, 4, 6, 1, 3, 5, 7};
 
 constexpr std::array<int32_t, 8> awq_nibbles() {
@@ -21,7 +21,7 @@ constexpr std::array<int32_t, 8> awq_nibbles() {
   return nibbles;
 }
 
-constexpr std::array<int32_t, 8> kAwqNibbles = awq_nibbles();  // the nibble that row i is in
+constexpr std::array<int32_t, 8> kAwqNibbles = awq_nibbles();  // the nibble of row i
 
 uint32_t word_at(std::span<const std::byte> bytes, int64_t index) {
   uint32_t word = 0;
@@ -53,12 +53,12 @@ float scale_at(const Companion& scales, int64_t index) {
   }
 }
 
-// An unsigned code of 8 bits as two's complement; of 4 bits as it is.
+// Returns an unsigned code of 8 bits as two's complement, a code of 4 bits unchanged.
 uint8_t from_stored(CodeKind code, uint32_t value) {
   return static_cast<uint8_t>(code == CodeKind::kInt8 ? value ^ 0x80U : value);
 }
 
-// Eight codes of e4m3 at a time: a NaN is the one that one more than its magnitude carries out of.
+// Tests eight e4m3 codes at a time: only a NaN's magnitude plus one carries out of its 7 bits.
 bool has_nan(const uint8_t* codes, int64_t count) {
   constexpr uint64_t kMagnitudes = 0x7F7F7F7F7F7F7F7FU;
   constexpr uint64_t kOnes = 0x0101010101010101U;
@@ -210,7 +210,7 @@ void PlainReader::read_zeros(int64_t first_row, int32_t num_rows) {
         case ZeroPoints::kBytes:
           zero = static_cast<uint32_t>(zeros.bytes[static_cast<size_t>(
               matrix_.scheme_.place == ScalePlace::kMatrix ? 0 : row * groups + g)]);
-          // Of stored codes, so moved up as they are.
+          // Zero points of stored codes are moved up like the codes.
           zero = (zero + (1U << (bits - 1))) & 0xFFU;
           break;
         case ZeroPoints::kWords:
@@ -233,7 +233,7 @@ void PlainReader::read_zeros(int64_t first_row, int32_t num_rows) {
   rows_.zeros = zeros_.data();
 }
 
-// Of columns whose groups do not lie together: each column its scale.
+// Gives each column its own scale, where columns of one group do not lie together.
 void PlainReader::spread_groups(int32_t num_rows) {
   const int64_t k = matrix_.k_;
   const int64_t groups = matrix_.num_groups();

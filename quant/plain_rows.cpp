@@ -26,7 +26,7 @@ float scale_at(const PlainRows& rows, int64_t row, int64_t column) {
   return rows.scales[scale_index(rows, row, column)];
 }
 
-// In the form of the codes: of kInt8 two's complement.
+// Returns the zero point in the form of the codes; with kInt8 two's complement.
 uint8_t zero_at(const PlainRows& rows, int64_t row, int64_t column) {
   if (rows.zeros == nullptr) return rows.code == CodeKind::kInt4 ? kInt4Zero : 0;
   return rows.zeros[scale_index(rows, row, column)];
@@ -55,7 +55,7 @@ bool is_code_of(WeightFormat format, CodeKind code) {
   }
 }
 
-// The columns that one scale of the format is for; 0: all of a row's.
+// Returns the number of columns per scale of the format; 0: one scale for all of a row.
 int32_t columns_per_scale(WeightFormat format) {
   switch (packed_layout(format).scales) {
     case ScaleLayout::kSub16E4M3:
@@ -85,7 +85,7 @@ uint8_t code_of_scale(float scale) {
   return code;
 }
 
-// The exponent byte of a power of two.
+// Returns the exponent byte of a power of two.
 uint8_t exponent_of(float scale) {
   const auto bits = std::bit_cast<uint32_t>(scale);
   if (bits == 0x00400000U) return 0;  // 2^-127, subnormal
@@ -93,7 +93,7 @@ uint8_t exponent_of(float scale) {
   return static_cast<uint8_t>(bits >> 23);
 }
 
-// A row's codes of one group as they are stored, with the code of weight 0 past k.
+// Returns a row's stored codes of one group, with the code of weight 0 past k.
 std::array<uint32_t, kNumChunks> chunks_of(const PlainRows& rows, int64_t row, int64_t first) {
   std::array<uint8_t, kQuantGroup> codes;
   const int64_t count = std::min<int64_t>(kQuantGroup, rows.k - first);
@@ -136,11 +136,11 @@ void put_codes(CodeKind code,
 }
 
 struct BlockScales {
-  std::byte* groups;  // of the block's groups
+  std::byte* groups;  // the scales of the block's groups
   std::byte* super;
 };
 
-// Row r's scales of a block's groups, whose first column is `first`.
+// Writes row r's scales of a block's groups; `first` is its first column.
 void put_scales(
     WeightFormat format, const PlainRows& rows, int32_t r, int64_t first, const BlockScales& at) {
   const PackedLayout& layout = packed_layout(format);
@@ -250,7 +250,7 @@ void pack_plain(WeightFormat format, const PlainRows& rows, std::byte* tile) {
   const PackedLayout& layout = packed_layout(format);
   const int64_t bytes = packed_tile_bytes(format, rows.k);
   const int64_t head = layout.tile_head_bytes();
-  // The padding of kInt8Channel, which has no zero points of its own, has the code of weight 0.
+  // kInt8Channel has no zero points per group; its padding has the code of weight 0.
   const bool flipped = format == WeightFormat::kInt8Channel;
   std::memset(tile, 0, static_cast<size_t>(head));
   std::memset(tile + head, flipped ? kFlip : 0, static_cast<size_t>(bytes - head));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding in plain C++: what every kernel and every repacked layout is held to. Block
+// Encoding and decoding in plain C++, which every kernel and every packed layout must match. Block
 // layouts are ggml's.
 #include <algorithm>
 #include <bit>
@@ -21,13 +21,13 @@ T load(const uint8_t* at) {
   return value;
 }
 
-// Low nibbles are codes 0 to 15, high nibbles codes 16 to 31.
+// Reads codes 0 to 15 from low nibbles, 16 to 31 from high ones.
 void read_split_nibbles(const uint8_t* bytes, uint8_t* codes) {
   for (int j = 0; j < 16; ++j) codes[j] = bytes[j] & 15;
   for (int j = 0; j < 16; ++j) codes[j + 16] = bytes[j] >> 4;
 }
 
-// Bit j of four bytes is bit 4 of code j.
+// Reads bit 4 of code j from bit j of four bytes.
 void add_fifth_bits(const uint8_t* bytes, uint8_t* codes) {
   const auto bits = load<uint32_t>(bytes);
   for (unsigned j = 0; j < 32; ++j) {
@@ -35,14 +35,14 @@ void add_fifth_bits(const uint8_t* bytes, uint8_t* codes) {
   }
 }
 
-// One byte each of 32 codes: the bits of `mask` from `shift` on, moved up by `up`.
+// Adds to 32 codes the bits of `mask` from `shift` on, moved up by `up`, of one byte each.
 void add_plane(const uint8_t* bytes, int shift, int mask, int up, uint8_t* codes) {
   for (int j = 0; j < 32; ++j) {
     codes[j] = static_cast<uint8_t>(codes[j] | ((bytes[j] >> shift) & mask) << up);
   }
 }
 
-// Q4_K and Q5_K: 8 scales and 8 minima of 6 bits in 12 bytes.
+// Reads from 8 scales and 8 minima of 6 bits in 12 bytes, for Q4_K and Q5_K.
 void read_six_bit_pair(const uint8_t* bytes, int64_t i, QuantizedGroup& group) {
   const bool low = i < 4;
   const uint8_t last = low ? 0 : bytes[i + 4];
@@ -52,14 +52,14 @@ void read_six_bit_pair(const uint8_t* bytes, int64_t i, QuantizedGroup& group) {
   group.sub_min[0] = group.sub_min[1] = min;
 }
 
-// Q3_K: 16 scales of 6 bits in 12 bytes, minus 32.
+// Reads from 16 scales of 6 bits in 12 bytes, less 32, for Q3_K.
 int six_bit_scale(const uint8_t* bytes, int64_t i) {
   const int low = i < 8 ? bytes[i] & 15 : bytes[i - 8] >> 4;
   const int high = (bytes[8 + i % 4] >> (2 * (i / 4))) & 3;
   return (low | high << 4) - 32;
 }
 
-// Codes and sub-scales of group g of a block of 256.
+// Reads codes and sub-scales of group g of a block of 256.
 void read_group_of_256(WeightFormat format, const uint8_t* block, int64_t g, QuantizedGroup& out) {
   const int pair_shift = static_cast<int>(2 * (g % 4));
   switch (format) {
@@ -120,7 +120,7 @@ void read_codes_of_32(WeightFormat format, const uint8_t* block, uint8_t* codes)
   }
 }
 
-// Half of 2^(exponent - 127), as the codebook is doubled.
+// Returns half of 2^(exponent - 127), since the codebook is doubled.
 float half_power_of_two(uint8_t exponent) {
   const uint32_t bits = exponent < 2 ? 0x00200000U << exponent : (exponent - 1U) << 23;
   return std::bit_cast<float>(bits);
@@ -151,7 +151,7 @@ float read_float(WeightFormat format, const std::byte* row, int64_t i) {
   return format == WeightFormat::kF16 ? half_to_float(bits) : bf16_to_float(bits);
 }
 
-// Whether a float format's row holds an exponent of all ones. Blocks of fixed length become vector
+// Whether a float format's row has an exponent of all ones. Blocks of fixed length become vector
 // code; loading checks every weight.
 template <typename Bits>
 bool any_non_finite(const uint8_t* row, int64_t k, Bits exponent) {
@@ -186,8 +186,8 @@ void decode_row(WeightFormat format, const std::byte* row, int64_t k, Real* out)
 
 void store_half(uint16_t half, std::byte* at) { std::memcpy(at, &half, sizeof(half)); }
 
-// Codes come from the float scale; the fp16 one is only stored. That is ggml's order of rounding,
-// and what makes files agree byte for byte.
+// Codes come from the float scale; the fp16 scale is only stored. This is ggml's order of rounding,
+// and makes files equal byte for byte.
 void encode_q4_1(const float* values, std::byte* block) {
   const auto [min_it, max_it] = std::minmax_element(values, values + kQuantGroup);
   const float min = *min_it;

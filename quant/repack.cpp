@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kNumChunks = 8;
-constexpr int64_t kBlockColumns = 128;  // of a scale of kE4M3Block
+constexpr int64_t kBlockColumns = 128;  // columns per scale of kE4M3Block
 
 constexpr bool blocks_are_whole_lines() {
   for (const PackedLayout& layout : kPackedLayouts) {
@@ -32,7 +32,7 @@ struct TileRows {
   [[nodiscard]] const std::byte* row(int32_t r) const { return first + r * row_bytes; }
 };
 
-// Transposed, so that 16 outputs of one k lie side by side.
+// Packs transposed, so that 16 outputs of one k lie side by side.
 template <typename Element>
 void pack_float_group(const TileRows& rows, int64_t group, int64_t k, std::byte* dst) {
   constexpr auto kBytes = static_cast<int64_t>(sizeof(Element));
@@ -46,15 +46,14 @@ void pack_float_group(const TileRows& rows, int64_t group, int64_t k, std::byte*
   }
 }
 
-// Row r's dword of every register of the code planes, from its 8 chunks of 4 codes.
+// Stores row r's dword of every register of the code planes, from its 8 chunks of 4 codes.
 void pack_codes(const PackedLayout& layout, const uint8_t* codes, int32_t r, std::byte* dst) {
   std::array<uint32_t, kNumChunks> chunk;
   std::memcpy(chunk.data(), codes, sizeof(chunk));
   const auto put = [&](int32_t reg, uint32_t dword) {
     std::memcpy(dst + (reg * kRowTile + r) * 4, &dword, sizeof(dword));
   };
-  // The dword in which `count` chunks from `first` on lie side by side, `bits` from `shift` of
-  // each.
+  // Returns the dword with chunks from `first` on side by side, `bits` from `shift` of each.
   const auto gather = [&](int32_t first, int32_t step, int32_t bits, int32_t shift) {
     const uint32_t mask = ((1U << bits) - 1) * 0x01010101U;
     uint32_t dword = 0;
@@ -85,7 +84,8 @@ void put_half(uint16_t half, int32_t r, std::byte* dst) {
   std::memcpy(dst + r * 2, &half, sizeof(half));
 }
 
-// Row r's part of a group's scales and of its super-block's, which every group writes alike.
+// Stores row r's part of a group's scales, and of its super-block's, which every group writes
+// alike.
 void pack_scales(ScaleLayout layout,
                  const QuantizedGroup& group,
                  int32_t r,
@@ -98,7 +98,7 @@ void pack_scales(ScaleLayout layout,
     case ScaleLayout::kFloat32:
     case ScaleLayout::kFloat128:
     case ScaleLayout::kBlock128:
-      return;  // of no format whose rows are blocks
+      return;  // no format with blocks has these
     case ScaleLayout::kHalf:
       return put_half(group.scale_bits, r, scales);
     case ScaleLayout::kHalfMin:
@@ -130,10 +130,10 @@ void pack_scales(ScaleLayout layout,
   put_half(group.min_bits, r, super + 2 * kRowTile);
 }
 
-// Formats whose blocks have their codes as the layout has them: nibbles j and j + 16 in one byte,
-// or whole bytes, signed ones to be made stored ones. Then a row's dwords are copied.
+// Formats whose blocks have the codes in the layout's order: nibbles j and j + 16 in one byte, or
+// whole bytes, which become stored ones if signed. A row's dwords are then copied.
 struct PlainCodes {
-  int32_t offset = -1;  // of the codes in a block; -1: they are arranged otherwise
+  int32_t offset = -1;  // offset of the codes in a block; -1: other arrangements
   uint32_t flip = 0;
 };
 
@@ -163,7 +163,7 @@ void pack_plain_codes(const std::byte* codes, uint32_t flip, int32_t r, std::byt
   }
 }
 
-// Blocks of one group, their scales before the codes as the layout has them too.
+// Packs blocks of one group each, which begin with scales in the layout's order.
 template <int kDwords>
 void pack_plain_block(WeightFormat format,
                       const TileRows& rows,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout kernels read: rows interleaved by 16, K in groups of 32, codes stay as narrow as the
-// checkpoint has them. One layout serves every instruction set, row count and activation width.
+// The layout that kernels read: rows interleaved by 16, K in groups of 32, codes as narrow as in
+// the checkpoint. One layout serves every instruction set, row count and activation width.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace sluice {
 
 inline constexpr int32_t kRowTile = 16;  // rows of W (outputs) side by side
 
-// What belongs to one group of 32, per row, and to a whole block of groups ("super"), per row.
+// Scales of one group of 32, per row, and of a whole block of groups ("super"), per row.
 enum class ScaleLayout : uint8_t {
   kNone,
   kHalf,      // scales [16] fp16
@@ -20,11 +20,11 @@ enum class ScaleLayout : uint8_t {
   kSub32,     // sub-scales [16] int8; super: scales [16] fp16
   kSub32Min,  // sub-scales [16] uint8, sub-minima [16] uint8; super: scales, minima [16] fp16 each
   kSub16,     // sub-scales of the first half [16] int8, of the second [16]; super: scales [16] fp16
-  kSub16Min,  // as kSub16, bytes with the sub-scale in the low nibble, the sub-minimum in the high
+  kSub16Min,  // kSub16's, bytes with the sub-scale in the low nibble, the sub-minimum in the high
               // one; super: scales, minima [16] fp16 each
   kExponent,  // exponents [16] uint8: the scale is 2^(e - 128)
   kChannel,   // none; the tile begins with scales [16] fp32, one for all of K
-  kSub16E4M3,  // scales of the first half [16] e4m3, of the second [16]; tile as kChannel's
+  kSub16E4M3,  // scales of the first half [16] e4m3, of the second [16]; a head like kChannel's
   kFloat32,    // scales [16] fp32; super: zero points [groups][16] uint8
   kFloat128,   // none; super: for every 4 groups scales [16] fp32, then for every 4 groups zero
                // points [16] uint8, then zero bytes up to a multiple of 64
@@ -40,11 +40,11 @@ enum class ScaleLayout : uint8_t {
 //   low plane   8 bits: one register per chunk; 4 bits: register c < 4 has chunk c in the low and
 //               chunk c + 4 in the high nibbles; 2 bits: register c / 4, bits 2 (c % 4)
 //   high plane  2 bits: register c / 4, bits 2 (c % 4); 1 bit: one register, bit c
-// Codes are stored ones: the zero point is not taken off, codebook entries are indices. Zero points
-// are stored as the codes are: 8-bit codes and theirs are 128 higher than an int8.
-// e4m3 codes: each four rows of a register have bytes 0 and 1 of the four side by side, then bytes
-// 2 and 3: byte j of row r is at 16 (r / 4) + 8 (j / 2) + 2 (r % 4) + j % 2, so that what
-// interleaves two registers of bytes gives pairs of k in the order of outputs.
+// Codes are in stored form: the zero point is not taken off, and codebook entries are indices. Zero
+// points per group have the form of the codes: 8-bit codes and zero points are 128 above an int8's.
+// e4m3 codes: each four rows of a register have their bytes 0 and 1 side by side, then their bytes
+// 2 and 3: byte j of row r is at 16 (r / 4) + 8 (j / 2) + 2 (r % 4) + j % 2, so that interleaving
+// two registers of bytes gives pairs of k in the order of outputs.
 //
 // Float formats: [32 k][16 rows], low_bits wide.
 struct PackedLayout {
@@ -55,7 +55,7 @@ struct PackedLayout {
 
   [[nodiscard]] constexpr int32_t code_bytes() const { return (low_bits + high_bits) * 64; }
 
-  [[nodiscard]] constexpr int32_t scale_bytes() const {  // of one group
+  [[nodiscard]] constexpr int32_t scale_bytes() const {  // bytes per group
     switch (scales) {
       case ScaleLayout::kNone:
       case ScaleLayout::kChannel:
@@ -105,7 +105,7 @@ struct PackedLayout {
   }
 };
 
-// In the order of WeightFormat. Blocks are whole cache lines.
+// One row per WeightFormat, in its order. Blocks are whole cache lines.
 inline constexpr PackedLayout kPackedLayouts[] = {
     {32, 0, 1, ScaleLayout::kNone},      // F32
     {16, 0, 1, ScaleLayout::kNone},      // F16
@@ -132,17 +132,17 @@ inline constexpr PackedLayout kPackedLayouts[] = {
     {8, 0, 4, ScaleLayout::kBlock128},   // FP8 per 128: 8.25 bits
 };
 
-// The same for kernels that are templates over the format.
+// The layout of a format, for kernels that are templates over it.
 template <WeightFormat kFormat>
 inline constexpr PackedLayout kLayoutOf = kPackedLayouts[static_cast<int>(kFormat)];
 
-// The first and the second 16 k have scales of their own.
+// Whether the first and the second 16 k of a group have scales of their own.
 template <WeightFormat kFormat>
 inline constexpr bool kHalves = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16 ||
                                 kLayoutOf<kFormat>.scales == ScaleLayout::kSub16Min ||
                                 kLayoutOf<kFormat>.scales == ScaleLayout::kSub16E4M3;
 
-// Groups have zero points of their own.
+// Whether groups have zero points of their own.
 template <WeightFormat kFormat>
 inline constexpr bool kHasZeros = kLayoutOf<kFormat>.scales == ScaleLayout::kFloat32 ||
                                   kLayoutOf<kFormat>.scales == ScaleLayout::kFloat128;
@@ -157,7 +157,7 @@ inline constexpr bool kHasCodebook =
     kFormat == WeightFormat::kIQ4_NL || kFormat == WeightFormat::kIQ4_XS ||
     kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
 
-// E2M1 codes, doubled.
+// Whether codes are E2M1, whose codebook is doubled.
 template <WeightFormat kFormat>
 inline constexpr bool kIsE2M1 = kFormat == WeightFormat::kMXFP4 || kFormat == WeightFormat::kNVFP4;
 
@@ -165,7 +165,7 @@ constexpr bool is_e4m3(WeightFormat format) {
   return format == WeightFormat::kE4M3Channel || format == WeightFormat::kE4M3Block;
 }
 
-// The scales that a tile begins with are not a kernel's d_w, but multiply an output's whole sum.
+// Whether the scales at a tile's start multiply an output's whole sum and are not part of d_w.
 constexpr bool scales_folded_sums(WeightFormat format) {
   return format == WeightFormat::kNVFP4 || format == WeightFormat::kE4M3Channel;
 }
@@ -177,7 +177,7 @@ struct PackedWeight {
   int32_t n = 0;
   int32_t k = 0;
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes(format, n, k)
-  // Of a device's share of a matrix, which columns its rows or tiles hold.
+  // The columns that the rows or tiles of a device's share of a matrix hold.
   int32_t first_column = 0;
   int32_t num_columns = 0;  // 0: all of k
 
@@ -188,8 +188,8 @@ const PackedLayout& packed_layout(WeightFormat format);
 int64_t packed_tile_bytes(WeightFormat format, int64_t k);
 int64_t packed_bytes(WeightFormat format, int64_t n, int64_t k);
 
-// `src`: n rows as in the checkpoint. Row tiles [tile_begin, tile_end) only, so that callers can
-// split the work over threads.
+// Packs row tiles [tile_begin, tile_end) of `src`, n rows in the checkpoint's form; callers split
+// the tiles over threads.
 void pack_weight(WeightFormat format,
                  const std::byte* src,
                  int64_t n,
@@ -198,10 +198,10 @@ void pack_weight(WeightFormat format,
                  int64_t tile_end,
                  std::byte* dst);
 
-// The largest k whose sums of int8 products fit 32 bits, whatever the codes: 128 * 127 * k < 2^31.
+// The largest k whose sums of int8 products fit 32 bits for any codes: 128 * 127 * k < 2^31.
 inline constexpr int64_t kMaxChannelK = 131072;
 
-// The same for kInt8Channel: codes [n][k], scales [n]. Columns past k hold the code of weight 0.
+// pack_weight() for kInt8Channel: codes [n][k], scales [n]. Columns past k weigh 0.
 void pack_int8_channel(const int8_t* codes,
                        const float* scales,
                        int64_t n,
@@ -212,18 +212,18 @@ void pack_int8_channel(const int8_t* codes,
 
 // --- Rows ------------------------------------------------------------------------------------
 //
-// What CUDA kernels read in place of tiles where has_rows(): a matrix's rows as in the checkpoint,
-// each with zero bytes up to a multiple of 16 (the copy engine's unit); then, 64-byte aligned, of
-// kInt8Channel and kE4M3Channel scales [n] fp32, of kE4M3Block scales [n][ceil(k / 128)] fp32.
-// Formats whose values stand for themselves: floats, kInt8Channel, kE4M3Channel and kE4M3Block.
+// The form that CUDA kernels read instead of tiles where has_rows(): a matrix's rows in the
+// checkpoint's form, each padded with zero bytes to a multiple of 16 (the copy engine's unit);
+// then, 64-byte aligned, scales [n] fp32 for kInt8Channel and kE4M3Channel, [n][ceil(k / 128)] fp32
+// for kE4M3Block. The formats are floats, kInt8Channel, kE4M3Channel and kE4M3Block.
 
 bool has_rows(WeightFormat format);
 int64_t matrix_row_stride(WeightFormat format, int64_t k);                // bytes
-int64_t matrix_row_scales(WeightFormat format, int64_t k);                // fp32 ones of a row
-int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // past the rows
+int64_t matrix_row_scales(WeightFormat format, int64_t k);                // fp32 scales of a row
+int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // behind the rows
 int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k);
 
-// Rows [row_begin, row_end) of `src`, n rows as in the checkpoint, to the same rows of `dst`.
+// Copies rows [row_begin, row_end) of `src`, rows in the checkpoint's form, to those of `dst`.
 void copy_matrix_rows(WeightFormat format,
                       const std::byte* src,
                       int64_t k,
@@ -238,12 +238,12 @@ struct ColumnRange {
   int64_t count = 0;
 };
 
-// What to store of K for its columns [begin, end), both borders of groups or of K: of tiles whole
-// blocks of groups, of rows these, of kE4M3Block whole blocks of 128.
+// Returns the columns to store for columns [begin, end), whose borders are groups' or K's: tiles
+// store whole blocks of groups, rows these columns, kE4M3Block whole blocks of 128.
 ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k);
 
-// Those columns of `num_rows` rows, or of the tiles that they fill: `src` has all of K, `dst` the
-// columns alone, in the same layout. Scales behind rows are not cut here: cut_row_scales().
+// Copies those columns of `num_rows` rows, or of the tiles that the rows fill. `src` has all of K,
+// `dst` only the columns, in the same layout. cut_row_scales() cuts the scales behind rows.
 void cut_columns(WeightFormat format,
                  int64_t k,
                  const ColumnRange& columns,
@@ -251,7 +251,7 @@ void cut_columns(WeightFormat format,
                  const std::byte* src,
                  std::byte* dst);
 
-// The same of the scales behind rows: [num_rows][matrix_row_scales(format, k)] to those of the
+// Copies the scales behind rows: from [num_rows][matrix_row_scales(format, k)] those of the
 // columns.
 void cut_row_scales(WeightFormat format,
                     int64_t k,

@@ -98,7 +98,7 @@ bool is_all(std::span<const std::byte> bytes, uint8_t value) {
   return std::ranges::all_of(bytes, [value](std::byte byte) { return byte == std::byte{value}; });
 }
 
-// The byte that zero points consist of where they are what codes without any have.
+// Returns the byte of zero points that equal those of codes without any.
 uint8_t neutral_byte(ZeroPoints zeros, int32_t bits) {
   if (zeros == ZeroPoints::kBytes) return 0;
   if (zeros == ZeroPoints::kGptqV1) return bits == 4 ? 0x77 : 0x7F;
@@ -235,7 +235,7 @@ Expected<void> CodedMatrix::take_sizes() {
   return take_stated_shape();
 }
 
-// Words may have room for more columns than there are.
+// Takes the stated shape: words may have room for more columns than it has.
 Expected<void> CodedMatrix::take_stated_shape() {
   const Companion* stated = companion(CompanionRole::kShape);
   if (stated == nullptr) return {};
@@ -350,8 +350,8 @@ Expected<void> CodedMatrix::check_zeros() const {
                std::string(element_info(type).name) + " " + shape_text(shape));
 }
 
-// GPTQ's symmetric zero points tell its versions apart, whatever the label says. Zero points that
-// change nothing are none.
+// Tells GPTQ's versions apart by symmetric zero points, whatever the label says, and drops zero
+// points that change nothing.
 Expected<void> CodedMatrix::take_zero_version() {
   const Companion* zeros = companion(CompanionRole::kZeros);
   if (zeros == nullptr) return {};

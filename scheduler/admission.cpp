@@ -14,21 +14,21 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kQueueShare = 8;
-constexpr double kFadeS = 20;    // of the queue's speed
-constexpr double kLeastS = 0.5;  // of waiting, before a speed is believed
+constexpr double kFadeS = 20;    // decay time of the queue's speed
+constexpr double kLeastS = 0.5;  // waiting time before a speed is believed
 constexpr double kOutputWeight = 1.0 / 32;
 constexpr double kLongestRetryS = 3600;
-// Tickets are for so much more time than their work takes, as the speed is not known exactly.
-// Nothing is lost by that: those who come without one fill the queue.
+// A ticket's time is this factor longer than its work takes, as the speed is not known exactly. No
+// capacity is lost: requests without tickets fill the queue.
 constexpr double kTicketMargin = 1.25;
 constexpr size_t kMaxTickets = 1 << 16;
-// After the time that a ticket says it holds so long, and a part of the wait.
+// A ticket stays valid for this time plus this share of the wait.
 constexpr double kGraceMs = 10'000;
 constexpr double kGraceOfWait = 0.25;
-// The other choices of a request come with the first.
+// The other choices of a request use its ticket within this time.
 constexpr int64_t kUseMs = 1000;
 
-// Equal for a request that is sent again.
+// Identifies a request that is sent again.
 uint64_t fingerprint(const AdmissionRequest& request) {
   const uint64_t whose[] = {request.tenant.value, static_cast<uint64_t>(request.max_tokens)};
   return XXH3_64bits_withSeed(
@@ -84,7 +84,7 @@ Admission::Bound Admission::exceeded_by(const QueuedWork& added,
   return Bound::kNone;
 }
 
-// How long until there is room for it, if nobody else came.
+// Time until the request fits if nothing else arrives.
 double Admission::excess_ms(Bound bound,
                             const QueuedWork& added,
                             double wait_ms,
@@ -113,7 +113,7 @@ bool Admission::use_ticket(uint64_t hash, const QueuedWork& added, int64_t now_m
   return true;
 }
 
-// In how many seconds to come back.
+// Returns the seconds after which to come back.
 int32_t Admission::give_ticket(
     uint64_t hash, const QueuedWork& added, double excess, double work_per_s, int64_t now_ms) {
   const auto now = static_cast<double>(now_ms);

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether one more request may wait, and when to come back if not. Three bounds: requests, tokens
-// of their prompts, and the time until a request starts as it is predicted from the work ahead of
-// it and the measured speed of the queue.
+// Decides whether one more request may wait, and when a refused one may come back. There are three
+// bounds: the number of waiting requests, the tokens of their prompts, and the predicted time until
+// the new request starts (the work ahead of it over the measured speed of the queue).
 //
-// Tenants share the queue as they share the engine. Ahead of a request is its tenant's own work and
-// of each other tenant at most as much again. And one with a name may only take up to kQueueShare
-// times what it leaves free (the dynamic thresholds of Choudhury and Hahne, 1998): whoever fills
-// the queue, there is room for the next.
+// Tenants share the queue as they share the engine. The work ahead of a request is its tenant's own
+// work plus, from each other tenant, at most as much again. A named tenant may only take up to
+// kQueueShare times what it leaves free (the dynamic thresholds of Choudhury and Hahne, 1998), so a
+// tenant that fills the queue still leaves room for the next one.
 //
-// Who is refused gets a ticket: a time, spaced from those before it by what the engine can do, at
-// which the same request is let in though the queue be full. So the queue goes on outside, in
-// order, and a Retry-After holds. Not for several threads: the caller locks, and says what time it
-// is.
+// A refused request gets a ticket: the time, spaced from earlier tickets by what the engine can do,
+// at which the same request is let in even if the queue is full. The queue thus continues outside
+// in order, and Retry-After holds. Not thread-safe: the caller locks and supplies the time.
 #pragma once
 
 #include <cstdint>
@@ -26,32 +25,32 @@ namespace sluice {
 
 struct AdmissionOptions {
   int64_t max_requests = 1024;
-  int64_t max_tokens = int64_t{1} << 22;  // of prompts; one alone may be longer
-  int64_t max_wait_ms = 0;                // predicted; 0: any
+  int64_t max_tokens = int64_t{1} << 22;  // total of prompt tokens; a single prompt may be longer
+  int64_t max_wait_ms = 0;                // bound on the predicted wait; 0: none
 };
 
 struct AdmissionRequest {
   TenantId tenant;
   std::span<const TokenId> prompt;
   int32_t max_tokens = 0;
-  int64_t max_wait_ms = 0;  // its own bound; 0: none
+  int64_t max_wait_ms = 0;  // the request's own bound; 0: none
 };
 
-// What a waiting request weighs; leave() takes it back.
+// The weight of one waiting request in the queue; leave() takes it back.
 struct QueuedWork {
   TenantId tenant;
   int64_t num_tokens = 0;
   int64_t work = 0;
 };
 
-// How fast the queue moves: what starts, in units of work, over the time in which somebody waits,
-// both fading. One thread.
+// How fast the queue moves: the work that starts over the time during which requests wait; older
+// observations fade. One thread.
 class QueueSpeed {
  public:
   void observe(int64_t work_started, double seconds);
   [[nodiscard]] double work_per_s() const;  // 0: not known yet
 
-  // A request has ended with so many tokens.
+  // Records that a request has ended with `num_tokens` generated tokens.
   void observe_output(int32_t num_tokens);
 
   [[nodiscard]] double mean_output() const { return mean_output_; }
@@ -59,27 +58,28 @@ class QueueSpeed {
  private:
   double work_ = 0;
   double seconds_ = 0;
-  double mean_output_ = 64;  // before any has ended
+  double mean_output_ = 64;  // initial value, before any request has ended
 };
 
 class Admission {
  public:
-  // Requests that may wait with their tickets above the bound.
+  // Returns how many requests with tickets may wait beyond `max_requests`.
   static constexpr int64_t extra_requests(int64_t max_requests) { return max_requests / 4 + 1; }
 
   explicit Admission(const AdmissionOptions& options) : options_(options) {}
 
-  // kResourceExhausted, with retry_after_s where the speed is known.
+  // Admits a request to the queue, or fails with kResourceExhausted and, where the speed is known,
+  // retry_after_s.
   Expected<QueuedWork> enter(const AdmissionRequest& request,
                              double work_per_s,
                              double mean_output,
                              int64_t now_ms);
-  // It has started, or gone.
+  // Removes a request from the queue: it has started or has gone.
   void leave(const QueuedWork& queued);
 
   [[nodiscard]] int64_t num_requests() const { return total_.num_requests; }
 
-  // Until a request of this tenant would start; 0 where the speed is not known.
+  // Predicted time before a new request of this tenant would start; 0 where the speed is not known.
   [[nodiscard]] double predict_wait_ms(TenantId tenant, double work_per_s) const;
 
  private:
@@ -87,7 +87,7 @@ class Admission {
     int64_t num_requests = 0;
     int64_t num_tokens = 0;
     int64_t work = 0;
-    double last_ticket_ms = 0;  // when the last one told to come back may
+    double last_ticket_ms = 0;  // when the latest ticket becomes valid
   };
 
   struct Ticket {
@@ -115,9 +115,9 @@ class Admission {
 
   const AdmissionOptions options_;
   Share total_;
-  std::unordered_map<TenantId, Share> shares_;  // of those that wait or have tickets
+  std::unordered_map<TenantId, Share> shares_;  // tenants that have waiting requests or tickets
   std::unordered_map<uint64_t, Ticket> tickets_;
-  std::deque<uint64_t> ticket_order_;  // as given; some are used
+  std::deque<uint64_t> ticket_order_;  // in the order given; some may be used already
 };
 
 }  // namespace sluice

@@ -11,11 +11,11 @@ namespace {
 
 // Terms are scaled to be of order one in a usual step.
 constexpr std::array<double, 5> kScale = {1.0, 1.0 / 256, 1.0 / 16, 1.0 / 65536, 1.0 / 65536};
-// Before anything is measured: 1 ms a step, 0.25 ms a prompt token, 0.5 ms a decode.
+// Prior before any measurement: 1 ms a step, 0.25 ms a prompt token, 0.5 ms a decode.
 constexpr std::array<double, 5> kPrior = {1.0, 64.0, 8.0, 0.0, 0.0};
-constexpr double kPriorWeight = 0.05;  // of one observation
+constexpr double kPriorWeight = 0.05;  // relative to one observation
 constexpr double kDecay = 0.98;
-constexpr double kMaxSlowdown = 4;        // of the prediction: a longer step counts as this long
+constexpr double kMaxSlowdown = 4;        // times the prediction: a longer step counts as this long
 constexpr uint64_t kNumTrustedSteps = 8;  // the first ones count as measured
 constexpr double kMinMs = 1e-3;
 constexpr double kStay = 1e-9;  // pull towards the last solution where nothing is observed

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a step will take, learned from how long steps took:
+// Predicts how long a step will take, learned from measured steps:
 //   ms = a + b * prefill_tokens + c * decode_tokens + d * prefill_pairs + e * decode_pairs,
-// all of a to e >= 0, fitted online by exponentially weighted least squares on relative errors,
-// solved by projected coordinate descent from the last solution. Costs that recent steps did not
-// show stay as they are. Keys are cheaper for the rows of a prompt, which share what they read,
-// than for decodes. A single slow step moves the fit by a bounded amount.
+// where a to e are >= 0. The fit is online: exponentially weighted least squares on relative
+// errors, solved by projected coordinate descent from the last solution. Coefficients that recent
+// steps did not exercise keep their values. Keys cost less for the rows of a prompt, which share
+// what they read, than for decodes. A single slow step moves the fit by a bounded amount.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace sluice {
 struct StepShape {
   int64_t num_prefill_tokens = 0;
   int64_t num_decode_tokens = 0;
-  int64_t num_prefill_pairs = 0;  // (query, key), all rows of prompts
+  int64_t num_prefill_pairs = 0;  // (query, key) pairs of all prompt rows
   int64_t num_decode_pairs = 0;
 
   // Counts `num_tokens` rows that start at position `start`.
@@ -32,13 +32,13 @@ class CostModel {
 
   [[nodiscard]] double predict_ms(const StepShape& shape) const;
 
-  // Prompt tokens from position `start` on that may join `shape` before it is predicted to take
-  // longer than `target_ms`; 0 when it does already.
+  // Returns how many prompt tokens from position `start` on may join `shape` before the step is
+  // predicted to take longer than `target_ms`; 0 when it already does.
   [[nodiscard]] int32_t max_prefill_tokens(const StepShape& shape,
                                            int64_t start,
                                            double target_ms) const;
 
-  // A step of this shape took `measured_ms`; not positive: unknown, ignored.
+  // Learns that a step of this shape took `measured_ms`; values <= 0 mean unknown and are ignored.
   void observe(const StepShape& shape, double measured_ms);
 
  private:

@@ -10,8 +10,8 @@ namespace sluice {
 namespace {
 
 constexpr double kMemory = 500;  // drafts whose acceptance counts
-// How many judged tokens the acceptance of the depth before counts for; that before the first is a
-// half.
+// Weight, in judged tokens, of the prior: the acceptance of the previous depth (a half for the
+// first depth).
 constexpr double kPriorWeight = 4;
 
 }  // namespace
@@ -22,8 +22,8 @@ void DraftDepth::observe_passes(int32_t num_requests, int32_t depth, double ms) 
   passes.ms[passes.count++ % kNumSamples] = ms / depth;
 }
 
-// Depths that the draft did not reach are forgotten as it goes on, so that what was once bad there
-// is tried again; a depth that is not asked for would else never be judged anew.
+// Depths that the draft did not reach are gradually forgotten, so that a depth that was once bad is
+// tried again; a depth that is not asked for would otherwise never be judged anew.
 void DraftDepth::observe_draft(size_t num_tokens, size_t num_accepted) {
   constexpr double kKept = 1 - 1 / kMemory;
   const size_t num_judged = std::min({num_tokens, num_accepted + 1, counters_.size()});
@@ -36,8 +36,8 @@ void DraftDepth::observe_draft(size_t num_tokens, size_t num_accepted) {
   }
 }
 
-// The median of the latest, with as many requests or the nearest number that there was; the first
-// pass over a prompt is one that stands out.
+// The median of the latest passes with this number of requests or the nearest measured one. The
+// median ignores outliers such as the first pass over a prompt.
 double DraftDepth::pass_ms(int64_t num_requests) const {
   const size_t own = RowTimes::bucket_of(num_requests);
   for (size_t away = 0; away < passes_.size(); ++away) {

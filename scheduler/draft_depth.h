@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many tokens a model is asked to draft: each takes one of its passes before the step, whether
-// the step takes it or not. As many as make tokens come fastest, by how often drafts were accepted
-// at each depth, by the time of passes, and by the time of steps (RowTimes).
+// Chooses how many tokens a draft model is asked for. Each token costs one pass of that model
+// before the step, whether the step takes it or not, so the choice is the depth at which tokens
+// come fastest, given acceptance at each depth, the time of passes, and the time of steps
+// (RowTimes).
 //
 // Owned by SpeculationBudget, on its thread; reads no clock.
 #pragma once
@@ -18,15 +19,15 @@ namespace sluice {
 
 class DraftDepth {
  public:
-  // Drafts of `depth` tokens, at least 1, for `num_requests` took `ms`.
+  // Learns that drafting `depth` tokens, at least 1, for `num_requests` requests took `ms`.
   void observe_passes(int32_t num_requests, int32_t depth, double ms);
 
-  // Of a draft of a model that was in a step, all tokens and the first ones that were right.
+  // Learns a judged draft's length and how many of its leading tokens were accepted.
   void observe_draft(size_t num_tokens, size_t num_accepted);
 
-  // From 1 to `most`, for each request of a step that is `plain` without drafts. A pass
-  // that was not measured seems cheap, and a depth that was not judged lately is right as often as
-  // the one before it, the first one half of the time, so that both are tried.
+  // Returns a depth from 1 to `most` for each request of a step that is `plain` without drafts.
+  // Both unmeasured choices get tried: an unmeasured pass is assumed cheap, and a depth not judged
+  // lately is assumed as good as the one before it (the first depth: accepted half of the time).
   [[nodiscard]] int32_t choose(const CostModel& cost,
                                const RowTimes& times,
                                const StepShape& plain,
@@ -35,7 +36,7 @@ class DraftDepth {
  private:
   static constexpr size_t kNumSamples = 7;
 
-  // Milliseconds of a pass with so many requests, the latest ones.
+  // The milliseconds of the latest passes with a given number of requests.
   struct Passes {
     std::array<double, kNumSamples> ms{};
     uint32_t count = 0;

@@ -8,14 +8,14 @@ namespace sluice {
 
 namespace {
 
-// What is thought of tokens that nothing is known of, with the weight of so many that were judged.
+// The assumed acceptance of tokens of which nothing is known, weighted in judged tokens.
 struct Prior {
   double accepted = 0;
   double judged = 0;
 };
 
-// Clients predict what they expect. Any other is accepted half of the time: a grammar's only text,
-// too, which has many spellings.
+// Clients predict what they expect. Every other source is assumed right half of the time, even a
+// grammar's forced text, which has many tokenizations.
 constexpr Prior prior_of(DraftSource source) {
   switch (source) {
     case DraftSource::kPrediction:
@@ -35,7 +35,7 @@ constexpr Prior prior_of(DraftSource source) {
 constexpr uint64_t kHalfLife = 2000;  // drafts
 constexpr uint64_t kFadeEvery = 50;   // drafts
 constexpr double kMaxAcceptance = 0.995;
-constexpr double kStep = 0.02;  // a request's factor moves by it, at each token that was judged
+constexpr double kStep = 0.02;  // change of a request's factor per judged token
 constexpr double kMinFactor = 0.25;
 constexpr double kMaxFactor = 2;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often drafted tokens are accepted: by source, confidence bin and depth, for all requests
-// together, and by how much a single request differs. Only tokens that were judged count, which are
-// those behind accepted ones. Older evidence fades, half of it in 2000 drafts.
+// How often drafted tokens are accepted, by source, confidence bin and depth over all requests, and
+// by how much a single request differs. Only judged tokens count: those whose predecessors in the
+// draft were all accepted. Older evidence fades by half every 2000 drafts.
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@
 
 namespace sluice {
 
-// One request's part; the scheduler keeps it beside the request.
+// One request's state, which the scheduler keeps beside the request.
 struct RequestAcceptance {
-  double factor = 1;  // times the acceptance that all requests have
+  double factor = 1;  // multiplies the acceptance measured over all requests
 
-  // A step without a draft: what was learned of the request fades.
+  // Moves the factor towards 1 after a step without a draft.
   void forget() { factor += (1 - factor) / 512; }
 };
 
@@ -25,31 +25,31 @@ class DraftSurvival {
  public:
   DraftSurvival();
 
-  // That a token of `request` is accepted whose predecessors in the draft all were. `depth`: 0 is
-  // the first.
+  // Returns the probability that a token of `request` is accepted, given that all its predecessors
+  // in the draft were. `depth` 0 is the first token.
   [[nodiscard]] double acceptance(DraftSource source,
                                   uint8_t bin,
                                   int32_t depth,
                                   const RequestAcceptance& request) const;
 
-  // How many tokens of a draft are expected to be accepted.
+  // Returns the expected number of accepted tokens of a draft.
   [[nodiscard]] double expected(DraftSource source,
                                 std::span<const uint8_t> bins,
                                 const RequestAcceptance& request) const;
 
-  // A draft with these bins was judged: its first `num_accepted` tokens were accepted.
+  // Learns that a draft with these bins was judged and its first `num_accepted` tokens accepted.
   void observe(DraftSource source,
                std::span<const uint8_t> bins,
                int32_t num_accepted,
                RequestAcceptance& request);
 
  private:
-  static constexpr size_t kNumDepths = 12;  // the last: this deep and deeper
+  static constexpr size_t kNumDepths = 12;  // the last one stands for all greater depths
 
   struct Counter {
     double accepted = 0;
     double judged = 0;
-    double acceptance = 0;  // their ratio, with the prior
+    double acceptance = 0;  // accepted / judged, with the prior
   };
 
   static DraftSource source_at(size_t index);

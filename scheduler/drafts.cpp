@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which drafts become rows, and what is learned of them.
+// Decides which drafts become rows, and learns from them.
 #include <algorithm>
 #include <cstddef>
 #include <span>
@@ -23,8 +23,8 @@ int32_t Scheduler::num_unchosen(RequestId id) const {
   return e.num_pending_samples + e.num_drafts_in_flight;
 }
 
-// Whether a row may come behind its drafts in flight: they do not end its answer, and no one else
-// wants the block that the row may need.
+// Whether a row may follow the request's drafts in flight: they do not end its answer, and no other
+// request needs the block that the row may take.
 bool Scheduler::Impl::may_follow(const Entry& e) const {
   if (!options.follows_drafts || e.draining() || e.num_drafts_in_flight == 0) return false;
   const int32_t num_upcoming = e.num_pending_samples + e.num_drafts_in_flight;
@@ -71,8 +71,8 @@ int32_t Scheduler::Impl::num_rows_left() const {
                   std::max(options.max_chosen_rows, options.max_num_seqs) - num_chosen_rows);
 }
 
-// How many drafts may follow a request's row of this step: they may not outgrow its answer, the
-// step, or the blocks that it has or that nobody has a use for.
+// How many drafts may follow a request's row of this step: they must fit its answer, the step, and
+// the blocks that it has or that no request needs.
 int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
   const int32_t allowed = std::min(e.request.max_tokens - e.request.num_generated() -
                                        e.num_pending_samples - e.num_drafts_in_flight,
@@ -80,13 +80,13 @@ int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& 
   if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
   const int32_t in_block = e.num_allocated_tokens - row.end();
   const int32_t in_next = std::min(allowed, in_block + kv.block_size());
-  // A block is left for each request that runs, which may want it before this one would.
+  // One block is left for each running request, which may need it first.
   const auto num_spare = static_cast<int32_t>(running.size());
   return kv.has_unused(row.id, row.end() + in_next, num_spare) ? in_next : in_block;
 }
 
-// The row that the drafts of an offer would follow; null: the request does not decode in this step,
-// or behind a token that is not chosen yet, where no row follows drafts.
+// The row that the drafts of an offer would follow; null when the request does not decode in this
+// step or decodes behind a token that is not chosen yet, where no row follows drafts.
 ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
   const int32_t index = entry_of.find(offer.id);
   if (index == IdMap::kAbsent) return nullptr;
@@ -96,7 +96,7 @@ ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
   return options.follows_drafts || row.end() == e.request.num_tokens() ? &row : nullptr;
 }
 
-// Behind all that has to run: a draft takes no room from a prompt, and no block from the cache.
+// Adds drafts behind all mandatory work: a draft takes no room from prompts and no cached block.
 void Scheduler::Impl::add_drafts() {
   if (offers.empty() || kv.keeps_states()) return;
   considered.clear();
@@ -167,8 +167,8 @@ void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
   output.total_tokens += count;
 }
 
-// Of a decode that retires. Drafts of a request that has ended, or behind its last token, were not
-// judged.
+// Learns from the drafts of a retired decode. Drafts of an ended request, or behind its last token,
+// were not judged.
 void Scheduler::Impl::observe_drafts(const ScheduledRequest& row,
                                      std::span<const uint8_t> bins,
                                      const StepResult* result,

@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// Tenants without requests whose counters are kept, at least.
+// At least this many tenants without requests keep their counters.
 constexpr int32_t kNumRemembered = 256;
 
 }  // namespace
@@ -27,8 +27,8 @@ FairQueue::FairQueue(int32_t max_entries, int64_t credit)
   later_.reserve(static_cast<size_t>(max_entries));
 }
 
-// A new slot, or that of the idle tenant with the least counter: what it had is soon forgotten by
-// anyway, as `served_` passes it.
+// Returns a new slot, or that of the idle tenant with the least counter, whose counter `served_`
+// would soon have passed anyway.
 int32_t FairQueue::open_slot(TenantId id) {
   int32_t slot = -1;
   if (tenants_.size() < due_positions_.size()) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests that wait to start, of tenants that share the engine fairly.
+// Orders the requests that wait to start so that tenants share the engine fairly.
 //
-// Each tenant has a counter of virtual tokens: what it was given, prompt tokens once and generated
-// ones twice (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024). Of the tenants
-// with a request that is due the one with the least counter comes first, and of its requests the
-// one with the least key. While nothing is due the least key of all comes first, so that low
-// priorities use what others leave. A tenant that was idle begins where the service is now (the
-// start tag in service, as in start-time fair queueing; Goyal et al., SIGCOMM 1996), less a bounded
-// credit: two requests of somebody who seldom asks should not wait for each other.
+// Each tenant has a counter of virtual tokens: the service it was given, prompt tokens once and
+// generated tokens twice (Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024).
+// Among tenants with a due request the one with the smallest counter comes first, and among its
+// requests the one with the smallest key. While nothing is due the smallest key of all comes first,
+// so that low priorities use idle capacity. A tenant that was idle begins at the current service
+// level (the start tag in service of start-time fair queueing; Goyal et al., SIGCOMM 1996) minus a
+// bounded credit, so that two requests of a rarely active tenant need not wait for each other.
 //
-// Counters are charged while their tenants are queued, far more often than anybody is picked; so a
-// tenant's place is put right when it comes to be first. O(log n) a request, and nothing is
-// allocated but in enter().
+// Counters are charged while their tenants are queued, far more often than a request is picked, so
+// a tenant's place is corrected only when it comes first. O(log n) per request; only enter()
+// allocates.
 #pragma once
 
 #include <cstdint>
@@ -26,38 +26,38 @@ namespace sluice {
 
 class FairQueue {
  public:
-  // At most this many requests between enter() and leave(); virtual tokens that idle time is worth
-  // at most.
+  // `max_entries`: the most requests between enter() and leave(). `credit`: the most virtual tokens
+  // that idle time earns.
   FairQueue(int32_t max_entries, int64_t credit);
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // A request of this tenant has come; gives the slot that stands for the tenant below.
+  // Registers a request of this tenant; returns the slot that stands for the tenant below.
   int32_t enter(TenantId tenant);
-  // It starts for the first time, now that `key` came first, and is charged `num_tokens`.
+  // Marks a request as started for the first time, when `key` came first, and charges `num_tokens`.
   void start(int32_t slot, const QueueKey& key, int64_t num_tokens);
-  // It has gone.
+  // Unregisters a request that has left.
   void leave(int32_t slot, bool was_started);
 
   void charge(int32_t slot, int64_t num_tokens) { tenant(slot).counter += num_tokens; }
 
   [[nodiscard]] int64_t counter(int32_t slot) const { return tenant(slot).counter; }
 
-  // 0: not known.
+  // Returns the counter of a tenant; 0 when the tenant is not known.
   [[nodiscard]] int64_t counter_of(TenantId id) const;
 
-  // `entry` < max_entries, of a request that has not started; in and out as often as one likes.
+  // `entry` < max_entries belongs to a request that has not started; it may come and go repeatedly.
   void push(int32_t slot, const QueueKey& key, int32_t entry);
   void remove(int32_t slot, int32_t entry);
 
-  // Time goes on. Who was due stays so.
+  // Advances the clock. Requests that are due stay due.
   void advance(int64_t now_ms);
 
   [[nodiscard]] bool is_due(const QueueKey& key) const { return key.rank_ms <= now_ms_; }
 
   [[nodiscard]] bool has_due() const { return !due_.empty(); }
 
-  // The entry that comes first; not when empty.
+  // Returns the entry that comes first; the queue must not be empty.
   int32_t first();
 
   [[nodiscard]] bool contains(int32_t entry) const {
@@ -77,12 +77,12 @@ class FairQueue {
     TenantId id;
     int64_t counter = 0;
     int32_t num_requests = 0;   // between enter() and leave()
-    int32_t num_unstarted = 0;  // of those; queued or not
+    int32_t num_unstarted = 0;  // not started yet, queued or not
     IndexedHeap<QueueKey> queue;
   };
 
   struct DueKey {
-    int64_t counter = 0;  // may be less than the tenant's by now
+    int64_t counter = 0;  // may lag behind the tenant's counter
     QueueKey first;
     friend auto operator<=>(const DueKey&, const DueKey&) = default;
   };
@@ -105,7 +105,7 @@ class FairQueue {
   std::vector<Tenant> tenants_;
   IndexMap<TenantId> slot_of_;
   IndexedHeap<DueKey> due_;      // tenants whose first request is due
-  IndexedHeap<QueueKey> later_;  // the other ones with a request
+  IndexedHeap<QueueKey> later_;  // other tenants with a request
   int64_t now_ms_ = INT64_MIN;
   int64_t served_ = 0;  // the largest counter with which a request has started in its turn
   int32_t size_ = 0;

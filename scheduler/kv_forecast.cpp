@@ -12,7 +12,8 @@ namespace sluice {
 
 namespace {
 
-constexpr double kKept = 1 - 1.0 / 128;  // of the weight of earlier answers, for each new one
+constexpr double kKept = 1 - 1.0 / 128;  // share of earlier answers' weight that each new one
+                                         // leaves
 
 }  // namespace
 
@@ -40,12 +41,12 @@ int32_t AnswerLengths::expected_more(int32_t num_generated) const {
   const double generated = num_generated;
   double weight = weights_from_[own + 1];
   double tokens = tokens_from_[own + 1];
-  // Those of its own bucket count where they were longer, on average.
+  // Answers of its own bucket count only if they were longer on average.
   if (tokens_[own] > generated * weights_[own]) {
     weight += weights_[own];
     tokens += tokens_[own];
   }
-  constexpr double kLeastWeight = 1e-3;  // of one answer: less is as good as none
+  constexpr double kLeastWeight = 1e-3;  // in answers; less counts as nothing
   if (weight < kLeastWeight) return num_generated / 8;
   return std::max(0, static_cast<int32_t>(tokens / weight - generated));
 }
@@ -56,7 +57,7 @@ void KvForecast::add(int32_t num_tokens, int32_t num_more) {
   CHECK_LT(lives_.size(), lives_.capacity());
   sum_ += num_tokens + num_more;
   const Life added{num_tokens, num_more};
-  // Few come when they have been sorted, many before.
+  // Few requests are added after sorting, many before.
   if (sorted_) {
     lives_.insert(std::ranges::lower_bound(lives_, added, ends_later), added);
   } else {
@@ -80,8 +81,8 @@ int64_t KvForecast::peak_with(int32_t num_tokens, int32_t num_more, int32_t bloc
     std::ranges::sort(lives_, ends_later);
     sorted_ = true;
   }
-  // The most is held when somebody is about to end: by it and by all who end later. In tokens, with
-  // half a block for each, which is what the last ones waste on average.
+  // The peak occurs when some request is about to end: the tokens of it and of all that end later,
+  // plus half a block each, the average waste in last blocks.
   int64_t peak = 0;
   int64_t sum = 0;
   int64_t count = 0;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What admission has to know of the future: how much more a request will probably generate, and how
-// many KV blocks those that run will hold at the worst moment to come. Answers end one after the
-// other, so that moment needs far less than the sum of their ends (Gong et al., "Past-Future
-// Scheduler for LLM Serving under SLA Guarantees", ASPLOS 2025). Nothing is allocated but in the
-// constructor.
+// Forecasts for admission: how much more a request will probably generate, and how many KV blocks
+// the running requests will hold at the worst future moment. Answers end one after the other, so
+// that moment needs far less than the sum of their final sizes (Gong et al., "Past-Future Scheduler
+// for LLM Serving under SLA Guarantees", ASPLOS 2025). Only the constructor allocates.
 #pragma once
 
 #include <array>
@@ -12,13 +11,13 @@
 
 namespace sluice {
 
-// Lengths of the answers of late, in buckets of a quarter of an octave; older ones count less.
+// Lengths of recent answers, in buckets of a quarter octave; older answers count less.
 class AnswerLengths {
  public:
   void observe(int32_t num_tokens);
 
-  // Tokens that an answer of `num_generated` so far will probably still get: what longer ones of
-  // late got on average. 0 while nothing is known; an eighth of its length when none was longer.
+  // Returns the average remainder of recent answers longer than `num_generated`: 0 while nothing is
+  // known; `num_generated` / 8 when no recent answer was longer.
   [[nodiscard]] int32_t expected_more(int32_t num_generated) const;
 
  private:
@@ -27,25 +26,25 @@ class AnswerLengths {
 
   std::array<double, kNumBuckets> weights_{};
   std::array<double, kNumBuckets> tokens_{};  // weight * length
-  // Of this bucket and all after it.
+  // Suffix sums: this bucket and all after it.
   std::array<double, kNumBuckets + 1> weights_from_{};
   std::array<double, kNumBuckets + 1> tokens_from_{};
 };
 
-// The blocks held at each moment until all have ended, if each generates a token per step.
+// The blocks held at each moment until all requests have ended, one generated token per step.
 class KvForecast {
  public:
   explicit KvForecast(int32_t max_requests);
 
   void clear();
 
-  // A request that has `num_tokens` tokens and will get `num_more`.
+  // Adds a request that has `num_tokens` tokens and will get `num_more`.
   void add(int32_t num_tokens, int32_t num_more);
 
-  // Never less than peak_with(), and cheap: all at their ends.
+  // A cheap upper bound of peak_with(): every request at its final size.
   [[nodiscard]] int64_t sum_with(int32_t num_tokens, int32_t num_more, int32_t block_size) const;
 
-  // The most blocks of `block_size` tokens held at any moment, when one more request joins.
+  // Returns the most blocks of `block_size` tokens held at any moment, when one more request joins.
   [[nodiscard]] int64_t peak_with(int32_t num_tokens, int32_t num_more, int32_t block_size);
 
  private:
@@ -56,8 +55,8 @@ class KvForecast {
 
   static bool ends_later(const Life& a, const Life& b) { return a.num_more > b.num_more; }
 
-  std::vector<Life> lives_;  // who ends last comes first
-  int64_t sum_ = 0;          // of tokens at their ends
+  std::vector<Life> lives_;  // sorted: the last to end comes first
+  int64_t sum_ = 0;          // total of final sizes, in tokens
   bool sorted_ = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who comes first: the rank of a request, and a heap that knows where each of its members is.
+// The order of requests: a request's rank, and a heap that tracks the position of its members.
 #pragma once
 
 #include <algorithm>
@@ -14,34 +14,33 @@
 
 namespace sluice {
 
-// What a tenant is charged for a generated token, in tokens of a prompt.
+// The charge for a generated token, in prompt tokens.
 inline constexpr int64_t kGeneratedCost = 2;
 
 // The place of a request among all others; a preemption does not change it. A priority level is
-// worth `aging` milliseconds of waiting: who comes that much later than another of one level less
-// comes after it, so a stream of urgent requests cannot hold back the others for ever. And because
-// time adds the same to everybody, the order never changes.
+// worth `aging` milliseconds of waiting, so a stream of urgent requests cannot hold back the others
+// for ever. Time adds the same amount to every key, so the order never changes.
 struct QueueKey {
-  int64_t rank_ms = 0;  // arrival + aging * priority; a request is due when the clock reaches it
+  int64_t rank_ms = 0;  // arrival + aging * priority; the request is due at this time
   uint64_t arrival_order = 0;
   friend auto operator<=>(const QueueKey&, const QueueKey&) = default;
 };
 
-// Without aging a level is worth this: 24 days; the largest priority times it is in range.
+// The worth of a level without aging: 24 days; times the largest priority it stays in range.
 inline constexpr int64_t kNeverAgesMs = int64_t{1} << 31;
 
 inline int64_t rank_ms(int64_t arrival_ms, int32_t priority, int64_t aging_ms) {
   return arrival_ms + (aging_ms > 0 ? aging_ms : kNeverAgesMs) * priority;
 }
 
-// Small ids by key, the least first; any can be removed. An id's position is kept in `positions`
-// (-1: absent), which several heaps may share if an id is in one of them at a time.
+// A heap of small ids by key, the smallest first; any id can be removed. `positions` holds each
+// id's position (-1: absent) and may be shared by heaps that never hold one id at the same time.
 template <typename Key>
 class IndexedHeap {
  public:
   explicit IndexedHeap(std::vector<int32_t>& positions) : positions_(&positions) {}
 
-  // Room for so many, and soon for twice that.
+  // Reserves room for `size` members, growing at least twofold.
   void reserve(size_t size) {
     if (size > items_.capacity()) items_.reserve(std::max(size, 2 * items_.capacity()));
   }
@@ -53,7 +52,7 @@ class IndexedHeap {
     sift_up(items_.size() - 1, item);
   }
 
-  // The id must be in this heap.
+  // Removes an id, which must be in this heap.
   void remove(int32_t id) {
     const auto hole = static_cast<size_t>(position(id));
     CHECK_LT(hole, items_.size());
@@ -69,7 +68,7 @@ class IndexedHeap {
     }
   }
 
-  // The first one's key grows.
+  // Raises the key of the first id.
   void raise_first(Key key) { sift_down(0, {key, items_.front().id}); }
 
   [[nodiscard]] int32_t first() const { return items_.front().id; }

@@ -23,8 +23,8 @@ void Scheduler::Impl::preempt(size_t position) {
   output.preempted.push_back(e.request.id);
 }
 
-// Of those behind `position` the one that can best be spared: of the lowest priority, of the tenant
-// that was given most, last come. `position` itself when nobody is behind it.
+// Returns the most dispensable request behind `position`: lowest priority, then the tenant that was
+// given most, then last come. `position` itself when nothing is behind it.
 size_t Scheduler::Impl::victim_behind(size_t position) const {
   size_t victim = position;
   for (size_t i = position + 1; i < running.size(); ++i) {
@@ -33,7 +33,7 @@ size_t Scheduler::Impl::victim_behind(size_t position) const {
   return victim;
 }
 
-// Preempts a request behind `position`. False when there is none, or when blocks will only come
+// Preempts a request behind `position`. Returns false when there is none, or when blocks only come
 // back as a step in flight retires.
 bool Scheduler::Impl::preempt_later_than(size_t position) {
   if (num_draining > 0) return false;
@@ -49,7 +49,7 @@ bool Scheduler::Impl::preempt_later_than(size_t position) {
   return true;
 }
 
-// Those whose step has retired since they were chosen.
+// Preempts the victims whose steps have retired since they were chosen.
 void Scheduler::Impl::preempt_drained() {
   if (num_draining == 0) return;
   for (size_t i = running.size(); i-- > 0;) {
@@ -61,8 +61,8 @@ void Scheduler::Impl::preempt_drained() {
   }
 }
 
-// The test knob. At most once for each number of generated tokens, so that a request preempted
-// every step still gets to its end.
+// The test knob: preempts at most once per number of generated tokens, so that a request preempted
+// in every step still ends.
 void Scheduler::Impl::force_preemption() {
   if (options.preempt_every <= 0) return;
   if (output.step_id % static_cast<uint64_t>(options.preempt_every) != 0) return;

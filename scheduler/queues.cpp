@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Those that wait: their order, and who of them may start.
+// The order of waiting requests, and which of them may start.
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -10,11 +10,11 @@ namespace sluice {
 
 namespace {
 
-// A waiting head that did not fit is tried again when blocks came back, or after this many steps (a
+// A waiting head that did not fit is tried again when blocks come back, or after this many steps (a
 // running request may have computed a prefix that it shares).
 constexpr uint64_t kRetrySteps = 8;
-// Who has got nothing for more steps than this is not waited for: it may be of a priority or tenant
-// that gives way for as long as others come. One step in 16 has no prompts at all.
+// A leader that got nothing for more steps than this is not waited for: its priority or tenant may
+// give way for as long as other requests come. One step in 16 has no prompts at all.
 constexpr uint64_t kPatientSteps = 4;
 
 }  // namespace
@@ -40,8 +40,8 @@ bool Scheduler::Impl::is_queued(int32_t index) const {
   return waiting.contains(index) || preempted.contains(index);
 }
 
-// Who waits and comes first; somebody does. Whose turn came when there was no room for it keeps the
-// turn: else others, smaller, could take what comes back for as long as they come.
+// The first waiting request; there must be one. A request whose turn came when there was no room
+// keeps its turn: otherwise smaller ones could take all blocks that come back for ever.
 int32_t Scheduler::Impl::head() {
   if (!preempted.empty()) return preempted.first();
   const int32_t blocked = entry_of.find(blocked_head);
@@ -51,7 +51,7 @@ int32_t Scheduler::Impl::head() {
   return waiting.first();
 }
 
-// Nobody waits for a start that comes too late.
+// Ends requests that can no longer start before their deadlines.
 void Scheduler::Impl::expire() {
   while (!deadlines.empty() && deadlines.first_key().deadline_ms <= now_ms) {
     const int32_t index = deadlines.first();
@@ -65,8 +65,8 @@ void Scheduler::Impl::expire() {
   }
 }
 
-// Whether `a` is rather given prompt tokens than `b`: of higher priority, unless it has waited that
-// off; of a tenant that was given less.
+// Whether `a` gets prompt tokens before `b`: higher priority (unless `b` has waited that off), then
+// the tenant that was given less.
 bool Scheduler::Impl::goes_before(int32_t a, int32_t b) const {
   const Entry& x = entry(a);
   const Entry& y = entry(b);
@@ -76,14 +76,14 @@ bool Scheduler::Impl::goes_before(int32_t a, int32_t b) const {
   return waiting.counter(x.tenant_slot) < waiting.counter(y.tenant_slot);
 }
 
-// Tokens with KV that it will probably get beyond those known. The last one is never fed back.
+// The tokens with KV expected beyond the known ones. The last token is never fed back.
 int32_t Scheduler::Impl::expected_more(const Entry& e) const {
   const int32_t generated = e.request.num_generated() + e.num_pending_samples;
   const int32_t left = std::max(e.request.max_tokens - generated - 1, 0);
   return std::min(answer_lengths.expected_more(generated), left);
 }
 
-// A prefix that was found in the cache counts for nobody: others may have it too.
+// A prefix found in the cache is not counted: other requests may share it.
 void Scheduler::Impl::add_to_outlook(const Entry& e) {
   const int32_t missing = e.num_known() - e.num_allocated_tokens;
   outlook.num_held += (e.num_allocated_tokens - e.num_found_tokens) / kv.block_size();
@@ -102,8 +102,8 @@ void Scheduler::Impl::look_ahead() {
   for (const int32_t index : restoring) add_to_outlook(entry(index));
 }
 
-// Whether the newcomer's known tokens fit beside what running requests want now, and, as far as can
-// be foreseen, at any moment to come.
+// Whether the newcomer's known tokens fit beside what running requests want now and, by the
+// forecast, at any later moment.
 bool Scheduler::Impl::has_room(const Entry& newcomer, int32_t num_shared) {
   look_ahead();
   const Request& r = newcomer.request;
@@ -153,7 +153,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   const int32_t least = may_be_partial() ? 1 : rest;
   if (least == 1) chunk = before_short_tail(e, num_found, chunk);
   if (chunk < least) chunk = 0;
-  const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is a copy
+  const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is copied
   if (chunk > 0 && !alone && !has_room(e, num_shared)) chunk = -1;
   if (chunk > 0 && e.wants_restoring() && options.restores_preempted) {
     kv.free(r.id);
@@ -191,8 +191,8 @@ bool Scheduler::Impl::admit(int32_t index) {
   return true;
 }
 
-// Whether a whole block of its known tokens is not computed yet, by more than the token that was
-// sampled last: all decodes are asked in each step.
+// Whether a request has an uncomputed whole block beyond the token sampled last. schedule_decodes()
+// asks this for every running request.
 bool Scheduler::Impl::computes_blocks(const Entry& e) const {
   const int32_t num_tokens = e.request.num_tokens();
   if (num_tokens - e.request.num_computed_tokens <= 1) return false;
@@ -203,7 +203,7 @@ bool Scheduler::Impl::stalls(const Entry& leader) const {
   return output.step_id - leader.last_step > kPatientSteps;
 }
 
-// Whole blocks of the tokens that both begin with, as far as `b` could take them from the cache.
+// Tokens of the whole blocks that `a` and `b` share, as far as `b` could take them from the cache.
 int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId> b) const {
   const size_t longest = std::min(a.tokens.size(), b.size() - 1);
   const auto end = std::mismatch(
@@ -212,8 +212,8 @@ int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId
   return shared - shared % kv.block_size();
 }
 
-// Whether a running request is computing a prefix of this one: then it waits for that, and finds it
-// in the cache, instead of computing it beside the other. Those behind it do not wait for it.
+// True when a running request computes a prefix of this one, which then waits outside the queue to
+// find it in the cache instead of computing it twice. Requests behind it do not wait.
 bool Scheduler::Impl::follow(int32_t index) {
   if (!kv.caches_prefixes()) return false;
   Entry& e = entry(index);
@@ -237,8 +237,7 @@ bool Scheduler::Impl::follow(int32_t index) {
   return true;
 }
 
-// Back into the queue when the prefix is computed, or its leader does not run any more or gets
-// nothing.
+// Requeues followers whose prefix is computed or whose leader has stopped or gets nothing.
 void Scheduler::Impl::release_followers() {
   std::erase_if(followers, [this](int32_t index) {
     const Entry& e = entry(index);
@@ -254,7 +253,7 @@ void Scheduler::Impl::release_followers() {
   });
 }
 
-// There is room for it: until it comes back it counts as one that runs and has got nothing yet.
+// Starts to bring its KV back: meanwhile it counts as running without tokens.
 void Scheduler::Impl::restore(int32_t index) {
   Entry& e = entry(index);
   e.was_restored = true;
@@ -264,12 +263,12 @@ void Scheduler::Impl::restore(int32_t index) {
   output.restoring.push_back(e.request.id);
 }
 
-// Those that go before the running request `before`; all, where that is -1.
+// Admits the waiting requests that go before the running request `before`; -1: all of them.
 void Scheduler::Impl::admit_waiting(int32_t before) {
   while (anybody_queued() && num_tokens_left() > 0 &&
          running.size() + restoring.size() < static_cast<size_t>(max_num_running)) {
-    // Blocks that somebody running is short of are not for newcomers, who would take them in turn
-    // for ever: not until all who run have been asked, and none of them can go on.
+    // Blocks that a running request is short of are not for newcomers, which would take them in
+    // turn for ever: all running requests are asked first, and none of them can go on.
     const bool nothing_else = before < 0 && output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
     const int32_t index = head();
@@ -279,7 +278,7 @@ void Scheduler::Impl::admit_waiting(int32_t before) {
   }
 }
 
-// Nothing runs and nothing can: the oldest request would wait for ever.
+// Fails the oldest request when nothing runs and nothing can: it would wait for ever.
 void Scheduler::Impl::fail_oldest() {
   const int32_t index = running.empty() ? head() : running.front();
   const RequestId id = entry(index).request.id;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as the scheduler holds it. Owned by the scheduler; everybody else has its id.
+// A request as the scheduler holds it. The scheduler owns it; other components hold its id.
 #pragma once
 
 #include <cstdint>
@@ -29,21 +29,21 @@ constexpr std::string_view to_string(RequestStatus status) {
   return "finished";
 }
 
-// What Scheduler::add takes.
+// The argument of Scheduler::add.
 struct NewRequest {
   RequestId id;
   std::vector<TokenId> tokens;  // the prompt, not empty; then what another worker generated
-  int32_t max_tokens = 1;       // to generate, those included; prompt + max_tokens <= max_model_len
+  int32_t max_tokens = 1;       // to generate in all; prompt + max_tokens <= max_model_len
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
-  int32_t num_generated = 0;          // last ones of `tokens`; less than max_tokens
+  int32_t num_generated = 0;          // trailing generated part of `tokens`; less than max_tokens
   bool scores_prompt = false;         // the logits of every prompt row are wanted
-  bool keeps_prompt = false;          // its KV should stay cached longer than that of others
-  bool is_fallback = false;           // of SchedulerOptions::max_fallback_share
-  bool streams_kv = false;            // to another worker, chunk by chunk: the last one is short
-  TenantId tenant{};                  // whose share it takes
-  int64_t arrival_ms = 0;             // by the clock that schedule() is given
-  int64_t deadline_ms = kNoDeadline;  // not started by then: it ends
+  bool keeps_prompt = false;          // its KV should stay cached longer than others'
+  bool is_fallback = false;           // counts towards SchedulerOptions::max_fallback_share
+  bool streams_kv = false;            // KV goes to another worker by chunk: a short last chunk
+  TenantId tenant{};                  // the tenant that is charged
+  int64_t arrival_ms = 0;             // on the clock of schedule()
+  int64_t deadline_ms = kNoDeadline;  // the request ends if not started by then
 };
 
 struct Request {
@@ -56,8 +56,9 @@ struct Request {
   PrefixExtras extras;
   uint64_t arrival_order = 0;  // set by add(); FCFS key, kept over preemptions
   RequestStatus status = RequestStatus::kWaiting;
-  // The three counters: KV valid; handed out by schedule() (= computed + in flight); submitted to a
-  // step that has not retired. Drafts count in the latter two until their step retires.
+  // The three counters: tokens with valid KV; tokens handed out by schedule() (computed + in
+  // flight); tokens in steps that have not retired. Drafts count in the last two until their step
+  // retires.
   int32_t num_computed_tokens = 0;
   int32_t num_scheduled_tokens = 0;
   int32_t num_in_flight_tokens = 0;
@@ -69,7 +70,7 @@ struct Request {
   bool scores_prompt = false;
   int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
   bool abort_pending = false;     // aborted while in flight: ends when the step retires
-  bool restarts = false;          // StepResult::restarts, until it is preempted
+  bool restarts = false;          // StepResult::restarts was set; cleared by the preemption
 
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
 

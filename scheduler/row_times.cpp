@@ -57,7 +57,7 @@ std::vector<RowTimes::Measured> RowTimes::measured() const {
   return list;
 }
 
-// Measured over fitted time, of a bucket that is known.
+// Measured over fitted time of a known bucket.
 double RowTimes::ratio(const CostModel& cost, size_t bucket) const {
   const Bucket& from = buckets_[bucket];
   const size_t count = std::min<size_t>(from.count, kNumSamples);
@@ -96,13 +96,14 @@ double RowTimes::predict_one(const CostModel& cost, const StepShape& shape) cons
   if (known.below < 0) return fitted * (known.above < 0 ? 1 : ratio(cost, known.above_bucket()));
   const double low = ratio(cost, known.below_bucket());
   if (known.above == known.below) return fitted * low;
-  // Between two that were measured the better counts, so that it is measured.
+  // Between two measured buckets the better ratio counts, so that the size is tried.
   if (known.above >= 0) return fitted * std::min(low, ratio(cost, known.above_bucket()));
   return beyond(cost, shape, low, bucket_end(known.below_bucket()));
 }
 
-// More rows than were measured: `num_known`, whose times were `ratio` of the fitted ones. Some more
-// seem to take no longer, so that they are tried: twice as many of a few, a quarter more of many.
+// Time of a step with more rows than `num_known`, the most measured, at `ratio` of the fitted time.
+// Slightly more rows seem to take no longer, so that they are tried: twice as many of a few rows, a
+// quarter more of many.
 double RowTimes::beyond(const CostModel& cost,
                         const StepShape& shape,
                         double ratio,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a step of so many rows takes: the median of what was measured lately, by buckets of
+// How long a step of a given number of rows takes: the median of recent measurements in buckets of
 // rows, laid over CostModel's linear fit, which knows the step's shape but not the stairs that
 // kernels make of its rows. More rows never seem to take less time.
 #pragma once
@@ -16,23 +16,23 @@ namespace sluice {
 
 class RowTimes {
  public:
-  // Buckets end at 1 to 8 rows each, then at four sizes an octave; the last holds all beyond.
+  // Buckets hold 1 to 8 rows one by one, then four sizes per octave; the last is unbounded.
   static constexpr size_t kNumBuckets = 44;
   static constexpr size_t kMaxShapes = kNumBuckets + 2;
   static size_t bucket_of(int64_t num_rows);
-  static int64_t bucket_end(size_t bucket);  // its largest number of rows
+  static int64_t bucket_end(size_t bucket);  // largest number of rows
 
-  // A step of this shape took `ms`, which is positive.
+  // Learns that a step of this shape took `ms` > 0.
   void observe(const StepShape& shape, double ms);
 
-  // ms[i]: what a step of shapes[i] takes, for at most kMaxShapes steps of ever more rows. Where
-  // nothing as large was measured, some more rows seem to take no longer than the largest that was,
-  // so that they are tried; yet more take at least as much longer as they are more.
+  // Sets ms[i] to the time of shapes[i], for at most kMaxShapes steps with increasing rows. Just
+  // beyond the largest measured step, more rows seem to take no longer, so that they are tried;
+  // further rows take at least proportionally longer.
   void predict(const CostModel& cost,
                std::span<const StepShape> shapes,
                std::span<double> ms) const;
 
-  // What was measured, by rising rows: the medians of buckets.
+  // A measured bucket: its upper end and its median.
   struct Measured {
     int64_t num_rows = 0;  // where the bucket ends
     double ms = 0;
@@ -40,8 +40,8 @@ class RowTimes {
 
   [[nodiscard]] std::vector<Measured> measured() const;
 
-  // Measured often enough for a median: what came between two steps once is not taken for their
-  // time.
+  // True when the bucket has enough samples for a median: one disturbance between two steps is not
+  // taken for their time.
   [[nodiscard]] bool is_known(size_t bucket) const { return buckets_[bucket].count >= 3; }
 
  private:
@@ -54,10 +54,10 @@ class RowTimes {
 
   struct Bucket {
     std::array<Sample, kNumSamples> samples;  // a ring
-    uint32_t count = 0;                       // ever
+    uint32_t count = 0;                       // total since the start
   };
 
-  // The known buckets at or around a number of rows; -1: none.
+  // The nearest known buckets below and above a number of rows; -1: none.
   struct Known {
     int below = -1;
     int above = -1;

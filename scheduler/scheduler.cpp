@@ -13,15 +13,15 @@ namespace sluice {
 
 namespace {
 
-// A prompt chunk that is always granted when tokens are left, whatever the milliseconds say: alone,
-// as many as the CPU's linear layers take at once, since with fewer it is reading the weights that
-// takes the time; and beside decodes that are to keep a share of it.
+// The prompt chunk that is always granted when tokens are left, whatever the milliseconds say:
+// alone, as many rows as the CPU's linear layers take at once (with fewer, reading the weights
+// dominates); less beside decodes that keep a share of the time.
 constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
-// Tokens that are left for the last chunk of a prompt whose KV streams to another worker.
+// The length of the last chunk of a prompt whose KV streams to another worker.
 constexpr int32_t kShortTailTokens = 256;
-// One step in so many has decodes alone, or what they take could not be told apart from what the
-// prompts beside them take.
+// One step in this many has decodes alone; otherwise their cost could not be told apart from that
+// of the prompts beside them.
 constexpr uint64_t kStepsPerProbe = 16;
 
 }  // namespace
@@ -146,7 +146,7 @@ void Scheduler::Impl::start_running(int32_t index) {
   running.insert(running.begin() + static_cast<ptrdiff_t>(position_in_running(e)), index);
 }
 
-// Gives its blocks back and takes it out of `running`.
+// Removes a request from `running` and frees its blocks.
 void Scheduler::Impl::stop_running(size_t position) {
   const Entry& e = running_entry(position);
   CHECK_EQ(e.request.num_in_flight_tokens, 0);
@@ -203,8 +203,8 @@ void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   e.last_step = output.step_id;
 }
 
-// Room for up to `num_tokens` more tokens of a running request: fewer when blocks are short, those
-// of later-come requests when there are none. Returns how many tokens fit; 0: it has to wait.
+// Makes room for up to `num_tokens` more tokens of a running request. When blocks are short,
+// preempts later requests or grants fewer tokens. Returns how many fit; 0: it has to wait.
 int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
   Entry& e = running_entry(position);
   const int32_t start = e.request.num_scheduled_tokens;
@@ -221,7 +221,7 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
   return 0;
 }
 
-// All of them: no more requests run than a step has tokens.
+// Schedules every request that decodes: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
   leaders.clear();
   // A preemption removes requests behind the current one only.
@@ -234,7 +234,7 @@ void Scheduler::Impl::schedule_decodes() {
   num_decoding = static_cast<int32_t>(output.scheduled.size());
 }
 
-// How long the step may get for the sake of prompts, beside the decodes that it has.
+// Sets how long the step may become for prompts, beside the decodes that it already has.
 void Scheduler::Impl::set_target() {
   target_ms = options.step_target_ms > 0 ? options.step_target_ms : kNoTarget;
   least_chunk = kMinChunkTokens;
@@ -264,9 +264,9 @@ int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t nu
   return affordable < std::min(least_chunk, e.num_remaining()) ? 0 : affordable;
 }
 
-// Of a chunk that ends a prompt whose KV streams, what leaves a short one for the end: the other
-// worker waits for the blocks of the last chunk, and those in front travel while it is computed.
-// Of a few tokens in front, another step takes longer than that wait.
+// Cuts a chunk that would end a prompt with streamed KV so that a short one remains: the other
+// worker waits for the last chunk's blocks, while earlier ones travel during its computation. With
+// only a few tokens in front, the extra step would cost more than that wait.
 int32_t Scheduler::Impl::before_short_tail(const Entry& e, int32_t start, int32_t chunk) const {
   const Request& r = e.request;
   const bool is_cut = r.streams_kv && start + chunk == r.num_tokens() &&
@@ -278,7 +278,7 @@ int32_t Scheduler::Impl::before_short_tail(const Entry& e, int32_t start, int32_
 
 void Scheduler::Impl::schedule_prefill(int32_t index) {
   Entry& e = entry(index);
-  // A preemption for another one's sake may have come between.
+  // A preemption for another request's sake may have come between.
   if (e.request.status != RequestStatus::kRunning || !e.schedulable()) return;
   if (e.last_step == output.step_id) return;
   const int32_t start = e.request.num_scheduled_tokens;
@@ -288,7 +288,7 @@ void Scheduler::Impl::schedule_prefill(int32_t index) {
   if (granted > 0) record(e, granted, /*decode=*/false);
 }
 
-// Running prefills in turn, and before each those that wait and go before it.
+// Schedules running prefills in turn, and before each the waiting requests that precede it.
 void Scheduler::Impl::schedule_prefills() {
   prefills.clear();
   for (const int32_t index : running) {
@@ -306,7 +306,7 @@ void Scheduler::Impl::schedule_prefills() {
   }
 }
 
-// The tokens and blocks of the decision, which change no more.
+// Writes the tokens and blocks of the decision, which is final from here on.
 void Scheduler::Impl::write_rows() {
   for (const ScheduledRequest& row : output.scheduled) {
     const Entry& e = entry(row.slot);
@@ -378,7 +378,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   m.add_drafts();
   m.write_rows();
   m.kv.take_copies(output.copies);
-  if (output.scheduled.empty()) {  // whoever wanted them was preempted
+  if (output.scheduled.empty()) {  // the reader was preempted
     m.kv.end_copies(output.copies);
     output.copies.clear();
   }
@@ -389,7 +389,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
 
 // --- Retirement ------------------------------------------------------------------------------
 
-// `result`: null where no token was chosen, or nobody asks any more.
+// `result` is null where no token was chosen or the request has ended.
 void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* result) {
   const int32_t index = entry_of.find(row.id);
   CHECK_NE(index, IdMap::kAbsent);  // in flight, so it cannot have left
@@ -428,8 +428,8 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
     r.status = RequestStatus::kFinished;
     answer_lengths.observe(r.num_generated());
   }
-  // The KV of a step that failed is not worth finding again. An aborted request may have fed back a
-  // token that it never learned.
+  // The KV of a failed step is not cached. An aborted request may have fed back a token that it
+  // never learned.
   e.is_kv_bad = e.is_kv_bad || (result != nullptr && result->tokens.empty());
   if (e.is_kv_bad) return;
   kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The invariants, for tests.
+// Checks the scheduler's invariants, for tests.
 #include <algorithm>
 #include <cstddef>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What scheduler.cpp, queues.cpp, preemption.cpp and scheduler_check.cpp share; nobody else.
+// Private state shared by scheduler.cpp, queues.cpp, preemption.cpp, drafts.cpp and
+// scheduler_check.cpp.
 #pragma once
 
 #include <algorithm>
@@ -26,22 +27,22 @@ struct Scheduler::Impl {
     bool in_use = false;
     bool preempt_pending = false;  // to be preempted when its step retires
     bool was_admitted = false;
-    bool was_restored = false;         // since its preemption, or it was tried
-    bool is_kv_bad = false;            // of a step that failed: not to be found again
+    bool was_restored = false;         // since its preemption, even without success
+    bool is_kv_bad = false;            // computed by a failed step: must not be cached
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append at least
     int32_t num_drafts_in_flight = 0;  // rows in flight of which some may not count
-    size_t offer = 0;                  // of this step's drafts
-    RequestAcceptance acceptance;      // of its drafts
-    int32_t row = 0;                   // in the decision of `last_step`
+    size_t offer = 0;                  // index of this step's drafts in `offers`
+    RequestAcceptance acceptance;      // how often its drafts are accepted
+    int32_t row = 0;                   // index in the decision of `last_step`
     int32_t num_allocated_tokens = 0;  // KV room, a multiple of the block size
-    int32_t num_found_tokens = 0;      // of those, found in the cache when it was admitted
+    int32_t num_found_tokens = 0;      // part of those found in the cache at admission
     int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
-    uint64_t last_step = 0;            // scheduled last in
+    uint64_t last_step = 0;            // latest step that scheduled it
     int64_t rank_ms = 0;
     int64_t deadline_ms = kNoDeadline;
     int32_t tenant_slot = -1;
-    // While it follows: the running request that computes a prefix of its own, and how long that
-    // is.
+    // A follower's leader: the running request that computes a prefix of it; and that prefix's
+    // length.
     RequestId leader{};
     int32_t num_shared_tokens = 0;
 
@@ -54,7 +55,7 @@ struct Scheduler::Impl {
     // Tokens that have or will have a value when the steps in flight retire.
     [[nodiscard]] int32_t num_known() const { return request.num_tokens() + num_pending_samples; }
 
-    // Of those, without KV handed out.
+    // Known tokens whose KV has not been handed out.
     [[nodiscard]] int32_t num_remaining() const {
       return num_known() - (request.num_scheduled_tokens - num_drafts_in_flight);
     }
@@ -68,7 +69,7 @@ struct Scheduler::Impl {
       return request.status == RequestStatus::kPreempted && !was_restored;
     }
 
-    // Where a cached prefix may be used: rows whose logits are wanted have to be computed.
+    // Tokens that may come from the prefix cache: rows whose logits are wanted have to be computed.
     [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
       const std::span<const TokenId> tokens = request.tokens;
       if (!request.scores_prompt || request.num_scored_tokens + 1 >= request.num_prompt_tokens) {
@@ -77,12 +78,12 @@ struct Scheduler::Impl {
       return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
     }
 
-    // It runs and has KV for some of its known tokens, with others to come before it decodes.
+    // True for a running request that has KV for some of its known tokens and decodes only later.
     [[nodiscard]] bool is_partial() const {
       return request.status == RequestStatus::kRunning && num_remaining() > 0 && !decodes();
     }
 
-    // The only token left is one that was (or is being) sampled.
+    // True when the only token left is one that was (or is being) sampled.
     [[nodiscard]] bool decodes() const {
       return num_remaining() == 1 && request.num_generated() + num_pending_samples > 0;
     }
@@ -93,7 +94,7 @@ struct Scheduler::Impl {
     Draft draft;
   };
 
-  // Its order among those with deadlines.
+  // The order of requests that have deadlines.
   struct DeadlineKey {
     int64_t deadline_ms = 0;
     uint64_t arrival_order = 0;
@@ -105,22 +106,22 @@ struct Scheduler::Impl {
   std::vector<Entry> entries;
   std::vector<int32_t> free_entries;
   IdMap entry_of;
-  // Those that wait are in one of four: not started, preempted, or outside the queues for a prefix
-  // that is being computed or brought back.
+  // A waiting request is in one of four places: not started, preempted, or outside the queues while
+  // a prefix of it is being computed (`followers`) or brought back (`restoring`).
   FairQueue waiting;
   std::vector<int32_t> preempted_positions;
   IndexedHeap<QueueKey> preempted;
   std::vector<int32_t> followers;
   std::vector<int32_t> restoring;
   std::vector<int32_t> deadline_positions;
-  IndexedHeap<DeadlineKey> deadlines;  // of those not started
+  IndexedHeap<DeadlineKey> deadlines;  // only requests not started
   std::vector<int32_t> running;        // hold blocks; sorted by key
-  std::vector<int32_t> prefills;       // of `running`, this step
-  std::vector<int32_t> leaders;        // that ran or run in this step and compute whole blocks
+  std::vector<int32_t> prefills;       // the part of `running` that prefills in this step
+  std::vector<int32_t> leaders;        // running requests that compute whole blocks in this step
   CostModel cost;
   AnswerLengths answer_lengths;
 
-  // What running requests hold and want, for admission; of now while `is_current`.
+  // The room that running requests hold and want, for admission; valid while `is_current`.
   struct Outlook {
     KvForecast forecast;
     int64_t num_held = 0;    // blocks, found prefixes left out
@@ -130,33 +131,33 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;             // of `output`
+  StepShape shape;             // shape of `output`
   int32_t num_drafting = 0;     // requests with drafts in flight
-  int32_t num_decoding = 0;     // requests, the first ones of `output`
-  int32_t num_chosen_rows = 0;  // of `output`
+  int32_t num_decoding = 0;     // requests, at the front of `output`
+  int32_t num_chosen_rows = 0;  // total of `output`
   SpeculationBudget budget;
   std::vector<Offer> offers;  // for the next step
-  double offers_ms = 0;       // that making them took
-  // Of add_drafts(): what the budget is asked about, by number in `offers`, and its answer.
+  double offers_ms = 0;       // time spent making them
+  // Scratch space of add_drafts(): what the budget is asked, by index in `offers`, and its answer.
   std::vector<DraftOffer> considered;
   std::vector<size_t> taken_offers;
   std::vector<int32_t> granted_drafts;
-  // Of this step, once its decodes are known; 0: it is for them alone.
+  // The time target of this step, once its decodes are known; 0: only decodes run.
   static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
   double target_ms = kNoTarget;
-  int32_t least_chunk = 0;  // that is granted whatever target_ms says
+  int32_t least_chunk = 0;  // granted whatever target_ms says
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;
   int32_t num_unstarted = 0;
   int32_t max_num_running = 0;
-  int32_t num_draining = 0;      // of `running`
-  int32_t num_fallback_tokens = 0;  // this step: of prompts
-  bool short_of_blocks = false;  // this step: somebody stalled or was preempted for blocks
+  int32_t num_draining = 0;      // in `running`
+  int32_t num_fallback_tokens = 0;  // prompt tokens in this step
+  bool short_of_blocks = false;  // this step: a request stalled or was preempted for blocks
   // The waiting head that did not fit, and when to look again.
   RequestId blocked_head{};
   int64_t blocked_available = 0;
-  size_t blocked_num_running = 0;  // or being restored
+  size_t blocked_num_running = 0;  // running or being restored
   uint64_t blocked_until_step = 0;
 
   Impl(const SchedulerOptions& o, KvCacheManager& manager)
@@ -181,7 +182,7 @@ struct Scheduler::Impl {
     const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
     prefills.reserve(num_seqs);
-    leaders.reserve(2 * num_seqs);  // some may be preempted, and others start instead
+    leaders.reserve(2 * num_seqs);  // some may be preempted and others start instead
     followers.reserve(entries.size());
     restoring.reserve(num_seqs);
     preempted.reserve(entries.size());
@@ -203,8 +204,8 @@ struct Scheduler::Impl {
     output.copies.reserve(num_seqs * static_cast<size_t>(manager.num_groups()));
   }
 
-  // A preempted request that waits for a prefix lets another one start, so more than can run at a
-  // time may have.
+  // A preempted request that waits for a prefix lets another one start, so more requests than can
+  // run at a time may have started.
   static int32_t max_entries(const SchedulerOptions& o) {
     return 2 * o.max_num_seqs + o.max_num_queued_reqs;
   }

@@ -9,19 +9,19 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLeastSurvival = 0.05;  // a row that is less likely to be reached is not looked at
-constexpr double kGainToBegin = 1.03;    // predicted
+constexpr double kLeastSurvival = 0.05;  // rows less likely to be reached are ignored
+constexpr double kGainToBegin = 1.03;    // predicted gain
 constexpr double kGainToGoOn = 1.00;
-constexpr double kMaxStretch = 1.25;  // so much longer takes a step in which not everybody drafts
-constexpr uint64_t kPeriod = 256;     // steps: one is a baseline, or while drafts are off a trial
-constexpr uint64_t kSooner = 4;       // times as soon comes a trial after one that gained
-constexpr int32_t kIdleChoices = 16;  // after so many in vain, offers are wanted ...
+constexpr double kMaxStretch = 1.25;  // bound on the step's stretch while not every request drafts
+constexpr uint64_t kPeriod = 256;     // steps: one is a baseline or, while drafts are off, a trial
+constexpr uint64_t kSooner = 4;       // divisor of the time to the trial after one that gained
+constexpr int32_t kIdleChoices = 16;  // after so many fruitless choices, offers are wanted ...
 constexpr uint64_t kIdleEvery = 8;    // ... in one of so many steps
 constexpr double kMaxDebt = 16;       // steps
-constexpr double kMaxLoss = 4;        // steps, that one which was disturbed counts for
-constexpr double kRepayment = 0.01;  // a share of all steps, counted in the tokens that they commit
+constexpr double kMaxLoss = 4;        // steps: the most that one disturbed step counts for
+constexpr double kRepayment = 0.01;   // a share of all steps, counted in their committed tokens
 constexpr double kDriftStep = 0.01;
-constexpr double kMaxDrift = 4;  // one step counts as at most this, and at least its inverse
+constexpr double kMaxDrift = 4;  // bound on one step's ratio, and inverse bound
 
 int64_t rows_of(const StepShape& shape) {
   return shape.num_prefill_tokens + shape.num_decode_tokens;
@@ -35,8 +35,7 @@ SpeculationBudget::SpeculationBudget(const Options& options)
   CHECK_LE(options.max_tokens, kMaxDraftTokens);
 }
 
-// While drafting is off, one step in a period drafts all the same, and sooner after one that
-// gained.
+// While drafting is off, one step in a period drafts all the same, sooner after one that gained.
 bool SpeculationBudget::is_trial() const { return num_steps_ >= next_trial_; }
 
 bool SpeculationBudget::offers_wanted() const {
@@ -91,7 +90,7 @@ void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
   if (ranking_.num_rows > 0) ranking_.position = positions / ranking_.num_rows;
 }
 
-// Sizes at which a bucket of rows ends, and all that is there, are compared.
+// Compares the sizes at which buckets of rows end, and all available rows.
 SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
                                                        const DraftLimits& limits) const {
   const int32_t most = std::min(ranking_.num_rows, limits.max_draft_rows);
@@ -113,13 +112,13 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
   }
   times_.predict(cost, {shapes.data(), count}, {ms.data(), count});
 
-  int32_t num_all = 0;  // rows, with which every request of the step drafts
+  int32_t num_all = 0;  // rows with which every request of the step drafts
   for (size_t bin = ranking_.least_first; bin < kNumBins; ++bin) num_all += ranking_.rows[bin];
   const bool may_stretch =
       ranking_.num_first == limits.num_decodes && limits.shape.num_prefill_tokens == 0;
 
   Choice choice;
-  size_t bin = kNumBins;  // those from here on are counted whole
+  size_t bin = kNumBins;  // bins from here on are counted whole
   int32_t num_whole = 0;
   double tokens_whole = 0;
   for (size_t i = 1; i < count; ++i) {
@@ -146,11 +145,11 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
   return choice;
 }
 
-// The rows that survive most likely; among equals the requests take turns in coming first.
+// Grants the rows most likely to survive; among equals the requests take turns in coming first.
 void SpeculationBudget::grant(std::span<const DraftOffer> offers,
                               int32_t num_rows,
                               std::span<int32_t> granted) {
-  auto bin_in_part = static_cast<int>(kNumBins) - 1;  // those above are taken whole; -1: all are
+  auto bin_in_part = static_cast<int>(kNumBins) - 1;  // bins above are taken whole; -1: all are
   int32_t left = num_rows;
   while (bin_in_part >= 0 && ranking_.rows[static_cast<size_t>(bin_in_part)] <= left) {
     left -= ranking_.rows[static_cast<size_t>(bin_in_part--)];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many drafted tokens of each request a step takes: as many as make it give more tokens a
-// millisecond than it would without, by what was measured of acceptance (DraftSurvival) and of the
-// time that steps of so many rows take (RowTimes); and none when drafting is found to lose.
+// Decides how many drafted tokens of each request a step takes: as many as maximise tokens per
+// millisecond given measured acceptance (DraftSurvival) and step times by rows (RowTimes), and none
+// when drafting is found to lose.
 //
-// Owned by the scheduler, on its thread. It reads no clock: the same calls with the same values
-// give the same decisions. A step:
+// The scheduler owns it and calls it on its own thread. It reads no clock: equal calls give equal
+// decisions. A step:
 //   offers_wanted() -> proposers make drafts -> choose() -> the step runs ->
 //   observe_draft() for each request with a draft, then observe_step().
-// No call allocates but the first ones with more requests than before.
+// Calls allocate only when there are more requests than ever before.
 #pragma once
 
 #include <array>
@@ -26,71 +26,71 @@
 
 namespace sluice {
 
-// What a request that decodes could draft in a step. The caller has cut it to what the request's
-// max_tokens, the model's length, its blocks and a grammar allow.
+// A draft for a request that decodes. The caller has cut it to what the request's max_tokens, the
+// model's length, its blocks and a grammar allow.
 struct DraftOffer {
   DraftSource source = DraftSource::kNgram;
-  std::span<const uint8_t> bins;  // its tokens'; empty: it has no draft
+  std::span<const uint8_t> bins;  // one per drafted token; empty: no draft
   const RequestAcceptance* request = nullptr;
-  int64_t position = 0;  // its first drafted token's
+  int64_t position = 0;  // position of the first drafted token
 };
 
 struct DraftLimits {
   StepShape shape;             // the step without drafts
-  int32_t num_decodes = 0;     // its rows that choose a token without drafts (R), offers or not
-  int32_t max_draft_rows = 0;  // what the step's tokens and its rows of logits leave
-  double target_ms = 0;        // that a step should take at most; 0: no limit
-  double draft_ms = 0;         // that making these drafts takes of the step; 0: nothing
+  int32_t num_decodes = 0;     // rows that choose a token without drafts (R)
+  int32_t max_draft_rows = 0;  // room left by the step's tokens and rows of logits
+  double target_ms = 0;        // bound on the step; 0: no limit
+  double draft_ms = 0;         // time that making the drafts takes; 0: nothing
 };
 
 struct DraftDecision {
-  int32_t num_rows = 0;          // drafted tokens in all
-  double predicted_gain = 1;     // tokens a millisecond, over the same step without drafts
-  std::optional<DraftsOff> off;  // why offers were not taken; none where there were none
+  int32_t num_rows = 0;          // total drafted tokens
+  double predicted_gain = 1;     // tokens per millisecond, relative to no drafts
+  std::optional<DraftsOff> off;  // set when offers were made and none taken
 };
 
-// A step that retired.
+// A retired step.
 struct DraftedStep {
-  StepShape shape;          // with its drafts
+  StepShape shape;          // includes its drafts
   StepShape plain;          // without them
-  int32_t num_decodes = 0;  // the same number as in DraftLimits
+  int32_t num_decodes = 0;  // see DraftLimits
   int32_t num_draft_rows = 0;
-  int32_t num_committed = 0;  // tokens of those decodes
+  int32_t num_committed = 0;  // tokens gained by those decodes
   double ms = 0;              // measured; not positive: unknown, ignored
-  double draft_ms = 0;        // that making drafts for it took before it, taken or not
+  double draft_ms = 0;        // time spent making its drafts, taken or not
 };
 
 class SpeculationBudget {
  public:
   struct Options {
-    int32_t max_tokens = 16;  // a request has in one step, at most
+    int32_t max_tokens = 16;  // drafts of one request in one step, at most
     bool is_fixed = false;    // every offer is taken as far as there is room
   };
 
   explicit SpeculationBudget(const Options& options);
 
-  // False: the coming step drafts nothing, so that proposers need not be asked.
+  // False: the coming step drafts nothing and no proposer needs to run.
   [[nodiscard]] bool offers_wanted() const;
 
-  // How many tokens a model is asked to draft for each request of a step that is `plain` without
-  // drafts, from 1 to `most`.
+  // Returns how many tokens, from 1 to `most`, a model is asked to draft for each request of a step
+  // that is `plain` without drafts.
   [[nodiscard]] int32_t draft_depth(const CostModel& cost,
                                     const StepShape& plain,
                                     int32_t most) const;
 
-  // Such drafts took `ms` for so many requests.
+  // Records that drafting `depth` tokens for `num_requests` took `ms`.
   void observe_passes(int32_t num_requests, int32_t depth, double ms) {
     depth_.observe_passes(num_requests, depth, ms);
   }
 
-  // granted[i]: how many of the first tokens of offers[i] the step takes. `cost` predicts steps
+  // Sets granted[i] to how many leading tokens of offers[i] the step takes. `cost` predicts steps
   // that are not in the table.
   DraftDecision choose(const CostModel& cost,
                        const DraftLimits& limits,
                        std::span<const DraftOffer> offers,
                        std::span<int32_t> granted);
 
-  // What became of a request's draft that was in the step: all its rows (`bins`), of which the
+  // Records the judgement of a request's draft: one bin per drafted row in the step, of which the
   // first `num_accepted` were accepted.
   void observe_draft(DraftSource source,
                      std::span<const uint8_t> bins,
@@ -103,8 +103,8 @@ class SpeculationBudget {
 
   [[nodiscard]] const RowTimes& times() const { return times_; }
 
-  // Undrafted steps whose time drafting has lost and not paid back: at 16, which are so many tokens
-  // of each decode, it is turned off. Counted in steps, a debt weighs the same whatever runs.
+  // Time that drafting has lost and not paid back, in undrafted steps, so that a debt weighs the
+  // same whatever runs. At 16 (16 tokens of each decode) drafting is turned off.
   [[nodiscard]] double debt() const { return debt_; }
 
   [[nodiscard]] bool is_guarded() const { return is_guarded_; }
@@ -112,20 +112,20 @@ class SpeculationBudget {
  private:
   static constexpr size_t kNumBins = 64;  // classes of survival, by which rows are ranked
 
-  // Drafted rows by survival: how many, and the tokens that they are expected to give.
+  // Drafted rows by survival: their count and expected tokens.
   struct Ranking {
     std::array<int32_t, kNumBins> rows{};
     std::array<double, kNumBins> tokens{};
     int32_t num_rows = 0;
     int32_t num_first = 0;          // first tokens of drafts among them
-    size_t least_first = kNumBins;  // the least bin that has one
-    int64_t position = 0;           // a drafted row's, on average
+    size_t least_first = kNumBins;  // the least bin that has a first token
+    int64_t position = 0;           // average position of drafted rows
   };
 
   struct Choice {
     int32_t num_rows = 0;
     double gain = 1;
-    int32_t num_tried = 0;  // rows that are worth a try without a gain: as many as stretch little
+    int32_t num_tried = 0;  // rows tried even without gain: they barely stretch the step
   };
 
   void rank(std::span<const DraftOffer> offers);
@@ -143,15 +143,15 @@ class SpeculationBudget {
   RowTimes times_;
   DraftDepth depth_;
   Ranking ranking_;
-  std::vector<uint8_t> bins_;  // survival of rows: max_tokens for each offer
-  uint64_t num_steps_ = 0;     // that retired
+  std::vector<uint8_t> bins_;  // survival of rows: max_tokens per offer
+  uint64_t num_steps_ = 0;     // retired
   uint64_t next_trial_;        // while drafting is off: the step that drafts all the same
   uint64_t trial_gap_;         // steps from one trial to the next
-  int32_t num_idle_ = 0;       // choices in a row that took nothing of what was offered
+  int32_t num_idle_ = 0;       // consecutive choices that took no offer
   bool is_on_ = false;         // the last choice drafted
   bool is_guarded_ = false;
   double debt_ = 0;   // steps
-  double drift_ = 1;  // undrafted steps took so many times what the table says
+  double drift_ = 1;  // undrafted step time relative to the table
 };
 
 }  // namespace sluice

@@ -32,14 +32,14 @@ class AlignedBuffer {
     if (data_ != nullptr) munmap(data_, mapped_bytes_);
   }
 
-  // kHuge is asked for, not required. kSmall: for memory of which the first use takes a little here
-  // and there; who backs the rest later asks for huge pages then. kReserved: huge pages that the
-  // system has set aside (vm.nr_hugepages), all of them taken here.
+  // kHuge asks for huge pages but does not require them. kSmall is for memory whose first uses are
+  // small and scattered; a component that backs the rest later asks for huge pages then. kReserved
+  // uses huge pages that the system has set aside (vm.nr_hugepages), all taken here.
   enum class Pages : uint8_t { kHuge, kSmall, kReserved };
 
   static constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
-  // kResourceExhausted: the system has not that much.
+  // kResourceExhausted: the system lacks the memory.
   static Expected<AlignedBuffer> allocate(int64_t bytes,
                                           const char* purpose,
                                           Pages pages = Pages::kHuge) {

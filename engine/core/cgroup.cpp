@@ -14,14 +14,14 @@ namespace {
 
 constexpr int32_t kMaxCpus = 4096;
 
-// "123" or "max"; -1 for anything that is no number.
+// Parses "123" or "max"; -1 for anything that is no number.
 int64_t parse_number(std::string_view word) {
   int64_t value = -1;
   const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
   return result.ec == std::errc{} && result.ptr == word.data() + word.size() ? value : -1;
 }
 
-// The first two numbers of a file; -1 for what is not there.
+// The first two numbers of a file; -1 for a missing one.
 struct Numbers {
   int64_t first = -1;
   int64_t second = -1;
@@ -36,7 +36,7 @@ Numbers read_numbers(const std::string& path) {
   return numbers;
 }
 
-// The value behind `key` in a file of "key value" lines; 0 if there is none.
+// Returns the value of `key` in a file of "key value" lines; 0 if there is none.
 int64_t read_keyed(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   std::string name;
@@ -56,7 +56,7 @@ bool names_controller(std::string_view list, std::string_view controller) {
   return false;
 }
 
-// Where this process is in the hierarchy of `controller`, "" being the one of version 2.
+// The process's group in the hierarchy of `controller`; "" is the hierarchy of version 2.
 std::string own_group(const std::string& root, std::string_view controller) {
   std::ifstream file(root + "/proc/self/cgroup");
   std::string line;
@@ -71,8 +71,8 @@ std::string own_group(const std::string& root, std::string_view controller) {
   return "/";
 }
 
-// The group's folder and those above it up to the mount point. A group that a namespace hides has
-// no folder, and then the mount point itself is the own group.
+// Returns the folders of the group and its ancestors up to the mount point. A group hidden by a
+// namespace has no folder; the mount point itself is then the own group.
 std::vector<std::string> folders_of(const std::string& mount, std::string group) {
   std::vector<std::string> folders;
   while (group.size() > 1) {

@@ -4,10 +4,12 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "engine/core/suggest.h"
 
@@ -75,6 +77,55 @@ std::string range_text(const Knob& knob) {
     }
   }
   return "";
+}
+
+// Knobs that an installation sets as a rule; all others have a default that fits most.
+constexpr auto kUsual = std::to_array<std::string_view>({
+    "model",
+    "served-model-name",
+    "chat-template",
+    "tool-call-parser",
+    "reasoning-parser",
+    "max-model-len",
+    "kv-cache-dtype",
+    "activation-bits",
+    "packed-weights-cache",
+    "kv-cache-memory",
+    "kv-offloading-size",
+    "kv-disk-path",
+    "speculative-config",
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "max-num-queued-reqs",
+    "role",
+    "device",
+    "threads",
+    "tensor-parallel-size",
+    "host",
+    "port",
+    "ssl-certfile",
+    "ssl-keyfile",
+    "grpc-port",
+    "worker-listen",
+    "kv-listen",
+    "kv-peers",
+    "api-key-file",
+    "drain-timeout-s",
+    "log-format",
+    "enable-log-requests",
+    "otlp-traces-endpoint",
+    "workers",
+});
+
+bool is_usual(std::string_view name) { return std::ranges::find(kUsual, name) != kUsual.end(); }
+
+// The row of a table in Markdown.
+std::string row_of(const Knob& knob) {
+  std::string value = knob.get(Config());
+  value = value.empty() ? "" : "`" + value + "`";
+  const std::string unit = knob.unit;
+  return "| `--" + std::string(knob.name) + "` | " + value + " | " + range_text(knob) +
+         (unit.empty() ? "" : " " + unit) + " | " + knob.help + " |\n";
 }
 
 }  // namespace
@@ -175,16 +226,11 @@ std::string print_config(const Config& config) {
 }
 
 std::string config_markdown() {
-  const Config defaults;
-  std::string text = "| knob | default | values | what |\n|---|---|---|---|\n";
-  for (const Knob& knob : config_knobs()) {
-    std::string value = knob.get(defaults);
-    value = value.empty() ? "" : "`" + value + "`";
-    const std::string unit = knob.unit;
-    text += "| `--" + std::string(knob.name) + "` | " + value + " | " + range_text(knob) +
-            (unit.empty() ? "" : " " + unit) + " | " + knob.help + " |\n";
-  }
-  return text;
+  std::string usual;
+  std::string rest;
+  for (const Knob& knob : config_knobs()) (is_usual(knob.name) ? usual : rest) += row_of(knob);
+  const std::string head = "| knob | default | values | what |\n|---|---|---|---|\n";
+  return "## What people set\n\n" + head + usual + "\n## Limits, and the rest\n\n" + head + rest;
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows: every knob once.
+// The rows of all knobs.
 #include "engine/core/config.h"
 #include "engine/core/knob_rows.h"
 
@@ -222,7 +222,8 @@ std::vector<Knob> make_scheduler_knobs() {
           "scheduler",
           "s",
           {1, 600},
-          "Time to compile a grammar, in a process that is ended then; more get status 400."),
+          "Time to compile a grammar, in a process that is ended then; more get status 400. Up to "
+          "six times as much where the machine has given it less than half a second of a processor."),
       integer<&Config::max_json_whitespace>(
           "max-json-whitespace",
           "scheduler",
@@ -414,7 +415,7 @@ std::vector<Knob> make_server_knobs() {
   };
 }
 
-// What one request or one client may take.
+// Limits on what one request or client may take.
 std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(

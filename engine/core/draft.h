@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guessed tokens of a request: what proposers (engine/spec/) give, the scheduler counts and the
-// metrics name. Nothing of a draft reaches an answer: the target's own sampler decides at every
+// Guessed tokens of a request: proposers (engine/spec/) make them, the scheduler counts them and
+// metrics name them. A draft never affects an answer: the target's own sampler decides at every
 // position, and a draft only says which positions are computed together.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// The source of a guess. Those of models come last: a proposer's guess costs nothing to ask for.
+// The source of a guess. Models come last: other proposers' guesses cost nothing to ask for.
 enum class DraftSource : uint8_t {
   kForced,
   kPrediction,
@@ -44,11 +44,11 @@ constexpr std::string_view to_string(DraftSource source) {
 
 constexpr bool is_of_model(DraftSource source) { return source >= DraftSource::kDraftModel; }
 
-// A request has no more of them in one step.
+// The most drafted tokens of a request in one step.
 inline constexpr int32_t kMaxDraftTokens = 64;
 
-// How sure a source is of a token, as a bin whose acceptance is measured: 4 classes of the length
-// of the match that the guess comes from, times 4 classes of agreement that each source defines.
+// A source's confidence in a token as a bin whose acceptance is measured: 4 classes of the length
+// of the match behind the guess, times 4 classes of agreement that each source defines.
 inline constexpr size_t kNumConfidenceBins = 16;
 
 constexpr uint8_t confidence_bin(int32_t match_length, int32_t agreement) {
@@ -57,20 +57,20 @@ constexpr uint8_t confidence_bin(int32_t match_length, int32_t agreement) {
   return static_cast<uint8_t>(4 * length_class + agreement);
 }
 
-// The tokens that are guessed to follow what is known of a request, the next one first. A value
-// without heap memory; tokens are ids of the target's vocabulary.
+// The tokens guessed to follow the known ones, the next one first. A value without heap memory;
+// tokens are ids of the target's vocabulary.
 struct Draft {
   DraftSource source = DraftSource::kNgram;
   int32_t size = 0;
   std::array<TokenId, kMaxDraftTokens> tokens{};
-  std::array<uint8_t, kMaxDraftTokens> bins{};  // a token has one, < kNumConfidenceBins
+  std::array<uint8_t, kMaxDraftTokens> bins{};  // one per token, < kNumConfidenceBins
 
   void clear(DraftSource from) {
     source = from;
     size = 0;
   }
 
-  // There is room: size < kMaxDraftTokens.
+  // Appends a token; requires size < kMaxDraftTokens.
   void push(TokenId token, uint8_t bin) {
     tokens[static_cast<size_t>(size)] = token;
     bins[static_cast<size_t>(size)] = bin;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why KV is computed here that a request wanted to have moved.
+// Reasons for computing KV here that a request wanted to have moved.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace sluice {
 
-// A metric has to_string() as its label. The front end decides the first four, the
-// engine the others.
+// A metric uses to_string() as its label. The front end decides the first four, the engine the
+// others.
 enum class HandoffFallback : uint8_t {
   kNoHandoff,      // this worker has no peers, or no part in such a handoff
-  kForeignBlob,    // what the request carries is no offer of a worker like this one
+  kForeignBlob,    // the request carries no offer of a compatible worker
   kWrongPrompt,    // the offer is for another prompt
   kScoresPrompt,   // log-probabilities of the prompt are wanted, which moved KV does not give
   kNoAnswer,       // the prefill worker answered no claim
-  kRefused,        // it refused
-  kPeerGone,       // it is dead, or not the process that it was
-  kPrefillFailed,  // its request ended without a first token
-  kTooSlow,        // blocks stopped coming, or took longer than computing them would
-  kSpoiled,        // more than one part did not agree with its sum
+  kRefused,        // the prefill worker refused
+  kPeerGone,       // the prefill worker died or was replaced
+  kPrefillFailed,  // prefill ended without a first token
+  kTooSlow,        // blocks stopped, or took longer than computing them would
+  kSpoiled,        // more than one part failed its checksum
   kPreempted,      // the room for the blocks was taken back
-  kDraining,       // this worker is about to end
-  kFirstToken,     // computed here, the first token is not the one that came
+  kDraining,       // this worker is shutting down
+  kFirstToken,     // the first token computed here differs from the received one
 };
 inline constexpr size_t kNumHandoffFallbacks = 13;
 

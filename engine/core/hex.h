@@ -12,11 +12,11 @@ namespace sluice {
 
 std::string to_hex(std::span<const uint8_t> bytes);
 
-// Only lower-case digits; true of the empty text.
+// Whether all characters are lower-case hexadecimal digits; true for the empty text.
 bool is_hex(std::string_view text);
 
-// False, with `bytes` in any state, unless the text is two hexadecimal digits, of either case, for
-// each byte.
+// Returns false, leaving `bytes` in any state, unless the text has two hexadecimal digits, of
+// either case, for each byte.
 bool from_hex(std::string_view text, std::span<uint8_t> bytes);
 
 }  // namespace sluice

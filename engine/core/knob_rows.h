@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a row of config_knobs.cpp is made with: one function for each type of a member of Config.
+// Builders for the rows of config_knobs.cpp: one function per type of a Config member.
 #pragma once
 
 #include <limits>
@@ -27,7 +27,7 @@ std::string get_integer(const Config& config) {
   return std::to_string(config.*kMember);
 }
 
-// 0 inside means "chosen at start"; outside it is written auto (vLLM also takes -1).
+// The value 0 means "chosen at start" and is written as auto (-1 is also accepted, as in vLLM).
 template <auto kMember>
 Expected<void> set_integer_or_auto(Config& config, const Knob& knob, const std::string& text) {
   if (text == "auto" || text == "-1") {
@@ -103,7 +103,7 @@ std::string get_list(const Config& config) {
   return joined;
 }
 
-// Such values may be secrets: an error does not show them.
+// Values may be secrets: errors do not show them.
 template <auto kMember>
 Expected<void> set_lines(Config& config, const Knob& knob, const std::string& text) {
   std::vector<std::string> lines;
@@ -155,7 +155,7 @@ std::string get_integer_list(const Config& config) {
   return joined;
 }
 
-// Choices are in lower case; a value may have any.
+// Sets a choice; choices are in lower case, the given value may be in any.
 template <auto kMember>
 Expected<void> set_choice(Config& config, const Knob& knob, const std::string& given) {
   const std::string text = lower_case(given);

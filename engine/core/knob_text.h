@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The texts of knobs: numbers with units, lists, choices, and what is said of wrong ones.
+// Text forms of knobs: numbers with units, lists, choices, and their error messages.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ tl::unexpected<Error> knob_error(const Knob& knob, const std::string& rule, std:
 
 std::string range_rule(const Knob& knob);
 
-// "4096", "4k", "25.6k", "2Gi", "-1". Fractions must come out whole.
+// Parses "4096", "4k", "25.6k", "2Gi", "-1". The result must be whole.
 std::optional<int64_t> parse_integer(std::string_view text);
 
 std::string lower_case(std::string text);
 
-// vLLM takes some lists as JSON: ["a", "b"] is a,b.
+// Converts a JSON list, as vLLM accepts for some knobs, to plain form: ["a", "b"] is a,b.
 std::string without_brackets(const std::string& text);
 
-// Blanks and the CR of a line end of other systems.
+// Strips blanks and a carriage return.
 std::string_view trimmed(std::string_view line);
 
 bool is_choice(const Knob& knob, const std::string& text);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the loading of weights is, for the one in this process who shows it; like the log, it is
-// the process's own. Without a watcher large models say so in the log.
+// Progress of weight loading, for the component of this process that displays it; global to the
+// process, like the log. Without a watcher large models report to the log.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-// Bytes of weights that are where kernels read them, of all. Called by the loading thread, of
-// several ranks by each with its own bytes, one call at a time.
+// Receives the loaded and total bytes of weights. The loading thread calls it; with several ranks
+// each does with its own bytes, one call at a time.
 using LoadWatcher = std::function<void(int64_t done, int64_t all)>;
 
-// Any thread; empty: nobody watches. When it returns, the watcher before is called no more.
+// Any thread; empty: no watcher. The previous watcher is not called after the return.
 void watch_loading(LoadWatcher watcher);
 
-// The last call of a loading has done == all. False: nobody watches.
+// Reports progress; the last call of a load has done == all. False: there is no watcher.
 bool tell_loading(int64_t done, int64_t all);
 
 }  // namespace sluice

@@ -37,7 +37,7 @@ spdlog::logger& logger() {
   return *instance;
 }
 
-// A valid character of UTF-8 at `at`, or 0: its bytes.
+// Returns the length in bytes of a valid UTF-8 character at `at`, or 0.
 size_t character_bytes(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned lead = byte(0);
@@ -80,7 +80,7 @@ bool g_json = false;  // written at start-up
 void init_log(LogLevel level, LogFormat format) {
   g_json = format == LogFormat::kJson;
   logger().set_level(to_spdlog(level));
-  // The object's end is written here: the pairs come before it.
+  // The object is closed here, behind the pairs.
   logger().set_pattern(g_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l",%v})"
                               : "%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
 }

@@ -23,7 +23,7 @@ class LogLine {
  public:
   LogLine(LogLevel level, std::string_view event);
 
-  LogLine& add(std::string_view key, std::string_view value);  // quoted when it holds blanks
+  LogLine& add(std::string_view key, std::string_view value);  // quoted if it has blanks
   LogLine& add(std::string_view key, const char* value) {
     return add(key, std::string_view(value));
   }
@@ -42,7 +42,7 @@ class LogLine {
   void emit() const;
 
  private:
-  LogLine& add_plain(std::string_view key, std::string_view value);  // the same in both forms
+  LogLine& add_plain(std::string_view key, std::string_view value);  // value written bare
 
   LogLevel level_;
   std::string text_;
@@ -68,8 +68,8 @@ void log_event(LogLevel level, std::string_view event, const Args&... args) {
   line.emit();
 }
 
-// A warning, "file_oddity": a model's file has what no writer should have written and what changes
-// no answer. `key` is the key or tensor, `found` what it holds, `counts_as` what it is read as.
+// Logs a warning "file_oddity": a model's file has something that no writer should write and that
+// changes no answer. `key`: key or tensor; `found`: its value; `counts_as`: what it is read as.
 void warn_of_file(std::string_view file,
                   std::string_view key,
                   std::string_view found,

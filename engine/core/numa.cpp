@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMaxIds = 4096;  // more CPUs or nodes than Linux is built for
+constexpr int32_t kMaxIds = 4096;  // more CPUs or nodes than any Linux kernel supports
 
 std::string first_line(const std::string& path) {
   std::ifstream file(path);
@@ -188,7 +188,7 @@ bool bind_memory(std::span<std::byte> bytes, const Placement& placement) {
     has_memory = true;
   }
   if (!has_memory) return true;
-  // The policy is that of whole pages: those the bytes touch, which are of one allocation.
+  // A policy covers whole pages: those that the bytes touch belong to one allocation.
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(bytes.data()) / page * page;
   const auto end = reinterpret_cast<uintptr_t>(bytes.data()) + bytes.size();

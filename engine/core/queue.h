@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inbox: the one queue by which other threads speak to the engine thread. Bounded, mutex and swap:
+// Inbox: the only queue by which other threads send to the engine thread. Bounded, mutex and swap:
 // a push costs tens of nanoseconds, a drain one swap per step.
 #pragma once
 

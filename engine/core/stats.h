@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine counts. The engine thread writes, anybody reads a copy; server/metrics.cpp gives
-// the values their Prometheus names at scrape time.
+// The engine's counters. The engine thread writes them, other threads read a copy;
+// server/metrics.cpp gives the values their Prometheus names at scrape time.
 #pragma once
 
 #include <array>
@@ -95,7 +95,7 @@ inline constexpr std::array<double, 12> kTransferBytesBounds = {0x1p11,
                                                                 0x1p33};
 inline constexpr std::array<double, 9> kDraftDepthBounds = {0, 1, 2, 3, 4, 8, 16, 32, 64};
 
-// Why a step had no drafts though requests could have drafted.
+// The reason why a step had no drafts although requests could have drafted.
 enum class DraftsOff : uint8_t { kLoad, kGuard, kBlocks, kAcceptance };
 inline constexpr size_t kNumDraftsOff = 4;
 constexpr std::string_view to_string(DraftsOff reason) {
@@ -110,24 +110,24 @@ constexpr std::string_view to_string(DraftsOff reason) {
 
 // Speculation, counted since start: drafted = accepted + rejected + padded.
 struct DraftStats {
-  std::array<uint64_t, kNumDraftSources> num_drafts{};  // a request's, of one step, by source
+  std::array<uint64_t, kNumDraftSources> num_drafts{};  // requests with drafts in a step, by source
   std::array<uint64_t, kNumDraftSources> num_draft_tokens{};
   std::array<uint64_t, kNumDraftSources> num_accepted_tokens{};
   uint64_t num_padded_rows = 0;  // drafted rows that were not judged: their request had ended
   std::array<uint64_t, kMaxDraftTokens> num_accepted_at{};  // by position in the draft
   std::array<uint64_t, kNumDraftsOff> num_steps_off{};      // by DraftsOff
   uint64_t proposer_ns = 0;                                 // time spent guessing
-  HistogramData<9> depth;  // tokens of a draft that a step took, kDraftDepthBounds
-  // Gauge: tokens a millisecond over the same without drafts, as the budget expected of the latest
+  HistogramData<9> depth;  // drafted tokens taken by a step, kDraftDepthBounds
+  // Gauge: tokens per millisecond relative to no drafts, as the budget predicted for the latest
   // step with drafts.
   double gain_ratio = 1;
 };
 
-// Grammars of requests since start, and what is kept of them.
+// Grammars of requests: counters since start, and what is cached.
 struct GrammarCounters {
   uint64_t num_hits = 0;  // in the cache, compiled or being compiled
   uint64_t num_misses = 0;
-  uint64_t num_refused = 0;  // of the misses: by gate, library or limits
+  uint64_t num_refused = 0;  // part of the misses: by gate, library or limits
   int64_t cached_bytes = 0;
 };
 
@@ -136,56 +136,56 @@ struct WorkerStats {
   std::string address;
   std::string_view status;   // unknown, live, draining, silent, stuck, other_model; static
   std::string_view breaker;  // closed, half_open, open; static
-  int64_t num_requests = 0;  // of this router that it has
+  int64_t num_requests = 0;  // requests of this router on it
 };
 
-// Of an engine that is a router; the others have none.
+// Counters of an engine that is a router; other engines have none.
 struct RouterStats {
   std::vector<WorkerStats> workers;
-  int64_t num_usable = 0;          // of them: get requests
+  int64_t num_usable = 0;          // workers that get requests
   int64_t num_parked = 0;          // requests without a worker
   uint64_t num_retries = 0;        // after a worker's error
-  uint64_t num_continuations = 0;  // requests that went on with another worker
-  uint64_t num_lost = 0;           // requests that ended for want of a worker
-  uint64_t num_late_outputs = 0;   // of attempts that did not count any more
-  uint64_t num_handoffs = 0;       // prompts that were sent to a prefill worker
-  uint64_t prefix_queries = 0;     // tokens of requests that a worker was chosen for
-  uint64_t prefix_hits = 0;        // of them, that it was known to have
+  uint64_t num_continuations = 0;  // requests moved to another worker
+  uint64_t num_lost = 0;           // requests that ended for lack of a worker
+  uint64_t num_late_outputs = 0;   // outputs of attempts that no longer count
+  uint64_t num_handoffs = 0;       // prompts sent to a prefill worker
+  uint64_t prefix_queries = 0;     // tokens of requests that got a worker
+  uint64_t prefix_hits = 0;        // part of those known to be cached there
 };
 
-// Of an engine that moves KV to other workers or from them; the others have none. A transfer is
-// "out" on the worker that computed the prompt and "in" on the one that goes on.
+// KV transfers of an engine that exchanges KV; other engines have none. A transfer is "out" on the
+// worker that computed the prompt and "in" on the one that continues.
 struct HandoffStats {
   // Gauges.
-  int64_t num_sessions = 0;       // data planes that are open, one for each peer and direction
-  int64_t num_claiming = 0;       // requests outside of the scheduler: the peer has not answered,
-  int64_t num_awaiting_room = 0;  // blocks of this worker's own are not to be had yet,
+  int64_t num_sessions = 0;       // open data planes, one per peer and direction
+  int64_t num_claiming = 0;       // requests outside the scheduler: peer not answered yet,
+  int64_t num_awaiting_room = 0;  // waiting for blocks of this worker,
   int64_t num_receiving = 0;      // KV is coming
-  int64_t num_reserved_blocks = 0;  // for them
-  int64_t num_slots = 0;            // of landing memory
-  int64_t num_posted_slots = 0;     // of them, that peers may write into
-  int64_t num_offered = 0;          // prompts that are computed or kept for others
-  int64_t num_pinned_blocks = 0;    // for them
+  int64_t num_reserved_blocks = 0;  // held by these requests
+  int64_t num_slots = 0;            // landing slots
+  int64_t num_posted_slots = 0;     // landing slots that peers may write
+  int64_t num_offered = 0;          // prompts computed or kept for other workers
+  int64_t num_pinned_blocks = 0;    // held by offered prompts
 
   // Counters, since start.
-  uint64_t num_claims = 0;  // requests for which KV was asked for
-  uint64_t num_in = 0;      // transfers that came whole
-  uint64_t num_out = 0;     // transfers whose receiver said that it has all
-  uint64_t num_failed = 0;  // transfers in that had begun and did not come whole, or were wrong
-  uint64_t num_expired = 0;  // offers that nobody took in their time
+  uint64_t num_claims = 0;  // requests that asked for KV
+  uint64_t num_in = 0;      // transfers received completely
+  uint64_t num_out = 0;     // transfers whose receiver confirmed completion
+  uint64_t num_failed = 0;  // incoming transfers begun and then incomplete or wrong
+  uint64_t num_expired = 0;  // offers that no worker took in time
   uint64_t blocks_in = 0;
   uint64_t blocks_out = 0;
-  uint64_t bytes_in = 0;  // of frames; what was dropped is not in
+  uint64_t bytes_in = 0;  // frames; excludes dropped ones
   uint64_t bytes_out = 0;
-  uint64_t frames_stale = 0;         // as in KvTransportCounts, like the next three
+  uint64_t frames_stale = 0;         // this and the next three: as in KvTransportCounts
   uint64_t frames_spoiled = 0;
   uint64_t connections_lost = 0;
   uint64_t connections_refused = 0;
   std::array<uint64_t, kNumHandoffFallbacks> fallbacks{};  // by HandoffFallback
 
-  HistogramData<12> wait_time;       // of num_in, from the request's arrival here to all its KV
-  HistogramData<12> transfer_time;   // of num_in, from the first landing slot on
-  HistogramData<12> transfer_bytes;  // of num_in
+  HistogramData<12> wait_time;       // per num_in, from the request's arrival here to all its KV
+  HistogramData<12> transfer_time;   // per num_in, from the first landing slot on
+  HistogramData<12> transfer_bytes;  // per num_in
 };
 
 struct EngineStats {
@@ -198,20 +198,20 @@ struct EngineStats {
 
   // Counters, since start.
   uint64_t num_steps = 0;
-  uint64_t device_idle_ns = 0;  // StepRecord's
+  uint64_t device_idle_ns = 0;  // sum of StepRecord::device_idle_ns
   uint64_t num_preemptions = 0;
-  uint64_t num_refused = 0;  // requests that were not let in: the queue was full
-  uint64_t num_expired = 0;  // that had not started at their deadline
+  uint64_t num_refused = 0;  // requests refused because the queue was full
+  uint64_t num_expired = 0;  // requests not started at their deadline
   uint64_t prompt_tokens = 0;
   uint64_t generation_tokens = 0;
   uint64_t prefix_cache_queries = 0;  // tokens
   uint64_t prefix_cache_hits = 0;     // tokens
   uint64_t kv_tier_queries = 0;       // tokens not in the prefix cache, looked up in the tier below
-  uint64_t kv_tier_hits = 0;          // tokens brought back from there
+  uint64_t kv_tier_hits = 0;          // tokens restored from there
   uint64_t kv_tier_stored = 0;        // blocks written there
   std::array<uint64_t, 5> requests_finished{};  // by FinishReason
 
-  // Health: a step is outstanding since this time (steady clock, ns), or 0; the last completed.
+  // Health: start of the outstanding step (steady clock, ns) or 0, and the last completed step.
   int64_t step_started_ns = 0;
   int64_t last_progress_ns = 0;
   bool draining = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors as values, and checks for our own bugs. Three classes, one rule each: a caller's mistake
-// is an Expected<T> with a message; scarcity is a return value; a bug of ours is a CHECK.
+// is an Expected<T> with a message; scarcity is a return value; our own bug is a CHECK.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// What kind of mistake; server/ maps each to one HTTP status in one table.
+// The kind of a mistake; server/ maps each kind to an HTTP status in one table.
 enum class ErrorCode : uint8_t {
   kInvalidArgument,     // a value breaks a stated rule
   kNotFound,            // names something that does not exist
@@ -61,7 +61,7 @@ template <typename A, typename B>
 }  // namespace detail
 }  // namespace sluice
 
-// Always on. Never reachable from what a client or a file contains.
+// Always active. Must be unreachable by the contents of clients' requests and files.
 #define CHECK(condition)                                             \
   do {                                                               \
     if (!(condition)) [[unlikely]]                                   \
@@ -82,7 +82,7 @@ template <typename A, typename B>
 #define CHECK_GE(a, b) SLUICE_CHECK_OP(a, >=, b)
 #define CHECK_GT(a, b) SLUICE_CHECK_OP(a, >, b)
 
-// The step path: checked in debug and sanitizer builds only.
+// For the step path: active only in debug and sanitizer builds.
 #ifdef NDEBUG
 #define DCHECK(condition) \
   do {                    \
@@ -103,7 +103,7 @@ template <typename A, typename B>
     return tl::unexpected(std::move(SLUICE_CONCAT(try_result_, __LINE__)).error()); \
   decl = std::move(*SLUICE_CONCAT(try_result_, __LINE__))
 
-// The same for Expected<void>.
+// SLUICE_TRY for Expected<void>.
 #define SLUICE_TRY_VOID(expression)                                       \
   do {                                                                    \
     if (auto try_result = (expression); !try_result) [[unlikely]]         \

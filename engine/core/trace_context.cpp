@@ -25,7 +25,7 @@ TraceContext parse_trace_context(std::string_view traceparent, std::string_view 
   TraceContext context;
   if (traceparent.size() < kLength) return {};
   const std::string_view version = traceparent.substr(0, 2);
-  // A later version may append fields; of this one every byte is known.
+  // A later version may append fields; in this one every byte is known.
   const bool is_first = version == "00";
   if (!is_hex(version) || version == "ff") return {};
   if (is_first ? traceparent.size() != kLength

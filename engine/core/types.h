@@ -23,7 +23,7 @@ struct StrongId {
 
 using RequestId = StrongId<struct RequestIdTag, uint64_t>;  // unique for the life of a process
 using BlockId = StrongId<struct BlockIdTag, int32_t>;       // index into one KV group's storage
-using TenantId = StrongId<struct TenantIdTag, uint64_t>;    // who shares the engine; 0: no name
+using TenantId = StrongId<struct TenantIdTag, uint64_t>;    // shares the engine; 0: unnamed
 using TokenId = int32_t;                                    // index into the vocabulary
 
 inline constexpr TokenId kInvalidToken = -1;
@@ -57,7 +57,7 @@ constexpr std::string_view to_string(DType dtype) {
 
 enum class DeviceType : uint8_t { kCpu, kCuda };
 
-// Why a request ended. kNone while it runs.
+// The reason why a request ended; kNone while it runs.
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAbort, kError };
 constexpr std::string_view to_string(FinishReason reason) {
   switch (reason) {

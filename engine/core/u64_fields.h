@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fields of 8 bytes, little-endian as every machine that this runs on, at any offset of a file.
+// Little-endian 8-byte fields at any offset of a file; the host is little-endian too.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this binary is.
+// Identity of this binary.
 #pragma once
 
 #include <string>

@@ -85,7 +85,7 @@ AttentionBuffers AttentionBlock::layout(const ModelConfig& config,
   std::vector<const Projection*> outputs;
   for (const AttentionBlock& block : blocks) outputs.push_back(&block.out_);
   buffers.out_in = LinearInput(outputs, bounds.max_tokens, arena);
-  // Each row that a token is chosen behind may be a request of its own (DecodeBuckets).
+  // Each row that chooses a token may become a request of its own (DecodeBuckets).
   const int32_t num_reqs =
       std::min(std::max(bounds.max_seqs, bounds.max_logits), bounds.max_tokens);
   const int64_t bytes = kernels::attention_workspace_bytes({.num_tokens = bounds.max_tokens,

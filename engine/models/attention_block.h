@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Scratch memory that all layers' halves share.
+// Scratch memory that the attention halves of all layers share.
 struct AttentionBuffers {
   float* qkv = nullptr;        // [tokens, (heads + 2 kv_heads) * head_dim]
   float* attention = nullptr;  // [tokens, heads * head_dim]
@@ -34,7 +34,7 @@ class AttentionBlock {
 
   [[nodiscard]] const Projection& input() const { return qkv_; }
 
-  // out (+)= attention(input rows), then `then` for each row.
+  // Computes out (+)= attention(input rows), then runs `then` for each row.
   void forward(const ForwardContext& context,
                const ModelConfig& config,
                const LayerCache& cache,
@@ -45,13 +45,13 @@ class AttentionBlock {
                kernels::Epilogue epilogue,
                const kernels::RowSteps& then) const;
 
-  // Until forward() linear layers bring what its attention reads.
+  // Makes linear layers before forward() prefetch what its attention reads.
   void read_ahead(const ForwardContext& context,
                   const ModelConfig& config,
                   const LayerCache& cache) const;
 
  private:
-  // The norms of q and k, where there are any.
+  // Adds the norms of q and k, if there are any.
   void add_norms(const ForwardContext& context,
                  const ModelConfig& config,
                  float* qkv,

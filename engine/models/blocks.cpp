@@ -16,7 +16,7 @@ std::byte* Arena::take_bytes(int64_t bytes) {
 
 namespace {
 
-// Whole tiles of it, without a copy.
+// Returns whole tiles of the weight, without a copy.
 PackedWeight some_rows(PackedWeight weight, const Portion& rows, DeviceType device) {
   if (rows.whole == 0) return weight;
   CHECK_EQ(rows.first % kRowTile, 0);
@@ -29,7 +29,7 @@ PackedWeight some_rows(PackedWeight weight, const Portion& rows, DeviceType devi
   return weight;
 }
 
-// A device has a rank's part of a matrix alone, where the CPU's ranks have all of it together.
+// A device stores only its rank's part of a matrix; CPU ranks share all of it.
 MatrixShare share_of_part(const Portion& rows, const kernels::Segments& segments, int64_t k) {
   MatrixShare share{.first_row = rows.first, .num_rows = rows.whole == 0 ? 0 : rows.count};
   if (segments.are_all()) return share;
@@ -43,7 +43,7 @@ std::vector<float> some_of(std::vector<float> values, const Portion& rows) {
   return {values.begin() + rows.first, values.begin() + rows.first + rows.count};
 }
 
-// Rows are quantized once for all, by a given scale or by one of their own.
+// Rows are quantized once for all parts, by a static scale or by their own.
 tl::unexpected<Error> mixed_inputs(const std::string& place, float found, float others) {
   const auto text = [](float scale) {
     return scale > 0 ? std::string("a static scale of its inputs") : std::string("a dynamic one");
@@ -109,11 +109,11 @@ Expected<Projection> Projection::load(WeightStore& weights,
   return projection;
 }
 
-// Of the last weight: what it is multiplied with.
+// Determines the format in which the last weight's inputs are.
 Expected<void> Projection::add_format(const WeightStore& weights,
                                       const Part& part,
                                       int32_t activation_bits) {
-  constexpr int32_t kFloatBits = 16;  // where codes of floats are not multiplied with such codes
+  constexpr int32_t kFloatBits = 16;  // for float codes that are not multiplied with such codes
   const std::string name = part.stem + ".weight";
   const WeightFormat weight = weights_.back().format;
   const WeightInputs inputs = weights.inputs_of(name);
@@ -140,7 +140,7 @@ Expected<void> Projection::add_format(const WeightStore& weights,
   return {};
 }
 
-// Of the last weight: scales of 128 columns of its inputs are a rank's own.
+// Checks the last weight: scales of 128 input columns must lie within one rank.
 Expected<void> Projection::check_borders(const WeightStore& weights,
                                          const Part& part,
                                          int64_t k) const {

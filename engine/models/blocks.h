@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pieces architectures are composed of: arena layout, inputs in the formats a layer's weights
-// ask for, and projections that share one input.
+// The pieces of which architectures are composed: arena layout, inputs in the formats that a
+// layer's weights need, and projections that share one input.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@
 
 namespace sluice {
 
-// Carves 64-byte aligned pieces off a buffer. With a null base it only counts, so that one layout
+// Allocates 64-byte aligned pieces of a buffer. With a null base it only counts, so that one layout
 // function serves both the memory plan and the step.
 class Arena {
  public:
@@ -45,20 +45,20 @@ class Arena {
 
 using kernels::kNumActivationFormats;
 
-// Several weight matrices over the same input: q, k and v; gate and up; or just one.
+// Several weight matrices on the same input (q, k and v; gate and up), or a single one.
 class Projection {
  public:
   struct Part {
-    std::string stem;  // of the tensors' names: stem.weight, stem.bias
+    std::string stem;  // the tensors' names are stem.weight, stem.bias
     int64_t n;
     bool bias = false;
-    RowSlice slice = {};  // of a tensor that holds several parts
-    Portion rows = {};    // of the n, this rank's
-    bool floats = false;  // float weights take float rows on every device, for the same bits
+    RowSlice slice = {};  // within a tensor that holds several parts
+    Portion rows = {};    // this rank's share of the n rows
+    bool floats = false;  // float weights take float rows on every device: equal bits
   };
 
-  // Takes the tensors from the store, for a device this rank's part of them alone. With some of the
-  // segments, those columns of k alone are used.
+  // Takes the tensors from the store; on a device only this rank's part of them. With a subset of
+  // the segments, only those columns of k are used.
   static Expected<Projection> load(WeightStore& weights,
                                    std::span<const Part> parts,
                                    int64_t k,
@@ -71,22 +71,23 @@ class Projection {
 
   [[nodiscard]] const PackedWeight& weight(size_t part) const { return weights_[part]; }
 
-  // Columns that are used: the width of the input.
+  // Columns in use: the width of the input.
   [[nodiscard]] int32_t k() const { return k_; }
 
   [[nodiscard]] const kernels::Segments& segments() const { return segments_; }
 
-  // That the checkpoint gives all input rows of the format, the largest of the parts'; 0: none.
+  // The checkpoint's static scale for input rows of the format, the largest over the parts; 0:
+  // none.
   [[nodiscard]] float input_scale(kernels::ActivationFormat format) const {
     return input_scales_[static_cast<size_t>(format)];
   }
 
-  // Rows for it are those for another one as well, as an expert's are for all experts: the largest
-  // scales. kUnsupported, after `place` (file and tensor): one has a scale and the other none.
+  // Merges the input scales of a projection that takes the same rows, as experts do: the largest.
+  // kUnsupported, after `place` (file and tensor): one has a scale and the other none.
   Expected<void> share_input_scales(const Projection& other, const std::string& place);
 
-  // The same matrices with these rows alone, of each part; on a device not of formats with scales
-  // behind their rows.
+  // Returns the same matrices with only these rows of each part; on a device not for formats with
+  // scales behind their rows.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }
@@ -95,7 +96,7 @@ class Projection {
 
   [[nodiscard]] const float* bias(size_t part) const { return biases_[part].data(); }
 
-  // Shows the input to the store's tap, where there is one.
+  // Shows the input to the store's tap, if there is one.
   void show(const kernels::Activations& input) const;
 
  private:
@@ -108,7 +109,7 @@ class Projection {
   kernels::Segments segments_;
   DeviceType device_ = DeviceType::kCpu;
   InputTap* tap_ = nullptr;
-  std::vector<std::string> stems_;  // with a tap
+  std::vector<std::string> stems_;  // only with a tap
 
   Expected<void> add_format(const WeightStore& weights, const Part& part, int32_t activation_bits);
   [[nodiscard]] Expected<void> check_borders(const WeightStore& weights,
@@ -116,17 +117,17 @@ class Projection {
                                              int64_t k) const;
 };
 
-// 0, 1, 2, ... to `rows`, which are the device's where it has memory of its own.
+// Writes 0, 1, 2, ... to `rows`, in the device's memory if it has its own.
 void number_rows(kernels::DeviceMemory& memory, int32_t* rows, int32_t count);
 
-// The input rows of a projection, once per activation format that some layer's weights need.
+// The input rows of a projection, once per activation format that a layer's weights need.
 class LinearInput {
  public:
   LinearInput() = default;
-  // Room for `max_rows` rows in every format that one of `projections` needs.
+  // Allocates `max_rows` rows in every format that one of `projections` needs.
   LinearInput(std::span<const Projection* const> projections, int32_t max_rows, Arena& arena);
 
-  // Rows of the step at hand, at most max_rows.
+  // Sets the number of rows of this step, at most max_rows.
   void set_num_rows(int32_t num_rows) {
     for (kernels::Activations& rows : by_format_) rows.num_rows = num_rows;
   }
@@ -147,7 +148,7 @@ class LinearInput {
     return by_format_[static_cast<size_t>(format)];
   }
 
-  // Quantizes rows of floats for `projection`, at once or as steps.
+  // Quantizes rows of floats for `projection`, immediately or as steps.
   void quantize(const kernels::ExecContext& exec,
                 const Projection& projection,
                 const float* x,
@@ -166,7 +167,7 @@ struct ProjectionOutput {
   int64_t stride;
 };
 
-// out[i] (+)= x * W_i^T for each part of the projection, then `then` for each row.
+// Computes out[i] (+)= x * W_i^T for each part of the projection, then runs `then` for each row.
 void project(const kernels::ExecContext& exec,
              const Projection& projection,
              const LinearInput& input,

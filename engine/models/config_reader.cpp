@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys that every architecture has, under GGUF's names.
+// Reads the keys that every architecture has, under GGUF's names.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -71,8 +71,8 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
   return {};
 }
 
-// Factors outside would leave the range of the tables' functions. 0 is what llama.cpp's converters
-// write for none.
+// Reads the factor; other values would leave the range of the tables' functions. llama.cpp's
+// converters write 0 for none.
 Expected<double> read_factor(const Checkpoint& checkpoint) {
   const Metadata& metadata = checkpoint.metadata();
   const bool old = metadata.has("rope.scale_linear") && !metadata.has("rope.scaling.factor");
@@ -86,7 +86,7 @@ Expected<double> read_factor(const Checkpoint& checkpoint) {
   return factor;
 }
 
-// In config.json; GGUF has them as tensors.
+// Reads the factors of config.json; GGUF has them as tensors.
 Expected<void> read_long_factors(const Metadata& metadata,
                                  const kernels::RopeParams& rope,
                                  ModelConfig& config) {
@@ -105,7 +105,7 @@ Expected<void> read_long_factors(const Metadata& metadata,
   return {};
 }
 
-// Two scales of its logarithm divide each other, where both are there and not 0.
+// If both scales of the logarithm are present and not 0, the result is their quotient.
 Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
   SLUICE_TRY(const double all_dim, metadata.get_float_or("rope.scaling.mscale_all_dim", 0));
   SLUICE_TRY(const double mscale, metadata.get_float_or("rope.scaling.mscale", 0));
@@ -120,7 +120,7 @@ Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
   return usual;
 }
 
-// 0 means the model's own in GGUF files.
+// A 0 in a GGUF file means the model's own context.
 Expected<double> read_original_context(const Checkpoint& checkpoint, double context) {
   constexpr const char* kKey = "rope.scaling.original_context_length";
   const Metadata& metadata = checkpoint.metadata();
@@ -128,7 +128,7 @@ Expected<double> read_original_context(const Checkpoint& checkpoint, double cont
   return metadata.get_positive_or(kKey, context, context);
 }
 
-// What a file says beside a type of scaling that does not scale has no effect, whatever it is.
+// A value beside a scaling type that does not scale has no effect, even if malformed.
 Expected<double> unless_unused(Expected<double> value,
                                const std::string& type,
                                const Checkpoint& checkpoint,
@@ -223,7 +223,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
     return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }
   SLUICE_TRY_VOID(read_scaling(checkpoint, type, rope, config));
-  if (gguf && type != "longrope") {  // one more factor, whatever the type
+  if (gguf && type != "longrope") {  // an extra factor of any type
     SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
     rope.attention_factor *= static_cast<float>(more);
   }
@@ -257,9 +257,8 @@ Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config)
   return {};
 }
 
-// Which tensors there are: seen in the checkpoint, or as its configuration says where there is
-// nothing else. Those that it promises must be there; the output layer of a head may be its
-// target's.
+// Determines which tensors exist: from the checkpoint, or from its configuration if there is
+// nothing else. Promised tensors must exist; a head may use its target's output layer.
 Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   if (checkpoint.is_dummy()) {
@@ -284,8 +283,8 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   return {};
 }
 
-// Values besides the usual one that leave a computation as it is. A group of all experts is none;
-// a negative share of YaRN means that of the type of scaling, which is 0 for all but YaRN.
+// Unusual values without effect: a single group of all experts, and a negative YaRN share, which
+// means that of the scaling type: 0 except for YaRN.
 bool has_no_effect(const Metadata& metadata, std::string_view key, double value) {
   if (key == "expert_group_count") return value == 1;
   if (key != "rope.scaling.yarn_ext_factor") return false;
@@ -293,8 +292,8 @@ bool has_no_effect(const Metadata& metadata, std::string_view key, double value)
   return value < 0 || (value == 0 && (!type || *type != "yarn"));
 }
 
-// Keys of GGUF that would change what is computed, and the values that do not. Other keys of an
-// architecture that no spec reads have no effect in the program that defines them either.
+// Rejects GGUF keys that would change the computation. Other keys that no spec reads have no effect
+// in the program that defines them either.
 Expected<void> check_fixed_keys(const Checkpoint& checkpoint) {
   const Metadata& metadata = checkpoint.metadata();
   constexpr std::pair<const char*, double> kFixed[] = {

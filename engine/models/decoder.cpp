@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// The norms of one layer; those that its placement lacks are empty.
+// The norms of one layer; norms that its placement lacks are empty.
 struct LayerNorms {
   DeviceFloats before_attention;
   DeviceFloats after_attention;
@@ -31,10 +31,10 @@ struct DecoderBuffers {
   float* last = nullptr;    // [logits rows, hidden]
   LinearInput hidden_in;
   LinearInput logits_in;
-  float* logits = nullptr;         // [logits rows, widest share], where ranks share the vocabulary
+  float* logits = nullptr;         // [logits rows, widest share], if ranks share the vocabulary
   int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ...
-  float* taps = nullptr;           // [tokens, taps * hidden], where somebody reads them
-  int32_t* token_rows = nullptr;   // [tokens] 0, 1, 2, ..., the same
+  float* taps = nullptr;           // [tokens, taps * hidden], if a head reads them
+  int32_t* token_rows = nullptr;   // [tokens] 0, 1, 2, ..., likewise
   AttentionBuffers attention;
   MlpBuffers mlp;
 };
@@ -82,7 +82,7 @@ class DecoderModel final : public Model {
   Expected<void> load_norms(int32_t index, WeightStore& weights);
   DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
 
-  // A half writes straight onto the residual stream unless something happens to its output first.
+  // A half writes directly to the residual stream unless its output is processed first.
   [[nodiscard]] bool adds_directly() const {
     return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1;
   }
@@ -96,7 +96,7 @@ class DecoderModel final : public Model {
     return floats * static_cast<int64_t>(sizeof(float));
   }
 
-  // Columns of the logits that the rank with the most has.
+  // Columns of logits on the rank with the most.
   [[nodiscard]] int64_t logits_width() const {
     return ceil_div(ceil_div(config_.vocab_size, kRowTile), config_.share.size) * kRowTile;
   }
@@ -163,7 +163,7 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   LayerNorms norms;
   if (config_.norm_placement != NormPlacement::kAfter) {
     SLUICE_TRY(norms.before_attention, load_norm(weights, prefix + "attn_norm.weight"));
-    // Where no norm follows attention, files may name the feed-forward norm by its place.
+    // Without a norm behind attention, files may name the feed-forward norm by its place.
     const bool by_place = config_.norm_placement == NormPlacement::kBefore &&
                           !weights.has(prefix + "ffn_norm.weight");
     SLUICE_TRY(
@@ -260,7 +260,7 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   return buffers;
 }
 
-// The rows of x, normalized unless this model has no norm there, as `next` reads them.
+// Adds steps that give `next` the rows of x, normalized if this model has the norm.
 void DecoderModel::add_input_steps(const DeviceFloats& norm,
                                    const Projection& next,
                                    const float* x,
@@ -276,7 +276,7 @@ void DecoderModel::add_input_steps(const DeviceFloats& norm,
   });
 }
 
-// The residual stream takes a half's output, normalized where there is a norm.
+// Adds a half's output, normalized if there is a norm, to the residual stream.
 void DecoderModel::add_half_steps(const ForwardContext& context,
                                   const DeviceFloats& norm,
                                   kernels::RowSteps& steps) const {
@@ -299,7 +299,7 @@ void DecoderModel::add_half_steps(const ForwardContext& context,
                                  .scale = config_.residual_scale});
 }
 
-// What the attention half of layer `index` reads; nothing after the last layer.
+// Prepares the input of attention half `index`; nothing after the last layer.
 void DecoderModel::add_attention_input_steps(size_t index, kernels::RowSteps& steps) const {
   if (index == attention_.size()) return;
   add_input_steps(norms_[index].before_attention,
@@ -328,7 +328,7 @@ void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
                                    .data = buffers_.normed}});
 }
 
-// Reads hidden_in, leaves what the other half reads.
+// Reads hidden_in and leaves the input of the feed-forward half.
 void DecoderModel::attention_half(const ForwardContext& context, size_t index) const {
   const int32_t rope = config_.layers[index].rope;
   const bool direct = adds_directly();
@@ -346,7 +346,7 @@ void DecoderModel::attention_half(const ForwardContext& context, size_t index) c
                             then);
 }
 
-// As above, for the next layer.
+// Leaves the input of the next layer's attention half.
 void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
   const MlpBlock& block = mlp_[index];
   kernels::RowSteps then;
@@ -374,7 +374,7 @@ void DecoderModel::ffn_half(const ForwardContext& context, size_t index) const {
                 then);
 }
 
-// What layers left of some rows.
+// Gathers the layers' output of some rows.
 void DecoderModel::gather_last(const ForwardContext& context, std::span<const int32_t> rows) const {
   kernels::gather_rows(context.exec,
                        {.x = buffers_.x,
@@ -423,7 +423,7 @@ void DecoderModel::logits(const ForwardContext& context,
   if (shared) gather_logits(context, num_rows, out);
 }
 
-// Keeps the residual stream that enters the layer, where somebody reads it.
+// Keeps the residual stream at the layer's input if a head reads it.
 void DecoderModel::tap(const ForwardContext& context, size_t layer) const {
   const auto found = std::ranges::find(taps_, static_cast<int32_t>(layer));
   if (found == taps_.end()) return;
@@ -437,7 +437,7 @@ void DecoderModel::tap(const ForwardContext& context, size_t layer) const {
                         .out_stride = width});
 }
 
-// What the output layer reads is normed, of all rows and not only of those that choose.
+// Norms the input of the output layer for all rows, not only for choosing ones.
 void DecoderModel::tap_output(const ForwardContext& context) const {
   if (taps_.empty() || taps_.back() != config_.num_layers) return;
   tap(context, attention_.size());
@@ -452,7 +452,7 @@ void DecoderModel::tap_output(const ForwardContext& context) const {
                       .eps = config_.norm_eps});
 }
 
-// Each rank's columns into rank 0's rows.
+// Gathers each rank's columns into rank 0's rows.
 void DecoderModel::gather_logits(const ForwardContext& context,
                                  int32_t num_rows,
                                  float* out) const {
@@ -493,7 +493,7 @@ void DecoderModel::forward(const ForwardContext& context) {
   kernels::RowSteps first;
   add_attention_input_steps(0, first);
   kernels::run_row_steps(context.exec, first);
-  // Another rank may still read what this one gave it before the failure: that is not written over.
+  // Another rank may still be reading this rank's parts from before a failure: keep them.
   const auto has_failed = [&context] {
     return context.communicator != nullptr && context.communicator->has_failed();
   };
@@ -529,7 +529,7 @@ Expected<void> check_factors(const std::string& name, const std::vector<float>& 
 Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
                                                const ModelOptions& options,
                                                WeightStore& weights) {
-  // Llama 3's factors come as a tensor in GGUF.
+  // GGUF has Llama 3's factors as a tensor.
   if (weights.has("rope_freqs.weight")) {
     for (kernels::RopeParams& rope : config.ropes) {
       SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", rope.rotary_dim / 2));

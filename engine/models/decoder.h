@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decoder-only transformer that architectures describe by a ModelConfig: embedding, layers of
-// attention and feed-forward halves around a residual stream, output.
+// The decoder-only transformer that a ModelConfig describes: embedding, layers of attention and
+// feed-forward halves around a residual stream, output.
 #pragma once
 
 #include <memory>

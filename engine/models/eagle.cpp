@@ -74,13 +74,13 @@ class EagleHead final : public Model {
   ModelConfig config_;
   kernels::DeviceMemory* memory_ = nullptr;
   kernels::RopeTable rope_;
-  Projection own_embedding_;  // where the head has one
+  Projection own_embedding_;  // empty: the target's is used
   const PackedWeight* embedding_ = nullptr;
   Projection fc_;
   const Projection* output_ = nullptr;  // the target's
   DeviceFloats mlp_norm_;
-  std::vector<AttentionBlock> attention_;  // one
-  std::vector<MlpBlock> mlp_;              // the same
+  std::vector<AttentionBlock> attention_;  // a single one
+  std::vector<MlpBlock> mlp_;              // a single one
   HeadBuffers buffers_;
 };
 
@@ -131,7 +131,7 @@ HeadBuffers EagleHead::layout(const StepBounds& bounds, Arena& arena) const {
   return buffers;
 }
 
-// The target's states and the head's own are read alike.
+// The target's states and the head's own have the same form.
 void EagleHead::forward(const ForwardContext& context) {
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   const int64_t stride = 2 * int64_t{config_.hidden};

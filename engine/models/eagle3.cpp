@@ -85,13 +85,13 @@ class Eagle3Head final : public Model {
   ModelConfig config_;
   kernels::DeviceMemory* memory_ = nullptr;
   kernels::RopeTable rope_;
-  Projection own_embedding_;  // where the head has one
+  Projection own_embedding_;  // empty: the target's is used
   const PackedWeight* embedding_ = nullptr;
   Projection fc_;
   Projection output_;
   DeviceFloats embedding_norm_, hidden_norm_, mlp_norm_, output_norm_;
-  std::vector<AttentionBlock> attention_;  // one
-  std::vector<MlpBlock> mlp_;              // the same
+  std::vector<AttentionBlock> attention_;  // a single one
+  std::vector<MlpBlock> mlp_;              // a single one
   HeadBuffers buffers_;
 };
 
@@ -148,7 +148,7 @@ HeadBuffers Eagle3Head::layout(const StepBounds& bounds, Arena& arena) const {
   return buffers;
 }
 
-// The second half of each row: what the target's states give, or the head's own as they are.
+// Fills the second half of each row from the target's states, or copies the head's own.
 void Eagle3Head::take_hidden(const ForwardContext& context) const {
   const HiddenRows& hidden = context.hidden;
   const size_t num_tokens = context.batch.token_ids.size();

@@ -16,7 +16,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   if (!metadata.has("hidden_act")) config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 46, config));
-  // In config.json, nothing is no cap: the reader knows what an absent key means.
+  // A null in config.json means no cap: the reader gives absent keys their default.
   const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   SLUICE_TRY(const double score_cap,
              read_soft_cap(metadata, "attn_logit_softcapping", gguf ? 50 : 0));

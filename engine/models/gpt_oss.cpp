@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// GGUF does not say that the ramp's ends stay where they are.
+// GGUF does not state that the ends of the ramp are not rounded.
 Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
   kernels::RopeParams& rope = config.ropes.front();
   SLUICE_TRY(const double factor, metadata.get_positive_or("rope.scaling.factor", 1));

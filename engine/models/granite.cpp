@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Granite 3: Llama with multipliers of embedding, scores, residual and logits.
+// Granite 3: Llama with multipliers for embedding, scores, residual and logits.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -19,7 +19,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
     SLUICE_TRY(const double scale, metadata.get_positive_or("attention.scale", 1));
     config.attention_scale = static_cast<float>(scale);
   }
-  // What GGUF calls so here says whether there are positions at all.
+  // This GGUF key says here whether there are positions at all.
   SLUICE_TRY(const bool rotates, metadata.get_bool_or("rope.scaling.finetuned", true));
   for (LayerConfig& layer : config.layers) layer.rope = rotates ? 0 : -1;
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 2 and 3 and what shares their form: SmolLM2, and Mistral and Mixtral in GGUF.
+// Llama 2 and 3 and models of the same form: SmolLM2, and Mistral and Mixtral in GGUF.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 

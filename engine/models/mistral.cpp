@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistral: Llama with one window for all layers where the checkpoint sets one.
+// Mistral: Llama with one window for all layers if the checkpoint sets one.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 

@@ -18,7 +18,7 @@ int32_t expert_width(const ModelConfig& config) {
   return config.moe.num_experts > 0 ? config.moe.ffn_hidden : config.ffn_hidden;
 }
 
-// The same rows as plain floats.
+// Returns the same rows as plain floats.
 kernels::Activations as_floats(kernels::Activations rows, float* data) {
   rows.format = kernels::ActivationFormat::kFloat;
   rows.data = data;
@@ -72,7 +72,7 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
             {{part("ffn_down_exps", hidden, {})}}));
     const std::string place = weights.path() + ": tensor " + prefix;
     SLUICE_TRY_VOID(check_like_first(block.experts_, place, weights.device() == DeviceType::kCuda));
-    // The rows of all are quantized for the first.
+    // All experts' input rows are quantized with the scales of the first.
     SLUICE_TRY_VOID(block.experts_.front().gate_up.share_input_scales(
         block.experts_.back().gate_up, place + "ffn_gate_exps" + suffix + ".weight"));
     SLUICE_TRY_VOID(block.experts_.front().down.share_input_scales(
@@ -86,8 +86,8 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   return block;
 }
 
-// The experts of a layer run as one product, on one input, whose kernels on a device know one
-// format of weights.
+// A layer's experts run as one product on one input, and a device's kernels support one weight
+// format per product.
 Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
                                           const std::string& place,
                                           bool on_device) {
@@ -126,7 +126,7 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
     }
   }
   for (Grouped& group : grouped) {
-    // check_like_first(): as many of each expert.
+    // check_like_first() ensured equal numbers per expert.
     CHECK_EQ(group.matrices.size() % experts.size(), 0U);
     group.per_expert = static_cast<int32_t>(group.matrices.size() / experts.size());
   }
@@ -313,8 +313,8 @@ void MlpBlock::run_experts(const kernels::ExecContext& exec,
   }
 }
 
-// The chosen experts' outputs from every rank's sums: of all rows that there may be, as the host of
-// a device does not know who was chosen.
+// Sums the chosen experts' outputs over all ranks, for all possible rows, as the host of a device
+// does not know which experts were chosen.
 void MlpBlock::join_experts(const ForwardContext& context,
                             const LinearInput& in,
                             const MlpBuffers& buffers,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The feed-forward half of a layer: one gated pair of matrices, or a mixture of experts, each of
-// them such a pair.
+// The feed-forward half of a layer: one gated pair of matrices, or a mixture of experts that are
+// such pairs.
 #pragma once
 
 #include <array>
@@ -19,9 +19,9 @@ struct MlpBuffers {
   float* gate_up = nullptr;  // [rows, 2 * ffn]
   LinearInput down_in;
   RankParts parts;
-  float* gated = nullptr;  // [rows, padded ffn] before it is quantized, where ranks share its scale
-  // Experts only. Rows are (token, choice) pairs sorted by expert, each expert's first row on a
-  // border of activation blocks.
+  float* gated = nullptr;  // [rows, padded ffn] unquantized, if ranks share its scale
+  // Experts only. Rows are (token, choice) pairs sorted by expert; each expert's first row is
+  // aligned to activation blocks.
   int32_t max_rows = 0;
   float* router = nullptr;   // [tokens, experts]
   float* weights = nullptr;  // [tokens, top_k]
@@ -35,7 +35,7 @@ struct MlpBuffers {
 
 class MlpBlock {
  public:
-  // Moves alone: the groups below point into the experts.
+  // Move-only: the groups below point into the experts.
   MlpBlock() = default;
   MlpBlock(MlpBlock&&) noexcept = default;
   MlpBlock& operator=(MlpBlock&&) noexcept = default;
@@ -44,20 +44,20 @@ class MlpBlock {
                                  int32_t layer,
                                  int32_t activation_bits,
                                  WeightStore& weights);
-  // Rows that so many tokens take at most: of experts, every one's share rounded up to blocks of
-  // activations.
+  // The most rows for `tokens` tokens; with experts, every expert's share is rounded up to
+  // activation blocks.
   static int32_t max_rows(const ModelConfig& config, int32_t tokens);
   static MlpBuffers layout(const ModelConfig& config,
                            std::span<const MlpBlock> blocks,
                            const StepBounds& bounds,
                            Arena& arena);
 
-  // A dense block's input; experts read plain rows instead.
+  // A dense block has an input projection; experts read plain rows instead.
   [[nodiscard]] bool is_dense() const { return router_.weights().empty(); }
 
   [[nodiscard]] const Projection& input() const { return experts_.front().gate_up; }
 
-  // out (+)= mlp(input rows), then `then` for each row.
+  // Computes out (+)= mlp(input rows), then runs `then` for each row.
   void forward(const ForwardContext& context,
                const ModelConfig& config,
                const LinearInput& in,
@@ -65,7 +65,8 @@ class MlpBlock {
                ProjectionOutput out,
                kernels::Epilogue epilogue,
                const kernels::RowSteps& then) const;
-  // out += scale * (the chosen experts' outputs, weighted), for rows x [tokens, x_stride].
+  // Computes out += scale * (weighted outputs of the chosen experts), for rows x [tokens,
+  // x_stride].
   void forward_experts(const ForwardContext& context,
                        const ModelConfig& config,
                        const float* x,
@@ -80,7 +81,7 @@ class MlpBlock {
     Projection down;
   };
 
-  // One kind of matrix of all experts, by the activations it takes: [experts, of each].
+  // The matrices of one kind of all experts, by activation format: [experts, per_expert].
   struct Grouped {
     std::vector<kernels::ExpertMatrix> matrices;
     int32_t per_expert = 0;
@@ -88,14 +89,14 @@ class MlpBlock {
 
   using GroupedByFormat = std::array<Grouped, kNumActivationFormats>;
 
-  // Of the last one.
+  // Checks that the last expert has the same formats as the first.
   static Expected<void> check_like_first(const std::vector<Pair>& experts,
                                          const std::string& place,
                                          bool on_device);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
                                        Projection Pair::*projection,
                                        int64_t part_width);
-  // The chosen experts' matrices over their rows.
+  // Runs the chosen experts' matrices over their rows.
   static void run_experts(const kernels::ExecContext& exec,
                           const GroupedByFormat& grouped,
                           const LinearInput& in,
@@ -108,10 +109,10 @@ class MlpBlock {
                     int64_t hidden) const;
 
   Projection router_;
-  std::vector<Pair> experts_;  // exactly one in a dense block
+  std::vector<Pair> experts_;  // a single one in a dense block
   GroupedByFormat grouped_gate_up_;
   GroupedByFormat grouped_down_;
-  std::vector<kernels::ExpertMatrix> joined_down_;  // one of each, with its bias
+  std::vector<kernels::ExpertMatrix> joined_down_;  // one per expert, with its bias
 };
 
 }  // namespace sluice

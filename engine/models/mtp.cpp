@@ -84,15 +84,15 @@ class MtpHead final : public Model {
 
   ModelConfig config_;
   kernels::DeviceMemory* memory_ = nullptr;
-  std::vector<kernels::RopeTable> ropes_;    // one, or none
+  std::vector<kernels::RopeTable> ropes_;    // at most one
   const PackedWeight* embedding_ = nullptr;  // the target's
   Projection fc_;
-  bool state_first_ = false;            // in what fc_ reads
-  bool hands_on_normed_ = false;        // the next row's state
+  bool state_first_ = false;            // order of fc_'s input
+  bool hands_on_normed_ = false;        // selects the next row's state
   const Projection* output_ = nullptr;  // the target's
   DeviceFloats embedding_norm_, hidden_norm_, attention_norm_, mlp_norm_, output_norm_;
-  std::vector<AttentionBlock> attention_;  // one
-  std::vector<MlpBlock> mlp_;              // the same
+  std::vector<AttentionBlock> attention_;  // a single one
+  std::vector<MlpBlock> mlp_;              // a single one
   MtpBuffers buffers_;
 };
 
@@ -159,8 +159,8 @@ void MtpHead::norm_half(const ForwardContext& context, float* x, const DeviceFlo
                       .eps = config_.norm_eps});
 }
 
-// Embedding and state side by side, each normed. The target's states and the module's own are read
-// alike.
+// Fills each row with embedding and state, both normed. The target's states and the module's own
+// have the same form.
 void MtpHead::take_inputs(const ForwardContext& context) const {
   const size_t num_tokens = context.batch.token_ids.size();
   const int64_t stride = 2 * int64_t{config_.hidden};
@@ -287,7 +287,7 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
   config.num_layers = 1;
   config.layers = {*layer};
   config.tied_embeddings = false;
-  // Its rows of q and k are as a directory has them, wherever the target's come from.
+  // Rows of q and k are in a directory's order, whatever the target's layout.
   for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kHalves;
   config.head = {.target_hidden = target.hidden,
                  .target_vocab = target.vocab_size,

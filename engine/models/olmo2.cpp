@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OLMo 2: norms of the outputs of each half, and of the whole rows of q and k. OLMo 3: three
-// windowed layers for each full one, and scaled rotation in the full ones alone; GGUF has both
-// under one name.
+// OLMo 2: norms of the outputs of each half, and of whole rows of q and k. OLMo 3: three windowed
+// layers for each full one, and scaled rotation only in full ones; GGUF uses one name for both.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 

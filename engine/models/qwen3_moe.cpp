@@ -9,7 +9,7 @@ namespace {
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.qk_norm = QkNorm::kHead;
-  // GGUF has no such key: all its models normalize.
+  // GGUF has no such key: all its models of this kind normalize.
   SLUICE_TRY(config.moe.normalize,
              metadata.get_bool_or("norm_topk_prob", checkpoint.kind() == CheckpointKind::kGguf));
   SLUICE_TRY(const int32_t every, metadata.get_count_or("decoder_sparse_step", 1024, 1));

@@ -22,7 +22,7 @@ Portion columns_of(const kernels::Segments& segments, int64_t k) {
           .whole = static_cast<int32_t>(k)};
 }
 
-// The heads whose outputs are the rank's columns of the output projection's input.
+// The heads that give the rank's columns of the output projection's input.
 Expected<Portion> share_heads(const ModelConfig& whole,
                               const kernels::Segments& segments,
                               int32_t size) {
@@ -38,7 +38,7 @@ Expected<Portion> share_heads(const ModelConfig& whole,
                  .whole = whole.num_heads};
 }
 
-// The heads of k and v that they read: as many for each, or one for all.
+// The KV heads that these heads read: equally many queries for each, or a single KV head.
 Expected<Portion> share_kv_heads(const ModelConfig& whole, const Portion& heads, int32_t size) {
   const int32_t queries = whole.num_heads / whole.num_kv_heads;
   const Portion kv = {
@@ -46,7 +46,7 @@ Expected<Portion> share_kv_heads(const ModelConfig& whole, const Portion& heads,
       .count = (heads.first + heads.count - 1) / queries - heads.first / queries + 1,
       .whole = whole.num_kv_heads};
   const bool even = heads.first % queries == 0 && heads.count % queries == 0;
-  // Kernels read rows by tiles.
+  // Kernels read rows in tiles.
   const bool at_tile = int64_t{kv.first} * whole.head_dim % kRowTile == 0;
   if ((even || kv.count == 1) && at_tile) return kv;
   return refused(size,

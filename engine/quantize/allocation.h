@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A budget of bytes among matrices, where each has the choice between several formats.
+// Distributes a budget of bytes over matrices that each have a choice of formats.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@ struct Choice {
   double error = 0;
 };
 
-// For each matrix one of its choices, so that all together have at most `max_bytes` and little
-// error: from the smallest ones on, whatever takes off most error for a byte. Choices are in
-// ascending order of bytes. The smallest of all, where even they are too many.
+// Returns one choice per matrix so that all together have at most `max_bytes` and little error:
+// starting with the smallest ones, greedily by error removed per byte. Choices are in ascending
+// order of bytes. If even the smallest exceed the budget, they are returned.
 std::vector<size_t> allocate_bytes(const std::vector<std::vector<Choice>>& matrices,
                                    double max_bytes);
 
-// What a matrix planned for `scheme` may become where bits are spent: the scheme itself and those
-// of more bits that its checkpoint can have beside it; kept last. kInvalidArgument: there are none.
+// Returns the schemes that a matrix planned for `scheme` may become when bits are spent: the scheme
+// itself and larger ones that its checkpoint can mix with it; kept last. kInvalidArgument: none.
 Expected<std::vector<TargetScheme>> schemes_of_more_bits(const TargetScheme& scheme);
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMaxTokens = 16384;
 
-// Sums of one input, in double: products of a window's rows are added to them as floats.
+// Sums over one input, squares in double; a window's products are added as floats.
 struct InputSums {
   int64_t num_rows = 0;
   std::vector<double> squares;
@@ -66,7 +66,7 @@ class Collector final : public InputTap {
   const CalibrationOptions& options_;
   int64_t product_bytes_ = 0;
   std::map<std::string, InputSums> sums_;                  // by the first stem of an input
-  std::map<std::string, std::vector<std::string>> stems_;  // all of them, by the first
+  std::map<std::string, std::vector<std::string>> stems_;  // all stems, by the first one
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Subtracts what makes the exponentials sum to one.
+// Returns the logarithm of the sum of exponentials.
 double log_sum(const float* logits, int64_t count, float largest) {
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += std::exp(double{logits[i]} - double{largest});
@@ -22,7 +22,7 @@ class Sums {
  public:
   explicit Sums(int64_t vocab) : vocab_(vocab) {}
 
-  // One position; `next`: the token that follows, kInvalidToken where the window ends.
+  // Adds one position; `next`: the following token, kInvalidToken at the window's end.
   void add(const float* reference, const float* other, TokenId next) {
     const float* top = std::max_element(reference, reference + vocab_);
     const float* other_top = std::max_element(other, other + vocab_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a model's predictions differ from those of the model that it was made of.
+// Compares a model's predictions with those of the model it was made from.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ namespace sluice {
 struct Comparison {
   int64_t num_positions = 0;
   double divergence = 0;  // mean KL(reference || other), nats
-  double same_top = 0;    // part of positions with the same most likely token
-  double perplexity = 0;  // of the text, by the other
+  double same_top = 0;    // share of positions with the same most likely token
+  double perplexity = 0;  // the text's, under the other model
   double reference_perplexity = 0;
 };
 
-inline constexpr int64_t kMaxComparedTokens = 8192;  // of a text, whatever its length
+inline constexpr int64_t kMaxComparedTokens = 8192;  // per text
 
-// Both are run at once on windows of a text, as text_windows() makes them of the reference's
-// tokens: one or more. Activations are floats, but int8 where matrices are INT8. Errors as
+// Runs both models on windows of a text, at least one, which text_windows() made with the
+// reference's tokenizer. Activations are floats, but int8 for INT8 matrices. Errors as in
 // OfflineModel::open.
 Expected<Comparison> compare_models(const std::string& reference,
                                     const std::string& other,

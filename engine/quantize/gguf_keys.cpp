@@ -30,7 +30,7 @@ class KeyWriter {
 
   void put_float(const std::string& key, double value) { keys_.put_float(prefix_ + key, value); }
 
-  // What the directory says under the same key, if it does.
+  // Copies the directory's value of the same key, if present.
   void take_float(const std::string& key) {
     if (const Expected<double> value = input_.get_float(key)) put_float(key, *value);
   }
@@ -80,7 +80,7 @@ class KeyWriter {
     if (type != "yarn") return;
     take_float("rope.scaling.yarn_beta_fast");
     take_float("rope.scaling.yarn_beta_slow");
-    // One more factor, beside that which follows from the stretch.
+    // An extra factor beyond the one that follows from the stretch.
     const double stretch = input_.get_float_or("rope.scaling.factor", 1).value_or(1);
     const auto usual = static_cast<double>(kernels::yarn_attention_factor(stretch, 1));
     const double more = double{rope.attention_factor} / usual;

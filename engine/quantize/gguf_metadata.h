@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and values of a GGUF file that is written.
+// Keys and values of a GGUF file to be written.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// As they lie in the file: little-endian, like the machines this runs on.
+// Stored as in the file: little-endian, like the machines this runs on.
 class GgufMetadata {
  public:
   void put_uint(std::string_view key, uint64_t value);  // 32 bits
@@ -24,7 +24,7 @@ class GgufMetadata {
   void put_texts(std::string_view key, const std::vector<std::string>& texts);
   void put_ints(std::string_view key, const std::vector<int32_t>& numbers);
   void put_floats(std::string_view key, const std::vector<float>& numbers);
-  // A value of another file; its numbers were widened when they were read.
+  // Puts a value of another file, whose numbers were widened on reading.
   void put_value(std::string_view key, const GgufValue& value);
 
   [[nodiscard]] uint64_t count() const { return count_; }
@@ -43,13 +43,13 @@ class GgufMetadata {
   std::vector<std::byte> bytes_;
 };
 
-// Everything of the file but what a new one says for itself: type, alignment, parts.
+// Returns a file's metadata except what a new file sets itself: type, alignment, parts.
 GgufMetadata metadata_of(const GgufFile& file);
 
-// tokenizer.ggml.* that read_vocabulary() reads as this.
+// Puts the tokenizer.ggml.* keys that read_vocabulary() reads as `vocabulary`.
 void put_vocabulary(const Vocabulary& vocabulary, GgufMetadata& metadata);
 
-// What comes before a file's table of tensors.
+// Returns the bytes before a file's table of tensors.
 std::vector<std::byte> gguf_header(const GgufMetadata& metadata, uint64_t num_tensors);
 
 }  // namespace sluice

@@ -10,7 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kAlignment = 32;
-constexpr uint32_t kQuantizationVersion = 2;  // of ggml's blocks
+constexpr uint32_t kQuantizationVersion = 2;  // version of ggml's blocks
 
 template <typename T>
 void append(std::vector<std::byte>& bytes, T value) {

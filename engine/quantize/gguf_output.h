@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GGUF file: metadata, with the type of the file, then tensors that come one at a time.
+// Writes a GGUF file: metadata, including the file's type, then tensors one at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace sluice {
 
 class GgufWriter {
  public:
-  // Errors as OutputFile.
+  // Errors as in OutputFile.
   static Expected<GgufWriter> create(GgufMetadata metadata,
                                      const std::string& output,
                                      const QuantizePlan& plan);

@@ -20,7 +20,7 @@ struct Square {
   std::vector<double> values;
 };
 
-// The lower L of A = L L^T in place, A's lower half; false: A is not positive definite.
+// Replaces A's lower half by the lower L of A = L L^T; false: A is not positive definite.
 bool factorize(Square& a) {
   for (int64_t i = 0; i < a.k; ++i) {
     double* row = a.row(i);
@@ -39,7 +39,7 @@ bool factorize(Square& a) {
   return true;
 }
 
-// The inverse of a lower triangle, in place.
+// Inverts a lower triangle in place.
 void invert_lower(Square& l) {
   for (int64_t i = 0; i < l.k; ++i) {
     double* row = l.row(i);
@@ -56,8 +56,8 @@ void invert_lower(Square& l) {
 
 }  // namespace
 
-// With columns in reverse, H' = L L^T. Then inverse(H') = inverse(L)^T inverse(L), and reversing
-// both sides back turns inverse(L), a lower triangle, into the upper one that is sought.
+// With reversed columns, H' = L L^T. Then inverse(H') = inverse(L)^T inverse(L), and reversing both
+// sides again turns inverse(L), a lower triangle, into the upper one that is needed.
 std::optional<Gptq> Gptq::create(const InputStatistics& inputs, double damp) {
   const auto k = static_cast<int64_t>(inputs.mean_squares.size());
   Gptq result;

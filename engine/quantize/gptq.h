@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTQ (Frantar et al., arXiv 2210.17323): columns are rounded one after the other, and what the
-// rounding of one changed of the outputs is taken back by those that are still to come.
+// GPTQ (Frantar et al., arXiv 2210.17323): columns are rounded one after the other, and later
+// columns compensate the change of the outputs that each rounding causes.
 #pragma once
 
 #include <cstddef>
@@ -16,32 +16,32 @@ namespace sluice {
 
 class Gptq {
  public:
-  // From the products of inputs, with `damp` times their mean square added to the diagonal. Columns
-  // with larger squares come first. Nothing: no factor exists, which damping prevents but for
-  // inputs that are not finite.
+  // Takes the products of inputs and adds `damp` times their mean square to the diagonal. Columns
+  // with larger squares come first. Returns nothing if no factor exists, which damping prevents
+  // unless inputs are not finite.
   static std::optional<Gptq> create(const InputStatistics& inputs, double damp);
 
-  // Codes of rows whose scales are fixed, as of encode_codes().
+  // Encodes rows whose scales are fixed; results as in encode_codes().
   void encode(const Encoding& encoding,
               const FloatRows& in,
               float matrix_scale,
               const RowScales& scales,
               uint8_t* codes) const;
 
-  // The same of rows of GGUF blocks that have their scales: [in.rows][row_bytes(format, k)], whose
-  // codes are replaced. Not of Q8_0.
+  // Replaces the codes of rows of GGUF blocks that have their scales: [in.rows][row_bytes(format,
+  // k)]. Not for Q8_0.
   void encode_blocks(WeightFormat format, const FloatRows& in, std::byte* rows) const;
 
  private:
   Gptq() = default;
 
-  // choose(column, weight) gives the value that the column gets, of each column as they come, with
-  // the weight that it has by then.
+  // Visits columns in order; choose(column, weight) gets the column's compensated weight and
+  // returns the value that it is rounded to.
   template <typename Choose>
   void round_row(const float* weights, const Choose& choose) const;
 
   int64_t k_ = 0;
-  std::vector<int64_t> order_;  // columns as they come
+  std::vector<int64_t> order_;  // columns in order of processing
   std::vector<float> factor_;   // [k][k] upper, in that order: U of inverse(H) = U^T U
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The shortest number that is this float, and not the digits of its fp64 value.
+// Returns the shortest number that rounds to this float, instead of its fp64 digits.
 double shortest(float value) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof(text) - 1, value).ptr;
@@ -23,8 +23,8 @@ double shortest(float value) {
   return std::strtod(text, nullptr);
 }
 
-// Llama 3's scaling is a tensor of factors in GGUF. Which it is of follows from its largest factor
-// and the context from which the others shrink.
+// Recovers Llama 3's scaling, stored in GGUF as a tensor of factors, from its largest factor and
+// the context from which the others shrink.
 std::optional<kernels::Llama3Scaling> llama3_scaling(const kernels::RopeParams& rope) {
   constexpr double kTolerance = 2e-5;
   constexpr int kMaxContextBits = 24;
@@ -68,7 +68,7 @@ class ConfigWriter {
   void put_shape() {
     json_["vocab_size"] = config_.vocab_size;
     json_["hidden_size"] = config_.hidden;
-    // Of Mixtral and gpt-oss the size of an expert.
+    // For Mixtral and gpt-oss this is the size of an expert.
     const bool is_expert = type_ == "mixtral" || type_ == "gpt_oss";
     json_["intermediate_size"] =
         is_expert || config_.ffn_hidden == 0 ? config_.moe.ffn_hidden : config_.ffn_hidden;
@@ -103,7 +103,7 @@ class ConfigWriter {
       json_["rope_scaling"] = std::move(scaling);
       return {};
     }
-    // Its class takes what stands beside the base for windowed layers too.
+    // The class of OLMo 3 would apply scaling beside the base to windowed layers too.
     const Json plain = {{"rope_type", "default"}, {"rope_theta", json_["rope_theta"]}};
     Json full = plain;
     if (scaling.is_object()) full.update(scaling);

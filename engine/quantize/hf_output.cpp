@@ -26,7 +26,7 @@ std::string module_of(const PlannedTensor& planned) {
   return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
 }
 
-// Linear layers that stay floats, and the embedding's head.
+// Returns the linear layers that stay floats, including the output layer.
 std::vector<std::string> kept_modules(const QuantizePlan& plan) {
   std::vector<std::string> modules;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -36,7 +36,7 @@ std::vector<std::string> kept_modules(const QuantizePlan& plan) {
     if (is_matrix && planned.target.kind != TargetKind::kCodes)
       modules.push_back(module_of(planned));
   }
-  // A tied head has no tensor, and is a module of its own for those who read the names.
+  // A tied head has no tensor, but is a module for readers of the names.
   if (std::find(modules.begin(), modules.end(), "lm_head") == modules.end()) {
     const auto has_head = [](const PlannedTensor& planned) {
       return planned.source.stored_name == "lm_head.weight";
@@ -91,7 +91,7 @@ Json weights_of(const Encoding& encoding) {
           {"zp_dtype", has_zeros(encoding.scheme) ? Json("torch.int8") : scale_type}};
 }
 
-// Rows of 8-bit schemes get 8 bits each, with a scale of their own; others stay 16 bits.
+// Rows of 8-bit schemes get 8-bit inputs with a scale per row; others stay 16 bits.
 Json inputs_of(const Encoding& encoding) {
   const bool is_int = encoding.scheme == CodeScheme::kInt8Channel;
   const bool is_float =
@@ -111,8 +111,8 @@ Json inputs_of(const Encoding& encoding) {
           {"zp_dtype", nullptr}};
 }
 
-// One group for each scheme and group size. The only one has every linear layer that is not
-// ignored; several name their modules.
+// Makes one group per scheme and group size. A single group targets every linear layer that is not
+// ignored; several groups name their modules.
 Json compressed_tensors_config(const QuantizePlan& plan) {
   std::map<std::pair<CodeScheme, int32_t>, std::vector<const PlannedTensor*>> by_encoding;
   for (const PlannedTensor& planned : plan.tensors) {
@@ -159,7 +159,7 @@ Json mxfp4_config(const QuantizePlan& plan) {
   return {{"modules_to_not_convert", kept_modules(plan)}, {"quant_method", "mxfp4"}};
 }
 
-// Readers tell this layout by the producer's name.
+// Readers recognise this layout by the producer's name.
 Json modelopt_config(const QuantizePlan& plan) {
   return {{"producer", {{"name", "modelopt"}, {"version", "sluice-" + std::string(version())}}},
           {"quantization",
@@ -179,7 +179,7 @@ Expected<void> write_json(const std::string& path, const Json& json) {
   return write_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-// Texts and vocabularies; not weights, and not what is written anew.
+// Whether a file is copied: texts and vocabularies, but no weights and no rewritten files.
 bool is_taken_over(const std::filesystem::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   const std::string extension = entry.path().extension().string();
@@ -226,8 +226,8 @@ Expected<Json> input_config(const std::string& input) {
   return config;
 }
 
-// The configuration of a file's model, the type of most of its floats, and its tokens, of which
-// classes have others where nothing is said.
+// Returns the configuration of a GGUF file's model, with the type of most of its floats, and its
+// token ids, because classes assume others by default.
 Json translated_config(const QuantizePlan& plan, const TokenizerFiles& files) {
   Json config = Json::parse(plan.translation->config);
   const auto id = [](TokenId token) {

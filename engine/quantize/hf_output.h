@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory in Hugging Face's layout beside its weights: what config.json says of them, and the
-// files that are taken over.
+// The files beside the weights of a directory in Hugging Face's layout: config.json and the files
+// that are copied.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace sluice {
 
-// Writes config.json of `input` with the plan's quantization_config in place of its own,
-// hf_quant_config.json where the spelling has it, and copies tokenizer, template and the like; of a
-// GGUF file, what they are in a directory. kDataLoss: config.json is no JSON object.
+// Writes config.json of `input` with the plan's quantization_config replacing its own, and
+// hf_quant_config.json if the spelling has it; copies tokenizer, template and similar files, or
+// writes the equivalents for a GGUF input. kDataLoss: config.json is not a JSON object.
 Expected<void> write_hf_files(const Checkpoint& input,
                               const std::string& output,
                               const QuantizePlan& plan);

@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 constexpr int kMaxLevels = 16;
 
-// Scripts, numbers, spaces, code, marks that compose, characters of several code points.
+// Samples: scripts, numbers, spaces, code, combining marks, multi-code-point characters.
 constexpr const char* kTexts[] = {
     "",
     " ",
@@ -53,7 +53,7 @@ constexpr const char* kTexts[] = {
     "<0x41> <unk> <s> </s> <pad>",
 };
 
-// Fields of what the tokenizer's own reader has checked; null is as good as nothing.
+// Reads fields that the tokenizer's own reader has checked; null counts as absent.
 std::string text_of(const Json& object, const char* key, const char* fallback) {
   return json_string_or(object, key, {}, fallback).value_or(fallback);
 }
@@ -112,7 +112,7 @@ class Reader {
     return json.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, kMaxShown);
   }
 
-  // The parts of a sequence, or the one there is.
+  // Returns the parts of a sequence, or the single part.
   static std::vector<Json> parts_of(const Json& section, const char* list, int level) {
     if (!section.is_object()) return {};
     if (text_of(section, "type", "") != "Sequence" || level > kMaxLevels) return {section};
@@ -152,7 +152,7 @@ class Reader {
     }
     for (const Json& item : section("added_tokens")) {
       const int64_t id = json_integer_or(item, "id", {}, -1).value_or(-1);
-      if (id < 0 || id >= num_rows_) continue;  // of a tokenizer that several models share
+      if (id < 0 || id >= num_rows_) continue;  // several models may share the tokenizer
       TokenType& type = result_.token_types[static_cast<size_t>(id)];
       type = flag_of(item, "special", false) ? TokenType::kControl : TokenType::kUserDefined;
       strips_right_ = strips_right_ || flag_of(item, "rstrip", false);
@@ -167,7 +167,7 @@ class Reader {
     return {};
   }
 
-  // The expressions that text is split by; none: a part is none of those.
+  // Returns the expressions that split text; none: a part is something else.
   std::optional<std::vector<std::string>> split_patterns() {
     std::vector<std::string> patterns;
     for (const Json& part : parts_of(section("pre_tokenizer"), "pretokenizers", 0)) {
@@ -216,7 +216,7 @@ class Reader {
     return {};
   }
 
-  // SentencePiece's BPE ranks merges by the score of what they make, and knows every pair.
+  // Reads SentencePiece's BPE, which ranks merges by the result's score and allows every pair.
   Expected<void> read_scored_model() {
     result_.model = "llama";
     result_.pre = strips_right_ ? "phi-3" : "default";
@@ -253,7 +253,7 @@ class Reader {
         whole = merge[0].get<std::string>() + merge[1].get<std::string>();
       }
       const auto found = ids.find(whole);
-      if (found == ids.end()) continue;  // an added token, which text never becomes by merging
+      if (found == ids.end()) continue;  // an added token, which merging never produces
       const std::string& token = result_.tokens[found->second];
       ++num_merges[found->second];
       if (last == &token) continue;
@@ -308,7 +308,7 @@ class Reader {
     return {};
   }
 
-  // Of one text; empty: none.
+  // Returns a difference on one text; empty: none.
   [[nodiscard]] std::string difference(const Tokenizer& other, std::string_view text) const {
     for (const SpecialText special : {SpecialText::kText, SpecialText::kParse}) {
       std::vector<TokenId> expected;
@@ -342,7 +342,7 @@ class Reader {
                       sluice::quoted(bytes),
                       sluice::quoted(other->token_bytes(id)));
       }
-      // Half a character is no text of a JSON's tokenizer.
+      // Invalid UTF-8 cannot be a text for a JSON tokenizer.
       if (find_invalid_utf8(bytes, 0) != bytes.size()) continue;
       const bool is_added = type != TokenType::kNormal && type != TokenType::kByte;
       const std::string text(bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer of a directory as GGUF's tables.
+// Converts a directory's tokenizer to GGUF's tables.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace sluice {
 
-// From a tokenizer.json, whose tokenizer is `tokenizer`, for a model whose embedding has so many
-// rows: BPE of bytes whose splits GGUF has a name for, and BPE of characters whose merges follow
-// from scores. The tokenizer of the result gives the same ids for texts of many scripts and the
-// text of every token, or it is refused. kUnsupported: names what GGUF cannot say.
+// `tokenizer` is the tokenizer of `tokenizer_json`, `num_rows` the rows of the model's embedding.
+// Converts BPE of bytes whose splits GGUF has a name for, and BPE of characters whose merges follow
+// from scores. The result's tokenizer must give the same ids for texts of many scripts and for
+// every token's text. kUnsupported names what GGUF cannot express.
 Expected<Vocabulary> read_hf_vocabulary(const std::string& tokenizer_json,
                                         const Tokenizer& tokenizer,
                                         int64_t num_rows,

@@ -6,9 +6,9 @@
 namespace sluice {
 namespace {
 
-constexpr int64_t kBlock = 64;  // columns at once, which stay in the cache
+constexpr int64_t kBlock = 64;  // columns at once, to stay in the cache
 
-// Row i of the products, a block of its columns, over all rows of x.
+// Adds one block of columns of row i of the products, over all rows of x.
 void add_block(const TappedRows& rows, int64_t i, int64_t first, float* products) {
   float sums[kBlock] = {};
   for (int32_t r = 0; r < rows.num_rows; ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of products of inputs, which GPTQ needs: the only part of a calibration whose time matters.
+// Sums of products of inputs for GPTQ, the dominant cost of a calibration.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,11 @@
 
 namespace sluice {
 
-// products[i][j] += sum over rows of x_i x_j, for j >= i. [k][k].
+// Adds the sum over rows of x_i x_j to products[i][j], for j >= i. [k][k].
 void add_products(const TappedRows& rows, float* products);
 
-// Times `scale`, and the other half from this one. Nothing where `products` is empty.
+// Multiplies by `scale` and fills the lower half from the upper. Does nothing if `products` is
+// empty.
 void mirror_products(int64_t k, float scale, std::vector<float>& products);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ struct Row {
   Needs needs = Needs::kNothing;
 };
 
-// Of several rows with one name in GGUF, the first whose needs a model meets is what it becomes.
+// Among rows with the same GGUF name, a model becomes the first whose needs it meets.
 constexpr Row kRows[] = {
     {{"llama", "mixtral", "MixtralForCausalLM"}, Needs::kExperts},
     {{"llama", "llama", "LlamaForCausalLM"}},
@@ -63,7 +63,7 @@ class Differences {
                      const std::vector<float>& found,
                      const std::vector<float>& expected) {
     constexpr double kTolerance = 2e-5;
-    // None are as many ones.
+    // Missing factors are ones.
     const size_t count = std::max(found.size(), expected.size());
     const auto at = [](const std::vector<float>& factors, size_t i) {
       return i < factors.size() ? double{factors[i]} : 1.0;
@@ -92,7 +92,7 @@ class Differences {
     if (text_.empty()) text_ = field + ": found " + found + ", expected " + expected;
   }
 
-  std::string text_;  // of the first
+  std::string text_;  // the first difference
 };
 
 void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {

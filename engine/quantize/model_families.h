@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Architectures by their names in GGUF and in Hugging Face's layout.
+// Names of architectures in GGUF and in Hugging Face's layout.
 #pragma once
 
 #include <string_view>
@@ -11,16 +11,16 @@ namespace sluice {
 
 struct ModelFamily {
   std::string_view gguf;        // general.architecture
-  std::string_view model_type;  // of config.json
+  std::string_view model_type;  // in config.json
   std::string_view class_name;  // in its "architectures"
 };
 
-// Of a checkpoint with this configuration; null: the other layout has no such architecture.
+// Returns the family of a checkpoint with this configuration; null: the other layout has none.
 const ModelFamily* find_family(const Checkpoint& checkpoint, const ModelConfig& config);
 
-// What one of two configurations computes otherwise than the other, as "FIELD: found A, expected
-// B"; empty: nothing. Rotary factors and scales may differ by a rounding; how rows of q and k lie
-// and what is added to norms is the layouts' own.
+// Returns the first difference in computation between two configurations, as "FIELD: found A,
+// expected B"; empty: none. Rotary factors and scales may differ by a rounding; the order of q and
+// k rows and the offset of norms depend on the layout and are ignored.
 std::string difference_of(const ModelConfig& found, const ModelConfig& expected);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's configuration as the keys of the other layout. What those cannot say is found where the
-// result is read back: see translate().
+// Converts a model's configuration to the keys of the other layout. Inexpressible differences are
+// detected when the result is read back: see translate().
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 
 namespace sluice {
 
-// Of a directory for a GGUF file, under `family.gguf`.
+// Converts a directory's configuration for a GGUF file, under `family.gguf`.
 GgufMetadata gguf_keys(const Checkpoint& input,
                        const ModelConfig& config,
                        const ModelFamily& family);
 
-// Of a GGUF file for a directory: config.json, without token ids. `config` has the rotary factors
-// that the file holds as tensors. kUnsupported: they are of no scaling that a directory names.
+// Converts a GGUF file's configuration to config.json, without token ids. `config` has the rotary
+// factors that the file stores as tensors. kUnsupported: no scaling of a directory yields them.
 Expected<std::string> hf_keys(const Checkpoint& input,
                               const ModelConfig& config,
                               const ModelFamily& family);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that computes logits of texts in float activations, a window of tokens at a time, with
-// neither scheduler nor sampler: what calibration and comparison of formats run on.
+// Computes logits of texts in float activations, one window of tokens at a time, without scheduler
+// and sampler: for calibration and comparison of formats.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,15 @@ namespace sluice {
 
 class OfflineModel {
  public:
-  // `tap` may be null; it must outlive the model. Errors as Checkpoint::open and those of a model
-  // that does not fit in memory.
+  // `tap` may be null; it must outlive the model. Errors as in Checkpoint::open, and those of a
+  // model that does not fit in memory.
   static Expected<std::unique_ptr<OfflineModel>> open(const std::string& path,
                                                       int32_t window,
                                                       int32_t threads,
                                                       InputTap* tap);
 
-  // Logits of each position of at most `window` tokens that follow nothing: [tokens.size(), vocab].
+  // Computes the logits of each position of at most `window` tokens without context:
+  // [tokens.size(), vocab].
   void forward(std::span<const TokenId> tokens, std::vector<float>& logits);
 
   [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that is written in pieces, in any order, under a name of its own until it is whole.
+// A file written in pieces, in any order, under a temporary name until it is whole.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace sluice {
 
 class OutputFile {
  public:
-  // Makes `path` and gives it its length. kPermissionDenied, kResourceExhausted (no room on the
+  // Creates `path` with its final length. kPermissionDenied, kResourceExhausted (no room on the
   // disk) or kInvalidArgument, in one line with the path.
   static Expected<OutputFile> create(const std::string& path, int64_t bytes);
 
@@ -21,9 +21,9 @@ class OutputFile {
   OutputFile& operator=(OutputFile&& other) noexcept;
   ~OutputFile();
 
-  // All of `bytes`, from `offset` on. Errors as create().
+  // Writes all of `bytes` at `offset`. Errors as in create().
   Expected<void> write(int64_t offset, std::span<const std::byte> bytes);
-  // Everything is on the disk when it returns.
+  // Returns after everything is on the disk.
   Expected<void> close();
 
  private:
@@ -33,7 +33,7 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-// The name that `path` has until it is whole: beside it, with the process's number.
+// Returns the temporary name of `path`: beside it, with the process id.
 std::string unfinished_name(const std::string& path);
 
 }  // namespace sluice

@@ -37,7 +37,7 @@ constexpr std::string_view kLinearNames[] = {"attn_q",
 
 struct LayerName {
   int32_t layer = -1;
-  std::string_view name;  // "attn_q" of "blk.3.attn_q.weight", without the number of an expert
+  std::string_view name;  // "attn_q" of "blk.3.attn_q.weight", without an expert's number
 };
 
 std::optional<LayerName> layer_name(std::string_view name) {
@@ -65,7 +65,7 @@ bool is_linear(const SourceTensor& tensor) {
              std::end(kLinearNames);
 }
 
-// What GGUF's tools quantize: every matrix but routers.
+// Whether GGUF's tools quantize it: every matrix but routers.
 bool is_gguf_matrix(const SourceTensor& tensor) {
   return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
          tensor.name.find("norm") == std::string::npos;
@@ -79,7 +79,7 @@ struct Rule {
   std::string expression;
   std::string flag;
   Regex regex;
-  std::optional<TargetScheme> scheme = {};  // of a recipe; none: keep
+  std::optional<TargetScheme> scheme = {};  // in a recipe; none: keep
   bool has_matched = false;
 
   bool matches(const std::string& name) {
@@ -166,7 +166,7 @@ class Planner {
   }
 
  private:
-  // What the loader does not give cannot be written.
+  // Tensors that the loader drops cannot be written.
   [[nodiscard]] Expected<void> check_left_out() const {
     if (!checkpoint_.id_offsets().empty()) {
       return make_error(ErrorCode::kUnsupported,
@@ -204,7 +204,7 @@ class Planner {
     return checkpoint_.architecture() == "gpt_oss" || checkpoint_.architecture() == "gpt-oss";
   }
 
-  // MXFP4 is a type of GGUF as well, and has a spelling of its own for fused experts.
+  // MXFP4 is also a GGUF type, and has its own spelling for fused experts.
   void as_of_output(TargetScheme& scheme) const {
     if (!is_mxfp4(scheme)) return;
     if (plan_.kind == CheckpointKind::kGguf) {
@@ -217,7 +217,7 @@ class Planner {
     }
   }
 
-  // Fused experts have no codes but MXFP4's in other programs.
+  // Other programs support no codes but MXFP4 for fused experts.
   Expected<std::vector<SourceTensor>> sources_for(const std::vector<TargetScheme*>& schemes) {
     const bool is_apart = std::ranges::any_of(schemes, [](const TargetScheme* scheme) {
       return scheme->kind == TargetKind::kCodes && !is_mxfp4(*scheme);
@@ -265,7 +265,7 @@ class Planner {
     return is_asked || takes_by_default(tensor) ? scheme_ : std::nullopt;
   }
 
-  // Floats in the other kind's place are asked for as a whole.
+  // A conversion to floats of the other kind applies to all matrices.
   [[nodiscard]] bool takes_by_default(const SourceTensor& tensor) const {
     if (scheme_->spelling == Spelling::kMxfp4) return tensor.is_fused;
     const bool is_whole = plan_.translation && scheme_->spelling == Spelling::kNone;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tensor of a checkpoint becomes what.
+// Plans the target format of each tensor of a checkpoint.
 #pragma once
 
 #include <optional>
@@ -22,33 +22,33 @@ struct PlannedTensor {
 };
 
 struct QuantizePlan {
-  CheckpointKind kind = CheckpointKind::kGguf;  // of the output
+  CheckpointKind kind = CheckpointKind::kGguf;  // the output's kind
   std::vector<PlannedTensor> tensors;           // in the checkpoint's order
   Spelling spelling = Spelling::kNone;
-  TargetScheme scheme;  // of most tensors, by which a GGUF file is labelled
-  // Where the output is of another kind than the input: what the model's configuration is there.
+  TargetScheme scheme;  // most tensors' scheme; labels a GGUF file
+  // Set when the output is of another kind: the model's configuration in that kind.
   std::optional<Translation> translation = {};
 };
 
-// Schemes of codes are written into a directory, those of GGUF into a file; MXFP4 and floats into
-// what the output's name says: a file where it ends in ".gguf". Expressions are searched for in the
-// names that the checkpoint has. Left by default: what is no matrix, routers, and but for GGUF the
-// embedding and the head. kInvalidArgument: an expression that is none or matches nothing, schemes
-// that no single checkpoint has. kUnsupported: the checkpoint cannot be written in that spelling or
-// as one of the other kind.
+// Schemes of codes require a directory, GGUF schemes a file; for MXFP4 and floats the output's name
+// decides: a file if it ends in ".gguf". Expressions are searched for in the checkpoint's names.
+// Kept by default: tensors that are not matrices, routers, and except for GGUF the embedding and
+// the head. kInvalidArgument: an expression that is malformed or matches nothing, schemes that no
+// single checkpoint can have. kUnsupported: the checkpoint cannot be written in that spelling or as
+// the other kind.
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options);
 
-// The target of a tensor that a scheme says is kept, where its bytes cannot be: codes whose
-// description is not written become bf16, which holds most of them, and so do blocks in a
-// directory; what GGUF's readers expect as floats of 32 bits becomes that. Others stay as given.
+// Returns the target of a tensor that a scheme keeps but whose bytes cannot stay: codes whose
+// description is not written, and blocks in a directory, become bf16; tensors that GGUF's readers
+// expect as 32-bit floats become that. Other targets are returned unchanged.
 Target without_lost_codes(const SourceTensor& tensor, CheckpointKind kind, Target target);
 
-// Matrices that a reader joins into one, which then share a scale of the whole matrix: q, k and v,
-// gate and up. Other matrices have their own name.
+// Returns a common name of matrices that readers join into one, sharing a matrix scale: q, k and v,
+// gate and up. Other matrices keep their own names.
 std::string joined_name(const std::string& gguf_name);
-// Matrices that run as one product, which then have one scheme: those that are joined, and in a
-// layer these of all experts.
+// Returns a common name of matrices that run as one product and need one scheme: joined ones, and
+// in a layer those of all experts.
 std::string budget_name(const std::string& gguf_name);
 
 }  // namespace sluice

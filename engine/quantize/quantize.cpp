@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kWeight = ".weight";
 
-// What is under way goes when it is not finished.
+// Removes an unfinished output.
 class Unfinished {
  public:
   explicit Unfinished(const std::string& output)
@@ -76,7 +76,7 @@ class Quantizer {
   }
 
   Expected<QuantizeReport> run() {
-    // What a text lacks is said before hours of work.
+    // A problem with the text is reported before hours of work.
     std::vector<std::vector<TokenId>> windows;
     if (!options_.evaluate.empty()) {
       SLUICE_TRY(windows, text_windows(checkpoint_, options_.evaluate, kMaxComparedTokens));
@@ -120,7 +120,7 @@ class Quantizer {
     return job;
   }
 
-  // Of 8-bit integers in blocks rounding to the nearest one costs next to nothing.
+  // For 8-bit integers in blocks, nearest rounding costs almost nothing.
   [[nodiscard]] static bool takes_gptq(const Target& target) {
     if (target.kind == TargetKind::kCodes) return true;
     constexpr int32_t kMostBits = 6;
@@ -149,7 +149,7 @@ class Quantizer {
                       "calibrate");
   }
 
-  // Matrices of one input come one after the other, so that the last factor is all that is kept.
+  // Matrices with one input are consecutive, so only the last factor is kept.
   void take_gptq(TensorJob& job) {
     if (job.inputs == nullptr || job.inputs->products.empty() || !takes_gptq(job.target)) return;
     constexpr double kDamp = 0.01;
@@ -160,8 +160,8 @@ class Quantizer {
     job.gptq = gptq_ ? &*gptq_ : nullptr;
   }
 
-  // Matrices that are joined by readers get the same scheme. Errors are those of outputs, as far as
-  // the calibration says, as a part of the outputs.
+  // Joined matrices get the same scheme. As far as the calibration knows, errors are measured on
+  // outputs, relative to the outputs.
   Expected<void> spend_bits() {
     SLUICE_TRY(const std::vector<TargetScheme> schemes, schemes_of_more_bits(plan_.scheme));
     std::map<std::string, std::vector<PlannedTensor*>> groups;
@@ -199,7 +199,7 @@ class Quantizer {
       const TargetScheme& scheme = schemes[chosen[group++]];
       for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
     }
-    // Room for 16 bits everywhere: there are no codes that a configuration could describe.
+    // With room for 16 bits everywhere there are no codes to describe in a configuration.
     const bool has_codes = std::ranges::any_of(plan_.tensors, [](const PlannedTensor& planned) {
       return planned.target.kind == TargetKind::kCodes;
     });
@@ -239,7 +239,8 @@ class Quantizer {
     options_.on_progress({done, plan_.tensors.size(), done_bytes_, all_bytes_, name});
   }
 
-  // Of matrices that have a scale of the whole, together with those they are joined with.
+  // Finds the largest magnitudes of matrices with a matrix scale, over the matrices joined with
+  // them.
   Expected<void> find_largest() {
     for (const PlannedTensor& planned : plan_.tensors) {
       const CodeScheme scheme = planned.target.encoding.scheme;
@@ -254,7 +255,7 @@ class Quantizer {
     return {};
   }
 
-  // The input's, or what its configuration and tokenizer are in a file.
+  // Returns the input's metadata, or its configuration and tokenizer converted for a file.
   Expected<GgufMetadata> output_metadata() {
     if (plan_.translation) {
       GgufMetadata metadata = plan_.translation->metadata;
@@ -309,7 +310,7 @@ class Quantizer {
     return {};
   }
 
-  // Everything that was written, as this engine's loader understands it.
+  // Reads everything back through this engine's loader.
   Expected<void> verify(const std::string& path) {
     SLUICE_TRY(const std::unique_ptr<Checkpoint> written, Checkpoint::open(path));
     for (size_t i = 0; i < plan_.tensors.size(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint in other number formats, and what that did to its weights.
+// Converts a checkpoint to other number formats and reports the effect on its weights.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace sluice {
 
 struct TensorReport {
-  std::string name;    // as stored
+  std::string name;    // stored name
   std::string scheme;  // "nvfp4", "Q6_K", "kept"
   int64_t num_weights = 0;
   int64_t bytes = 0;  // in the output, scales included
@@ -32,11 +32,11 @@ struct QuantizeReport {
   std::optional<Comparison> comparison = {};
 
   [[nodiscard]] int64_t bytes() const;
-  [[nodiscard]] double bits() const;            // per weight, of all
-  [[nodiscard]] double relative_error() const;  // of the tensors that are not kept
-  // A line for each kind of layer and each scheme in it, and a last one for all.
+  [[nodiscard]] double bits() const;            // per weight, over all tensors
+  [[nodiscard]] double relative_error() const;  // over tensors that are not kept
+  // A line per kind of layer and scheme, and a total line.
   [[nodiscard]] std::string table() const;
-  [[nodiscard]] std::string json() const;  // everything, an object of one line and a newline
+  [[nodiscard]] std::string json() const;  // everything: one-line object and newline
 };
 
 // See quantize_model().

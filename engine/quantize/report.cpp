@@ -37,7 +37,7 @@ struct Sums {
   }
 };
 
-// The name with "*" for the numbers in it: one kind of matrix in all layers.
+// Replaces numbers in the name by "*": one kind of matrix in all layers.
 std::string kind_of(const std::string& name) {
   std::string kind;
   size_t begin = 0;

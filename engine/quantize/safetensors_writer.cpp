@@ -76,7 +76,7 @@ Expected<SafetensorsWriter> SafetensorsWriter::create(
   return writer;
 }
 
-// Wide types first, so that each tensor begins at a multiple of its element.
+// Sorts wide types first, so that each tensor starts at a multiple of its element size.
 Expected<void> SafetensorsWriter::add_file(const std::string& path,
                                            std::vector<StoredTensor> tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Safetensors files of a model: what lies where is fixed before the first byte, so that tensors may
-// come in any order and only one at a time is in memory.
+// Writes a model's safetensors files. The layout is fixed before the first byte, so that tensors
+// may come in any order and only one is in memory at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@ namespace sluice {
 
 struct StoredTensor {
   std::string name;
-  std::string dtype;           // as safetensors spells it: "BF16", "F8_E4M3", "U8"
+  std::string dtype;           // in safetensors' spelling: "BF16", "F8_E4M3", "U8"
   std::vector<int64_t> shape;  // the last dimension is contiguous
 
   [[nodiscard]] int64_t bytes() const;
 };
 
-// Bytes of an element of a type that is written here.
+// Bytes per element of a type that is written here.
 int64_t safetensors_type_bytes(const std::string& dtype);
 
 class SafetensorsWriter {
  public:
-  // `groups`: tensors that are to lie in one file, in the order in which files are filled. A file
-  // has at most `max_shard_bytes` unless one group has more; one file is model.safetensors, several
-  // have an index beside them.
+  // `groups`: tensors that must lie in one file, in the order of filling files. A file has at most
+  // `max_shard_bytes` unless one group is larger; a single file is model.safetensors, several have
+  // an index beside them.
   static Expected<SafetensorsWriter> create(const std::string& folder,
                                             const std::vector<std::vector<StoredTensor>>& groups,
                                             int64_t max_shard_bytes);
 
-  // All bytes of a tensor that create() was told of.
+  // Writes all bytes of a tensor that was passed to create().
   Expected<void> write(const std::string& name, std::span<const std::byte> bytes);
   Expected<void> finish();
 

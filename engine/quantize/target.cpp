@@ -71,13 +71,13 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// Layers at both ends and every third between them.
+// True for layers at both ends and every third between them.
 bool is_layer_of_more_bits(int32_t layer, int32_t num_layers) {
   const int32_t eighth = num_layers / 8;
   return layer < eighth || layer >= 7 * num_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
-// What blocks of 256 give way to.
+// Replaces formats with blocks of 256 where k does not fit.
 WeightFormat format_for(WeightFormat format, int64_t k) {
   if (k % format_info(format).block_elements == 0) return format;
   if (k % 32 != 0) return WeightFormat::kF16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tensor can become: the names that `sluice quantize --to` and recipes take.
+// The possible targets of a tensor: the names for `sluice quantize --to` and recipes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// How a checkpoint says what its codes are.
+// How a checkpoint describes its codes.
 enum class Spelling : uint8_t {
   kNone,               // plain floats
   kCompressedTensors,  // quantization_config of compressed-tensors
@@ -25,7 +25,7 @@ enum class Spelling : uint8_t {
 };
 
 enum class TargetKind : uint8_t {
-  kKept,    // the bytes it has
+  kKept,    // the bytes of the input
   kCodes,   // codes and companions of `encoding`
   kBlocks,  // rows of `format`: GGUF blocks or floats
 };
@@ -33,30 +33,31 @@ enum class TargetKind : uint8_t {
 struct Target {
   TargetKind kind = TargetKind::kKept;
   Spelling spelling = Spelling::kNone;
-  Encoding encoding = {};                     // of kCodes
-  WeightFormat format = WeightFormat::kBF16;  // of kBlocks
-  std::string name = "kept";                  // of the scheme, for people
+  Encoding encoding = {};                     // for kCodes
+  WeightFormat format = WeightFormat::kBF16;  // for kBlocks
+  std::string name = "kept";                  // the scheme's, for people
 };
 
-// A scheme by its name: of codes, of GGUF ("Q4_0", "Q4_K_M", any case) or of floats ("bf16").
+// A named scheme: of codes, of GGUF ("Q4_0", "Q4_K_M", any case) or of floats ("bf16").
 struct TargetScheme {
   std::string name;
   Spelling spelling = Spelling::kNone;
   TargetKind kind = TargetKind::kKept;
   CodeScheme code = CodeScheme::kInt8Channel;
-  WeightFormat format = WeightFormat::kF32;  // of GGUF the format of most matrices
+  WeightFormat format = WeightFormat::kF32;  // for GGUF: the format of most matrices
   char mix = '\0';                           // GGUF: 'S', 'M' or 'L' of Q4_K_M; else 0
 };
 
-// kInvalidArgument: names the schemes there are.
+// kInvalidArgument: the message lists the schemes.
 Expected<TargetScheme> parse_target(std::string_view name);
-// All names, one after the other, for help and messages.
+// Returns all names, concatenated for help and messages.
 std::string target_names();
 
-// The target of a matrix [n, k]; kKept with the reason in `name` where the scheme cannot have it.
+// Returns the target of a matrix [n, k]; kKept with the reason in `name` if the scheme cannot hold
+// it.
 Target target_of(const TargetScheme& scheme, int64_t k, bool search);
 
-// Place of a matrix in its model, by which a mix of GGUF chooses a format.
+// A matrix's place in its model, by which a GGUF mix chooses a format.
 struct MatrixPlace {
   std::string_view name;  // GGUF's: "blk.0.attn_v.weight"
   int64_t k = 0;
@@ -67,11 +68,11 @@ struct MatrixPlace {
   int32_t num_experts = 0;
 };
 
-// What llama.cpp's own mixes take there: more bits for the head, some values and some down
-// projections, and another format where k is no multiple of 256.
+// Returns the choice of llama.cpp's own mixes: more bits for the head, some values and some down
+// projections, and another format if k is no multiple of 256.
 Target gguf_target(const TargetScheme& scheme, const MatrixPlace& place);
 
-// general.file_type of a file of this scheme.
+// Returns general.file_type for this scheme.
 uint32_t gguf_file_type(const TargetScheme& scheme);
 
 }  // namespace sluice

@@ -16,14 +16,14 @@
 namespace sluice {
 namespace {
 
-// Rows that a thread takes at once: a block of FP8's.
+// Rows per chunk of a thread: one FP8 block.
 constexpr int64_t kChunk = 128;
 
 int64_t num_groups(const Encoding& encoding, int64_t k) {
   return encoding.group == 0 ? 1 : ceil_div(k, encoding.group);
 }
 
-// What a name has before its ".weight".
+// Returns a name without its ".weight".
 std::string stem_of(const std::string& name) {
   constexpr std::string_view kWeight = ".weight";
   return name.ends_with(kWeight) ? name.substr(0, name.size() - kWeight.size()) : name;
@@ -44,7 +44,7 @@ std::string code_type(CodeScheme scheme) {
   }
 }
 
-// The largest value of a code, on both sides.
+// Returns the largest magnitude of a code on the given side.
 double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
   switch (scheme) {
     case CodeScheme::kInt8Channel:
@@ -60,12 +60,12 @@ double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
   }
 }
 
-// Fused experts are floats of [experts, columns, rows].
+// Fused experts are stored as floats [experts, columns, rows].
 bool is_transposed(const TensorJob& job) {
   return job.source->is_fused && job.source->num_dims == 3 && job.target.kind != TargetKind::kCodes;
 }
 
-// Of weights alone: both zeros are one.
+// Hashes weights; both zeros are equal.
 uint64_t hash_of(std::vector<double>& values) {
   for (double& value : values) value += 0.0;
   return XXH3_64bits(values.data(), values.size() * sizeof(double));
@@ -128,7 +128,7 @@ class Encoder {
 
   std::byte* part(size_t index) { return result_.parts[index].bytes.data(); }
 
-  // What a matrix has once.
+  // Stores tensors that exist once per matrix.
   void store_matrix_tensors() {
     const Encoding& encoding = job_.target.encoding;
     if (encoding.scheme == CodeScheme::kE4M3Tensor) put(part(1), 0, matrix_scale_);
@@ -172,7 +172,7 @@ class Encoder {
       std::memcpy(part(0) + rows.first * k, codes.data(), codes.size());
       return;
     }
-    // Words of 8 codes are these bytes too: little-endian, the first code lowest.
+    // These bytes are also words of 8 codes: little-endian, the first code lowest.
     std::byte* out = part(0) + rows.first * k / 2;
     for (size_t i = 0; i < codes.size(); i += 2) {
       out[i / 2] = static_cast<std::byte>(codes[i] | codes[i + 1] << 4);
@@ -206,7 +206,7 @@ class Encoder {
     }
   }
 
-  // Words of 8 along the rows, of which a chunk has whole ones.
+  // Packs words of 8 along the rows; a chunk has whole words.
   void store_zeros(const Rows& rows, const std::vector<uint8_t>& zeros) {
     constexpr int64_t kPerWord = 8;
     static_assert(kChunk % kPerWord == 0);
@@ -249,7 +249,7 @@ class Encoder {
     return check_values(chunk, values);
   }
 
-  // Weights too large for what they become would be read back as they were written: infinite.
+  // Rejects weights beyond their target's range, which would be stored as infinite.
   [[nodiscard]] Expected<void> check_values(int64_t chunk,
                                             const std::vector<double>& values) const {
     const auto bad = std::ranges::find_if(values, [](double x) { return !std::isfinite(x); });
@@ -261,7 +261,7 @@ class Encoder {
                           " as " + job_.target.name + ", expected finite ones");
   }
 
-  // Of each expert: columns become rows.
+  // Turns columns into rows, per expert.
   void transpose() {
     const std::vector<std::byte> rows = result_.parts[0].bytes;
     const int64_t experts = static_cast<int64_t>(job_.source->dims[2]);
@@ -286,7 +286,7 @@ class Encoder {
     error.weighed_weights += weight * x * x;
   }
 
-  // To rows of blocks or floats, or kept as they are.
+  // Converts to rows of blocks or floats, or copies.
   Expected<void> convert_chunk(int64_t chunk) {
     const Rows rows = rows_of_chunk(chunk);
     const int64_t k = shape_.width;
@@ -334,7 +334,7 @@ std::string float_type(WeightFormat format) {
     case WeightFormat::kBF16:
       return "BF16";
     default:
-      return "U8";  // GGUF's blocks, whose file has types of its own
+      return "U8";  // GGUF's blocks, which have types of their own
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tensor of a checkpoint to what is written of it, on several threads.
+// Encodes one tensor of a checkpoint on several threads.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,19 @@
 
 namespace sluice {
 
-// What became of a tensor's weights. Sums are over rows in order, whatever the threads.
+// Encoding's effect on a tensor's weights. Sums are over rows in order, for any thread count.
 struct TensorError {
   double squared_error = 0;
   double squared_weights = 0;
-  double weighed_error = 0;  // each column times the mean square of its inputs, where it is known
+  double weighed_error = 0;  // columns times their inputs' mean squares, if known
   double weighed_weights = 0;
-  int64_t num_clipped = 0;  // weights beyond what their scale reaches; codes only
-  uint64_t value_hash = 0;  // of the fp64 values that the codes stand for
+  int64_t num_clipped = 0;  // weights beyond their scale's range; codes only
+  uint64_t value_hash = 0;  // over the fp64 values of the codes
 
-  [[nodiscard]] double relative() const;  // root of the quotient; 0 of no weights
+  [[nodiscard]] double relative() const;  // root of the quotient; 0 without weights
 };
 
-// A tensor of the output.
+// A tensor of the output, with its bytes.
 struct TensorPart {
   StoredTensor tensor;
   std::vector<std::byte> bytes;
@@ -40,33 +40,32 @@ struct EncodedTensor {
   TensorError error;
 };
 
-// Of rows as they are given: [rows][k] floats.
+// A job on rows of floats, [rows][k].
 struct TensorJob {
   const SourceTensor* source = nullptr;
   Target target;
-  float largest_magnitude = 0;              // of all that shares its matrix scale
-  const InputStatistics* inputs = nullptr;  // null: every column counts as much
-  const Gptq* gptq = nullptr;               // of these inputs; null: the nearest code is taken
+  float largest_magnitude = 0;              // over all tensors that share its matrix scale
+  const InputStatistics* inputs = nullptr;  // null: all columns count equally
+  const Gptq* gptq = nullptr;               // for these inputs; null: nearest codes
 };
 
-// Names, types and shapes of what encode_tensor() gives, without reading a weight.
+// Returns names, types and shapes of encode_tensor()'s result, without reading a weight.
 std::vector<StoredTensor> parts_of(const TensorJob& job);
 
-// kDataLoss: a weight of the source, or what it becomes, is infinite or NaN. `file` is the source's
-// name.
+// kDataLoss: a weight of the source or its encoding is infinite or NaN. `file` names the source.
 Expected<EncodedTensor> encode_tensor(const std::string& file,
                                       const TensorJob& job,
                                       int32_t threads);
 
-// Largest magnitude of a tensor's weights.
+// Returns the largest magnitude of a tensor's weights.
 Expected<float> largest_magnitude(const std::string& file,
                                   const SourceTensor& tensor,
                                   int32_t threads);
 
-// The hash of TensorError, of a tensor that is read back.
+// Returns TensorError::value_hash of a tensor that is read back.
 uint64_t hash_values(const std::string& file, const SourceTensor& tensor, int32_t threads);
 
-// work(chunk) for 0 to num_chunks - 1, on `threads` threads. The error of the lowest chunk.
+// Runs work(chunk) for [0, num_chunks) on `threads` threads. Returns the error of the lowest chunk.
 Expected<void> for_chunks(int64_t num_chunks,
                           int32_t threads,
                           const std::function<Expected<void>(int64_t)>& work);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text as windows of tokens, the first of which begins it and none of which knows the others.
+// Splits a text into windows of tokens, each without the context of the others.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace sluice {
 
 inline constexpr int32_t kTextWindow = 512;  // tokens
 
-// By the checkpoint's tokenizer, with what it puts in front of texts in each window; at most
-// `max_tokens` in all, whole windows but for the last. kInvalidArgument: fewer than 2 tokens.
+// Uses the checkpoint's tokenizer and its leading tokens in each window; at most `max_tokens` in
+// all, and only the last window may be shorter. kInvalidArgument: fewer than 2 tokens.
 Expected<std::vector<std::vector<TokenId>>> text_windows(const Checkpoint& checkpoint,
                                                          const std::string& text,
                                                          int64_t max_tokens);

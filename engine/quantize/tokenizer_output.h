@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer and the chat template of a checkpoint in the other layout.
+// Converts a checkpoint's tokenizer and chat template to the other layout.
 #pragma once
 
 #include <map>
@@ -12,19 +12,19 @@
 
 namespace sluice {
 
-// Of a directory, as keys of a GGUF file; where there is no tokenizer.json, a warning says so.
-// Errors as read_hf_vocabulary's.
+// Puts a directory's tokenizer into the metadata of a GGUF file; warns if there is no
+// tokenizer.json. Errors as in read_hf_vocabulary().
 Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata);
 
 struct TokenizerFiles {
-  std::map<std::string, std::string> texts;  // by the file's name
+  std::map<std::string, std::string> texts;  // by file name
   TokenId bos = kInvalidToken;
   TokenId padding = kInvalidToken;
   std::vector<TokenId> ends;
 };
 
-// Of a GGUF file, for a directory; where it has no tokenizer, a warning says so. Errors as
-// tokenizer_json's.
+// Makes a directory's tokenizer files from a GGUF file; warns if it has no tokenizer. Errors as in
+// tokenizer_json().
 Expected<TokenizerFiles> tokenizer_files(const Checkpoint& input);
 
 }  // namespace sluice

@@ -22,7 +22,7 @@ constexpr std::string_view kFactors = "rope_freqs.weight";
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 
-// "blk.0.ffn_up_exps.3.weight": what comes before the expert's number, which is 3, and behind it.
+// Parts of "blk.0.ffn_up_exps.3.weight" before, at and after the expert's number 3.
 struct ExpertName {
   std::string stem;
   uint64_t expert = 0;
@@ -39,7 +39,7 @@ std::optional<ExpertName> expert_name(const std::string& name) {
   return ExpertName{name.substr(0, at + kExperts.size()), std::stoull(*number), std::string(rest)};
 }
 
-// Of a stack of so many experts: rows [n, k] of a matrix, or one row of biases.
+// Returns one expert of a stack: rows [n, k] of a matrix, or one row of biases.
 SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
   SourceTensor source = source_of(stack);
   const auto rows = source.shape().rows / static_cast<int64_t>(experts);
@@ -59,7 +59,7 @@ bool is_stack(const CheckpointTensor& tensor) {
          tensor.name.find("_exps.bias") != std::string::npos;
 }
 
-// Gate and up of fused experts in alternating rows, or the elements of their biases.
+// Alternates the rows of gate and up of fused experts, or the elements of their biases.
 SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& up) {
   SourceTensor source = source_of(gate);
   source.read_names.push_back(up.name);
@@ -88,13 +88,13 @@ SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& u
   return source;
 }
 
-// A layer's experts of transformers' class for gpt-oss.
+// Adds a layer's experts as in transformers' class for gpt-oss.
 Expected<void> add_fused(const Checkpoint& input,
                          const CheckpointTensor& tensor,
                          std::vector<SourceTensor>& out) {
   constexpr std::string_view kGate = "ffn_gate_exps.";
   const size_t at = tensor.name.find(kGate);
-  if (tensor.name.find("ffn_up_exps.") != std::string::npos) return {};  // with the gate
+  if (tensor.name.find("ffn_up_exps.") != std::string::npos) return {};  // handled with the gate
   const bool is_pair = at != std::string::npos;
   const CheckpointTensor* up = nullptr;
   if (is_pair) {
@@ -120,7 +120,7 @@ Expected<void> add_fused(const Checkpoint& input,
   return {};
 }
 
-// Tensors of a directory, of those that a reader gives under GGUF's names.
+// Makes a directory's tensors from those under GGUF's names.
 class DirectoryTensors {
  public:
   DirectoryTensors(const Checkpoint& input, std::string_view model_type, ExpertLayout experts)
@@ -171,7 +171,7 @@ class DirectoryTensors {
     }
     source.stored_name = *name;
     if (is_directory) source.input_name = *name;
-    // What a reader of the directory calls it.
+    // The name that a reader of the directory uses.
     source.name = gguf_name(*name);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));
@@ -194,7 +194,7 @@ SourceTensor factors_tensor(std::string_view name, const std::vector<float>& fac
   return source;
 }
 
-// Tensors of a GGUF file, of a directory's.
+// Makes a GGUF file's tensors from a directory's.
 class GgufTensors {
  public:
   GgufTensors(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
@@ -264,7 +264,7 @@ class GgufTensors {
   std::vector<SourceTensor> tensors_;
 };
 
-// The output as a reader of its kind sees it, before there is a byte of it.
+// The planned output as a reader of its kind would see it.
 class View final : public Checkpoint {
  public:
   View(std::string path, CheckpointKind kind, std::string architecture, Metadata metadata)
@@ -293,7 +293,7 @@ class View final : public Checkpoint {
   [[nodiscard]] std::string describe(bool) const override { return {}; }
 };
 
-// Factors that a GGUF file has as tensors, where the model that is built finds them.
+// Takes factors that a GGUF file stores as tensors, as building the model does.
 Expected<void> take_factors(const std::string& file,
                             const std::vector<SourceTensor>& tensors,
                             ModelConfig& config) {
@@ -381,7 +381,7 @@ class Translator {
     return read_model_config(*spec, view);
   }
 
-  // Rows of q and k, and norms, as the other layout has them.
+  // Reorders rows of q and k, and adjusts norms, for the other layout.
   Expected<void> rearrange(const ModelConfig& other, SourceTensor& tensor) const {
     const kernels::RopeStyle style = config_.ropes.front().style;
     const kernels::RopeStyle other_style = other.ropes.front().style;
@@ -413,7 +413,7 @@ class Translator {
     tensor.order =
         other_style == kernels::RopeStyle::kInterleaved ? RowOrder::kToPairs : RowOrder::kToHalves;
     if (tensor.num_dims > 1) return {};
-    // A bias is a row: its elements change places as the rows of its matrix do.
+    // A bias is one row: its elements move like the rows of its matrix.
     SourceTensor column = tensor;
     const auto count = static_cast<size_t>(tensor.dims[0]);
     std::vector<float> values(count);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint is in the other layout: tensors under other names, in another order of rows and
-// stacked or apart, and what says how they are computed with.
+// Translates a checkpoint to the other layout: tensors with other names, reordered rows, stacked or
+// separate, and the configuration.
 #pragma once
 
 #include <optional>
@@ -17,27 +17,27 @@ namespace sluice {
 struct Translation {
   std::vector<SourceTensor> tensors;
   std::string config;     // config.json, for a directory
-  GgufMetadata metadata;  // of a GGUF file, without the tokenizer
+  GgufMetadata metadata;  // for a GGUF file, without the tokenizer
 };
 
-// The experts of layers that keep theirs together (gpt-oss) in a directory.
+// The layout in a directory of experts that are stored together (gpt-oss).
 enum class ExpertLayout : uint8_t {
-  kFused,  // one tensor for all, gate and up in alternating rows
-  kApart,  // a matrix each
+  kFused,  // one tensor for all experts, gate and up rows alternating
+  kApart,  // one matrix per expert
 };
 
-// The input as a checkpoint of the other kind, which computes the same. `output` is for messages.
-// kUnsupported: names the tensor or the field that the other kind cannot have.
+// Returns the input as an equivalent checkpoint of the other kind. `output` is for messages.
+// kUnsupported names the tensor or the field that the other kind cannot have.
 Expected<Translation> translate(const Checkpoint& input,
                                 ExpertLayout experts,
                                 const std::string& output);
 
-// A tensor of the output as its reader gives it, from what the reader took apart too; none: it is
-// not there.
+// Returns a tensor of the output as its reader sees it, joined again where the reader split it;
+// none: missing.
 std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTensor& tensor);
 
-// The tensors of a checkpoint that stays of its kind: those that its reader put together from
-// several get names again.
+// Returns the tensors for an output of the same kind; tensors that the reader had combined get
+// names again.
 Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLayout experts);
 
 }  // namespace sluice

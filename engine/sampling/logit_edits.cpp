@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-// Penalties touch a token once, and bias does.
+// Penalties change a token at most once, and so does bias.
 constexpr size_t kMostChangesPerToken = 2;
 constexpr size_t kRowsNoted = 2;
 
@@ -63,7 +63,7 @@ void LogitEdits::penalize(const SamplingParams& params,
                           bool undoable,
                           float* logits) {
   const auto num_prompt = static_cast<size_t>(num_prompt_tokens);
-  // Only repetition_penalty looks at the prompt.
+  // Only repetition_penalty uses the prompt.
   const size_t first = params.repetition_penalty != 1 ? 0 : num_prompt;
   for (size_t i = first; i < tokens.size(); ++i) {
     int32_t& mark = marks_[static_cast<size_t>(tokens[i])];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// logit_bias and the three penalties: changes of single logits before a token is chosen, which can
-// be taken back. A change is a function of the request's parameters and tokens alone.
+// logit_bias and the three penalties: reversible changes of single logits before the choice. A
+// change depends only on the request's parameters and tokens.
 //
 // Per token, in fp32 and in this order: x += bias; if the token is in prompt or output,
 // x = x > 0 ? x / repetition : x * repetition; if it was generated c > 0 times,
@@ -24,25 +24,25 @@ class LogitEdits {
   static int64_t buffer_bytes(int32_t vocab_size);
 
   [[nodiscard]] static bool wanted(const SamplingParams& params);
-  // Changes that depend on the tokens so far.
+  // Whether changes depend on the tokens so far.
   [[nodiscard]] static bool has_penalties(const SamplingParams& params);
 
-  // Changes of a row with so many tokens at most, and how many undoable ones there is room for: any
-  // one row's at least.
+  // most_changes() bounds the changes of a row with at most `num_tokens` tokens; capacity() is the
+  // room for undoable changes, at least one row's.
   [[nodiscard]] static size_t most_changes(const SamplingParams& params,
                                            size_t num_tokens,
                                            int32_t vocab_size);
 
   [[nodiscard]] size_t capacity() const { return changes_.capacity(); }
 
-  // Changes `logits` ([vocab]). `tokens`: prompt, then output. `undoable`: undo() can take it back.
+  // Changes `logits` ([vocab]). `tokens`: prompt, then output. `undoable`: undo() can revert it.
   void apply(const SamplingParams& params,
              std::span<const TokenId> tokens,
              int32_t num_prompt_tokens,
              bool undoable,
              float* logits);
 
-  // Takes back every undoable change since the last undo().
+  // Reverts every undoable change since the last undo().
   void undo();
 
  private:
@@ -59,8 +59,8 @@ class LogitEdits {
                 float* logits);
 
   size_t vocab_size_;
-  std::vector<Change> changes_;  // capacity: a row's worst case, twice
-  std::vector<int32_t> marks_;   // [vocab]: 1 if present, plus 2 for each time generated; else 0
+  std::vector<Change> changes_;  // capacity: twice a row's worst case
+  std::vector<int32_t> marks_;   // [vocab]: 1 if present, plus 2 per generation; else 0
   std::vector<TokenId> marked_;  // tokens with marks
 };
 

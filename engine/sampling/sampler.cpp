@@ -9,12 +9,12 @@
 namespace sluice {
 namespace {
 
-// A row whose logits change before the choice and count unchanged afterwards.
+// Whether logits change before the choice while log-probabilities use the original ones.
 bool has_logprobs_of_edited_row(const SamplingParams& params) {
   return params.num_logprobs >= 0 && LogitEdits::wanted(params);
 }
 
-// Place of a token in the order (logit descending, id ascending), from 1.
+// Rank of a token by (logit descending, id ascending), from 1.
 int32_t rank_of(std::span<const float> logits, TokenId token) {
   const auto at = static_cast<size_t>(token);
   const float own = logits[at];
@@ -68,7 +68,7 @@ int64_t Sampler::buffer_bytes(int32_t vocab_size,
               max_logprobs * static_cast<int64_t>(sizeof(kernels::TokenScore)));
 }
 
-// Fills grammar_mask_ where it gives kBound.
+// Fills grammar_mask_ if it returns kBound.
 Sampler::Binding Sampler::bind(const SamplerInput& input) {
   if (input.grammar == nullptr) return Binding::kFree;
   if (!input.grammar->follow(generated_of(input))) return Binding::kFailed;
@@ -99,8 +99,8 @@ FinishReason Sampler::verdict(const SamplerInput& input,
                               bool& by_token) const {
   const SamplingParams& params = *input.params;
   const bool is_end = std::binary_search(end_tokens_.begin(), end_tokens_.end(), token);
-  // One that was chosen before min_tokens, because no other token was allowed, ends nothing; but
-  // behind the end of a text that a grammar binds nothing can follow.
+  // An end token before min_tokens, chosen because nothing else was allowed, ends nothing; but
+  // nothing can follow the end of a text that a grammar binds.
   by_token = (is_end && binding == Binding::kBound) ||
              (input.num_generated >= params.min_tokens &&
               ((is_end && !params.ignore_eos) ||
@@ -158,8 +158,8 @@ void Sampler::run_on_host(const kernels::ExecContext& exec, std::span<const Samp
   }
 }
 
-// Chooses the tokens of `inputs`, the rows behind those in results_. Then the changes of logits are
-// taken back and the log-probabilities of the rows they were in computed.
+// Chooses the tokens of `inputs`, the rows behind those in results_. Then reverts changes of logits
+// and computes the log-probabilities of the changed rows.
 void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
   rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -236,7 +236,7 @@ std::span<const SamplerResult> Sampler::sample(const kernels::ExecContext& exec,
                                                std::span<const kernels::SampleRow> chosen) {
   results_.clear();
   chosen_ = chosen;
-  // As many rows at once as there is room to note their changes.
+  // Takes as many rows at once as there is room to note their changes.
   while (results_.size() < inputs.size()) {
     const std::span<const SamplerInput> rest = inputs.subspan(results_.size());
     size_t count = 0;

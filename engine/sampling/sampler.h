@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits rows to tokens and finish verdicts. Engine thread; buffers are sized at construction.
+// Chooses tokens from logits rows and decides ends. Engine thread; buffers sized at construction.
 //
 // Order of stages: mask (token_mask.h, what the grammar allows within it), bias and penalties
 // (logit_edits.h) -> top_k -> min_p -> top_p -> temperature and noise (kernels/sampling.h). Then
@@ -21,22 +21,22 @@
 
 namespace sluice {
 
-// One row: whose it is and where it stands.
+// One row: its request and position.
 struct SamplerInput {
   const SamplingParams* params;
-  float* logits;  // [vocab]; changed where nobody needs them afterwards, but for on_device
-  // Prompt, then output; the next one is chosen. May be empty unless reads_tokens(*params), or
+  float* logits;  // [vocab]; changed if not needed later, except on_device
+  // Prompt, then output; the next token is chosen. May be empty unless reads_tokens(*params), or
   // there is a grammar.
   std::span<const TokenId> tokens;
   int32_t num_prompt_tokens;
   int32_t num_generated;
-  bool on_device = false;  // a device chooses
-  GrammarState* grammar = nullptr;  // moved to where `tokens` end; null: none
+  bool on_device = false;  // a device chooses the token
+  GrammarState* grammar = nullptr;  // advanced to the end of `tokens`; null: none
 
   [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }
 };
 
-// Whether the choice depends on which tokens came before, other than through the logits.
+// Whether the choice depends on earlier tokens other than through the logits.
 bool reads_tokens(const SamplingParams& params);
 
 struct SamplerResult {
@@ -45,14 +45,14 @@ struct SamplerResult {
   std::span<const kernels::TokenScore> top_logprobs;  // valid until the next call
   FinishReason finish_reason = FinishReason::kNone;
   bool stopped_by_token = false;
-  bool grammar_failed = false;  // with kError: the answer cannot go on
+  bool grammar_failed = false;  // with kError: no token can continue the answer
 };
 
-// A row and the token that follows it, whose log-probability is wanted.
+// A row and the following token, whose log-probability is wanted.
 struct ScoreInput {
   const float* logits;  // [vocab]
   TokenId token;
-  int32_t num_logprobs;  // alternatives besides
+  int32_t num_logprobs;  // additional alternatives
 };
 
 struct ScoreResult {
@@ -76,25 +76,24 @@ class Sampler {
                               int32_t max_logprobs,
                               int32_t num_threads);
 
-  // Whether a device whose memory the host does not read can do all that the row asks for, whatever
-  // was chosen before: nothing edits its logits or masks a token. Other rows are sampled on the
-  // host, with the same result.
+  // Whether a device with memory of its own can do all that the row needs, whatever was chosen
+  // before: nothing edits its logits or masks a token. Other rows are sampled on the host, with the
+  // same result.
   bool can_choose(const SamplerInput& input);
-  // Such a row as the device's sample() takes it, but for where its top_logprobs are.
+  // Returns such a row for the device's sample(), without the address of its top_logprobs.
   kernels::SampleRow device_row(const SamplerInput& input);
 
-  // `exec` is of the host; `chosen`: of the rows that are on_device, in order, what the device made
-  // of them.
+  // `exec` is the host's; `chosen` has the device's results for the on_device rows, in order.
   std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
                                         std::span<const SamplerInput> inputs,
                                         std::span<const kernels::SampleRow> chosen = {});
 
-  // At most max_rows of them.
+  // Scores at most max_rows rows.
   std::span<const ScoreResult> score(const kernels::ExecContext& exec,
                                      std::span<const ScoreInput> inputs);
 
  private:
-  // How a row stands to its grammar.
+  // The state of a row's grammar.
   enum class Binding : uint8_t { kFree, kBound, kFailed };
 
   Binding bind(const SamplerInput& input);
@@ -114,13 +113,13 @@ class Sampler {
   std::vector<std::byte> workspace_;
   LogitEdits edits_;
   std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
-  std::vector<uint32_t> grammar_mask_;       // [ceil(vocab / 32)]: of the row that is prepared
+  std::vector<uint32_t> grammar_mask_;       // [ceil(vocab / 32)]: of the row being prepared
   std::vector<Binding> bindings_;            // [max_rows]
   std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
-  std::vector<kernels::SampleRow> some_rows_;   // those that no device chooses
-  std::span<const kernels::SampleRow> chosen_;  // by a device, not yet taken
-  std::vector<kernels::SampleRow> later_rows_;  // whose log-probabilities are computed afterwards
+  std::vector<kernels::SampleRow> some_rows_;   // rows that no device chooses
+  std::span<const kernels::SampleRow> chosen_;  // by a device, not yet consumed
+  std::vector<kernels::SampleRow> later_rows_;  // rows whose log-probabilities are computed last
   std::vector<SamplerResult> results_;
   std::vector<ScoreResult> scored_;
 };

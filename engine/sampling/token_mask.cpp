@@ -14,7 +14,7 @@ class Mask {
 
   void clear(TokenId token) { word(token) &= ~bit(token); }
 
-  // False: nothing would be left, and nothing has changed.
+  // Returns false without change when nothing would be left.
   bool keep(std::span<const uint32_t> other) {
     uint32_t left = 0;
     for (size_t i = 0; i < words_.size(); ++i) left |= words_[i] & other[i];
@@ -35,14 +35,14 @@ class Mask {
   std::span<uint32_t> words_;
 };
 
-// Whether `word` lacks only its last token.
+// Whether only the last token of `word` is missing.
 bool is_due(const std::vector<TokenId>& word, std::span<const TokenId> generated) {
   const size_t before = word.size() - 1;
   return before <= generated.size() &&
          std::equal(word.begin(), word.end() - 1, generated.end() - static_cast<ptrdiff_t>(before));
 }
 
-// The token that a limit of reasoning asks for; kInvalidToken: none.
+// Returns the token that a limit of reasoning requires; kInvalidToken: none.
 TokenId due_end_token(const ReasoningLimit& limit, std::span<const TokenId> generated) {
   if (!limit.is_set()) return kInvalidToken;
   const auto begin = std::ranges::search(generated, limit.begin);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens a request may choose next: those that its grammar allows, and of these
-// allowed_token_ids, no end or stop token before min_tokens, no completion of one of bad_words. A
-// rule that would leave no token is not applied; what the grammar forbids stays forbidden. Where
-// reasoning has reached its limit, the next token of its end is the only one, if the grammar allows
-// it.
+// The tokens that a request may choose next: those of its grammar, reduced by allowed_token_ids, by
+// end and stop tokens before min_tokens, and by completions of bad_words. A rule that would leave
+// no token is not applied; what the grammar forbids stays forbidden. At the limit of reasoning, the
+// next token of its end is the only one, if the grammar allows it.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +14,10 @@
 
 namespace sluice {
 
-// Writes the mask, of token_mask_words(vocab_size), and returns true, or returns false: all may be
-// chosen (bit i: token i may). `generated`: the output so far, of so many tokens; may be empty
-// without bad_words and a limit of reasoning. `end_tokens`: the model's own. `grammar`: a mask with
-// a token in it, or empty: all.
+// Writes the mask, of token_mask_words(vocab_size) words (bit i: token i is allowed), and returns
+// true, or returns false if all are allowed. `generated`: the output so far; may be empty without
+// bad_words and a limit of reasoning. `end_tokens`: the model's own. `grammar`: a mask with at
+// least one token, or empty: all.
 bool write_token_mask(const SamplingParams& params,
                       int32_t num_generated,
                       std::span<const TokenId> generated,

@@ -15,11 +15,11 @@
 namespace sluice {
 namespace {
 
-// Tokens that begin one text are as many as it has characters, or a few more.
+// A text has about as many tokens that begin it as it has characters.
 constexpr size_t kMaxSpellings = 64;
 constexpr size_t kWordBits = 32;
 
-// The classes of agreement of confidence_bin().
+// Classes of agreement for confidence_bin().
 enum Agreement : int32_t { kOnlyText, kOnlyToken };
 
 class ForcedProposer final : public Proposer {
@@ -70,7 +70,7 @@ class ForcedProposer final : public Proposer {
 
  private:
   struct Bound {
-    std::unique_ptr<GrammarState> state;  // at the known tokens, or at the draft's behind them
+    std::unique_ptr<GrammarState> state;  // at the known tokens, or behind them at the draft's
     size_t num_prompt_tokens = 0;
   };
 
@@ -79,7 +79,7 @@ class ForcedProposer final : public Proposer {
     Agreement agreement;
   };
 
-  // Of the mask: its token, or the longest of those that all begin one text.
+  // Returns the mask's only token, or the longest of tokens that all begin one text.
   [[nodiscard]] std::optional<Forced> only_one() const {
     std::array<TokenId, kMaxSpellings> tokens;
     size_t count = 0;
@@ -116,7 +116,7 @@ std::unique_ptr<Proposer> make_forced_proposer(int32_t vocab_size, TokenText tex
 }
 
 int64_t forced_max_bytes(int32_t num_requests, int64_t max_length) {
-  // Masks of more tokens than any vocabulary has; tokens and slots grow by doubling.
+  // Masks for more tokens than any vocabulary has; tokens and slots grow by doubling.
   constexpr int64_t kMaskBytes = int64_t{1} << 17;
   constexpr int64_t kStateBytes = 256;
   const auto token = static_cast<int64_t>(sizeof(TokenId));

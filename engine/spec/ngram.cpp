@@ -11,13 +11,13 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kTokensACall = 4096;  // that are taken in before a guess, about 0.2 ms
+constexpr size_t kTokensACall = 4096;  // indexed before a guess, about 0.2 ms
 constexpr int32_t kLongMatch = 16;     // longer ones are no surer
 
-// The classes of agreement of confidence_bin().
+// Classes of agreement for confidence_bin().
 enum Agreement : int32_t { kOnlyOnce, kAgrees, kDisagrees };
 
-// Tokens that the text's end and the text before `next` have in common, up to kLongMatch.
+// Number of tokens, up to kLongMatch, on which the text's end and the text before `next` agree.
 int32_t match_length(std::span<const TokenId> text, size_t next) {
   int32_t length = 0;
   while (length < kLongMatch && static_cast<size_t>(length) < next &&
@@ -72,7 +72,7 @@ class NgramProposer : public Proposer {
     Indexes(int32_t min_n, int32_t max_n) : longest(max_n), shortest(min_n) {}
 
     NgramIndex longest;
-    NgramIndex shortest;  // unused where both are of one length
+    NgramIndex shortest;  // unused if both have one length
   };
 
   static void follow(std::span<const TokenId> known,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each run of n tokens of a growing text was last followed by something: a hash table that
-// takes O(n) a token, is never built again, and compares the tokens themselves, so a collision of
-// hashes is no match. The text is the caller's and is handed over at each call; what was there
-// before must not have changed. 16 to 32 bytes a token.
+// Index of the latest continuations of each run of n tokens in a growing text: a hash table with
+// O(n) work per token that is never rebuilt and compares the tokens themselves, so a hash collision
+// is no match. The caller owns the text and passes it to each call; its earlier part must not
+// change. 16 to 32 bytes a token.
 #pragma once
 
 #include <cstddef>
@@ -16,17 +16,17 @@ namespace sluice {
 
 class NgramIndex {
  public:
-  // n >= 1.
+  // Requires n >= 1.
   explicit NgramIndex(int32_t n) : n_(static_cast<size_t>(n)) {}
 
   // Begins another text; keeps its memory.
   void clear();
 
-  // Takes in what is new of the text, at most `max_tokens` of it. True: it has all of it.
+  // Indexes at most `max_tokens` new tokens of the text. True: all of it is indexed.
   bool extend(std::span<const TokenId> text, size_t max_tokens);
 
-  // Positions of the tokens that followed the latest and the second latest earlier occurrence of
-  // the text's last n tokens; 0: there was none. For a text of which extend() has taken in all.
+  // Positions of the tokens behind the latest and second latest earlier occurrence of the text's
+  // last n tokens; 0: none. The text must be completely indexed by extend().
   struct Match {
     uint32_t latest = 0;
     uint32_t previous = 0;
@@ -34,7 +34,7 @@ class NgramIndex {
 
   [[nodiscard]] Match find(std::span<const TokenId> text) const;
 
-  // What memory_bytes() never exceeds for a text of at most so many tokens.
+  // Upper bound of memory_bytes() for a text of at most `num_tokens` tokens.
   static int64_t max_memory_bytes(int64_t num_tokens);
 
   [[nodiscard]] int64_t memory_bytes() const {
@@ -42,14 +42,14 @@ class NgramIndex {
   }
 
  private:
-  // The entry of the n tokens before position `next`, or the empty one where it would be.
+  // Returns the entry of the n tokens before position `next`, or the empty entry for it.
   [[nodiscard]] size_t place_of(std::span<const TokenId> text, size_t next) const;
   void grow(std::span<const TokenId> text, size_t num_tokens);
 
   size_t n_;
   std::vector<Match> entries_;  // a power of two; by hash, linear probing
   size_t num_used_ = 0;
-  size_t next_ = 0;  // tokens before this position were taken in as continuations
+  size_t next_ = 0;  // tokens before this position are indexed as continuations
 };
 
 }  // namespace sluice

@@ -9,23 +9,23 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kNear = 32;      // tokens: two that match are enough so near the place of loss
-constexpr size_t kMaxPlaces = 8;  // that are looked at, of two tokens that are often there
+constexpr size_t kNear = 32;             // tokens: this near the deviation two matches suffice
+constexpr size_t kMaxPlaces = 8;         // most occurrences tried of a frequent pair
 constexpr size_t kFollowedACall = 4096;  // tokens of the answer
 constexpr int32_t kLongRun = 16;
 
-// The classes of agreement of confidence_bin().
+// Classes of agreement for confidence_bin().
 enum Agreement : int32_t { kNeverLost, kFoundAgain, kLost };
 
 struct Pair {
   TokenId first = 0;
   TokenId second = 0;
-  uint32_t next = 0;  // position of what follows
+  uint32_t next = 0;  // position behind the pair
 
   friend auto operator<=>(const Pair&, const Pair&) = default;
 };
 
-// A prediction, and where in it the answer is.
+// A prediction, and the answer's position in it.
 class Course {
  public:
   void begin(std::span<const TokenId> prediction, size_t num_prompt_tokens) {
@@ -62,7 +62,7 @@ class Course {
   }
 
  private:
-  // The last of `known` is new. While the answer is lost, next_ goes on beside it.
+  // Takes a new last token of `known`. While the answer deviates, next_ advances in parallel.
   void take(std::span<const TokenId> known) {
     const bool is_right = next_ < tokens_.size() && tokens_[next_] == known.back();
     if (next_ < tokens_.size()) ++next_;
@@ -97,7 +97,7 @@ class Course {
     return a.first == b.first && a.second == b.second;
   }
 
-  // Two tokens before `next` are the answer's; far from the place of loss it takes three.
+  // Tries a place where two tokens before `next` match the answer's; far away it takes three.
   bool try_place(std::span<const TokenId> known, size_t next) {
     const size_t distance = next > lost_at_ ? next - lost_at_ : lost_at_ - next;
     const bool is_three =
@@ -119,10 +119,10 @@ class Course {
 
   std::vector<TokenId> tokens_;
   std::vector<Pair> pairs_;  // sorted; made when the answer first leaves the prediction
-  size_t seen_ = 0;          // tokens of the text that were followed
-  size_t next_ = 0;          // what should follow
+  size_t seen_ = 0;          // tokens of the text that were taken
+  size_t next_ = 0;          // the expected next token
   size_t lost_at_ = 0;
-  int32_t run_ = 0;  // tokens that were right in a row
+  int32_t run_ = 0;  // consecutive right tokens
   bool was_lost_ = false;
   bool is_lost_ = false;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The answer that the client expects, as a guess: it is followed as long as the answer does, and
-// found again where the answer has left it: one token behind, as after a token that was replaced,
-// or where the answer's last two tokens stand in it.
+// Guesses the answer that the client expects: follows it as long as the answer does, and after a
+// deviation resumes one token behind, as after a replaced token, or where the answer's last two
+// tokens occur in it.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace sluice {
 
 std::unique_ptr<Proposer> make_prediction_proposer();
 
-// What one of these holds at most, in bytes, with so many requests of at most `max_length` tokens.
+// The most bytes that one holds for `num_requests` requests of at most `max_length` tokens.
 int64_t prediction_max_bytes(int32_t num_requests, int64_t max_length);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ constexpr int32_t kMaxRequests = 1 << 20;
 constexpr size_t kMaxLoadRows = 64;
 constexpr double kMaxSpecFactor = 64;
 constexpr int32_t kMaxModelLen = 1 << 30;
-constexpr int32_t kModelTokens = 3;  // drafted by a model, where no number is given
+constexpr int32_t kModelTokens = 3;  // drafted by a model without a given number
 constexpr char kMethods[] = "ngram, suffix, draft_model, eagle, eagle3, mtp, replay";
 
 std::string shown(const Json& value) {
@@ -45,7 +45,7 @@ Expected<int32_t> read_int(std::string_view key, const Json& value, int32_t min,
   return value.get<int32_t>();
 }
 
-// Above or at `min`.
+// Reads a number in [min, max].
 Expected<double> read_number(std::string_view key, const Json& value, double min, double max) {
   if (!value.is_number() || !(value.get<double>() >= min && value.get<double>() <= max)) {
     return value_error(key, "a number in [" + shown(min) + ", " + shown(max) + "]", value);
@@ -53,7 +53,7 @@ Expected<double> read_number(std::string_view key, const Json& value, double min
   return value.get<double>();
 }
 
-// vLLM's methods that are not offered.
+// Names of vLLM's unsupported methods.
 bool is_unsupported(std::string_view method) {
   static constexpr std::string_view kNames[] = {"medusa",
                                                 "mlp_speculator",
@@ -84,7 +84,7 @@ Expected<void> add_method(std::string_view method, SpecConfig& config) {
     return set_kind(SpecConfig::ModelKind::kEagle, config);
   } else if (method == "eagle3") {
     return set_kind(SpecConfig::ModelKind::kEagle3, config);
-  } else if (method == "mtp" || method.ends_with("_mtp")) {  // with a model's name in front
+  } else if (method == "mtp" || method.ends_with("_mtp")) {  // or behind a model's name
     return set_kind(SpecConfig::ModelKind::kMtp, config);
   } else {
     return config_error("method " + shown(std::string(method)) +
@@ -119,7 +119,7 @@ Expected<void> set_kv_dtype(std::string_view key, const Json& value, SpecConfig&
   return {};
 }
 
-// A draft is computed on one device.
+// Requires one rank: a draft is computed on one device.
 Expected<void> set_ranks(std::string_view key, const Json& value, SpecConfig&) {
   const Expected<int32_t> ranks = read_int(key, value, 1, 1);
   return ranks ? Expected<void>() : tl::unexpected(ranks.error());
@@ -221,7 +221,7 @@ constexpr Key kKeys[] = {
        return set_number<&SpecConfig::replay_error_rate>(key, value, 0, 1, config);
      }},
     {"replay_seed", set_seed},
-    // How drafts are accepted and sampled is one way here, which changes no answer.
+    // Drafts are accepted and sampled in a single way here, which changes no answer.
     {"rejection_sample_method", leave_out},
     {"draft_sample_method", leave_out},
     {"disable_padded_drafter_batch", leave_out},
@@ -236,7 +236,7 @@ tl::unexpected<Error> unknown_key(const std::string& name) {
   return config_error("key " + shown(name) + " is not supported; there are " + names);
 }
 
-// What the name of a model's file or folder says that it is; the folders around it say nothing.
+// Guesses the kind from the name of a model's file or folder, ignoring the folders above it.
 SpecConfig::ModelKind kind_by_name(std::string_view path) {
   path = path.substr(0, path.find_last_not_of('/') + 1);
   std::string name(path.substr(path.find_last_of('/') + 1));
@@ -246,7 +246,7 @@ SpecConfig::ModelKind kind_by_name(std::string_view path) {
   return SpecConfig::ModelKind::kDraftModel;
 }
 
-// A model that no method names: a name of vLLM's for a proposer, or what the path says it is.
+// Completes a model without a method: vLLM's name for a proposer, or a kind by its path.
 Expected<void> finish_model(SpecConfig& config) {
   if (config.model == "ngram" || config.model == "[ngram]") {
     config.ngram = true;
@@ -266,7 +266,7 @@ Expected<void> finish_model(SpecConfig& config) {
   return {};
 }
 
-// What one key says of another.
+// Checks rules between keys.
 Expected<void> finish(const Json& given, SpecConfig& config) {
   SLUICE_TRY_VOID(finish_model(config));
   if (config.replay && (config.ngram || config.suffix || config.has_model())) {
@@ -309,7 +309,7 @@ Expected<SpecConfig> parse_spec_config(const std::string& json) {
   const Json parsed = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return config_error("must be a JSON object, got " + shown(json));
   for (const auto& [name, value] : parsed.items()) {
-    if (value.is_null()) continue;  // vLLM's way of leaving a key out
+    if (value.is_null()) continue;  // in vLLM, null means absent
     const auto* key = std::ranges::find(kKeys, name, &Key::name);
     if (key == std::end(kKeys)) return unknown_key(name);
     SLUICE_TRY_VOID(key->set(name, value, config));

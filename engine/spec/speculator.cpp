@@ -118,7 +118,7 @@ int64_t Speculator::memory_bytes() const {
 int64_t Speculator::max_memory_bytes(const SpecConfig& config,
                                      int32_t num_requests,
                                      int64_t max_length) {
-  // What is known of a request grows by doubling.
+  // The known tokens of a request grow by doubling.
   int64_t bytes = num_requests * 2 * static_cast<int64_t>(sizeof(TokenId)) * max_length;
   if (config.replay) return bytes + replay_max_bytes(num_requests, max_length);
   bytes += forced_max_bytes(num_requests, max_length);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The proposers of an engine as one. In each step every proposer guesses for a request, and the
-// guess counts of which most tokens are expected to be accepted, by what was measured of the drafts
-// of its kind (DraftSurvival); among equals the first, in the order forced, prediction, suffix,
+// Combines the proposers of an engine. In each step every proposer guesses for a request, and the
+// guess with the most expected accepted tokens wins, according to measured acceptance of drafts of
+// its kind (DraftSurvival); among equals the first, in the order forced, prediction, suffix,
 // n-gram.
 //
-// One thread, that of the steps: begin() before the first propose() of a request, committed() as
-// its tokens come, end() once. A request that is preempted stays begun. Of an id that was not
-// begun, or has ended, all but begin() do nothing.
+// Called on the thread that runs the steps: begin() before a request's first propose(), committed()
+// as its tokens arrive, end() once. A preempted request stays begun. For an id that was not begun,
+// or has ended, every call but begin() does nothing.
 #pragma once
 
 #include <cstdint>
@@ -26,29 +26,29 @@ namespace sluice {
 
 class Speculator {
  public:
-  // Proposers as `config` says: method replay alone, or predictions and grammars, which are always
-  // followed, and the others. `vocab_size`: that of the target. `text`: as in forced.h.
+  // Makes the proposers of `config`: method replay alone, or predictions and grammars, which are
+  // always followed, and the others. `vocab_size` is the target's. `text`: as in forced.h.
   Speculator(const SpecConfig& config, int32_t vocab_size, TokenText text = {});
-  // The proposers in order; tests and the simulator bring their own.
+  // Takes the proposers in order; for tests and the simulator.
   Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);
   ~Speculator();
 
   void begin(RequestId id, const DraftSubject& subject);
 
-  // Tokens of the answer, in order; rejected drafts are none of them.
+  // Adds tokens of the answer, in order, without rejected drafts.
   void committed(RequestId id, std::span<const TokenId> tokens);
 
-  // What may follow the committed tokens: at most `max` of them, which may be any number; empty
-  // where there is no guess. `survival`: what was measured of earlier drafts.
+  // Guesses what follows the committed tokens: at most `max` tokens, any number; empty without a
+  // guess. `survival`: measured acceptance of earlier drafts.
   void propose(RequestId id, int32_t max, const DraftSurvival& survival, Draft& draft);
 
   void end(RequestId id);
 
-  // What all proposers and the known tokens take, in bytes.
+  // Bytes of all proposers and the known tokens.
   [[nodiscard]] int64_t memory_bytes() const;
 
-  // What memory_bytes() never exceeds while at most so many requests are begun, of at most
-  // `max_length` tokens each: for the memory plan.
+  // Upper bound of memory_bytes() while at most `num_requests` requests of at most `max_length`
+  // tokens are begun: for the memory plan.
   static int64_t max_memory_bytes(const SpecConfig& config,
                                   int32_t num_requests,
                                   int64_t max_length);
@@ -58,10 +58,10 @@ class Speculator {
 
   std::vector<std::unique_ptr<Proposer>> proposers_;
   int32_t vocab_size_;
-  std::vector<std::vector<TokenId>> slots_;  // what is known of each request
+  std::vector<std::vector<TokenId>> slots_;  // known tokens of each request
   std::vector<int32_t> free_slots_;
   std::unordered_map<RequestId, int32_t> slot_of_;
-  Draft other_;  // a second proposer's, to be compared
+  Draft other_;  // another proposer's, for comparison
 };
 
 }  // namespace sluice

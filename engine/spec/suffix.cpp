@@ -11,13 +11,13 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kRequestNodes = 1 << 15;   // a request's tree has, for its newest text
-constexpr int32_t kAnswerNodes = 1'000'000;  // the tree of answers has
-constexpr int32_t kAnswerTokens = 1 << 20;   // all answers in it have
-constexpr size_t kTokensACall = 256;         // a request's text, taken in before a guess
-constexpr size_t kLearnedAGuess = 8;         // tokens of answers
-constexpr size_t kLearnedAnEnd = 64;         // the same
-constexpr size_t kMaxToLearn = 1 << 18;      // tokens that wait for it; beyond: the oldest go
+constexpr int32_t kRequestNodes = 1 << 15;   // in a request's tree, for its newest text
+constexpr int32_t kAnswerNodes = 1'000'000;  // in the tree of answers
+constexpr int32_t kAnswerTokens = 1 << 20;   // over all answers
+constexpr size_t kTokensACall = 256;         // tokens of a request's text indexed before a guess
+constexpr size_t kLearnedAGuess = 8;         // tokens of answers per guess
+constexpr size_t kLearnedAnEnd = 64;         // tokens of answers per end
+constexpr size_t kMaxToLearn = 1 << 18;      // waiting tokens; beyond: the oldest are dropped
 
 SuffixTreeLimits request_limits(int32_t max_depth) {
   return {.max_depth = max_depth, .max_nodes = kRequestNodes};
@@ -31,7 +31,7 @@ SuffixTreeLimits answer_limits(int32_t max_depth, int32_t max_requests) {
           .reserves = true};
 }
 
-// Answers of finished requests, for others to draft from.
+// Answers of finished requests, from which other requests draft.
 class Answers {
  public:
   Answers(int32_t max_depth, int32_t max_requests)
@@ -77,8 +77,8 @@ class Answers {
   };
 
   SuffixTree tree_;
-  std::deque<Answer> waiting_;  // to be learned
-  size_t num_waiting_ = 0;      // tokens of them that are not
+  std::deque<Answer> waiting_;  // not learned yet
+  size_t num_waiting_ = 0;      // their unlearned tokens
   size_t next_ = 0;             // the first one's next token
 };
 
@@ -139,7 +139,7 @@ class SuffixProposer : public Proposer {
     explicit Text(int32_t max_depth) : tree(request_limits(max_depth)) {}
 
     SuffixTree tree;
-    size_t num_seen = 0;  // tokens that are in the tree
+    size_t num_seen = 0;  // tokens in the tree
     size_t num_prompt_tokens = 0;
     uint64_t salt = 0;
   };
@@ -161,7 +161,7 @@ int64_t suffix_max_bytes(const SuffixOptions& options, int32_t num_requests, int
   request.max_tokens = static_cast<int32_t>(std::min<int64_t>(max_length, request.max_tokens));
   const int64_t bytes = num_requests * SuffixTree::max_memory_bytes(request);
   if (options.max_cached_requests == 0) return bytes;
-  // What waits to be learned may be one answer more than the bound, and has a token each at least.
+  // The queue may exceed its bound by one answer, and each answer has at least one token.
   const auto waiting = static_cast<int64_t>(kMaxToLearn) * (sizeof(TokenId) + 32) + 8 * max_length;
   return bytes + waiting +
          SuffixTree::max_memory_bytes(

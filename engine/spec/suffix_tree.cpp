@@ -11,9 +11,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMinTable = 64;
-constexpr int kEvictedAToken = 4;        // suffixes of sequences beyond the limit
-constexpr int32_t kMaxLeaving = 64;      // sequences beyond it; of more, all at once
-constexpr int64_t kSequenceBytes = 128;  // a sequence takes, with a root of its own
+constexpr int kEvictedAToken = 4;        // suffixes of sequences beyond the limit, per token
+constexpr int32_t kMaxLeaving = 64;      // sequences beyond the limit; more are removed at once
+constexpr int64_t kSequenceBytes = 128;  // per sequence, with its own root
 
 uint64_t hash_of(int32_t parent, TokenId token) {
   const uint64_t key =
@@ -22,7 +22,7 @@ uint64_t hash_of(int32_t parent, TokenId token) {
   return mixed ^ (mixed >> 29);
 }
 
-// Classes of agreement of confidence_bin(): by the share of the occurrences that go on so.
+// Classes of agreement for confidence_bin(): by the share of occurrences with this continuation.
 int32_t agreement_of(double share, int32_t count) {
   if (share >= 1) return count > 1 ? 0 : 1;
   return share >= 0.5 ? 2 : 3;
@@ -36,7 +36,7 @@ SuffixTree::SuffixTree(const SuffixTreeLimits& limits) : limits_(limits), table_
   path_.reserve(static_cast<size_t>(limits.max_depth));
   growing_.reserve(static_cast<size_t>(limits.max_depth) + 1);
   if (!limits.reserves) return;
-  // A token may add two nodes a level before the oldest go.
+  // A token may add two nodes per level before the oldest are removed.
   const auto most = static_cast<size_t>(limits.max_nodes + 2 * limits.max_depth + 2);
   nodes_.reserve(most);
   table_.assign(std::bit_ceil(2 * most), kNone);
@@ -116,7 +116,7 @@ int32_t SuffixTree::root_of(uint64_t salt) {
   return root;
 }
 
-// A node with one suffix; `depth` is its own.
+// Adds a node with one suffix; `depth` is the node's own.
 int32_t SuffixTree::add_child(int32_t parent, TokenId token, uint32_t where, int32_t depth) {
   if (2 * static_cast<size_t>(num_nodes_ + 1) > table_.size()) grow_table();
   const int32_t node = new_node();
@@ -135,7 +135,7 @@ int32_t SuffixTree::add_child(int32_t parent, TokenId token, uint32_t where, int
   return node;
 }
 
-// A node without children. Later entries of the table move up, so that none is cut off.
+// Removes a node without children. Later entries of the table move up to stay reachable.
 void SuffixTree::remove_node(int32_t node) {
   const Node removed = at(node);
   const size_t mask = table_.size() - 1;
@@ -164,7 +164,7 @@ void SuffixTree::choose_best(int32_t node) {
   at(node).best_child = best;
 }
 
-// Sequences in.
+// Adding sequences.
 
 void SuffixTree::open(uint64_t salt) {
   close();
@@ -190,7 +190,7 @@ void SuffixTree::close() {
   release_root(salt);
 }
 
-// A second suffix comes to the leaf: the one that has it goes on to a child.
+// A second suffix reaches the leaf: the first one moves on to a child.
 void SuffixTree::expand(int32_t leaf, int32_t depth) {
   const uint32_t where = at(leaf).where;
   at(leaf).is_leaf = false;
@@ -202,7 +202,7 @@ void SuffixTree::expand(int32_t leaf, int32_t depth) {
   add_child(leaf, token, where + 1, depth + 1);
 }
 
-// `suffix`, at an inner node, comes to this depth with the last token of the text.
+// Moves `suffix`, at an inner node, to this depth by the last token of the text.
 void SuffixTree::advance(Growing& suffix, int32_t depth, TokenId token) {
   const int32_t child = find_child(suffix.node, token);
   if (child == kNone) {
@@ -235,7 +235,7 @@ void SuffixTree::append(TokenId token) {
   shrink();
 }
 
-// Sequences out.
+// Removing sequences.
 
 void SuffixTree::shrink() {
   const auto is_over = [&] {
@@ -249,7 +249,7 @@ void SuffixTree::shrink() {
   }
 }
 
-// Takes the oldest suffix out; false: it is one that still grows, or there is none.
+// Removes the oldest suffix; false: it still grows, or there is none.
 bool SuffixTree::evict_suffix() {
   if (sequences_.empty()) return false;
   Sequence& oldest = sequences_.front();
@@ -310,7 +310,7 @@ void SuffixTree::drop_text() {
   text_begin_ += num_dead;
 }
 
-// Questions.
+// Queries.
 
 bool SuffixTree::step(Place& place, TokenId token) const {
   if (place.in_leaf) {
@@ -326,7 +326,7 @@ bool SuffixTree::step(Place& place, TokenId token) const {
   return true;
 }
 
-// What leads to `place` is the end of the open sequence too.
+// Whether the path to `place` is also the end of the open sequence.
 bool SuffixTree::text_ends_at(const Place& place) const {
   const uint32_t start = end_position() - static_cast<uint32_t>(place.depth);
   return std::ranges::any_of(growing_, [&](const Growing& suffix) {
@@ -334,7 +334,7 @@ bool SuffixTree::text_ends_at(const Place& place) const {
   });
 }
 
-// How most of the occurrences of what leads to `place` go on, among those that do.
+// Finds the most frequent continuation of the path to `place`, among occurrences with one.
 bool SuffixTree::best_follower(const Place& place, Follower& follower) const {
   if (place.in_leaf) {
     follower = {token_at(place.where), 1, 1};
@@ -362,7 +362,7 @@ double SuffixTree::guess(uint64_t salt,
     for (const TokenId token : text.last(static_cast<size_t>(length))) {
       matches = matches && step(place, token);
     }
-    // The text itself, if it is the open sequence, is no match, nor with more tokens.
+    // The text itself, as the open sequence, is no match, and longer matches are none either.
     if (!matches || (place.in_leaf && place.where == end_position())) break;
     const auto most = std::min({rules.max_tokens,
                                 static_cast<int32_t>(rules.max_spec_factor * length),
@@ -403,7 +403,7 @@ int32_t SuffixTree::num_tokens() const {
   return static_cast<int32_t>(end_position() - sequences_.front().begin);
 }
 
-// Vectors that grow have room for at most twice what they hold; of the text a half may be dead.
+// Growing vectors have room for at most twice their contents; half of the text may be dead.
 int64_t SuffixTree::max_memory_bytes(const SuffixTreeLimits& limits) {
   const auto most_nodes = static_cast<int64_t>(limits.max_nodes) + 2 * limits.max_depth + 2;
   const int64_t growth = limits.reserves ? 1 : 2;

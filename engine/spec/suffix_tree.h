@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often each run of tokens occurs in a set of sequences, and what follows it: a tree of all
-// their substrings to a depth. A node that one suffix alone has reached is a leaf, which stands for
-// the rest of that suffix in the text, so that text without repetitions has about one node a token.
+// Counts each run of tokens in a set of sequences, and its continuations: a tree of all substrings
+// up to a depth. A node reached by a single suffix is a leaf that stands for the rest of that
+// suffix in the text, so a text without repetitions has about one node per token.
 //
-// Sequences are appended one after the other, token by token, each O(depth); the last may be open.
-// Beyond the limits the oldest suffixes go, first in, first out. Sequences of different salts share
-// nothing but the room.
+// Sequences are appended one after the other, token by token, each O(depth); the last one may be
+// open. Beyond the limits the oldest suffixes are removed, first in, first out. Sequences of
+// different salts share only the room.
 #pragma once
 
 #include <cstddef>
@@ -23,50 +23,50 @@ namespace sluice {
 struct SuffixTreeLimits {
   int32_t max_depth = 24;        // tokens of a match and what follows it; at least 2
   int32_t max_nodes = 1 << 16;   // at least 4 * max_depth; up to 56 bytes each
-  int32_t max_tokens = 1 << 20;  // all sequences have
-  int32_t max_sequences = 1;     // and up to 64 that are on their way out
-  bool reserves = false;         // room for all at the start, so that no token waits for it
+  int32_t max_tokens = 1 << 20;  // total over all sequences
+  int32_t max_sequences = 1;     // plus up to 64 that are being removed
+  bool reserves = false;         // allocates everything at the start: no later delay
 };
 
 class SuffixTree {
  public:
   explicit SuffixTree(const SuffixTreeLimits& limits);
 
-  // Empty again; keeps its memory.
+  // Empties the tree; keeps its memory.
   void clear();
 
-  // A new sequence begins; the one before is closed.
+  // Begins a new sequence and closes the previous one.
   void open(uint64_t salt);
   void append(TokenId token);
   void close();
 
   struct Rules {
     int32_t max_tokens = 1;
-    double max_spec_factor = 1;   // tokens for each one matched
-    double min_token_prob = 0.1;  // that all tokens of the guess so far occur
+    double max_spec_factor = 1;   // tokens per matched token
+    double min_token_prob = 0.1;  // least probability of the whole guess so far
   };
 
-  // Guesses what follows `text`: of the matches of its last 1, 2, ... tokens, the one whose most
-  // frequent continuation has the largest sum of probabilities (of equals, the longest). Pushes it
-  // to `draft`, which is empty, and returns that sum; 0: there is none.
+  // Guesses what follows `text`: among the matches of its last 1, 2, ... tokens, the one whose most
+  // frequent continuation has the largest sum of probabilities (among equals, the longest). Appends
+  // it to `draft`, which must be empty, and returns that sum; 0: no guess.
   double guess(uint64_t salt,
                std::span<const TokenId> text,
                const Rules& rules,
                Draft& draft) const;
 
-  // Occurrences of `tokens`, not empty and at most max_depth of them.
+  // Occurrences of `tokens`, of which there are 1 to max_depth.
   [[nodiscard]] int32_t count(uint64_t salt, std::span<const TokenId> tokens) const;
 
   [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
 
   [[nodiscard]] int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
 
-  // Tokens whose suffixes are in the tree.
+  // The number of tokens whose suffixes are in the tree.
   [[nodiscard]] int32_t num_tokens() const;
 
   [[nodiscard]] int64_t memory_bytes() const;
 
-  // What memory_bytes() never exceeds.
+  // Upper bound of memory_bytes().
   static int64_t max_memory_bytes(const SuffixTreeLimits& limits);
 
  private:
@@ -74,14 +74,14 @@ class SuffixTree {
 
   struct Node {
     int32_t parent = kNone;
-    TokenId token = kInvalidToken;  // that leads here from the parent
+    TokenId token = kInvalidToken;  // edge from the parent
     int32_t count = 0;              // suffixes that pass or end here
-    int32_t num_ends = 0;           // closed sequences whose last token this is, above max_depth
+    int32_t num_ends = 0;           // closed sequences that end here, above max_depth
     int32_t best_child = kNone;
     int32_t first_child = kNone;
-    int32_t next = kNone;  // siblings; of a free node: the next free one
+    int32_t next = kNone;  // sibling; for a free node the next free one
     int32_t previous = kNone;
-    uint32_t where = 0;  // leaf: the position behind its token, in its suffix's text
+    uint32_t where = 0;  // leaf: position behind its token in its suffix's text
     bool is_leaf = false;
   };
 
@@ -90,18 +90,18 @@ class SuffixTree {
     int32_t node = kNone;
     int32_t depth = 0;
     bool in_leaf = false;
-    uint32_t where = 0;  // in_leaf: before this position of the leaf's text
+    uint32_t where = 0;  // in_leaf: the position in the leaf's text
   };
 
-  // A suffix of the open sequence that has got to an inner node above max_depth.
+  // A suffix of the open sequence that is at an inner node above max_depth.
   struct Growing {
     uint32_t start = 0;
     int32_t node = kNone;
   };
 
   struct Sequence {
-    uint32_t begin = 0;  // its first suffix that is in the tree
-    uint32_t end = 0;    // position of its end mark; open: not yet set
+    uint32_t begin = 0;  // its first suffix in the tree
+    uint32_t end = 0;    // position of its end mark; unset while open
     uint64_t salt = 0;
   };
 
@@ -111,7 +111,7 @@ class SuffixTree {
     int32_t count = 0;
   };
 
-  [[nodiscard]] TokenId token_at(uint32_t position) const;  // kInvalidToken: a sequence ends
+  [[nodiscard]] TokenId token_at(uint32_t position) const;  // kInvalidToken: end mark
   [[nodiscard]] uint32_t end_position() const;
   [[nodiscard]] size_t slot_of(int32_t parent, TokenId token) const;
   [[nodiscard]] int32_t find_child(int32_t parent, TokenId token) const;
@@ -144,11 +144,11 @@ class SuffixTree {
   int32_t num_nodes_ = 0;
   std::vector<int32_t> table_;  // nodes by parent and token; a power of two; linear probing
   std::unordered_map<uint64_t, int32_t> roots_;  // by salt
-  std::vector<TokenId> text_;                    // all sequences, an end mark behind each
+  std::vector<TokenId> text_;                    // all sequences, each with an end mark
   uint32_t text_begin_ = 0;                      // position of text_[0]; positions wrap around
   std::deque<Sequence> sequences_;
   bool is_open_ = false;
-  std::vector<Growing> growing_;  // oldest first; the other suffixes are at leaves, or done
+  std::vector<Growing> growing_;  // oldest first; other suffixes are at leaves, or done
   std::vector<int32_t> path_;     // scratch
 };
 

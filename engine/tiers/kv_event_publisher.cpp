@@ -47,7 +47,7 @@ const char* kind_name(KvGroupKind kind) {
   return "";
 }
 
-// In vLLM's names. What attention reads is the GPU's, whatever the machine.
+// Returns vLLM's names: the medium that attention reads is "GPU" on any machine.
 const char* medium_name(KvMedium medium) {
   switch (medium) {
     case KvMedium::kDevice:
@@ -64,7 +64,7 @@ PrefixExtras extras_of(const KvEvent& event) {
   return {event.tenant_salt, event.adapter_id, event.media_hash};
 }
 
-// What makes equal tokens another prefix, for each block; nil when nothing does.
+// Returns per block what distinguishes equal tokens; nil when nothing does.
 Json extra_keys(const KvEvent& event) {
   if (extras_of(event) == PrefixExtras{}) return nullptr;
   const Json keys = {event.tenant_salt, event.adapter_id, event.media_hash};
@@ -278,7 +278,7 @@ class ZmqPublisher final : public KvEventPublisher {
 
   void wake() const {
     const uint64_t one = 1;
-    // Fails only when the counter is full, and then it is readable already.
+    // Fails only when the counter is full, in which case it is already readable.
     [[maybe_unused]] const auto ignored = ::write(wake_, &one, sizeof one);
   }
 
@@ -336,7 +336,7 @@ class ZmqPublisher final : public KvEventPublisher {
   void catch_up(Watch watch) {
     const auto watcher = watch.watcher.lock();
     if (watcher == nullptr) return;
-    // What came before is worth something from its beginning, or from where the watcher has been.
+    // Kept batches are useful from the first one on, or from the watcher's position.
     const bool has_start = !sent_.empty() && sent_.front()->number == 0;
     for (const auto& batch : sent_) {
       if (batch->number < watch.first || (watch.first <= 0 && !has_start)) continue;
@@ -345,7 +345,7 @@ class ZmqPublisher final : public KvEventPublisher {
     watchers_.push_back(std::move(watch.watcher));
   }
 
-  // Frames of a request: client, an empty one, the number to start at.
+  // Answers a request of three frames: client, an empty one, the number to start at.
   void answer_replay() {
     std::vector<std::string> frames;
     int more = 1;

@@ -12,14 +12,14 @@
 namespace sluice {
 namespace {
 
-// Buffers that saving leaves to reading, which somebody waits for.
+// Buffers that saving leaves to reading, for which requests wait.
 constexpr size_t kReadBuffers = 4;
-// Blocks put into the cache at once: what is before them is looked up once for all.
+// Blocks put into the cache at once: their common prefix is looked up once.
 constexpr size_t kCopyBlocks = 8;
-// Without any block for so long, a request is computed instead; and when all of them take so much
-// longer than computing would have taken.
+// A request is computed instead after this time without any block, or when its blocks take this
+// much longer than computing would.
 constexpr std::chrono::seconds kPatience{5};
-// A payload: which groups have their block (bit g), and the blocks of all groups in order.
+// A payload: the mask of groups with a block (bit g), then all groups' blocks in order.
 constexpr size_t kGroupsAt = 0;
 constexpr int64_t kPartsAt = 64;
 
@@ -52,7 +52,7 @@ std::span<Byte> PrefixStore::part_of(std::span<Byte> payload, int32_t group) con
                          static_cast<size_t>(storage_.block_bytes(group)));
 }
 
-// The block of tokens that the entry ends with.
+// The block of tokens at which the entry ends.
 int32_t PrefixStore::block_of(const KvBlockRef& ref) const {
   return (ref.entry + 1) * tokens_per_entry(spec(ref.group), block_size_) / block_size_ - 1;
 }
@@ -141,7 +141,7 @@ TierEvents::Block PrefixStore::event_block(Chain& chain,
 // --- Bringing back ---------------------------------------------------------------------------
 
 bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
-  // The rows of a prompt that is scored have to be computed.
+  // The rows of a scored prompt have to be computed.
   if (request.scores_prompt) return false;
   Held held;
   held.request = std::move(request);
@@ -164,15 +164,15 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
   return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
 }
 
-// Asks for the blocks behind the cached ones. False, with the request still in `held`: there are
-// none, or computing them takes less time.
+// Requests the blocks behind the cached ones. False, with the request still in `held`: there are
+// none, or computing them is faster.
 bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   const NewRequest& request = held.request;
   const std::span<const TokenId> tokens = request.tokens;
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   const bool is_stuck = num_outstanding_ > 0 && now - last_load_ > kPatience;
   if (is_stuck || num_tokens <= block_size_) return false;
-  // What cannot run is refused elsewhere.
+  // A request that cannot run is refused elsewhere.
   const int64_t num_in_all = num_tokens + request.max_tokens - request.num_generated;
   if (num_in_all > INT32_MAX || !kv_.fits_alone(static_cast<int32_t>(num_in_all) - 1)) {
     return false;
@@ -264,7 +264,7 @@ void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::tim
   it->arrived.push_back({block, loaded.buffer, &tier});
 }
 
-// As cached blocks, which may be evicted like others. False: what is before them was evicted
+// Copies blocks into the cache, where they may be evicted as usual. False: their prefix was evicted
 // meanwhile, or all blocks are in use.
 bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const NewRequest& request = held.request;
@@ -329,7 +329,7 @@ void PrefixStore::advance(Clock::time_point now,
     if (waits_too_long) held.end = held.next_copied;
     copy_arrived(held);
     if (held.next_copied < held.end) ask(held, now);
-    // What is broken is known to be before the request computes it, which writes it again.
+    // A broken block is reported before the request computes it and writes it again.
     if (held.next_copied < held.end || (held.num_outstanding > 0 && !waits_too_long)) continue;
     held.is_released = true;
     if (held.is_preempted) {
@@ -353,7 +353,7 @@ void PrefixStore::save(const SchedulerOutput& output,
     const std::span<const TokenId> chosen =
         row.chosen.empty() ? std::span<const TokenId>() : results[next++].tokens;
     if (!row.chosen.empty() && chosen.empty()) continue;
-    // Drafts that were right have KV too.
+    // Accepted drafts have KV too.
     const auto num_right = row.chosen.empty() ? 0 : static_cast<int32_t>(chosen.size()) - 1;
     const int32_t end = row.end() - row.num_draft_tokens + num_right;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
@@ -361,7 +361,7 @@ void PrefixStore::save(const SchedulerOutput& output,
     const Request& request = *scheduler.find(row.id);
     tokens_ = request.tokens;
     tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + num_right);
-    // The step before has failed, and this one went on behind a token that there is not.
+    // The previous step failed, and this one continued behind a missing token.
     if (static_cast<size_t>(end) > tokens_.size()) continue;
     save_blocks(request, end / block_size_);
   }
@@ -380,7 +380,7 @@ void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   }
 }
 
-// Zeros where a window or a state has no such block, and nothing of who had the buffer before.
+// Leaves zeros where a window or a state has no such block, and no bytes of the buffer's last use.
 void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const {
   const int32_t num_tokens = (block + 1) * block_size_;
   std::ranges::fill(payload.first(kPartsAt), std::byte{0});
@@ -400,7 +400,7 @@ void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> pay
   put_u64(payload, kGroupsAt, groups);
 }
 
-// The next block of the request. False: not now, or never.
+// Saves the next block of the request. False: not now, or never.
 bool PrefixStore::save_block(size_t index,
                              const Request& request,
                              Chain& chain,
@@ -414,7 +414,7 @@ bool PrefixStore::save_block(size_t index,
     }
     return true;
   }
-  if (tier.num_free_buffers() <= kReadBuffers) return false;  // with a later block
+  if (tier.num_free_buffers() <= kReadBuffers) return false;  // retried with a later block
   const int32_t buffer = tier.take_buffer();
   copy_out(request.id, progress.num_saved, tier.payload(buffer));
   progress.is_broken = !tier.save(name, buffer);

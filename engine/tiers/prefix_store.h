@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps computed prefixes in tiers below the cache (memory, disk) and brings them back: between the
-// KV manager (ids), the storage (bytes) and the tiers. What comes back is what was computed, byte
-// for byte, so a request's output does not depend on it. An entry of a tier is one block of the
-// groups that had it when it was saved: what a window has let go, or a state between its snapshots,
-// is left out, and ends nothing.
+// Keeps computed prefixes in tiers below the cache (memory, disk) and restores them: the link
+// between the KV manager (ids), the storage (bytes) and the tiers. Restored bytes equal the
+// computed ones, so a request's output does not depend on them. An entry of a tier is one block of
+// the groups that had it when it was saved; blocks that a window has dropped, and a state between
+// its snapshots, are left out without ending the prefix.
 //
-// Saving: every whole block of a request is copied out once its step has run, and written by the
-// tiers' threads. Bringing back: a new request whose prompt goes on, in a tier, behind what is
-// cached is held outside of the scheduler while its blocks are read; those that arrived are copied
-// into the cache between two steps and are then found there as any cached prefix. A step never
-// waits for a tier: who waits too long is computed. A preempted request is brought back in the same
-// way when there is room for it again (swapping, whose way out is the saving), where that is
-// expected to take less time than computing. Engine thread only.
+// Saving: every whole block of a request is copied out after its step, and written by the tiers'
+// threads. Restoring: a new request whose cached prompt prefix continues in a tier is held outside
+// the scheduler while its blocks are read; arrived ones are copied into the cache between two steps
+// and are then found there as any cached prefix. A step never waits for a tier: a request that
+// waits too long is computed. A preempted request is restored in the same way when there is room
+// for it again (swapping, with saving as the way out), if that is expected to be faster than
+// computing. Engine thread only.
 #pragma once
 
 #include <array>
@@ -40,12 +40,12 @@ class PrefixStore {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What a tier keeps of a block of so many bytes in all groups.
+  // The payload size in a tier of a block with `block_bytes` bytes over all groups.
   static int64_t payload_bytes(int64_t block_bytes);
 
-  // `fingerprint` names model, build and dtypes. Storage, manager and `events`, which is told of
-  // the tiers' blocks and may be null, must outlive the store; `wake` is called on other threads
-  // when advance() has something to do.
+  // `fingerprint` names model, build and dtypes. Storage, manager and `events` must outlive the
+  // store; `events` learns the tiers' blocks and may be null. Other threads call `wake` when
+  // advance() has work.
   static Expected<std::unique_ptr<PrefixStore>> create(const Config& config,
                                                        const std::string& fingerprint,
                                                        KvStorage& storage,
@@ -53,28 +53,28 @@ class PrefixStore {
                                                        KvEventSink* events,
                                                        std::function<void()> wake);
 
-  // True: blocks of its tokens are on their way, and it comes out of advance(); `request` is moved.
+  // True: blocks of its tokens are being read, `request` was moved, and advance() will return it.
   bool hold(NewRequest& request, Clock::time_point now);
-  // True: blocks of a preempted request are on their way, and its id comes out of advance().
+  // True: blocks of a preempted request are being read, and advance() will return its id.
   bool hold_preempted(const Request& request, Clock::time_point now);
-  // True when it was held; it is gone.
+  // True: the request was held, and is removed.
   bool abort(RequestId id);
-  // Between steps. Puts what has arrived into the cache; who waits for nothing more goes to
+  // Between steps. Puts arrived blocks into the cache; requests with nothing more to wait for go to
   // `ready`, or to `resumed` if preempted.
   void advance(Clock::time_point now,
                std::vector<NewRequest>& ready,
                std::vector<RequestId>& resumed);
 
-  // Whole blocks of the rows of a step that has run and not yet retired. `sampled` has an entry for
-  // each row that samples; what belongs to a failed one or to those of `failed` is not kept.
+  // Saves whole blocks of the rows of a step that has run and not yet retired. `results` has one
+  // entry per sampling row; rows that failed there or in `failed` are not saved.
   void save(const SchedulerOutput& output,
             const Scheduler& scheduler,
             std::span<const StepResult> results,
             std::span<const RequestId> failed);
-  // After that step retired: it teaches the cost of computing, and requests may have ended.
+  // After that step retired: learns the cost of computing, and drops requests that have ended.
   void end_step(const SchedulerOutput& output, const Scheduler& scheduler, double seconds);
 
-  // A request that ended outside of a step.
+  // Forgets a request that ended outside a step.
   void forget(RequestId id) { savings_.erase(id); }
 
   void add_stats(EngineStats& stats) const;
@@ -82,18 +82,18 @@ class PrefixStore {
  private:
   static constexpr size_t kMaxTiers = 2;
 
-  // The keys of a request's leading blocks, as far as they were asked for.
+  // The keys of a request's leading blocks, as far as requested.
   struct Chain {
     KvKey root{};
     std::vector<KvKey> keys;
     PrefixExtras extras;
-    std::vector<uint64_t> hashes;  // as routers know them; empty when none listens
+    std::vector<uint64_t> hashes;  // routers' hashes; empty without a listener
   };
 
-  // How far a request's blocks have been saved in one tier.
+  // The progress of saving a request's blocks in one tier.
   struct Progress {
-    int32_t num_saved = 0;   // leading blocks that lie there or are on their way
-    bool is_broken = false;  // a block could not be kept; those behind it would not be found
+    int32_t num_saved = 0;   // leading blocks stored or being written
+    bool is_broken = false;  // a block was lost: later ones would not be found
   };
 
   struct Saving {
@@ -108,20 +108,20 @@ class PrefixStore {
   };
 
   struct Held {
-    NewRequest request;  // of a preempted one what the scheduler knows is left out
+    NewRequest request;  // if preempted, only what the scheduler lacks
     bool is_preempted = false;
     Chain chain;
-    uint64_t ticket = 0;  // of block i: ticket + i
+    uint64_t ticket = 0;  // block i has ticket + i
     int32_t num_tickets = 0;
     std::vector<uint8_t> tier_of;  // by block
     int32_t next_copied = 0;       // block
     int32_t next_asked = 0;
-    int32_t end = 0;              // blocks to have, the cached ones included
+    int32_t end = 0;              // wanted blocks, cached ones included
     int32_t num_outstanding = 0;  // loads
     bool is_released = false;
     Clock::time_point last_progress;
-    Clock::time_point deadline;    // however well it goes on
-    std::vector<Arrival> arrived;  // those behind a gap wait
+    Clock::time_point deadline;    // regardless of progress
+    std::vector<Arrival> arrived;  // blocks behind a gap wait
   };
 
   PrefixStore(int32_t block_size,
@@ -133,16 +133,16 @@ class PrefixStore {
               KvEventSink* events);
 
   [[nodiscard]] Chain new_chain(const PrefixExtras& extras) const;
-  // Of the block of these tokens' prefix; the chain grows up to it.
+  // Name of the block that ends this prefix; extends the chain up to it.
   KvFileName name_of(Chain& chain, std::span<const TokenId> tokens, int32_t block) const;
-  // The same block as routers know it.
+  // That block as routers identify it.
   TierEvents::Block event_block(Chain& chain, std::span<const TokenId> tokens, int32_t block) const;
   void add_tier(std::unique_ptr<KvTier> tier);
   [[nodiscard]] const KvGroupSpec& spec(int32_t group) const {
     return storage_.groups()[static_cast<size_t>(group)];
   }
 
-  // Where a payload has the group's block.
+  // The place of the group's block in a payload.
   template <typename Byte>
   [[nodiscard]] std::span<Byte> part_of(std::span<Byte> payload, int32_t group) const;
   [[nodiscard]] int32_t block_of(const KvBlockRef& ref) const;
@@ -165,12 +165,12 @@ class PrefixStore {
   std::vector<std::unique_ptr<KvTier>> tiers_;  // fastest first, at most kMaxTiers
   RestoreCost cost_;
   TierEvents events_;
-  std::unordered_map<RequestId, Saving> savings_;  // of requests that the scheduler has
-  std::vector<TokenId> tokens_;  // with KV, of the request that is being saved
+  std::unordered_map<RequestId, Saving> savings_;  // for requests in the scheduler
+  std::vector<TokenId> tokens_;  // tokens with KV of the request being saved
   std::vector<Held> held_;                         // in order of arrival
   uint64_t next_ticket_ = 0;
-  int32_t num_outstanding_ = 0;         // loads of anybody
-  Clock::time_point last_load_;         // came back, or was asked for when there were none
+  int32_t num_outstanding_ = 0;         // loads of all requests
+  Clock::time_point last_load_;         // last arrival, or request while none was outstanding
   std::vector<KvTier::Loaded> loaded_;  // scratch
   std::vector<uint64_t> arrived_groups_;  // scratch, by block of a piece
   std::vector<KvBlockRef> inserted_;      // scratch

@@ -4,9 +4,9 @@
 namespace sluice {
 namespace {
 
-constexpr double kShare = 0.1;   // of the last measurement in the mean
-constexpr double kDoubt = 0.99;  // of what was not read this time; halves in 69 times
-// Two hand-overs between threads, and what is left of the step that a request then misses.
+constexpr double kShare = 0.1;   // weight of the latest measurement in the mean
+constexpr double kDoubt = 0.99;  // factor per choice against reading; halves in 69 times
+// Two hand-overs between threads, and the rest of the step that a request then misses.
 constexpr double kFixedSeconds = 1e-3;
 
 void learn(double& mean, double value) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells routers which blocks lie in the tiers below the cache, under the hashes that the prefix
-// index gives them. A block is told when it has been written, and one that was there at the start
-// when a request first asks for it: files have names that say nothing of their contents. Engine
-// thread only.
+// Reports to routers which blocks lie in the tiers below the cache, with the hashes of the prefix
+// index. A block is reported when it has been written; one that existed at the start is reported
+// when a request first asks for it, because file names say nothing of the contents. Engine thread
+// only.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +20,12 @@ namespace sluice {
 
 class TierEvents {
  public:
-  // `media[tier]` is where that tier's blocks lie. Null: nobody listens.
+  // `media[tier]` is that tier's medium. Null `sink`: nobody listens.
   TierEvents(KvEventSink* sink, std::vector<KvMedium> media, int32_t num_groups);
 
   [[nodiscard]] bool has_listener() const { return sink_ != nullptr; }
 
-  // The last block of a prefix, in all groups.
+  // The last block of a prefix, over all groups.
   struct Block {
     KvKey key;
     uint64_t hash = 0;
@@ -34,11 +34,11 @@ class TierEvents {
     PrefixExtras extras;
   };
 
-  // It is being written; told when it is there.
+  // Notes a block that is being written; it is reported when complete.
   void expect(size_t tier, const Block& block);
-  // It is there or being written: told now, unless it was or will be.
+  // Reports a block that exists or is being written, unless that is already reported or expected.
   void meet(size_t tier, const Block& block);
-  // KvTier::Listener.
+  // The callback for KvTier::Listener.
   void note(size_t tier, const KvKey& key, bool is_there);
 
  private:
@@ -51,8 +51,8 @@ class TierEvents {
 
   struct Tier {
     KvMedium medium;
-    std::unordered_map<KvKey, Expected, KvKeyHash> expected;  // as many as the tier has buffers
-    std::unordered_map<KvKey, uint64_t, KvKeyHash> told;      // with its hash
+    std::unordered_map<KvKey, Expected, KvKeyHash> expected;  // at most one per buffer of the tier
+    std::unordered_map<KvKey, uint64_t, KvKeyHash> told;      // reported, with its hash
   };
 
   void tell(Tier& tier, const Block& block);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BPE whose symbols tell where in a word they stand: all but the first begin with a prefix ("##"),
-// the last one ends with a suffix ("</w>"). GPT-1, CLIP and their like.
+// BPE whose symbols carry their position in a word: all but the first begin with a prefix ("##"),
+// the last one ends with a suffix ("</w>"). Used by GPT-1, CLIP and similar models.
 #pragma once
 
 #include <array>
@@ -18,12 +18,12 @@ class AffixBpe final : public TokenModel {
   struct Options {
     std::string prefix;
     std::string suffix;
-    TokenId unknown = kInvalidToken;  // kInvalidToken: what has no token is left out
+    TokenId unknown = kInvalidToken;  // kInvalidToken: characters without a token are left out
     bool fuse_unknown = false;        // a run of unknown characters is one token
     bool whole_pieces_first = false;  // a piece that is a token needs no merges
   };
 
-  // The names in `tokens` outlive the model.
+  // The names in `tokens` must outlive the model.
   AffixBpe(BpeMerges merges, TokenTable tokens, Options options);
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Binary values that tokenizer files hold as text.
+// Converts binary values that tokenizer files store as text.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace sluice {
 
-// RFC 4648, with or without padding; nullopt: a character is not of its alphabet.
+// RFC 4648, with or without padding; nullopt: a character is outside the alphabet.
 std::optional<std::string> decode_base64(std::string_view text);
 
-// With padding.
+// Encodes with padding.
 std::string encode_base64(std::string_view bytes);
 
 }  // namespace sluice

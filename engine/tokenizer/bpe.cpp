@@ -7,10 +7,10 @@
 namespace sluice {
 namespace {
 
-// Up to this many symbols a scan for the lowest rank beats a heap.
+// The most symbols for which scanning for the lowest rank beats a heap.
 constexpr size_t kMaxScanSymbols = 48;
 constexpr uint32_t kNone = ~uint32_t{0};
-// Symbols are indexed with 32 bits; a longer word is cut, which only a word of gigabytes meets.
+// Symbols are indexed with 32 bits; a longer word, of gigabytes, is cut.
 constexpr size_t kMaxSymbols = size_t{1} << 31;
 
 }  // namespace
@@ -40,7 +40,7 @@ void BpeMerges::merge_few(std::span<const TokenId> symbols, std::vector<TokenId>
     if (ranks[best] == kNoRank) break;
     tokens[best] = merge_of(tokens[best], tokens[best + 1]);
     std::copy(tokens + best + 2, tokens + count, tokens + best + 1);
-    // ranks has count - 1 entries; the merged pair's own one goes.
+    // ranks has count - 1 entries; that of the merged pair is removed.
     std::copy(ranks + best + 1, ranks + count - 1, ranks + best);
     --count;
     if (best + 1 < count) ranks[best] = rank_of(tokens[best], tokens[best + 1]);
@@ -82,7 +82,7 @@ void BpeMerges::merge_many(std::span<const TokenId> word,
     heap.pop_back();
     const auto index = static_cast<uint32_t>(top);
     auto& left = symbols[index];
-    // An entry whose pair has changed since is stale, unless the new pair has the same rank.
+    // An entry is stale if its pair has changed since, unless the new pair has the same rank.
     if (left.rank != static_cast<uint32_t>(top >> 32)) continue;
     auto& right = symbols[left.next];
     left.token = merge_of(left.token, right.token);

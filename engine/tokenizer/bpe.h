@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair merging (Sennrich et al. 2016): of all adjacent pairs the one of lowest rank, leftmost
-// first, becomes one token, until no pair has a rank. O(n log n) in the symbols of a word.
+// Byte-pair merging (Sennrich et al. 2016): the adjacent pair of lowest rank, leftmost first,
+// becomes one token, until no pair has a rank. O(n log n) in the symbols of a word.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,17 @@ class BpeMerges {
  public:
   explicit BpeMerges(size_t num_merges) : merges_(num_merges) {}
 
-  // False where the pair has a rank already. Pairs may share a rank: the leftmost goes first.
+  // Returns false where the pair has a rank already. Pairs may share a rank: the leftmost goes
+  // first.
   bool add(TokenId left, TokenId right, uint32_t rank, TokenId merged) {
     return merges_.insert(pair_key(left, right), (uint64_t{rank} << 32) | uint32_t(merged));
   }
 
-  // Working memory of merge, reused from word to word by one thread.
+  // Working memory of merge(), reused for many words by one thread.
   struct Scratch {
     struct Symbol {
       TokenId token;
-      uint32_t rank;      // of (this symbol, the next one); kNoRank: no merge
+      uint32_t rank;      // rank of (this symbol, the next one); kNoRank: no merge
       uint32_t next;      // index of the next live symbol
       uint32_t previous;  // index of the previous live symbol
     };
@@ -34,7 +35,7 @@ class BpeMerges {
     std::vector<uint64_t> heap;  // rank << 32 | index of the left symbol, smallest on top
   };
 
-  // Appends what the symbols of one word merge to.
+  // Appends the tokens that the symbols of one word merge into.
   void merge(std::span<const TokenId> symbols, Scratch& scratch, std::vector<TokenId>& out) const;
 
  private:

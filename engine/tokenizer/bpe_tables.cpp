@@ -18,7 +18,7 @@ tl::unexpected<Error> bad_merge(size_t rank, std::string_view left, std::string_
                         "\" names a token that the vocabulary lacks");
 }
 
-// Characters that occur in tokens and are none themselves, in order of code points.
+// Returns characters that occur in tokens but are no tokens, in order of code points.
 std::vector<std::string_view> find_extra_characters(std::span<const std::string> names,
                                                     const std::function<bool(TokenId)>& can_form,
                                                     const TokenTable& tokens) {
@@ -109,7 +109,7 @@ std::unique_ptr<TokenModel> make_scored_bpe(std::span<const std::string> names,
   TokenTable tokens = index_names(names, can_form);
   const auto extras = find_extra_characters(names, can_form, tokens);
   const auto first_extra = static_cast<TokenId>(names.size());
-  std::vector<TokenId> order;  // by falling score; equal ones share a rank
+  std::vector<TokenId> order;  // by falling score; equal scores share a rank
   for (size_t id = 0; id < names.size(); ++id) {
     const auto token = static_cast<TokenId>(id);
     if (can_form(token) && tokens.find(names[id]) == token) order.push_back(token);

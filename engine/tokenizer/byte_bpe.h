@@ -20,13 +20,13 @@ class ByteBpe final : public TokenModel {
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
 
-  // What stands for bytes without a token; by default they are left out before merging.
+  // Sets the token for bytes without one; by default such bytes are removed before merging.
   void set_unknown(TokenId token, bool fuse) {
     unknown_ = token;
     fuse_unknown_ = fuse;
   }
 
-  // A piece that is in `words` (by bytes, whose storage outlives the model) is that token,
+  // Sets whole words (by bytes, which must outlive the model): such a piece becomes its token,
   // whatever the merges say.
   void set_whole_words(TokenTable words) { words_ = std::move(words); }
 

@@ -19,15 +19,14 @@ class ByteTrie {
 
   explicit ByteTrie(size_t expected_nodes) : edges_(expected_nodes) {}
 
-  // The node behind `byte`; kAbsent: no name goes on so.
+  // Returns the node behind `byte`; kAbsent: no name continues so.
   [[nodiscard]] uint64_t child(uint64_t node, char byte) const {
     return edges_.find(edge_key(node, byte));
   }
 
   [[nodiscard]] const Value& value(uint64_t node) const { return values_[node]; }
 
-  // The value at the end of `name`, whose nodes are made where they are missing. Valid until the
-  // next call.
+  // Returns the value at the end of `name`, creating missing nodes. Valid until the next call.
   Value& at(std::string_view name) {
     uint64_t node = kRoot;
     for (const char c : name) {

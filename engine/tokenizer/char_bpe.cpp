@@ -13,7 +13,7 @@ constexpr uint32_t kSpaceSymbol = 0x2581;
 constexpr uint32_t kNoCharacter = ~uint32_t{0};
 
 struct Character {
-  uint32_t code = kNoCharacter;  // a byte that is no UTF-8
+  uint32_t code = kNoCharacter;  // for an invalid byte
   size_t length = 1;
 };
 
@@ -86,8 +86,8 @@ bool CharBpe::may_join(uint32_t left, uint32_t right) const {
   if (are_neighbours) return true;
   const bool left_unknown = symbol_of(left) == kInvalidToken;
   const bool right_unknown = symbol_of(right) == kInvalidToken;
-  // Unknown characters join others of their kind, and without a token of their own they vanish:
-  // what stands around them may merge.
+  // Unknown characters join each other, and without an unknown token they vanish: their neighbours
+  // may then merge.
   return (options_.fuse_unknown && left_unknown && right_unknown) ||
          (options_.unknown == kInvalidToken && (left_unknown || right_unknown));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // BPE over characters with byte fallback: SentencePiece's BPE (Llama 2, Mistral, Phi-3, Gemma) and
-// the tokenizer.json files made from it. Such models see a text as one piece, so pieces are first
-// cut between two characters that stand side by side in no token: no merge crosses such a place.
+// the tokenizer.json files made from it. Such models treat a text as one piece, so pieces are first
+// cut between characters that are adjacent in no token: no merge crosses such a place.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ namespace sluice {
 class CharBpe final : public TokenModel {
  public:
   struct Options {
-    TokenId unknown = kInvalidToken;  // kInvalidToken: what has no token is left out
+    TokenId unknown = kInvalidToken;  // kInvalidToken: characters without a token are left out
     bool fuse_unknown = false;        // a run of unknown characters is one token
     bool whole_pieces_first = false;  // a piece that is a token needs no merges
-    // Ids from here on are not tokens but characters that occur only inside tokens; where one is
-    // left over after merging, its bytes stand for it.
+    // Ids from here on are characters that occur only inside tokens; one left over after merging is
+    // replaced by its bytes.
     TokenId first_extra = 0;
   };
 
   CharBpe(BpeMerges merges, const Options& options);
 
-  // `name` (valid UTF-8) is what merging can make; one of a single character is a symbol.
-  // `name` outlives the model.
+  // Adds a valid UTF-8 name that merging can make; a name of one character is a symbol. `name` must
+  // outlive the model.
   void add_token(std::string_view name, TokenId token);
   void add_extra(std::string_view character);  // in the order of ids
 
@@ -50,7 +50,7 @@ class CharBpe final : public TokenModel {
   void append_bytes(std::string_view character, bool can_fuse, std::vector<TokenId>& out) const;
   void encode_word(std::string_view word, ModelScratch& scratch, std::vector<TokenId>& out) const;
 
-  // ASCII and the space of SentencePiece (as 128), the characters most pairs are of.
+  // ASCII and the space of SentencePiece (as 128), the characters of most pairs.
   static constexpr size_t kCommon = 129;
   static size_t common_index(uint32_t code);
 
@@ -59,7 +59,7 @@ class CharBpe final : public TokenModel {
   std::array<TokenId, 256> byte_tokens_{};
   std::array<TokenId, 128> ascii_symbols_{};
   PairMap symbols_{1024};                        // code point -> symbol
-  std::bitset<kCommon * kCommon> common_pairs_;  // of neighbours inside a token
+  std::bitset<kCommon * kCommon> common_pairs_;  // adjacent inside a token
   PairMap pairs_{1024};                          // left << 32 | right -> 1
   std::vector<std::string> extras_;
   TokenTable pieces_{{}};

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxGraphemeBytes = 5;
 
-// Fields of a unit.
+// These read the fields of a unit.
 bool has_leaf(uint32_t unit) { return ((unit >> 8) & 1) != 0; }
 
 uint32_t value_of(uint32_t unit) { return unit & 0x7FFFFFFFU; }

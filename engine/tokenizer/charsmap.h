@@ -18,13 +18,13 @@ class Charsmap {
   // kDataLoss: `blob` is cut off. An empty blob changes nothing.
   static Expected<Charsmap> parse(std::string_view blob);
 
-  // Replaces, from the left, the longest rule's string that begins at each place.
+  // At each place from the left, replaces the string of the longest rule that begins there.
   void append_longest(std::string_view text, std::string& out) const;
-  // Replaces a grapheme as a whole where the shortest rule that begins it exists and it is short,
-  // otherwise each of its characters: what the `tokenizers` package does.
+  // Works like the `tokenizers` package: replaces a short grapheme as a whole if a rule begins it
+  // (the shortest one applies), otherwise each of its characters.
   void append_grapheme(std::string_view grapheme, std::string& out) const;
 
-  // True: by itself this ASCII character stays what it is.
+  // True: this ASCII character by itself is unchanged.
   [[nodiscard]] bool keeps(char c) const { return !changes_[static_cast<uint8_t>(c)]; }
 
  private:
@@ -36,7 +36,7 @@ class Charsmap {
   [[nodiscard]] Rule find(std::string_view text, bool longest) const;
 
   std::vector<uint32_t> units_;
-  std::bitset<256> changes_;  // bytes that are a rule's string
+  std::bitset<256> changes_;  // bytes that are a rule's whole string
   std::string pool_;
 };
 

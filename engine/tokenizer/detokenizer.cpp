@@ -22,7 +22,7 @@ Detokenizer::Result Detokenizer::pass_hidden(TokenId token) {
   const std::string_view name = tokenizer_.token_bytes(token);
   const int found = stops_.find_name(name, num_tokens_);
   if (found < 0) return {};
-  // Bytes that wait for the rest of their character end here, as they do before a shown token.
+  // Bytes waiting for the rest of a character end here, as before a visible token.
   Result result = take_ready(take_characters(/*at_end=*/true));
   if (ended_) return result;
   result.text += stops_.release();

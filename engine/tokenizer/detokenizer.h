@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids to streamed text: never a broken character, stop strings end exactly. One instance per
-// stream, one thread at a time (the stream's I/O thread).
+// Converts token ids to streamed text: never a broken character, and stop strings end exactly. One
+// instance per stream, one thread at a time (the stream's I/O thread).
 //
-// A stop string is looked for in the text that is shown; one that is the whole name of a hidden
-// token is found at that token as well.
+// Stop strings are matched in the visible text; one equal to the name of a hidden token also
+// matches at that token.
 #pragma once
 
 #include <cstddef>
@@ -21,27 +21,27 @@ namespace sluice {
 
 class Detokenizer {
  public:
-  // `tokenizer` outlives the instance.
+  // `tokenizer` must outlive the instance.
   Detokenizer(const Tokenizer& tokenizer, StopConfig stop, bool skip_special_tokens);
   Detokenizer(const Detokenizer&) = delete;
   Detokenizer(Detokenizer&&) = default;
 
-  // What a token made ready to send: `text` is valid UTF-8, and empty while a character or a stop
-  // is undecided.
+  // Text that a token made ready to send: valid UTF-8, empty while a character or a stop is
+  // undecided.
   using Result = StopMatcher::Result;
 
-  // Appends one token, which counts toward min_tokens whether it is shown or not. After a match,
+  // Appends one token, which counts toward min_tokens whether visible or not. After a match,
   // further calls return nothing.
   Result append(TokenId token);
 
-  // End of stream: whatever was held back; incomplete bytes become one U+FFFD, after which a stop
-  // string that contains it still applies. Further calls return nothing.
+  // Ends the stream and returns held-back text; incomplete bytes become one U+FFFD, in which a stop
+  // string may still match. Further calls return nothing.
   std::string finish();
 
  private:
-  // A token that is not shown, but may be what a stop string names.
+  // Handles a hidden token, whose name may match a stop string.
   Result pass_hidden(TokenId token);
-  // Moves what is decided of partial_ to valid UTF-8; at the end of the stream all of it is.
+  // Moves the decided part of partial_ to valid UTF-8, all of it at the end of the stream.
   std::string take_characters(bool at_end);
   Result take_ready(std::string_view text);
 
@@ -53,7 +53,7 @@ class Detokenizer {
   std::string partial_;     // trailing bytes that do not yet form a character, at most 3
 };
 
-// The bytes of a whole text: what was encoded comes back, also where a model puts a space in front.
+// Decodes a whole text to the bytes that were encoded, also if a model puts a space in front.
 std::string decode_tokens(const Tokenizer& tokenizer, std::span<const TokenId> tokens);
 
 }  // namespace sluice

@@ -35,7 +35,7 @@ std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary, const Tokeniz
   for (const TokenId id : {vocabulary.eos, vocabulary.eot}) {
     if (id != kInvalidToken) ends.push_back(id);
   }
-  // Where a model has these, <|end|> only closes a message of several (OpenAI's harmony format).
+  // In a model with these, <|end|> only closes one of several messages (OpenAI's harmony format).
   const bool end_closes_message = tokenizer.find_token("<|return|>") != kInvalidToken &&
                                   tokenizer.find_token("<|call|>") != kInvalidToken;
   // Several tokens may have one name.

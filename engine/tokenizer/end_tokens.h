@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens end a generation: files name eos and perhaps eot, but chat models also stop at
-// control tokens known by their names only.
+// Finds the tokens that end a generation: files name eos and perhaps eot, but chat models also stop
+// at control tokens that are known only by name.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Ascending, without repeats.
+// Returns them ascending, without repeats.
 std::vector<TokenId> find_end_tokens(const Vocabulary& vocabulary, const Tokenizer& tokenizer);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
-constexpr double kUnknownPenalty = 10;  // below the lowest score, as SentencePiece does
+constexpr double kUnknownPenalty = 10;  // below the lowest score, as in SentencePiece
 
 tl::unexpected<Error> bad_vocabulary(std::string message) {
   return make_error(ErrorCode::kDataLoss, "tokenizer vocabulary: " + std::move(message));
@@ -120,9 +120,9 @@ class GgufParts {
 
   [[nodiscard]] TokenType type_of(size_t id) const { return vocabulary_.token_types[id]; }
 
-  // Control and user-defined tokens are found in the text by name. Where spaces are spelled with
-  // a symbol, user-defined names with it are found once the text is spelled so.
-  // Of tokens with one name the first is found.
+  // Adds control and user-defined tokens, which are found in text by name. If a symbol spells
+  // spaces, user-defined names with it are found in the spelled text. Among tokens with one name
+  // the first is found.
   void add_named_tokens(bool spaces_are_symbols) {
     std::unordered_set<std::string_view> known;
     for (size_t id = 0; id < parts_.names.size(); ++id) {
@@ -142,7 +142,7 @@ class GgufParts {
 
   void fill_byte_level_bytes() {
     for (size_t id = 0; id < parts_.names.size(); ++id) {
-      // Special tokens and what is not spelled in the byte alphabet stand for their own name.
+      // Special tokens and names outside the byte alphabet stand for themselves.
       std::optional<std::string> bytes;
       if (type_of(id) == TokenType::kNormal) bytes = unspell_bytes(parts_.names[id]);
       parts_.bytes.push_back(bytes ? std::move(*bytes) : parts_.names[id]);
@@ -164,7 +164,7 @@ class GgufParts {
     }
   }
 
-  // Text of SentencePiece models: a space in front, and every space as its symbol.
+  // Steps for SentencePiece models: a space in front, and every space as its symbol.
   std::vector<NormalizerStep> space_steps() {
     std::vector<NormalizerStep> steps;
     if (vocabulary_.add_space_prefix) steps.emplace_back(PrependStep{std::string(kSpaceSymbol)});
@@ -173,7 +173,7 @@ class GgufParts {
     return steps;
   }
 
-  // Merges that can never apply are left out.
+  // Reads merges without those that can never apply.
   [[nodiscard]] Expected<BpeMerges> read_merges(const TokenTable& names) const {
     constexpr std::string_view kKey = "tokenizer.ggml.merges";
     MergeList list;
@@ -198,8 +198,8 @@ class GgufParts {
     return std::move(table.merges);
   }
 
-  // By text. Of several tokens with one text a normal one counts before those that text names, so
-  // that no merge ends in a control token, and then the first.
+  // Indexes tokens by text. Among tokens with one text normal ones come before named ones, so that
+  // no merge ends in a control token, and then the first counts.
   [[nodiscard]] TokenTable index_texts() const {
     TokenTable table(parts_.names);
     for (const bool normal : {true, false}) {
@@ -211,7 +211,7 @@ class GgufParts {
     return table;
   }
 
-  // Tokens that text can become without being named in it.
+  // Selects tokens that arise from text without being named in it.
   [[nodiscard]] std::function<bool(TokenId)> is_normal() const {
     return [types = vocabulary_.token_types](TokenId id) {
       return types[static_cast<size_t>(id)] == TokenType::kNormal;
@@ -232,7 +232,7 @@ class GgufParts {
   }
 };
 
-// Phi-3's control tokens take the white space behind them; GGUF has no field for it.
+// Phi-3's control tokens take the white space behind them, for which GGUF has no field.
 void add_phi3_flags(TokenizerParts& parts) {
   for (AddedToken& added : parts.added) {
     added.flags.strips_right = added.content != "<unk>" && added.content != "<s>" &&
@@ -285,7 +285,7 @@ Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary v
 Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary) {
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
   GgufParts gguf(std::move(vocabulary));
-  // Files may leave the byte tokens' type out.
+  // Files may omit the type of byte tokens.
   for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
     if (gguf.type_of(id) == TokenType::kNormal && byte_of_name(gguf.parts_.names[id]) >= 0) {
       gguf.vocabulary_.token_types[id] = TokenType::kByte;

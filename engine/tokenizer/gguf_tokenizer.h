@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizers of GGUF files, by tokenizer.ggml.model. Errors as create_tokenizer's.
+// Makes the tokenizers of GGUF files, by tokenizer.ggml.model. Errors as in create_tokenizer().
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-// "gpt2"
+// For "gpt2".
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary);
-// "llama": tokens have scores; of two neighbours the pair with the best merged token is merged.
+// For "llama": of all adjacent pairs the one whose merged token has the best score is merged.
 Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary vocabulary);
-// "gemma4": merges over characters.
+// For "gemma4": merges over characters.
 Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary);
-// "t5"
+// For "t5".
 Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary);
 
 }  // namespace sluice

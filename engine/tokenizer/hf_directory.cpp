@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a model directory that make its tokenizer and its chat template.
+// Reads the files of a model directory for its tokenizer and chat template.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
-// Empty: the file is not there. What is no file is not waited for.
+// Returns an empty string if the file does not exist. Never waits on a special file.
 Expected<std::string> read_file(const std::string& directory, const char* name) {
   const std::filesystem::path path = std::filesystem::path(directory) / name;
   std::error_code error;
@@ -39,7 +39,7 @@ Expected<std::string> read_file(const std::string& directory, const char* name) 
   return text;
 }
 
-// A string, or a list of {"name", "template"}.
+// Reads a template: a string, or the default in a list of {"name", "template"}.
 std::string template_in(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {};
@@ -76,7 +76,7 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   auto tokenizer = create_hf_tokenizer(files);
   if (!tokenizer) {
     Error error = std::move(tokenizer).error();
-    // Parts that GGUF has as well do not know the file.
+    // Parts shared with GGUF do not know the file.
     const std::string first = error.message.substr(0, error.message.find(": "));
     error.message =
         directory + ": " + (first.ends_with(".json") ? "" : "tokenizer.json: ") + error.message;

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Bounds what a hostile id can make us allocate; the largest vocabularies are 2^18.
+// Bounds the allocation that a hostile id can cause; the largest vocabularies are 2^18.
 constexpr int64_t kMaxTokens = 1 << 22;
 constexpr double kUnknownPenalty = 10;  // below the lowest score
 
@@ -43,7 +43,7 @@ Json section_of(const Json& json, std::string_view key) {
   return field == nullptr ? Json() : *field;
 }
 
-// vocab_size of a config.json; 0: not stated.
+// Returns vocab_size of a config.json; 0: not stated.
 Expected<int64_t> embedding_rows(std::string_view config_text) {
   SLUICE_TRY(const Json config, parse_file(json_without_nan(config_text, ""), "config.json"));
   for (const Json& section : {section_of(config, "text_config"), config}) {
@@ -104,7 +104,7 @@ class HfReader {
   void add_ends_of_generation(std::string_view text);
   [[nodiscard]] TokenId find_name(std::string_view name) const;
 
-  // Tokens that text can become without being named in it.
+  // Selects tokens that arise from text without being named in it.
   [[nodiscard]] std::function<bool(TokenId)> in_model() const {
     return [this](TokenId id) {
       return in_model_[static_cast<size_t>(id)] && !parts_.special[static_cast<size_t>(id)];
@@ -113,9 +113,9 @@ class HfReader {
 
   Json json_;
   Json model_;
-  std::string type_;      // of the model
-  int64_t num_rows_ = 0;  // of the model's embedding; 0: not known
-  // By text: tokens of a vocabulary that is a list, and added tokens.
+  std::string type_;      // the model's
+  int64_t num_rows_ = 0;  // rows of the model's embedding; 0: not known
+  // Ids by text: for a vocabulary that is a list, and for added tokens.
   std::unordered_map<std::string_view, TokenId> listed_ids_;
   std::unordered_map<std::string, TokenId> added_ids_;
   std::vector<bool> in_model_;  // by id
@@ -148,7 +148,7 @@ Expected<void> HfReader::read_vocabulary() {
   constexpr std::string_view kWhere = "model";
   model_ = section_of(json_, "model");
   const Json* vocab = json_field(model_, "vocab");
-  // Old files leave the type out.
+  // Old files omit the type.
   const bool is_list = vocab != nullptr && vocab->is_array();
   SLUICE_TRY(type_, json_string_or(model_, "type", kWhere, is_list ? "Unigram" : "BPE"));
   const bool is_unigram = type_ == "Unigram";
@@ -194,14 +194,14 @@ Expected<void> HfReader::read_added_token(const Json& item) {
   SLUICE_TRY(added.flags.strips_left, json_bool_or(item, "lstrip", kWhere, false));
   SLUICE_TRY(added.flags.strips_right, json_bool_or(item, "rstrip", kWhere, false));
   if (content.empty()) return {};  // never found
-  // A text-only model keeps the tokenizer of one that sees: tokens for images have no row in its
-  // embedding, so nothing may become one.
+  // A text-only model may keep the tokenizer of a multimodal one: tokens for images have no row in
+  // its embedding, so nothing may encode to one.
   if (special && num_rows_ > 0 && id >= num_rows_) return {};
   SLUICE_TRY_VOID(set_name(content, id, kWhere));
   added.id = static_cast<TokenId>(id);
   parts_.special[static_cast<size_t>(id)] = special;
   is_added_[static_cast<size_t>(id)] = true;
-  // The package keeps the first token of a text, and the model's before all: others only decode.
+  // The package keeps the first token of a text, the model's above all: others only decode.
   const TokenId in_model = find_in_model(content);
   if (in_model != kInvalidToken) added.id = in_model;
   const auto [first, is_new] = added_ids_.emplace(content, added.id);
@@ -221,7 +221,7 @@ Expected<void> HfReader::read_added_token(const Json& item) {
   return {};
 }
 
-// Of several tokens with one text the last, as the package has it.
+// Among tokens with one text returns the last, like the package.
 TokenId HfReader::find_in_model(const std::string& text) const {
   const Json& vocab = model_["vocab"];
   if (vocab.is_object()) {
@@ -240,7 +240,7 @@ Expected<void> HfReader::read_added_tokens() {
   return {};
 }
 
-// Names that are found in normalized text are found as they look there.
+// Normalizes the names that are searched for in normalized text.
 void HfReader::normalize_names() {
   Regex::Scanner scanner;
   std::string normalized;
@@ -293,7 +293,7 @@ Expected<MergeList> HfReader::merge_list() const {
   return merges;
 }
 
-// Bytes without a token fall back to the tokens of their spellings' bytes, as the package has it.
+// Whether all bytes of UTF-8 have tokens; the package spells others by several tokens.
 bool HfReader::has_all_bytes(const TokenTable& tokens) {
   for (int byte = 0; byte < 256; ++byte) {
     const bool in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
@@ -430,7 +430,7 @@ Expected<void> HfReader::read_words(const JsonPretokenizer& pretokenizer) {
   const TokenId unknown = index_names(parts_.names, [this](TokenId id) {
                             return in_model_[static_cast<size_t>(id)];
                           }).find(unknown_name);
-  // The package fails at the first such word instead.
+  // The package fails only at the first such word.
   if (unknown == kInvalidToken) {
     return json_error(where, "unk_token \"" + unknown_name + "\" is not in the vocabulary");
   }
@@ -465,8 +465,7 @@ TokenId HfReader::find_name(std::string_view name) const {
   return at == parts_.names.end() ? kInvalidToken : static_cast<TokenId>(at - parts_.names.begin());
 }
 
-// "<s>" or {"content": "<s>"}; kInvalidToken: none, or one the vocabulary lacks.
-// A name, or an added token that has one.
+// Returns the text of a name, "<s>", or of an added token, {"content": "<s>"}.
 Expected<std::string> token_text(const Json& field) {
   if (field.is_string()) return field.get<std::string>();
   return json_string(field, "content", "tokenizer_config.json");
@@ -479,13 +478,13 @@ Expected<TokenId> HfReader::special_token(const Json& config, std::string_view k
   return find_name(text);
 }
 
-// What names no token has no effect on any.
+// A name without a token has no effect.
 void HfReader::add_named(const std::string& name, const Json* field) {
   if (field == nullptr) return;
   if (auto text = token_text(*field)) parts_.named.push_back({name, std::move(*text)});
 }
 
-// An id that no token has counts as not given.
+// An id without a token counts as absent.
 void HfReader::add_end(int64_t id, const std::string& file) {
   if (id >= 0 && id < static_cast<int64_t>(num_tokens())) {
     parts_.more_ends.push_back(static_cast<TokenId>(id));
@@ -494,10 +493,10 @@ void HfReader::add_end(int64_t id, const std::string& file) {
   }
 }
 
-// The model's generation_config.json: what it gives wrongly leaves the other files' ids.
+// Reads the model's generation_config.json; wrong values there leave the other files' ids in place.
 void HfReader::add_ends_of_generation(std::string_view text) {
   constexpr const char* kFile = "generation_config.json";
-  constexpr size_t kMaxShown = 60;  // of a value in a warning
+  constexpr size_t kMaxShown = 60;  // characters of a value in a warning
   const Expected<Json> config = parse_file(json_without_nan(text, ""), kFile);
   if (!config) {
     warn_of_file(kFile, "eos_token_id", config.error().message, "not given");
@@ -516,7 +515,7 @@ void HfReader::add_ends_of_generation(std::string_view text) {
   }
 }
 
-// eos_token_id is an id or a list of them.
+// Reads eos_token_id: an id or a list of ids.
 Expected<void> HfReader::add_ends(const Json& config, const std::string& file) {
   const Json* field = json_field(config, "eos_token_id");
   if (field == nullptr) return {};
@@ -541,7 +540,7 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   for (const char* name : {"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
     add_named(name, json_field(tokenizer, name));
   }
-  // A model's own: {"image_token": "<image>"}. A list has no names.
+  // Extra names, as {"image_token": "<image>"}; a list has no names.
   if (const Json extra = section_of(tokenizer, "extra_special_tokens"); extra.is_object()) {
     for (const auto& [name, field] : extra.items()) add_named(name, &field);
   }
@@ -552,8 +551,8 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {
     parts_.eos = parts_.more_ends.front();
   }
-  // Classes for SentencePiece models put these tokens on by their own flags, whatever
-  // tokenizer.json says.
+  // Classes for SentencePiece models add these tokens by their own flags, whatever tokenizer.json
+  // says.
   SLUICE_TRY(const std::string kind, json_string_or(tokenizer, "tokenizer_class", kWhere, ""));
   const bool own_flags = kind.starts_with("Llama") || kind.starts_with("Gemma");
   if (own_flags && json_field(tokenizer, "add_bos_token") != nullptr) {

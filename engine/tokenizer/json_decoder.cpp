@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// decoder and post_processor of a tokenizer.json.
+// Reads decoder and post_processor of a tokenizer.json.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -70,7 +70,7 @@ class PostProcessorReader {
  private:
   static constexpr std::string_view kWhere = "post_processor";
 
-  // ["[CLS]", 101]
+  // Reads the id of a pair such as ["[CLS]", 101].
   Expected<TokenId> named_id(const Json& section, std::string_view key) const {
     const Json* pair = json_field(section, key);
     if (pair == nullptr || !pair->is_array() || pair->size() != 2) {
@@ -125,7 +125,7 @@ class PostProcessorReader {
   PostProcessor result_;
 };
 
-// A token of WordPiece's as it stands behind another: continued, or a word with a space before it.
+// Decodes a WordPiece token behind another one: a continuation, or a word with a space before it.
 std::string word_of(const std::string& prefix, bool cleans_up, const std::string& token) {
   std::string text = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
   if (!cleans_up) return text;
@@ -205,7 +205,7 @@ Expected<void> TokenDecoder::add_replace(const Json& section) {
   SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
   const auto* text = std::get_if<std::string>(&pattern);
   if (text != nullptr && text->empty()) return {};
-  // Behind Fuse a match may cross tokens.
+  // Behind Fuse a match may cross tokens, so only single characters are supported.
   const bool is_character = text != nullptr && next_utf8_part(*text, 0).length == text->size();
   if (is_fused_ && !is_character) {
     return json_unsupported(kWhere, "Replace", "behind Fuse, Replace of one character");

@@ -17,7 +17,7 @@ namespace sluice {
 using Json = nlohmann::json;
 
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what) {
-  // A place is a part of tokenizer.json, or one of the files beside it.
+  // `where` is a part of tokenizer.json, or a file beside it.
   const std::string file = where.ends_with(".json") ? "" : "tokenizer.json: ";
   return make_error(ErrorCode::kDataLoss, file + std::string(where) + ": " + what);
 }
@@ -90,10 +90,10 @@ std::optional<int64_t> json_whole_number(const Json& value) {
 }
 
 std::string json_without_nan(std::string_view text, std::string_view file) {
-  constexpr size_t kMaxShown = 60;  // of a key in a warning
+  constexpr size_t kMaxShown = 60;  // characters of a key in a warning
   std::string result;
   result.reserve(text.size());
-  std::string_view last_string;  // the key, where a number is a member's value
+  std::string_view last_string;  // the key, if a number is a member's value
   bool has_warned = file.empty();
   for (size_t at = 0; at < text.size();) {
     if (text[at] == '"') {
@@ -122,7 +122,7 @@ std::string json_without_nan(std::string_view text, std::string_view file) {
 }
 
 double score_as_written(double score) {
-  constexpr int kMaxPower = 308;  // of ten, in a double
+  constexpr int kMaxPower = 308;  // power of ten in a double
   std::array<char, 64> buffer{};
   const auto end = std::to_chars(buffer.data(),
                                  buffer.data() + buffer.size(),
@@ -145,7 +145,7 @@ double score_as_written(double score) {
   std::from_chars(at + (plus ? 2 : 1), end.ptr, written);
   exponent += written;
   if (std::abs(exponent) > kMaxPower) return score;
-  // A power of ten below 309, correctly rounded.
+  // Computes a correctly rounded power of ten below 309.
   std::array<char, 8> power_text{};
   std::snprintf(power_text.data(), power_text.size(), "1e%d", std::abs(exponent));
   double power = 1;

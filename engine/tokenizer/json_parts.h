@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections of a tokenizer.json, each read into our own types. A piece that is not known is
-// kUnsupported and named, with those that are; a field of the wrong kind is kDataLoss.
+// Reads the sections of a tokenizer.json into our own types. An unknown piece is kUnsupported,
+// named with the known ones; a field of the wrong type is kDataLoss.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -17,13 +17,13 @@
 
 namespace sluice {
 
-// Sequences may hold sequences, up to this many levels.
+// The deepest nesting of sequences.
 inline constexpr int kMaxJsonLevels = 16;
 
-// Fields of an object; `where` names it in messages. A missing one, or null, is the fallback.
+// Reads a field of an object, which `where` names. Missing or null: the fallback.
 Expected<std::string> json_string(const nlohmann::json& object,
                                   std::string_view key,
-                                  std::string_view where);  // must be there
+                                  std::string_view where);  // required
 Expected<std::string> json_string_or(const nlohmann::json& object,
                                      std::string_view key,
                                      std::string_view where,
@@ -36,19 +36,19 @@ Expected<int64_t> json_integer_or(const nlohmann::json& object,
                                   std::string_view key,
                                   std::string_view where,
                                   int64_t fallback);
-// An integer, also as a float without a fraction; none: it is something else.
+// Reads an integer, also from a float without a fraction; none: it is something else.
 std::optional<int64_t> json_whole_number(const nlohmann::json& value);
-// Python writes NaN, Infinity and -Infinity, which are no JSON: each becomes null, with one warning
-// about `file`. An empty `file`: another reader of it warns.
+// Replaces NaN, Infinity and -Infinity, which Python writes but JSON lacks, by null, with one
+// warning about `file`. An empty `file`: another reader of it warns.
 std::string json_without_nan(std::string_view text, std::string_view file);
-// nullptr: missing or null.
+// Returns nullptr for a missing or null field.
 const nlohmann::json* json_field(const nlohmann::json& object, std::string_view key);
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what);
 tl::unexpected<Error> json_unsupported(std::string_view where,
                                        std::string_view found,
                                        std::string_view supported);
 
-// {"String": ".."} or {"Regex": ".."}
+// The form {"String": ".."} or {"Regex": ".."}.
 using JsonPattern = std::variant<Regex, std::string>;
 Expected<JsonPattern> read_pattern(const nlohmann::json& object, std::string_view where);
 
@@ -57,19 +57,19 @@ Expected<std::vector<NormalizerStep>> read_normalizer(const nlohmann::json& sect
 struct JsonPretokenizer {
   std::vector<PretokenizerStage> stages;
   bool is_byte_level = false;
-  bool is_spelled = false;  // a stage spells the bytes already
+  bool is_spelled = false;  // a stage already spells the bytes
 };
 
 Expected<JsonPretokenizer> read_pretokenizer(const nlohmann::json& section);
 
-// What decoders make of one token, and of a text's first.
+// Decodes tokens; the first one of a text is special.
 class TokenDecoder {
  public:
   static Expected<TokenDecoder> read(const nlohmann::json& section);
 
   [[nodiscard]] std::string decode(const std::string& token) const;
 
-  // Added tokens are no spelling of bytes.
+  // Decodes an added token, whose text never spells bytes.
   [[nodiscard]] std::string decode_added(const std::string& token) const;
 
   [[nodiscard]] bool strips_first_space() const { return strips_first_space_; }
@@ -81,7 +81,7 @@ class TokenDecoder {
     Kind kind = Kind::kByteLevel;
     JsonPattern pattern = std::string();
     std::string content;
-    size_t left = 0;  // at most so many `content` go from a token's ends
+    size_t left = 0;  // at most this many `content` are cut from a token's ends
     size_t right = 0;
     bool cleans_up = false;
   };
@@ -95,7 +95,7 @@ class TokenDecoder {
 
   std::vector<Step> steps_;
   bool is_fused_ = false;
-  bool joins_with_space_ = false;  // without any decoder tokens stand apart
+  bool joins_with_space_ = false;  // without any decoder tokens are separated
   bool strips_first_space_ = false;
 };
 
@@ -106,10 +106,9 @@ struct PostProcessor {
 
 Expected<PostProcessor> read_post_processor(const nlohmann::json& section, size_t num_tokens);
 
-// The number that `tokenizers` makes of a score in a file: its reader rounds the digits and their
-// division by a power of ten one after the other, and is often one unit off. Sums of such scores
-// decide between segmentations that are otherwise equal. The digits are the shortest that give
-// `score`, as files have them.
+// Returns the number that `tokenizers` reads for a score in a file: it rounds the digits and then
+// their division by a power of ten, and is often one unit off. Sums of such scores decide between
+// otherwise equal segmentations. The digits are the shortest that give `score`, as in files.
 double score_as_written(double score);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// normalizer and pre_tokenizer of a tokenizer.json.
+// Reads normalizer and pre_tokenizer of a tokenizer.json.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,7 +23,7 @@ constexpr std::string_view kBehaviors =
 constexpr std::string_view kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-// What SentencePiece's nmt rules do to control characters and odd spaces.
+// Applies SentencePiece's nmt rules for control characters and unusual spaces.
 Expected<void> add_nmt(std::vector<NormalizerStep>& steps) {
   SLUICE_TRY(Regex removed,
              Regex::compile("[\\x{1}-\\x{8}\\x{b}\\x{e}-\\x{1f}\\x{7f}\\x{8f}\\x{9f}]"));
@@ -137,7 +137,7 @@ class PretokenizerReader {
     SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
     if (type == "Sequence") return add_sequence(section, level);
     if (result_.is_byte_level && !result_.is_spelled) {
-      // What comes behind ByteLevel sees its spelling.
+      // Stages behind ByteLevel see its spelling.
       result_.stages.emplace_back(SpellBytesStage{});
       result_.is_spelled = true;
     }
@@ -165,7 +165,7 @@ class PretokenizerReader {
     }
     if (type == "FixedLength") {
       SLUICE_TRY(const int64_t length, json_integer_or(section, "length", kWhere, 5));
-      // PCRE2's repeats end at 65535.
+      // PCRE2's repeat counts end at 65535.
       if (length < 1 || length > 65535) {
         return json_unsupported("FixedLength length", std::to_string(length), "1 to 65535");
       }
@@ -218,7 +218,7 @@ class PretokenizerReader {
     MetaspaceStage stage;
     SLUICE_TRY(stage.replacement, json_string(section, "replacement", kWhere));
     SLUICE_TRY(stage.split, json_bool_or(section, "split", kWhere, true));
-    // Files older than prepend_scheme say add_prefix_space.
+    // Files without prepend_scheme use the older add_prefix_space.
     SLUICE_TRY(const bool prefix, json_bool_or(section, "add_prefix_space", kWhere, true));
     SLUICE_TRY(const std::string scheme,
                json_string_or(section, "prepend_scheme", kWhere, prefix ? "always" : "never"));

@@ -54,7 +54,7 @@ bool apply(const LowercaseStep& /*step*/,
 }
 
 bool apply(const OmitStep& step, std::string_view text, Regex::Scanner&, std::string& out) {
-  // No mark is ASCII.
+  // No mark is an ASCII character.
   const bool may_hold =
       step.characters == OmittedCharacters::kBertControls || !std::ranges::all_of(text, is_ascii);
   if (!may_hold) return false;
@@ -72,8 +72,8 @@ bool apply(const StripStep& step, std::string_view text, Regex::Scanner&, std::s
   return text.size() != whole.size();
 }
 
-// The end of the ASCII characters at the beginning that are graphemes of their own and stay as they
-// are. What follows ASCII may belong to its last character's grapheme.
+// Returns the end of the leading ASCII characters that are whole graphemes and unchanged. A
+// non-ASCII character may belong to the grapheme of the last ASCII one.
 size_t plain_end(const Charsmap& map, std::string_view text) {
   size_t end = 0;
   while (end < text.size() && is_ascii(text[end]) && text[end] != '\r' && map.keeps(text[end]))
@@ -94,7 +94,7 @@ bool apply(const CharsmapStep& step,
       const size_t plain = plain_end(step.map, part);
       result += part.substr(0, plain);
       part.remove_prefix(plain);
-      // The text begins at the grapheme: PCRE2 counts regional indicators back to its beginning.
+      // The searched text begins at the grapheme: PCRE2 looks back from regional indicators.
       if (part.empty() || !kGrapheme.find(part, 0, scanner, found)) break;
       step.map.append_grapheme(part.substr(0, found.end), result);
       part.remove_prefix(found.end);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to text before it is cut into pieces: steps as tokenizer.json names them, in order.
+// Processes text before it is cut into pieces: steps as tokenizer.json names them, in order.
 #pragma once
 
 #include <memory>
@@ -20,13 +20,13 @@ struct PrependStep {
 };
 
 struct ReplaceStep {
-  std::variant<Regex, std::string> pattern;  // a string is matched as it is
+  std::variant<Regex, std::string> pattern;  // a string is matched literally
   std::string content;
   bool spares_ascii = false;  // the pattern, an expression, matches nothing in ASCII text
-  bool keeps_match = false;   // `content` stands before and behind it, for expressions
+  bool keeps_match = false;   // `content` surrounds the match, for expressions
 };
 
-// Bytes become their spelling (byte_level.h).
+// Replaces bytes by their spelling (byte_level.h).
 struct SpellBytesStep {};
 
 struct UnicodeFormStep {
@@ -46,7 +46,7 @@ struct StripStep {
 
 struct CharsmapStep {
   Charsmap map;
-  bool by_grapheme = false;  // as the `tokenizers` package does; otherwise SentencePiece's way
+  bool by_grapheme = false;  // like the `tokenizers` package; false: like SentencePiece
 };
 
 using NormalizerStep = std::variant<PrependStep,
@@ -66,8 +66,8 @@ class Normalizer {
 
   [[nodiscard]] bool empty() const { return steps_.empty(); }
 
-  // True where `text` changes, with the outcome in `out`. Bytes that are no UTF-8 stay.
-  // `continues`: text comes before, so nothing is put in front.
+  // Returns true if `text` changes, with the result in `out`. Invalid UTF-8 stays. `continues`:
+  // text comes before, so nothing is put in front.
   bool normalize(std::string_view text,
                  Regex::Scanner& scanner,
                  std::string& out,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trie over bytes that is built once, from all its names, and then only read: a step is one load,
-// or two where more than eight bytes may follow.
+// A trie over bytes, built once from all its names and read-only afterwards: a step is one load, or
+// two at a node with more than eight children.
 #pragma once
 
 #include <algorithm>
@@ -19,16 +19,16 @@ template <typename Value>
 class PackedTrie {
  public:
   static constexpr uint32_t kRoot = 0;
-  static constexpr uint32_t kAbsent = 0;  // as a child; no node leads back to the root
+  static constexpr uint32_t kAbsent = 0;  // child value; no node leads back to the root
 
-  // Names are not empty; of equal ones the last counts. They need not outlive the call.
+  // Names must not be empty; of equal ones the last counts. They need not outlive the call.
   void build(std::vector<std::pair<std::string_view, Value>> names) {
     std::stable_sort(
         names.begin(), names.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     nodes_.assign(1, Node{});
     dense_.clear();
     values_.assign(1, Value{});
-    // Breadth first, so that the children of a node stand side by side.
+    // Breadth first, so that the children of a node are adjacent.
     std::vector<Range> level{{0, names.size(), kRoot}};
     for (size_t depth = 0; !level.empty(); ++depth) {
       std::vector<Range> next;
@@ -38,12 +38,12 @@ class PackedTrie {
     nodes_.shrink_to_fit();
   }
 
-  // The node behind `byte`; kAbsent: no name goes on so.
+  // Returns the node behind `byte`; kAbsent: no name continues so.
   [[nodiscard]] uint32_t child(uint32_t node, char byte) const {
     const Node& here = nodes_[node];
     const auto label = static_cast<uint8_t>(byte);
     if (here.num_children > kMaxLabels) return dense_[here.first_child][label];
-    // The lowest zero byte of `differences` is found exactly; unused labels are zeros, too.
+    // The lowest zero byte of `differences` is found exactly; unused labels are zeros too.
     constexpr uint64_t kOnes = 0x0101010101010101ULL;
     const uint64_t differences = here.labels ^ (kOnes * label);
     const uint64_t zeros = (differences - kOnes) & ~differences & (kOnes << 7);
@@ -51,7 +51,7 @@ class PackedTrie {
     return index < here.num_children ? here.first_child + index : kAbsent;
   }
 
-  // nullptr: no name ends here.
+  // Returns nullptr where no name ends.
   [[nodiscard]] const Value* value(uint32_t node) const {
     const uint32_t index = nodes_[node].value;
     return index == 0 ? nullptr : &values_[index];
@@ -62,14 +62,14 @@ class PackedTrie {
 
   struct Node {
     uint64_t labels = 0;       // bytes of the children, the first one lowest
-    uint32_t first_child = 0;  // index of a node, or of a table where there are too many children
+    uint32_t first_child = 0;  // index of a node, or of a table for too many children
     uint32_t num_children = 0;
     uint32_t value = 0;  // 0: none
   };
 
-  using Table = std::array<uint32_t, 256>;  // by byte: the child
+  using Table = std::array<uint32_t, 256>;  // child by byte
 
-  struct Range {  // of sorted names that share what leads to `node`
+  struct Range {  // sorted names that share the path to `node`
     size_t begin = 0;
     size_t end = 0;
     uint32_t node = kRoot;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A 64-bit key to a 64-bit value by open addressing: merges by pair of ids, trie edges by node and
-// byte. Built once, then only read; a lookup touches one cache line in most cases.
+// Maps 64-bit keys to 64-bit values by open addressing: merges by pair of ids, trie edges by node
+// and byte. Built once, then only read; a lookup touches one cache line in most cases.
 #pragma once
 
 #include <bit>
@@ -24,7 +24,7 @@ class PairMap {
     }
   }
 
-  // False, and no change, where the key is there already.
+  // Returns false, without change, where the key is present already.
   bool insert(uint64_t key, uint64_t value) {
     if ((num_keys_ + 1) * 2 > entries_.size()) rehash(entries_.size() * 2);
     for (size_t slot = slot_of(key);; slot = (slot + 1) & mask_) {

@@ -28,7 +28,7 @@ bool find_next(const SplitStage& stage,
   return true;
 }
 
-// The common case: matches and what lies between them, each a piece.
+// The common case: matches and the parts between them each become a piece.
 void isolate(const SplitStage& stage, std::string_view text, Scratch& scratch) {
   Regex::Range found;
   size_t position = 0;
@@ -47,7 +47,7 @@ struct Part {
   bool is_match = false;
 };
 
-// Joins a part to the piece before it or starts one. `previous` is the part before.
+// Whether a part joins the previous piece instead of starting one. `previous` is the part before.
 bool joins_previous(SplitBehavior behavior, const Part& part, const Part& previous) {
   switch (behavior) {
     case SplitBehavior::kMergedWithPrevious:
@@ -85,7 +85,7 @@ void split_piece(const SplitStage& stage, std::string_view text, Scratch& scratc
 }
 
 void apply(const SplitStage& stage, Scratch& scratch) {
-  const bool plain = stage.behavior == SplitBehavior::kIsolated;  // inverted or not, all are pieces
+  const bool plain = stage.behavior == SplitBehavior::kIsolated;  // all are pieces, inverted or not
   for (const std::string_view piece : scratch.coarse) {
     if (plain) {
       isolate(stage, piece, scratch);
@@ -137,7 +137,7 @@ void apply(const SpellBytesStage& /*stage*/, Scratch& scratch) {
 
 void unspell(Scratch& scratch) {
   for (std::string_view& piece : scratch.pieces) {
-    // Stages cut between characters and put none of their own in, so the alphabet is kept.
+    // Stages only cut between characters, so the alphabet is intact.
     if (const auto bytes = unspell_bytes(piece)) piece = scratch.arena.store(*bytes);
   }
 }

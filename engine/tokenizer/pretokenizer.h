@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts text into the pieces inside which tokens may form: stages as tokenizer.json names them,
-// applied one after the other, each to the pieces the one before left.
+// Cuts text into the pieces inside which tokens may form: stages as tokenizer.json names them, each
+// applied to the pieces of the previous one.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// What becomes of the matches of a Split.
+// The treatment of the matches of a Split.
 enum class SplitBehavior : uint8_t {
   kRemoved,
   kIsolated,
@@ -26,15 +26,16 @@ enum class SplitBehavior : uint8_t {
 };
 
 struct SplitStage {
-  std::variant<Regex, std::string> pattern;  // a string is matched as it is
+  std::variant<Regex, std::string> pattern;  // a string is matched literally
   SplitBehavior behavior = SplitBehavior::kIsolated;
-  bool invert = false;  // what does not match counts as matching
+  bool invert = false;  // the parts between matches count as matches
 };
 
-// A space in front of every piece that has none (ByteLevel's add_prefix_space).
+// Puts a space before every piece without one (ByteLevel's add_prefix_space).
 struct PrefixSpaceStage {};
 
-// SentencePiece's spaces: each becomes `replacement`, one is put in front, pieces begin with it.
+// SentencePiece's spaces: each becomes `replacement`, one is put in front, and pieces begin with
+// it.
 struct MetaspaceStage {
   enum class Prepend : uint8_t { kNever, kFirst, kAlways };
 
@@ -43,8 +44,8 @@ struct MetaspaceStage {
   bool split = true;
 };
 
-// Bytes become their spelling (byte_level.h), for the sake of later stages; undone at the end where
-// the model wants bytes.
+// Replaces bytes by their spelling (byte_level.h) for later stages; undone at the end if the model
+// needs bytes.
 struct SpellBytesStage {};
 
 using PretokenizerStage =
@@ -52,18 +53,18 @@ using PretokenizerStage =
 
 class Pretokenizer {
  public:
-  // `stays_spelled`: what SpellBytesStage spelled is what the model gets.
+  // `stays_spelled`: the model gets the spelling of SpellBytesStage.
   explicit Pretokenizer(std::vector<PretokenizerStage> stages, bool stays_spelled = false)
       : stages_(std::move(stages)), stays_spelled_(stays_spelled) {}
 
-  // Working memory of split, reused from text to text by one thread. Pieces point into the text
-  // that was split or into `arena`.
+  // Working memory of split(), reused for many texts by one thread. Pieces point into the split
+  // text or into `arena`.
   struct Scratch {
     std::vector<std::string_view> pieces;
     std::vector<std::string_view> coarse;
     Regex::Scanner scanner;
     TextArena arena;
-    bool first_at_start = false;  // pieces[0] begins where the whole input does
+    bool first_at_start = false;  // pieces[0] begins the whole input
   };
 
   // Leaves the pieces of `text` (valid UTF-8) in scratch.pieces; `at_start`: the input begins here.

@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// The expressions are data of the models' tokenizer.json files, spelled for PCRE2.
+// The expressions are data from the models' tokenizer.json files, spelled for PCRE2.
 constexpr std::string_view kGpt2Words =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 constexpr std::string_view kLlama3Words =
@@ -23,7 +23,7 @@ constexpr std::string_view kTekkenWords =
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-// BLOOM's, and with digits alone Viking's.
+// Used by BLOOM, and with individual digits by Viking.
 constexpr std::string_view kBloomWords =
     " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+";
 constexpr std::string_view kGpt4oWords =
@@ -40,9 +40,9 @@ constexpr std::string_view kDeepseekCjk =
     "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
 constexpr std::string_view kDeepseekPunctuation =
     "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+";
-// "\s+$", which alone would search a run of spaces that text follows once from each of them.
+// "\s+$", which by itself would search from each space of a run that text follows.
 constexpr std::string_view kTrailingSpaces = "(?<!\\s)\\s++\\z";
-// Cased letters, as the first DeepSeek models list them.
+// Cased letters as listed by the first DeepSeek models.
 constexpr std::string_view kDeepseekLetters =
     "\\s?[A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"
     "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}"

@@ -38,7 +38,7 @@ struct FreeCompileContext {
 
 using Code = std::unique_ptr<pcre2_code, FreeCode>;
 
-// nullptr: `problem` says what is wrong.
+// Returns nullptr and sets `problem` for a bad pattern.
 Code compile_plain(std::string_view pattern, std::string& problem) {
   const std::unique_ptr<pcre2_compile_context, FreeCompileContext> context(
       pcre2_compile_context_create(nullptr));
@@ -46,7 +46,7 @@ Code compile_plain(std::string_view pattern, std::string& problem) {
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t error_offset = 0;
-  // ^ and $ stand at every line's ends, as in Oniguruma.
+  // ^ and $ match at every line's ends, as in Oniguruma.
   Code code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
                           pattern.size(),
                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
@@ -59,7 +59,7 @@ Code compile_plain(std::string_view pattern, std::string& problem) {
     problem = text;
     return code;
   }
-  // Without JIT (a build of PCRE2 may lack it) the interpreter finds the same matches.
+  // Without JIT, which a build of PCRE2 may lack, the interpreter finds the same matches.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
   return code;
 }
@@ -119,20 +119,20 @@ bool Regex::find(std::string_view text, size_t from, Scanner& scanner, Range& fo
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   pcre2_match_data* match = scanner.impl_->match.get();
   pcre2_match_context* context = scanner.impl_->context.get();
-  // A class that gives characters back counts one match each, so the limit grows with the text: it
-  // stops expressions that take more than linear time, and no run of characters.
+  // A class that backtracks counts one match per character, so the limit grows with the text: it
+  // stops expressions of superlinear time, but no run of characters.
   const size_t limit = kBaseMatchLimit + kMatchesPerByte * text.size();
   pcre2_set_match_limit(
       context,
       static_cast<uint32_t>(std::min<size_t>(limit, std::numeric_limits<uint32_t>::max())));
   constexpr uint32_t kOptions = PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY;
   int count = pcre2_match(impl_->code.get(), subject, text.size(), from, kOptions, match, context);
-  // JIT's stack is small; the interpreter takes memory from the heap.
+  // The JIT's stack is small; the interpreter uses the heap.
   if (count == PCRE2_ERROR_JIT_STACKLIMIT) {
     count = pcre2_match(
         impl_->code.get(), subject, text.size(), from, kOptions | PCRE2_NO_JIT, match, context);
   }
-  // Any other failure is an expression of the file that outgrew a limit: no match.
+  // Any other failure is an expression that outgrew a limit and counts as no match.
   if (count < 0) return false;
   const size_t* bounds = pcre2_get_ovector_pointer(match);
   found = {bounds[0], bounds[1]};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions as tokenizer.json files write them (Oniguruma's syntax, UTF-8), run by PCRE2.
+// Regular expressions in the syntax of tokenizer.json (Oniguruma, UTF-8), run by PCRE2.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace sluice {
 
-// Inside brackets: \w as the parts of `tokenizers` that are not Oniguruma's read it (UTS #18).
+// The contents of \w in brackets (UTS #18), for the parts of `tokenizers` without Oniguruma.
 inline constexpr std::string_view kRustWordClass =
     "\\p{L}\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}";
 
 class Regex {
  public:
-  // kUnsupported: the expression, and what of it is not known here.
+  // kUnsupported: the message has the expression and its unsupported part.
   static Expected<Regex> compile(std::string_view pattern);
   // Matches one extended grapheme cluster.
   static Regex grapheme();
@@ -43,11 +43,10 @@ class Regex {
     std::unique_ptr<Impl> impl_;
   };
 
-  // The first match in `text` (valid UTF-8) that begins at or after `from` and is not empty.
+  // Finds the first non-empty match in `text` (valid UTF-8) that begins at or after `from`.
   bool find(std::string_view text, size_t from, Scanner& scanner, Range& found) const;
 
-  // `text` with `content` for each match, or before and behind it. What is not UTF-8 stays as it
-  // is.
+  // Returns `text` with each match replaced by `content`, or surrounded by it. Invalid UTF-8 stays.
   [[nodiscard]] std::string replaced(std::string_view text,
                                      std::string_view content,
                                      bool keeps_match,

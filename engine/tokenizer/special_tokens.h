@@ -13,17 +13,17 @@ namespace sluice {
 
 class SpecialTokens {
  public:
-  // A longer name is refused: it bounds the work per byte of text.
+  // The longest allowed name: it bounds the work per byte of text.
   static constexpr size_t kMaxNameBytes = 256;
 
   struct Flags {
     bool is_control = false;   // found only where the caller allows it
-    bool single_word = false;  // found only where no word character touches it
+    bool single_word = false;  // found only if no word character touches it
     bool strips_left = false;  // takes the white space before it
     bool strips_right = false;
   };
 
-  // The name is not empty, at most kMaxNameBytes long and not known yet.
+  // The name must be new, not empty and at most kMaxNameBytes long.
   void add(std::string_view name, TokenId token, const Flags& flags);
 
   struct Match {
@@ -35,11 +35,10 @@ class SpecialTokens {
 
   [[nodiscard]] bool empty() const { return empty_; }
 
-  // The longest name at `position`; a control token only where it ends at or before
-  // `control_end`.
+  // Returns the longest name at `position`; a control token must end at or before `control_end`.
   [[nodiscard]] Match match_at(std::string_view text, size_t position, size_t control_end) const;
 
-  // First position at or after `position` where a name might start; text.size(): none.
+  // Returns the first position from `position` on where a name may start; text.size(): none.
   [[nodiscard]] size_t next_candidate(std::string_view text, size_t position) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace sluice {
 
 bool StopMatcher::Pattern::advance(char byte) {
-  // `matched` is below the pattern's size here: a full match ends the text or is passed.
+  // `matched` is below the pattern's size here: a full match ends the text or is skipped.
   while (matched > 0 && text[matched] != byte) matched = fallbacks[matched - 1];
   if (text[matched] == byte) ++matched;
   return matched == text.size();
@@ -31,7 +31,7 @@ StopMatcher::StopMatcher(StopConfig stop) : stop_(std::move(stop)) {
   }
 }
 
-// The pattern that ends with this byte; -1: none, or none that may.
+// Returns the pattern that ends with this byte; -1: none does or may.
 int StopMatcher::find_end(char byte, bool may_end) {
   int found = -1;
   for (size_t i = 0; i < patterns_.size(); ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stop strings in a text that comes piece by piece. One instance per stream, one thread at a time
-// (the stream's I/O thread).
+// Finds stop strings in a text that arrives in pieces. One instance per stream, one thread at a
+// time (the stream's I/O thread).
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 namespace sluice {
 
 struct StopConfig {
-  std::vector<std::string> strings;  // valid UTF-8, not empty ones
-  // A match is the stop string whose end comes first; of those that end together the longest one,
-  // of equal ones the first in the list.
+  std::vector<std::string> strings;  // valid UTF-8, not empty
+  // The matching stop string is the one that ends first; among those that end together the longest,
+  // among equal ones the first in the list.
   bool include_in_output = false;
-  // No match ends in the text of the first so many tokens. One may begin there: the text of a later
-  // token completes it.
+  // No match ends in the text of the first `min_tokens` tokens, but one may begin there and be
+  // completed by a later token.
   int32_t min_tokens = 0;
 };
 
@@ -28,34 +28,34 @@ class StopMatcher {
   StopMatcher(StopMatcher&&) = default;
 
   struct Result {
-    std::string text;       // what is decided; a match is in it as StopConfig says
-    int matched_stop = -1;  // index into StopConfig::strings: the text is over
+    std::string text;       // decided text; includes a match if configured
+    int matched_stop = -1;  // index into StopConfig::strings: the text has ended
   };
 
-  // `num_tokens`: of the stream so far, this text's included. Not called after a match.
+  // `num_tokens` counts the stream's tokens including this text. Not called after a match.
   Result append(std::string_view text, int64_t num_tokens);
 
-  // The stop string that is `name`, where one may match at this token; -1: none. It is for tokens
-  // whose text is not shown.
+  // Returns the stop string equal to `name` if one may match at this token, otherwise -1. For
+  // tokens with hidden text.
   [[nodiscard]] int find_name(std::string_view name, int64_t num_tokens) const;
 
-  // What is held back as the possible beginning of a stop string: it is text after all, and nothing
-  // that follows completes it.
+  // Returns the held-back possible beginning of a stop string as text: nothing that follows
+  // completes it.
   std::string release();
 
   [[nodiscard]] const StopConfig& config() const { return stop_; }
 
  private:
-  // One stop string and how much of its beginning the text now ends with (Knuth, Morris, Pratt).
+  // One stop string, and the length of its prefix that the text ends with (Knuth, Morris, Pratt).
   struct Pattern {
     std::string_view text;            // into stop_.strings, whose buffer moves along
     std::vector<uint32_t> fallbacks;  // [i]: longest proper border of the first i + 1 bytes
     uint32_t matched = 0;
 
-    // True where the pattern ends with this byte.
+    // Returns true if the pattern ends with this byte.
     bool advance(char byte);
 
-    // Behind a match that does not count: what of it may begin another one.
+    // Skips a match that does not count, keeping its suffix that may begin another match.
     void pass_match() { matched = fallbacks[matched - 1]; }
   };
 

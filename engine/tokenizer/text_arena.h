@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strings that stay where they are until the arena goes: views of them are kept.
+// Strings at fixed addresses for the life of the arena, so that views of them stay valid.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace sluice {
 
 class TextArena {
  public:
-  // A copy of `head` and then `tail`.
+  // Stores a copy of `head` followed by `tail`.
   std::string_view store(std::string_view head, std::string_view tail = {}) {
     const size_t size = head.size() + tail.size();
     if (size > left_) grow(size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last step of tokenization: one piece of text, as the pre-tokenizer left it, to token ids.
+// The last step of tokenization: converts one piece from the pre-tokenizer to token ids.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ModelScratch {
   WordCache cache;
   std::vector<TokenId> symbols;
   BpeMerges::Scratch merging;
-  std::vector<TokenId> last_tokens;  // these three: unigram models
+  std::vector<TokenId> last_tokens;  // this and the next two: unigram models
   std::vector<double> scores;
   std::vector<TokenId> reversed;
 };
@@ -27,7 +27,8 @@ struct ModelScratch {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  // Appends the tokens of `piece`, which is not empty: valid UTF-8, or bytes that are no UTF-8.
+  // Appends the tokens of `piece`, which is not empty and is either valid UTF-8 or only invalid
+  // bytes.
   virtual void encode_piece(std::string_view piece,
                             ModelScratch& scratch,
                             std::vector<TokenId>& out) const = 0;

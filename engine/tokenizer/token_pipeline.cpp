@@ -81,7 +81,7 @@ class TokenPipeline final : public Tokenizer {
   }
 
  private:
-  // One call of encode.
+  // Working state of one call of encode().
   struct Job {
     Job(size_t text_bytes, std::vector<TokenId>& tokens) : model(text_bytes), out(tokens) {}
 
@@ -111,13 +111,13 @@ class TokenPipeline final : public Tokenizer {
   TokenizerParts parts_;
   Pretokenizer pretokenizer_;
   TokenTable names_;
-  SpecialTokens raw_tokens_;         // found in the text as it is
-  SpecialTokens normalized_tokens_;  // found in the text between those, once it is normalized
+  SpecialTokens raw_tokens_;         // found in the original text
+  SpecialTokens normalized_tokens_;  // found in normalized text between those
   std::vector<TokenId> end_tokens_;
 };
 
 Expected<void> TokenPipeline::build() {
-  // Names are asked for special tokens above all: those come first where others have their text.
+  // Names mostly mean special tokens: these take precedence over others with their text.
   for (const bool special : {true, false}) {
     for (size_t id = 0; id < parts_.names.size(); ++id) {
       if (parts_.names[id].empty() || parts_.special[id] != special) continue;
@@ -177,7 +177,7 @@ bool is_word_character(std::string_view text, size_t position) {
   return kWord.find(text.substr(position), 0, scanner, found) && found.begin == 0;
 }
 
-// Whether a word character stands right before `begin` or right behind `end`.
+// Whether a word character precedes `begin` or follows `end`.
 bool touches_word(std::string_view text, size_t begin, size_t end) {
   if (end < text.size()) {
     const Utf8Part next = next_utf8_part(text, end);
@@ -193,7 +193,7 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
   return false;
 }
 
-// Calls on_text(begin, end) and on_token(id) for what lies between tokens and for the tokens.
+// Calls on_text(begin, end) for the text between tokens and on_token(id) for the tokens.
 template <typename OnText, typename OnToken>
 void find_tokens(const SpecialTokens& tokens,
                  std::string_view text,
@@ -202,7 +202,7 @@ void find_tokens(const SpecialTokens& tokens,
                  OnText on_text,
                  OnToken on_token) {
   size_t plain_begin = 0;
-  size_t spaces_end = 0;  // of the spaces that were stripped last, so that each is looked at once
+  size_t spaces_end = 0;  // end of the spaces stripped last: each is examined once
   size_t range_idx = 0;
   for (size_t position = tokens.next_candidate(text, 0); position < text.size();
        position = tokens.next_candidate(text, position)) {
@@ -211,7 +211,7 @@ void find_tokens(const SpecialTokens& tokens,
             literal_ranges[range_idx].begin >= literal_ranges[range_idx].end)) {
       ++range_idx;
     }
-    // A control token has to end before the next literal range; inside one it has no room at all.
+    // A control token must end before the next literal range; inside a range none fits.
     size_t control_end = text.size();
     if (range_idx != literal_ranges.size()) {
       const size_t begin = literal_ranges[range_idx].begin;
@@ -226,7 +226,7 @@ void find_tokens(const SpecialTokens& tokens,
       position = match.end;
       continue;
     }
-    // Tokens made of spaces are found among those that one before them has stripped, too.
+    // Tokens made of spaces may also be found among spaces that the previous token stripped.
     position = match.end;
     if (match.flags.strips_left && match.begin > plain_begin) {
       match.begin -= trailing_space_bytes(text.substr(plain_begin, match.begin - plain_begin));
@@ -291,8 +291,8 @@ void TokenPipeline::encode_segment(std::string_view text,
       [&](TokenId token) { job.out.push_back(token); });
 }
 
-// Where the literal ranges lie once `text`, which begins at `offset`, is normalized: each border is
-// where the part before it ends when normalized by itself.
+// Maps the literal ranges to the normalized form of `text`, which begins at `offset`: each border
+// moves to the end of the separately normalized part before it.
 void TokenPipeline::move_ranges(std::string_view text,
                                 size_t offset,
                                 LiteralRanges literal_ranges,
@@ -327,7 +327,7 @@ void TokenPipeline::encode_plain(std::string_view text, bool at_start, Job& job)
     for (const std::string_view piece : job.pieces.pieces) {
       parts_.model->encode_piece(piece, job.model, job.out);
     }
-    // A run of bytes that are no characters is one piece.
+    // A run of invalid bytes is one piece.
     position = skip_invalid_utf8(text, invalid);
     if (position == invalid) continue;
     std::string_view broken = text.substr(invalid, position - invalid);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token ids by string: open addressing, 8 bytes a slot, over strings that lie elsewhere by id.
+// Maps strings to token ids: open addressing, 8 bytes a slot, over strings stored elsewhere by id.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace sluice {
 
 class TokenTable {
  public:
-  // By id; outlive the table and stay where they are.
+  // `texts` is indexed by id, and must outlive the table at its address.
   explicit TokenTable(std::span<const std::string> texts);
 
-  // False, and no change, where a token with the same text is there already.
+  // Returns false, without change, where a token with the same text is present already.
   bool insert(TokenId token);
-  // kInvalidToken: not there.
+  // Returns kInvalidToken if absent.
   [[nodiscard]] TokenId find(std::string_view text) const;
 
  private:

@@ -25,7 +25,7 @@ std::string json_text(std::string_view text) { return Json(text).dump(); }
 
 bool is_utf8(std::string_view text) { return find_invalid_utf8(text, 0) == text.size(); }
 
-// Vocabularies have hundreds of thousands of entries: those are text, what is around them a tree.
+// Writes vocabularies, with hundreds of thousands of entries, as text, and the rest as a tree.
 class Writer {
  public:
   explicit Writer(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -43,7 +43,7 @@ class Writer {
     return type_of(id) == TokenType::kControl || type_of(id) == TokenType::kUnknown;
   }
 
-  // Null: there is no such token, or it has no name.
+  // Returns null where the token does not exist or has no name.
   [[nodiscard]] Json name_of(TokenId id) const {
     const bool has_name = id >= 0 && static_cast<size_t>(id) < is_named_.size() && is_named_[id];
     return has_name ? Json(vocabulary_.tokens[static_cast<size_t>(id)]) : Json();
@@ -60,14 +60,14 @@ class Writer {
   }
 
   [[nodiscard]] std::string scored_vocab() const {
-    // What text may not become as it is: names of control tokens and bytes. Any other way to spell
-    // them costs less.
+    // The score of names that must not arise from text: control tokens and bytes. Any other
+    // spelling costs less.
     constexpr float kNever = -1e6F;
     std::string text = "[";
     for (size_t id = 0; id < is_named_.size(); ++id) {
       if (id > 0) text += ',';
       const bool forms = is_named_[id] && type_of(id) == TokenType::kNormal;
-      // Ids are places in the list: what has no name keeps its place under one that no text has.
+      // Ids are list positions: a token without a name gets one that no text contains.
       const std::string name =
           is_named_[id] ? vocabulary_.tokens[id] : "\x01unnamed " + std::to_string(id);
       const float score = forms ? vocabulary_.scores[id] : kNever;
@@ -76,7 +76,7 @@ class Writer {
     return text + "]";
   }
 
-  // By rank, as the file has them, but for those that can never apply.
+  // Merges by rank as in the file, without those that can never apply.
   [[nodiscard]] std::string merges() const {
     const TokenTable tokens = index_names(
         vocabulary_.tokens, [&](TokenId id) { return is_named_[static_cast<size_t>(id)]; });
@@ -94,7 +94,7 @@ class Writer {
     return text + "]";
   }
 
-  // The ways to make a token of two, those of the best score first.
+  // All ways to make a token of two, best score first.
   [[nodiscard]] std::string scored_merges() const {
     const auto forms = [&](TokenId id) {
       return is_named_[id] && type_of(static_cast<size_t>(id)) == TokenType::kNormal;
@@ -139,7 +139,7 @@ class Writer {
     return list;
   }
 
-  // What stands before and behind a text. Null: nothing.
+  // The tokens around a text; null: none.
   [[nodiscard]] Json post_processor() const {
     Json around = Json::array();
     Json special = Json::object();
@@ -168,7 +168,7 @@ class Writer {
     text += "[" + json_text(left) + "," + json_text(right) + "]";
   }
 
-  // As create_sentencepiece_tokenizer has it.
+  // Follows create_sentencepiece_tokenizer().
   [[nodiscard]] bool takes_space_behind(size_t id) const {
     const std::string& name = vocabulary_.tokens[id];
     return vocabulary_.model == "llama" && vocabulary_.pre == "phi-3" && is_control(id) &&
@@ -187,7 +187,7 @@ Json replace(Json pattern, const char* content) {
   return Json::object({{"type", "Replace"}, {"pattern", std::move(pattern)}, {"content", content}});
 }
 
-// `model`: text, as the rest is a tree. Keys that are null are left to the reader's defaults.
+// `model` is text; the rest is a tree. Null keys are left to the reader's defaults.
 std::string file_text(const Writer& writer,
                       bool spaces_are_symbols,
                       const Json& normalizer,
@@ -243,7 +243,7 @@ Expected<std::string> byte_bpe_json(const Vocabulary& vocabulary) {
                    bpe_model(writer, writer.merges(), {}, false, false, named.whole_words_first));
 }
 
-// A space in front, and every space as its symbol.
+// Steps: a space in front, and every space as its symbol.
 Json space_steps(const Vocabulary& vocabulary) {
   Json steps = Json::array();
   if (vocabulary.add_space_prefix) {
@@ -312,7 +312,7 @@ std::string unigram_json(const Vocabulary& vocabulary) {
 }  // namespace
 
 Expected<std::string> tokenizer_json(const Vocabulary& vocabulary) {
-  // Whatever is wrong with it, the tokenizer's own reader says.
+  // The tokenizer's own reader reports any error.
   SLUICE_TRY(const auto checked, create_tokenizer(vocabulary));
   if (vocabulary.model == "t5") return unigram_json(vocabulary);
   const bool is_byte_level =

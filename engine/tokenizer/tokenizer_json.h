@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokenizer of a GGUF file as Hugging Face's files, for programs that tokenize by themselves
-// (routers): in the `tokenizers` package they give the ids that create_tokenizer's result gives.
-// Exceptions: characters that are in tokens but are none; SentencePiece tokens of equal score;
-// user-defined names with SentencePiece's space in them where texts get one in front, which the
-// package puts in front of the names too; and SentencePiece's own normalization rules, where the
+// Writes a GGUF file's tokenizer as Hugging Face's files, for programs that tokenize by themselves
+// (routers): in the `tokenizers` package they give the same ids as create_tokenizer()'s result.
+// Exceptions: characters that occur in tokens but are no tokens; SentencePiece tokens of equal
+// score; user-defined names containing SentencePiece's space if texts get one in front, because the
+// package also puts it in front of names; and SentencePiece's own normalization rules, where the
 // package differs from SentencePiece.
 #pragma once
 
@@ -14,11 +14,11 @@
 
 namespace sluice {
 
-// tokenizer.json. Of tokens of one name the first is there; empty names and those that are no
-// UTF-8, which JSON cannot hold, are not. Errors as create_tokenizer's.
+// Returns tokenizer.json. Among tokens of one name only the first is included; empty names and
+// invalid UTF-8, which JSON cannot hold, are left out. Errors as in create_tokenizer().
 Expected<std::string> tokenizer_json(const Vocabulary& vocabulary);
 
-// tokenizer_config.json: bos, eos and their like by name, and the chat template.
+// Returns tokenizer_config.json: names of bos, eos and similar tokens, and the chat template.
 std::string tokenizer_config_json(const Vocabulary& vocabulary, const std::string& chat_template);
 
 }  // namespace sluice

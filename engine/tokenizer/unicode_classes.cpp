@@ -20,8 +20,8 @@ struct LaterCharacters {
   std::string_view ranges;
 };
 
-// Members by Unicode 16 that are unassigned in Unicode 14, the version of PCRE2 10.42. A newer
-// PCRE2 knows them already and is not changed by them.
+// Members in Unicode 16 that are unassigned in Unicode 14, the version of PCRE2 10.42. A newer
+// PCRE2 knows them already and is unaffected.
 constexpr LaterCharacters kLaterCharacters[] = {
     {"\\p{L}",
      "\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}"
@@ -117,17 +117,17 @@ std::string_view later_characters(std::string_view escape) {
   return {};
 }
 
-// What \\w is a member of, and letters by another property that are symbols by category.
+// The classes of \\w, and letters by another property whose category is symbol.
 constexpr std::string_view kWordClasses[] = {"\\p{L}", "\\p{M}", "\\p{Nd}"};
 constexpr std::string_view kMoreWordCharacters =
     "\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
     "\\x{1f170}-\\x{1f189}";
 
-// Of Latin-1 a \\w outside of brackets takes the numbers that are no digits, too.
+// In Latin-1, a \\w outside brackets also takes the numbers that are not digits.
 constexpr std::string_view kLatin1WordNumbers = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
-// Scripts of which characters of others are "extensions", which PCRE2 takes for members unless it
-// is asked for the script itself.
+// Scripts with "extension" characters of other scripts, which PCRE2 includes unless asked for the
+// script itself.
 constexpr std::string_view kScripts[] = {
     "Arabic",     "Armenian", "Bengali",   "Bopomofo",  "Cherokee", "Common",   "Cyrillic",
     "Devanagari", "Ethiopic", "Georgian",  "Greek",     "Gujarati", "Gurmukhi", "Han",
@@ -135,7 +135,7 @@ constexpr std::string_view kScripts[] = {
     "Lao",        "Latin",    "Malayalam", "Mongolian", "Myanmar",  "Oriya",    "Sinhala",
     "Syriac",     "Tamil",    "Telugu",    "Thaana",    "Thai",     "Tibetan"};
 
-// \p{Han} as \p{sc:Han}, and so with \P; other escapes as they are.
+// Rewrites \p{Han} as \p{sc:Han}, and \P likewise; other escapes are unchanged.
 std::string with_script(std::string_view escape) {
   for (const std::string_view name : kScripts) {
     if (escape.size() < 4 || escape.substr(3) != std::string(name) + "}") continue;
@@ -144,7 +144,7 @@ std::string with_script(std::string_view escape) {
   return std::string(escape);
 }
 
-// Appends the members a positive `escape` has inside brackets.
+// Appends the members of a positive `escape` inside brackets.
 void append_members(std::string_view escape, std::string& out) {
   if (escape == "\\s") {
     out += kSpaces;
@@ -160,7 +160,7 @@ void append_members(std::string_view escape, std::string& out) {
   out += later_characters(exact);
 }
 
-// The escape of which a negated one is the complement; empty: `escape` is not negated.
+// Returns the positive form of a negated escape; empty: `escape` is not negated.
 std::string positive_of(std::string_view escape) {
   if (escape == "\\S") return "\\s";
   if (escape == "\\W") return "\\w";
@@ -184,10 +184,10 @@ size_t escape_length(std::string_view pattern, size_t position) {
   return std::min<size_t>(2, pattern.size() - position);
 }
 
-// A set of Oniguruma's, which may hold sets and be the intersection of several, as something of
-// PCRE2's that matches one character.
+// An Oniguruma set, which may contain sets and intersections, as a PCRE2 expression that matches
+// one character.
 struct Set {
-  std::string members;              // of brackets
+  std::string members;              // inside brackets
   std::vector<std::string> others;  // each matches one more member
 
   [[nodiscard]] std::string atom(bool negated = false) const {
@@ -205,7 +205,7 @@ class Expansion {
   explicit Expansion(std::string_view pattern) : pattern_(pattern) {}
 
   Expected<std::string> run() {
-    // Alone it would search a run of spaces that text follows once from each of them.
+    // This pattern by itself would search from each space of a run that text follows.
     if (pattern_ == "\\s+$")
       return std::string("(?<![" + std::string(kSpaces) + "])[" + std::string(kSpaces) + "]+$");
     while (at_ < pattern_.size()) {
@@ -233,7 +233,7 @@ class Expansion {
                           "\": " + what + " is not supported");
   }
 
-  // The escape at at_, which moves behind it.
+  // Returns the escape at at_ and moves at_ behind it.
   Expected<std::string_view> next_escape() {
     const std::string_view escape = pattern_.substr(at_, escape_length(pattern_, at_));
     for (const std::string_view unknown : {"\\R", "\\X", "\\K", "\\Q", "\\E", "\\C"}) {
@@ -243,7 +243,7 @@ class Expansion {
     return escape;
   }
 
-  // Outside of brackets.
+  // Reads an escape outside brackets.
   Expected<std::string> read_escape() {
     SLUICE_TRY(const std::string_view escape, next_escape());
     if (escape == "\\h") return "[" + std::string(kHexDigits) + "]";
@@ -268,13 +268,13 @@ class Expansion {
     } else if (is_class(escape) && positive_of(escape).empty()) {
       append_members(escape, set.members);
     } else {
-      // Brackets cannot hold the complement of others; PCRE2's own is it but for new characters.
+      // Brackets cannot hold a complement; PCRE2's own class is that, except for new characters.
       set.members += with_script(escape);
     }
     return {};
   }
 
-  // What stands in the brackets that open at at_.
+  // Reads the contents of the brackets that open at at_.
   Expected<Set> read_members(int level, bool& negated) {
     if (level > kMaxLevels) return refuse("so deep a set");
     ++at_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the regular expressions of tokenizers mean the same under any PCRE2: its \s and its Unicode
+// Makes tokenizers' regular expressions independent of PCRE2's version: its \s and its Unicode
 // tables differ from those of the library that defined the ids (Oniguruma, Unicode 16).
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Rewrites \s, \w, \p{..} and their negations as explicit classes, and \uXXXX for PCRE2. Sets
-// inside sets and what means something else to PCRE2 are kUnsupported.
+// Rewrites \s, \w, \p{..} and their negations as explicit classes, and \uXXXX for PCRE2. Nested
+// sets and constructs with another meaning in PCRE2 are kUnsupported.
 Expected<std::string> expand_unicode_classes(std::string_view pattern);
 
 }  // namespace sluice

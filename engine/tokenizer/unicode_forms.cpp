@@ -23,7 +23,7 @@ struct Symbol {
 
 std::vector<uint32_t> decode_codes(std::string_view base64) {
   const auto text = decode_base64(base64);
-  CHECK(text.has_value());  // the tables are ours
+  CHECK(text.has_value());  // compiled-in tables
   std::vector<uint32_t> codes;
   for (size_t position = 0; position < text->size();) {
     const size_t length = next_utf8_part(*text, position).length;
@@ -33,7 +33,7 @@ std::vector<uint32_t> decode_codes(std::string_view base64) {
   return codes;
 }
 
-// A character to a string of them: records of kCanonicalDecompositions and its like.
+// Maps a character to a string: records of kCanonicalDecompositions and similar tables.
 class Mapping {
  public:
   explicit Mapping(std::string_view base64) : codes_(decode_codes(base64)) {
@@ -46,7 +46,7 @@ class Mapping {
     }
   }
 
-  // False: `code` maps to itself.
+  // Returns false if `code` maps to itself.
   template <typename Use>
   bool visit(uint32_t code, Use use) const {
     const uint64_t range = index_.find(code);
@@ -61,13 +61,13 @@ class Mapping {
   PairMap index_{4096};  // code -> begin << 32 | end
 };
 
-// Records of kMarks and its like.
+// A set of characters: records of kMarks and similar tables.
 class CharacterSet {
  public:
   explicit CharacterSet(std::string_view base64) : borders_(decode_codes(base64)) {}
 
   [[nodiscard]] bool contains(uint32_t code) const {
-    // Runs are [even, odd]: an odd number of borders before `code`, or a last one that is `code`.
+    // Runs are [even, odd]: an odd number of borders precedes `code`, or `code` ends a run.
     const auto after = std::lower_bound(borders_.begin(), borders_.end(), code);
     return (after - borders_.begin()) % 2 == 1 || (after != borders_.end() && *after == code);
   }
@@ -111,7 +111,7 @@ const Tables& tables() {
 constexpr uint32_t kSyllables = 0xAC00;
 constexpr uint32_t kLeads = 0x1100;
 constexpr uint32_t kVowels = 0x1161;
-constexpr uint32_t kTails = 0x11A7;  // one before the first
+constexpr uint32_t kTails = 0x11A7;  // one before the first tail
 constexpr uint32_t kNumLeads = 19;
 constexpr uint32_t kNumVowels = 21;
 constexpr uint32_t kNumTails = 28;
@@ -152,7 +152,7 @@ void decompose(std::string_view text, UnicodeForm form, std::vector<Symbol>& out
   }
 }
 
-// By class, equal ones in the order they have (UAX #15's canonical ordering).
+// Sorts by class, stably (UAX #15's canonical ordering).
 void sort_run(std::span<Symbol> run, std::vector<Symbol>& scratch) {
   constexpr size_t kShortRun = 32;
   constexpr size_t kNumClasses = 256;
@@ -185,7 +185,7 @@ void sort_marks(std::vector<Symbol>& symbols) {
   }
 }
 
-// 0: the two do not compose.
+// Returns 0 if the two do not compose.
 uint32_t compose_pair(uint32_t first, uint32_t second) {
   if (first - kLeads < kNumLeads && second - kVowels < kNumVowels) {
     return kSyllables + ((first - kLeads) * kNumVowels + second - kVowels) * kNumTails;
@@ -205,7 +205,7 @@ void compose(std::vector<Symbol>& symbols) {
   for (size_t i = 0; i < symbols.size(); ++i) {
     const Symbol symbol = symbols[i];
     if (starter != kNone) {
-      // Blocked where something of the same or a higher class, or a starter, stands between.
+      // A symbol is blocked by one of the same or a higher class, or a starter, in between.
       const bool is_next = kept == starter + 1;
       const bool is_blocked =
           !is_next && symbols[kept - 1].combining_class >= symbol.combining_class;
@@ -235,7 +235,7 @@ size_t find_other(std::string_view text, size_t position) {
 }  // namespace
 
 bool is_surely_in_form(std::string_view text, UnicodeForm form) {
-  // U+0300 begins with the byte CC; below it nothing composes, and ASCII is always itself.
+  // U+0300 begins with the byte CC: nothing below it composes. ASCII is never changed.
   const uint8_t limit = form == UnicodeForm::kNfc ? 0xCC : 0x80;
   return std::all_of(
       text.begin(), text.end(), [=](char c) { return static_cast<uint8_t>(c) < limit; });
@@ -245,8 +245,8 @@ void append_unicode_form(std::string_view text, UnicodeForm form, std::string& o
   std::vector<Symbol> symbols;
   out.reserve(out.size() + text.size());
   for (size_t position = 0; position < text.size();) {
-    // ASCII is itself, and nothing composes with it from the left: what other characters become
-    // depends on one ASCII character before them and on none behind them.
+    // ASCII is unchanged and never composes to its left: the result for other characters depends on
+    // one preceding ASCII character and on no following one.
     const size_t ascii_end = find_other(text, position);
     if (ascii_end == text.size()) {
       out += text.substr(position);

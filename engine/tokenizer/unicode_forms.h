@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unicode's normalization forms (UAX #15) and characters mapped or left out one by one, in
-// linear time. The Unicode version is the one that defined the tokenizers' ids.
+// Unicode's normalization forms (UAX #15) and mapping or removal of single characters, in linear
+// time. The Unicode version is the one that defined the tokenizers' ids.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace sluice {
 
 enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-// True: `text` is certain to equal its `form`; a quick look that may miss some.
+// True: `text` certainly equals its `form`; a quick check with false negatives.
 bool is_surely_in_form(std::string_view text, UnicodeForm form);
 
-// What normalizers leave out: StripAccents; BertNormalizer with strip_accents and with clean_text.
+// Characters removed by StripAccents, and by BertNormalizer's strip_accents and clean_text.
 enum class OmittedCharacters : uint8_t { kMarks, kBertMarks, kBertControls };
 
-// These take valid UTF-8.
+// These functions take valid UTF-8.
 void append_unicode_form(std::string_view text, UnicodeForm form, std::string& out);
 void append_lowercase(std::string_view text, std::string& out);
 void append_without(std::string_view text, OmittedCharacters omitted, std::string& out);

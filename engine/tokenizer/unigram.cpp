@@ -10,12 +10,12 @@
 namespace sluice {
 namespace {
 
-// A longer piece is cut: its working memory is four times its size.
+// A longer piece is cut: the working memory is four times its size.
 constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 constexpr size_t kMaxCharacterBytes = 4;
 constexpr TokenId kUnreached = std::numeric_limits<TokenId>::min();
 
-// A character that no token covers: minus its length.
+// Stands for a character that no token covers: minus its length.
 TokenId unknown_of(size_t length) { return -static_cast<TokenId>(length); }
 
 size_t character_length(std::string_view text, size_t position) {
@@ -49,11 +49,11 @@ void Unigram::build() {
   names_.build(std::exchange(added_, {}));
 }
 
-// Fills scratch.last_tokens: of the best segmentation of the piece up to each byte, the last token.
+// Fills scratch.last_tokens: for each byte, the last token of the best segmentation up to there.
 void Unigram::find_best(std::string_view piece, ModelScratch& scratch) const {
   std::vector<TokenId>& last_tokens = scratch.last_tokens;
   last_tokens.assign(piece.size() + 1, kUnreached);
-  // Scores of the segmentations that a token can still be put behind.
+  // Scores of segmentations that a token can still extend.
   const size_t mask = std::bit_ceil(std::min(longest_, piece.size()) + 1) - 1;
   std::vector<double>& scores = scratch.scores;
   scores.assign(mask + 1, 0);
@@ -86,7 +86,7 @@ void Unigram::segment(std::string_view piece,
                       ModelScratch& scratch,
                       std::vector<TokenId>& out) const {
   find_best(piece, scratch);
-  // From the end: the tokens in reverse.
+  // Walks from the end and collects the tokens in reverse.
   auto& tokens = scratch.reversed;
   tokens.clear();
   for (size_t end = piece.size(); end > 0; end -= length_of(tokens.back())) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unigram segmentation (Kudo 2018): of all ways to cut a piece into tokens the one whose scores sum
-// highest (Viterbi). Linear in the bytes of the piece, times the length of the longest token.
+// Unigram segmentation (Kudo 2018): cuts a piece into the tokens with the highest sum of scores
+// (Viterbi). Linear in the bytes of the piece, times the length of the longest token.
 #pragma once
 
 #include <array>
@@ -18,23 +18,23 @@ namespace sluice {
 class Unigram final : public TokenModel {
  public:
   struct Options {
-    TokenId unknown = kInvalidToken;  // kInvalidToken: what has no token is left out
+    TokenId unknown = kInvalidToken;  // kInvalidToken: characters without a token are left out
     double unknown_score = 0;
   };
 
   explicit Unigram(const Options& options) : options_(options) { byte_tokens_.fill(kInvalidToken); }
 
-  // `name` is not empty, not known yet, and stays until `build`.
+  // `name` must be new, not empty, and valid until build().
   void add_token(std::string_view name, TokenId token, double score) {
     added_.push_back({name, {score, token}});
   }
 
-  // Call once, behind the last token.
+  // Call once, after the last token.
   void build();
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
 
-  // False: one token is the unknown one for each character of a run of them.
+  // False: each unknown character of a run gets its own unknown token.
   void set_fuse_unknown(bool fuse) { fuse_unknown_ = fuse; }
 
   void encode_piece(std::string_view piece,

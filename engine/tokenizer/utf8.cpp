@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 struct LeadByte {
-  size_t length = 0;  // of the whole character; 0: no character starts with this byte
+  size_t length = 0;  // the character's length; 0: not a lead byte
   uint8_t second_low = 0x80;
   uint8_t second_high = 0xBF;
 };

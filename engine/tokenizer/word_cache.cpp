@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMinTextBytes = 2048;
 constexpr size_t kMaxEntries = 16384;
-constexpr size_t kMaxWordBytes = 64;  // longer words seldom come twice
+constexpr size_t kMaxWordBytes = 64;  // longer words seldom recur
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words met before in one call of encode, each with the place in the output where its tokens are.
+// Words already seen in one call of encode(), each with its tokens' place in the output.
 // Direct-mapped; it lives for one call, so tokenizers stay immutable and threads share nothing.
 #pragma once
 
@@ -12,14 +12,14 @@ namespace sluice {
 
 class WordCache {
  public:
-  // Sized for the text; short texts get no cache, as filling it would cost more than it saves.
+  // Sized for the text; short texts get no cache, because filling it would cost more than it saves.
   explicit WordCache(size_t text_bytes);
 
-  // Appends the tokens of `word`, which points into the text of this call, if they are known.
-  // Otherwise false, and `slot` says where to `remember` them.
+  // Appends the tokens of `word`, which points into this call's text, if they are known. Otherwise
+  // returns false, and sets `slot` for remember().
   bool append_known(std::string_view word, std::vector<TokenId>& out, size_t& slot) const;
 
-  // The tokens of `word` are out[first, out.size()).
+  // Remembers out[first, first + count) as the tokens of `word`.
   void remember(size_t slot, std::string_view word, size_t first, size_t count);
 
  private:
@@ -29,7 +29,7 @@ class WordCache {
     size_t count = 0;
   };
 
-  std::vector<Entry> entries_;  // none, or a power of two
+  std::vector<Entry> entries_;  // empty, or a power of two
 };
 
 }  // namespace sluice

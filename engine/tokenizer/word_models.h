@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that look pieces up: whole ones (WordLevel), or the longest token at each place of one
-// (WordPiece, BERT's), where all but the first are spelled with a prefix ("##").
+// Models that look pieces up: whole pieces (WordLevel), or the longest token at each place of a
+// piece (BERT's WordPiece), where all but the first are spelled with a prefix ("##").
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace sluice {
 
 class WordLevel final : public TokenModel {
  public:
-  // The names in `tokens` outlive the model. kInvalidToken: unknown words are left out.
+  // The names in `tokens` must outlive the model. kInvalidToken: unknown words are left out.
   WordLevel(TokenTable tokens, TokenId unknown) : tokens_(std::move(tokens)), unknown_(unknown) {}
 
   void encode_piece(std::string_view piece,
@@ -32,15 +32,15 @@ class WordPiece final : public TokenModel {
  public:
   struct Options {
     std::string prefix;
-    TokenId unknown = kInvalidToken;  // of a word that the tokens do not make up
+    TokenId unknown = kInvalidToken;  // for a word that tokens cannot compose
     size_t max_characters = 100;      // a longer word is unknown
   };
 
   explicit WordPiece(Options options) : options_(std::move(options)) {}
 
-  // `name` stays until `build`, as it is in the vocabulary.
+  // `name`, as in the vocabulary, must stay valid until build().
   void add_token(std::string_view name, TokenId token);
-  // Call once, behind the last token.
+  // Call once, after the last token.
   void build();
 
   void encode_piece(std::string_view piece,
@@ -53,8 +53,8 @@ class WordPiece final : public TokenModel {
   Options options_;
   Names added_first_;
   Names added_next_;
-  PackedTrie<TokenId> first_;  // at the beginning of a word
-  PackedTrie<TokenId> next_;   // behind it; without the prefix
+  PackedTrie<TokenId> first_;  // for the beginning of a word
+  PackedTrie<TokenId> next_;   // for the rest; without the prefix
 };
 
 }  // namespace sluice

@@ -93,7 +93,7 @@ class GgufCheckpoint final : public Checkpoint {
   }
 
  private:
-  // The one with the metadata.
+  // The part with the metadata.
   [[nodiscard]] const GgufFile& first() const { return *parts_.front(); }
 
   std::vector<std::unique_ptr<GgufFile>> parts_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on disk, whatever its layout: metadata and tensors under GGUF's names, the tokenizer and
-// the chat template. Tensor data stays mapped.
+// A model on disk in any layout: metadata and tensors under GGUF's names, the tokenizer and the
+// chat template. Tensor data stays mapped.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ namespace sluice {
 
 struct CheckpointTensor {
   std::string name;                 // "blk.0.attn_q.weight"
-  std::string stored_name = {};     // in the file; empty: it was put together from several
+  std::string stored_name = {};     // in the file; empty: combined from several
   uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
-  // Of its rows in the file, or what kernels read of a matrix of codes.
+  // Format of its rows in the file, or of what kernels read of a matrix of codes.
   WeightFormat format = WeightFormat::kF32;
   std::span<const std::byte> data;  // mapped
   std::shared_ptr<const CodedMatrix> coded =
       nullptr;  // `data` is its codes; null: rows of floats or blocks
 };
 
-// A file of the checkpoint, mapped.
+// A mapped file of the checkpoint.
 struct CheckpointFile {
   std::span<const std::byte> bytes;
-  size_t header_bytes = 0;  // at its beginning: what is no tensor's
+  size_t header_bytes = 0;  // leading bytes that belong to no tensor
   FileIdentity identity;
 };
 
@@ -44,21 +44,21 @@ struct CheckpointText {
   std::string chat_template;  // empty: none
 };
 
-// kDummy: weights are random, of the shapes that are asked for; only config.json is read.
+// kDummy: random weights of the requested shapes; only config.json is read.
 enum class LoadFormat : uint8_t { kAuto, kDummy };
 
-// What is read of a folder: the model, or the module behind its layers that guesses one further
-// token (MTP), as a model of one layer.
+// The part of a folder that is read: the model, or, as a model of one layer, the module behind its
+// layers that guesses one further token (MTP).
 enum class CheckpointPart : uint8_t { kModel, kNextToken };
 
-// How the rows of q and k and the weights of norms are stored.
+// The convention by which the rows of q and k and the weights of norms are stored.
 enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
 class Checkpoint {
  public:
-  // `path`: a GGUF file, any part of one that is split, or a directory with config.json and
-  // safetensors. kUnsupported or kDataLoss with one line "file: field: found X, expected Y";
-  // kNextToken is read of directories alone, and without tensors where there is no such module.
+  // Opens a GGUF file, any part of a split one, or a directory with config.json and safetensors.
+  // kUnsupported or kDataLoss with one line "file: field: found X, expected Y". kNextToken is read
+  // only from directories; there are no tensors if they lack the module.
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto,
                                                     CheckpointPart part = CheckpointPart::kModel);
@@ -70,14 +70,14 @@ class Checkpoint {
 
   [[nodiscard]] CheckpointKind kind() const { return kind_; }
 
-  // general.architecture of a GGUF file, model_type of a config.json.
+  // general.architecture of a GGUF file, or model_type of a config.json.
   [[nodiscard]] const std::string& architecture() const { return architecture_; }
 
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
 
-  // Of the layers' matrices of a dummy checkpoint, but routers.
+  // Format of the layers' matrices, except routers, in a dummy checkpoint.
   [[nodiscard]] WeightFormat dummy_format() const { return dummy_format_; }
 
   [[nodiscard]] const std::vector<CheckpointTensor>& tensors() const { return tensors_; }
@@ -86,20 +86,20 @@ class Checkpoint {
 
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // Of a head that chooses from fewer tokens than its model has: what is added to each of its ids
-  // for the model's (tensor d2t). Empty: they are the same.
+  // For a draft head with a reduced vocabulary: per id of the head, the offset to the model's id
+  // (tensor d2t). Empty: the ids are equal.
   [[nodiscard]] std::span<const int64_t> id_offsets() const { return id_offsets_; }
 
-  // Names in the file of tensors that are no part of the model that is read: vision towers, modules
-  // that guess further tokens.
+  // Stored names of tensors outside the model that is read: vision towers, modules that guess
+  // further tokens.
   [[nodiscard]] const std::vector<std::string>& left_out() const { return left_out_; }
 
-  // Their headers and the tensors' bytes decide what the model computes.
+  // The mapped files. Their headers and the tensors' bytes decide what the model computes.
   [[nodiscard]] virtual std::vector<CheckpointFile> files() const = 0;
   [[nodiscard]] int64_t file_bytes() const;
-  // Reads both each time.
+  // Reads tokenizer and template anew at each call.
   [[nodiscard]] virtual Expected<CheckpointText> text() const = 0;
-  // Metadata and tensors as text for people; see describe_gguf().
+  // Returns metadata and tensors as text for people; see describe_gguf().
   [[nodiscard]] virtual std::string describe(bool all_tensors) const = 0;
 
  protected:
@@ -110,7 +110,7 @@ class Checkpoint {
         metadata_(path_) {}
 
   void add_tensor(CheckpointTensor tensor);
-  // Once all are added. kDataLoss: two of one name, which several names in a file may mean.
+  // Called after all are added. kDataLoss: two tensors have the same GGUF name.
   Expected<void> index_tensors();
 
   std::string path_;

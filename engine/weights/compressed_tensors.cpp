@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config of compressed-tensors: groups of layers, each with its weights' and inputs'
-// arguments.
+// Reads compressed-tensors' quantization_config: groups of layers, each with arguments for its
+// weights and inputs.
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 constexpr int64_t kLargestGroup = 1 << 20;
 constexpr int32_t kBlock = 128;
 
-// "int-quantized" and "float-quantized" are the "naive-quantized" of their type.
+// "int-quantized" and "float-quantized" are the "naive-quantized" format of their types.
 constexpr std::string_view kFormats[] = {"int-quantized",
                                          "float-quantized",
                                          "naive-quantized",
@@ -24,7 +24,7 @@ constexpr std::string_view kFormats[] = {"int-quantized",
                                          "mxfp4-pack-quantized",
                                          "mixed-precision"};
 
-// Arguments of weights or of inputs.
+// Arguments for weights or for inputs.
 struct Arguments {
   int64_t bits = 0;
   bool is_float = false;
@@ -35,8 +35,8 @@ struct Arguments {
   bool has_group_index = false;  // weight_g_idx says each column's group
 };
 
-// Whether columns of one group may lie apart; "weight" is an order of the work alone, after which
-// they lie in the file as they always do.
+// Returns whether columns of one group may lie apart; "weight" only orders the work, and the stored
+// columns keep their usual order.
 Expected<bool> read_order(JsonFields& fields) {
   constexpr std::string_view kOrders[] = {"group", "dynamic", "weight", "static"};
   const Json* order = fields.find("actorder");
@@ -71,7 +71,7 @@ Expected<Arguments> read_arguments(JsonFields& fields) {
                         arguments.strategy == "block" ? "[128,128]" : "null without blocks");
   }
   SLUICE_TRY(arguments.has_group_index, read_order(fields));
-  // How codes and scales came to be, and what types of tensors say anyway.
+  // Ignored: how codes and scales were made, and what tensors' types say anyway.
   for (const char* key : {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"}) {
     fields.any(key);
   }
@@ -83,7 +83,7 @@ Expected<Arguments> read_arguments(JsonFields& fields) {
   return arguments;
 }
 
-// The scheme that a format has weights of such arguments in.
+// Returns the scheme that a format uses for weights with these arguments.
 Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
                                         const Arguments& weights,
                                         const std::string& format) {
@@ -107,7 +107,7 @@ Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
   const bool floats = format == "float-quantized" || (naive && weights.is_float);
   const bool packed = format == "pack-quantized";
   SLUICE_TRY_VOID(require(weights.is_float == floats, "type", floats ? "\"float\"" : "\"int\""));
-  // Integers of 4 bits may lie in bytes.
+  // 4-bit integers may be stored in bytes.
   SLUICE_TRY_VOID(require(
       weights.bits == 8 || (!floats && weights.bits == 4), "num_bits", floats ? "8" : "4 or 8"));
   SLUICE_TRY_VOID(require(weights.is_symmetric || !floats, "symmetric", "true"));
@@ -139,7 +139,7 @@ Expected<LayerScheme> scheme_of_weights(const JsonFields& fields,
   return scheme;
 }
 
-// What inputs of such arguments make of the scheme.
+// Adds to the scheme what its inputs' arguments say.
 Expected<void> take_inputs(const JsonFields& fields,
                            const Arguments& inputs,
                            WeightScheme& scheme) {
@@ -213,8 +213,8 @@ bool is_no_sparsity(const Json* value) {
   return value->is_object() && value->contains("format") && (*value)["format"] == "dense";
 }
 
-// The cache's rows have scales of their own, finer than a matrix's, so that a static one is not
-// needed; a scheme of other bits is no cache that there is here.
+// The KV cache has finer scales than a matrix's, so a static scale is ignored; other bit widths are
+// unsupported.
 Expected<void> check_cache_scheme(JsonFields& fields, const std::string& place) {
   const Json* scheme = fields.find("kv_cache_scheme");
   if (scheme == nullptr) return {};

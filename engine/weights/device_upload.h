@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes of a checkpoint on their way to a device: through pinned memory, of which one piece is
-// filled while the one before is copied, so that a matrix of any size takes no more of the host
-// than two.
+// Uploads a checkpoint's bytes to a device through pinned memory: one piece is filled while the
+// previous one is copied, so a matrix of any size takes no more host memory than two pieces.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +20,10 @@ namespace sluice {
 
 class DeviceUpload {
  public:
-  // Pinned, where there is as much to upload.
+  // Size of a pinned piece; smaller if less is uploaded.
   static constexpr int64_t kBytes = int64_t{64} << 20;
 
-  // `memory` must outlive it. For matrices and vectors of at most `bytes` in all.
+  // For matrices and vectors of at most `bytes` in all. `memory` must outlive the result.
   static Expected<DeviceUpload> create(kernels::DeviceMemory& memory, int64_t bytes) {
     DeviceUpload upload;
     for (Piece& piece : upload.pieces_) {
@@ -36,9 +35,9 @@ class DeviceUpload {
     return upload;
   }
 
-  // n rows of `stride` bytes each to `to`. fill(first, count, bytes) writes some of them, `first` a
-  // multiple of kRowTile; its Error ends the upload. kUnsupported, about `where`: a tile of rows is
-  // no piece.
+  // Uploads n rows of `stride` bytes each to `to`. fill(first, count, bytes) writes some of them,
+  // `first` being a multiple of kRowTile; its Error ends the upload. kUnsupported, naming `where`:
+  // a tile of rows does not fit a piece.
   template <typename Fill>
   Expected<void> rows(const std::string& where,
                       int64_t n,
@@ -102,7 +101,7 @@ class DeviceUpload {
     ++num_sent_;
   }
 
-  std::array<Piece, kPieces> pieces_;  // in turn
+  std::array<Piece, kPieces> pieces_;  // used in turn
   uint64_t num_sent_ = 0;
 };
 

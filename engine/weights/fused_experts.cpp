@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kExperts = "mlp.experts.";
 constexpr uint64_t kBlock = 32;       // weights of one MXFP4 block
-constexpr uint64_t kBlockBytes = 17;  // as GGUF stores it: exponent, then 16 bytes of codes
+constexpr uint64_t kBlockBytes = 17;  // in GGUF: exponent, then 16 bytes of codes
 
 class Splitter {
  public:
@@ -79,7 +79,7 @@ class Splitter {
     return mxfp4(*codes, *scales, stem, name, first, step);
   }
 
-  // Floats [experts, columns, rows * step].
+  // Transposes floats [experts, columns, rows * step].
   Expected<void> transposed(const SafetensorsTensor& source,
                             const std::string& stem,
                             const std::string& name,
@@ -107,8 +107,8 @@ class Splitter {
     return {};
   }
 
-  // Codes [experts, rows * step, columns / 32, 16] and scales [experts, rows * step, columns / 32].
-  // Byte i of a block holds elements 2 i and 2 i + 1; GGUF wants i and i + 16.
+  // Converts codes [experts, rows * step, columns / 32, 16] and scales [experts, rows * step,
+  // columns / 32]. Byte i of a block holds elements 2 i and 2 i + 1; GGUF wants i and i + 16.
   Expected<void> mxfp4(const SafetensorsTensor& codes,
                        const SafetensorsTensor& scales,
                        const std::string& stem,
@@ -145,7 +145,7 @@ class Splitter {
     return {};
   }
 
-  // [experts, rows * step].
+  // Takes biases [experts, rows * step].
   Expected<void> biases(const std::string& stem,
                         const std::string& name,
                         uint64_t first,

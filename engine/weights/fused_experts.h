@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpt-oss keeps the experts of a layer in fused tensors: gate and up rows interleaved, floats
-// transposed, MXFP4 codes and scales apart. They become the separate stacked matrices of GGUF, in
-// memory of their own.
+// Splits the fused expert tensors of gpt-oss (gate and up rows interleaved, floats transposed,
+// MXFP4 codes and scales apart) into GGUF's separate stacked matrices, in memory of their own.
 #pragma once
 
 #include <string>
@@ -19,11 +18,11 @@ bool is_fused_expert_tensor(std::string_view name_in_layer);
 
 struct FusedExperts {
   std::vector<CheckpointTensor> tensors;
-  std::vector<std::vector<std::byte>> memory;  // what the tensors' data points into
+  std::vector<std::vector<std::byte>> memory;  // storage of the tensors' data
 };
 
-// `parts`: the fused tensors of one layer, their names cut to those in the layer. `prefix`:
-// "blk.0.". kDataLoss: a missing part or a shape that does not fit the others.
+// `parts`: the fused tensors of one layer, with names relative to the layer. `prefix`: "blk.0.".
+// kDataLoss: a missing part or a shape that does not fit the others.
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
                                            const std::string& prefix,
                                            const std::string& file_name);

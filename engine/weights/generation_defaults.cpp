@@ -20,11 +20,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxFileBytes = 1 << 20;
-constexpr size_t kMaxShown = 60;  // of a value in a warning
+constexpr size_t kMaxShown = 60;  // characters of a value in a warning
 constexpr std::string_view kMaxTokens = "max_new_tokens";
 constexpr std::string_view kEndTokens = "eos_token_id";
 
-// Those that vLLM takes from the file as well.
+// The fields that vLLM takes from the file as well.
 constexpr std::string_view kFields[] = {
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty"};
 
@@ -71,7 +71,7 @@ void describe(GenerationDefaults& defaults) {
   for (const TokenId id : *defaults.end_tokens) text += " " + std::to_string(id);
 }
 
-// The file that --generation-config means; empty: there is none, and need not be.
+// The file named by --generation-config; empty: there is none and none is required.
 std::string path_of(const Config& config, const Checkpoint& checkpoint) {
   namespace fs = std::filesystem;
   constexpr const char* kName = "generation_config.json";
@@ -127,7 +127,7 @@ Expected<void> set_max_tokens(const Json& value, GenerationDefaults& defaults) {
   return {};
 }
 
-// An id or a list of them.
+// Takes an id or a list of ids.
 Expected<void> set_end_tokens(const Json& value, GenerationDefaults& defaults) {
   std::vector<TokenId> ids;
   const Json list = value.is_array() ? value : Json::array({value});
@@ -143,7 +143,7 @@ Expected<void> set_end_tokens(const Json& value, GenerationDefaults& defaults) {
   return {};
 }
 
-// A model's own file has many keys that mean nothing here; those of a flag are meant.
+// Warns of unknown keys in a flag's file; a model's own file has many that mean nothing here.
 void warn_of_unknown_keys(const Json& root, const std::string& name) {
   std::vector<std::string> known(std::begin(kFields), std::end(kFields));
   known.emplace_back(kMaxTokens);

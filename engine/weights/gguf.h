@@ -58,7 +58,7 @@ struct GgufArray {
 // A metadata value; numbers are widened.
 struct GgufValue {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
-  GgufType type = GgufType::kUint8;  // as stored, for messages and `inspect`
+  GgufType type = GgufType::kUint8;  // stored type, for messages and `inspect`
 };
 
 struct GgufTensor {
@@ -75,7 +75,8 @@ class GgufFile {
   // those supported) or kDataLoss, with one line "file: field: found X, expected Y". A mapped file
   // must not shrink while it is open: reading past its end is a SIGBUS.
   static Expected<std::unique_ptr<GgufFile>> open(const std::string& path);
-  // The same checks on bytes in memory; the fuzz target's entry. `bytes` must outlive the file.
+  // Applies the same checks to bytes in memory; used by the fuzz target. `bytes` must outlive the
+  // file.
   static Expected<std::unique_ptr<GgufFile>> parse(std::span<const std::byte> bytes,
                                                    std::string name);
   ~GgufFile();
@@ -96,7 +97,7 @@ class GgufFile {
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;
   [[nodiscard]] Expected<double> get_float(std::string_view key) const;
   [[nodiscard]] Expected<std::string_view> get_string(std::string_view key) const;
-  // The default where the key is absent; an Error where its type is wrong.
+  // These return the default where the key is absent, and an Error where its type is wrong.
   [[nodiscard]] Expected<uint64_t> get_uint_or(std::string_view key, uint64_t fallback) const;
   [[nodiscard]] Expected<double> get_float_or(std::string_view key, double fallback) const;
   [[nodiscard]] Expected<bool> get_bool_or(std::string_view key, bool fallback) const;
@@ -107,10 +108,10 @@ class GgufFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// tokenizer.ggml.* as a Vocabulary, of which its kind of tokenizer decides what is read: merges of
-// BPE, else scores, the character map of unigram models. kDataLoss where arrays disagree in length
-// or type, or where the id of a token that begins or ends every text is out of range. Other ids out
-// of range count as not given, and token types that are none as normal, with a warning.
+// Reads tokenizer.ggml.* as a Vocabulary, according to the kind of tokenizer: merges for BPE,
+// otherwise scores, and the character map for unigram models. kDataLoss where arrays disagree in
+// length or type, or where the id of a token that begins or ends every text is out of range. Other
+// ids out of range count as absent, and invalid token types as normal, with a warning.
 Expected<Vocabulary> read_vocabulary(const GgufFile& file);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a GGUF file that say what its model is.
+// The metadata of a GGUF file that describes its model.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Those of this architecture, without its name, and those of sampling with theirs.
+// Takes this architecture's keys without its prefix, and the sampling keys with theirs.
 void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Metadata& metadata);
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ static_assert(std::endian::native == std::endian::little, "GGUF is read as littl
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr uint32_t kVersion = 3;
-constexpr uint32_t kOldestVersion = 2;  // of the same layout, little-endian
+constexpr uint32_t kOldestVersion = 2;  // same layout, little-endian
 // Real files have tens of keys and a few thousand tensors. With these bounds the tables below stay
 // small whatever a header claims.
 constexpr uint64_t kMaxMetadata = 1 << 16;
@@ -32,7 +32,7 @@ constexpr uint64_t kMinAlignment = 8;  // keeps every element of a mapped tensor
 constexpr uint64_t kMaxAlignment = 65536;
 constexpr uint64_t kMaxReserve = 4096;
 
-// Names for messages only: types that exist and that we do not read.
+// Names, for messages, of tensor types that exist but are unsupported.
 struct TensorTypeName {
   uint32_t id;
   std::string_view name;
@@ -61,8 +61,8 @@ std::string supported_tensor_types() {
   return list;
 }
 
-// Bytes of the character `text` starts with, or 0 where it is a control character or not UTF-8:
-// such bytes could move a terminal's cursor or break a log's encoding.
+// Returns the bytes of the character that `text` starts with; 0 for a control character or invalid
+// UTF-8, which could move a terminal's cursor or break a log's encoding.
 size_t printable_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7f ? 1 : 0;
@@ -114,7 +114,7 @@ class Parser {
 
   [[nodiscard]] uint64_t remaining() const { return bytes_.size() - position_; }
 
-  // "metadata 3 'general.name' value"
+  // Formats the current place, as "metadata 3 'general.name' value".
   [[nodiscard]] std::string place(std::string_view field) const;
   [[nodiscard]] tl::unexpected<Error> fail(std::string_view field,
                                            const std::string& found,
@@ -126,7 +126,7 @@ class Parser {
   const std::string& file_name_;
   size_t position_ = 0;
 
-  // Where we are, for messages.
+  // The current place, for messages.
   std::string_view section_ = "header";
   uint64_t item_ = 0;
   std::string_view item_name_;

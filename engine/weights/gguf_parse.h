@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The structure of a GGUF file from its bytes: every check that needs nothing but them.
+// Parses the structure of a GGUF file from its bytes, with every check that needs only them.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ Expected<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::s
 // Bytes per element of a fixed-size type; 0 for strings and arrays.
 size_t gguf_type_bytes(GgufType type);
 
-// For messages: quoted and clipped near 60 bytes; quotes, control characters and bytes that are not
-// UTF-8 are escaped.
+// Formats text for messages: quoted and clipped near 60 bytes; quotes, control characters and bytes
+// that are not UTF-8 are escaped.
 std::string quoted(std::string_view text);
 std::string number_text(double value);  // shortest of at most 9 digits
 

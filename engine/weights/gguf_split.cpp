@@ -28,7 +28,7 @@ std::string five_digits(uint64_t number) {
   return text;
 }
 
-// Five digits at the end of `text`, which loses them.
+// Takes five digits off the end of `text`.
 std::optional<uint64_t> take_number(std::string_view& text) {
   if (text.size() < kDigits) return std::nullopt;
   const std::string_view digits = text.substr(text.size() - kDigits);

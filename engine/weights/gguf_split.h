@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GGUF model in several files, as llama.cpp's gguf-split writes them: "name-00001-of-00003.gguf"
-// has the metadata, every part has some of the tensors and says in split.no (from 0), split.count
-// and split.tensors.count what it is.
+// has the metadata; every part has some of the tensors and states its role in split.no (from 0),
+// split.count and split.tensors.count.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ struct GgufPartName {
 
 std::optional<GgufPartName> parse_gguf_part_name(std::string_view path);
 
-// One file, or all parts in order whichever of them `path` is. Errors as GgufFile::open, for a part
-// that is missing too.
+// Opens one file, or all parts in order if `path` is any of them. Errors as in GgufFile::open, also
+// for a missing part.
 Expected<std::vector<std::unique_ptr<GgufFile>>> open_gguf_parts(const std::string& path);
 
-// That the parts are those of one model, all of them and in order: kDataLoss.
+// Checks that the parts are all those of one model, in order: kDataLoss.
 Expected<void> check_gguf_parts(std::span<const std::unique_ptr<GgufFile>> parts);
 
 }  // namespace sluice

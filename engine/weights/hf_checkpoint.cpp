@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory in Hugging Face's layout: config.json, safetensors with or without an index.
+// Reads a directory in Hugging Face's layout: config.json, safetensors with or without an index.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@
 namespace sluice {
 namespace {
 
-// Beginnings of tensors that are no part of the text model.
+// Prefixes of tensors outside the text model.
 constexpr std::string_view kOtherParts[] = {"vision_tower.",
                                             "multi_modal_projector.",
                                             "model.vision_tower.",
                                             "model.multi_modal_projector."};
 
-// "blk.0." where a tensor is part of a layer's fused experts, whose name is then cut to that in the
-// layer; else empty.
+// Returns "blk.0." for a part of a layer's fused experts, cutting its name to that within the
+// layer; otherwise empty.
 std::string take_fused_layer(std::string& name) {
   std::string_view rest = name;
   constexpr std::string_view kLayers = "model.layers.";
@@ -51,7 +51,7 @@ bool is_other_part(std::string_view stored) {
   });
 }
 
-// Besides those what follows from the configuration or from another tensor.
+// Ignores other parts, and tensors implied by the configuration or by another tensor.
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
@@ -66,7 +66,7 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-// `place`: the name that it has here, in Hugging Face's spelling.
+// `place`: its name in the part that is read, in Hugging Face's spelling.
 CheckpointTensor make_entry(const std::string& name,
                             const std::string& place,
                             std::span<const uint64_t> shape,
@@ -82,7 +82,7 @@ CheckpointTensor make_entry(const std::string& name,
   return entry;
 }
 
-// A matrix of codes; matrices that are stacked stay so.
+// Makes the entry of a matrix of codes; stacked matrices stay stacked.
 CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& place) {
   const CodedMatrix& matrix = *layer.matrix;
   std::vector<uint64_t> shape = matrix.codes().shape;
@@ -103,7 +103,7 @@ tl::unexpected<Error> wrong_tensor(const std::string& path,
                         ", expected " + expected);
 }
 
-// The packed type, and the scheme that it is made of where its name says more.
+// Names the packed type, plus the original scheme if its name says more.
 std::string type_text(const CheckpointTensor& tensor) {
   std::string text(format_info(tensor.format).name);
   if (tensor.coded && tensor.coded->scheme().name != text) {
@@ -115,9 +115,9 @@ std::string type_text(const CheckpointTensor& tensor) {
 using Index = std::map<std::string, std::string>;  // file name by tensor name
 
 struct Shard {
-  std::string name;  // of the file
+  std::string name;  // file name
   MappedFile file;
-  std::vector<SafetensorsTensor> tensors;  // views of it
+  std::vector<SafetensorsTensor> tensors;  // views of `file`
 };
 
 bool is_listed(const Index& index, const SafetensorsTensor& tensor, const Shard& shard) {
@@ -138,7 +138,7 @@ std::string shard_name(size_t number, size_t total) {
          std::string(kShardEnd);
 }
 
-// 3 of "model-00001-of-00003.safetensors", 0 of another name.
+// Returns 3 for "model-00001-of-00003.safetensors", 0 for other names.
 size_t shards_of_name(std::string_view name) {
   const size_t total_at = kShardStart.size() + kShardDigits + std::string_view("-of-").size();
   if (name.size() != total_at + kShardDigits + kShardEnd.size()) return 0;
@@ -207,7 +207,7 @@ class HfCheckpoint final : public Checkpoint {
                                            : !next_token_name(stored, num_layers());
   }
 
-  // Its name in the part that is read.
+  // Returns the tensor's name in the part that is read.
   [[nodiscard]] std::string place_of(const std::string& stored) const {
     if (part_ == CheckpointPart::kModel) return stored;
     return next_token_name(stored, num_layers()).value_or(stored);
@@ -216,23 +216,22 @@ class HfCheckpoint final : public Checkpoint {
   void note_left_out(const std::string& stored);
 
   [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
-  // All that the index names, each with the tensors that it says are there.
+  // Opens all files that the index names, with the tensors that the index places there.
   [[nodiscard]] Expected<std::vector<Shard>> open_listed(const std::string& index_path) const;
   void correct_places(const std::vector<Shard>& shards,
                       const std::string& index_path,
                       Index& index) const;
-  // Files that state their number in their names, all of them, where no index names them; none:
-  // there is none of them.
+  // Opens all files with their number in their names, if there is no index; none: there are none.
   [[nodiscard]] Expected<std::vector<Shard>> open_numbered() const;
   void leave_out_unlisted(const Index& index, Shard& shard) const;
   [[nodiscard]] Expected<void> check_listed(const Index& index,
                                             const std::vector<Shard>& shards,
                                             const std::string& index_path) const;
   Expected<void> add_shard(Shard shard);
-  // Whether it is one of the two that say which tokens a head has: `d2t` is kept, and `t2d`, the
-  // same the other way round, is not.
+  // Takes a draft head's id tensors: `d2t` is kept; `t2d`, its inverse, is dropped. Returns whether
+  // the tensor was one of them.
   Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
-  // What needs the tensors of all files: experts, scales.
+  // Completes what needs the tensors of all files: experts, scales.
   Expected<void> finish();
 
   CheckpointPart part_;
@@ -240,10 +239,10 @@ class HfCheckpoint final : public Checkpoint {
   Quantization quantization_;
   QuantizedLayers quantized_;
   std::vector<MappedFile> files_;                                // configurations first
-  size_t num_configs_ = 0;                                       // config.json and what it lacks
+  size_t num_configs_ = 0;                                       // config.json and its supplements
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
-  std::vector<std::vector<std::byte>> memory_;                   // of tensors that were rearranged
-  size_t num_next_token_ = 0;                                    // tensors of such modules
+  std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
+  size_t num_next_token_ = 0;                                    // tensors of MTP modules
   std::string first_next_token_;
 };
 
@@ -261,7 +260,7 @@ Expected<Shard> HfCheckpoint::open_shard(const std::string& name) const {
   return Shard{.name = name, .file = std::move(file), .tensors = std::move(tensors)};
 }
 
-// What the index does not list, or lists elsewhere, is no part of the model.
+// Drops tensors that the index omits or places elsewhere: they are not part of the model.
 void HfCheckpoint::leave_out_unlisted(const Index& index, Shard& shard) const {
   std::vector<std::string> left_out;
   std::erase_if(shard.tensors, [&](const SafetensorsTensor& tensor) {
@@ -298,7 +297,7 @@ Expected<void> HfCheckpoint::check_listed(const Index& index,
   return {};
 }
 
-// A tensor that lies in one other file than the listed one can be no other than the one meant.
+// A tensor found in exactly one file other than the listed one is the one meant.
 void HfCheckpoint::correct_places(const std::vector<Shard>& shards,
                                   const std::string& index_path,
                                   Index& index) const {
@@ -415,8 +414,8 @@ Expected<void> HfCheckpoint::finish() {
   return index_tensors();
 }
 
-// An index that does not fit the files beside it gives way to a file that needs none: it is of what
-// the model was before it was saved as a whole.
+// An index that does not fit its files gives way to a file that needs none: it dates from before
+// the model was saved as a whole.
 Expected<void> HfCheckpoint::read_tensors() {
   constexpr const char* kWhole = "model.safetensors";
   const std::string index_path = path_ + "/model.safetensors.index.json";

@@ -17,7 +17,7 @@ constexpr size_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxArray = 1 << 16;
 
-// Key of metadata.h and the keys that mean the same, the first present one wins.
+// A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
   const char* spellings[2];
@@ -84,7 +84,8 @@ constexpr Row kEagleRows[] = {
     {"head.norm_before_residual", {"norm_before_residual", nullptr}},
 };
 
-// Scalars, strings and arrays of numbers or booleans; of the rest its text, which no key takes.
+// Converts scalars, strings and arrays of numbers or booleans; other values become their text,
+// which no key accepts.
 MetadataValue value_of(const Json& json) {
   constexpr size_t kMaxText = 100;
   const auto text_of = [&json] {
@@ -129,7 +130,7 @@ void take_rows(const Json& object,
   }
 }
 
-// Which layers are windowed, from their types, or from where windows begin.
+// Determines the windowed layers from their types, or from where windows begin.
 void take_layer_types(const Json& config, const std::string& model_type, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
@@ -152,7 +153,7 @@ void take_layer_types(const Json& config, const std::string& model_type, Metadat
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
 }
 
-// Early Phi-3 files have other names for LongRoPE.
+// Renames LongRoPE's type in early Phi-3 files.
 void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
   if (model_type != "phi3" || !type || (*type != "su" && *type != "yarn")) return;
@@ -160,7 +161,7 @@ void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
 }
 
 void take_rope(const Json& config, Metadata& metadata) {
-  take_rows(config, kRopeRows, "", metadata);  // the old spelling: partly at the top level
+  take_rows(config, kRopeRows, "", metadata);  // the old spelling is partly at the top level
   if (const Json* local = member(config, "rope_local_base_freq"); local != nullptr) {
     metadata.set("rope.freq_base_swa", "rope_local_base_freq", value_of(*local));
   }
@@ -180,7 +181,7 @@ void take_rope(const Json& config, Metadata& metadata) {
   }
 }
 
-// Sizes that follow from two keys.
+// Derives sizes that follow from two keys.
 Expected<void> take_derived(const Json& config, const std::string& model_type, Metadata& metadata) {
   if (metadata.has("partial_rotary_factor")) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
@@ -197,7 +198,7 @@ Expected<void> take_derived(const Json& config, const std::string& model_type, M
                  "partial_rotary_factor",
                  static_cast<uint64_t>(static_cast<double>(width) * part));
   }
-  // Stated beside max_position_embeddings, the original context decides the factor.
+  // The original context, if stated beside max_position_embeddings, decides the factor.
   if (const Json* original = member(config, "original_max_position_embeddings");
       original != nullptr && original->is_number_unsigned()) {
     SLUICE_TRY(const int32_t context, metadata.get_count("context_length", 1 << 27));
@@ -260,7 +261,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
     return fail("model_type", sluice::quoted(result.model_type), "a name");
-  // Gemma and SmolLM3 share the embedding where nothing is said.
+  // Gemma and SmolLM3 share the embedding by default.
   result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
   SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
   const Json* only_quantization = nullptr;

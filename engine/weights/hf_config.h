@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json in its old and new spellings (rope_scaling and rope_parameters, text_config or not)
-// under the keys of metadata.h.
+// Reads config.json in its old and new spellings (rope_scaling and rope_parameters, text_config or
+// not) into the keys of metadata.h.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@
 namespace sluice {
 
 struct HfConfig {
-  std::string model_type;  // of the text model
+  std::string model_type;  // the text model's
   bool tied_embeddings = false;
   Quantization quantization;
   Metadata metadata;
 };
 
-// kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are found
-// by whoever reads the key.
+// kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are
+// detected when their keys are read.
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
 
-// hf_quant_config.json, beside a config.json that says nothing of quantization. The same errors,
-// and those of read_modelopt_file().
+// Parses hf_quant_config.json, beside a config.json without quantization. The same errors, and
+// those of read_modelopt_file().
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
                                              const std::string& file_name);
 

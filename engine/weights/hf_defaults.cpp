@@ -88,7 +88,7 @@ constexpr Default kDefaults[] = {
     {"gpt_oss", "rope_theta", "rope.freq_base", 150000},
 };
 
-// What a key has to say where it is there at all.
+// The only supported values of a key, if it is present.
 struct Required {
   const char* key;
   const char* expected;
@@ -118,7 +118,7 @@ constexpr Required kRequired[] = {
      }},
 };
 
-// Escaped to ASCII, so that a terminal can show it.
+// Formats a value for a terminal: escaped to ASCII.
 std::string shown(const Json& value) {
   constexpr size_t kMaxShown = 80;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -131,7 +131,8 @@ const Json* object_at(const Json& parent, const char* key) {
   return found != parent.end() && found->is_object() ? &*found : nullptr;
 }
 
-// Layers that a transformers class treats alike whatever their types: what each must be called.
+// Returns the required type name of all layers, for transformers classes that treat layers alike
+// whatever their types.
 const char* layer_type_of(const Json& config, const std::string& model_type) {
   if (model_type == "llama" || model_type == "granite" || model_type == "olmo2") {
     return "full_attention";
@@ -143,7 +144,7 @@ const char* layer_type_of(const Json& config, const std::string& model_type) {
   return has_window ? "sliding_attention" : nullptr;
 }
 
-// Windowed layers of Gemma 3 and OLMo 3 rotate by a base alone.
+// Windowed layers of Gemma 3 and OLMo 3 rotate with a base only.
 const Json* local_rope_type(const Json& config) {
   const Json* rope = object_at(config, "rope_parameters");
   const Json* local = rope == nullptr ? nullptr : object_at(*rope, "sliding_attention");

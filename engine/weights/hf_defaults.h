@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a config.json means by what it leaves out, and what it may not say.
+// The implied values of keys that a config.json omits, and the values that are unsupported.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,11 +10,11 @@
 
 namespace sluice {
 
-// Sets the keys of metadata.h that `config` does not have at all to the values transformers' class
-// of this type has. A key that is null is there: it says "none".
+// Sets the keys of metadata.h that `config` omits to the defaults of transformers' class of this
+// type. A null key is present: it means "none".
 void take_defaults(const std::string& model_type, const nlohmann::json& config, Metadata& metadata);
 
-// kUnsupported: a key asks for what no model here does.
+// kUnsupported: a key asks for what no model here implements.
 Expected<void> check_unsupported(const nlohmann::json& config,
                                  const std::string& model_type,
                                  const std::string& file_name);

@@ -9,15 +9,15 @@ namespace {
 struct NamePair {
   std::string_view hf;
   std::string_view gguf;
-  std::string_view only = {};  // the model_type that is written with this name of several
+  std::string_view only = {};  // the model_type that uses this name when writing
 };
 
 constexpr NamePair kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
-    {"model.fc.weight", "fc.weight"},  // of a head on another model's hidden states
-    // Of a module that guesses a further token (next_token_name()).
+    {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
+    // These belong to a module that guesses a further token (next_token_name()).
     {"model.enorm.weight", "enorm.weight"},
     {"model.hnorm.weight", "hnorm.weight"},
     {"model.eh_proj.weight", "eh_proj.weight"},
@@ -25,10 +25,10 @@ constexpr NamePair kModelNames[] = {
     {"model.shared_head.norm.weight", "shared_head_norm.weight"},
 };
 
-constexpr std::string_view kTargets = "target";  // a copy of what the target has
+constexpr std::string_view kTargets = "target";  // a copy of the target's tensor
 
-// Of a module, beside its layer; what it reads is the embedding of the next token beside a state,
-// or the state beside the embedding.
+// Names of such a module beside its layer; it reads the next token's embedding followed by a state,
+// or the state followed by the embedding.
 constexpr NamePair kNextTokenNames[] = {
     {"enorm.weight", "enorm.weight"},
     {"hnorm.weight", "hnorm.weight"},
@@ -45,7 +45,7 @@ constexpr NamePair kNextTokenNames[] = {
     {"fc.weight", "eh_proj.weight"},
 };
 
-// Inside "model.layers.N.", without ".weight" and ".bias".
+// Names inside "model.layers.N.", without ".weight" and ".bias".
 constexpr NamePair kLayerNames[] = {
     {"input_layernorm", "attn_norm"},
     {"hidden_norm", "hidden_norm"},
@@ -88,7 +88,7 @@ std::string_view translate(const NamePair (&names)[N], std::string_view hf) {
   return {};
 }
 
-// The row that is of the type alone, else the first of all types.
+// Returns the name for this type only, otherwise the first for all types.
 template <size_t N>
 std::string_view translate_back(const NamePair (&names)[N],
                                 std::string_view gguf,
@@ -133,7 +133,8 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers) {
   return layer && std::stoull(*layer) >= num_layers;
 }
 
-// Layers behind the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo), "mtp" (Qwen3-Next).
+// Modules are layers behind the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo) or "mtp"
+// (Qwen3-Next).
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers) {
   if (!is_next_token_name(stored, num_layers)) return std::nullopt;
   std::string_view name = without_prefix(stored);
@@ -162,7 +163,7 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
 std::string gguf_name(std::string_view stored) {
   std::string name(without_prefix(stored));
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
-  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // of a head
+  constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
     return std::string(found);
@@ -215,7 +216,7 @@ std::optional<std::string> hf_name(std::string_view gguf, std::string_view model
     return prefix + std::string(is_mixtral ? kMixtralExperts : kExperts) + *expert + "." +
            std::string(found) + "." + std::string(suffix);
   }
-  // Without a norm on attention's output the name is free for the one behind it.
+  // Without a norm on attention's output, that name means the norm behind attention.
   const bool is_around = model_type.starts_with("gemma");
   const std::string_view found = stem == "ffn_norm" && !is_around
                                      ? std::string_view("post_attention_layernorm")

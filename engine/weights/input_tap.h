@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who wants to see the rows that matrices are multiplied with, such as a calibration.
+// An observer of the rows that matrices are multiplied with, such as a calibration.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct TappedRows {
 class InputTap {
  public:
   virtual ~InputTap() = default;
-  // By the thread that runs the step, before the product. `stems`: of the matrices that have this
-  // input, their tensors' names without ".weight".
+  // Called on the thread that runs the step, before the product. `stems`: the matrices with this
+  // input, as their tensors' names without ".weight".
   virtual void see(std::span<const std::string> stems, const TappedRows& rows) = 0;
 };
 

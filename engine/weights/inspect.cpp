@@ -50,7 +50,7 @@ std::string type_text(const GgufValue& value) {
   return std::string(to_string(array->element_type)) + "[" + std::to_string(array->count) + "]";
 }
 
-// Names are printed bare, but never with bytes that would move a terminal's cursor.
+// Names are printed without quotes, but never with bytes that move a terminal's cursor.
 std::string plain(std::string_view name) {
   const std::string text = quoted(name);
   return text.ends_with('"') ? text.substr(1, text.size() - 2) : text.substr(1);

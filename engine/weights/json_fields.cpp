@@ -69,7 +69,7 @@ Expected<int64_t> JsonFields::whole(const std::string& name,
                                     std::optional<int64_t> otherwise) {
   const Json* value = find(name);
   if (value == nullptr && otherwise) return *otherwise;
-  // A number beyond int64_t's would become another one.
+  // A number beyond int64_t would change its value.
   const bool is_beyond = value != nullptr && value->is_number_unsigned() &&
                          value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
   if (value != nullptr && value->is_number_integer() && !is_beyond) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fields of a JSON object whose names are all known: what is asked for is checked, and what
-// nothing asked for is an error. Errors are kUnsupported, one line "place.field: found X, expected
-// Y".
+// Reads a JSON object whose field names are all known: requested fields are checked, and fields
+// that were not requested are an error. Errors are kUnsupported, one line "place.field: found X,
+// expected Y".
 #pragma once
 
 #include <cstdint>
@@ -17,37 +17,37 @@
 
 namespace sluice {
 
-// Escaped to ASCII and cut, so that a terminal can show it.
+// Formats a value for a terminal: escaped to ASCII and cut.
 std::string shown_json(const nlohmann::json& value);
 
 class JsonFields {
  public:
-  // kUnsupported: `value` is no object. It must outlive the result.
+  // kUnsupported: `value` is not an object. `value` must outlive the result.
   static Expected<JsonFields> create(const nlohmann::json& value, std::string place);
 
   [[nodiscard]] const std::string& place() const { return place_; }
 
-  // Null where it is missing or null.
+  // Returns null where the field is missing or null.
   const nlohmann::json* find(const std::string& name);
-  // One of some texts, without regard to case where `any_case`: then in lower case.
+  // Reads one of `choices`; with `any_case` case is ignored and the result lower case.
   Expected<std::string> choice(const std::string& name,
                                std::span<const std::string_view> choices,
                                bool any_case = false);
-  // A whole number of at most `most`; a missing one is `otherwise`.
+  // Reads an integer in [least, most]; `otherwise` if missing.
   Expected<int64_t> whole(const std::string& name,
                           int64_t least,
                           int64_t most,
                           std::optional<int64_t> otherwise = std::nullopt);
   Expected<bool> flag(const std::string& name, bool otherwise);
-  // A list of texts; a missing one is empty.
+  // Reads a list of texts; empty if missing.
   Expected<std::vector<std::string>> names(const std::string& name);
-  // Missing, null, false, or an empty list or object.
+  // Requires the field to be missing, null, false, or an empty list or object.
   Expected<void> none(const std::string& name);
 
-  // Whatever it says changes nothing here.
+  // Accepts any value of a field that changes nothing here.
   void any(const std::string& name) { known_.insert(name); }
 
-  // After all others: there is no other.
+  // Called last: fails if there is a field that was not requested.
   Expected<void> no_more();
 
   [[nodiscard]] tl::unexpected<Error> wrong(const std::string& name,

@@ -25,7 +25,7 @@ tl::unexpected<Error> system_error(const std::string& path, const char* call) {
 
 int64_t nanoseconds(const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; }
 
-// Whole pages: those that the bytes touch, or those that they fill.
+// Advises on whole pages: those that the bytes touch, or only those that they fill.
 void advise(std::span<const std::byte> bytes, int advice, bool touched) {
   static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   auto begin = reinterpret_cast<uintptr_t>(bytes.data());
@@ -36,7 +36,7 @@ void advise(std::span<const std::byte> bytes, int advice, bool touched) {
     begin = (begin + page - 1) / page * page;
     end = end / page * page;
   }
-  // Failing changes nothing but speed.
+  // A failure only costs speed.
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
@@ -51,7 +51,7 @@ MappedFile::~MappedFile() {
 }
 
 Expected<MappedFile> MappedFile::open(const std::string& path) {
-  // Non-blocking, so that a pipe in place of the file is an error instead of a wait.
+  // Opens without blocking, so that a pipe in place of the file is an error instead of a wait.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return system_error(path, "open");
 

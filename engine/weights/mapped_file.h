@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole file, read-only, mapped; unmapped at the end of its life.
+// A whole file, mapped read-only; the destructor unmaps it.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace sluice {
 
-// What the file system knows of a file that was opened, in its own clock's nanoseconds.
+// A file's identity when it was opened; times in the file system's own nanoseconds.
 struct FileIdentity {
   uint64_t inode = 0;
   int64_t modified_ns = 0;  // mtime
   int64_t changed_ns = 0;   // ctime
-  int64_t opened_ns = 0;    // by the clock of this machine
+  int64_t opened_ns = 0;    // by this machine's clock
 };
 
 class MappedFile {
@@ -49,8 +49,8 @@ class MappedFile {
   FileIdentity identity_;
 };
 
-// Advice on memory, usually a part of a mapping: that it will be read soon, and that it has been
-// read for the last time, so that its pages are the first to go where memory is short.
+// Advise the kernel on memory, usually a part of a mapping: it will be read soon; or it was read
+// for the last time, so that its pages go first when memory is short.
 void advise_needed(std::span<const std::byte> bytes);
 void advise_read(std::span<const std::byte> bytes);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint says about its model, under GGUF's key names without the architecture prefix
-// ("block_count"), whatever the checkpoint's own spelling is; every message uses the latter.
+// A checkpoint's description of its model, under GGUF's key names without the architecture prefix
+// ("block_count"), whatever the checkpoint's own spelling; messages use the latter.
 #pragma once
 
 #include <cstdint>
@@ -27,29 +27,29 @@ class Metadata {
 
   [[nodiscard]] bool has(std::string_view key) const { return entries_.contains(key); }
 
-  // kDataLoss: absent or of another type. Whole numbers pass as floats. An array with one number
-  // for each of "block_count" layers, all equal, passes as that number.
+  // kDataLoss: absent or of another type. Integers are accepted as floats. An array with equal
+  // numbers for each of "block_count" layers is accepted as that number.
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;
   [[nodiscard]] Expected<double> get_float(std::string_view key) const;
   [[nodiscard]] Expected<std::string> get_string(std::string_view key) const;
   [[nodiscard]] Expected<std::vector<double>> get_numbers(std::string_view key) const;
-  // The fallback where the key is absent.
+  // These return the fallback where the key is absent.
   [[nodiscard]] Expected<uint64_t> get_uint_or(std::string_view key, uint64_t fallback) const;
   [[nodiscard]] Expected<double> get_float_or(std::string_view key, double fallback) const;
   [[nodiscard]] Expected<bool> get_bool_or(std::string_view key, bool fallback) const;
-  // From 1 to `max`.
+  // Returns a value in [1, max].
   [[nodiscard]] Expected<int32_t> get_count(std::string_view key, uint64_t max) const;
   [[nodiscard]] Expected<int32_t> get_count_or(std::string_view key,
                                                uint64_t max,
                                                int32_t fallback) const;
-  // Finite and above zero, but for a zero that `zero_counts_as` says, with a warning.
+  // Returns a finite value above zero; a zero is read as `zero_counts_as`, with a warning.
   [[nodiscard]] Expected<double> get_positive_or(std::string_view key,
                                                  double fallback,
                                                  double zero_counts_as) const;
-  // Finite and above zero.
+  // Returns a finite value above zero.
   [[nodiscard]] Expected<double> get_positive_or(std::string_view key, double fallback) const;
 
-  // "FILE: PLACE: found FOUND, expected EXPECTED" (kDataLoss).
+  // Makes the error "FILE: PLACE: found FOUND, expected EXPECTED" (kDataLoss).
   [[nodiscard]] tl::unexpected<Error> wrong(std::string_view key,
                                             const std::string& found,
                                             const std::string& expected) const;
@@ -61,7 +61,7 @@ class Metadata {
   };
 
   [[nodiscard]] const Entry* find(std::string_view key) const;
-  // The number that an array has for every layer; none: there is no such array.
+  // The equal number of all layers in an array; none: there is no such array.
   [[nodiscard]] std::optional<double> number_of_all_layers(const Entry& entry) const;
   [[nodiscard]] tl::unexpected<Error> wrong_type(std::string_view key,
                                                  const std::string& expected) const;

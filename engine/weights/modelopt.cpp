@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's modelopt: quantization_config of a config.json, or "quantization" in a file of its own,
-// hf_quant_config.json. Its scales are multipliers.
+// Reads NVIDIA modelopt's configuration: quantization_config of a config.json, or "quantization" in
+// its own file hf_quant_config.json. Its scales are multipliers.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kAlgorithms[] = {
     "fp8", "fp8_per_channel_per_token", "nvfp4", "w4a16_nvfp4", "mixed_precision"};
-constexpr size_t kNumLayerAlgorithms = 4;  // those that a layer may have
+constexpr size_t kNumLayerAlgorithms = 4;  // leading ones: allowed for a layer
 
 LayerScheme scheme_of_algorithm(const std::string& algorithm) {
   LayerScheme scheme =
@@ -35,7 +35,7 @@ Expected<LayerScheme> read_algorithm(JsonFields& fields, std::span<const std::st
   return scheme_of_algorithm(algorithm);
 }
 
-// The cache's rows have scales of their own, finer than a matrix's.
+// Checks the cache's format; its own scales are finer than a matrix's and replace static ones.
 Expected<void> check_cache(JsonFields& fields) {
   constexpr std::string_view kCaches[] = {"fp8", "int8", "none"};
   if (fields.find("kv_cache_quant_algo") != nullptr) {
@@ -82,7 +82,7 @@ Expected<void> read_modelopt(const Json& config,
     SLUICE_TRY_VOID(quantization.ignore(kept, place + "." + key));
   }
   SLUICE_TRY_VOID(check_cache(fields));
-  // Says again what the algorithm means.
+  // These repeat what the algorithm means.
   fields.any("config_groups");
   SLUICE_TRY(const std::string algorithm, fields.choice("quant_algo", kAlgorithms, true));
   if (algorithm == "mixed_precision") {

@@ -37,14 +37,14 @@ Error non_finite_error(const std::string& where, WeightFormat format, const BadR
           .param = {}};
 }
 
-// What a thread found in its tiles.
+// One thread's result on its tiles.
 struct PackedTiles {
   std::optional<Error> bad;
-  uint64_t hash = 0;  // sum over the tiles: the same however they are shared out
+  uint64_t hash = 0;  // sum over tiles: independent of sharing
   Magnitude magnitude;
 };
 
-// Tile by tile, so that what was checked and hashed is still in the cache when it is packed.
+// Works tile by tile, so that checked and hashed data is still in the cache when packed.
 PackedTiles pack_tiles(const std::string& where,
                        WeightFormat format,
                        const std::byte* src,
@@ -88,7 +88,7 @@ uint64_t hash_of(const PlainRows& rows, uint64_t seed) {
       rows.row_scales, static_cast<size_t>(rows.rows) * sizeof(float), hash);
 }
 
-// Each weight rounded once; scales of 16 bits give exact ones.
+// Rounds each weight once; 16-bit scales give exact values.
 std::vector<float> floats_of(const PlainRows& rows) {
   std::vector<float> values(static_cast<size_t>(rows.rows * rows.k));
   for (int64_t r = 0; r < rows.rows; ++r) {
@@ -99,7 +99,7 @@ std::vector<float> floats_of(const PlainRows& rows) {
   return values;
 }
 
-// `dst`: of the tile, or of the first of its rows.
+// `dst`: the tile, or the first of its rows.
 void write_rows(WeightFormat format, MatrixLayout layout, const PlainRows& rows, std::byte* dst) {
   if (format != WeightFormat::kF32) {
     if (layout == MatrixLayout::kRows) return copy_plain_codes(format, rows, dst);

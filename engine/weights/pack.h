@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One weight of a checkpoint into kernel layout, checked on the way.
+// Packs one weight of a checkpoint into kernel layout and checks it.
 #pragma once
 
 #include <cstddef>
@@ -15,40 +15,40 @@
 
 namespace sluice {
 
-// How many threads what is made of so many bytes of weights is worth, and work(i, begin, end) for
-// the i-th of `num_workers` shares of [0, count), on threads that end with the call and the
-// caller's.
+// num_pack_workers() returns how many threads are worthwhile for so many bytes of weights.
+// share_out() runs work(i, begin, end) for the i-th of `num_workers` shares of [0, count), on the
+// caller's thread and on threads that end with the call.
 int64_t num_pack_workers(int64_t bytes);
 void share_out(int64_t count,
                int64_t num_workers,
                const std::function<void(int64_t, int64_t, int64_t)>& work);
 
-// What becomes of a matrix (quant/repack.h), nothing where it is only checked and hashed, and which
-// of its rows the n are: hashes of parts add up to that of the whole, and messages name the row.
+// The result layout of a matrix (quant/repack.h); kNone: it is only checked and hashed. The hashes
+// of parts (MatrixPlace) add up to that of the whole.
 enum class MatrixLayout : uint8_t { kTiles, kRows, kNone };
 
-// Weights of a matrix of codes that were looked at.
+// Statistics of the examined weights of a matrix of codes.
 struct Magnitude {
-  double squares = 0;  // summed
+  double squares = 0;  // sum
   int64_t num_weights = 0;
 };
 
 struct MatrixPart {
   MatrixLayout layout = MatrixLayout::kTiles;
   int64_t first_row = 0;  // a multiple of kRowTile
-  // Of a matrix that is packed in pieces, one after the other: what was looked at is added to it,
-  // and check_magnitude() is the caller's to call after the last. Null: the piece is the matrix.
+  // For a matrix packed in consecutive pieces: accumulates the statistics; the caller calls
+  // check_magnitude() after the last piece. Null: the piece is the whole matrix.
   Magnitude* magnitude = nullptr;
 };
 
-// kDataLoss: a root mean square that no trained matrix has: scales that were read the wrong way. A
-// matrix of zeros is one.
+// kDataLoss: a root mean square that no trained matrix has, a sign of misread scales. A matrix of
+// zeros is accepted.
 Expected<void> check_magnitude(const std::string& where, const Magnitude& magnitude);
 
-// Packs n rows of k weights over a few short-lived threads; repacking is the largest part of a
-// start and touches every byte once. kDataLoss where a scale or a float weight is infinite or NaN:
-// the first of them, as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns
-// a hash of the rows' bytes: what the model computes depends on them.
+// Packs n rows of k weights over a few short-lived threads; repacking dominates a start and touches
+// every byte once. kDataLoss where a scale or a float weight is infinite or NaN, naming the first,
+// as "<where>: row 3 block 7: found scale nan, expected finite scales". Returns a hash of the rows'
+// bytes: what the model computes depends on them.
 Expected<uint64_t> pack_checked(const std::string& where,
                                 WeightFormat format,
                                 const std::byte* src,
@@ -57,9 +57,9 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 std::byte* dst,
                                 const MatrixPart& part = {});
 
-// The same for n rows of a matrix of codes from `first_row` on, with the hash of all that makes
-// their weights. kDataLoss as well by check_magnitude(), for which one row in 16 is looked at. As
-// rows, what lies behind them is left out: plain_row_scales().
+// Packs n rows of a matrix of codes from `first_row` on, hashing all that determines their weights.
+// kDataLoss also by check_magnitude(), which examines one row in 16. With kRows the scales behind
+// the rows are left out: plain_row_scales().
 Expected<uint64_t> pack_checked(const std::string& where,
                                 const CodedMatrix& matrix,
                                 int64_t first_row,
@@ -67,8 +67,8 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 std::byte* dst,
                                 const MatrixPart& part = {});
 
-// The scales of n rows that a device reads behind the rows, [n][matrix_row_scales]; none of formats
-// that have none there.
+// Returns the scales of n rows that a device reads behind the rows, [n][matrix_row_scales]; empty
+// for formats without such scales.
 std::vector<float> plain_row_scales(const CodedMatrix& matrix, int64_t first_row, int64_t n);
 
 struct DecodedRow {
@@ -76,7 +76,7 @@ struct DecodedRow {
   uint64_t hash = 0;
 };
 
-// One row of k weights as floats, with the same check and hash.
+// Decodes one row of k weights to floats, with the same check and hash.
 Expected<DecodedRow> decode_checked(const std::string& where,
                                     WeightFormat format,
                                     const std::byte* row,

@@ -31,7 +31,7 @@ namespace {
 constexpr std::string_view kMagic = "SLUIPW01";
 constexpr std::string_view kAnyVersion = kMagic.substr(0, 6);
 constexpr const char* kEnding = ".packed";
-constexpr const char* kDraftEnding = ".partial";  // behind that
+constexpr const char* kDraftEnding = ".partial";  // appended to kEnding
 constexpr size_t kBuildAt = 8;
 constexpr size_t kSourceAt = 16;
 constexpr size_t kLayoutAt = 24;
@@ -53,7 +53,7 @@ uint64_t hash_of(std::string_view text, uint64_t seed = 0) {
   return XXH3_64bits_withSeed(text.data(), text.size(), seed);
 }
 
-// `header`: all up to the end of its tables.
+// `header` ends with its tables.
 uint64_t header_sum(std::span<const std::byte> header) {
   return hash_of(header.subspan(kHashesAt), hash_of(header.first(kHeaderSumAt)));
 }
@@ -67,14 +67,14 @@ std::span<const std::byte> section(std::span<const std::byte> arena, uint64_t in
   return arena.subspan(begin, std::min(kSectionBytes, arena.size() - begin));
 }
 
-// Where the parts of a file end.
+// Offsets at which the parts of a file end.
 struct FileSizes {
-  uint64_t header = 0;  // with its tables
+  uint64_t header = 0;  // including its tables
   uint64_t arena_at = 0;
   uint64_t file = 0;
 };
 
-// Nullopt: no file is so large.
+// Nullopt: no file can be so large.
 std::optional<FileSizes> file_sizes(const ArenaLayout& layout) {
   const auto numbers = checked_add(layout.num_matrices, num_sections(layout.bytes));
   const auto tables = numbers ? checked_mul(*numbers, sizeof(uint64_t)) : std::nullopt;
@@ -92,19 +92,19 @@ tl::unexpected<Error> refuse(const std::string& what) {
 
 std::string system_text(int error) { return std::generic_category().message(error); }
 
-// The pages come first, so that a disk that cannot read them is an error here, and no signal.
+// Populates the pages first, so that an unreadable disk is an error instead of a signal.
 bool section_is_right(const PackedParts& parts, uint64_t index) {
   const std::span<const std::byte> bytes = section(parts.arena, index);
   auto* const begin = const_cast<std::byte*>(bytes.data());
-  // Where the kernel does not know the advice, pages come on the way.
+  // A kernel without this advice reads pages on access.
   if (madvise(begin, bytes.size(), MADV_POPULATE_READ) != 0 && errno == EFAULT) return false;
   return hash_of(bytes) == get_u64(parts.checksums, index * sizeof(uint64_t));
 }
 
-// The first section that is not what was written.
+// Returns the first damaged section.
 std::optional<uint64_t> find_damage(const PackedParts& parts) {
   const uint64_t sections = num_sections(parts.arena.size());
-  // Read in huge pages where the file system has them.
+  // Uses huge pages where the file system has them.
   madvise(const_cast<std::byte*>(parts.arena.data()), parts.arena.size(), MADV_HUGEPAGE);
   std::atomic<uint64_t> next = 0;
   std::atomic<uint64_t> damaged = sections;
@@ -121,8 +121,8 @@ std::optional<uint64_t> find_damage(const PackedParts& parts) {
   return damaged == sections ? std::nullopt : std::optional<uint64_t>(damaged);
 }
 
-// A file that is written under another name. One writer at a time: it holds a lock, which ends with
-// its process, so that what a dead one left is simply written over.
+// A file written under another name. Its one writer holds a lock that ends with its process, so the
+// remains of a dead writer are simply overwritten.
 class Draft {
  public:
   static Expected<Draft> open(const std::string& path) {
@@ -135,7 +135,7 @@ class Draft {
       return make_error(ErrorCode::kUnavailable, path + ": another process writes it");
     }
 
-    // The one that had the lock before may have renamed the file; then this is the finished one.
+    // The previous lock holder may have renamed the file, which is then the finished one.
     struct stat opened {};
 
     struct stat named {};
@@ -162,7 +162,7 @@ class Draft {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  // So that a full disk shows before anything is written. Not every file system can.
+  // Shows a full disk before anything is written; some file systems do not support it.
   Expected<void> reserve(uint64_t bytes) {
     if (fallocate(fd_, 0, 0, static_cast<off_t>(bytes)) == 0 || errno == EOPNOTSUPP) return {};
     return failure("cannot make room in", path_);
@@ -179,7 +179,7 @@ class Draft {
     return {};
   }
 
-  // Its name promises its bytes, also after a power cut.
+  // Syncs before renaming, so that the name implies the bytes even after a power cut.
   Expected<void> publish(const std::string& path) {
     if (fsync(fd_) != 0) return failure("cannot write", path_);
     if (std::rename(path_.c_str(), path.c_str()) != 0) return failure("cannot rename", path_);
@@ -207,7 +207,7 @@ struct StoredFile {
   int64_t last_use = 0;  // ns
 };
 
-// Nullopt: it is none of ours.
+// Nullopt: not a file of packed weights.
 std::optional<StoredFile> stored_file(const std::string& path) {
   if (!path.ends_with(kEnding)) return std::nullopt;
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -227,7 +227,7 @@ std::optional<StoredFile> stored_file(const std::string& path) {
                     .last_use = status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-// A draft whose writer is dead: nobody has its lock.
+// Removes a draft whose writer is dead: its lock is free.
 void remove_if_left(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return;
@@ -239,9 +239,9 @@ void remove_if_left(const std::string& path) {
   ::close(fd);
 }
 
-// Of all but `keep` removes those used longest ago until the rest and `needed` bytes are at most
-// `max_bytes`, and what dead writers left; what others write at that time is not counted.
-// kResourceExhausted: `needed` is more than that.
+// Removes the least recently used files except `keep` until the rest plus `needed` bytes fit
+// `max_bytes`, and drafts of dead writers; concurrent writers' drafts are not counted.
+// kResourceExhausted: `needed` exceeds `max_bytes`.
 Expected<void> make_room(const std::string& folder,
                          const std::string& keep,
                          uint64_t needed,
@@ -299,7 +299,7 @@ PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout) {
 std::string packed_cache_path(const std::string& folder,
                               const Checkpoint& checkpoint,
                               const ArenaLayout& layout) {
-  constexpr size_t kMaxStem = 100;  // of a file name's 255 bytes
+  constexpr size_t kMaxStem = 100;  // leaves room in a file name's 255 bytes
   std::error_code error;
   std::filesystem::path model = std::filesystem::canonical(checkpoint.path(), error);
   if (error) model = checkpoint.path();
@@ -441,7 +441,7 @@ std::optional<PackedCache> PackedPlace::open() {
   if (path_.empty()) return std::nullopt;
   Expected<PackedCache> cache = PackedCache::open(path_, key_);
   if (cache) {
-    // Where the folder is read-only, its owner sees to its size.
+    // In a read-only folder the owner controls its size.
     (void)utimensat(AT_FDCWD, path_.c_str(), nullptr, 0);
     const std::string folder = std::filesystem::path(path_).parent_path().native();
     const auto room = make_room(folder, path_, file_sizes(key_.layout)->file, max_folder_bytes_);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packed weights in a file, so that a start maps them instead of repacking: one file for a model in
-// a folder, read-only, its pages shared by every process that maps it. Engine thread, at start,
-// except where said.
+// Packed weights in a file, so that a start maps them instead of repacking: one file per model in a
+// folder, read-only, its pages shared by every process that maps it. Engine thread, at start,
+// unless stated otherwise.
 //
 // A file is used only by the build that wrote it, and only while every file of the checkpoint has
-// the inode, size, times of change (mtime and ctime) and header it had then: whoever writes to a
-// file on Linux changes its ctime and cannot set it back. It is not written while a file of the
-// checkpoint changed less than two seconds before it was opened, which is the coarsest step of
-// those times, so that a later change always shows. Not seen: a clock that was set back, and a disk
-// that returns other bytes than were written; a start without the cache reads and hashes every byte
-// of the checkpoint.
+// the inode, size, times of change (mtime and ctime) and header it had then: writing to a file on
+// Linux changes its ctime, which cannot be set back. It is not written when a file of the
+// checkpoint changed less than two seconds, the coarsest step of those times, before it was opened,
+// so that a later change always shows. Undetected: a clock that was set back, and a disk that
+// returns other bytes than were written; a start without the cache reads and hashes every byte of
+// the checkpoint.
 //
-// The file keeps the hash of each matrix as the checkpoint has it (pack.h), from which the content
-// hash of the model is made as if it had been packed. Each byte that is used is under a checksum,
-// compared at the speed of reading the file, which the first step needs anyway. Anything else than
-// the expected file is refused, and replaced. The folder is trusted as the model is: who can write
-// there can put other weights into it.
+// The file keeps each matrix's hash as in the checkpoint (pack.h), from which the model's content
+// hash is made as if it had been packed. Each used byte is under a checksum, compared at the speed
+// of reading the file, which the first step needs anyway. An unexpected file is refused and
+// replaced. The folder is trusted like the model: anyone who can write there can put other weights
+// into it.
 //
 // Little-endian, fields of 8 bytes:
 //    0  magic and version                 32  matrices, how many
@@ -44,14 +44,14 @@
 
 namespace sluice {
 
-// The matrices of a model in the order in which they lie in the arena.
+// The matrices of a model in the order of the arena.
 struct ArenaLayout {
-  uint64_t hash = 0;  // of their names, rows, formats and shapes
+  uint64_t hash = 0;  // over their names, rows, formats and shapes
   uint64_t num_matrices = 0;
   uint64_t bytes = 0;
 };
 
-// What a file of packed weights must say to be the one that is looked for.
+// Identity that a file of packed weights must have to be used.
 struct PackedKey {
   uint64_t build = 0;
   uint64_t source = 0;  // identity and headers of the checkpoint's files
@@ -60,7 +60,7 @@ struct PackedKey {
 
 PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout);
 
-// By the model's path, headers and layout: another build, or changed weights, replace the file.
+// Path by the model's path, headers and layout: another build or changed weights replace the file.
 std::string packed_cache_path(const std::string& folder,
                               const Checkpoint& checkpoint,
                               const ArenaLayout& layout);
@@ -75,19 +75,19 @@ struct PackedParts {
   std::span<const std::byte> arena;
 };
 
-// kDataLoss: what was found. Any bytes; reads none of the arena.
+// Parses any bytes without reading the arena. kDataLoss tells what was found.
 Expected<PackedParts> parse_packed_cache(std::span<const std::byte> file, const PackedKey& key);
 
-// A mapped file, every byte of it checked.
+// A mapped file, completely checked.
 class PackedCache {
  public:
-  // kNotFound: there is none. kDataLoss: it is another one, or damaged. Reads it over a few
-  // short-lived threads.
+  // kNotFound: no file. kDataLoss: another or a damaged file. Reads it over a few short-lived
+  // threads.
   static Expected<PackedCache> open(const std::string& path, const PackedKey& key);
 
   [[nodiscard]] std::span<const std::byte> arena() const { return parts_.arena; }
 
-  // Of matrix `index` in the checkpoint.
+  // The hash of matrix `index` in the checkpoint.
   [[nodiscard]] uint64_t content_hash(size_t index) const;
 
  private:
@@ -99,27 +99,26 @@ class PackedCache {
 
 struct PackedContents {
   PackedKey key;
-  std::vector<uint64_t> content_hashes;  // of the matrices
+  std::vector<uint64_t> content_hashes;  // per matrix
   std::span<const std::byte> arena;
   uint64_t max_folder_bytes = std::numeric_limits<uint64_t>::max();
 };
 
-// Any thread. The file appears complete or not at all; of several that write it at once one does.
-// kUnavailable: another process writes it, or `stop` was set. Makes the folder if there is none,
-// and room in it, where models that moved or went leave files that nobody maps again: those used
-// longest ago go until all are at most max_folder_bytes. A process that has mapped one keeps its
-// bytes; what is not a file of packed weights stays. kResourceExhausted: this file alone is more.
+// Any thread. The file appears complete or not at all; of several concurrent writers one succeeds.
+// kUnavailable: another process writes it, or `stop` was set. Creates the folder if missing, and
+// makes room in it, as moved or removed models leave files behind: the least recently used go until
+// all are at most max_folder_bytes. A process that has mapped one keeps its bytes; files of other
+// kinds stay. kResourceExhausted: this file alone is larger.
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop);
 
-// Writes the file from a thread of its own while requests run. Why it could not is one line in the
-// log.
+// Writes the file from its own thread while requests run. A failure is one line in the log.
 class PackedCacheWriter {
  public:
-  // `contents.arena` stays as it is until the writer is gone.
+  // `contents.arena` must not change while the writer exists.
   PackedCacheWriter(std::string path, PackedContents contents);
-  ~PackedCacheWriter();  // stops early, and leaves no file then
+  ~PackedCacheWriter();  // stops early and then leaves no file
   PackedCacheWriter(const PackedCacheWriter&) = delete;
   PackedCacheWriter& operator=(const PackedCacheWriter&) = delete;
 
@@ -128,8 +127,8 @@ class PackedCacheWriter {
   std::thread thread_;
 };
 
-// The file of one model; made without arguments, there is none and none is written. What it finds
-// wrong is one line in the log.
+// The file of one model; default-constructed, none exists and none is written. Problems are one
+// line in the log.
 class PackedPlace {
  public:
   PackedPlace() = default;
@@ -138,13 +137,13 @@ class PackedPlace {
               const Checkpoint& checkpoint,
               const ArenaLayout& layout);
 
-  // Whether there is a file with the right header; open() says whether it is whole.
+  // Whether a file with the right header exists; open() checks the rest.
   [[nodiscard]] bool has_file() const;
 
-  // The file's time of change is then that of its last use, and others are gone that are too much.
+  // Opens the file, marks it as used now, and removes files beyond the folder's limit.
   std::optional<PackedCache> open();
 
-  // Null unless open() found nothing, or where the checkpoint is not settled.
+  // Starts writing; null unless open() found nothing and the checkpoint is settled.
   [[nodiscard]] std::unique_ptr<PackedCacheWriter> write(
       std::span<const std::byte> arena, const std::vector<uint64_t>& content_hashes) const;
 

@@ -15,8 +15,8 @@ using Json = nlohmann::json;
 constexpr int64_t kLargestGroup = 1 << 20;
 const std::vector<std::string> kAllLayers = {"Linear"};
 
-// Names of layers that stay floats match as prefixes and parts do in transformers: each ends at
-// the border of a name's part.
+// Adds the matches of transformers for names of layers that stay floats: as prefixes and inner
+// parts, on boundaries between a name's parts.
 std::vector<std::string> with_parts(const std::vector<std::string>& names) {
   std::vector<std::string> targets;
   for (const std::string& name : names) {
@@ -29,7 +29,7 @@ std::vector<std::string> with_parts(const std::vector<std::string>& names) {
   return targets;
 }
 
-// gpt-oss: its experts alone have codes, under names of their own (fused_experts.h).
+// Reads gpt-oss's method: only its experts have codes, under special names (fused_experts.h).
 Expected<void> read_mxfp4(const Json& config, const std::string& place, Quantization&) {
   SLUICE_TRY(JsonFields fields, JsonFields::create(config, place));
   fields.any("quant_method");
@@ -38,7 +38,7 @@ Expected<void> read_mxfp4(const Json& config, const std::string& place, Quantiza
   return fields.no_more();
 }
 
-// FP8 as DeepSeek-V3 and Qwen 3 have it, or with a scale a matrix.
+// Reads FP8 as in DeepSeek-V3 and Qwen 3, or with one scale per matrix.
 Expected<void> read_fp8(const Json& config, const std::string& place, Quantization& quantization) {
   constexpr std::string_view kFormats[] = {"e4m3", "float8_e4m3fn"};
   constexpr std::string_view kInputs[] = {"dynamic", "static"};
@@ -51,7 +51,7 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   if (block != nullptr && *block != Json({128, 128})) {
     return fields.wrong("weight_block_size", "[128,128] or null");
   }
-  // Scales of either format may lie in floats, so that their tensor's type says how to read them.
+  // Scales of either format may be stored as floats: their tensor's type tells how to read them.
   if (fields.find("scale_fmt") != nullptr) {
     SLUICE_TRY_VOID(fields.choice("scale_fmt", kScaleFormats));
   }
@@ -72,7 +72,7 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   return quantization.add(scheme, kAllLayers, place);
 }
 
-// group_size of GPTQ and AWQ: -1 is one for all of k.
+// Reads group_size of GPTQ and AWQ: -1 is one group for all of k.
 Expected<void> take_group_size(JsonFields& fields, const std::string& name, WeightScheme& scheme) {
   SLUICE_TRY(const int64_t size, fields.whole(name, -1, kLargestGroup));
   if (size == 0) return fields.wrong(name, "-1 or more than 0");
@@ -81,8 +81,8 @@ Expected<void> take_group_size(JsonFields& fields, const std::string& name, Weig
   return {};
 }
 
-// What says how the codes of GPTQ and AWQ came to be, or how another engine runs them, and what the
-// tensors show: lm_head, order of columns.
+// Accepts the fields of GPTQ and AWQ that describe how codes were made or how other engines run
+// them, and those that the tensors show: lm_head, order of columns.
 void take_history(JsonFields& fields) {
   for (const char* key : {"quant_method",
                           "method",
@@ -140,7 +140,7 @@ void take_history(JsonFields& fields) {
   }
 }
 
-// Codes of floats have the name of an integer method in auto-round.
+// Rejects float codes, which auto-round lists under integer methods.
 Expected<void> check_data_type(JsonFields& fields) {
   constexpr std::string_view kTypes[] = {"int"};
   if (fields.find("data_type") == nullptr) return {};
@@ -166,7 +166,7 @@ Expected<void> read_gptq(const Json& config, const std::string& place, Quantizat
   if (fields.find("pack_dtype") != nullptr) {
     SLUICE_TRY_VOID(fields.choice("pack_dtype", kPackTypes));
   }
-  // What the columns' order is, g_idx says; one group has none.
+  // The columns' order is in g_idx; a single group has none.
   SLUICE_TRY(const bool is_ordered, fields.flag("desc_act", false));
   scheme.weights.has_group_index = is_ordered && scheme.weights.place == ScalePlace::kGroup;
   SLUICE_TRY_VOID(check_data_type(fields));
@@ -183,7 +183,7 @@ Expected<void> read_awq(const Json& config, const std::string& place, Quantizati
   constexpr std::string_view kVersions[] = {"gemm"};
   SLUICE_TRY(JsonFields fields, JsonFields::create(config, place));
   LayerScheme scheme = layer_scheme(SchemeKind::kAwq);
-  // The older names.
+  // Older names of the fields.
   const bool is_old = fields.find("w_bit") != nullptr;
   SLUICE_TRY_VOID(fields.whole(is_old ? "w_bit" : "bits", 4, 4));
   SLUICE_TRY_VOID(take_group_size(fields, is_old ? "q_group_size" : "group_size", scheme.weights));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The readers of quantization_config, one for each quant_method.
+// The readers of quantization_config, one per quant_method.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,12 +11,12 @@
 namespace sluice {
 
 // `config`: quantization_config; `place`: "file: quantization_config". kUnsupported with one line
-// "place.field: found X, expected Y" for what no kernel does, fields that are not known included.
+// "place.field: found X, expected Y" for what no kernel supports, including unknown fields.
 Expected<Quantization> read_quantization(const nlohmann::json& config, const std::string& place);
-// hf_quant_config.json of modelopt.
+// Reads modelopt's hf_quant_config.json.
 Expected<Quantization> read_modelopt_file(const nlohmann::json& config, const std::string& place);
 
-// Each adds schemes to `quantization`, or none. Errors as of read_quantization().
+// Each adds schemes to `quantization`, or none. Errors as in read_quantization().
 Expected<void> read_compressed_tensors(const nlohmann::json& config,
                                        const std::string& place,
                                        Quantization& quantization);

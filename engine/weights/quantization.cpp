@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 constexpr int32_t kNvfp4Group = 16;
 constexpr int32_t kMxfp4Group = 32;
 
-// Without its second scale, whose kind is by the package, as are the names.
+// NVFP4 without its second scale, whose kind depends on the package, as do the names.
 constexpr WeightScheme kNvfp4 = {.name = "NVFP4",
                                  .code = CodeKind::kE2M1,
                                  .packing = CodePacking::kNibbles,
@@ -30,7 +30,7 @@ constexpr WeightScheme with_second(WeightScheme scheme, SecondScale second) {
   return scheme;
 }
 
-// In the order of SchemeKind.
+// Indexed by SchemeKind.
 constexpr LayerScheme kSchemes[] = {
     {.weights = {.name = "INT8", .code = CodeKind::kInt8},
      .names = {.codes = "weight",
@@ -86,7 +86,7 @@ bool has_wildcard(std::string_view target) {
   return target.find_first_of("*?[") != std::string_view::npos;
 }
 
-// The layer's name in the file, and without what wraps a text model.
+// Returns the layer's stored name, and its name without wrappers of a text model.
 std::vector<std::string> spellings_of(std::string_view layer) {
   std::vector<std::string> spellings = {std::string(layer)};
   for (const std::string_view prefix :

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers of a Hugging Face checkpoint are quantized and how, as its configuration says:
-// compressed-tensors, FP8 in blocks, modelopt, GPTQ, AWQ. What tensors a layer has then is a row of
-// the table in quantization.cpp.
+// Which layers of a Hugging Face checkpoint are quantized and how, according to its configuration:
+// compressed-tensors, FP8 in blocks, modelopt, GPTQ, AWQ. A table in quantization.cpp gives the
+// tensors of each scheme.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// What the tensors of a quantized layer are called, behind the layer's name; empty: it has none.
+// Names of a quantized layer's tensors, behind the layer's name; empty: it has none.
 struct SchemeNames {
   std::string_view codes;
   std::string_view scales;
@@ -39,7 +39,7 @@ struct LayerScheme {
   bool operator==(const LayerScheme&) const = default;
 };
 
-// A row of the table, whose groups, zero points and inputs are still the configuration's to say.
+// A row of the table; groups, zero points and inputs come from the configuration.
 enum class SchemeKind : uint8_t {
   kInt8,
   kFp8,
@@ -56,18 +56,18 @@ LayerScheme layer_scheme(SchemeKind kind);
 
 class Quantization {
  public:
-  // `layer`: "model.layers.0.self_attn.q_proj". Null: it is not quantized.
+  // `layer`: "model.layers.0.self_attn.q_proj". Null: not quantized.
   [[nodiscard]] const LayerScheme* scheme_of(std::string_view layer) const;
 
-  // No layer is.
+  // True when no layer is quantized.
   [[nodiscard]] bool empty() const { return schemes_.empty(); }
 
-  // What the matrices of layers become, where there are no tensors to tell.
+  // The format of layers' matrices where no tensors tell.
   [[nodiscard]] WeightFormat usual_format() const;
 
   // For the readers of configurations. A target is a layer's name, "re:" and a regular expression
-  // that matches from the beginning, a name with * or ?, or "Linear": all layers. The most exact
-  // one decides. kUnsupported: two schemes of one target.
+  // anchored at the beginning, a name with * or ?, or "Linear": all layers. The most specific
+  // target decides. kUnsupported: two schemes for one target.
   Expected<void> add(const LayerScheme& scheme,
                      const std::vector<std::string>& targets,
                      const std::string& place);
@@ -76,7 +76,7 @@ class Quantization {
  private:
   struct Pattern {
     std::string text;
-    std::optional<Regex> regex;  // none: a name with * or ?
+    std::optional<Regex> regex;  // none: text has * or ?
     size_t scheme = 0;
   };
 
@@ -86,7 +86,7 @@ class Quantization {
 
   std::vector<LayerScheme> schemes_;
   std::unordered_map<std::string, size_t> by_name_;
-  std::vector<Pattern> patterns_;  // in the order of their texts
+  std::vector<Pattern> patterns_;  // sorted by text
   std::optional<size_t> of_all_;
   std::unordered_set<std::string> ignored_;
   std::vector<Pattern> ignored_patterns_;

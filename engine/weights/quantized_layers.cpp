@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// Scales of a static quantization of queries, K and V, as several writers name them.
+// Whether the tensor is a static scale of queries, K or V, under several writers' names.
 bool is_cache_scale(std::string_view name) {
   for (const char* suffix : {".k_scale",
                              ".v_scale",
@@ -55,7 +55,7 @@ bool is_needed(CompanionRole role, const WeightScheme& scheme) {
   }
 }
 
-// A scheme may leave out what it does not need, but zero points that are there count.
+// A scheme may omit zero points, but existing ones apply.
 WeightScheme with_parts(WeightScheme scheme, bool has_zeros) {
   if (!has_zeros || scheme.zeros != ZeroPoints::kNone) return scheme;
   scheme.zeros = scheme.packing == CodePacking::kWords ? ZeroPoints::kWords : ZeroPoints::kBytes;
@@ -85,7 +85,7 @@ Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std:
   Layer& layer = found->second;
   if (layer.scheme == nullptr) return false;
   const SchemeNames& names = layer.scheme->names;
-  // A layer whose weight is of floats is not quantized, whatever the configuration says.
+  // A layer with a float weight is not quantized, whatever the configuration says.
   const bool is_codes = suffix == names.codes && !float_format(*tensor.type);
   const bool is_companion = std::ranges::any_of(
       kRoles, [&](const NamedRole& role) { return suffix == names.*role.name; });

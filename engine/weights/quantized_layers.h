@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensors of a checkpoint's quantized layers, which may lie in several files: kept by layer
-// while files are read, then made matrices of codes.
+// Collects the tensors of quantized layers, which may lie in several files, and makes them matrices
+// of codes.
 #pragma once
 
 #include <map>
@@ -15,20 +15,21 @@
 namespace sluice {
 
 struct QuantizedLayer {
-  std::string name;  // in the file: "model.layers.0.self_attn.q_proj"
+  std::string name;  // stored name: "model.layers.0.self_attn.q_proj"
   std::shared_ptr<const CodedMatrix> matrix;
 };
 
 class QuantizedLayers {
  public:
-  // `quantization` must outlive it.
+  // `quantization` must outlive this object.
   explicit QuantizedLayers(const Quantization& quantization) : quantization_(quantization) {}
 
-  // Whether it belongs to a quantized layer, or says how a cache is quantized: then it is kept, or
-  // left out. `path`: of the file. kDataLoss: two of one name.
+  // Returns whether the tensor belongs to a quantized layer or describes a cache's quantization; it
+  // is then kept, or left out. `path` names the file. kDataLoss: two tensors of one name.
   Expected<bool> take(const SafetensorsTensor& tensor, const std::string& path);
 
-  // Once all are taken. kDataLoss, kUnsupported: "file: tensor "name": found X, expected Y".
+  // Called after the last take(). kDataLoss, kUnsupported: "file: tensor "name": found X, expected
+  // Y".
   [[nodiscard]] Expected<std::vector<QuantizedLayer>> join() const;
 
  private:
@@ -39,7 +40,7 @@ class QuantizedLayers {
 
   struct Layer {
     const LayerScheme* scheme = nullptr;
-    std::map<std::string, Part, std::less<>> parts;  // by what is behind the layer's name
+    std::map<std::string, Part, std::less<>> parts;  // by the name behind the layer's
   };
 
   static Expected<QuantizedLayer> join_one(const std::string& name, const Layer& layer);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// The largest value of a code, and the columns of a scale that codes of the format usually have.
+// A format's largest code, and the usual columns per scale.
 struct RandomCodes {
   CodeKind code = CodeKind::kInt8;
   float most = 127;
@@ -51,8 +51,8 @@ uint8_t code_of(CodeKind kind, float value) {
     case CodeKind::kE2M1:
       break;
   }
-  // The largest that is not above it.
-  const float magnitude = 12.0F * std::abs(value);  // of the doubled codes
+  // Finds the largest code not above it.
+  const float magnitude = 12.0F * std::abs(value);  // in doubled codes
   uint8_t code = 7;
   while (static_cast<float>(kMxfp4Codebook[code]) > magnitude) --code;
   return static_cast<uint8_t>(value < 0 ? code | 8U : code);

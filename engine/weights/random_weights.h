@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint of --load-format dummy has: numbers by the name of a weight and their place in
-// it, the same on every machine and however a matrix is shared out.
+// The weights of --load-format dummy: numbers that depend only on a weight's name and the place in
+// it, equal on every machine and for every sharing of a matrix.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-// Numbers in [-1, 1), by splitmix64 of an FNV-1a hash.
+// Numbers in [-1, 1) from splitmix64 seeded by an FNV-1a hash.
 class NamedRandom {
  public:
   explicit NamedRandom(std::string_view name) {
@@ -31,30 +31,30 @@ class NamedRandom {
   uint64_t seed_ = 0xCBF29CE484222325U;
 };
 
-// Rows of a dummy matrix, a tile at a time: uniform with the variance 1 / k, of codes nearly.
+// Rows of a dummy matrix, one tile at a time: uniform with variance 1 / k, approximately for codes.
 class RandomTile {
  public:
-  // BF16 or a format of plain rows; `first_tile`: that of the whole matrix which is tile 0 of
-  // `weight`.
+  // For BF16 or a format of plain rows. `first_tile`: the tile of the whole matrix that is tile 0
+  // of `weight`.
   RandomTile(std::string_view name, const PackedWeight& weight, int64_t first_tile);
 
-  // Of matrices of k columns: no number is larger.
+  // The largest magnitude in matrices of k columns.
   static float limit(int64_t k);
 
-  // How many rows tile `tile` has; what follows is about them until the next call.
+  // Makes tile `tile` and returns its number of rows; the functions below refer to it.
   int64_t make(int64_t tile);
 
-  // BF16, or a byte a code.
+  // The tile's rows: BF16, or one byte per code.
   [[nodiscard]] const std::byte* bytes() const {
     return codes_.empty() ? reinterpret_cast<const std::byte*>(floats_.data())
                           : reinterpret_cast<const std::byte*>(codes_.data());
   }
 
-  // In the layout of kernels, or as rows where the format has_rows().
+  // pack() writes the layout of kernels; copy_rows() writes rows, if the format has_rows().
   void pack(std::byte* to) const;
   void copy_rows(std::byte* to) const;
 
-  // What a device reads behind `n` rows.
+  // The scales that a device reads behind `n` rows.
   [[nodiscard]] std::vector<float> row_scales(int64_t n) const;
 
  private:
@@ -67,7 +67,7 @@ class RandomTile {
   const int64_t k_;
   int32_t count_ = 0;
   std::vector<uint16_t> floats_;  // BF16
-  std::vector<uint8_t> codes_;    // of other formats, with these scales, all of them the same
+  std::vector<uint8_t> codes_;    // codes of other formats, all with the scales below
   std::vector<float> scales_;
   std::vector<float> second_scales_;
 };

@@ -36,7 +36,7 @@ struct Entry {
 };
 
 // Reads {"name": {"dtype": "F16", "shape": [..], "data_offsets": [b, e]}, "__metadata__": {..}}
-// without a document tree; `error` says what is wrong where a callback returns false.
+// without a document tree; when a callback returns false, `error` has the reason.
 class HeaderReader {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -143,7 +143,7 @@ class HeaderReader {
   std::string field_;
 };
 
-// Why a tensor of this type and shape cannot be used; none: it can.
+// Returns why a tensor of this type and shape is unusable; none: it is usable.
 std::optional<Error> why_unreadable(const Entry& entry,
                                     std::optional<ElementType> type,
                                     const std::string& file,
@@ -202,14 +202,14 @@ Expected<SafetensorsTensor> check_entry(Entry& entry,
                            .unreadable = std::move(unreadable)};
 }
 
-// Each byte of the data is one tensor's, as the format wants it.
+// Checks that each byte of the data belongs to one tensor, as the format requires.
 Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
                             std::span<const std::byte> data,
                             const std::string& file) {
   std::vector<const SafetensorsTensor*> order;
   for (const SafetensorsTensor& tensor : tensors) order.push_back(&tensor);
   const auto by_name = [](const auto* a, const auto* b) { return a->name < b->name; };
-  // A tensor without bytes lies before the one that begins at its place.
+  // An empty tensor sorts before the one that begins at its place.
   const auto by_place = [](const auto* a, const auto* b) {
     if (a->data.data() != b->data.data()) return a->data.data() < b->data.data();
     return a->data.size() < b->data.size();
@@ -222,7 +222,7 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
     }
   }
   std::sort(order.begin(), order.end(), by_place);
-  const std::byte* end = data.data();  // of those before
+  const std::byte* end = data.data();  // end of previous tensors
   for (size_t i = 0; i < order.size(); ++i) {
     const std::string field = "tensor " + sluice::quoted(order[i]->name) + ": data_offsets";
     const std::byte* begin = order[i]->data.data();

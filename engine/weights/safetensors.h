@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors: an 8-byte length, a JSON header, then the tensors' bytes. Everything is checked
-// before it is used: the header lies inside the file, offsets inside the data, every tensor of a
-// type and shape that we read has exactly the bytes of both, none overlap, names are unique.
+// Parses safetensors: an 8-byte length, a JSON header, then the tensors' bytes. Everything is
+// checked before use: the header lies inside the file, offsets inside the data, every tensor of a
+// supported type and shape has exactly the bytes of both, none overlap, names are unique.
 #pragma once
 
 #include <cstddef>
@@ -19,24 +19,23 @@ namespace sluice {
 
 struct SafetensorsTensor {
   std::string name;
-  std::optional<ElementType> type;  // none: one that we do not read
-  std::vector<uint64_t> shape;      // as stored: the last dimension is contiguous
+  std::optional<ElementType> type;  // none: an unsupported type
+  std::vector<uint64_t> shape;      // stored shape: the last dimension is contiguous
   std::span<const std::byte> data;  // inside the file
-  // Why the tensor cannot be used as a matrix or vector: its type, or a number of dimensions or
-  // elements that none of ours has. Name, shape and data are the file's.
+  // Why the tensor is unusable as a matrix or vector: an unsupported type, or a number of
+  // dimensions or elements beyond ours. Name, shape and data are the file's.
   std::optional<Error> unreadable = {};
 };
 
-// kDataLoss with one line "file: field: found X, expected Y". A tensor that we do not read is no
-// error of the file, as nothing may want it: see SafetensorsTensor::unreadable.
+// kDataLoss with one line "file: field: found X, expected Y". An unsupported tensor is no error of
+// the file, as it may be unused: see SafetensorsTensor::unreadable.
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 
-// The length and the header that follows it, of a file that was parsed.
+// Bytes of the length field and header of a parsed file.
 size_t safetensors_header_bytes(std::span<const std::byte> file);
 
-// model.safetensors.index.json: file name by tensor name. File names are plain names of the same
-// directory.
+// Parses model.safetensors.index.json into file names by tensor name. File names have no path.
 Expected<std::map<std::string, std::string>> parse_safetensors_index(
     std::span<const std::byte> json, const std::string& file_name);
 

@@ -43,7 +43,7 @@ bool is_float(GgufType type) { return type == GgufType::kFloat32 || type == Gguf
 
 bool is_string(GgufType type) { return type == GgufType::kString; }
 
-// The array at `key` where it has the right element type; null where the key is absent.
+// Returns the array at `key`, checked for its element type; null where the key is absent.
 Expected<const GgufArray*> find_array(const GgufFile& file,
                                       std::string_view key,
                                       bool (*accepts)(GgufType),
@@ -64,7 +64,7 @@ Expected<const GgufArray*> find_array(const GgufFile& file,
   return array;
 }
 
-// The same for arrays with one element per token.
+// Returns such an array with one element per token.
 Expected<const GgufArray*> find_token_array(const GgufFile& file,
                                             std::string_view key,
                                             bool (*accepts)(GgufType),
@@ -127,7 +127,7 @@ Expected<void> read_scores(const GgufFile& file, Vocabulary& vocabulary) {
   vocabulary.scores.reserve(array->size());
   for (size_t i = 0; i < array->size(); ++i) {
     const double score = array->number(i);
-    // Scores are sorted by, and NaN has no order.
+    // Tokens are sorted by score, and NaN has no order.
     if (!(std::fabs(score) <= std::numeric_limits<float>::max())) {
       return wrong(
           file, kKey, number_text(score) + " for token " + std::to_string(i), "a finite float");
@@ -159,8 +159,8 @@ Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
   return {};
 }
 
-// An id that no token has counts as not given: converters write -1 or its 32 bits for "none".
-// `is_written`: the token stands before or behind every text, so that it has to be there.
+// Reads an id; one that no token has counts as absent: converters write -1 or its 32 bits for
+// "none". `is_written`: the token stands before or behind every text and must exist.
 Expected<TokenId> read_id(const GgufFile& file,
                           std::string_view key,
                           size_t num_tokens,
@@ -182,7 +182,7 @@ Expected<TokenId> read_id(const GgufFile& file,
 }
 
 Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
-  // Files that leave these out mean what their kind of tokenizer does.
+  // Absent keys mean the default of the tokenizer's kind.
   const bool is_bpe = vocabulary.model == "llama";
   const bool is_unigram = vocabulary.model == "t5";
   const bool is_llama3 = vocabulary.pre == "llama-bpe";
@@ -215,7 +215,7 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   }
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
-  // Each kind of tokenizer reads what it needs.
+  // Each kind of tokenizer needs either merges or scores.
   const bool has_merges = vocabulary.model == "gpt2" || vocabulary.model == "gemma4";
   if (has_merges) {
     SLUICE_TRY_VOID(read_merges(file, vocabulary));

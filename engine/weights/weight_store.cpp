@@ -18,15 +18,15 @@
 namespace sluice {
 namespace {
 
-// Files that take seconds, and a part of the memory that matters.
+// Size of files that load for seconds and fill a notable part of memory.
 constexpr int64_t kLarge = 512 << 20;
 
-// Rows of the last dimension, whatever dimensions are above it.
+// The number of rows of the last dimension, over all dimensions above it.
 int64_t num_rows(const CheckpointTensor& tensor) {
   return static_cast<int64_t>(tensor.dims[1] * tensor.dims[2] * tensor.dims[3]);
 }
 
-// What rows [first, first + n) are made of; of codes that lie along n, all of them.
+// The bytes of rows [first, first + n); of a matrix with codes along n, all bytes.
 std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
                                           int64_t first,
                                           int64_t n) {
@@ -36,7 +36,7 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
 }
 
-// Writers of GPTQ give every layer a bias.
+// GPTQ writers add a bias to every layer, often zero.
 bool is_zero_bias(const CheckpointTensor& tensor) {
   return tensor.name.ends_with(".bias") && !tensor.coded &&
          std::ranges::all_of(tensor.data, [](std::byte byte) { return byte == std::byte{0}; });
@@ -46,12 +46,12 @@ std::string shape_text(int64_t n, int64_t k) {
   return "[" + std::to_string(n) + ", " + std::to_string(k) + "]";
 }
 
-// Its rows of [0, n).
+// The number of rows in [0, n) that the share has.
 int64_t rows_of(const MatrixShare& share, int64_t n) {
   return share.num_rows == 0 ? n : share.num_rows;
 }
 
-// A matrix of which `share` is kept; no data yet.
+// A matrix of which `share` is kept, without data.
 PackedWeight shared_out(WeightFormat format, int64_t n, int64_t k, const MatrixShare& share) {
   PackedWeight weight{format, static_cast<int32_t>(rows_of(share, n)), static_cast<int32_t>(k)};
   CHECK_EQ(share.first_row % kRowTile, 0);
@@ -63,15 +63,14 @@ PackedWeight shared_out(WeightFormat format, int64_t n, int64_t k, const MatrixS
   return weight;
 }
 
-// Bytes that so many rows of it take on a device, or would with all of K; whole tiles where it has
-// no rows.
+// Bytes of `num_rows` rows on a device, or with all of K; whole tiles for formats without rows.
 int64_t bytes_of_rows(WeightFormat format, int64_t num_rows, int64_t columns) {
   return has_rows(format) ? num_rows * matrix_row_stride(format, columns)
                           : ceil_div(num_rows, kRowTile) * packed_tile_bytes(format, columns);
 }
 
-// Of rows or tiles with all of K, written by write(first, count, bytes), what `weight` stores, some
-// at a time: `first` is a multiple of kRowTile.
+// Stores in pieces what `weight` keeps of rows or tiles with all of K. write(first, count, bytes)
+// makes a piece; `first` is a multiple of kRowTile.
 template <typename Write>
 Expected<void> write_stored(const PackedWeight& weight,
                             int64_t num_rows,
@@ -96,7 +95,7 @@ Expected<void> write_stored(const PackedWeight& weight,
   return {};
 }
 
-// Codes are the same whatever it is, and what the model computes is not.
+// The input scale does not change codes but changes what the model computes.
 uint64_t with_input_scale(const CheckpointTensor& tensor, uint64_t hash) {
   const float scale = tensor.coded ? tensor.coded->input_scale() : 0;
   return scale > 0 ? XXH3_64bits_withSeed(&scale, sizeof(scale), hash) : hash;
@@ -142,7 +141,7 @@ void WeightStore::fill_random(const std::string& name,
   const int64_t n = weight.n;
   const int64_t k = weight.k;
   const RandomTile empty(name, weight, share.first_row / kRowTile);
-  // make_tile(tile, index, rows) for tiles [first, first + count).
+  // Calls make_tile(tile, index, rows) for tiles [first, first + count).
   const auto make_tiles = [&](int64_t first, int64_t count, const auto& make_tile) {
     const int64_t workers = num_pack_workers(count * packed_tile_bytes(weight.format, k));
     share_out(count, workers, [&](int64_t, int64_t begin, int64_t end) {
@@ -179,7 +178,7 @@ void WeightStore::fill_random(const std::string& name,
   upload_scales(weight, empty.row_scales(n), dst);
 }
 
-// BF16, but for the layers' matrices what the configuration says; routers stay floats.
+// Makes BF16, or the configured format for layers' matrices; routers stay floats.
 Expected<PackedWeight> WeightStore::random_matrix(const std::string& name,
                                                   int64_t n,
                                                   int64_t k,
@@ -196,7 +195,7 @@ Expected<PackedWeight> WeightStore::random_matrix(const std::string& name,
   return weight;
 }
 
-// Near 1 for norms, near 0 for biases.
+// Makes values near 1 for norms and near 0 for biases.
 std::vector<float> WeightStore::random_vector(const std::string& name, int64_t n) {
   const NamedRandom random(name);
   const float center = name.ends_with("norm.weight") ? 1.0F : 0.0F;
@@ -300,7 +299,7 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
                                      const MatrixShare& share,
                                      std::byte* dst) {
   const auto source = bytes_of_slice(tensor, slice.first, n);
-  // The file is read once, in the order of the layers: one as large as the memory does not push out
+  // The file is read once, in the order of the layers: one as large as the memory does not evict
   // what is still to be read.
   advise_needed(source);
   uint64_t hash = 0;
@@ -325,7 +324,7 @@ Expected<uint64_t> WeightStore::pack_rows(const CheckpointTensor& tensor,
   return pack_checked(where, tensor.format, source, n, k, dst, part);
 }
 
-// Of the rows that other ranks have; checked as one's own are.
+// Hashes and checks the rows of other ranks as one's own.
 Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
                                             int64_t first,
                                             int64_t n,
@@ -392,7 +391,7 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   return hash;
 }
 
-// Those of all columns, behind the rows of a matrix that has some there.
+// Uploads the scales of all columns behind the rows of a matrix that has such scales.
 void WeightStore::upload_scales(const PackedWeight& weight,
                                 std::vector<float> scales,
                                 std::byte* dst) {
@@ -458,7 +457,7 @@ void WeightStore::note_content(std::string_view name, uint64_t hash) {
   content_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), content_hash_ ^ hash);
 }
 
-// To who watches; where nobody does every tenth of a large model is logged.
+// Reports to the watcher; without one, logs every tenth of a large model.
 void WeightStore::report_progress() {
   const auto total = static_cast<int64_t>(arena_.span().size());
   if (tell_loading(packed_bytes_, total)) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checkpoint's tensors in the form kernels read: matrices repacked once into one arena, or taken
-// from a file that has them packed, norms as floats. Built at load, immutable afterwards.
+// A checkpoint's tensors in the form that kernels read: matrices repacked once into one arena or
+// taken from a file of packed weights, norms as floats. Built at load, immutable afterwards.
 #pragma once
 
 #include <array>
@@ -28,16 +28,17 @@
 
 namespace sluice {
 
-// Some rows of a matrix that holds several: fused q, k and v, or the experts of a layer.
+// A range of rows in a tensor that holds several matrices: fused q, k and v, or the experts of a
+// layer.
 struct RowSlice {
   int64_t first = 0;
-  int64_t total = 0;  // rows of the tensor; 0: exactly those asked for
+  int64_t total = 0;  // rows of the tensor; 0: exactly the requested rows
 
-  // The same slice of a tensor that has one row for each `n` rows of this one.
+  // Returns this slice for a tensor that has one row per `n` rows of this one.
   [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
 };
 
-// What one rank's device has of a matrix that ranks share out.
+// One rank's part of a matrix on its device.
 struct MatrixShare {
   int64_t first_row = 0;  // a multiple of kRowTile
   int64_t num_rows = 0;   // 0: all
@@ -45,7 +46,7 @@ struct MatrixShare {
   int64_t end_column = 0;  // 0: all
 };
 
-// Floats where a device's operators read them: a norm, a bias.
+// Floats in operators' memory, such as a norm or a bias.
 class DeviceFloats {
  public:
   DeviceFloats() = default;
@@ -62,22 +63,22 @@ class DeviceFloats {
 
  private:
   std::vector<float> host_;
-  const float* on_device_ = nullptr;  // where the device has memory of its own
+  const float* on_device_ = nullptr;  // set on a device with memory of its own
   size_t size_ = 0;
 };
 
-// What a checkpoint says of the rows that a matrix is multiplied with.
+// A checkpoint's hints on the rows that a matrix is multiplied with.
 struct WeightInputs {
-  bool are_floats = false;  // of codes that could be multiplied with codes
-  float scale = 0;          // of all rows; 0: each has its own
+  bool are_floats = false;  // inputs stay floats although codes could take quantized ones
+  float scale = 0;          // common to all rows; 0: one per row
 };
 
 class WeightStore {
  public:
-  // What content_hash() is of. Ranks above 0 need not read for it what others have.
+  // The subject of content_hash(). Ranks above 0 need not read other ranks' shares for it.
   enum class Hashed : uint8_t { kTensors, kShares };
 
-  // `device`: whose operators will read the weights.
+  // `device`: the type whose operators read the weights.
   explicit WeightStore(const Checkpoint& checkpoint,
                        DeviceType device = DeviceType::kCpu,
                        Hashed hashed = Hashed::kTensors)
@@ -85,42 +86,41 @@ class WeightStore {
 
   [[nodiscard]] DeviceType device() const { return device_; }
 
-  // Sees the inputs of matrices that are taken from now on, on a CPU where they are floats. Null:
-  // nobody does. It must outlive what the matrices are used by.
+  // Observes the inputs of matrices taken from now on, on a CPU and where they are floats. Null: no
+  // observer. It must outlive all users of these matrices.
   void set_tap(InputTap* tap) { tap_ = tap; }
 
   [[nodiscard]] InputTap* tap() const { return tap_; }
 
-  // Of the matrices taken so far.
+  // Maxima over the matrices taken so far.
   [[nodiscard]] const kernels::LargestMatrices& largest() const { return largest_; }
 
-  // Bytes of the matrices taken so far. A store that never allocated gives weights without data:
+  // Bytes of the matrices taken so far. A store that never allocated returns weights without data:
   // taking everything from it once plans memory and checks names and shapes.
   [[nodiscard]] int64_t packed_bytes() const { return packed_bytes_; }
 
-  // Their types, that of the most bytes first: "FP8, BF16".
+  // Their types, by descending bytes: "FP8, BF16".
   [[nodiscard]] std::string types_text() const;
 
-  // Of the same matrices; a dummy checkpoint has no layout.
+  // Layout of the matrices taken so far; a dummy checkpoint has none.
   [[nodiscard]] ArenaLayout layout() const;
 
-  // Room for the matrices taken from now on: zeros that nothing has touched.
+  // Allocates the arena for matrices taken from now on: zeros that nothing has touched.
   Expected<std::span<std::byte>> allocate(int64_t bytes,
                                           AlignedBuffer::Pages pages = AlignedBuffer::Pages::kHuge);
-  // The same in a device's memory, for matrices and what place() is given; `memory` must outlive
-  // it.
+  // Allocates in a device's memory, for matrices and for place(); `memory` must outlive the store.
   Expected<void> allocate_on(kernels::DeviceMemory& memory, int64_t bytes);
 
-  // Gives back what only loading needs; everything taken is on the device then.
+  // Releases what only loading needs; all taken weights are on the device after it.
   void end_uploads() { upload_.reset(); }
 
-  // In place of allocate(): the matrices taken from now on, packed before.
+  // Used instead of allocate(): the matrices taken from now on are already packed in `cache`.
   void use(PackedCache cache) { cache_ = std::move(cache); }
 
-  // The matrices taken so far; nothing without allocate().
+  // The matrices taken so far; empty without allocate().
   [[nodiscard]] std::span<const std::byte> arena() const { return arena_.span(); }
 
-  // Their hashes in the checkpoint.
+  // The checkpoint's hashes of the matrices taken so far.
   [[nodiscard]] const std::vector<uint64_t>& matrix_hashes() const { return matrix_hashes_; }
 
   [[nodiscard]] const std::string& path() const { return checkpoint_.path(); }
@@ -129,25 +129,26 @@ class WeightStore {
 
   [[nodiscard]] WeightInputs inputs_of(std::string_view name) const;
 
-  // W[n, k], repacked; asked for again, as the ranks of one process do, the same. Of a device, with
-  // a share, those rows and columns of it. kDataLoss: missing, or another shape; the message has
-  // both.
+  // Returns W[n, k], repacked; repeated requests, as by the ranks of one process, return the same.
+  // On a device with a share, only those rows and columns. kDataLoss: missing, or another shape;
+  // the message has both.
   Expected<PackedWeight> matrix(const std::string& name,
                                 int64_t n,
                                 int64_t k,
                                 RowSlice slice = {},
                                 const MatrixShare& share = {});
-  // n floats, decoded, from a tensor of one dimension; or those of a slice of one of several.
+  // Returns n decoded floats of a one-dimensional tensor, or of a slice of one of several
+  // dimensions.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
-  // The values where operators read them.
+  // Puts the values where operators read them.
   DeviceFloats place(std::vector<float> values);
 
-  // Of the tensors taken into memory so far, by name and bytes: the same whatever the shares.
+  // Hash of the names and bytes of all tensors taken so far, independent of shares.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
-  // Tensors of the file that nothing asked for: a sign of an unsupported variant. A bias of zeros
-  // is none, and a warning.
+  // Tensors of the file that were never requested: a sign of an unsupported variant. A bias of
+  // zeros is not listed but warned of.
   [[nodiscard]] std::vector<std::string> unused() const;
   [[nodiscard]] int64_t num_parameters() const;
 
@@ -157,7 +158,7 @@ class WeightStore {
   Expected<const CheckpointTensor*> take(const std::string& name);
   // Bytes of a matrix on the device.
   [[nodiscard]] int64_t bytes_of(const PackedWeight& weight) const;
-  // Counts it; where its bytes belong, null without allocate().
+  // Counts the matrix and returns its address; null without allocate().
   std::byte* add(const PackedWeight& weight);
   Expected<PackedWeight> random_matrix(const std::string& name,
                                        int64_t n,
@@ -167,13 +168,13 @@ class WeightStore {
                    const PackedWeight& weight,
                    const MatrixShare& share,
                    std::byte* dst);
-  // Rows of a tensor from `first` on, packed and checked.
+  // Packs and checks rows of a tensor from `first` on.
   Expected<uint64_t> pack_rows(const CheckpointTensor& tensor,
                                int64_t first,
                                int64_t n,
                                std::byte* dst,
                                const MatrixPart& part = {}) const;
-  // `n`, from `first` on: the rows of which `share` is the weight's.
+  // Uploads the weight's `share` of the `n` rows from `first` on.
   Expected<uint64_t> upload(const CheckpointTensor& tensor,
                             const PackedWeight& weight,
                             int64_t first,
@@ -210,13 +211,13 @@ class WeightStore {
   uint64_t num_matrices_ = 0;
   std::vector<uint64_t> matrix_hashes_;
   int64_t next_report_ = 0;  // packed bytes
-  int64_t num_random_ = 0;   // parameters made up for a dummy checkpoint
+  int64_t num_random_ = 0;   // random parameters of a dummy checkpoint
   kernels::DeviceBuffer arena_;
-  std::optional<DeviceUpload> upload_;  // where arena_ is memory of a device
+  std::optional<DeviceUpload> upload_;  // set if arena_ is device memory
   std::optional<PackedCache> cache_;
   std::unordered_set<std::string_view> taken_;
   std::unordered_map<std::string, PackedWeight> matrices_;  // by name and first row
-  std::unordered_set<std::string> vectors_;                 // the same
+  std::unordered_set<std::string> vectors_;                 // by name and first row
 };
 
 }  // namespace sluice

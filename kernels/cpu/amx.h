@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AMX registers as gemm_amx.h and channel_amx.h use them: one of codes of 16 outputs times one of 8
-// rows of activations gives 8 x 16 exact sums.
+// AMX registers as gemm_amx.h and channel_amx.h use them. A register of codes of 16 outputs times
+// one of 8 rows of activations gives 8 x 16 exact sums.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -8,7 +8,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// What ldtilecfg reads.
+// The operand of ldtilecfg.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;

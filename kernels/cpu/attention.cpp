@@ -26,7 +26,7 @@ struct RequestPlan {
   int32_t num_tiles;
   int32_t merge_begin;
   int32_t row_blocks;
-  int32_t partition_begin;  // holding a visible key of any row
+  int32_t partition_begin;  // the first with a key that any row sees
   int32_t num_partitions;
   int64_t partials;  // offset in floats, -1: not split
 };
@@ -39,7 +39,7 @@ int64_t plan_bytes(int64_t num_reqs) {
   return align_up(num_reqs * static_cast<int64_t>(sizeof(RequestPlan)), kAlignment);
 }
 
-// Of each token, how many blocks have yet to write a part of it.
+// For each token, the number of blocks that have yet to write a part of it.
 using PartsLeft = std::atomic<int32_t>;
 
 int64_t parts_bytes(int64_t num_tokens) {
@@ -87,8 +87,8 @@ class AttentionCall {
 
   [[nodiscard]] int64_t num_merges() const { return num_merges_; }
 
-  // Tile `tile` as a block for worker `worker`. Row blocks that see most keys come first; the heads
-  // of a KV block lie in a row, and are read one after the other.
+  // Returns tile `tile` as a block for worker `worker`. Row blocks that see most keys come first;
+  // the heads of a KV block lie in a row, and are read one after the other.
   [[nodiscard]] AttentionBlock tile(int64_t tile, int32_t worker) const {
     const RequestPlan& plan = plan_of(tile, &RequestPlan::tile_begin);
     const int64_t in_request = tile - plan.tile_begin;
@@ -113,8 +113,8 @@ class AttentionCall {
     return block_of(plan, kv_head, rest / args_.kv.num_kv_heads, worker);
   }
 
-  // `block`, a tile that is not split or a merge, is written. Who wrote the last part of a token
-  // runs the steps that follow, on its row.
+  // Called when `block`, an unsplit tile or a merge, is written. The worker that wrote the last
+  // part of a token runs the steps that follow, on its row.
   void finish(const SimdTable& simd, const AttentionBlock& block) const {
     if (args_.then == nullptr) return;
     const int32_t first = block.first_token + block.row_begin / group_;
@@ -142,7 +142,7 @@ class AttentionCall {
     return args_.query_start_loc[req + 1] - args_.query_start_loc[req];
   }
 
-  // The last request whose numbers start at or before `index`: empty ones share their successor's.
+  // Returns the last request whose numbers start at or before `index`; empty ones share the next's.
   [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
     return *(
@@ -235,7 +235,7 @@ class AttentionCall {
   const AttentionArgs& args_;
   const int32_t num_reqs_;
   const int32_t group_;
-  const int64_t head_dim_;  // as cached
+  const int64_t head_dim_;  // cached_head_dim()
   RequestPlan* const plans_;
   PartsLeft* parts_left_ = nullptr;
   std::byte* scratch_ = nullptr;

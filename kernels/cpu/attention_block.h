@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one tile of attention work is, between attention.cpp and the instruction sets.
+// One tile of attention work, as attention.cpp hands it to the instruction sets.
 #pragma once
 
 #include <cstddef>
@@ -19,22 +19,22 @@ struct AttentionBlock {
   int64_t q_stride;
   float* out;  // likewise
   int64_t out_stride;
-  const std::byte* k;  // of the KV head in block 0
+  const std::byte* k;  // K of the KV head in block 0
   const std::byte* v;
   int64_t block_bytes;         // from one KV block to the next
-  const int32_t* block_table;  // of the request
-  const float* sinks;          // of the group's first head, or null
+  const int32_t* block_table;  // the request's
+  const float* sinks;          // from the group's first head on, or null
   float* scratch;              // attention_scratch_floats(head_dim), of this worker
   float* partials;  // [partition - partition_base][row][head_dim + 2], or null: rows are finished
   DType dtype;
   int32_t block_size;
-  int32_t width;        // of a head in q and out
-  int32_t head_dim;     // of a head everywhere else: cached_head_dim(width)
-  int32_t first_token;  // of the request, in the call
+  int32_t width;        // a head's in q and out
+  int32_t head_dim;     // a head's everywhere else: cached_head_dim(width)
+  int32_t first_token;  // index of the request's first token in the call
   int32_t group;
   int32_t row_begin;
   int32_t num_rows;        // <= kAttentionMaxRows
-  int32_t first_position;  // of the request's first token in this step
+  int32_t first_position;  // position of the request's first token in this step
   int32_t partition_base;  // first partition of the request that holds a visible key
   int32_t partition_begin;
   int32_t partition_end;
@@ -44,12 +44,12 @@ struct AttentionBlock {
   float soft_cap;
 };
 
-// Scores, output of the running partition, merged output, one tile of K and of V as floats.
+// Floats for scores, the running partition's output, the merged output, one tile of K and one of V.
 constexpr int64_t attention_scratch_floats(int64_t head_dim) {
   return kAttentionMaxRows * (64 + 2 * head_dim) + 2 * 64 * head_dim;
 }
 
-// The first and the one-past-last key that a row at `position` sees.
+// Returns the first key that a row at `position` sees.
 [[gnu::always_inline]] constexpr int32_t first_visible_key(int32_t position, int32_t window) {
   return window > 0 && position >= window ? position - window + 1 : 0;
 }

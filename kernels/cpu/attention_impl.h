@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of one AttentionBlock; the tree is stated in kernels/attention.h. Up to kRowsTogether
-// query rows share each load of K and V. With more rows than that, a tile of K and V is converted
-// to floats once, where that takes less than widening in registers (kWidensFast). Neither changes a
-// bit.
+// query rows share each load of K and V. With more rows, a tile of K and V is converted to floats
+// once, unless widening in registers is faster (kWidensFast). Neither changes a bit.
 #pragma once
 
 #include "kernels/cpu/attention_block.h"
@@ -16,8 +15,8 @@ constexpr int32_t kTileVectors = kTile / 16;
 constexpr int32_t kPartition = 512;
 constexpr float kLowest = -3.40282347e+38F;
 
-// Rows that share each load, and how many vectors of 16 their accumulators can be and fit the
-// registers. kWidensBF16Fast: see LoadF32.
+// The rows that share each load, and the most vectors of 16 per row whose accumulators fit the
+// registers, by the number of rows. kWidensBF16Fast: see LoadF32.
 #if defined(SLUICE_ISA_SCALAR)
 constexpr int32_t kRowsTogether = 4;
 constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 1, 1, 1, 1};
@@ -32,9 +31,8 @@ constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
 constexpr bool kWidensBF16Fast = false;
 #endif
 
-// How the elements of a cache are read, and what its scales are multiplied with, if it has any.
-// kWidensFast: widening them for each kRowsTogether rows takes less than once for all rows, through
-// memory.
+// How a cache's elements are read, and the unit of its scales, if any. kWidensFast: widening
+// elements again for each kRowsTogether rows is faster than once for all rows, through memory.
 struct LoadF32 {
   using Element = float;
   static constexpr bool kScaled = false;
@@ -77,19 +75,19 @@ struct LoadE4M3 {
   SLUICE_INLINE static V16 load16(const uint8_t* p) { return load_e4m3(p); }
 };
 
-// One tile as the inner loops read it: element d of the keys [16 v, 16 v + 16) starts at
+// One tile as the inner loops read it. Element d of keys [16 v, 16 v + 16) starts at
 // k[v] + d * k_stride; v[v] is [16][head_dim].
 template <typename Element>
 struct TileView {
   const Element* k[kTileVectors];
   const Element* v[kTileVectors];
   int64_t k_stride;
-  // The tile after, to prefetch while this one is read: blocks lie anywhere, and are too short for
-  // the hardware to follow. Null: nothing.
+  // The next tile, prefetched while this one is read, since blocks lie anywhere and are too short
+  // for the hardware to follow. Null: nothing.
   const TileView* next = nullptr;
 };
 
-// Of the keys of one tile.
+// Scales of the keys of one tile.
 struct TileScales {
   alignas(64) float k[kTile];
   alignas(64) float v[kTile];
@@ -101,7 +99,7 @@ struct KeyRange {
   int32_t end;
 };
 
-// call.operator()<rows>(); of more than kRowsTogether rows with those.
+// Runs call.operator()<rows>(), with kRowsTogether where `rows` is larger.
 template <int kRows = 1, typename Call>
 SLUICE_INLINE void with_rows(int32_t rows, Call call) {
   if constexpr (kRows < kRowsTogether) {
@@ -150,7 +148,7 @@ SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
   }
 }
 
-// Vectors [begin, end) of the tile for kRows rows.
+// Scores of vectors [begin, end) of the tile for kRows rows.
 template <typename Load, int kRows>
 [[gnu::noinline]] static void score_rows(const TileView<typename Load::Element>& tile,
                                          int32_t begin,
@@ -237,7 +235,7 @@ template <typename Load, int kRows>
   }
 }
 
-// The keys of one row alone.
+// Adds the keys that one row alone sees.
 template <typename Load>
 SLUICE_INLINE void value_row(const TileView<typename Load::Element>& tile,
                              KeyRange keys,
@@ -250,9 +248,9 @@ SLUICE_INLINE void value_row(const TileView<typename Load::Element>& tile,
   *keep = 1;
 }
 
-// Rows whose ranges differ share the keys that all of them see and take the rest one by one, each
-// still in the order of its keys. Whoever is first multiplies a row by keep[r], which is 1 then; a
-// row without keys keeps what it has.
+// Rows with different ranges share the keys that all of them see and take the rest one by one, each
+// in the order of its keys. A row's first call multiplies its output by keep[r] and sets that to 1;
+// a row without keys keeps its output.
 template <typename Load>
 SLUICE_INLINE void value_some(int rows,
                               const TileView<typename Load::Element>& tile,
@@ -286,7 +284,7 @@ SLUICE_INLINE void value_some(int rows,
   }
 }
 
-// Running state of the rows of a block: the partition at hand or the merged past ones.
+// Running state of a block's rows: of the current partition, or of the merged earlier ones.
 struct RowStates {
   alignas(64) float m[kAttentionMaxRows];
   alignas(64) float l[kAttentionMaxRows];
@@ -315,8 +313,8 @@ struct SeenLanes {
   }
 };
 
-// Each of `count` rows, at most 16, folded to one lane; the other lanes are 0. Rows from `count` on
-// are overwritten. A decode's few rows take less one by one, 2 to 3% of its attention.
+// Folds each of `count` rows, at most 16, to one lane; the other lanes are 0. Rows from `count` on
+// are overwritten. Few rows (decodes) are faster one by one: 2 to 3% of their attention.
 template <typename FoldOne, typename Combine>
 SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine combine) {
   if (count <= kRowsTogether) {
@@ -328,10 +326,10 @@ SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine 
   return fold_rows(rows, combine);
 }
 
-// Turns the scores of `count` rows, at most 16, into weights exp(s - m') of V, unspecified where a
-// row does not see a key; m and l go on, keep is what the outputs so far are multiplied with. Rows
-// side by side, since each is a chain of operations that wait for one another. kWhole: all of them
-// see the whole tile. `scales` is null for a cache without.
+// Turns the scores of `count` rows, at most 16, into weights exp(s - m') of V, unspecified for keys
+// that a row does not see. Updates m and l; keep is the factor for the outputs so far. Rows go side
+// by side, since each is a chain of dependent operations. kWhole: all rows see the whole tile.
+// `scales` is null for a cache without scales.
 template <bool kWhole>
 [[gnu::noinline]] static void softmax_rows(const AttentionBlock& block,
                                            const TileScales* scales,
@@ -431,12 +429,12 @@ SLUICE_INLINE void finish_row(
   if (d < width) store_partial(out + d, div(mul(load(o + d), keep), denominator), width - d);
 }
 
-// The rows of one block while it runs.
+// The rows of one block during attention.
 struct BlockRows {
   const float* q[kAttentionMaxRows];
-  KeyRange visible[kAttentionMaxRows];  // absolute
-  int32_t first_key;                    // of any row
-  int32_t last_key;                     // one past
+  KeyRange visible[kAttentionMaxRows];  // absolute positions
+  int32_t first_key;                    // any row's
+  int32_t last_key;                     // any row's, one past
 };
 
 SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
@@ -455,7 +453,7 @@ SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
   return rows;
 }
 
-// Points at the cache itself; blocks have at least 16 slots.
+// Points at the cache itself; blocks must have at least 16 slots.
 template <typename Load>
 SLUICE_INLINE void view_tile(const AttentionBlock& block,
                              int32_t tile_begin,
@@ -557,7 +555,7 @@ SLUICE_INLINE void load_scales(const AttentionBlock& block,
   }
 }
 
-// One tile for every row that sees a key of it.
+// Attends one tile for every row that sees a key of it.
 template <typename Load>
 SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                                const BlockRows& rows,
@@ -608,7 +606,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
   }
 }
 
-// All tiles of one partition, left to right.
+// Attends all tiles of one partition, left to right.
 template <typename Load>
 SLUICE_INLINE void attend_partition(const AttentionBlock& block,
                                     const BlockRows& rows,
@@ -640,7 +638,7 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
       TileView<typename Load::Element> tile;
       TileView<typename Load::Element> next;
       view_tile<Load>(block, tile_begin, keys.begin / 16, (keys.end + 15) / 16, &tile);
-      // Only where all of it is there to be read.
+      // A tile is prefetched only if all of it can be read.
       if (tile_begin + 2 * kTile <= last_key) {
         view_tile<Load>(block, tile_begin + kTile, 0, kTileVectors, &next);
         tile.next = &next;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of channel_impl.h with AMX. Codes stay unsigned, and too high, as for VNNI.
+// The sums of channel_impl.h with AMX. Codes stay unsigned, 128 too high, as for VNNI.
 #pragma once
 
 #include "kernels/cpu/amx.h"
@@ -7,7 +7,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// kTiles tiles times kBlocks blocks of rows from `row` on, sums in registers for all of K.
+// kTiles tiles times kBlocks blocks of rows from `row` on; the sums stay in registers for all of K.
 template <int kTiles, int kBlocks>
 static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row) {
   const int64_t block_bytes = kTokenHeadBytes + int64_t{block.num_groups} * kTokenRecordBytes;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of channel_impl.h without VNNI. vpmaddubsw saturates at 16 bits; of |w| and of a with w's
-// sign it adds two products of at most 128 * 127 each, 32512 together, which fits. So activations
-// must be at least -127, as quantization makes them.
+// The sums of channel_impl.h without VNNI. vpmaddubsw saturates at 16 bits, so it multiplies |w| by
+// the activation with w's sign: two products of at most 128 * 127 add up to 32512, which fits.
+// Activations must be at least -127, as quantization makes them.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
@@ -9,7 +9,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr bool kCodesTooHigh = false;
 inline constexpr int kTilesAtOnce = 1;
 
-// Weights as vpmaddubsw and vpsignb take them.
+// Weights in the form that vpmaddubsw and vpsignb take.
 struct SignedCodes {
   __m256i codes;
   __m256i magnitude;  // 128 as an unsigned byte for -128
@@ -18,7 +18,7 @@ struct SignedCodes {
       : codes(_mm256_xor_si256(load_256(p), _mm256_set1_epi8(-128))),
         magnitude(_mm256_abs_epi8(codes)) {}
 
-  // Sums of 4 k.
+  // Returns the sums of 4 consecutive k.
   [[nodiscard]] SLUICE_INLINE __m256i dot(__m256i a) const {
     const __m256i pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(a, codes));
     return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
@@ -30,7 +30,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in,
                                 const ChannelAhead<kTiles>& next,
                                 I16 (&sum)[kTiles][kRows]) {
   static_assert(kTiles == 1);
-  CodePair total[kRows];  // of both halves of the outputs
+  CodePair total[kRows];  // for both halves of the outputs
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) total[r] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   const std::byte* codes = in.codes;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of channel_impl.h with VNNI, which multiplies unsigned by signed bytes and does not
+// The sums of channel_impl.h with VNNI, which multiplies unsigned by signed bytes and does not
 // saturate.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// Weight codes are 128 too high here: 128 * (sum of the row's codes) comes off the sum. On the way
-// it may wrap around; what is left fits.
+// Weight codes are 128 too high here, so 128 * (sum of the row's codes) is subtracted in the end.
+// Sums may wrap around on the way; the result fits.
 inline constexpr bool kCodesTooHigh = true;
 inline constexpr int kTilesAtOnce = 2;
 
@@ -14,7 +14,7 @@ template <int kRows, int kTiles>
 SLUICE_INLINE void channel_dots(const ChannelOperands& in,
                                 const ChannelAhead<kTiles>& next,
                                 I16 (&sum)[kTiles][kRows]) {
-  // Few sums: several partial ones, so that one does not wait for the other.
+  // Few sums are split into several partial ones, so that additions do not wait for one another.
   constexpr int kParts = kRows * kTiles <= 2 ? 4 : kRows * kTiles <= 6 ? 2 : 1;
   __m512i acc[kParts][kTiles][kRows];
 #pragma GCC unroll 4

@@ -25,12 +25,11 @@ struct ChannelOperands {
   LinesAhead* lines;
 };
 
-// So few rows are done before their weights are there; the hardware follows two tiles side by side
-// as fast as memory reads, and prefetches are only in its way (Zen 5; bench/cpu.md).
+// Up to this many rows are done before their weights arrive. The hardware's prefetcher follows two
+// tiles side by side at full memory speed, and software prefetches slow it (Zen 5; bench/cpu.md).
 inline constexpr int32_t kRowsLeftToHardware = 2;
 
-// What each pass over kTiles tiles brings to L2 of those that come next, a share of the lines of
-// every group.
+// The next tiles' lines that a pass over kTiles tiles brings to L2: a share of every group's.
 template <int kTiles>
 struct ChannelAhead {
   static constexpr int kGroupLines = kChannelGroupBytes / 64;
@@ -40,9 +39,9 @@ struct ChannelAhead {
   int32_t num_lines = 0;
   int64_t lines[kLines];  // from a group's first byte on
 
-  ChannelAhead() = default;  // nothing
+  ChannelAhead() = default;  // brings nothing
 
-  // The part [begin, end) of `whole` of a group's lines.
+  // Takes the part [begin, end) of `whole` of a group's lines.
   SLUICE_INLINE ChannelAhead(
       const std::byte* first, int64_t tile_bytes, int32_t begin, int32_t end, int32_t whole)
       : first_group(first) {
@@ -51,7 +50,7 @@ struct ChannelAhead {
     }
   }
 
-  // Part `part` of `parts` of what the pass brings of a group.
+  // Prefetches part `part` of `parts` of this pass's lines of a group.
   SLUICE_INLINE void prefetch(int32_t group, int part, int parts) const {
     const std::byte* const at = first_group + group * kChannelGroupBytes;
     for (int32_t i = part; i < num_lines; i += parts) __builtin_prefetch(at + lines[i], 0, 2);
@@ -70,8 +69,8 @@ struct ChannelAhead {
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The output of row r by its sum, with the scales of a block's rows from row 0 on; of some of the
-// segments the sum itself.
+// Returns the outputs of row r from their sum; for some of the segments, the sum itself.
+// `row_scales` begins at the block's row 0.
 SLUICE_INLINE V16
 channel_output(const LinearBlock& block, I16 isum, const float* row_scales, int r, V16 scale) {
   if constexpr (kCodesTooHigh) {
@@ -147,7 +146,7 @@ static void channel_columns(const LinearBlock& block, int32_t tile) {
 
 static void channel_tiles(const LinearBlock& block) {
   int32_t tile = 0;
-  // In a single pass, the next tile comes while one is multiplied.
+  // A single pass takes one tile at a time, so that the next one arrives while it multiplies.
   const bool one_by_one = block.num_rows > kRowsLeftToHardware && block.num_rows <= kRowsAtOnce;
   for (; !one_by_one && tile + kTilesAtOnce <= block.num_tiles; tile += kTilesAtOnce) {
     channel_columns<kTilesAtOnce>(block, tile);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of channel_impl.h in plain C++.
+// The sums of channel_impl.h in plain C++.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {

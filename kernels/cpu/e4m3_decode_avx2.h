@@ -4,11 +4,11 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int kPairTiles = 1;      // whose sums of four rows are half of the registers
+inline constexpr int kPairTiles = 1;      // sums of four rows take half of the registers
 inline constexpr int kPairBytes = 16384;  // decoded at a time, of L1
-inline constexpr int kPairRows = 4;       // of a pass
+inline constexpr int kPairRows = 4;       // rows of a pass
 
-// What 64 codes are in the layout of a tile: 16 outputs of two columns, and of the next two.
+// 64 codes in the layout of a tile: 16 outputs of two columns, and of the next two.
 struct TwoPairs {
   I16 first;
   I16 second;
@@ -18,16 +18,16 @@ SLUICE_INLINE I16 load_codes_64(const std::byte* codes) {
   return {load_256(codes), load_256(codes + 32)};
 }
 
-// The same 16 bytes for each half of a register.
+// Returns a register with these 16 bytes in each half.
 SLUICE_INLINE __m256i table_of(uint64_t low, uint64_t high) {
   const auto first = static_cast<int64_t>(low);
   const auto second = static_cast<int64_t>(high);
   return _mm256_broadcastsi128_si256(_mm_set_epi64x(second, first));
 }
 
-// A bf16 is sign, exponent + 120 and the mantissa: its upper byte depends on the exponent alone,
-// its lower one on the code's low four bits, shifted up. Subnormal codes, 0 to 7 times 2^-9, have
-// entries of their own.
+// A bf16 is the sign, exponent + 120 and the mantissa: the upper byte depends on the exponent
+// alone, the lower one on the code's low four bits, shifted up. Subnormal codes, 0 to 7 times 2^-9,
+// have entries of their own.
 SLUICE_INLINE void decode_half(__m256i codes, __m256i& first, __m256i& second) {
   const __m256i nibble = _mm256_set1_epi8(15);
   const __m256i low_bits = _mm256_and_si256(codes, nibble);

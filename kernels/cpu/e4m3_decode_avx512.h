@@ -4,11 +4,11 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int kPairTiles = 3;      // whose sums of four rows, twice, fit the registers
+inline constexpr int kPairTiles = 3;      // sums of four rows, twice, fit the registers
 inline constexpr int kPairBytes = 18432;  // decoded at a time, of L1
-inline constexpr int kPairRows = 4;       // of a pass
+inline constexpr int kPairRows = 4;       // rows of a pass
 
-// What 64 codes are in the layout of a tile: 16 outputs of two columns, and of the next two.
+// 64 codes in the layout of a tile: 16 outputs of two columns, and of the next two.
 struct TwoPairs {
   I16 first;
   I16 second;
@@ -16,16 +16,16 @@ struct TwoPairs {
 
 SLUICE_INLINE __m512i load_codes_64(const std::byte* codes) { return _mm512_loadu_si512(codes); }
 
-// The same 16 bytes for each quarter of a register.
+// Returns a register with these 16 bytes in each quarter.
 SLUICE_INLINE __m512i table_of(uint64_t low, uint64_t high) {
   const auto first = static_cast<int64_t>(low);
   const auto second = static_cast<int64_t>(high);
   return _mm512_broadcast_i32x4(_mm_set_epi64x(second, first));
 }
 
-// A bf16 is sign, exponent + 120 and the mantissa: its upper byte depends on the exponent alone,
-// its lower one on the code's low four bits, shifted up. Subnormal codes, 0 to 7 times 2^-9, have
-// entries of their own.
+// A bf16 is the sign, the exponent + 120 and the mantissa: its upper byte depends on the exponent
+// alone, its lower one on the code's low four bits, shifted up. Subnormal codes, 0 to 7 times 2^-9,
+// have entries of their own.
 SLUICE_INLINE TwoPairs decode_e4m3(__m512i codes) {
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i low_bits = _mm512_and_si512(codes, nibble);

@@ -6,9 +6,9 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kPairTiles = 1;
 inline constexpr int kPairBytes = 16384;  // decoded at a time
-inline constexpr int kPairRows = 1;       // of a pass; with four the compiler takes half a minute
+inline constexpr int kPairRows = 1;       // rows of a pass; four would compile for half a minute
 
-// What 64 codes are in the layout of a tile: 16 outputs of two columns, and of the next two.
+// 64 codes in the layout of a tile: 16 outputs of two columns, and of the next two.
 struct TwoPairs {
   I16 first;
   I16 second;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 weights times e4m3 rows, for e4m3_<isa>.cpp: the tree of
-// kernels/gemm.h. Codes of both become bf16 or floats, which is exact, weights once for all rows of
-// a block: those pass a few at a time over tiles side by side, a run of groups after the other, so
-// that what was decoded stays in L1.
+// FP8 weights times e4m3 rows, for e4m3_<isa>.cpp: the tree of kernels/gemm.h. Codes become bf16 or
+// floats, which is exact, weights once for all rows of a block. A few rows at a time pass over
+// tiles side by side, one run of groups after the other, so that decoded weights stay in L1.
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -18,10 +17,10 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int kPairs = kQuantGroup / 2;  // of consecutive k in a group
+inline constexpr int kPairs = kQuantGroup / 2;  // pairs of consecutive k in a group
 static_assert(kActivationRows % kPairRows == 0, "a pass reads one block of activations");
 
-// Two columns of a row: with vdpbf16ps as they are stored, else as floats.
+// Two columns of a row: as stored for vdpbf16ps, else as floats.
 template <bool kDots>
 struct PairOfRow;
 
@@ -36,7 +35,7 @@ struct PairOfRow<false> {
   float odd;
 };
 
-// Two columns of 16 outputs, or of a row for 16 outputs.
+// Two columns of 16 outputs, or of one row broadcast to 16 outputs.
 template <bool kDots>
 struct Pair;
 
@@ -83,7 +82,7 @@ SLUICE_INLINE V16 add_pair(V16 sum, const Pair<true>& w, const Pair<true>& x) {
 }
 
 SLUICE_INLINE void load_pairs(const uint8_t* codes, PairOfRow<true>* pairs) {
-  // Eight codes in the low half of each quarter, so that the first pairs are all of them.
+  // Eight codes go to the low half of each quarter, so that the first pairs are all of them.
   const __m512i places = _mm512_setr_epi64(0, 0, 1, 0, 2, 0, 3, 0);
   const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
   const TwoPairs two = decode_e4m3(_mm512_permutexvar_epi64(places, _mm512_castsi256_si512(bytes)));
@@ -91,11 +90,11 @@ SLUICE_INLINE void load_pairs(const uint8_t* codes, PairOfRow<true>* pairs) {
 }
 #endif
 
-// Rows of activations from `row` on, all of one block.
+// Rows of activations from `row` on, all of one activation block.
 struct PairRows {
   const uint8_t* codes;
   int64_t row_bytes;
-  const float* scales;  // of kE4M3Group 8 for each 128 columns
+  const float* scales;  // kE4M3Group: 8 for each 128 columns
 };
 
 template <WeightFormat kFormat>
@@ -112,26 +111,26 @@ SLUICE_INLINE PairRows pair_rows(const LinearBlock& block, int64_t row) {
           reinterpret_cast<const float*>(codes - head) + lane};
 }
 
-// Groups [begin, end) of kTiles tiles, which the first pass decodes on the way.
+// Groups [begin, end) of kTiles tiles, decoded by the first pass over them.
 template <bool kDots, int kTiles>
 struct PairRun {
   static constexpr int kMostGroups = kPairBytes / (kTiles * kPairs * int{sizeof(Pair<kDots>)});
 
-  const std::byte* weight;  // of the first tile
+  const std::byte* weight;  // the first tile
   int32_t begin;
   int32_t end;
   bool is_open;
   Pair<kDots> open[kMostGroups][kTiles][kPairs];
 };
 
-// Sums between two runs, of tile t and row r at [t * rows + r].
+// Sums between two runs; tile t and row r are at [t * rows + r].
 template <int kTiles>
 struct PairSums {
   V16 acc[kTiles * kPairRows];
   V16 pending[4][kTiles * kPairRows];
 };
 
-// Chunk c of a tile's group.
+// Decodes chunk c of a tile's group.
 template <bool kDots>
 SLUICE_INLINE void decode_chunk(const GroupAt& at, int c, Pair<kDots> (&pairs)[2]) {
   const TwoPairs two = decode_e4m3(load_codes_64(at.codes + 64 * c));
@@ -139,7 +138,7 @@ SLUICE_INLINE void decode_chunk(const GroupAt& at, int c, Pair<kDots> (&pairs)[2
   load_pair(two.second, pairs[1]);
 }
 
-// The tiles' groups to memory, for this pass and those after it.
+// Decodes the tiles' groups to memory, for this pass and later ones.
 template <WeightFormat kFormat, bool kDots, int kTiles>
 SLUICE_INLINE void open_pairs(const LinearBlock& block,
                               PairRun<kDots, kTiles>& run,
@@ -158,8 +157,8 @@ SLUICE_INLINE void open_pairs(const LinearBlock& block,
   }
 }
 
-// p of every tile and row: pair i of a group. `x`: the group's pairs of the first row, those of the
-// next `stride` on.
+// Adds pair i of a group to p of every tile and row. `x`: the first row's pair; rows have `stride`
+// pairs.
 template <bool kDots, int kTiles, int kRows>
 SLUICE_INLINE void add_pairs(const Pair<kDots> (&w)[kTiles],
                              const PairOfRow<kDots>* x,
@@ -176,7 +175,7 @@ SLUICE_INLINE void add_pairs(const Pair<kDots> (&w)[kTiles],
   }
 }
 
-// The same of all pairs of a group, which are decoded on the way, where no other pass comes.
+// Adds all pairs of a group, decoding them on the way, for a run with a single pass.
 template <WeightFormat kFormat, bool kDots, int kTiles, int kRows>
 SLUICE_INLINE void add_group_once(const LinearBlock& block,
                                   const std::byte* weight,
@@ -204,8 +203,8 @@ SLUICE_INLINE void add_group_once(const LinearBlock& block,
   }
 }
 
-// A pass: a run of groups times kRows rows from `row` on, the only one (kOnce) or one of several.
-// Returns the segment that is under way.
+// A pass: one run of groups times kRows rows from `row` on; kOnce if the run has no other pass.
+// Returns the segment in progress.
 template <WeightFormat kFormat, bool kDots, bool kOnce, int kTiles, int kRows>
 static int32_t add_pair_run(const LinearBlock& block,
                             PairRun<kDots, kTiles>& run,
@@ -283,7 +282,7 @@ static int32_t add_pair_run(const LinearBlock& block,
   return segment;
 }
 
-// Outputs of a pass, whose sums are complete.
+// Writes a pass's outputs from its complete sums.
 template <WeightFormat kFormat, int kTiles>
 static void write_pair_sums(
     const LinearBlock& block, int32_t tile, int32_t row, int32_t num_rows, PairSums<kTiles>& sums) {
@@ -298,7 +297,7 @@ static void write_pair_sums(
   }
 }
 
-// kTiles tiles from `tile` on, for every row.
+// Computes kTiles tiles from `tile` on, for every row.
 template <WeightFormat kFormat, bool kDots, int kTiles>
 static void pair_tiles(const LinearBlock& block, int32_t tile) {
   using PassFn =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cuts linear layers into tiles for the pool. How they are cut never shows in the results.
+// Cuts linear layers into tiles for the pool. Results do not depend on the cuts.
 #include "kernels/gemm.h"
 
 #include <algorithm>
@@ -21,11 +21,11 @@ namespace {
 constexpr int32_t kRowBlock = kMostBlockRows;
 static_assert(kRowBlock % kActivationRows == 0);
 
-// So few rows are finished by the caller: to move them to the core that ended last takes longer.
+// With so few rows the caller finishes: moving them to the core that ended last takes longer.
 constexpr int32_t kRowsOfCaller = 2;
 
-// Where steps follow, few rows are cut so that every thread has some to finish. No more blocks than
-// there may be threads, or of kRowBlock rows.
+// With steps to follow, few rows are cut so that every thread has some to finish: into at most as
+// many blocks as there may be threads, of at most kRowBlock rows.
 constexpr int64_t kMaxRowBlocks = kMaxThreads;
 
 int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
@@ -33,17 +33,18 @@ int32_t row_block_for_steps(int64_t num_rows, int64_t threads) {
   return static_cast<int32_t>(std::clamp<int64_t>(rows, kActivationRows, kRowBlock));
 }
 
-// Whether the passes over tiles side by side unpack weights themselves.
+// Whether passes over tiles side by side unpack weights themselves.
 bool unpacks_in_passes(const ExecContext& ctx, WeightFormat format) {
   return ctx.isa == Isa::kAvx512 && ctx.unpacks_fast && is_unpacked_fast(format);
 }
 
-// Whether kernels pass over tiles side by side, unpacked once for all of a block's rows or by each.
+// Whether kernels pass over tiles side by side, which are unpacked once for all of a block's rows
+// or by each pass.
 bool opens_tiles(const ExecContext& ctx,
                  const Activations& x,
                  WeightFormat format,
                  int64_t block_rows) {
-  // With fewer, unpacking to memory, or again in each pass, takes longer than it saves.
+  // With fewer rows, unpacking to memory, or again in each pass, takes longer than it saves.
   constexpr int64_t kFewest = 16;
   constexpr int32_t kLongRow = 2048;
   if (is_e4m3(x.format)) return block_rows >= kFewest;
@@ -54,10 +55,10 @@ bool opens_tiles(const ExecContext& ctx,
   return block_rows >= (is_long ? 48 : 32);
 }
 
-// Whether the steps get a fork of their own, behind all rows. Those of more rows than there may be
-// blocks do. So do those of a few rows, of which one thread would finish all, and those of rows
-// that pass over the same tiles, which are not cut then: a fork takes less than to read and unpack
-// all weights once more, as long as there are tiles enough that no thread waits long for the last.
+// Whether the steps get a fork of their own, after all rows. They do for more rows than the blocks
+// may hold, and for few rows, which one thread would finish alone. They also do for rows that pass
+// over the same tiles, which are then not cut: a fork takes less than unpacking all weights once
+// more, as long as there are enough tiles that no thread waits long for the last.
 bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
   const int64_t rows = args.x.num_rows;
@@ -74,7 +75,8 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   return tiles >= kLeastTilesPerThread * threads;
 }
 
-// Few rows wait for their weights, and those of 16 bits and AMX's are without it.
+// Whether kernels bring lines for attention: those for int8 activations do, without AMX, unless so
+// few rows pass that they wait for their own weights.
 bool brings_lines(const ExecContext& ctx, const Activations& x) {
   constexpr int32_t kFewestRows = 5;
   const bool is_integer =
@@ -84,13 +86,13 @@ bool brings_lines(const ExecContext& ctx, const Activations& x) {
          (ctx.isa == Isa::kAmx && x.num_rows <= kActivationRows);
 }
 
-// Tiles of a piece of work: a multiple of what kernels take at once, more where several row blocks
-// pass over the same weights, so that a block's activations stay close.
+// The most tiles of a piece of work: a multiple of what kernels take at once, and more where
+// several row blocks pass over the same weights, so that a block's activations stay close.
 constexpr int64_t kMaxPieceTiles = 16;
 constexpr int64_t kPiecesPerThread = 16;
 
-// A claim takes this share of what is left of a thread's part, so that a worker which loses its
-// core for a while holds back little.
+// A claim takes this share of what is left of a thread's part, so that a worker that loses its core
+// for a while holds back little.
 constexpr int64_t kClaimsPerPart = 4;
 
 // One matrix over its rows.
@@ -100,7 +102,7 @@ struct Job {
   Epilogue epilogue;
   int32_t row_block = kRowBlock;  // a multiple of kActivationRows
   Segments segments = {};
-  ReadAhead* ahead = nullptr;  // what kernels bring meanwhile; null: nothing
+  ReadAhead* ahead = nullptr;  // brought by kernels on the way; null: nothing
 
   [[nodiscard]] int64_t num_tiles() const { return ceil_div(group.weight->n, kRowTile); }
 
@@ -115,14 +117,14 @@ struct Job {
     return std::clamp(even, least, kMaxPieceTiles) / least * least;
   }
 
-  // Pieces, each for every row block.
+  // Returns the number of pieces, each for every row block.
   [[nodiscard]] int64_t num_items(const ExecContext& ctx) const {
     return ceil_div(num_tiles(), piece_tiles(ctx)) * row_blocks();
   }
 };
 
-// `pieces` pieces from that of `item` on, of its row block. Row blocks vary fastest: a piece of
-// weights is read from memory once.
+// Returns `pieces` pieces from that of `item` on, for its row block. Row blocks vary fastest: a
+// piece of weights is read from memory once.
 LinearBlock make_block(const ExecContext& ctx,
                        const Job& job,
                        int64_t item,
@@ -163,12 +165,12 @@ LinearBlock make_block(const ExecContext& ctx,
       .lines = job.ahead == nullptr ? nullptr : job.ahead->lines(worker)};
 }
 
-// Who ran the last piece of a row block runs the steps that follow, on its rows.
+// The steps that follow: the worker that ran the last piece of a row block runs them on its rows.
 class StepsAfter {
  public:
   StepsAfter(const SimdTable& simd, const RowSteps* steps) : simd_(simd), steps_(steps) {}
 
-  // Before any is done: so many pieces of each row block.
+  // Called before any piece is done: each row block has `pieces` of them.
   void expect(int64_t row_blocks, int64_t pieces) {
     if (steps_ == nullptr) return;
     CHECK_LE(row_blocks, kMaxRowBlocks);
@@ -190,8 +192,7 @@ class StepsAfter {
   std::array<int32_t, kMaxRowBlocks> left_;
 };
 
-// Runs job_at(0), job_at(1), ... to num_jobs, which may share inputs but no outputs. With `steps`,
-// all have the same rows.
+// Runs job_at(0 .. num_jobs - 1), which may share inputs, not outputs; the same rows with `steps`.
 template <typename JobAt>
 void run_jobs(const ExecContext& ctx,
               int64_t num_jobs,
@@ -212,13 +213,13 @@ void run_jobs(const ExecContext& ctx,
   }
   if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
   const auto items = [&](int64_t begin, int64_t end, int32_t worker) {
-    int64_t first = 0;  // of job i's items
+    int64_t first = 0;  // first item of job i
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
       const Job job = job_at(i);
       const int64_t next = first + job.num_items(ctx);
       const int64_t piece_tiles = job.piece_tiles(ctx);
       const int64_t last = std::min(end, next);
-      // With one row block, items in a row are tiles in a row.
+      // With one row block, consecutive items are consecutive tiles.
       const int64_t step = job.row_blocks() == 1 ? last : 1;
       for (int64_t item = std::max(begin, first); item < last; item += step) {
         const int64_t pieces = std::min(step, last - item);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree of gemm_impl.h with AMX, for linear_amx.cpp. Exact sums come back through memory, and
-// what is done in floating point is gemm_impl.h's, row by row. A matrix instruction takes signed
-// codes, so that the zero point is taken off when a group is unpacked, once for all rows.
+// the float work is gemm_impl.h's, row by row. A matrix instruction takes signed codes, so the zero
+// point is taken off when a group is unpacked, once for all rows.
 #pragma once
 
 #include "kernels/cpu/amx.h"
@@ -9,7 +9,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The intrinsics do not say that tile loads read memory.
+// Keeps stores before tile loads: the intrinsics do not say that tile loads read memory.
 SLUICE_INLINE void stores_before_tile_loads() { asm volatile("" ::: "memory"); }
 
 // A group's signed codes, and its scales as floats.
@@ -19,7 +19,7 @@ struct OpenGroup {
   GroupScales scales;
 };
 
-// Unsigned bytes whose zero points differ by group: they and those move down by 128.
+// Whether codes are unsigned bytes with zero points per group: both then move down by 128.
 template <WeightFormat kFormat>
 inline constexpr bool kMovesDown = kHasZeros<kFormat>&& kLayoutOf<kFormat>.low_bits == 8;
 
@@ -47,13 +47,13 @@ inline constexpr int kSumsPerGroup = kHalves<kFormat> ? 2 : 1;
 template <WeightFormat kFormat>
 inline constexpr int kTileK = kQuantGroup / kSumsPerGroup<kFormat>;
 
-// Exact sums of a group, or of its halves.
+// Exact sums of a group, or of each of its halves.
 template <WeightFormat kFormat>
 struct alignas(64) GroupSums {
   int32_t v[kSumsPerGroup<kFormat>][kRowsTogether][kRowTile];
 };
 
-// Codes of one group of activations, of two blocks of rows one after the other.
+// Codes of one group of activations: two blocks of rows, one after the other.
 struct alignas(64) RowCodes {
   std::byte v[kRowsTogether * kQuantGroup];
 };
@@ -68,7 +68,7 @@ SLUICE_INLINE void gather_rows(const std::byte* record, int64_t block_bytes, Row
   }
 }
 
-// A group times 16 rows, into registers 0 and 1.
+// Multiplies a group by 16 rows, into registers 0 and 1.
 template <WeightFormat kFormat>
 SLUICE_INLINE void multiply(const OpenGroup<kFormat>& open, const RowCodes& rows) {
   _tile_loadd(6, open.codes, 64);
@@ -89,11 +89,11 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
   if constexpr (kHalves<kFormat>) _tile_stored(1, sums.v[1], 64);
 }
 
-// Groups that are unpacked at a time.
+// The most groups that are unpacked at a time.
 inline constexpr int32_t kOpenGroups = 64;
 static_assert((kOpenGroups & (kOpenGroups - 1)) == 0, "a mask finds places of codes");
 
-// Codes of a run of groups. The first tile lays them out on the way.
+// Codes of activations for a run of groups; the first tile lays them out on the way.
 struct LaidRows {
   RowCodes codes[kMostBlockRows / kRowsTogether][kOpenGroups];
 };
@@ -104,21 +104,21 @@ struct RowsState {
   V16 pending[4][kRowsTogether];
 };
 
-// Groups [begin, end) of a tile, which the first rows open on the way.
+// Groups [begin, end) of a tile, unpacked by the first rows that pass.
 template <WeightFormat kFormat>
 struct GroupRun {
   const std::byte* weight;  // group 0
   int32_t begin;
   int32_t end;
   bool is_open;
-  bool lay_out;       // codes of activations, on the way; else they are laid out
-  int32_t code_mask;  // of a group, its codes' place
+  bool lay_out;       // whether this pass lays out codes of activations
+  int32_t code_mask;  // group & code_mask is its codes' place
   OpenGroup<kFormat> open[kOpenGroups];
 };
 
-// A run of groups times kBlocks blocks of rows: their records of its first group begin at `x`,
-// their outputs of the tile at `out`; their codes are laid out in `codes`. Returns the segment that
-// is under way.
+// Adds a run of groups times kBlocks blocks of rows: `x` are their records of the run's first
+// group, `out` their outputs of the tile, `codes` their laid-out codes. Returns the segment in
+// progress.
 template <WeightFormat kFormat, int kBlocks>
 static int32_t add_run(const LinearBlock& block,
                        GroupRun<kFormat>& run,
@@ -136,8 +136,8 @@ static int32_t add_run(const LinearBlock& block,
   V16 acc[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) acc[r] = run.begin == 0 ? zero() : state.acc[r];
-  // Four groups are under way, since each of these steps takes longer than a core looks ahead:
-  // codes are laid out, multiplied, sums come back, and are added.
+  // Four groups are in flight, since each of these steps takes longer than a core looks ahead:
+  // laying out codes, multiplying, reading sums back, adding them.
   const int32_t count = run.end - run.begin;
   for (int32_t i = -3; i < count; ++i) {
     if (i + 3 < count) {
@@ -188,7 +188,7 @@ template <WeightFormat kFormat>
 static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
-  // Codes stay laid out for the next tile, and sums are not kept for a next run.
+  // With one run, codes stay laid out for the next tile, and sums need not be kept for a next run.
   const bool one_run = block.num_groups <= kOpenGroups;
   GroupRun<kFormat> run;
   run.lay_out = tile == 0 || !one_run;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes of one weight group and their exact dot products without VNNI. vpmaddubsw adds two products
-// in 16 bits and saturates, so 16-bit sums are widened before codes of that size could overflow
-// them, and full bytes go through it as two nibbles.
+// in 16 bits and saturates, so 16-bit sums are widened before codes could overflow them, and full
+// bytes are multiplied as two nibbles.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
@@ -14,14 +14,14 @@ SLUICE_INLINE __m256i broadcast_dword(const void* p) {
   return _mm256_set1_epi32(dword);
 }
 
-// isum + negated * code_sum: negated zero points, of -256 to 255, times the sum of 32 codes of 8
-// bits, which is one of words. The product's upper word is times zero.
+// Returns isum + negated * code_sum. Negated zero points are -256 to 255; the sum of 32 codes of 8
+// bits fits a 16-bit word. The product's upper word is times zero.
 SLUICE_INLINE I16 take_zeros(I16 isum, I16 negated, int32_t code_sum) {
   const __m256i words = _mm256_set1_epi32(code_sum & 0xFFFF);
   return add(isum, {_mm256_madd_epi16(negated.lo, words), _mm256_madd_epi16(negated.hi, words)});
 }
 
-// The bits [from, from + count) of every byte, moved to `to`.
+// Returns the bits [from, from + count) of every byte, moved to `to`.
 SLUICE_INLINE __m256i move_bits(__m256i v, int from, int count, int to) {
   const __m256i mask = _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to));
   if (from > to) v = _mm256_srli_epi16(v, from - to);
@@ -29,7 +29,7 @@ SLUICE_INLINE __m256i move_bits(__m256i v, int from, int count, int to) {
   return _mm256_and_si256(v, mask);
 }
 
-// Chunk c of outputs 8 * half .. 8 * half + 7: unsigned codes, kZeroPoint too high.
+// Returns chunk c of outputs 8 * half .. 8 * half + 7: unsigned codes, kZeroPoint too high.
 template <WeightFormat kFormat>
 SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -58,15 +58,15 @@ SLUICE_INLINE __m256i load_chunk(const std::byte* group, int c, int half) {
 template <WeightFormat kFormat>
 inline constexpr bool kNibbles = kLargestCode<kFormat> > 63;
 
-// Chunks whose products fit 16 bits together, each at most 2 * 128 * the largest code or nibble.
+// The most chunks whose products fit 16 bits together; a product pair is at most 2 * 128 * a code.
 template <WeightFormat kFormat>
 inline constexpr int kChain = kNibbles<kFormat>            ? 8
                               : kLargestCode<kFormat> > 31 ? 2
                               : kLargestCode<kFormat> > 15 ? 4
                                                            : 8;
 
-// A chunk as vpmaddubsw takes it: both halves of the outputs, or, where kNibbles, the low and the
-// high nibbles of one of them, so that a dword of activations serves two products.
+// The operands of two vpmaddubsw: a chunk's codes for both halves of the outputs or, with kNibbles,
+// low and high nibbles for one half, so that a dword of activations serves two products.
 struct CodePair {
   __m256i first, second;
 };
@@ -85,11 +85,11 @@ SLUICE_INLINE CodePair load_pair(const std::byte* group, int c, int pair) {
   }
 }
 
-// Keeps what is behind it behind it. Left alone, g++ begins with the loads of several chunks, whose
-// registers it then lacks for the sums.
+// Keeps code in order across this point. Otherwise g++ starts with the loads of several chunks and
+// then lacks registers for the sums.
 SLUICE_INLINE void in_order(CodePair& sum) { asm volatile("" : "+x"(sum.first), "+x"(sum.second)); }
 
-// 16-bit sums of 2 k over chunks [begin, end), a chain at most: pair_at(c) times kRows rows.
+// Adds 16-bit sums of 2 k over chunks [begin, end), at most a chain: pair_at(c) times kRows rows.
 template <int kRows, typename PairAt>
 SLUICE_INLINE void dot_chain(
     const int8_t* x, int begin, int end, PairAt pair_at, CodePair (&sum)[kRows]) {
@@ -108,9 +108,9 @@ SLUICE_INLINE void dot_chain(
   }
 }
 
-// use(r, half, sum) for each of kRows rows of 32 codes each: sum of begin(r, half) and the dot
-// products with the codes of pair_at(c, pair), of the first and of the second 16 k where the format
-// has scales for each (kHalves), else of all 32, half 0.
+// Calls use(r, half, sum) for each of kRows rows of 32 codes each: sum = begin(r, half) + the dot
+// product with the codes of pair_at(c, pair). Formats with scales for each half (kHalves) get one
+// call for the first and one for the second 16 k, others one call for all 32, half 0.
 template <WeightFormat kFormat, int kRows, typename PairAt, typename Begin, typename Use>
 SLUICE_INLINE void dot_pairs(const int8_t* x, PairAt pair_at, Begin begin, Use use) {
   constexpr int kHalfCount = kHalves<kFormat> ? 2 : 1;
@@ -152,7 +152,7 @@ SLUICE_INLINE void dot_pairs(const int8_t* x, PairAt pair_at, Begin begin, Use u
   }
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
+// Calls use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
 // products of the first and second 16 k where the format has scales for each (kHalves), else that
 // of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
@@ -172,7 +172,7 @@ SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin
   dot_pairs<kFormat, kRows>(x, pair_at, begin, use_half);
 }
 
-// Bytes 0 and 1 of every dword as words, or 2 and 3, zero-extended.
+// Returns bytes 0 and 1 of every dword (pair 0), or 2 and 3 (pair 1), zero-extended to words.
 SLUICE_INLINE __m256i widen_pair(__m256i codes, int pair) {
   const __m128i bytes = _mm_set1_epi32(static_cast<int32_t>(0x80018000));
   const __m128i lane_base = _mm_setr_epi32(0, 0x00040004, 0x00080008, 0x000C000C);
@@ -205,7 +205,7 @@ SLUICE_INLINE void dot_int16_half(
   }
 }
 
-// As dot_int8, for int16 codes.
+// dot_int8() for int16 codes.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
 SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin begin, Use use) {
   __m256i lo[2][kRows];
@@ -219,7 +219,7 @@ SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin beg
   }
 }
 
-// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
+// Writes codes, less the zero point, as [16 k pairs][16 outputs][2 k].
 template <WeightFormat kFormat>
 SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
   const __m256i zero_point = _mm256_set1_epi16(kZeroPoint<kFormat>);

@@ -11,7 +11,7 @@ struct Codes {
   __m512i chunk[8];  // unsigned, kZeroPoint too high
 };
 
-// The bits [from, from + count) of every byte, moved to `to`.
+// Returns the bits [from, from + count) of every byte, moved to `to`.
 template <int from, int count, int to>
 SLUICE_INLINE __m512i move_bits(__m512i v) {
   const __m512i mask = _mm512_set1_epi8(static_cast<char>(((1 << count) - 1) << to));
@@ -57,8 +57,8 @@ SLUICE_INLINE Codes load_codes(const std::byte* group) {
            load_chunk<kFormat, 7>(group)}};
 }
 
-// isum + negated * code_sum: negated zero points, of -256 to 255, times the sum of 32 codes of 8
-// bits, which is one of words. The product's upper word is times zero.
+// Returns isum + negated * code_sum. Negated zero points are -256 to 255; the sum of 32 codes of 8
+// bits fits a 16-bit word. The product's upper word is times zero.
 SLUICE_INLINE I16 take_zeros(I16 isum, I16 negated, int32_t code_sum) {
   return {_mm512_dpwssd_epi32(isum.v, negated.v, _mm512_set1_epi32(code_sum & 0xFFFF))};
 }
@@ -69,7 +69,7 @@ SLUICE_INLINE __m512i broadcast_dword(const void* p) {
   return _mm512_set1_epi32(dword);
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
+// Calls use(r, first, second) for each of kRows rows of 32 codes each: begin(r, half) plus the dot
 // products of the first and second 16 k where the format has scales for each (kHalves), else that
 // of all 32 twice.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
@@ -90,7 +90,7 @@ SLUICE_INLINE void dot_int8(const std::byte* group, const int8_t* x, Begin begin
   }
 }
 
-// Bytes 0 and 1 of every dword as words, or 2 and 3, zero-extended.
+// Returns bytes 0 and 1 of every dword (pair 0), or 2 and 3 (pair 1), zero-extended to words.
 SLUICE_INLINE __m512i widen_pair(__m512i codes, int pair) {
   const __m512i low_words = _mm512_set1_epi64(static_cast<int64_t>(0x8005800480018000));
   const __m512i first = _mm512_mask_blend_epi64(
@@ -98,7 +98,7 @@ SLUICE_INLINE __m512i widen_pair(__m512i codes, int pair) {
   return _mm512_shuffle_epi8(codes, _mm512_add_epi8(first, _mm512_set1_epi16(2 * pair)));
 }
 
-// As dot_int8, for int16 codes.
+// dot_int8() for int16 codes.
 template <WeightFormat kFormat, int kRows, typename Begin, typename Use>
 SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin begin, Use use) {
   const Codes codes = load_codes<kFormat>(group);
@@ -120,7 +120,7 @@ SLUICE_INLINE void dot_int16(const std::byte* group, const int16_t* x, Begin beg
   }
 }
 
-// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
+// Writes codes, less the zero point, as [16 k pairs][16 outputs][2 k].
 template <WeightFormat kFormat>
 SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
   const Codes codes = load_codes<kFormat>(group);

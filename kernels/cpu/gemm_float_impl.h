@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float activations of gemm_impl.h.
+// Float activations, for the tree of gemm_impl.h.
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -7,7 +7,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The weights of one group as an FMA wants them: 16 outputs of column k.
+// The weights of one group in the form that an FMA takes: 16 outputs of column k.
 template <WeightFormat kFormat>
 struct FloatWeights {
   const uint16_t* halves;
@@ -21,7 +21,7 @@ struct FloatWeights {
     return kFormat == WeightFormat::kBF16 ? load_bf16(at) : load_half(at);
   }
 
-  // The line that two columns share.
+  // Prefetches the line that columns k and k + 1 share, at even k.
   [[gnu::always_inline]] void prefetch(int k, const Ahead& ahead) const {
     if (k % 2 != 0) return;
     prefetch_line(reinterpret_cast<const std::byte*>(halves + k * kRowTile), ahead);
@@ -32,7 +32,7 @@ struct FloatWeights {
   }
 };
 
-// Of any other format, through a buffer.
+// Weights of any other format, expanded to floats through a buffer.
 struct ExpandedWeights {
   alignas(64) float buffer[kQuantGroup * kRowTile];
   const float* weights;
@@ -46,8 +46,8 @@ struct ExpandedWeights {
   static int64_t offset(int32_t) { return 0; }
 };
 
-// `x`: the group's columns of the first row, the next rows `stride` elements apart. acc as in
-// fold_segments.
+// Adds one group to acc, which is laid out as in fold_segments. `x`: the group's columns of the
+// first row; rows are `stride` elements apart.
 template <int kTiles, int kRows, typename Weights>
 SLUICE_INLINE void add_float_group(const Weights* weights,
                                    const Ahead& ahead,

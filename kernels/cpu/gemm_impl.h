@@ -21,14 +21,14 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// Prefetching past the end of the weights is harmless, and across tiles the next tile's start is
-// wanted. A core waits for at most some 16 lines of L1, which memory at a distance does not fill in
-// time: what comes from there is brought to L2 first. Tiles that are walked side by side share what
-// may be outstanding. The hardware's prefetchers alone reach half of this with few rows, and leave
-// the memory idle while a group is multiplied with many (Xeon and Zen 5; bench/cpu.md).
+// Prefetches past the end of the weights are harmless, and across tiles the next tile's start is
+// wanted. A core has at most some 16 L1 lines outstanding, too few for memory's latency, so lines
+// from memory are brought to L2 first. Tiles that are walked side by side share those. The
+// hardware's prefetchers alone reach half of this with few rows, and leave memory idle while a
+// group is multiplied with many (Xeon and Zen 5; bench/cpu.md).
 inline constexpr int32_t kPrefetchToL2Bytes = 16384;
 inline constexpr int32_t kPrefetchToL1Bytes = 4096;
-inline constexpr int32_t kMostPrefetchToL1Bytes = 2048;  // of a tile
+inline constexpr int32_t kMostPrefetchToL1Bytes = 2048;  // for one tile
 
 #if defined(SLUICE_ISA_AVX512)
 inline constexpr bool kSideBySide = true;  // tiles, with few rows
@@ -36,16 +36,16 @@ inline constexpr bool kSideBySide = true;  // tiles, with few rows
 inline constexpr bool kSideBySide = false;
 #endif
 
-// How many bytes behind those at hand to prefetch; 0: none.
+// Distances in bytes from the current weights to those to prefetch; 0: none.
 struct Ahead {
   int64_t to_l2;
   int64_t to_l1;
 };
 
-// From L2 the hardware fetches in time, and one request a line is faster than two.
+// With one stream the hardware fetches from L2 in time, and one request a line beats two.
 inline constexpr Ahead kAheadOfOneStream = {.to_l2 = 8192, .to_l1 = 0};
 
-// For kTiles tiles side by side: what lies behind a tile's end is in the tile kTiles further.
+// Distances for kTiles tiles side by side: a tile's end is followed by the tile kTiles further on.
 template <int kTiles>
 class AheadOfTiles {
  public:
@@ -53,7 +53,7 @@ class AheadOfTiles {
       : to_l2_(kPrefetchToL2Bytes / kTiles, tile_bytes),
         to_l1_(std::min(kPrefetchToL1Bytes / kTiles, kMostPrefetchToL1Bytes), tile_bytes) {}
 
-  // `offset`: of the bytes at hand in their tile.
+  // `offset`: the current bytes' offset in their tile.
   [[nodiscard]] SLUICE_INLINE Ahead at(int64_t offset) const {
     return {to_l2_.at(offset), to_l1_.at(offset)};
   }
@@ -61,7 +61,7 @@ class AheadOfTiles {
  private:
   class Distance {
    public:
-    // Tiles are a few at most in `bytes`, and a division takes longer.
+    // A loop, since `bytes` spans few tiles and a division would take longer.
     Distance(int64_t bytes, int64_t tile_bytes) : in_tile_(bytes), end_(tile_bytes - bytes) {
       for (; kTiles > 1 && end_ <= 0; end_ += tile_bytes) in_tile_ += (kTiles - 1) * tile_bytes;
       behind_ = in_tile_ + (kTiles - 1) * tile_bytes;
@@ -81,14 +81,14 @@ class AheadOfTiles {
   Distance to_l1_;
 };
 
-// `line` with the weights' bytes that are at hand.
+// Prefetches what is `ahead` of `line`, a line of the current weights.
 SLUICE_INLINE void prefetch_line(const std::byte* line, const Ahead& ahead) {
   __builtin_prefetch(line + ahead.to_l2, 0, 2);
   if (ahead.to_l1 > 0) __builtin_prefetch(line + ahead.to_l1, 0, 3);
 }
 
-// Part `part` of kParts of a group's lines, between what is done with the rows of a group: a core
-// that waits for room among its outstanding lines does not go on with what comes after.
+// Prefetches part `part` of kParts of a group's lines. Parts go between the rows' work on a group:
+// a core that waits for a free outstanding line does not go on with later work.
 template <WeightFormat kFormat, int kParts>
 SLUICE_INLINE void prefetch_group(const GroupAt& at, const Ahead& ahead, int part) {
   constexpr int kCodeLines = kLayoutOf<kFormat>.code_bytes() / 64;
@@ -99,7 +99,7 @@ SLUICE_INLINE void prefetch_group(const GroupAt& at, const Ahead& ahead, int par
   }
 }
 
-// From one group of a tile to the next, on average over a block.
+// The average distance from one group of a tile to the next, over a block.
 template <WeightFormat kFormat>
 inline constexpr int kGroupBytes =
     kLayoutOf<kFormat>.block_bytes() / kLayoutOf<kFormat>.groups_per_block;
@@ -127,7 +127,7 @@ SLUICE_INLINE RecordRows<Code> record_rows(const std::byte* record, int first) {
           code_sums + kActivationRows};
 }
 
-// The terms of a group with one scale, or of one half: acc = fma(float(isum), d_w * s_a, acc).
+// acc of a group with one scale, or of one half: acc = fma(float(isum), d_w * s_a, acc).
 SLUICE_INLINE V16 add_product(V16 acc, I16 isum, V16 weight_scale, float scale) {
   return fma(to_float(isum), mul(weight_scale, broadcast(scale)), acc);
 }
@@ -140,7 +140,7 @@ SLUICE_INLINE float half_term(const RecordRows<Code>& x, int r, int half) {
 }
 
 #if !defined(SLUICE_ISA_SCALAR)
-// What the exact sum of a row's codes times those of a group, or of its half, adds to acc.
+// Adds to acc what the exact sum of a row's codes times those of a group, or of its half, gives.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE V16 add_sum(V16 acc,
                           I16 isum,
@@ -165,8 +165,8 @@ SLUICE_INLINE V16 add_sum(V16 acc,
   return acc;
 }
 
-// The same of a whole group: low and high are the sums of its halves where the format has scales
-// for each (kHalves), else low is that of the group.
+// add_sum() for a whole group: low and high are the sums of its halves in formats with scales for
+// each (kHalves), else low is that of the group.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE V16
 add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 low, I16 high) {
@@ -178,7 +178,7 @@ add_sums(V16 acc, const GroupScales& w, const RecordRows<Code>& x, int r, I16 lo
 }
 #endif
 
-// After a group of kTiles tiles times kRows rows.
+// Brings the attention's lines that are due after a group of kTiles tiles times kRows rows.
 template <int kTiles, int kRows>
 SLUICE_INLINE void bring_lines(LinesAhead* ahead) {
   constexpr int kLines = kTiles * kRowTile * kRows * kQuantGroup / kProductsPerLine;
@@ -192,8 +192,8 @@ SLUICE_INLINE void bring_lines(LinesAhead* ahead) {
 }
 
 #if !defined(SLUICE_ISA_SCALAR)
-// What an exact sum of unsigned codes begins with, so that the zero point is off at its end. Of
-// rows that do not exist, whose sums nobody reads, whatever their memory holds may wrap around.
+// The value an exact sum of unsigned codes begins with, so that the zero point is off at its end.
+// It may wrap around for rows that do not exist; their sums are never read.
 template <WeightFormat kFormat, typename Code>
 SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
   if constexpr (kZeroPoint<kFormat> == 0) return 0;
@@ -205,8 +205,8 @@ SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
   return static_cast<int32_t>(0U - (codes << zero_point_shift(kFormat)));
 }
 
-// acc[r] += one group of codes times codes, as the tree says. `record`: the group's
-// activations of 8 rows, of which the kRows from `first` on are used.
+// acc[r] += one group of codes times codes, by the tree. `record`: the group's activations of 8
+// rows, of which the kRows from `first` on are used.
 template <WeightFormat kFormat, typename Code, int kRows>
 SLUICE_INLINE void add_group(
     const GroupAt& at, const std::byte* record, int first, const Ahead& ahead, V16* acc) {
@@ -227,7 +227,7 @@ SLUICE_INLINE void add_group(
 }
 #else
 
-// The same over a widened group.
+// add_group() over a widened group.
 template <typename Code, int kRows>
 SLUICE_INLINE void add_wide_group(const WideGroup& w,
                                   const std::byte* record,
@@ -249,7 +249,7 @@ SLUICE_INLINE void add_wide_group(const WideGroup& w,
 }
 #endif
 
-// The core must own the lines of the outputs before it writes them: asked for early, they come
+// Asks for the lines of the outputs early: the core must own them before it writes, and they arrive
 // while the sums are made.
 template <int kRows>
 SLUICE_INLINE void own_outputs(const LinearBlock& block, int32_t tile, int64_t row) {
@@ -257,7 +257,7 @@ SLUICE_INLINE void own_outputs(const LinearBlock& block, int32_t tile, int64_t r
   for (int r = 0; r < kRows; ++r) __builtin_prefetch(out + r * block.out_stride, 1);
 }
 
-// Outputs of a tile for num_rows rows from `row` on.
+// Writes the outputs of a tile for num_rows rows from `row` on.
 SLUICE_INLINE void write_outputs(
     const LinearBlock& block, int32_t tile, int64_t row, int32_t num_rows, const V16* y) {
   const int32_t column = tile * kRowTile;
@@ -279,14 +279,14 @@ SLUICE_INLINE void write_outputs(
   }
 }
 
-// One past the last group of a segment, both counted from the block's first.
+// Returns one past the last group of a segment, both counted from the block's first.
 SLUICE_INLINE int32_t segment_end(const LinearBlock& block, int32_t segment) {
   const int64_t next = block.first_segment + segment + 1;
   return static_cast<int32_t>(next * block.weight_groups / kSegments) - block.first_group;
 }
 
-// Segments fold as a binary counter: pending[l] holds the sum of a finished subtree of 2^l
-// segments, the last the whole once all have ended. acc is used up.
+// Folds segments like a binary counter: pending[l] holds the sum of a finished subtree of 2^l
+// segments, the last one the whole after all have ended. acc is used up.
 template <int kStride, int kSums>
 SLUICE_INLINE void end_segment(int32_t segment, V16* acc, V16 (*pending)[kStride]) {
   int level = 0;
@@ -298,8 +298,8 @@ SLUICE_INLINE void end_segment(int32_t segment, V16* acc, V16 (*pending)[kStride
   for (int i = 0; i < kSums; ++i) pending[level][i] = acc[i];
 }
 
-// kTiles row tiles times kRows rows: add_group(group, acc) for every group in order, acc of tile t
-// and row r at [t * kRows + r].
+// Folds kTiles row tiles times kRows rows: calls add_group(group, acc) for every group in order;
+// acc of tile t and row r is at [t * kRows + r].
 template <int kTiles, int kRows, typename AddGroup>
 SLUICE_INLINE void fold_segments(const LinearBlock& block,
                                  int32_t tile,
@@ -322,7 +322,7 @@ SLUICE_INLINE void fold_segments(const LinearBlock& block,
   }
 }
 
-// The records that hold row `row`, first group.
+// Returns the record of the first group of the activation block that holds row `row`.
 template <ActivationFormat kActivation>
 SLUICE_INLINE const std::byte* records_of(const LinearBlock& block, int64_t row) {
   constexpr int64_t kBytes = activation_record_bytes(kActivation);
@@ -357,7 +357,7 @@ struct WideRows {
 #else
 template <WeightFormat kFormat, ActivationFormat kActivation, typename Code>
 struct IntegerRows {
-  // With so few rows memory is the limit, and where one stream of reads does not reach it
+  // With so few rows memory is the limit, and unless one stream of reads reaches it
   // (LinearBlock::one_stream), tiles are walked side by side. With more, the sums of two tiles no
   // longer fit the registers.
   static constexpr int32_t kRowsOfFourTiles = 2;
@@ -390,7 +390,7 @@ struct IntegerRows {
 
 using RowsFn = void (*)(const LinearBlock& block, int32_t tile, int64_t row);
 
-// kTiles tiles for every row, kAtOnce or the rest at a time.
+// Computes kTiles tiles for every row, kAtOnce rows at a time.
 template <typename Rows, int kTiles, int kAtOnce>
 static void every_row(const LinearBlock& block, int32_t tile) {
   static constexpr auto kByRows = []<int... kLess>(std::integer_sequence<int, kLess...>) {
@@ -410,7 +410,7 @@ template <typename Rows>
 static void linear_tiles(const LinearBlock& block) {
   int32_t tile = 0;
   if constexpr (kSideBySide) {
-    // Floats stay in pairs, whose sums need not wait for each other.
+    // Floats stay in pairs of tiles, whose sums need not wait for each other.
     const bool is_stream = Rows::kRowsOfFourTiles > 0 && block.one_stream;
     if constexpr (Rows::kRowsOfFourTiles > 0) {
       const bool four = !is_stream && block.num_rows <= Rows::kRowsOfFourTiles &&
@@ -441,7 +441,7 @@ static void linear_integer(const LinearBlock& block) {
 }
 
 #if defined(SLUICE_ISA_AVX512)
-// The same of one family.
+// linear_integer() for the formats of one family.
 template <FormatFamily kFamily, ActivationFormat kActivation, typename Code>
 static void linear_family(const LinearBlock& block) {
   with_format_of<kFamily>(block.format, [&]<WeightFormat kFormat>() {

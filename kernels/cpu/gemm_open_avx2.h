@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of gemm_open_impl.h without VNNI: the registers of codes are loaded as gemm_avx2.h
-// unpacks them. One tile at a time: the 16-bit sums of its halves times four rows are half of the
-// registers.
+// A group of gemm_open_impl.h without VNNI, with codes as gemm_avx2.h unpacks them. One tile at a
+// time: the 16-bit sums of its halves times four rows take half of the registers.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
@@ -9,7 +8,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr int kOpenAtOnce = 1;
 inline constexpr bool kPassesUnpack = false;
 
-// A group of a tile as the dot products read it.
+// A group of a tile in the form that the dot products read.
 template <WeightFormat kFormat>
 struct OpenBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
@@ -31,13 +30,13 @@ SLUICE_INLINE void open_codes(const std::byte* group, OpenBytes<kFormat>& open) 
 
 SLUICE_INLINE I16 fresh_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 
-// acc[r] += a group, as the tree says.
+// acc[r] += a group, by the tree.
 template <WeightFormat kFormat>
 SLUICE_INLINE void add_open_group(const OpenBytes<kFormat>* open,
                                   const RecordRows<int8_t>& x,
                                   V16* acc) {
   const auto pair_at = [&](int c, int pair) __attribute__((always_inline)) {
-    // One by one: g++ copies the pair by halves of a register, through the stack.
+    // Two loads, since g++ copies the pair by halves of a register, through the stack.
     const CodePair& codes = open->codes[c][pair];
     return CodePair{load_256(&codes.first), load_256(&codes.second)};
   };

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group of gemm_open_impl.h with VNNI. Four rows at a time have all their sums of three tiles in
-// registers, 12 exact ones and 12 of the tree, so that a load of weights serves four dot products
-// and one of activations three: the pipes that multiply have little but the tree to do.
+// registers, 12 exact ones and 12 of the tree: a load of weights serves four dot products and one
+// of activations three, and the multiplying pipes have little but the tree to do.
 #pragma once
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kOpenAtOnce = 3;
-inline constexpr bool kPassesUnpack = true;  // where LinearBlock says so
+inline constexpr bool kPassesUnpack = true;  // if LinearBlock says so
 
-// A group of a tile as the dot products read it.
+// A group of a tile in the form that the dot products read.
 template <WeightFormat kFormat>
 struct OpenBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
 
-  __m512i codes[8];                                     // as Codes
+  __m512i codes[8];                                     // in the layout of Codes
   V16 scales[kHasSecond<kFormat> ? 2 * kSums : kSums];  // then minimum
 };
 
@@ -25,7 +25,7 @@ SLUICE_INLINE void open_codes(const std::byte* group, OpenBytes<kFormat>& open) 
   for (int c = 0; c < 8; ++c) open.codes[c] = codes.chunk[c];
 }
 
-// Zeros made anew, which takes none of the pipes, where a copy of a register with zeros may.
+// Returns new zeros. Making them takes none of the pipes, while copying a register of zeros may.
 // Without volatile the compiler makes them once and copies.
 SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;
@@ -43,7 +43,7 @@ SLUICE_INLINE __m512i codes_of(const PackedBytes<kFormat>& packed) {
   return load_chunk<kFormat, c>(packed.at.codes);
 }
 
-// Of one half, or of the whole group.
+// Scales of one half, or of the whole group.
 struct HalfScales {
   V16 scale;
   V16 minimum;
@@ -76,7 +76,7 @@ SLUICE_INLINE void add_chunk(const Group* tiles,
   }
 }
 
-// acc[t * kOpenRows + r] += a group, as the tree says.
+// acc[t * kOpenRows + r] += a group, by the tree.
 template <WeightFormat kFormat, typename Group>
 SLUICE_INLINE void add_open_group(const Group* tiles, const RecordRows<int8_t>& x, V16* acc) {
   constexpr int kSums = OpenBytes<kFormat>::kSums;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of gemm_impl.h for many rows: they pass kOpenRows at a time over kOpenAtOnce tiles,
-// whose codes are unpacked to bytes once for all of them, or by each pass (is_unpacked_fast).
+// The tree of gemm_impl.h for many rows. They pass kOpenRows at a time over kOpenAtOnce tiles,
+// whose codes are unpacked to bytes once for all rows, or again by each pass (is_unpacked_fast).
 #pragma once
 
 #include "kernels/cpu/gemm_impl.h"
@@ -11,7 +11,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr int kOpenRows = 4;
 static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
 
-// A group of a tile as it is packed.
+// A group of a tile in packed form.
 template <WeightFormat kFormat>
 struct PackedBytes {
   GroupAt at;
@@ -27,17 +27,16 @@ struct PackedBytes {
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// Groups that are open at a time: unpacked, at most 41 KB for all tiles, they stay in L1 while the
-// rows pass.
+// The most groups unpacked at a time: at most 41 KB for all tiles, in L1 while the rows pass.
 inline constexpr int32_t kMostOpenGroups = 54 / kOpenAtOnce;
 
 inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;
 static_assert(kOpenTiles % kOpenAtOnce == 0, "pieces of work are cut by kOpenTiles");
 
-// Groups [begin, end) of the tiles, which the first pass opens on the way.
+// Groups [begin, end) of the tiles, unpacked by the first pass.
 template <WeightFormat kFormat>
 struct OpenRun {
-  const std::byte* weight;  // of the first tile
+  const std::byte* weight;  // the first tile
   int32_t begin;
   int32_t end;
   OpenBytes<kFormat> groups[kMostOpenGroups][kOpenAtOnce];
@@ -55,9 +54,9 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
   }
 }
 
-// What a pass brings to L2 of the run that comes next: with each group as many lines as all of it
-// takes, the passes one behind the other through the tiles. The loop over the groups has no time
-// for more than a pointer.
+// The lines of the next run that a pass brings to L2. Each group of each pass brings equally many
+// of them, one pass after the other through the tiles. The loop over the groups has no time for
+// more than a pointer.
 class LinesOfRun {
  public:
   // `first`: the run's first byte in the first of kOpenAtOnce tiles, of which it takes run_bytes.
@@ -78,7 +77,7 @@ class LinesOfRun {
     gap_ = tile_bytes - in_tile * 64;
   }
 
-  // With each group.
+  // Brings one group's lines.
   SLUICE_INLINE void bring() {
     for (int32_t i = per_group_; i > 0; --i, line_ += 64) __builtin_prefetch(line_, 0, 2);
     if (line_ < end_) return;
@@ -88,8 +87,8 @@ class LinesOfRun {
 
  private:
   const std::byte* line_;
-  const std::byte* end_;  // of the run in its tile
-  int64_t gap_;           // from there to its first byte in the next
+  const std::byte* end_;  // the run's end in the tile
+  int64_t gap_;           // from end_ to the run's first byte in the next tile
   int64_t tile_bytes_;
   int32_t per_group_;
 };
@@ -100,12 +99,11 @@ struct OpenSums {
   V16 pending[4][kOpenSums];
 };
 
-// What a pass does with weights: unpacks them for those after it, reads what was unpacked, or
+// A pass's treatment of weights: it unpacks them for later passes, reads what was unpacked, or
 // unpacks for itself.
 enum class Pass { kOpens, kOpened, kUnpacks };
 
-// A pass: a run of groups times kOpenRows rows from `row` on. Returns the segment that is under
-// way.
+// Runs a pass: a run of groups times kOpenRows rows from `row` on. Returns the segment in progress.
 template <WeightFormat kFormat, Pass kPass>
 static int32_t add_open_run(const LinearBlock& block,
                             OpenRun<kFormat>& run,
@@ -133,7 +131,7 @@ static int32_t add_open_run(const LinearBlock& block,
     const int32_t of_segment = segment_end(block, segment);
     const int32_t end = of_segment < run.end ? of_segment : run.end;
     for (; group < end; ++group, record += kBytes) {
-      // One ahead, so that nothing waits for what was just stored.
+      // Opens one group ahead, so that no load waits for a fresh store.
       if constexpr (kPass == Pass::kOpens) {
         if (group + 1 < run.end) open(group + 1);
       }
@@ -162,15 +160,15 @@ static int32_t add_open_run(const LinearBlock& block,
   return segment;
 }
 
-// kOpenAtOnce tiles from `tile` on, for every row. The last pass computes rows that may not exist,
-// of the last block of activations.
+// Computes kOpenAtOnce tiles from `tile` on, for every row. The last pass may compute rows that do
+// not exist, of the last block of activations.
 template <WeightFormat kFormat, bool kUnpacks>
 static void open_tiles(const LinearBlock& block, int32_t tile) {
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
   OpenRun<kFormat> run;
   run.weight = block.weight + tile * block.tile_bytes;
-  // Runs of about the same length: each brings as many groups of the next to L2 as it has itself.
+  // Runs have about equal length: each brings as many groups of the next to L2 as it has itself.
   const int32_t runs = (block.num_groups + kMostOpenGroups - 1) / kMostOpenGroups;
   const int32_t run_groups = (block.num_groups + runs - 1) / runs;
   OpenSums sums[kMostBlockRows / kOpenRows];  // one run needs one of them

@@ -6,7 +6,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int kRowsAtOnce = 4;
 
-// Stored code of (k, output), out of its planes.
+// Returns the stored code of (k, output) from its planes.
 template <WeightFormat kFormat>
 SLUICE_INLINE int32_t stored_code(const uint8_t* group, int k, int output) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -29,7 +29,7 @@ SLUICE_INLINE int32_t stored_code(const uint8_t* group, int k, int output) {
   return code;
 }
 
-// Codes with the zero point taken off as [16 k pairs][16 outputs][2 k].
+// Writes codes, less the zero point, as [16 k pairs][16 outputs][2 k].
 template <WeightFormat kFormat>
 SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
   const auto* const bytes = reinterpret_cast<const uint8_t*>(group);
@@ -42,8 +42,8 @@ SLUICE_INLINE void widen_codes(const std::byte* group, int16_t* words) {
   }
 }
 
-// use(r, first, second) for each of kRows rows of 32 codes each: the dot products of the first and
-// second 16 k.
+// Calls use(r, first, second) for each of kRows rows of 32 codes each, with the dot products of the
+// first and second 16 k.
 template <int kRows, typename Code, typename Use>
 SLUICE_INLINE void dot_words(const int16_t* words, const Code* x, Use use) {
   for (int r = 0; r < kRows; ++r) {

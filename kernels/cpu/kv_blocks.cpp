@@ -8,7 +8,7 @@
 namespace sluice::kernels::cpu {
 namespace {
 
-// copy(bytes of the cache, bytes of the slot, how many) in the order of the slot.
+// Calls copy(cache bytes, slot bytes, size) in the slot's order.
 template <typename Copy>
 void for_runs(const KvBlocksArgs& args, const Copy& copy) {
   std::byte* slot = args.slot;

@@ -9,8 +9,8 @@
 namespace sluice::kernels {
 namespace {
 
-// A transport's thread has no ExecContext, and each loop is a few lines: so the instruction sets
-// are attributes of functions here, not files of the table (kernels/cpu/simd.h).
+// A transport's thread has no ExecContext, and each loop is a few lines: instruction sets are
+// attributes of functions here, not files of the table (kernels/cpu/simd.h).
 
 uint64_t sum_scalar(const std::byte* words, uint64_t num_words, uint64_t first_index) {
   uint64_t sum = 0;
@@ -24,7 +24,7 @@ uint64_t sum_scalar(const std::byte* words, uint64_t num_words, uint64_t first_i
 
 constexpr uint64_t kAtOnce = 4;  // vectors side by side
 
-// What each lane of the first vectors is combined with.
+// Returns what each lane of the first vectors is combined with.
 template <uint64_t kLanes>
 std::array<uint64_t, kAtOnce * kLanes> first_keys(uint64_t first_index) {
   std::array<uint64_t, kAtOnce * kLanes> keys;
@@ -39,7 +39,7 @@ constexpr int64_t as_signed(uint64_t value) { return static_cast<int64_t>(value)
   const __m256i high_factor = _mm256_set1_epi64x(as_signed(kKvHighFactor));
   __m256i x = _mm256_xor_si256(word, key);
   const __m256i low = _mm256_mul_epu32(x, low_factor);
-  // Zero in the odd halves of the blend is what leaves the other half of x alone.
+  // Zeros in the odd halves of the blend leave the other half of x unchanged.
   x = _mm256_xor_si256(
       x,
       _mm256_blend_epi32(
@@ -83,7 +83,7 @@ constexpr int64_t as_signed(uint64_t value) { return static_cast<int64_t>(value)
          sum_scalar(words + 8 * done, num_words - done, first_index + done);
 }
 
-// Three ways xor in one half of each lane; the halves change places on a port that products leave
+// Xors three values in one half of each lane; the halves are swapped on a port that products leave
 // free.
 [[gnu::target("avx512f")]] inline __m512i mix_avx512(__m512i word, __m512i key) {
   constexpr int kThreeWayXor = 0x96;
@@ -142,8 +142,8 @@ uint64_t sum_words(const std::byte* words, uint64_t num_words, uint64_t first_in
   return best(words, num_words, first_index);
 }
 
-// Of what is copied at a time: it is summed while the nearest cache has it, which then takes no
-// longer than the copy alone (with 16 KiB a fifth longer).
+// Bytes copied at a time: they are summed while L1 has them, which takes no longer than the copy
+// alone (with 16 KiB a fifth longer).
 constexpr size_t kCopyBytes = 4096;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int16 activations of linear_avx2.cpp; see vec16.h for what may be included here.
+// linear_avx2.cpp for int16 activations; see vec16.h for what may be included here.
 #define SLUICE_ISA_AVX2
 
 #include "kernels/cpu/vec16.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int16 activations of linear_scalar.cpp; see vec16.h for what may be included here.
+// linear_scalar.cpp for int16 activations; see vec16.h for what may be included here.
 #define SLUICE_ISA_SCALAR
 
 #include "kernels/cpu/vec16.h"

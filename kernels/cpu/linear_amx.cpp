@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer linear layers of several rows with AMX; the rest is AVX-512's, in whose namespace this
-// lives. See vec16.h for what may be included here.
+// Integer linear layers of several rows with AMX, in AVX-512's namespace, which has the rest. See
+// vec16.h for what may be included here.
 #define SLUICE_ISA_AVX512
 
 #include "kernels/cpu/vec16.h"
@@ -11,11 +11,11 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 namespace {
 
-// A register holds the sums of 16 rows, and moving it back to memory takes as long for fewer. With
-// 8 rows VNNI takes less time (bench/kernels).
+// A register holds the sums of 16 rows, and storing it takes as long for fewer. VNNI is faster with
+// 8 rows (bench/kernels).
 constexpr int32_t kFewestRows = 9;
 
-// These sums come back once.
+// INT8 W8A8 sums are stored only once, after all of K.
 constexpr int32_t kFewestChannelRows = 8;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear_<isa>.cpp compiles once: embedding rows, and the choice between what it and the files
-// beside it compile, by activations.
+// The part of a linear layer that linear_<isa>.cpp compiles once: embedding rows, and the dispatch
+// by activations to the kernels of this file and the files beside it.
 #pragma once
 
 #include "kernels/cpu/gemm_float_impl.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What reads packed weights, per instruction set; in files of its own because it is compiled once
-// per format, activation width and row count.
+// The functions that read packed weights, per instruction set. They have files of their own because
+// they are compiled once per format, activation width and row count.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -8,22 +8,22 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// linear_<isa>.cpp.
+// Defined in linear_<isa>.cpp.
 void linear_block(const LinearBlock& block);
 void embedding_row(const EmbeddingRow& row);
 
-// linear_open_<isa>.cpp, but for the scalar set: int8 activations of many rows. Returns the tiles
-// that are left, too few for it.
+// Defined in linear_open_<isa>.cpp, except for the scalar set: int8 activations of many rows.
+// Returns the rest of the block, too few tiles for it.
 LinearBlock linear_open(const LinearBlock& block);
 
-// linear_amx.cpp, AVX-512's only.
+// Defined in linear_amx.cpp, for AVX-512 only.
 void linear_block_amx(const LinearBlock& block);
 
-// linear_<isa>.cpp and, but for AVX-512's, linear16_<isa>.cpp: blocks of integers by activations.
+// Defined in linear_<isa>.cpp and linear16_<isa>.cpp (both in linear_avx512.cpp): integer blocks.
 void linear_int8(const LinearBlock& block);
 void linear_int16(const LinearBlock& block);
 
-// linear<bits>_<family>_avx512.cpp: what these are there, by FormatFamily.
+// Defined in linear<bits>_<family>_avx512.cpp: the parts of the two above, by FormatFamily.
 void linear8_blocks(const LinearBlock& block);
 void linear8_superblocks(const LinearBlock& block);
 void linear8_groups(const LinearBlock& block);
@@ -31,11 +31,11 @@ void linear16_blocks(const LinearBlock& block);
 void linear16_superblocks(const LinearBlock& block);
 void linear16_groups(const LinearBlock& block);
 
-// channel_<isa>.cpp, linear_scalar.cpp: INT8 weights with a scale per output.
+// Defined in channel_<isa>.cpp and linear_scalar.cpp: INT8 weights with a scale per output.
 void linear_channel(const LinearBlock& block);
-void linear_channel_amx(const LinearBlock& block);  // AVX-512's only
+void linear_channel_amx(const LinearBlock& block);  // AVX-512 only
 
-// e4m3_<isa>.cpp, and e4m3_bf16.cpp, AVX-512's only: FP8 weights and rows.
+// Defined in e4m3_<isa>.cpp and, for AVX-512 only, e4m3_bf16.cpp: FP8 weights and rows.
 void linear_e4m3(const LinearBlock& block);
 void linear_e4m3_bf16(const LinearBlock& block);
 

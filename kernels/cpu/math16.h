@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp, log and tanh on 16 lanes: fixed polynomials with every fma written out, the same bits in
-// each instruction set. Errors are measured in tests/kernels/math_test.cpp. Included where vec16.h
-// is.
+// each instruction set; tests/kernels/math_test.cpp measures errors. For files that may include
+// vec16.h.
 #pragma once
 
 #include "kernels/cpu/vec16.h"
 #include "kernels/math_constants.h"
 
-// In plain C++ a call costs nothing beside 16 lanes of work, and inlining costs compile time.
+// Scalar functions are not inlined: beside 16 lanes a call costs little, inlining costs compile
+// time.
 #if defined(SLUICE_ISA_SCALAR)
 #define SLUICE_MATH [[gnu::noinline, maybe_unused]] static
 #else
@@ -18,9 +19,9 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 alignas(64) constexpr int32_t kLaneIds[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Below 1.1 ulp on [-87.3, 88.37]; exactly 0 below -87.3 (so never denormal), exactly 1 at 0,
-// exp(88.37) above 88.37. NaN gives NaN, also one whose low bits are set, as a GPU's are: shifted
-// into the exponent they would make a number of it.
+// Error below 1.1 ulp on [-87.3, 88.37]; exactly 0 below -87.3 (so never denormal), exactly 1 at 0,
+// exp(88.37) above 88.37. NaN gives NaN, also with low bits set, as on a GPU: these bits, shifted
+// into the exponent, would make it a number.
 SLUICE_MATH V16 exp(V16 x) {
   const V16 magic = broadcast(kRoundMagic);
   const V16 y = min(broadcast(kExpTop), x);
@@ -62,7 +63,7 @@ struct LogParts {
   V16 e;
 };
 
-// x = (1 + f) * 2^e.
+// Splits x = (1 + f) * 2^e.
 SLUICE_INLINE LogParts split_for_log(V16 x) {
   const I16 bits = bits_of(x);
   const I16 e = shift_right_arithmetic(sub(bits, broadcast(int32_t{0x3F3504F3})), 23);
@@ -70,13 +71,13 @@ SLUICE_INLINE LogParts split_for_log(V16 x) {
   return {sub(m, broadcast(1.0F)), to_float(e)};
 }
 
-// x positive, normal and finite. Below 1.5 ulp.
+// x positive, normal and finite; error below 1.5 ulp.
 SLUICE_INLINE V16 log(V16 x) {
   const LogParts parts = split_for_log(x);
   return log_of_parts(parts.f, parts.e);
 }
 
-// Below 3 ulp; 1 for large x, NaN for NaN.
+// Error below 3 ulp; 1 for large x, NaN for NaN.
 SLUICE_MATH V16 tanh(V16 x) {
   const V16 a = abs(x);
   const V16 z = mul(a, a);
@@ -94,7 +95,7 @@ SLUICE_MATH V16 tanh(V16 x) {
   return float_of_bits(bit_or(bits_of(magnitude), sign));
 }
 
-// x / (1 + exp(-x)).
+// Returns x / (1 + exp(-x)).
 SLUICE_INLINE V16 silu(V16 x) { return div(x, add(broadcast(1.0F), exp(sub(zero(), x)))); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kRoundMagic = 0x1.8p52;  // adding and subtracting it rounds to the nearest integer
 
-// sum_{i < N} coeffs[i] * x^i by Horner's rule.
+// Returns sum_{i < N} coeffs[i] * x^i by Horner's rule.
 template <int N>
 double horner(const double (&coeffs)[N], double x) {
   double value = coeffs[N - 1];
@@ -77,7 +77,7 @@ SinCos sincos_f64(double x) {
   const double head = x - n * kPart1;  // exact
   const double mid = n * kPart2;       // exact
   const double high = head - mid;
-  // What the subtraction above rounded off, and the third part.
+  // The low part: the rounding error of the subtraction above, and the third part.
   const double low = ((head - high) - mid) - n * kPart3;
   const double r = high + low;
   const double r_low = (high - r) + low;

@@ -14,7 +14,7 @@
 
 namespace sluice::kernels::cpu {
 
-// Whether linear layers take such rows for such a matrix.
+// Whether linear layers take such activations for such weights.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 

@@ -17,7 +17,7 @@ int64_t head_bytes(ActivationFormat format) {
   return format == ActivationFormat::kInt8Token ? kTokenHeadBytes : 0;
 }
 
-// Of kActivationRows rows, where they lie in blocks.
+// Bytes of a block of kActivationRows rows.
 int64_t block_bytes(ActivationFormat format, int64_t k) {
   if (is_e4m3(format)) return e4m3_head_bytes(format, k) + kActivationRows * e4m3_row_bytes(k);
   return head_bytes(format) + ceil_div(k, kQuantGroup) * activation_record_bytes(format);

@@ -10,12 +10,12 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 constexpr int32_t kInfinityBits = 0x7F800000;
 constexpr float kLargestFloat = 0x1.fffffep127F;
 
-// To nearest, ties to even; magnitudes that round to at most 448.
+// Stores e4m3 codes, to nearest, ties to even; magnitudes must round to at most 448.
 SLUICE_INLINE void store_e4m3(int8_t* p, V16 a) {
   const I16 bits = bits_of(a);
   const I16 magnitude = bit_and(bits, broadcast(INT32_MAX));
-  // From 2^-6 on the exponent moves to its new bias and 20 bits of mantissa are rounded off; below,
-  // adding 2^14 leaves multiples of 2^-9 in the low bits.
+  // From 2^-6 on, the exponent moves to its new bias and 20 bits of mantissa are rounded off.
+  // Below, adding 2^14 leaves multiples of 2^-9 in the low bits.
   const I16 odd = bit_and(shift_right_logical(magnitude, 20), broadcast(int32_t{1}));
   const I16 rebased = sub(magnitude, broadcast(int32_t{0x3C000000}));
   const I16 normal = shift_right_logical(add(rebased, add(odd, broadcast(int32_t{0x7FFFF}))), 20);
@@ -31,7 +31,7 @@ SLUICE_INLINE T* at_offset(T* p, int64_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::byte*>(p) + bytes);
 }
 
-// Lanes within the codes' type, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
+// Stores codes that fit their type, a's before b's. Returns their sum, and a's alone in `sum_of_a`.
 template <typename Code>
 SLUICE_INLINE int32_t store_codes(Code* codes, I16 a, I16 b, int32_t* sum_of_a) {
   store_narrow(codes, a);
@@ -40,7 +40,7 @@ SLUICE_INLINE int32_t store_codes(Code* codes, I16 a, I16 b, int32_t* sum_of_a) 
   return *sum_of_a + sum_lanes(b);
 }
 
-// Writes one group of 32 values in the row's format, one of those with a scale per group.
+// Writes one group of 32 values in a format with a scale per group, or as floats.
 SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V16 b) {
   const int64_t offset = group * out.group_bytes;
   if (out.format == ActivationFormat::kFloat) {
@@ -50,7 +50,7 @@ SLUICE_INLINE void write_group(const QuantizedRow& out, int32_t group, V16 a, V1
     return;
   }
   const bool int8 = out.format == ActivationFormat::kInt8;
-  // Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+  // Bit patterns of magnitudes order like their values, infinities and NaN above all numbers.
   const int32_t largest_bits = max_lane(max(bits_of(abs(a)), bits_of(abs(b))));
   const bool finite = largest_bits < kInfinityBits;
   float largest;
@@ -80,7 +80,7 @@ struct Group32 {
   V16 a, b;
 };
 
-// Bits of the largest magnitude of groups [begin, end), as of row_magnitude().
+// Returns the bits of the largest magnitude of groups [begin, end), like row_magnitude().
 template <typename Values>
 SLUICE_INLINE int32_t largest_of(int32_t begin, int32_t end, Values values) {
   I16 top = broadcast(int32_t{0});
@@ -91,10 +91,10 @@ SLUICE_INLINE int32_t largest_of(int32_t begin, int32_t end, Values values) {
   return max_lane(top);
 }
 
-// How values become codes up to `limit`, by the bits of their largest magnitude.
+// How values become codes up to `limit`, given the bits of their largest magnitude.
 struct Coding {
-  float inverse;  // of use where `coded`
-  float kept;     // the scale
+  float inverse;  // used only where `coded`
+  float kept;     // the scale to store
   bool coded;
 };
 
@@ -108,12 +108,12 @@ SLUICE_INLINE Coding coding_of(int32_t largest_bits, float limit, float static_s
   return {inverse, coded ? scale : finite ? 0.0F : __builtin_nanf(""), coded};
 }
 
-// What is rounded to a code; with a static scale it may be beyond the limit.
+// Returns the values to round, clamped: with a static scale they may be beyond the limit.
 SLUICE_INLINE V16 scaled_value(V16 x, const Coding& coding, float limit) {
   return min(max(mul(x, broadcast(coding.inverse)), broadcast(-limit)), broadcast(limit));
 }
 
-// The row of kInt8Token: values(group) is asked for each group twice, as its scale comes first.
+// Writes a kInt8Token row. values(group) is called twice for each group: the scale comes first.
 template <typename Values>
 SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Values values) {
   constexpr float kLimit = 127.0F;
@@ -137,7 +137,7 @@ SLUICE_INLINE void write_token_row(const QuantizedRow& out, int32_t groups, Valu
   *out.code_sum = sum_lanes(sum);
 }
 
-// The row of an e4m3 format, whose scales are for `span` groups each.
+// Writes a row of an e4m3 format, which has a scale for every `span` groups.
 template <typename Values>
 SLUICE_INLINE void write_e4m3_row(const QuantizedRow& out,
                                   int32_t groups,
@@ -170,7 +170,7 @@ SLUICE_INLINE void write_e4m3_row(const QuantizedRow& out,
 }
 
 // Writes a row in its format. values(group) gives the group's 32 values, zeros past the row's end;
-// whoever produces a row (norm, gate) computes them there, so that they need no memory.
+// a norm or a gate computes them there, so that they need no memory.
 template <typename Values>
 SLUICE_INLINE void write_row(const QuantizedRow& out, Values values) {
   const int32_t groups = (out.k + kQuantGroup - 1) / kQuantGroup;
@@ -185,14 +185,14 @@ SLUICE_INLINE void write_row(const QuantizedRow& out, Values values) {
   }
 }
 
-// Lanes [begin, begin + 16) of a row of n floats, zeros past its end.
+// Loads lanes [begin, begin + 16) of a row of n floats, zeros past its end.
 SLUICE_INLINE V16 load_up_to(const float* x, int32_t begin, int32_t n) {
   const int32_t left = n - begin;
   if (left >= 16) return load(x + begin);
   return left > 0 ? load_partial(x + begin, left) : zero();
 }
 
-// Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+// Returns the bits of the row's largest magnitude, infinities and NaN above all numbers.
 static int32_t row_magnitude(const float* x, int32_t n) {
   I16 top = broadcast(int32_t{0});
   for (int32_t i = 0; i < n; i += 16) top = max(top, bits_of(abs(load_up_to(x, i, n))));
@@ -207,7 +207,7 @@ static void quantize_row(const float* x, const QuantizedRow& out) {
       });
 }
 
-// 1 / sqrt(mean(x^2) + eps).
+// Returns 1 / sqrt(mean(x^2) + eps).
 SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
   V16 squares = zero();
   int32_t i = 0;

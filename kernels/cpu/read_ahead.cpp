@@ -8,8 +8,8 @@ namespace sluice::kernels::cpu {
 namespace {
 
 constexpr int64_t kLine = 64;
-// What a core brings at most: beside weights that pass, its L2 and its part of the last level cache
-// hold no more.
+// The most bytes that a core brings: beside the weights that pass, its L2 and its part of the last
+// level cache hold no more.
 constexpr int64_t kMostBytes = int64_t{2} << 20;
 
 }  // namespace

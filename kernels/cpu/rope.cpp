@@ -48,7 +48,7 @@ const float* RopeTable::device_sin() const {
 }
 
 void RopeTable::prepare(int32_t end) {
-  constexpr int32_t kPiece = 64;  // positions, so that decoding does not come here each step
+  constexpr int32_t kPiece = 64;  // positions; a decode does not compute rows in each step
   CHECK_LE(end, num_positions_);
   if (end <= num_ready_) return;
   end = static_cast<int32_t>(std::min<int64_t>(align_up(end, kPiece), num_positions_));

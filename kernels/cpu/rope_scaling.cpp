@@ -14,14 +14,14 @@ constexpr double kTwoPi = 6.28318530717958647693;
 
 double natural_log(double x) { return cpu::log2_f64(x) * kLn2; }
 
-// Turns of pair i within `context` positions.
+// Returns how often pair i turns within `context` positions.
 double turns(const RopeParams& params, int32_t i, double context) {
   const double exponent = static_cast<double>(2 * i) / params.rotary_dim;
   const double log2_base = cpu::log2_f64(static_cast<double>(params.freq_base));
   return context * cpu::exp2_f64(-exponent * log2_base) / kTwoPi;
 }
 
-// The (fractional) pair that turns `count` times within `context` positions.
+// Returns the (fractional) pair that turns `count` times within `context` positions.
 double pair_of_turns(const RopeParams& params, double count, double context) {
   return params.rotary_dim * natural_log(context / (count * kTwoPi)) /
          (2 * natural_log(static_cast<double>(params.freq_base)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows [begin, end) of the row-wise operators, on the calling worker.
+// The row-wise operators over rows [begin, end), on the calling worker.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row-wise work between rope.cpp, elementwise.cpp and the instruction sets.
+// Row-wise work, as rope.cpp and elementwise.cpp hand it to the instruction sets.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu {
 
-// The heads of one token.
+// The heads of one token, to be rotated.
 struct RopeRow {
   float* x;  // [num_heads][head_dim]
   const float* cos;
@@ -21,23 +21,23 @@ struct RopeRow {
   bool halves;  // pairs (i, i + num_pairs), else (2 i, 2 i + 1)
 };
 
-// One token's K and V into its slot.
+// One token's K and V and their slot in the cache.
 struct KvRow {
   const float* k;  // [num_kv_heads][width]
   const float* v;
   std::byte* k_slot;  // element (d, slot) of head 0: the next d is block_size elements on
   std::byte* v_slot;  // row `slot` of head 0
-  float* k_scale;     // of head 0 and the slot; null: the cache has no scales
+  float* k_scale;     // head 0's at the slot; null: the cache has no scales
   float* v_scale;
   int64_t head_bytes;  // from one head to the next
   DType dtype;
   int32_t num_kv_heads;
-  int32_t width;     // of a head in k and v
-  int32_t head_dim;  // of a head in the slots: cached_head_dim(width)
+  int32_t width;     // a head's in k and v
+  int32_t head_dim;  // a head's in the slots: cached_head_dim(width)
   int32_t block_size;
 };
 
-// One token's experts.
+// One token's choice of experts.
 struct MoeRow {
   const float* logits;
   int32_t num_experts;
@@ -47,13 +47,13 @@ struct MoeRow {
   float* weights;
 };
 
-// One row of a packed table.
+// One row of a packed embedding table.
 struct EmbeddingRow {
   WeightFormat format;
   const std::byte* tile;  // the row's tile of 16
   int32_t row_in_tile;
   int32_t k;
-  bool scaled;  // by the scales that the tile begins with
+  bool scaled;  // the row is multiplied by the scales at the tile's start
   float* out;
 };
 

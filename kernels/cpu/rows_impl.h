@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// To nearest, ties to even; NaN stays NaN.
+// Stores bf16, to nearest, ties to even; NaN stays NaN.
 SLUICE_INLINE void store_bf16(uint16_t* p, V16 a) {
   const I16 bits = bits_of(a);
   const I16 odd = bit_and(shift_right_logical(bits, 16), broadcast(int32_t{1}));
@@ -88,12 +88,12 @@ struct CodesE4M3 {
   SLUICE_INLINE static void store16(int8_t* p, V16 a) { store_e4m3(p, a); }
 };
 
-// What a row of one head is multiplied with before it is rounded; 0: all codes are 0.
+// Returns the factor of a row of one head before rounding; 0: all codes are 0.
 template <typename Codes>
 SLUICE_INLINE float code_factor(const float* x, int32_t width, float* scale) {
   I16 top = broadcast(int32_t{0});
   for (int32_t d = 0; d < width; d += 16) top = max(top, bits_of(abs(load_up_to(x, d, width))));
-  // Bit patterns of magnitudes order like their values, infinities and NaN above all of them.
+  // Bit patterns of magnitudes order like their values, infinities and NaN above all numbers.
   const int32_t largest_bits = max_lane(top);
   float largest;
   std::memcpy(&largest, &largest_bits, sizeof(largest));
@@ -109,7 +109,7 @@ SLUICE_INLINE V16 times_factor(const float* x, int32_t d, int32_t width, float f
   return factor == 0 ? zero() : mul(load_up_to(x, d, width), broadcast(factor));
 }
 
-// The definition is quant/kv_code.h's.
+// Writes K and V as codes and scales, by the definition of quant/kv_code.h.
 template <typename Codes>
 SLUICE_INLINE void write_kv_codes(const KvRow& row) {
   for (int32_t head = 0; head < row.num_kv_heads; ++head) {
@@ -158,7 +158,7 @@ SLUICE_INLINE void gate_mul_with(const float* gate,
       });
 }
 
-// Zero lanes past the row's end stay zero in each function: all of them are 0 at gate 0.
+// Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0.
 static void gate_mul_row(GateFunction function,
                          const float* gate,
                          const float* up,
@@ -207,7 +207,7 @@ static void scale_row(float* x, int32_t n, float scale, float soft_cap) {
   }
 }
 
-// Values of one column in all parts: the upper levels of the fold that the parts are subtrees of.
+// Folds one column of all parts: the upper levels of the fold whose subtrees they are.
 SLUICE_INLINE V16 fold_parts(const PartsRow& row, int32_t i, int32_t count) {
   V16 pending[4];
   for (int32_t part = 0; part < row.num_parts; ++part) {
@@ -219,7 +219,7 @@ SLUICE_INLINE V16 fold_parts(const PartsRow& row, int32_t i, int32_t count) {
   return pending[__builtin_ctz(static_cast<unsigned>(row.num_parts))];
 }
 
-// The same of integers, which have no order.
+// Sums integer parts, whose order does not matter.
 SLUICE_INLINE V16 sum_of_integers(const PartsRow& row, int32_t i, int32_t count) {
   I16 sum = broadcast(int32_t{0});
   for (int32_t part = 0; part < row.num_parts; ++part) {
@@ -243,8 +243,8 @@ static void join_row(const PartsRow& row) {
 }
 
 static void moe_route_row(const MoeRow& row) {
-  // Chosen by repeated scans: a strict comparison keeps the lower id, and a NaN that is met first
-  // is taken, so that there are always top_k different ids.
+  // Experts are chosen by repeated scans. The strict comparison keeps the lower id, and a NaN that
+  // is met first is taken, so that there are always top_k different ids.
   for (int32_t j = 0; j < row.top_k; ++j) {
     int32_t best = -1;
     for (int32_t id = 0; id < row.num_experts; ++id) {

@@ -33,7 +33,7 @@ void futex_wake_all(std::atomic<uint32_t>& word) {
 
 void cpu_pause() { __builtin_ia32_pause(); }
 
-// True as soon as done() is, false when kSpin has passed before.
+// Returns true as soon as done() is, false once kSpin has passed.
 template <typename Done>
 bool spin_until(Done done) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
@@ -67,7 +67,7 @@ ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
   }
 }
 
-// Best effort, as the others': the bits are the same wherever a thread runs.
+// Binding is best effort, here and for workers: the bits are the same wherever a thread runs.
 void ThreadPool::enter() const { bind_thread(placement_.cpus_of(0)); }
 
 ThreadPool::~ThreadPool() {
@@ -101,8 +101,8 @@ void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context)
   wait_until_done();
 }
 
-// Its own part first, then what is left of the others'. Units of a part are reported together: the
-// line of unfinished_ moves between cores with each report.
+// Runs the worker's own part first, then what is left of other parts. Units of a part are reported
+// together: the line of unfinished_ moves between cores with each report.
 void ThreadPool::work(uint64_t state, int32_t worker) {
   for (int32_t i = 0; i < num_threads_; ++i) {
     const int32_t after = worker + i - num_threads_;
@@ -115,11 +115,11 @@ void ThreadPool::work(uint64_t state, int32_t worker) {
   }
 }
 
-// How many units it ran, which are not yet reported; 0: the job of `state` has no unclaimed ones in
-// the owner's part. A claim succeeds only while it has some, hence before worker 0 may replace the
-// job: what was read of the job between loading `state` and the claim belongs to it. A part that
-// nobody has claimed from yet names an older epoch and is whole; that the newer one is `state`'s,
-// not a later one, is seen from state_.
+// Returns how many units it ran, still unreported; 0: the owner's part has no unclaimed units of
+// the job of `state`. A claim succeeds only while it has some, hence before worker 0 may replace
+// the job: what was read of the job between loading `state` and the claim belongs to it. A part
+// that no worker has claimed from yet names an older epoch and is whole; state_ shows that the
+// newer epoch is `state`'s and not a later one.
 uint32_t ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker) {
   std::atomic<uint64_t>& part = parts_[static_cast<size_t>(owner)].left;
   uint64_t left = part.load(std::memory_order_acquire);

@@ -15,19 +15,18 @@ namespace sluice::kernels::cpu {
 
 inline constexpr int32_t kMaxThreads = 1024;
 
-// A fork-join pool. Worker 0 is the thread that calls parallel_for: one at a time, and not from
-// inside. Each worker has a part of consecutive tiles, of which it claims the first ones: what it
-// reads lies in a row, and calls of the same size give it the same part. Who has none left claims
-// the last ones of others' parts, so a worker whose core is taken away leaves its part to them.
+// A fork-join pool. Worker 0 is the thread that calls parallel_for: one thread at a time, and not
+// from inside. Each worker has a part of consecutive tiles and claims its first ones: what it reads
+// lies in a row, and calls of the same size give it the same part. A worker with an empty part
+// claims the last tiles of other parts, so one whose core is taken away leaves its part to them.
 // Nothing is allocated or locked per call. Waiting spins for at most about 20 us, then parks in the
-// kernel. Workers other than 0 run 5 nice levels below
-// their creator, so that I/O threads preempt them.
+// kernel. Workers other than 0 run 5 nice levels below their creator: I/O threads preempt them.
 class ThreadPool {
  public:
   // Runs the tiles [begin, end); `worker` in [0, num_threads) names per-worker scratch.
   using TileFn = void (*)(void* context, int64_t begin, int64_t end, int32_t worker);
 
-  // `num_threads` includes worker 0. The others start on the CPUs that the placement gives them.
+  // `num_threads` includes worker 0. Other workers start on the CPUs that the placement gives them.
   explicit ThreadPool(int32_t num_threads, Placement placement = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -35,21 +34,21 @@ class ThreadPool {
 
   [[nodiscard]] int32_t num_threads() const { return num_threads_; }
 
-  // The calling thread is worker 0 from now on: it takes that worker's CPUs.
+  // Makes the calling thread worker 0 from now on: it takes that worker's CPUs.
   void enter() const;
 
-  // How many tiles a claim takes: at least `chunk`, and where `shares` is not 0 at least that share
-  // (1 / shares) of what is left of the part, so that claims are long at first, which suits memory,
-  // and short at the end, where they would keep the others waiting. Chunks begin at its multiples.
+  // Tiles of a claim: at least `chunk` and, where `shares` is not 0, at least 1 / shares of what is
+  // left of the part. Claims are long at first, which suits memory, and short at the end, where
+  // long ones would keep other workers waiting. Chunks begin at multiples of `chunk`.
   struct Claims {
     int64_t chunk = 1;
     int64_t shares = 0;
   };
 
-  // Returns when every tile of [0, num_tiles) has run once. num_tiles < 2^31.
+  // Runs every tile of [0, num_tiles) once, and returns then. num_tiles < 2^31.
   void run(int64_t num_tiles, Claims claims, TileFn fn, void* context);
 
-  // fn(begin, end, worker).
+  // Calls fn(begin, end, worker).
   template <typename Fn>
   void parallel_for_chunked(int64_t num_tiles, Claims claims, Fn&& fn) {
     using Body = std::remove_reference_t<Fn>;
@@ -62,7 +61,7 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
 
-  // fn(tile, worker), one tile per claim.
+  // Calls fn(tile, worker), one tile per claim.
   template <typename Fn>
   void parallel_for(int64_t num_tiles, Fn&& fn) {
     parallel_for_chunked(num_tiles, {}, [&fn](int64_t begin, int64_t end, int32_t worker) {
@@ -80,19 +79,19 @@ class ThreadPool {
   const Placement placement_;
   std::vector<std::thread> threads_;
 
-  // What is not yet claimed of a worker's part, in units: epoch << 32 | begin << 16 | end. Of an
-  // older epoch, the whole part.
+  // The unclaimed rest of a worker's part, in units: epoch << 32 | begin << 16 | end. An older
+  // epoch means the whole part.
   struct alignas(64) Part {
     std::atomic<uint64_t> left{0};
   };
 
-  // The job. Written by worker 0 before state_ names its epoch; claims are compare-and-swaps on
-  // parts, so that a late worker of an older epoch never takes a tile of a newer one. One line
-  // holds all that a worker reads of it.
+  // The job, written by worker 0 before state_ names its epoch. Claims are compare-and-swaps on
+  // parts, so a late worker of an older epoch never takes a tile of a newer one. One cache line
+  // holds all that a worker reads of the job.
   alignas(64) std::atomic<TileFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> num_tiles_{0};
-  std::atomic<int64_t> unit_{1};  // tiles are claimed in units of so many
+  std::atomic<int64_t> unit_{1};  // tiles of a unit; claims take whole units
   std::atomic<uint32_t> shares_{0};
   std::atomic<uint32_t> epoch_{0};  // futex of the other workers
   std::atomic<uint64_t> state_{0};  // epoch << 32 | units of the job

@@ -37,7 +37,7 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
-// The candidates of one row in the total order, sorted only as far as they are asked for.
+// The candidates of one row in the total order, sorted only as far as needed.
 class OrderedCandidates {
  public:
   OrderedCandidates(const SimdTable& simd, const LogitRow& row, float first, std::byte* workspace)
@@ -51,7 +51,7 @@ class OrderedCandidates {
     simd_.count_bands(row_, first_, counts_);
   }
 
-  // The k-th (from 1) of them, or the last one there is.
+  // Returns the k-th candidate (from 1), or the last one.
   Candidate nth(int64_t k) {
     int32_t band = 0;
     int64_t passed = 0;
@@ -72,8 +72,9 @@ class OrderedCandidates {
     return *wanted;
   }
 
-  // The next run of candidates: all of them come after those of earlier runs, among themselves
-  // they are in order of id. 0 after the last. Runs grow, so that a flat row takes few passes.
+  // Fetches the next run of candidates and returns its size, 0 after the last. Runs follow one
+  // another in the order, and are sorted by id inside; they grow, so that a flat row takes few
+  // passes.
   int32_t next() {
     const int32_t begin = next_band_;
     int64_t count = 0;
@@ -83,7 +84,7 @@ class OrderedCandidates {
     return simd_.collect_bands(row_, first_, begin, next_band_, entries_);
   }
 
-  // Puts the `count` candidates of the present run in order.
+  // Sorts the `count` candidates of the current run.
   void sort(int32_t count) { std::sort(entries_, entries_ + count, before); }
 
   [[nodiscard]] const Candidate* entries() const { return entries_; }
@@ -108,7 +109,7 @@ int64_t weight_units(float weight) {
   return static_cast<int64_t>(static_cast<double>(weight) * kUnitsPerWeight);
 }
 
-// The last candidate that top_k, min_p and top_p keep.
+// Returns the last candidate that top_k, min_p and top_p keep.
 Candidate last_kept(const SimdTable& simd,
                     const LogitRow& logits,
                     const SampleRow& row,

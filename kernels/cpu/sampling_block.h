@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes over one row of logits, between sampling.cpp and the instruction sets.
+// Passes over one row of logits, as sampling.cpp hands them to the instruction sets.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ struct Candidate {
 };
 
 struct LogitScan {
-  Candidate first;  // of the candidates
-  bool finite;      // every logit of the row, candidate or not
+  Candidate first;  // the first candidate in the total order
+  bool finite;      // every logit of the row is, candidate or not
 };
 
-// What the softmax and the noise of a row depend on. Candidates after `last` do not take part.
+// The values that a row's softmax and noise depend on. Candidates after `last` do not take part.
 struct SoftmaxSpec {
   float max;  // logit of the first candidate
   float temperature;
@@ -35,8 +35,8 @@ struct NoiseKey {
   uint64_t position;
 };
 
-// Candidates in groups of like distance from the first: band = the exponent and four mantissa bits
-// of (max - x), so bands are runs of the total order whatever the scale of the logits.
+// Candidates are grouped by distance from the first: band = the exponent and four mantissa bits of
+// (max - x), so bands are runs of the total order whatever the scale of the logits.
 inline constexpr int32_t kLogitBands = 4096;
 inline constexpr unsigned kLogitBandShift = 19;
 

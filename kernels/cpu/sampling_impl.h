@@ -27,7 +27,7 @@ alignas(64) constexpr int32_t kLaneBits[16] = {1 << 0,
                                                1 << 14,
                                                1 << 15};
 
-// Tokens [i, i + 16), i a multiple of 16.
+// Loads tokens [i, i + 16), i a multiple of 16.
 SLUICE_INLINE V16 candidates(const LogitRow& row, int32_t i) {
   const bool whole = i + 16 <= row.n;
   if (whole && row.mask == nullptr) return load(row.x + i);
@@ -38,7 +38,7 @@ SLUICE_INLINE V16 candidates(const LogitRow& row, int32_t i) {
   return select(less(broadcast(int32_t{0}), set), x, broadcast(kMinusInfinity));
 }
 
-// Those at or before `last` in the total order.
+// Keeps the candidates at or before `last` in the total order.
 SLUICE_INLINE V16 kept(V16 x, int32_t i, Candidate last) {
   const V16 cut = broadcast(last.logit);
   const V16 none = broadcast(kMinusInfinity);
@@ -47,12 +47,12 @@ SLUICE_INLINE V16 kept(V16 x, int32_t i, Candidate last) {
   return select(less(cut, x), x, select(less(x, cut), none, tied));
 }
 
-// (x - max) / temperature.
+// Returns (x - max) / temperature.
 SLUICE_INLINE V16 scaled_logits(V16 x, const SoftmaxSpec& spec) {
   return div(sub(x, broadcast(spec.max)), broadcast(spec.temperature));
 }
 
-// Largest value of any lane, lowest id among equals.
+// Returns the largest value of any lane, the lowest id among equals.
 SLUICE_INLINE Candidate best_lane(V16 value, I16 id) {
   alignas(64) float values[16];
   alignas(64) int32_t ids[16];
@@ -84,7 +84,7 @@ static LogitScan scan_logits(const LogitRow& row) {
   return {best_lane(best, best_id), max_lane(largest_bits) < 0x7F800000};
 }
 
-// sum of exp((x - max) / temperature) over the kept: lane i % 16, in order, folded by halves.
+// Returns the sum of exp((x - max) / temperature) over the kept: lane i % 16, folded by halves.
 static float sum_exp(const LogitRow& row, const SoftmaxSpec& spec) {
   V16 sum = zero();
   for (int32_t i = 0; i < row.n; i += 16) {
@@ -149,7 +149,7 @@ SLUICE_MATH Philox philox(int32_t first_counter, const NoiseKey& key) {
 }
 
 // -log(-log(u)), u = n / 2^31, n = (bits >> 1) | 1. Near 1 the inner logarithm takes 1 - u, which
-// is exact, so the large values of the noise keep their precision. Within [-3.08, 21.49].
+// is exact, so large values of the noise keep their precision. Results are in [-3.08, 21.49].
 SLUICE_MATH V16 gumbel(I16 bits) {
   const I16 n = bit_or(shift_right_logical(bits, 1), broadcast(int32_t{1}));
   const V16 unit = broadcast(0x1p-31F);
@@ -164,7 +164,7 @@ SLUICE_MATH V16 gumbel(I16 bits) {
 
 constexpr float kGumbelBound = 21.5F;
 
-// The 64 tokens from `base`: word w of counter base / 64 * 16 + l belongs to base + 16 w + l.
+// Scores the 64 tokens from `base`: base + 16 w + l has word w of counter base / 64 * 16 + l.
 SLUICE_INLINE void gumbel_block(const LogitRow& row,
                                 const SoftmaxSpec& spec,
                                 const NoiseKey& key,
@@ -183,7 +183,7 @@ SLUICE_INLINE void gumbel_block(const LogitRow& row,
     z[w] = scaled_logits(kept(candidates(row, i), i, spec.last), spec);
     top = max(top, z[w]);
   }
-  // No noise lifts these to the bound; rounding is monotonic, so skipping them changes nothing.
+  // No noise lifts these scores to the bound; rounding is monotonic, so that they may be skipped.
   if (max_lane(top) + kGumbelBound < bound) return;
   const Philox random = philox(base / 4, key);
   for (int w = 0; w < 4; ++w) {
@@ -194,12 +194,12 @@ SLUICE_INLINE void gumbel_block(const LogitRow& row,
   }
 }
 
-// The kept token with the largest (x - max) / temperature + gumbel; `first` is the first candidate.
+// Returns the kept token with the largest (x - max) / temperature + gumbel; `first`: candidate 0.
 static int32_t gumbel_argmax(const LogitRow& row,
                              const SoftmaxSpec& spec,
                              const NoiseKey& key,
                              int32_t first) {
-  // The score of the likeliest block bounds what the others must reach.
+  // The score of the likeliest block is a lower bound for the best one.
   V16 best = broadcast(kMinusInfinity);
   I16 best_id = broadcast(INT32_MAX);
   gumbel_block(row, spec, key, first / 64 * 64, kMinusInfinity, &best, &best_id);

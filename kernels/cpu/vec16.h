@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// 16 floats and 16 ints as the CPU kernels see them, one zmm, two ymm or an array. Lanes and trees
-// are the same in all three by construction. Included only by the <family>_<isa>.cpp files, each of
-// which defines one SLUICE_ISA_<NAME> first; everything compiled there stays in that namespace or
-// is static, because the linker would otherwise keep one set's copy of an inline function for all.
-// For the same reason nothing of the standard library but <cstdint> and <cstring> is used there.
+// 16 floats and 16 ints as the CPU kernels see them: one zmm, two ymm or an array. Lanes and trees
+// are the same in all three. Only the <family>_<isa>.cpp files include it, each after it has
+// defined one SLUICE_ISA_<NAME>. Everything compiled there stays in that namespace or is static,
+// because the linker would otherwise keep one set's copy of an inline function for all. So nothing
+// of the standard library is used there that could become a function in the object
+// (tests/kernels/symbols_test.sh).
 #pragma once
 
 #include <cstdint>

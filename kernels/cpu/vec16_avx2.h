@@ -36,8 +36,8 @@ SLUICE_INLINE void store(float* p, V16 a) {
   _mm256_storeu_ps(p + 8, a.hi);
 }
 
-// The first `count` lanes, the others zero; count in [0, 16]. Here and below all of them go without
-// a mask: on a Zen 3 a store with one takes 12 times as long.
+// Loads the first `count` lanes, the others zero; count in [0, 16]. Here and below a full count
+// goes without a mask: on a Zen 3 a masked store takes 12 times as long.
 SLUICE_INLINE V16 load_partial(const float* p, int32_t count) {
   if (count == 16) return load(p);
   return {_mm256_maskload_ps(p, lane_mask(count)), _mm256_maskload_ps(p + 8, lane_mask(count - 8))};
@@ -73,7 +73,7 @@ SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
 
-// a > b ? a : b and a < b ? a : b: b where either is NaN.
+// max() is a > b ? a : b, min() a < b ? a : b: b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
@@ -87,7 +87,7 @@ SLUICE_INLINE V16 abs(V16 a) {
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
 }
 
-// To nearest, ties to even; out of range gives INT32_MIN.
+// Rounds to nearest, ties to even; out of range gives INT32_MIN.
 SLUICE_INLINE I16 round_to_int(V16 a) {
   return {_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)};
 }
@@ -106,7 +106,7 @@ SLUICE_INLINE __m256 widen_bf16(const uint16_t* p) {
 
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) { return {widen_bf16(p), widen_bf16(p + 8)}; }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -201,7 +201,7 @@ SLUICE_INLINE I16 max(I16 a, I16 b) {
   return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)};
 }
 
-// Largest lane and sum of lanes; exact, so no order is defined.
+// max_lane() and sum_lanes() of integers are exact, so no order is defined.
 SLUICE_INLINE int32_t max_lane(I16 a) {
   const __m256i m8 = _mm256_max_epi32(a.lo, a.hi);
   __m128i m = _mm_max_epi32(_mm256_castsi256_si128(m8), _mm256_extracti128_si256(m8, 1));
@@ -224,8 +224,8 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-// Of a's and b's halves, in lo and in hi, or of the lanes of each half: what kLow chooses with what
-// kHigh does.
+// Combines the halves of a and b, or (combine_lanes) the lanes of each half: those that kLow
+// chooses with those that kHigh does.
 template <int kLow, int kHigh, typename Combine>
 SLUICE_INLINE V16 combine_halves(V16 a, V16 b, Combine combine) {
   return combine(
@@ -243,7 +243,7 @@ SLUICE_INLINE V16 combine_lanes(V16 a, V16 b, Combine combine) {
 // Rows r and r + 8 go side by side.
 template <typename Combine>
 SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
-  V16 folded[8];  // 2 rows half of 8 apart side by side, so that the last ones come out in order
+  V16 folded[8];  // halves of rows r and r + 8, in an order that brings results out sorted
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     const int r = i % 2 * 4 + i / 2;
@@ -267,7 +267,7 @@ SLUICE_INLINE int32_t sum_lanes(I16 a) {
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
 }
 
-// Lanes within int8 and int16.
+// Narrows lanes, which must fit, to words; their order is kept.
 SLUICE_INLINE __m256i narrow_to_words(I16 a) {
   return _mm256_permute4x64_epi64(_mm256_packs_epi32(a.lo, a.hi), 0xD8);
 }
@@ -293,7 +293,7 @@ SLUICE_INLINE uint32_t mask_bits(Mask16 m) {
          static_cast<uint32_t>(_mm256_movemask_ps(m.hi)) << 8;
 }
 
-// The low and high halves of unsigned 32 x 32 bit products.
+// mul_low() and mul_high(): the halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) {
   return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
 }

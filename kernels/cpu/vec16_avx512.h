@@ -20,7 +20,7 @@ SLUICE_INLINE V16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 
 SLUICE_INLINE void store(float* p, V16 a) { _mm512_storeu_ps(p, a.v); }
 
-// The first `count` lanes, the others zero; count in [0, 16].
+// Loads the first `count` lanes, the others zero; count in [0, 16].
 SLUICE_INLINE V16 load_partial(const float* p, int32_t count) {
   return {_mm512_maskz_loadu_ps(static_cast<__mmask16>((1U << count) - 1), p)};
 }
@@ -43,14 +43,14 @@ SLUICE_INLINE V16 div(V16 a, V16 b) { return {_mm512_div_ps(a.v, b.v)}; }
 
 SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 
-// a > b ? a : b and a < b ? a : b: b where either is NaN.
+// max() is a > b ? a : b, min() a < b ? a : b: b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 
 SLUICE_INLINE V16 min(V16 a, V16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 
 SLUICE_INLINE V16 abs(V16 a) { return {_mm512_abs_ps(a.v)}; }
 
-// To nearest, ties to even; out of range gives INT32_MIN.
+// Rounds to nearest, ties to even; out of range gives INT32_MIN.
 SLUICE_INLINE I16 round_to_int(V16 a) { return {_mm512_cvtps_epi32(a.v)}; }
 
 SLUICE_INLINE V16 to_float(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
@@ -59,7 +59,7 @@ SLUICE_INLINE V16 load_half(const uint16_t* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
 
-// Words to the upper halves of dwords by one permutation, where widening and shifting are two
+// Moves words to the upper halves of dwords by one permutation; widening and shifting would be two
 // operations.
 SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
   constexpr __mmask32 kUpper = 0xAAAAAAAA;
@@ -76,7 +76,7 @@ SLUICE_INLINE V16 load_bf16(const uint16_t* p) {
       _mm512_maskz_permutexvar_epi16(kUpper, places, _mm512_castsi256_si512(words)))};
 }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
@@ -137,7 +137,7 @@ SLUICE_INLINE I16 select(Mask16 m, I16 a, I16 b) {
 
 SLUICE_INLINE I16 max(I16 a, I16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 
-// Largest lane and sum of lanes; exact, so no order is defined.
+// max_lane() and sum_lanes() of integers are exact, so no order is defined.
 SLUICE_INLINE int32_t max_lane(I16 a) { return _mm512_reduce_max_epi32(a.v); }
 
 SLUICE_INLINE float max_lane(V16 a) { return _mm512_reduce_max_ps(a.v); }
@@ -150,7 +150,8 @@ SLUICE_INLINE float fold_by_halves(V16 a) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-// Of a's and b's quarters, or of the lanes of each quarter: what kLow chooses with what kHigh does.
+// Combines the quarters of a and b, or (combine_lanes) the lanes of each quarter: those that kLow
+// chooses with those that kHigh does.
 template <int kLow, int kHigh, typename Combine>
 SLUICE_INLINE V16 combine_quarters(V16 a, V16 b, Combine combine) {
   return combine(V16{_mm512_shuffle_f32x4(a.v, b.v, kLow)},
@@ -166,7 +167,7 @@ SLUICE_INLINE V16 combine_lanes(V16 a, V16 b, Combine combine) {
 // Halves of several rows share a register.
 template <typename Combine>
 SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
-  V16 folded[16];  // 4 rows a quarter apart side by side, so that the last ones come out in order
+  V16 folded[16];  // quarters of 4 rows, in an order that brings results out sorted
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) folded[i] = rows[i % 4 * 4 + i / 4];
 #pragma GCC unroll 8
@@ -186,7 +187,7 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
 
 SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 
-// Lanes within int8 and int16.
+// Narrows lanes, which must fit int8 or int16.
 SLUICE_INLINE void store_narrow(int8_t* p, I16 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v));
 }
@@ -195,7 +196,7 @@ SLUICE_INLINE void store_narrow(int16_t* p, I16 a) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
 }
 
-// What quantize_impl.h does for every instruction set, with one sum of differences for both sums.
+// store_codes() of quantize_impl.h, with one sum of differences for both sums.
 SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
   const __m512i words = _mm512_packs_epi32(a.v, b.v);  // 4 of a, 4 of b, by 128 bits
   const __m256i mixed =
@@ -203,7 +204,7 @@ SLUICE_INLINE int32_t store_codes(int8_t* p, I16 a, I16 b, int32_t* sum_of_a) {
   const __m256i codes =
       _mm256_permutevar8x32_epi32(mixed, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), codes);
-  // Sums of 8 unsigned bytes, each of which is 128 too high.
+  // Sums of 8 unsigned bytes each; every byte is 128 too high.
   const __m256i high = _mm256_set1_epi8(static_cast<char>(0x80));
   alignas(32) int64_t eights[4];
   _mm256_store_si256(reinterpret_cast<__m256i*>(eights),
@@ -219,7 +220,7 @@ SLUICE_INLINE I16 bit_xor(I16 a, I16 b) { return {_mm512_xor_si512(a.v, b.v)}; }
 // Bit i: lane i is set.
 SLUICE_INLINE uint32_t mask_bits(Mask16 m) { return m.m; }
 
-// The low and high halves of unsigned 32 x 32 bit products.
+// mul_low() and mul_high(): the halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 
 SLUICE_INLINE I16 mul_high(I16 a, I16 b) {

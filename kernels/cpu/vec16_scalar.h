@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// vec16.h in plain C++: the definition the others must equal. fmaf without FMA hardware flags is a
-// call into libm; it is exactly specified, so it defines no bit, it is only slow.
+// vec16.h in plain C++, the definition that the others must equal. fmaf without FMA hardware flags
+// calls libm; it is exactly specified, so libm defines no bit and is only slow.
 #pragma once
 
 #include <xmmintrin.h>
@@ -44,7 +44,7 @@ SLUICE_INLINE V16 load(const float* p) {
 
 SLUICE_INLINE void store(float* p, V16 a) { std::memcpy(p, a.v, sizeof(a.v)); }
 
-// The first `count` lanes, the others zero; count in [0, 16].
+// Loads the first `count` lanes, the others zero; count in [0, 16].
 SLUICE_INLINE V16 load_partial(const float* p, int32_t count) {
   return map_lanes<V16>([p, count](int i) { return i < count ? p[i] : 0.0F; });
 }
@@ -79,7 +79,7 @@ SLUICE_INLINE V16 fma(V16 a, V16 b, V16 c) {
   return map_lanes<V16>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
 }
 
-// b where either is NaN.
+// max() and min() give b where either is NaN.
 SLUICE_INLINE V16 max(V16 a, V16 b) {
   return map_lanes<V16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
@@ -92,8 +92,8 @@ SLUICE_INLINE V16 abs(V16 a) {
   return map_lanes<V16>([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
 
-// To nearest, ties to even; out of range gives INT32_MIN. Below 2^22 adding 1.5 * 2^23 leaves the
-// rounded integer in the low mantissa bits; from 2^23 every float is an integer.
+// Rounds to nearest, ties to even; out of range gives INT32_MIN. Below 2^22 adding 1.5 * 2^23
+// leaves the rounded integer in the low mantissa bits; from 2^23 every float is an integer.
 SLUICE_INLINE int32_t round_lane(float x) {
   if (!(__builtin_fabsf(x) < 2147483648.0F)) return INT32_MIN;
   if (__builtin_fabsf(x) >= 8388608.0F) return static_cast<int32_t>(x);
@@ -110,7 +110,7 @@ SLUICE_INLINE V16 to_float(I16 a) {
   return map_lanes<V16>([&](int i) { return static_cast<float>(a.v[i]); });
 }
 
-// Exact; a signalling NaN comes out quiet, as the hardware's conversion does it.
+// Widens exactly; a signalling NaN comes out quiet, like from the hardware's conversion.
 SLUICE_INLINE float widen_half(uint16_t h) {
   const uint32_t sign = (h & 0x8000U) << 16;
   const uint32_t exponent = (h >> 10) & 0x1FU;
@@ -126,7 +126,7 @@ SLUICE_INLINE float widen_half(uint16_t h) {
   return float_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-// To nearest, ties to even.
+// Narrows to nearest, ties to even.
 SLUICE_INLINE uint16_t narrow_half(float f) {
   const uint32_t bits = bits_from_float(f);
   const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000U);
@@ -147,7 +147,7 @@ SLUICE_INLINE V16 load_half(const uint16_t* p) {
   return map_lanes<V16>([p](int i) { return widen_half(p[i]); });
 }
 
-// value / 256 of an e4m3 code, exact: the code's bits are those of the fp16 whose exponent is 8
+// Loads value / 256 of e4m3 codes, exact: the code's bits are those of the fp16 whose exponent is 8
 // lower. 0x7F, its NaN, reads as 480 / 256.
 SLUICE_INLINE V16 load_e4m3(const uint8_t* p) {
   return map_lanes<V16>([p](int i) {
@@ -181,7 +181,7 @@ SLUICE_INLINE I16 broadcast(int32_t x) {
   return map_lanes<I16>([x](int) { return x; });
 }
 
-// Integer lanes wrap, as the vector instructions do.
+// Integer lanes wrap around, like the vector instructions.
 template <typename F>
 SLUICE_INLINE I16 map_unsigned(F f) {
   return map_lanes<I16>([&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(f(i))); });
@@ -249,7 +249,7 @@ SLUICE_INLINE I16 max(I16 a, I16 b) {
   return map_lanes<I16>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
 
-// Largest lane and sum of lanes; exact, so no order is defined.
+// max_lane() and sum_lanes() of integers are exact, so no order is defined.
 SLUICE_INLINE int32_t max_lane(I16 a) {
   int32_t m = a.v[0];
   for (int i = 1; i < 16; ++i) m = m > a.v[i] ? m : a.v[i];
@@ -288,7 +288,7 @@ SLUICE_INLINE int32_t sum_lanes(I16 a) {
   return sum;
 }
 
-// Lanes within int8 and int16.
+// Narrows lanes, which must fit int8 or int16.
 SLUICE_INLINE void store_narrow(int8_t* p, I16 a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(a.v[i]);
 }
@@ -312,7 +312,7 @@ SLUICE_INLINE uint32_t mask_bits(Mask16 m) {
   return bits;
 }
 
-// The low and high halves of unsigned 32 x 32 bit products.
+// mul_low() and mul_high(): the halves of unsigned 32 x 32 bit products.
 SLUICE_INLINE I16 mul_low(I16 a, I16 b) {
   return map_unsigned([&](int i) { return lane_bits(a, i) * lane_bits(b, i); });
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of a packed weight as linear_<isa>.cpp reads them: what differs between formats. The
-// layout is quant/repack.h's; how a register of codes is unpacked is in gemm_<isa>.h.
+// Groups of a packed weight as linear_<isa>.cpp reads them: the differences between formats. The
+// layout is quant/repack.h's; gemm_<isa>.h unpacks registers of codes.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -8,7 +8,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// What unsigned codes are too high by; powers of two, so that a shift multiplies with it.
+// log2 of the amount that unsigned codes are too high by, so that a shift multiplies by it.
 consteval int zero_point_shift(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ3_K:
@@ -16,7 +16,7 @@ consteval int zero_point_shift(WeightFormat format) {
     case WeightFormat::kQ4_0:
       return 3;
     case WeightFormat::kQ5_0:
-    case WeightFormat::kMXFP4:  // its codebook's, moved up
+    case WeightFormat::kMXFP4:  // the codebook's, moved up
     case WeightFormat::kNVFP4:
       return 4;
     case WeightFormat::kQ6_K:
@@ -59,10 +59,10 @@ inline constexpr int kLargestCode =
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;  // of formats with zero points per group: the group's [16] uint8
+  const std::byte* super;  // super-block's scales, or the group's zero points
 };
 
-// Group `group` of a tile.
+// Returns the places of group `group` of a tile.
 template <WeightFormat kFormat>
 SLUICE_INLINE GroupAt group_at(const std::byte* tile, int32_t group) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -102,15 +102,15 @@ SLUICE_INLINE const int8_t* signed_at(const std::byte* p) {
 
 SLUICE_INLINE V16 negate(V16 a) { return sub(broadcast(-0.0F), a); }
 
-// d_w and m_w of kernels/gemm.h for 16 outputs: of the whole group in [0], or of its halves.
-// Formats with zero points per group have no minima: minimum[0] holds those, negated, as the bits
-// of int32.
+// d_w and m_w of kernels/gemm.h for 16 outputs: [0] the whole group's, or [0] and [1] its halves'.
+// Formats with zero points per group have no minima: minimum[0] holds the zero points, negated, as
+// the bits of int32.
 struct GroupScales {
   V16 scale[2];
   V16 minimum[2];
 };
 
-// Whether minimum says something.
+// Whether GroupScales::minimum is used.
 template <WeightFormat kFormat>
 inline constexpr bool kHasSecond = kHasMin<kFormat> || kHasZeros<kFormat>;
 
@@ -133,7 +133,7 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
     s.scale[0] = load(reinterpret_cast<const float*>(at.scales));
     s.minimum[0] = float_of_bits(sub(broadcast(0), load_narrow(bytes_at(at.super))));
   } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
-    // Half of each, as the codes are doubled; load_e4m3 gives values / 256.
+    // Half of each scale, as codes are doubled; load_e4m3 gives values / 256.
     for (int h = 0; h < 2; ++h) {
       s.scale[h] = mul(load_e4m3(bytes_at(at.scales) + h * kRowTile), broadcast(128.0F));
     }
@@ -160,8 +160,8 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
   return s;
 }
 
-// fn.operator()<kFormat>() of an integer format with scales inside K; nothing of the others, which
-// have kernels of their own.
+// Calls fn.operator()<kFormat>() for an integer format with scales inside K; does nothing for
+// others, which have kernels of their own.
 template <typename Fn>
 SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
   switch (format) {
@@ -209,7 +209,7 @@ SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
   }
 }
 
-// Formats that are compiled together, where all of them take too long.
+// Formats that are compiled in one file, where all of them in one take too long.
 enum class FormatFamily { kBlocks, kSuperBlocks, kGroups };
 
 constexpr FormatFamily family_of(WeightFormat format) {
@@ -226,13 +226,13 @@ constexpr FormatFamily family_of(WeightFormat format) {
     case WeightFormat::kInt4Group32:
     case WeightFormat::kInt4Group128:
     case WeightFormat::kInt8Group32:
-      return FormatFamily::kGroups;  // of checkpoints with scales as tensors of their own
+      return FormatFamily::kGroups;  // checkpoints' with scales as tensors of their own
     default:
       return FormatFamily::kBlocks;  // GGUF's of 32
   }
 }
 
-// with_block_format of the formats of one family; nothing of the others.
+// with_block_format() for the formats of one family; does nothing for others.
 template <FormatFamily kFamily, typename Fn>
 SLUICE_INLINE void with_format_of(WeightFormat format, Fn fn) {
   with_block_format(format, [&]<WeightFormat kFormat>() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Groups of any format in one form, for what need not run at full speed: float activations with
-// integer weights, embedding rows, and the whole scalar set.
+// Groups of any format in one form, for paths that need not run at full speed: float activations
+// with integer weights, embedding rows, and the whole scalar set.
 #pragma once
 
 #include "kernels/cpu/linear_simd.h"
@@ -8,7 +8,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// A group of any integer format, widened: what paths share that need not run at full speed.
+// A group of any integer format, widened to 16 bits.
 struct WideGroup {
   alignas(64) int16_t words[kQuantGroup * kRowTile];  // [16 k pairs][16 outputs][2 k]
   GroupScales scales;
@@ -33,7 +33,7 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
   out.has_min = kHasMin<kFormat>;
 }
 
-// Null for float formats.
+// Returns null for float formats.
 [[maybe_unused]] static WidenFn widen_of(WeightFormat format) {
   if (format == WeightFormat::kInt8Channel) return widen_group<WeightFormat::kInt8Channel>;
   WidenFn widen = nullptr;
@@ -41,7 +41,7 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
   return widen;
 }
 
-// The values of a group of e4m3 codes, [32 k][16 outputs], times their scale per 128.
+// Expands a group of e4m3 codes to floats, [32 k][16 outputs], times their scale per 128.
 template <WeightFormat kFormat>
 SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buffer) {
   const GroupAt at = group_at<kFormat>(tile, group);
@@ -59,8 +59,8 @@ SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buff
   }
 }
 
-// The weights of a group as floats, [32 k][16 outputs]; in `buffer` where they are not stored so.
-// Without what the folded sum is multiplied with (kernels/gemm.h).
+// Returns the weights of a group as floats, [32 k][16 outputs], in `buffer` unless they are stored
+// so. Scales that multiply folded sums (kernels/gemm.h) are left out.
 [[maybe_unused]] static const float* expand_group(WeightFormat format,
                                                   const std::byte* tile,
                                                   int32_t group,

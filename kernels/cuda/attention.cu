@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's launches: how rows and partitions are cut into blocks, and the merge of partitions
+// Attention's launches: the cut of rows and partitions into blocks, and the merge of partitions
 // that ran side by side.
 #include "kernels/attention.h"
 
@@ -18,7 +18,7 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// A row of a row block along y. Every thread folds m and l for itself, and o of its d.
+// Merges one row of a row block, along y. Every thread folds m and l itself, and o for its d.
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_kernel(const __grid_constant__ AttentionWork work) {
   gpu::ptx::start_next_launch();
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   }
 }
 
-// What attends, by the cache and the device.
+// The kernel that attends, by the cache and the device.
 enum class Attends : uint8_t { kFma, kMma, kWgmma };
 
 Attends attends(const KvLayerView& kv) {
@@ -54,17 +54,17 @@ Attends attends(const KvLayerView& kv) {
   return wgmma_attends(kv) && gpu::ptx::device_has_wgmma() ? Attends::kWgmma : Attends::kMma;
 }
 
-// Below this many blocks, partitions have blocks of their own: some for each of 132 SMs.
+// With fewer blocks than this, partitions get blocks of their own: some for each of 132 SMs.
 constexpr int64_t kEnoughBlocks = 512;
-// And not many more than this, but of wgmma's: a recorded step has the partitions of the longest
-// context that there may be, and blocks without keys cost what starting them does.
+// Partitions make at most about this many blocks, except wgmma's. A recorded step has partitions
+// for the longest possible context, and blocks without keys cost as much as starting them.
 constexpr int64_t kMostBlocks = 2048;
 
 struct Launch {
   RequestShare share;
   int32_t rows_per_block;
   int64_t blocks;
-  int32_t partitions;  // that the rows of one block see
+  int32_t partitions;  // most that the rows of one block see
 };
 
 Launch launch_of(const AttentionLimits& limits,
@@ -72,7 +72,7 @@ Launch launch_of(const AttentionLimits& limits,
                  RequestShare share,
                  int32_t rows_per_block) {
   const int64_t group = limits.num_heads / limits.num_kv_heads;
-  // first_block_of: one more for each request than whole blocks of rows.
+  // Like first_block_of: one block more per request than whole blocks of rows.
   const int64_t whole =
       share == RequestShare::kFewRows ? 0 : limits.num_tokens * group / rows_per_block;
   int64_t partitions = ceil_div(limits.seq_len, kAttentionPartition);
@@ -87,7 +87,7 @@ Launch launch_of(const AttentionLimits& limits,
           .partitions = static_cast<int32_t>(partitions)};
 }
 
-// One launch, or two of which each takes the requests that suit it.
+// One launch, or two that each take the requests that suit it.
 struct Plan {
   Launch launches[2];
   int count;
@@ -112,15 +112,15 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
           2};
 }
 
-// Of the launch with its partitions side by side; 0: it has enough blocks without.
+// Bytes of a launch's partials for partitions side by side; 0: it has enough blocks without.
 int64_t partials_bytes(const Launch& launch, int32_t head_dim) {
   if (launch.partitions == 1 || launch.blocks >= kEnoughBlocks) return 0;
   return launch.blocks * launch.partitions * launch.rows_per_block * (int64_t{head_dim} + 2) *
          int64_t{sizeof(float)};
 }
 
-// A launch by the list where each item is a partition: its blocks, the slots that each of them has
-// for partials, and the bytes of all; 0 bytes: a row block has one partition and needs no merge.
+// A launch by the list where each item is a partition: its blocks, the slots for partials of each
+// block, and the bytes of all; 0 bytes: a row block has one partition and needs no merge.
 struct ListShape {
   int32_t blocks;
   int32_t slots;
@@ -143,7 +143,7 @@ bool by_list(const AttentionLimits& limits, const KvLayerView& kv, const Launch&
          list_attends(kv) && gpu::ptx::device_has_wgmma();
 }
 
-// With partitions side by side where the workspace holds `bytes` of partials; 0: there are none.
+// Partitions run side by side if the workspace holds `bytes` of partials; 0 bytes: they do not.
 AttentionWork work_of(const AttentionArgs& args,
                       const AttentionLimits& limits,
                       const Launch& launch,
@@ -225,7 +225,7 @@ int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits) {
   AttentionLimits step = limits;
   step.num_reqs = std::min(limits.num_reqs, kMostListRequests);
   if (limits.head_dim <= kManyRowsWidth) {
-    // plan_of: with more tokens than these, requests of more rows take blocks of many rows.
+    // plan_of: with more tokens than this, requests of more rows take blocks of many rows.
     const int32_t group = limits.num_heads / limits.num_kv_heads;
     const int64_t few = int64_t{step.num_reqs} * std::max(kFewAttentionRows / group, 1);
     step.num_tokens = static_cast<int32_t>(std::min<int64_t>(limits.num_tokens, few));

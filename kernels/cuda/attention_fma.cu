@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over caches of floats with the CPU's bits, by fp32 fma. A block takes up to kRows query
-// rows of one request that share a KV head and walks partitions of 512 keys; K and V are read once
+// rows of one request that share a KV head and walks partitions of 512 keys. K and V are read once
 // for all of its rows, straight from the cache: a warp reads neighbouring keys of K, neighbouring d
-// of V. In a partition a thread makes the scores of its keys, a warp the weights of its rows, a
+// of V. In a partition a thread computes the scores of its keys, a warp the weights of its rows, a
 // thread the outputs of its d.
 #include <algorithm>
 
@@ -21,15 +21,15 @@ constexpr int kWarps = kAttentionWarps;
 constexpr int32_t kTiles = kPartitionTiles;
 using Work = AttentionWork;
 
-// What becomes of the output of a row's partition.
+// How the output of a row's partition joins the earlier ones.
 enum class Join : uint8_t { kNone, kStart, kMerge };
 
-// The block's shared memory. Those of a partition: scores, then weights [row][key], where each
-// key's V is, and what a tile's start multiplies o with.
+// The block's shared memory. A partition has scores, then weights [row][key], the place of each
+// key's V, and the factors of o at the starts of tiles.
 template <int kRows>
 struct Shared {
   float* q;       // [row][head_stride]
-  float* output;  // likewise: merged so far, each element its thread's own
+  float* output;  // likewise: merged so far; an element is one thread's own
   float (*weights)[kAttentionPartition];
   const float** v;
   float (*rescale)[kTiles];
@@ -38,12 +38,12 @@ struct Shared {
   Finish* finish;
 };
 
-// Floats of a head in shared memory.
+// Returns the floats of a head in shared memory.
 __device__ __forceinline__ int32_t head_stride(const Work& work) {
   return static_cast<int32_t>(cached_head_dim(work.args.kv.head_dim));
 }
 
-// Rows that a thread of weigh_values has accumulators for.
+// Returns the rows that a thread of weigh_values has accumulators for.
 constexpr int rows_together(int rows) { return rows < 8 ? rows : 8; }
 
 template <int kRows>
@@ -65,7 +65,7 @@ __device__ __forceinline__ Shared<kRows> carve(const Work& work) {
           .finish = finish};
 }
 
-// Zeros for rows that the block has not.
+// Loads q; rows that the block does not have are zeros.
 template <int kRows>
 __device__ __forceinline__ void load_queries(const Work& work,
                                              const RowBlock& block,
@@ -107,7 +107,7 @@ __device__ __forceinline__ void dot_rows(const Work& work,
   }
 }
 
-// The scores of the keys of a partition that some row sees, a thread a key.
+// Computes the scores of a partition's keys that some row sees, a thread per key.
 template <int kRows>
 __device__ __forceinline__ void score_keys(const Work& work,
                                            const RowBlock& block,
@@ -120,7 +120,7 @@ __device__ __forceinline__ void score_keys(const Work& work,
   const int64_t padded = cached_head_dim(kv.head_dim);
   const int32_t* const table =
       work.args.block_table + int64_t{block.request} * work.args.block_table_stride;
-  // From a multiple of 32, so that a warp reads whole sectors.
+  // Starts at a multiple of 32, so that a warp reads whole sectors.
   for (int32_t j = keys.begin / 32 * 32 + static_cast<int32_t>(threadIdx.x); j < keys.end;
        j += kThreads) {
     if (j < keys.begin) continue;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void score_keys(const Work& work,
   }
 }
 
-// Largest and sum of the 16 lanes of a half warp, by all lanes of the warp; folded by halves.
+// Largest (and sum) of the 16 lanes of a half warp, folded by halves; the whole warp calls it.
 __device__ __forceinline__ float highest_of_half(float x) {
   for (int half = 8; half >= 1; half /= 2) x = higher_of(x, __shfl_xor_sync(kAllLanes, x, half));
   return x;
@@ -153,8 +153,8 @@ __device__ __forceinline__ float sum_of_half(float x) {
   return x;
 }
 
-// Turns a row's scores of one partition into weights and gives its m and l, by one warp: each half
-// takes every other tile. A tile that the row does not see changes neither: its c is exp(0) = 1.
+// Turns a row's scores of one partition into weights and returns its m and l, by one warp; each
+// half takes every other tile. A tile that the row does not see changes neither: c is exp(0) = 1.
 __device__ __forceinline__ RowState weigh_row(float* scores,
                                               KeyRange visible,
                                               float* rescale) {
@@ -198,8 +198,7 @@ __device__ __forceinline__ RowState weigh_row(float* scores,
   return state;
 }
 
-// Weighs the rows of one partition, a warp every kWarps-th row; states[i] is the merged one of the
-// warp's row i.
+// Weighs the rows of a partition, a warp every kWarps-th; states[i] is the warp's row i, merged.
 template <int kRows>
 __device__ __forceinline__ void weigh_rows(const Work& work,
                                            const RowBlock& block,
@@ -241,8 +240,8 @@ __device__ __forceinline__ void weigh_rows(const Work& work,
   }
 }
 
-// acc[r] += the keys `keys` of a partition in order, for element d of V; kCheck: each row only
-// those that it sees.
+// acc[r] += the keys `keys` of a partition in order, for element d of V. kCheck: each row takes
+// only keys that it sees.
 template <bool kCheck, int kRows, int kTogether>
 __device__ __forceinline__ void add_values(const Shared<kRows>& shared,
                                            int32_t d,
@@ -261,7 +260,7 @@ __device__ __forceinline__ void add_values(const Shared<kRows>& shared,
   }
 }
 
-// The output of one partition: a thread takes some d for kTogether rows.
+// Computes the output of one partition: a thread takes some d for kTogether rows.
 template <int kRows>
 __device__ __forceinline__ void weigh_values(const Work& work,
                                              const RowBlock& block,
@@ -318,7 +317,7 @@ __device__ __forceinline__ void weigh_values(const Work& work,
   }
 }
 
-// What is left to do with a row's output when all partitions are merged.
+// Finishes the rows' outputs after all partitions are merged.
 template <int kRows>
 __device__ __forceinline__ void finish_rows(const Work& work,
                                             const RowBlock& block,
@@ -333,7 +332,7 @@ __device__ __forceinline__ void finish_rows(const Work& work,
   }
   __syncthreads();
   const int32_t width = work.args.kv.head_dim;
-  // The threads and elements of weigh_values.
+  // Threads take the elements that they took in weigh_values.
   constexpr int kTogether = rows_together(kRows);
   for (auto item = static_cast<int32_t>(threadIdx.x); item < width * (kRows / kTogether);
        item += kThreads) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of few rows a request, decodes above all, over caches of 16 and 8 bits on Hopper, by
 // the definition in launch.h. A block walks its share of the list (attention_list.h) while one of
-// its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has the
+// its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has
 // scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of all of
 // them (attention_list_outputs.h), so that the warps meet twice a partition.
 #include <algorithm>
@@ -30,14 +30,13 @@ namespace ptx = gpu::ptx;
 
 namespace {
 
-constexpr int kListThreads = kListConsumers + 128;  // and the warpgroup of the warp that copies
-// Registers of a thread: 168 at the launch, of which the copying warpgroup gives what the others
-// take.
+constexpr int kListThreads = kListConsumers + 128;  // plus the copying warp's warpgroup
+// Registers of a thread: 168 at the launch; the copying warpgroup gives up what the consumers take.
 constexpr int kCopyRegisters = 72;
 constexpr int kConsumerRegisters = 216;
 static_assert(kListConsumers * kConsumerRegisters + 128 * kCopyRegisters <= 64 * 1024);
 
-// A warp that multiplies: scores of a tile of its own, then its part of d of every tile.
+// A consumer warp: scores of a tile of its own, then its part of d of every tile.
 template <typename Cache, int kDim, int kHalves>
 class ListRows {
   using Memory = ListMemory<Cache, kDim, kHalves>;
@@ -79,7 +78,7 @@ class ListRows {
   }
 
  private:
-  // The tiles of one partition: m, l and o of the lane's rows.
+  // Attends the tiles of one partition: m, l and o of the lane's rows.
   __device__ __forceinline__ void attend(KeyRange tiles) {
     const int32_t count = tiles.end - tiles.begin;
     const bool mine = list_warp() < count;
@@ -115,7 +114,7 @@ class ListRows {
     taken_ += static_cast<uint32_t>(count);
   }
 
-  // K of the partition's tiles [first, last), which are other warps' tiles.
+  // Waits for K of the partition's tiles [first, last), which are other warps' tiles.
   __device__ __forceinline__ void follow_keys(int32_t first, int32_t last) {
     for (int32_t i = first; i < last; ++i) {
       const uint32_t number = taken_ + static_cast<uint32_t>(i);
@@ -132,10 +131,10 @@ class ListRows {
 
   Memory& memory_;
   const AttentionWork& work_;
-  int32_t width_;       // of a cached head
-  uint32_t taken_ = 0;  // tiles of K
+  int32_t width_;       // cached_head_dim()
+  uint32_t taken_ = 0;  // tiles of K so far
   Cursor<Memory::kValueStages> values_at_;
-  int turn_ = 0;  // which of memory_.tops
+  int turn_ = 0;  // index of this partition's memory_.tops
   ListBlock<kHalves> block_;
   ListScores<Cache, kDim, kHalves> scores_;
   ListOutputs<Cache, kDim, kHalves> outputs_;
@@ -178,12 +177,12 @@ __global__ void __launch_bounds__(kListThreads, 1)
   if constexpr (ptx::kHasWgmma) list_block<Cache, kDim, kHalves>(maps);
 }
 
-// A row block that share number `index` and the next share cut, and which began in the former.
+// A row block that share number `index` and the next share cut, and which began in `index`'s.
 struct CutBlock {
   RowBlock rows;
-  int32_t partitions;  // in the share that began it; 0: there is none
+  int32_t partitions;  // in the share that began it; 0: no such row block
   int32_t first_item;
-  ItemRange head;  // that share
+  ItemRange head;  // the share that began it
 };
 
 __device__ __forceinline__ CutBlock cut_block(const AttentionWork& work,
@@ -204,15 +203,14 @@ __device__ __forceinline__ CutBlock cut_block(const AttentionWork& work,
   return cut;
 }
 
-// Output d of row blockIdx.y from those of its partitions, numbers from the row block's first one
-// on. What the share that began the row block joined is one partial, which counts as the last
-// partition there.
+// Merges output d of row blockIdx.y from its partitions' partials, numbered from the row block's
+// first. The partial that the first share joined counts as its last partition.
 __device__ __forceinline__ void merge_output(const ListWork& list_work,
                                              const WorkList& list,
                                              const CutBlock& cut,
                                              KeyRange partitions,
                                              int32_t d) {
-  constexpr int kAhead = 8;  // partials that are on their way at once
+  constexpr int kAhead = 8;  // partials in flight at once
   const AttentionWork& work = list_work.attention;
   const auto r = static_cast<int32_t>(blockIdx.y);
   const int32_t width = work.args.kv.head_dim;
@@ -250,8 +248,8 @@ __device__ __forceinline__ void merge_output(const ListWork& list_work,
   out[d] = finished(finish_of(sink_of(work, cut.rows, r), state), output);
 }
 
-// A block along x for each border between shares, along y for each row of a row block. Every thread
-// folds m and l for itself, and o of its d.
+// Merges along x at each border between shares, along y each row of a row block. Every thread folds
+// m and l itself, and o for its d.
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_list_kernel(const __grid_constant__ ListWork list_work) {
   GPU_SHARED(int32_t, starts, kMostListRequests + 1);
@@ -285,7 +283,7 @@ struct MapShape {
   Swizzle swizzle;
 };
 
-// A map whose boxes are of one head in one block of the cache.
+// Returns a map whose boxes are of one head in one block of the cache.
 TensorMap map_of(const KvLayerView& kv, const MapShape& shape) {
   const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
   return gpu::make_tensor_map(

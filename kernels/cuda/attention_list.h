@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of few rows a request as one list of work: for each row block and KV head, the row
-// block's partitions in order. Every block of a launch takes its share of the list, all of one
-// length but for one partition, so that all multiprocessors end together whatever the requests'
-// lengths are. A block joins what it has of a row block from the first partition on; what it has of
-// one that began in another block's share it stores, each partition for itself, for the merge.
+// block's partitions in order. Every block of a launch takes an equal share of the list, to within
+// one partition, so that all multiprocessors end together whatever the requests' lengths. A block
+// joins its partitions of a row block from the first one on; partitions of a row block that began
+// in another block's share it stores one by one, for the merge.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +15,28 @@
 
 namespace sluice::kernels::cuda {
 
-// Requests of a launch at most; calls of more take other kernels.
+// The most requests of a launch; larger calls take other kernels.
 inline constexpr int32_t kMostListRequests = 1024;
 
-// What a launch is told. `attention.partials` are [block][slot][row][head_dim + 2]: o, m, l. Where
-// they are null, a row block is one item, which no border between shares cuts.
+// A launch's arguments. `attention.partials` are [block][slot][row][head_dim + 2]: o, m, l. If they
+// are null, a row block is one item, which no border between shares cuts.
 struct ListWork {
   AttentionWork attention;
-  int32_t blocks;  // of the launch
-  int32_t slots;   // partials that a block has at most, the last one for what it joined
+  int32_t blocks;  // the launch's
+  int32_t slots;   // most partials of a block, the last one for what it joined
 };
 
-// Whether the list's kernels take such a cache, on a device that has a copy engine.
+// Whether the list's kernels take such a cache, on a device with a copy engine.
 bool list_attends(const KvLayerView& kv);
-// The rows of work.attention.share, with the merge where there are partials.
+// Attends the rows of work.attention.share and, if there are partials, merges them.
 void launch_attention_list(Stream stream, const ListWork& work);
 
 struct RequestWork {
-  int32_t first_token;     // of the request, in the call
-  int32_t first_position;  // of that token
+  int32_t first_token;     // index of the request's first token in the call
+  int32_t first_position;  // that token's
   int32_t rows;
   int32_t row_blocks;  // 0: nothing to do
-  int32_t partitions;  // of a row block at most, from its own first one on
+  int32_t partitions;  // most of a row block, from its own first one on
 };
 
 __device__ __forceinline__ RequestWork request_work(const AttentionWork& work, int32_t request) {
@@ -61,11 +61,10 @@ struct ItemRange {
   int32_t end;
 };
 
-// The list: a request's items are [row block][KV head][partition], or [row block][KV head] where
-// there are no partials.
+// The list: a request's items are [row block][KV head], and [partition] where there are partials.
 class WorkList {
  public:
-  // All threads of the block call it; `starts` is its shared memory, of kMostListRequests + 1.
+  // All threads of the block call it; `starts` is shared memory for kMostListRequests + 1.
   __device__ __forceinline__ WorkList(const ListWork& list, int32_t* starts)
       : list_(list), starts_(starts) {
     const AttentionWork& work = list.attention;
@@ -100,7 +99,7 @@ class WorkList {
 
   [[nodiscard]] __device__ __forceinline__ int32_t num_shares() const { return shares_; }
 
-  // The items of block number `index`.
+  // Returns the items of block number `index`.
   [[nodiscard]] __device__ __forceinline__ ItemRange share(int32_t index) const {
     const int32_t begin = index * length_ + (index < longer_ ? index : longer_);
     return {begin, begin + length_ + (index < longer_ ? 1 : 0)};
@@ -128,7 +127,7 @@ class WorkList {
     return list_.attention.partials == nullptr ? 1 : of.partitions;
   }
 
-  // The row block and KV head that have number `unit` in the request.
+  // Returns the row block and KV head with number `unit` in the request.
   [[nodiscard]] __device__ __forceinline__ RowBlock rows_of(const RequestWork& of,
                                                             int32_t request,
                                                             int32_t unit) const {
@@ -147,18 +146,18 @@ class WorkList {
   const ListWork& list_;
   int32_t* starts_;
   int32_t shares_;
-  int32_t length_;  // of a share
-  int32_t longer_;  // so many shares, the first ones, have one item more
+  int32_t length_;  // items of a share
+  int32_t longer_;  // the first shares, this many, have one item more
 };
 
-// What a block does of one row block in one go: its partitions [begin, end), absolute, of which
-// some may have no key that it sees.
+// A block's visit of one row block: its partitions [begin, end), absolute, some of which may have
+// no key that it sees.
 struct Visit {
   RowBlock block;
   int32_t begin;
   int32_t end;
-  bool starts;  // with the row block's first partition
-  bool ends;    // with its last
+  bool starts;  // it includes the row block's first partition
+  bool ends;    // it includes its last one
 };
 
 // The visits of a block's share, in order.
@@ -197,14 +196,14 @@ class Visits {
   int32_t request_;
 };
 
-// Tiles of the partition that some row of the block sees.
+// Returns the partition's tiles that some row of the block sees.
 __device__ __forceinline__ KeyRange tiles_within(KeyRange keys, int32_t partition) {
   const KeyRange tiles{keys.begin / kAttentionTile, (keys.end - 1) / kAttentionTile + 1};
   return {std::max(tiles.begin, partition * kPartitionTiles),
           std::min(tiles.end, (partition + 1) * kPartitionTiles)};
 }
 
-// Where row r of the partial in a slot of a share is.
+// Returns where row r of the partial in a slot of a share is.
 __device__ __forceinline__ float* list_partial(const ListWork& list,
                                                int32_t share,
                                                int32_t index,

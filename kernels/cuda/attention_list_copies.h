@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How K and V get to the shared memory of attention_list.cu's blocks: one warp copies tiles of 64
+// Copies of K and V to the shared memory of attention_list.cu's blocks: one warp copies tiles of 64
 // keys into two rings, across partitions and row blocks. A block of the cache is one box of K, in
-// lines of 128 bytes whatever a d's keys take, and one box of V for each 64 d, or 128 d of codes.
+// lines of 128 bytes whatever a d's keys take, and one box of V per 64 d, or 128 d of codes.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct ListMaps {
   gpu::TensorMap v_scales;
 };
 
-// A warp's copies. Its lanes find the partition's blocks, lane 0 asks for them.
+// A warp's copies. Its lanes look up the partition's blocks, lane 0 issues the copies.
 template <typename Cache, int kDim, int kHalves>
 class ListCopies {
   using Memory = ListMemory<Cache, kDim, kHalves>;
@@ -47,8 +47,8 @@ class ListCopies {
       for (int32_t partition = visit.begin; partition < visit.end; ++partition) {
         const KeyRange tiles = tiles_within(keys, partition);
         if (tiles.begin >= tiles.end) continue;
-        // The table may hold anything for a block without a key that some row sees: that block's
-        // index is past the last one, for which zeros come.
+        // The table may hold anything for a block without a key that some row sees. That block's
+        // index is set past the last one, for which zeros come.
         const int32_t key = partition * kAttentionPartition + list_lane() * size;
         const bool some =
             list_lane() * size < kAttentionPartition && key < keys.end && key + size > keys.begin;
@@ -62,7 +62,7 @@ class ListCopies {
   }
 
  private:
-  // K of the partition's tiles, then V.
+  // Copies K of the partition's tiles, then V.
   __device__ __forceinline__ void copy(int32_t kv_head, KeyRange tiles) {
     for (int32_t tile = tiles.begin; tile < tiles.end; ++tile, keys_at_.advance()) {
       copy_keys(kv_head, tile % kPartitionTiles);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of attention_list.cu: a part of d of all rows, by one warp, with the definition in
-// launch.h, and where they go when a partition or a row block ends. Codes become 16-bit floats,
-// exactly, in registers: the halves of a word that ldmatrix brings are the even and the odd d.
+// Outputs of attention_list.cu: one warp has a part of d of all rows, by the definition in
+// launch.h, and stores them when a partition or a row block ends. Codes become 16-bit floats,
+// exactly, in registers: the halves of a word from ldmatrix are the even and the odd d.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class ListOutputs {
   using Block = ListBlock<kHalves>;
   static constexpr bool kCodes = Memory::kCodes;
   static constexpr int kSlice = std::max(kDim / kListWarps, kCodes ? 16 : 8);  // d of a warp
-  static constexpr int kColumns = kSlice / 8;                                  // of a product
+  static constexpr int kColumns = kSlice / 8;                                  // groups of 8 d
 
  public:
   __device__ __forceinline__ ListOutputs(Memory& memory, const ListWork& list)
@@ -33,7 +33,7 @@ class ListOutputs {
     const int matrix = list_lane() / 8;
     const int row = list_lane() % 8;
     for (int i = 0; i < kValueLoads; ++i) {
-      // With one column of 8 a load has keys of two steps, else two columns of one step.
+      // With one column of 8, a load has keys of two steps, else two columns of one step.
       const bool one = kCodes || kColumns == 1;
       const int key = (one ? matrix : matrix % 2) * 8 + row;
       const int d = first_d() + (kCodes ? i * 16 : one ? 0 : (2 * i + matrix / 2) * 8);
@@ -41,14 +41,14 @@ class ListOutputs {
     }
   }
 
-  // The row block's first partition comes next.
+  // Called before the row block's first partition.
   __device__ __forceinline__ void begin() {
     for (int h = 0; h < kHalves; ++h) total_[h] = {.m = kLowest, .l = 0};
 #pragma unroll
     for (int i = 0; i < kColumns * 4; ++i) total_o_[i] = 0;
   }
 
-  // A partition of `count` tiles begins: its m and l.
+  // Begins a partition of `count` tiles: sets its m and l.
   __device__ __forceinline__ void begin_partition(const typename Memory::ByTile& tops,
                                                   int32_t count) {
 #pragma unroll
@@ -66,7 +66,7 @@ class ListOutputs {
     for (int i = 0; i < kColumns * 4; ++i) o_[i] = 0;
   }
 
-  // Tile number `tile` of the partition, whose V is in that stage and whose first key is `begin`.
+  // Multiplies tile number `tile` of the partition; `stage` holds its V, `begin` is its first key.
   __device__ __forceinline__ void multiply(const Block& block, int stage, int tile, int32_t begin) {
     if (first_d() >= width_) return;
     const std::byte* const v = memory_.values[stage];
@@ -109,7 +109,7 @@ class ListOutputs {
     }
   }
 
-  // What the row's partitions came to with this one, of which it may see nothing.
+  // Joins this partition, of which the row may see nothing, to the row's earlier ones.
   __device__ __forceinline__ void join(const Block& block, int32_t partition) {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
@@ -128,7 +128,7 @@ class ListOutputs {
     }
   }
 
-  // The joined partitions are all of the row block's: its rows of out.
+  // Writes the row block's rows of out; all of its partitions are joined.
   __device__ __forceinline__ void finish(const RowBlock& rows) const {
     const AttentionWork& work = list_.attention;
 #pragma unroll
@@ -146,7 +146,7 @@ class ListOutputs {
     }
   }
 
-  // The partition as the block's partial of that number; the joined ones as its last.
+  // Stores the partition as the block's partial of that number; store_joined(), as its last.
   __device__ __forceinline__ void store_partition(const RowBlock& rows, int32_t index) const {
     store(rows, index, o_, state_);
   }
@@ -157,15 +157,15 @@ class ListOutputs {
 
  private:
   static constexpr int kValueLoads = kCodes ? kSlice / 16 : std::max(kColumns / 2, 1);
-  static constexpr int kOfRow = kSlice / 4;  // outputs of a row that a lane has
+  static constexpr int kOfRow = kSlice / 4;  // a lane's outputs of a row
 
   __device__ __forceinline__ static int first_d() { return list_warp() * kSlice; }
 
-  // Where output i of row h is in o_, and in d.
+  // Returns where output i of row h is in o_; d_of() returns its d.
   __device__ __forceinline__ static int index_of(int h, int i) { return i / 2 * 4 + 2 * h + i % 2; }
 
   __device__ __forceinline__ static int32_t d_of(int i) {
-    const int column = i / 2;  // of 8
+    const int column = i / 2;  // group of 8 d
     if constexpr (kCodes) {
       return first_d() + column / 2 * 16 + list_quad() * 4 + i % 2 * 2 + column % 2;
     }
@@ -193,7 +193,7 @@ class ListOutputs {
     }
   }
 
-  // Two steps of keys.
+  // Multiplies two steps of keys.
   __device__ __forceinline__ void multiply_codes(const std::byte* v,
                                                  const uint32_t (&a)[2][2 * kHalves]) {
 #pragma unroll
@@ -227,8 +227,7 @@ class ListOutputs {
     }
   }
 
-  // Zeros for what V has of keys that no row sees, which may be NaN: whole blocks of the cache
-  // came.
+  // Zeros V for keys that no row sees: whole blocks of the cache were copied, with NaN perhaps.
   __device__ __forceinline__ static void hide_unseen(KeyRange seen,
                                                      int32_t begin,
                                                      uint32_t& first,
@@ -265,10 +264,10 @@ class ListOutputs {
 
   Memory& memory_;
   const ListWork& list_;
-  int32_t width_;  // of a cached head
+  int32_t width_;  // cached_head_dim()
   uint32_t value_offsets_[kValueLoads];
-  RowState state_[kHalves];  // of the partition
-  RowState total_[kHalves];  // of those joined
+  RowState state_[kHalves];  // the partition's
+  RowState total_[kHalves];  // the joined partitions'
   float o_[kColumns * 4];
   float total_o_[kColumns * 4];
 };

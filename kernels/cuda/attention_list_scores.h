@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores and weights of attention_list.cu: of one tile, by one warp, with the definition in
-// launch.h. Codes become 16-bit floats, exactly, in registers: the halves of a word that ldmatrix
-// brings are the even and the odd keys.
+// Scores and weights of attention_list.cu: one warp has one tile, by the definition in launch.h.
+// Codes become 16-bit floats, exactly, in registers: the halves of a word from ldmatrix are the
+// even and the odd keys.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class ListScores {
   using Block = ListBlock<kHalves>;
   static constexpr bool kCodes = Memory::kCodes;
   static constexpr int kSteps = kDim / kStep;
-  static constexpr int kCount = kAttentionTile / 2;  // scores of a lane
+  static constexpr int kCount = kAttentionTile / 2;  // a lane's scores
 
  public:
   __device__ __forceinline__ ListScores(Memory& memory, const AttentionWork& work)
@@ -56,13 +56,13 @@ class ListScores {
     }
   }
 
-  // The products of the tile in that stage, of which the first `width` of d count.
+  // Computes the products of the tile in that stage, over the first `width` of d.
   __device__ __forceinline__ void multiply(int stage, int32_t width) {
     const std::byte* const k = memory_.keys[stage];
 #pragma unroll
     for (int i = 0; i < kCount; ++i) s_[i] = 0;
     uint32_t along[1] = {0};
-    gpu::ptx::fence_registers(along);  // else all of the offsets are kept from tile to tile
+    gpu::ptx::fence_registers(along);  // else the compiler keeps all offsets from tile to tile
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       if (step * kStep >= width) break;
@@ -77,7 +77,7 @@ class ListScores {
     }
   }
 
-  // From products to scores of the tile whose first key is `begin`, their tops to `tops`.
+  // Turns products into scores of the tile whose first key is `begin`, their maxima to `tops`.
   __device__ __forceinline__ void finish(const Block& block,
                                          int stage,
                                          int32_t begin,
@@ -90,8 +90,8 @@ class ListScores {
     }
   }
 
-  // From scores to weights, with the tops of all of the partition's tiles; the tile's sum, and what
-  // its m makes of what is there before it, to the block's memory.
+  // Turns scores into weights, given the maxima of all of the partition's tiles; writes the tile's
+  // sum and its c, the factor of what precedes it, to the block's memory.
   __device__ __forceinline__ void weigh(const typename Memory::ByTile& tops) {
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) {
@@ -115,12 +115,12 @@ class ListScores {
     }
   }
 
-  // The weights times V's scales, of the tile in that stage.
+  // Multiplies the weights by V's scales of the tile in that stage.
   __device__ __forceinline__ void scale_weights(int stage) {
     scale<true>(memory_.scales[stage][1]);
   }
 
-  // The tile's weights to the block's memory, where lanes find them as A.
+  // Writes the tile's weights to the block's memory, where lanes read them as A.
   __device__ __forceinline__ void share() const {
 #pragma unroll
     for (int group = 0; group < kTileSteps; ++group) {
@@ -135,9 +135,10 @@ class ListScores {
   }
 
  private:
-  static constexpr int kKeyLoads = kCodes ? kTileSteps / 2 : kTileSteps;  // of a step of d
+  static constexpr int kKeyLoads = kCodes ? kTileSteps / 2 : kTileSteps;  // per step of d
 
-  // A block of K is lines of 128 bytes, in which keys of one d or of several follow each other.
+  // Returns a key's offset. A block of K is lines of 128 bytes, in which keys of one d or of
+  // several follow each other.
   [[nodiscard]] __device__ __forceinline__ uint32_t key_offset(int32_t key, int32_t d) const {
     const int32_t size = work_.args.kv.block_size;
     const int32_t in_block = (d * size + (key & (size - 1))) * Cache::kBytes;
@@ -148,7 +149,7 @@ class ListScores {
                                  (piece ^ line % 8) * kPieceBytes);
   }
 
-  // The column in its tile of score i.
+  // Returns the column in its tile of score i.
   __device__ __forceinline__ static int column_of(int i) {
     if constexpr (kCodes) return i / 8 * 16 + list_quad() * 4 + i % 2 * 2 + i / 4 % 2;
     return i / 4 * 8 + list_quad() * 2 + i % 2;
@@ -171,7 +172,7 @@ class ListScores {
     }
   }
 
-  // Times each key's scale; weights of 0 stay, for an unseen key's scale may be NaN.
+  // Multiplies by each key's scale; weights of 0 stay, since an unseen key's scale may be NaN.
   template <bool kWeights>
   __device__ __forceinline__ void scale(const std::byte* scales) {
     const int32_t size = work_.args.kv.block_size;
@@ -222,9 +223,9 @@ class ListScores {
     return top_of(top, __shfl_xor_sync(kAllLanes, top, 2));
   }
 
-  // The sum of a row's weights by the order of launch.h, in which lane q of 4 adds keys 2 q,
-  // 2 q + 1, 2 q + 8 and 2 q + 9 of a group. A lane that has codes has keys 4 q to 4 q + 3: it
-  // takes two of them and two of another lane's.
+  // Returns the sum of a row's weights in the order of launch.h, where lane q of 4 adds keys 2 q,
+  // 2 q + 1, 2 q + 8 and 2 q + 9 of a group. With codes a lane has keys 4 q to 4 q + 3: it takes
+  // two of them and two of another lane's.
   [[nodiscard]] __device__ __forceinline__ float sum_of(int h) const {
     float parts[kTileSteps];
 #pragma unroll
@@ -242,12 +243,12 @@ class ListScores {
       }
     }
     float sum = __fadd_rn(__fadd_rn(parts[0], parts[1]), __fadd_rn(parts[2], parts[3]));
-    // Lanes 0 to 3 that have codes have the definition's lanes 0, 2, 1 and 3.
+    // With codes, lanes 0 to 3 are the definition's lanes 0, 2, 1 and 3.
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, kCodes ? 2 : 1));
     return __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, kCodes ? 1 : 2));
   }
 
-  // Four words of the lane's own weights.
+  // Writes four words of the lane's own weights.
   __device__ __forceinline__ void share_words(int to, const float* p, const int (&at)[4]) const {
     const Words words = {{Cache::pack(p[at[0]], p[at[0] + 1]),
                           Cache::pack(p[at[1]], p[at[1] + 1]),
@@ -256,7 +257,7 @@ class ListScores {
     *reinterpret_cast<Words*>(memory_.weights[list_warp()][to][list_lane()]) = words;
   }
 
-  // Words 2 q and 2 q + 1 of 8 of a group's keys are those of other lanes of the row.
+  // Writes words 2 q and 2 q + 1 of 8 of a group's keys, which other lanes of the row need.
   __device__ __forceinline__ void share_codes(int group) const {
     auto& to = memory_.weights[list_warp()];
 #pragma unroll
@@ -278,10 +279,10 @@ class ListScores {
 
   Memory& memory_;
   const AttentionWork& work_;
-  uint32_t key_step_;  // bytes of 16 d of a block
+  uint32_t key_step_;  // bytes of 16 d in a block
   uint32_t key_offsets_[kKeyLoads];
   uint32_t q_[kSteps][2 * kHalves];
-  float s_[kCount];  // products, then scores, then weights; as RowPair of attention_pair.h has them
+  float s_[kCount];  // products, then scores, then weights; in RowPair's order (attention_pair.h)
 };
 
 }  // namespace sluice::kernels::cuda

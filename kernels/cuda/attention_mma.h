@@ -2,7 +2,7 @@
 // Attention by mma.sync, for attention_mma.cu and attention_codes.cu, by the definition in
 // launch.h. A block has rows of one request that share a KV head and walks tiles of 64 keys: K and
 // V, one after the other, come by cp.async into a ring of slots while earlier ones are multiplied.
-// With many rows each of 4 warps has 16 of them; with 16 or fewer, the warps share them: a warp has
+// With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share them: a warp has
 // 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on their way to a tile
 // in shared memory.
 #pragma once
@@ -19,13 +19,13 @@
 
 namespace sluice::kernels::cuda {
 
-// The rows of a warp: q, and what their partition has so far.
+// The rows of a warp: q, and the state of their partition.
 template <typename Cache, int kDim, int kRows>
 class WarpRows {
   using Shared = TileMemory<Cache, kDim, kRows>;
   static constexpr bool kTogether = Shared::kTogether;
-  static constexpr int kGroups = kTogether ? 1 : kTileSteps;  // of 16 keys that it scores
-  // Of 16 d that it has outputs of.
+  static constexpr int kGroups = kTogether ? 1 : kTileSteps;  // groups of 16 keys that it scores
+  // The groups of 16 d whose outputs it has.
   static constexpr int kColumns = kDim / kStep / (kTogether ? kAttentionWarps : 1);
   using Pair = RowPair<kColumns * 8, kAttentionThreads>;
   using Scores = float[kGroups * 8];
@@ -45,7 +45,7 @@ class WarpRows {
 
   [[nodiscard]] __device__ __forceinline__ Pair& pair() { return pair_; }
 
-  // One tile. By the lemma of launch.h a warp leaves out tiles that its rows do not see.
+  // Takes one tile. A warp leaves out tiles that its rows do not see: they change nothing.
   __device__ __forceinline__ void take(TileRing<Cache, kDim, kRows>& tiles, int32_t tile) {
     const int32_t begin = tile * kAttentionTile;
     const bool sees = pair_.sees(begin);
@@ -86,7 +86,7 @@ class WarpRows {
     return kTogether ? warp() * kColumns * kStep : 0;
   }
 
-  // Rounded, through the ring's last slot or the tile; zeros for rows and d that there are not.
+  // Loads q, rounded, through the ring's last slot or the tile; missing rows and d are zeros.
   __device__ __forceinline__ void load_queries() {
     std::byte* const rows = Shared::kCodes ? shared_.tile : shared_.ring[Shared::kSlots - 1];
     const int32_t head_dim = work_.args.kv.head_dim;
@@ -128,7 +128,7 @@ class WarpRows {
     }
   }
 
-  // The tile's scale of K or V for the lane's score i.
+  // Returns the tile's scale of K or V for the lane's score i.
   __device__ __forceinline__ static float scale_of(const TileRing<Cache, kDim, kRows>& tiles,
                                                    int of_values,
                                                    int i) {
@@ -146,12 +146,12 @@ class WarpRows {
                                                        Scores& s) {
 #pragma unroll
     for (int i = 0; i < 8 * kGroups; ++i) {
-      // Of an unseen key the scale may be NaN.
+      // An unseen key's scale may be NaN.
       s[i] = s[i] == 0 ? 0 : __fmul_rn(s[i], scale_of(tiles, 1, i));
     }
   }
 
-  // Each row's m, and c = what it makes of what was there.
+  // Takes each row's new m, and c, the factor of what precedes the tile.
   __device__ __forceinline__ void take_tops(const Scores& s, float (&c)[2]) {
     float tops[2];
     Pair::find_tops(s, tops);
@@ -169,7 +169,7 @@ class WarpRows {
     pair_.raise(tops, c);
   }
 
-  // The warp's 16 keys for the others, who see them after the barrier of the next V.
+  // Writes the warp's weights of 16 keys, which other warps see after the barrier of the next V.
   __device__ __forceinline__ void share(const uint32_t (&weights)[4],
                                         const float (&parts)[2][kGroups]) {
 #pragma unroll

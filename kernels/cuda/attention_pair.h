@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two rows of attention as a lane has them of tensor cores' products, by the definition in
-// launch.h: what is done with scores and outputs between the products, for every kernel that
-// multiplies by tensor cores.
+// A lane's two rows of attention, in the layout of tensor cores' products, by the definition in
+// launch.h: the work on scores and outputs between products, for all kernels by tensor cores.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +12,17 @@
 
 namespace sluice::kernels::cuda {
 
-// Of a warp's 16 rows lane 4 g + q has rows g and g + 8: of 8 columns of a product, as d[2 h + c],
-// column 2 q + c of row g + 8 h. Scores and outputs are arrays of such fours, in the order of their
-// columns; 8 scores are a group of 16 keys.
+// Lane 4 g + q has rows g and g + 8 of a warp's 16. Of 8 columns of a product it has four values,
+// where d[2 h + c] is column 2 q + c of row g + 8 h. Scores and outputs are arrays of such fours,
+// in the order of their columns; 8 scores are a group of 16 keys.
 template <int kOutputs, int kThreads>
 class RowPair {
  public:
-  // Of the block's thread, what its rows' partitions came to so far.
+  // The joined outputs of earlier partitions, for each thread of the block.
   using Totals = float[kOutputs][kThreads];
 
   // The warp has rows from `first_row` on and outputs of d from `first_d` on. `stores_state`:
-  // whether m and l of a partial are this warp's to store.
+  // whether this warp stores m and l of a partial.
   __device__ __forceinline__ RowPair(const AttentionWork& work,
                                      const RowBlock& block,
                                      int32_t first_row,
@@ -56,7 +55,7 @@ class RowPair {
            last_visible_.end > begin;
   }
 
-  // What products with V are added to.
+  // The accumulators of products with V.
   __device__ __forceinline__ float (&outputs())[kOutputs] { return o_; }
 
   __device__ __forceinline__ void start_partition() {
@@ -65,8 +64,8 @@ class RowPair {
     clear_outputs();
   }
 
-  // m and l of the partition to `state`; they start again where it `ends`, whose last outputs may
-  // still be on their way.
+  // Copies m and l of the partition to `state`, and resets them if the partition `ends`; its last
+  // outputs may still be in flight.
   __device__ __forceinline__ void take_state(bool ends, RowState (&state)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -76,9 +75,9 @@ class RowPair {
     }
   }
 
-  // From products to scores, the first of key `first_key` of the tile at `begin`; those of keys
-  // that a row does not see are lowest of all. The cap has a loop of its own, so that nothing of it
-  // lies between the others' scores.
+  // Turns products into scores, from key `first_key` of the tile at `begin` on; keys that a row
+  // does not see get the lowest score. The cap has a loop of its own, so that none of it lies
+  // between other scores.
   template <int kScores>
   __device__ __forceinline__ void finish_scores(int32_t begin,
                                                 int32_t first_key,
@@ -96,12 +95,12 @@ class RowPair {
     }
   }
 
-  // The column of number i of an array of fours.
+  // Returns the column of number i of an array of fours.
   __device__ __forceinline__ static int column_of(int i) {
     return i / 4 * 8 + lane() % 4 * 2 + i % 2;
   }
 
-  // Each row's highest score of the warp.
+  // Returns each row's highest score of the warp.
   template <int kScores>
   __device__ __forceinline__ static void find_tops(const float (&s)[kScores], float (&tops)[2]) {
 #pragma unroll
@@ -114,7 +113,7 @@ class RowPair {
     }
   }
 
-  // Each row's m with its highest score of the tile, and c = what it makes of what was there.
+  // Raises each row's m to its highest score of the tile; c: the factor of what precedes it.
   __device__ __forceinline__ void raise(const float (&tops)[2], float (&c)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -124,7 +123,7 @@ class RowPair {
     }
   }
 
-  // From scores to weights, and the lane's sum of each group.
+  // Turns scores into weights, and returns the lane's sum of each group.
   template <int kScores>
   __device__ __forceinline__ void weigh(float (&s)[kScores], float (&parts)[2][kScores / 8]) const {
 #pragma unroll
@@ -142,7 +141,7 @@ class RowPair {
     }
   }
 
-  // Weights of a tile as A of products with V.
+  // Packs the weights of a tile as A of products with V.
   template <typename Cache, int kScores>
   __device__ __forceinline__ static void pack(const float (&s)[kScores],
                                               uint32_t (&weights)[kScores / 8][4]) {
@@ -152,7 +151,7 @@ class RowPair {
     }
   }
 
-  // l with the tile's sum, of the lane's sums of all four groups.
+  // Adds the tile's sum to l, from the lane's sums of all four groups.
   __device__ __forceinline__ void add_sum(int h, const float (&parts)[4], const float (&c)[2]) {
     float sum = __fadd_rn(__fadd_rn(parts[0], parts[1]), __fadd_rn(parts[2], parts[3]));
     sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, 1));
@@ -160,8 +159,7 @@ class RowPair {
     state_[h].l = __fmaf_rn(state_[h].l, c[h], sum);
   }
 
-  // Outputs times c. Where no row of the warp has a higher m than before, every c is 1 and nothing
-  // is done.
+  // Multiplies outputs by c, unless every c is 1, which is so if no row of the warp has a higher m.
   __device__ __forceinline__ void rescale(const float (&c)[2]) {
     const bool changes = c[0] != 1 || c[1] != 1;
     if (__reduce_max_sync(kAllLanes, changes ? 1U : 0U) == 0) return;
@@ -173,7 +171,7 @@ class RowPair {
     end_partition(partition, state_);
   }
 
-  // end_partition() with m and l from take_state(). Outputs start again in both.
+  // end_partition() with m and l from take_state(). Both reset the outputs.
   __device__ __forceinline__ void end_partition(int32_t partition, const RowState (&state)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -203,7 +201,7 @@ class RowPair {
   }
 
  private:
-  // f(index, d, o) for the lane's outputs of a row, of which the partition's zeros are +0.
+  // Calls f(index, d, o) for the lane's outputs of a row; the partition's zeros are +0.
   template <typename F>
   __device__ __forceinline__ void for_outputs(int h, F f) const {
 #pragma unroll
@@ -251,11 +249,11 @@ class RowPair {
   int32_t first_row_;
   int32_t first_d_;
   bool stores_state_;
-  KeyRange first_visible_;  // of the warp's first row and of its last
+  KeyRange first_visible_;  // visible to the warp's first row and to its last
   KeyRange last_visible_;
-  KeyRange visible_[2];  // of rows g and g + 8
-  RowState state_[2];    // of the partition
-  RowState total_[2];    // of those before it
+  KeyRange visible_[2];  // to rows g and g + 8
+  RowState state_[2];    // the partition's
+  RowState total_[2];    // earlier partitions'
   float o_[kOutputs];
 };
 

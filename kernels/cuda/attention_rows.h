@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the attention kernels share: which rows a block has, which keys they see, and how the
-// partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for caches
-// of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for prompts
-// there over 16 bits, attention_mma.cu and attention_codes.cu for all else.
+// Functions that the attention kernels share: which rows a block has, which keys they see, and how
+// the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
+// caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
+// prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else.
 #pragma once
 
 #include <algorithm>
@@ -20,20 +20,20 @@ inline constexpr int kAttentionWarps = kAttentionThreads / 32;
 inline constexpr int32_t kPartitionTiles = kAttentionPartition / kAttentionTile;
 inline constexpr float kLowest = -0x1.fffffep127F;
 
-// Rows of a block where there are few; a request that has more is for the blocks of many rows.
+// Rows of a block for requests of few rows; requests with more take blocks of many rows.
 inline constexpr int32_t kFewAttentionRows = 16;
 inline constexpr int32_t kManyAttentionRows = 64;
 inline constexpr int32_t kWgmmaAttentionRows = 128;
-// Blocks of many rows are for heads up to this; shared memory has no room for more.
+// Blocks of many rows are for heads up to this size; shared memory has no room for more.
 inline constexpr int32_t kManyRowsWidth = 128;
-// wgmma takes caches in blocks of this many keys at least: the narrowest swizzle's row of K.
+// wgmma takes caches in blocks of at least this many keys: the narrowest swizzle's row of K.
 inline constexpr int32_t kWgmmaBlockSize = 16;
 
-// Whose rows a launch takes.
+// The requests whose rows a launch takes.
 enum class RequestShare : uint8_t {
   kAll,
-  kManyRows,  // of requests with more than kFewAttentionRows
-  kFewRows,   // of the others: a block is a request's
+  kManyRows,  // requests with more than kFewAttentionRows rows
+  kFewRows,   // all other requests; a block is a request's
 };
 
 struct AttentionWork {
@@ -42,15 +42,15 @@ struct AttentionWork {
   int32_t num_reqs;
   int32_t group;  // query heads of a KV head
   int32_t rows_per_block;
-  int32_t block_shift;  // of a key to its block of the cache
-  // [row block][KV head][partition of the row block][row][head_dim + 2]: o, m, l; null: the blocks
-  // walk and finish.
+  int32_t block_shift;  // key >> block_shift is its block of the cache
+  // [row block][KV head][partition of the row block][row][head_dim + 2]: o, m, l. Null: each block
+  // walks all of its partitions and finishes its rows.
   float* partials;
-  int32_t partitions;  // of a row block at most
+  int32_t partitions;  // most of a row block
 };
 
-// Blocks of a launch: row blocks times KV heads along x; where partitions run side by side, along y
-// as many as there are, or fewer, each of which then takes every so-manieth.
+// Blocks of a launch: row blocks times KV heads along x. Where partitions run side by side, along y
+// one block for each partition or fewer, which then take partitions in turn.
 struct AttentionGrid {
   int64_t blocks;
   int64_t partitions;
@@ -60,12 +60,12 @@ struct AttentionGrid {
 void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // For caches of 16 and 8 bits, by the definition in launch.h.
 void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
-// Its part over caches of 8 bits.
+// The part of launch_attention_mma for caches of 8 bits.
 void launch_attention_codes(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
-// Whether the next takes such a cache.
+// Whether launch_attention_wgmma takes such a cache.
 bool wgmma_attends(const KvLayerView& kv);
-// The same bits, for launches of kWgmmaAttentionRows rows a block, on a device that has wgmma. A
-// block takes one partition, or all.
+// Gives launch_attention_mma's bits, with kWgmmaAttentionRows rows a block, on a device that has
+// wgmma. A block takes one partition, or all.
 void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 
 struct KeyRange {
@@ -76,22 +76,22 @@ struct KeyRange {
 // Row r is query head r % group of the request's token r / group.
 struct RowBlock {
   int32_t request;
-  int32_t first_token;     // of the request, in the call
-  int32_t first_position;  // of that token
+  int32_t first_token;     // index of the request's first token in the call
+  int32_t first_position;  // that token's
   int32_t first_row;
   int32_t num_rows;  // 0: nothing to do
   int32_t kv_head;
 };
 
-// Each request's blocks start where those of the rows before it could end at most, so that a block
-// finds its request by looking at one at a time.
+// Each request's blocks start at the most that the rows before it can fill, so that a block finds
+// its request by looking at one request at a time.
 __device__ __forceinline__ int32_t first_block_of(const AttentionWork& work, int32_t request) {
   if (work.share == RequestShare::kFewRows) return request;
   const int64_t rows_before = int64_t{work.args.query_start_loc.data()[request]} * work.group;
   return static_cast<int32_t>(rows_before / work.rows_per_block) + request;
 }
 
-// By all threads of the block. The last rows, which see most keys, come first.
+// Finds the block's rows; all of its threads call it. Last rows, which see most keys, come first.
 __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
   GPU_SHARED(int32_t, found, 1);
   const int32_t kv_heads = work.args.kv.num_kv_heads;
@@ -125,7 +125,7 @@ __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
           .kv_head = from_last % kv_heads};
 }
 
-// Of row r of the block; absolute.
+// Returns the keys, absolute, that row r of the block sees.
 __device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
                                                  const RowBlock& block,
                                                  int32_t r) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
   return {cut ? position - work.args.window + 1 : 0, position + 1};
 }
 
-// Of any row; those of the last row begin and end last.
+// Returns the keys that any row sees; the last row's begin and end last.
 __device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
                                                    const RowBlock& block) {
   return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
@@ -146,8 +146,8 @@ __device__ __forceinline__ int32_t first_partition_of(const AttentionWork& work,
   return visible_to_any(work, block).begin / kAttentionPartition;
 }
 
-// The tiles that a block walks: of partition number `index` where they run side by side, and none
-// from the first on that its rows see nothing of.
+// Returns the tiles that a block walks: those of partition number `index` where partitions run side
+// by side, none past the last partition that its rows see.
 __device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work,
                                              const RowBlock& block,
                                              int32_t index) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ KeyRange keys_within(KeyRange keys, int32_t begin, in
   return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
-// Elements from the first of row r's head in q or out.
+// Returns the offset, in elements, of row r's head in q or out.
 __device__ __forceinline__ int64_t head_at(const AttentionWork& work,
                                            const RowBlock& block,
                                            int32_t r,
@@ -178,8 +178,8 @@ __device__ __forceinline__ int64_t head_at(const AttentionWork& work,
 
 struct MergeFactors {
   float m;
-  float keep;  // of what is there
-  float add;   // of what joins
+  float keep;  // factor of the state so far
+  float add;   // factor of the joining state
 };
 
 __device__ __forceinline__ MergeFactors merge_factors(float m, float m_next) {
@@ -202,7 +202,7 @@ struct Finish {
   float l;
 };
 
-// Lets the sink, if any, join.
+// Joins the sink, if any.
 __device__ __forceinline__ Finish finish_of(const float* sink, const RowState& state) {
   if (sink == nullptr) return {.keep = 1.0F, .l = state.l};
   const MergeFactors factors = merge_factors(state.m, *sink);
@@ -220,7 +220,7 @@ __device__ __forceinline__ const float* sink_of(const AttentionWork& work,
   return work.args.sinks + block.kv_head * work.group + (block.first_row + r) % work.group;
 }
 
-// Where a row's part of the partition of that number is kept for the merge.
+// Returns where a row's part of that partition is stored for the merge.
 __device__ __forceinline__ float* partial_of(const AttentionWork& work, int32_t index, int32_t r) {
   const int64_t slot = int64_t{blockIdx.x} * work.partitions + index;
   return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);

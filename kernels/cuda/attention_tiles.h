@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How K and V come to the tensor cores of attention_mma.h: element types, the block's shared
+// The path of K and V to the tensor cores of attention_mma.h: element types, the block's shared
 // memory, and the ring of slots through which tiles of 64 keys go by cp.async.
 #pragma once
 
@@ -12,20 +12,20 @@
 
 namespace sluice::kernels::cuda {
 
-inline constexpr int kPieceBytes = 16;  // bytes, of a copy and of a row of ldmatrix
+inline constexpr int kPieceBytes = 16;  // bytes of a copy and of a row of ldmatrix
 inline constexpr int kStep = 16;        // d or keys of an mma
 inline constexpr int kTileSteps = kAttentionTile / kStep;
-inline constexpr int kKeyRowBytes = kAttentionTile * 2;  // of a tile of K, whose rows are d
+inline constexpr int kKeyRowBytes = kAttentionTile * 2;  // bytes of a d in K's tile
 inline constexpr uint32_t kEvenBytes = 0x00FF00FFU;
 
-// Where a piece of a row is: permuted so that neither a piece of 8 neighbouring rows nor 4 rows of
-// 2 neighbouring pieces, which a block of 16 keys has of K, meet in a bank.
+// Returns the offset of a row's piece. Pieces are permuted so that neither a piece of 8
+// neighbouring rows nor 4 rows of 2 neighbouring pieces (K in blocks of 16 keys) meet in a bank.
 template <int kRowBytes>
 constexpr int offset_of(int row, int piece) {
   return row * kRowBytes + (piece ^ (row % 4 * 2 + row / 4 % 2)) * kPieceBytes;
 }
 
-// 8 lanes access 16 bytes each at once: whether each has other banks, for any 8 / kPieces
+// Whether 8 lanes that access 16 bytes each at once have different banks, for any 8 / kPieces
 // neighbouring rows and kPieces neighbouring pieces.
 template <int kRowBytes, int kPieces>
 constexpr bool has_no_bank_conflict() {
@@ -43,7 +43,7 @@ constexpr bool has_no_bank_conflict() {
   return true;
 }
 
-// ldmatrix, then copies of K in blocks of 16 keys, then copies of V.
+// Checks ldmatrix, then copies of K in blocks of 16 keys, then copies of V.
 static_assert(has_no_bank_conflict<128, 1>() && has_no_bank_conflict<256, 1>() &&
               has_no_bank_conflict<512, 1>());
 static_assert(has_no_bank_conflict<kKeyRowBytes, 2>());
@@ -54,7 +54,7 @@ struct alignas(kPieceBytes) Words {
   uint32_t word[4];
 };
 
-// What differs between caches: what an element is and becomes, and who multiplies.
+// The differences between caches: their elements, what these become, and how to multiply.
 struct Bf16Cache {
   static constexpr DType kType = DType::kBF16;
   static constexpr int kBytes = 2;
@@ -95,7 +95,7 @@ struct Int8Cache : Bf16Cache {
   static constexpr float kScaleUnit = 1.0F;
   using Element = uint8_t;
 
-  // Two codes in the low bytes of 16 bits each: 128 plus the low 7 bits, less 128 or 256.
+  // Widens two codes in the low bytes of 16 bits each: 128 plus the low 7 bits, less 128 or 256.
   __device__ __forceinline__ static uint32_t widen(uint32_t codes) {
     const uint32_t low = (codes & 0x007F007FU) | 0x43004300U;
     const uint32_t sign = (codes & 0x00800080U) | 0x43004300U;
@@ -109,8 +109,8 @@ struct Fp8Cache : Bf16Cache {
   static constexpr float kScaleUnit = 256.0F;
   using Element = uint8_t;
 
-  // Likewise: sign, exponent and mantissa to their places, times 2^112, which with the bias of
-  // bfloat16 is the code's value / 256.
+  // Widens two codes: sign, exponent and mantissa go to their places, times 2^112, which with
+  // bfloat16's bias is the code's value / 256.
   __device__ __forceinline__ static uint32_t widen(uint32_t codes) {
     const uint32_t bits = (codes & 0x00800080U) << 8 | (codes & 0x007F007FU) << 4;
     return gpu::ptx::fma_bf16x2(bits, 0x77807780U, 0x80008000U);
@@ -122,24 +122,24 @@ template <typename Cache, int kDim, int kRows>
 struct TileMemory {
   static constexpr bool kCodes = Cache::kBytes == 1;
   static constexpr bool kTogether = kRows == kFewAttentionRows;  // the warps share the rows
-  static constexpr int kSlots = kDim > 128 ? 2 : 3;              // of the ring
+  static constexpr int kSlots = kDim > 128 ? 2 : 3;              // slots of the ring
   static constexpr int kTileBytes = kDim * kAttentionTile * 2;
 
-  // A slot has K or V of a tile: 16-bit floats where they are multiplied, codes as they came, each
-  // piece for the thread that copied it. The last one has q first.
+  // A slot has K or V of a tile: 16-bit floats where they are multiplied, or codes as they came,
+  // each piece for the thread that copied it. The last slot has q first.
   alignas(1024) std::byte ring[kSlots][kTileBytes * Cache::kBytes / 2];
   alignas(1024) std::byte tile[kCodes ? kTileBytes : kPieceBytes];
   alignas(1024) std::byte weights[kTogether ? kRows * kKeyRowBytes : kPieceBytes];
-  alignas(kPieceBytes) float scales[kCodes ? kSlots : 1][2][kAttentionTile];  // of K and V
+  alignas(kPieceBytes) float scales[kCodes ? kSlots : 1][2][kAttentionTile];  // K's and V's
   alignas(
       kPieceBytes) float sums[kTogether ? kRows * 4 : 1][kAttentionWarps];  // by row and lane % 4
   alignas(kPieceBytes) float tops[kTogether ? kRows : 1][kAttentionWarps];
   float total[kDim * kRows / kAttentionThreads]
-             [kAttentionThreads];  // of the partitions so far, a thread's its own
+             [kAttentionThreads];  // earlier partitions' outputs; each thread has its own
 };
 
-// K and V of the tiles of a block on their way through the ring, by all threads: what is in a slot
-// was asked for kSlots - 1 slots before it is used. Zeros for keys that no row sees.
+// K and V of a block's tiles on their way through the ring, by all threads: a slot's copies are
+// issued kSlots - 1 slots before its use. Keys that no row sees are zeros.
 template <typename Cache, int kDim, int kRows>
 class TileRing {
   using Shared = TileMemory<Cache, kDim, kRows>;
@@ -147,12 +147,12 @@ class TileRing {
   static constexpr bool kCodes = Shared::kCodes;
   static constexpr int kPieceShift = Cache::kBytes == 2 ? 3 : 4;
   static constexpr int kPieceElements = 1 << kPieceShift;
-  static constexpr int kKeyPieces = kAttentionTile / kPieceElements;           // of a d
-  static constexpr int kValuePieces = kDim / kPieceElements;                   // of a key
-  static constexpr int kThreadPieces = kDim * kKeyPieces / kAttentionThreads;  // of either
+  static constexpr int kKeyPieces = kAttentionTile / kPieceElements;           // pieces of a d
+  static constexpr int kValuePieces = kDim / kPieceElements;                   // pieces of a key
+  static constexpr int kThreadPieces = kDim * kKeyPieces / kAttentionThreads;  // per thread, K or V
 
  public:
-  // Tiles [begin, end). Nobody reads the ring but its last slot.
+  // Takes tiles [begin, end). No thread may read the ring except its last slot.
   __device__ __forceinline__ TileRing(
       Shared& shared, const AttentionWork& work, const RowBlock& block, int32_t begin, int32_t end)
       : shared_(shared),
@@ -169,10 +169,10 @@ class TileRing {
     for (int slot = 0; slot < kSlots - 1; ++slot) copy(slot);
   }
 
-  // Where the next of K, V, K, ... is multiplied, when it is there. What came before it is gone.
+  // Waits for the next of K, V, K, ... and returns its place; the one before it is gone.
   __device__ __forceinline__ const std::byte* next() {
     gpu::ptx::cp_async_wait<kSlots - 2>();
-    __syncthreads();  // everybody's copies are there, and nobody reads what came before
+    __syncthreads();  // all copies are there, and no thread reads the previous one
     if constexpr (kCodes) widen();
     copy(slot_ == 0 ? kSlots - 1 : slot_ - 1);
     if constexpr (kCodes) __syncthreads();
@@ -182,17 +182,17 @@ class TileRing {
     return at;
   }
 
-  // Of the K that next() gave last, and of the V that it gives next.
+  // Scales of the K that next() returned last, and of the V that it returns next.
   __device__ __forceinline__ const float (&scales() const)[2][kAttentionTile] {
     return shared_.scales[slot_ == 0 ? kSlots - 1 : slot_ - 1];
   }
 
  private:
-  // Piece i of K's rows: keys that lie together in a block, of one d. Neighbours are neighbours in
-  // the cache.
+  // Piece i of K's rows: keys of one d that lie together in a block. Neighbouring pieces are
+  // neighbours in the cache.
   struct KeyPiece {
     int32_t d;
-    int32_t key;  // of the tile
+    int32_t key;  // in the tile
   };
 
   __device__ __forceinline__ KeyPiece key_piece(int32_t i) const {
@@ -205,7 +205,7 @@ class TileRing {
     return key >= keys_.begin && key < keys_.end;
   }
 
-  // Bytes from the first of K or V.
+  // Returns the offset in bytes from the start of K or V.
   __device__ __forceinline__ int64_t head_of(int32_t key) const {
     const int64_t head_bytes = kv_head_bytes(Cache::kType, kv_.head_dim, kv_.block_size);
     return (int64_t{table_[key >> block_shift_]} * kv_.num_kv_heads + kv_head_) * head_bytes;
@@ -227,7 +227,7 @@ class TileRing {
     return head_of(key) + int64_t{width_} * kv_.block_size + slot_of(key) * int64_t{sizeof(float)};
   }
 
-  // A group of copies, empty past the last tile, so that groups count slots.
+  // Issues a group of copies, empty past the last tile, so that groups count slots.
   __device__ __forceinline__ void copy(int slot) {
     if (copied_ < end_) {
       const int32_t first_key = copied_ / 2 * kAttentionTile;
@@ -319,7 +319,7 @@ class TileRing {
         at == kNowhere ? Element{0} : *reinterpret_cast<const Element*>(from + at);
   }
 
-  // The codes that this thread copied, to the tile.
+  // Widens the codes that this thread copied to the tile.
   __device__ __forceinline__ void widen() {
     const bool values = used_ % 2 != 0;
 #pragma unroll 2
@@ -330,7 +330,7 @@ class TileRing {
       if ((values ? piece * kPieceElements : key.d) >= width_) continue;
       const Words codes = *reinterpret_cast<const Words*>(shared_.ring[slot_] + i * kPieceBytes);
       if (values) {
-        // Half of 8 lanes begin with the other piece, so that they use all banks.
+        // 4 of 8 lanes begin with the other piece, so that together they use all banks.
         const int32_t turn = i / 4 % 2;
         store<2 * kDim>(codes, i / kValuePieces, 2 * piece, turn);
         store<2 * kDim>(codes, i / kValuePieces, 2 * piece, 1 - turn);
@@ -341,7 +341,7 @@ class TileRing {
     }
   }
 
-  // Half of a piece of codes, as a piece of 8 floats.
+  // Stores half of a piece of codes, as a piece of 8 floats.
   template <int kRowBytes>
   __device__ __forceinline__ void store(const Words& codes,
                                         int32_t row,
@@ -362,18 +362,18 @@ class TileRing {
   Shared& shared_;
   const KvLayerView& kv_;
   const int32_t* table_;
-  KeyRange keys_;  // that some row sees
+  KeyRange keys_;  // seen by some row
   int32_t kv_head_;
   int32_t width_;
   int32_t block_shift_;
-  int32_t run_shift_;  // of pieces of a d that lie together
-  int32_t copied_;     // 2 * tile, and 1 for V: what to copy next
+  int32_t run_shift_;  // log2 of the pieces of a d that lie together
+  int32_t copied_;     // 2 * tile, and 1 for V: the next to copy
   int32_t end_;
-  int32_t used_;  // what next() gives next
-  int slot_ = 0;  // of that
+  int32_t used_;  // 2 * tile, and 1 for V: returned by the next next()
+  int slot_ = 0;  // slot of used_
 };
 
-// Two times 8 columns of B of 16 rows: the lane's words for two mma, from rows `row` on.
+// Loads two times 8 columns of B of 16 rows: the lane's words for two mma, from rows `row` on.
 template <int kRowBytes>
 __device__ __forceinline__ void load_columns(uint32_t (&b)[4],
                                              const std::byte* rows,
@@ -385,7 +385,7 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[4],
       b, rows + offset_of<kRowBytes>(row + matrix % 2 * 8 + lane % 8, piece + matrix / 2));
 }
 
-// The lane's words of A: 16 rows from `row` on, 16 columns.
+// Loads the lane's words of A: 16 rows from `row` on, 16 columns.
 template <int kRowBytes>
 __device__ __forceinline__ void load_rows(uint32_t (&a)[4],
                                           const std::byte* rows,

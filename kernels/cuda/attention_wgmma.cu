@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of prompts over caches of 16 bits by wgmma, on Hopper alone, by the definition in
 // launch.h. A block has 128 rows of one request that share a KV head, 64 a warpgroup. One thread
-// copies tiles of 64 keys into two rings, of K and of V, block of the cache by block; the
-// warpgroups multiply with q and with the weights in registers. Both matrices lie transposed in
-// the cache and so in shared memory: K's rows are d, V's are keys. A tile's products with V run
-// beside those of the next tile with K and beside its weighing. That wgmma gives the bits of
-// mma.sync follows from one model of the tensor cores' steps, and an H200 has shown it
-// (bench/gpu_probes, P2 and P4). Source of the schedule: FlashAttention-3 (arXiv:2407.08608), 3.1
-// and 3.2.
+// copies tiles of 64 keys into two rings, of K and of V, by blocks of the cache; the warpgroups
+// multiply with q and with the weights in registers. Both matrices lie transposed in the cache and
+// so in shared memory: K's rows are d, V's are keys. A tile's products with V run beside those of
+// the next tile with K and beside its weighing. That wgmma gives the bits of mma.sync follows from
+// one model of the tensor cores' steps, and an H200 has shown it (bench/gpu_probes, P2 and P4).
+// Source of the schedule: FlashAttention-3 (arXiv:2407.08608), 3.1 and 3.2.
 #include <algorithm>
 #include <cstddef>
 
@@ -26,7 +25,7 @@ using gpu::Swizzle;
 using gpu::TensorMap;
 namespace ptx = gpu::ptx;
 
-// Outside of the unnamed namespace, as the formats of gemm_wgmma.cu.
+// These structs are not in an unnamed namespace; gemm_ring.h says why.
 struct WgmmaBf16Cache {
   __device__ __forceinline__ static uint32_t pack(float low, float high) {
     return ptx::pack_bf16(low, high);
@@ -59,16 +58,15 @@ namespace {
 
 constexpr int kWarpgroupRows = 64;
 constexpr int kConsumers = 128 * kWgmmaAttentionRows / kWarpgroupRows;
-constexpr int kThreads = kConsumers + 128;  // and the warpgroup of the copying thread
-// Registers of a thread: 168 at the launch, of which the copying warpgroup gives what the others
-// take.
+constexpr int kThreads = kConsumers + 128;  // plus the copying thread's warpgroup
+// Registers of a thread: 168 at the launch; the copying warpgroup gives up what the consumers take.
 constexpr int kCopyRegisters = 24;
 constexpr int kConsumerRegisters = 240;
 static_assert(kConsumers * kConsumerRegisters + 128 * kCopyRegisters <= 64 * 1024);
 constexpr int kStages = 3;
 constexpr int kStep = 16;  // d or keys of a wgmma
 constexpr int kTileSteps = kAttentionTile / kStep;
-constexpr int kValueColumns = 64;  // d of a row of V
+constexpr int kValueColumns = 64;  // d in a row of V
 
 struct Work {
   AttentionWork attention;
@@ -91,7 +89,7 @@ struct Memory {
   typename RowPair<kDim / 2, kConsumers>::Totals totals;
 };
 
-// A row of K's box is the keys of a block.
+// Returns K's swizzle: a row of K's box is the keys of a block.
 constexpr Swizzle key_swizzle(int32_t block_size) {
   return block_size == 64 ? Swizzle::k128 : block_size == 32 ? Swizzle::k64 : Swizzle::k32;
 }
@@ -104,15 +102,15 @@ __device__ __forceinline__ void initialize(Ring<kDim>& ring) {
   }
 }
 
-// The next stage of a ring for its copies, when nobody reads it.
+// Waits until the next stage of a ring is free, and takes it for copies.
 template <int kDim>
 __device__ __forceinline__ void take_stage(Ring<kDim>& ring, const Cursor<kStages>& at) {
   ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
   ptx::mbar_arrive_expect_tx(&ring.full[at.stage], Ring<kDim>::kTileBytes);
 }
 
-// K and V of the block's tiles, by one thread. Of a block of the cache without a key that some row
-// sees the table may hold anything: its index is past the last one, for which zeros come.
+// Copies K and V of the block's tiles, by one thread. The table may hold anything for a block of
+// the cache that no row sees a key of: its index is set past the last one, which reads zeros.
 template <int kDim>
 __device__ __forceinline__ void produce(Memory<kDim>& memory,
                                         const Work& work,
@@ -180,9 +178,9 @@ class WarpgroupRows {
     load_queries(work, block);
   }
 
-  // A tile's weighing does not wait for the products with V of the tile before, whose partition, if
-  // it ends there, is joined after them. By the lemma of launch.h tiles that the warpgroup's rows
-  // do not see are taken like others.
+  // Takes the warpgroup's tiles. A tile's weighing does not wait for the products with V of the
+  // tile before; if that tile ends a partition, the partition is joined after them. Tiles that the
+  // rows do not see are taken like others: they change nothing (launch.h).
   __device__ __forceinline__ void take(KeyRange tiles) {
     int32_t tile = uniform(tiles.begin);
     const int32_t end = uniform(tiles.end);
@@ -211,7 +209,7 @@ class WarpgroupRows {
     pair_.end_partition(tile / kPartitionTiles, ended);
   }
 
-  // Of a warpgroup without rows: its part in what all consumers do.
+  // Does a warpgroup's part in the block's synchronization where it has no rows.
   __device__ __forceinline__ void pass(KeyRange tiles) {
     for (int32_t tile = tiles.begin; tile < tiles.end; ++tile) {
       ptx::mbar_wait(&memory_.keys.full[keys_at_.stage], keys_at_.parity);
@@ -225,13 +223,13 @@ class WarpgroupRows {
   __device__ __forceinline__ void finish() { pair_.finish(); }
 
  private:
-  // The same number, of which the compiler now knows that all lanes have it: where control flow is
-  // not known to be a warp's it waits for each wgmma.
+  // Returns x, which the compiler then knows to be equal in all lanes: it waits for each wgmma
+  // unless it knows that control flow is a warp's.
   __device__ __forceinline__ static int32_t uniform(int32_t x) {
     return static_cast<int32_t>(__reduce_max_sync(kAllLanes, static_cast<uint32_t>(x)));
   }
 
-  // As A; zeros for rows and d that there are not.
+  // Loads q as A; missing rows and d are zeros.
   __device__ __forceinline__ void load_queries(const AttentionWork& work, const RowBlock& block) {
     const int32_t head_dim = work.args.kv.head_dim;
 #pragma unroll
@@ -261,7 +259,7 @@ class WarpgroupRows {
     for (int h = 0; h < 2; ++h) pair_.add_sum(h, parts[h], c);
   }
 
-  // Begins the products of the next tile.
+  // Issues the products of the next tile with K.
   __device__ __forceinline__ void multiply_keys() {
     ptx::mbar_wait(&memory_.keys.full[keys_at_.stage], keys_at_.parity);
     const uint32_t k = ptx::shared_address(memory_.keys.tile[keys_at_.stage]);
@@ -297,7 +295,7 @@ class WarpgroupRows {
     ptx::wgmma_commit();
   }
 
-  // kPending: products with V that may run on.
+  // Waits for the products with K. kPending: products with V that may still run.
   template <int kPending>
   __device__ __forceinline__ void wait_keys() {
     ptx::wgmma_wait<kPending>();
@@ -311,14 +309,14 @@ class WarpgroupRows {
     release(memory_.values, values_at_);
   }
 
-  // Outputs and weights as the products with V take them.
+  // Rescales outputs, and packs weights for the products with V.
   __device__ __forceinline__ void rescale(const float (&c)[2]) {
     pair_.rescale(c);
     Pair::template pack<Cache>(scores_, weights_);
   }
 
-  // Whole blocks of the cache came, and what V has of keys that no row sees may be NaN, which no
-  // weight of 0 hides. By all consumers of the block, at its first tile and its last at most.
+  // Zeros V for keys that no row sees: whole blocks of the cache came, and a weight of 0 does not
+  // hide a NaN. All consumers of the block call it; only its first and last tile need it.
   __device__ __forceinline__ void clear_unseen(int32_t begin) {
     if (keys_.begin <= begin && keys_.end >= begin + kAttentionTile) return;
     auto* const pieces = reinterpret_cast<float4*>(memory_.values.tile[values_at_.stage]);
@@ -333,7 +331,7 @@ class WarpgroupRows {
     ptx::bar_sync(1, kConsumers);
   }
 
-  // An arrival of each warp, when all of it is through with the stage.
+  // Releases a stage: each warp arrives once all of its lanes are finished with it.
   __device__ __forceinline__ static void release(Ring<kDim>& ring, Cursor<kStages>& at) {
     __syncwarp();
     if (Pair::lane() == 0) ptx::mbar_arrive(&ring.empty[at.stage]);
@@ -341,9 +339,9 @@ class WarpgroupRows {
   }
 
   Memory<kDim>& memory_;
-  KeyRange keys_;  // that some row of the block sees
+  KeyRange keys_;  // seen by some row of the block
   int32_t block_size_;
-  Cursor<kStages> keys_at_;  // of the tile whose products with K are next, or on their way
+  Cursor<kStages> keys_at_;  // the tile whose products with K are next or in flight
   Cursor<kStages> values_at_;
   Pair pair_;
   uint32_t q_[kDim / kStep][4];
@@ -387,7 +385,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (ptx::kHasWgmma) attention_block<Cache, kDim>(work);
 }
 
-// One block of the cache of one head: `rows` of it, `columns` of each.
+// Returns a map of one head in a block of the cache, `rows` of it with `columns` each.
 TensorMap block_map(const std::byte* data,
                     const KvLayerView& kv,
                     int64_t columns,

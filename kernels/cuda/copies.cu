@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small copies between device memory and pinned memory by threads, which reach both.
+// Small copies between device and pinned memory by threads, which can access both.
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/cuda/gpu.h"
@@ -14,7 +14,7 @@ namespace ptx = gpu::ptx;
 namespace {
 
 constexpr int kCopyThreads = 256;
-constexpr int kThreadPieces = 4;  // on their way at once
+constexpr int kThreadPieces = 4;  // in flight at once
 constexpr int64_t kPieceBytes = sizeof(uint4);
 constexpr int64_t kWordBytes = sizeof(uint32_t);
 constexpr int64_t kBlockBytes = kCopyThreads * kThreadPieces * kPieceBytes;
@@ -48,7 +48,7 @@ struct CopiedParts {
   int32_t count;
 };
 
-// A word a thread, the words of all parts one after another.
+// Copies one word per thread; the words of all parts are numbered one after another.
 __global__ void __launch_bounds__(kCopyThreads, 1)
     copy_parts_kernel(const __grid_constant__ CopiedParts copied) {
   ptx::start_next_launch();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run rows of e4m3, static
-// scales and embeddings of FP8, NVFP4, INT4 and INT8 per 32 yet.
+// The operators of kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run
+// rows of e4m3, static scales and embeddings of FP8, NVFP4, INT4 and INT8 per 32 yet.
 #include <algorithm>
 #include <type_traits>
 
@@ -21,11 +21,11 @@ namespace ptx = gpu::ptx;
 
 namespace {
 
-// Most threads of a block that writes rows with one scale (write_part), or others.
+// The most threads of a block that writes rows with one scale (write_part), or other rows.
 template <typename Codes>
 inline constexpr int kWriters = std::is_void_v<Codes> ? kRowThreads : kTokenThreads;
 
-// f.operator()<Codes>() of a format's rows.
+// Calls f.operator()<Codes>() for a format's rows.
 template <typename F>
 void with_codes(ActivationFormat format, F f) {
   if (format == ActivationFormat::kInt8Token) return f.template operator()<Int8Codes>();
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
 }
 
-// No GPU has run it.
+// select_columns; no GPU has run it.
 __global__ void __launch_bounds__(kRowThreads, 1)
     select_columns_kernel(const __grid_constant__ SelectColumnsArgs args) {
   ptx::start_next_launch();
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 struct EmbeddingWork {
   const std::byte* table;  // rows, or tiles where the format has blocks (quant/repack.h)
-  int64_t stride;          // bytes of one of them
-  int64_t scales_offset;   // of rows of codes, which have `row_scales` each
+  int64_t stride;          // bytes of a row or a tile
+  int64_t scales_offset;   // in rows of codes, which have `row_scales` each
   int64_t row_scales;
   int32_t k;
   const TokenId* token_ids;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers on tensor cores: what the callers say, as launches of the kernels for this device.
+// Linear layers on tensor cores: turns callers' arguments into launches of this device's kernels.
 #include "kernels/gemm.h"
 
 #include <algorithm>
@@ -17,10 +17,10 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-// Rows whose segments may go to several blocks.
+// Returns the most rows whose segments may go to several blocks.
 int32_t most_split_rows() { return ptx::device_has_wgmma() ? kSplitTokens : kFewTokens; }
 
-// Where gemm_wide.cu puts INT8 activations in rows.
+// Returns the bytes with which gemm_wide.cu puts INT8 activations in rows.
 int64_t packed_x_bytes(int32_t num_rows, int32_t int8_k) {
   if (!ptx::device_has_wgmma() || num_rows <= kManyTokens) return 0;
   return num_rows * align_up(int8_k, kQuantGroup);
@@ -43,7 +43,7 @@ void start(Stream stream, std::span<const Layer> layers) {
   for (const Layer& layer : layers) start_mma(stream, layer.matrices, layer.outputs);
 }
 
-// `experts`: null, or whose matrices follow args's.
+// `experts`: null, or the experts whose matrices follow that of args.
 template <typename Args>
 Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices* experts) {
   CHECK(args.segments.are_all() || (args.bias == nullptr && args.epilogue == Epilogue::kStore));
@@ -104,7 +104,7 @@ template <typename Args>
 void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
   CHECK_LE(all.size(), kMostTogether);
   std::array<Layer, kMostTogether> layers;
-  int32_t n = 0;  // of all
+  int32_t n = 0;  // outputs of all layers
   for (size_t i = 0; i < all.size(); ++i) {
     layers[i] = layer_of(all[i], nullptr);
     const Outputs& outputs = layers[i].outputs;
@@ -116,7 +116,7 @@ void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
   if (all.empty() || linear_workspace_bytes(used[0].outputs.num_rows, n, int8_k) == 0) {
     return start(stream, used);
   }
-  // The layers' parts of it lie one behind the other; INT8 activations in rows take all of them.
+  // The layers' parts of the workspace follow one another; INT8 activations in rows take it all.
   auto* const arrivals = static_cast<uint32_t*>(all[0].workspace);
   auto* room = static_cast<std::byte*>(all[0].workspace);
   if (room != nullptr) room += kArrivalBytes;
@@ -145,7 +145,7 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k) {
 }
 
 int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest) {
-  const int64_t n = int64_t{kMostTogether} * largest.outputs;  // of a launch, at most
+  const int64_t n = int64_t{kMostTogether} * largest.outputs;  // the most of a launch
   const int64_t sums = sums_bytes(std::min(num_rows, most_split_rows()), n);
   const int64_t packed = packed_x_bytes(num_rows, largest.int8_columns);
   return kArrivalBytes + std::max(std::min(sums, kMostSumsBytes), packed);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels of linear layers share, whatever multiplies: gemm_split.cu, gemm_wide.cu and
-// gemm_wgmma.cu for Hopper, gemm_mma.cu for everything else. A tile is 128 outputs and some tokens,
-// the tokens on the N side, so that one decoded token costs a tile of 8; gemm.cu chooses.
+// Functions that all kernels of linear layers share: gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu
+// for Hopper, gemm_mma.cu for everything else. A tile is 128 outputs and some tokens, with tokens
+// on the N side, so that one decoded token costs a tile of 8. gemm.cu chooses among the kernels.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@
 
 namespace sluice::kernels::cuda {
 
-inline constexpr int kChunkBytes = 128;  // of K, in a stage
-inline constexpr int kStepBytes = 32;    // of K, in one instruction
+inline constexpr int kChunkBytes = 128;  // bytes of K in a stage
+inline constexpr int kStepBytes = 32;    // bytes of K in one instruction
 inline constexpr int kSteps = kChunkBytes / kStepBytes;
-inline constexpr int kOutputs = 128;  // of a block
-inline constexpr int kFewTokens = 8;  // of a tile
+inline constexpr int kOutputs = 128;  // outputs of a block
+inline constexpr int kFewTokens = 8;  // tokens of a tile
 inline constexpr int kManyTokens = 64;
-inline constexpr int kSplitTokens = 128;  // rows, at most, whose segments are dealt out on Hopper
+inline constexpr int kSplitTokens = 128;  // most rows whose segments are dealt out on Hopper
 
 // kE4M3: a scale per output and per row of x; kE4M3Block: both per 128 of K.
 enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8, kE4M3, kE4M3Block };
@@ -33,7 +33,7 @@ constexpr int32_t element_bytes(MatrixFormat format) {
   return format == MatrixFormat::kBf16 || format == MatrixFormat::kF16 ? 2 : 1;
 }
 
-// Where a layer's matrices are.
+// The places of a layer's matrices.
 struct Matrices {
   MatrixFormat format;
   int32_t k;
@@ -44,62 +44,62 @@ struct Matrices {
   int32_t x_rows;
 };
 
-// What becomes of the products.
+// The epilogue: where sums go and what is applied to them.
 struct Outputs {
-  int32_t k;  // of the whole layer
+  int32_t k;  // the whole layer's
   Segments segments;
-  int32_t n;  // of one expert
+  int32_t n;  // one expert's
   int32_t num_rows;
-  const float* bias;  // by output, as the scales; of the first expert
+  const float* bias;  // by output, like scales; the first expert's
   bool add;
   float* out;
   int64_t out_stride;
-  // By mma.sync: a segment's sums each, and null where a block takes all of them. On Hopper: what
-  // gemm_split.cu and gemm_wide.cu say.
+  // For mma.sync the sums of each segment, null where a block takes all segments. On Hopper: see
+  // gemm_split.cu and gemm_wide.cu.
   void* workspace;
-  uint32_t* arrivals;  // where there is a workspace: a launch's kMostArrivals counters
-  // INT8, e4m3 and HeadSums alone.
-  const float* weight_scale;    // of kE4M3Block [n][weight_blocks], counted from all of K
+  uint32_t* arrivals;  // with a workspace: a launch's kMostArrivals counters
+  // INT8, e4m3 and HeadSums only.
+  const float* weight_scale;    // kE4M3Block: [n][weight_blocks], counted from all of K
   int64_t weight_scale_stride;  // floats
-  const std::byte* heads;  // of the activations' blocks: the rows' scales; of HeadSums, of tiles
+  const std::byte* heads;       // activation blocks' scales of rows; HeadSums: tiles'
   int64_t block_bytes;
-  ExpertRows experts;     // of none: one matrix for all rows
-  int64_t expert_stride;  // bytes from what is one expert's to what is the next one's
+  ExpertRows experts;     // without experts: one matrix for all rows
+  int64_t expert_stride;  // bytes from one expert's data to the next one's
 };
 
 constexpr bool has_experts(const Outputs& outputs) { return outputs.experts.num_experts > 0; }
 
-// Experts that can have rows at once.
+// Returns the most experts that can have rows at once.
 constexpr int64_t max_chosen(const Outputs& outputs) {
   const int64_t blocks = ceil_div(outputs.num_rows, kActivationRows);
   return outputs.experts.num_experts < blocks ? outputs.experts.num_experts : blocks;
 }
 
-// What is an expert's, from what is the first one's.
+// Returns an expert's data, given the first expert's.
 template <typename T>
 __device__ __forceinline__ const T* of_expert(const T* of_first, int64_t stride, int32_t expert) {
   return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(of_first) + expert * stride);
 }
 
-// Counters at the beginning of every workspace, which are 0 but while a launch of gemm_split.cu
+// Counters at the start of every workspace, which are 0 except while a launch of gemm_split.cu
 // runs.
 inline constexpr int32_t kMostArrivals = 4096;
 static_assert(kMostArrivals * sizeof(uint32_t) == kArrivalBytes);
 
-// The sums of every segment of a layer whose segments go to several blocks. Where they are more
-// than the most, whole tiles are blocks enough.
+// The most bytes for sums of all segments of a layer whose segments go to several blocks. A layer
+// that would need more has enough blocks in whole tiles.
 inline constexpr int64_t kMostSumsBytes = int64_t{64} << 20;
 
 constexpr int64_t sums_bytes(int64_t num_rows, int64_t n) {
   return int64_t{kSegments} * num_rows * n * int64_t{sizeof(float)};
 }
 
-// Of 8 rows of kE4M3Token or kE4M3Group.
+// Bytes of 8 rows of kE4M3Token or kE4M3Group.
 constexpr int64_t e4m3_block_bytes(ActivationFormat format, int64_t k) {
   return e4m3_head_bytes(format, k) + kActivationRows * e4m3_row_bytes(k);
 }
 
-// Of 8 rows of kInt8Token.
+// Bytes of 8 rows of kInt8Token.
 constexpr int64_t token_block_bytes(int64_t k) {
   return kTokenHeadBytes +
          ceil_div(k, kQuantGroup) * activation_record_bytes(ActivationFormat::kInt8Token);
@@ -111,12 +111,12 @@ struct Parts {
   int32_t count;  // a power of two
 };
 
-// Joins them to the value of outputs.segments, and what `finish` does with it.
+// Joins parts to the value of outputs.segments, and applies `finish`.
 void launch_fold(gpu::Stream stream,
                  MatrixFormat format,
                  const Outputs& outputs,
                  const Parts& parts);
-// The same of float sums for tiles with heads (HeadSums).
+// launch_fold() for float sums of tiles with heads (HeadSums).
 void launch_fold_heads(gpu::Stream stream, const Outputs& outputs, const Parts& parts);
 
 struct Layer {
@@ -124,15 +124,15 @@ struct Layer {
   Outputs outputs;
 };
 
-// Layers without experts that multiply the same x, as one launch: they differ in n, bias, out and
-// out_stride, scales and workspace. Tiles of 128 outputs are numbered over all of them in order.
+// Layers without experts that multiply the same x, as one launch. They differ in n, bias, out and
+// out_stride, scales and workspace. Tiles of 128 outputs are numbered over all layers in order.
 struct Together {
   int32_t count;
   int32_t num_tiles;
   Outputs each[kMostTogether];
 };
 
-// A tile's layer and its first output there.
+// A tile's layer, and its first output there.
 struct Place {
   int32_t layer;
   int32_t output;
@@ -149,11 +149,11 @@ __device__ __forceinline__ Place place_of(const Together& layers, int32_t tile) 
   return {layer, tile * kOutputs};
 }
 
-// One layer, or several without experts that Together describes.
+// Launches one layer, or several without experts, as described by Together.
 void launch_wgmma(gpu::Stream stream, std::span<const Layer> layers);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
 
-// What all kinds of arguments have.
+// Returns Outputs from the fields that all kinds of arguments have.
 template <typename Args>
 Outputs outputs_of(
     const Args& args, int32_t num_rows, int32_t n, int32_t k, const ExpertMatrices* experts) {
@@ -190,20 +190,20 @@ inline Matrices matrices_of(const LinearHalfArgs& args) {
 
 __device__ __forceinline__ float sum_of(float a, float b) { return __fadd_rn(a, b); }
 
-// Wraps, as the device does, where a buffer that nothing has written is added to another.
+// Adds with wrap-around, like the device, since buffers that nothing has written may be added.
 __device__ __forceinline__ int32_t sum_of(int32_t a, int32_t b) {
   return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
 }
 
-// The scale of a row of kInt8Token or kE4M3Token.
+// Returns the scale of a row of kInt8Token or kE4M3Token.
 __device__ __forceinline__ float row_scale(const Outputs& outputs, int32_t token) {
   return reinterpret_cast<const float*>(
       outputs.heads + token / kActivationRows * outputs.block_bytes)[token % kActivationRows];
 }
 
-// What differs between the formats, whatever multiplies: what becomes of a sum over the segments.
-// kIsScaled: it is multiplied with the scales of its row and output. kEndsAtBlocks: no chunk goes
-// past a multiple of 128 of all of K.
+// The formats' treatment of a sum over the segments, whatever multiplies. kIsScaled: it is
+// multiplied by the scales of its row and output. kEndsAtBlocks: no chunk goes past a multiple of
+// 128 of all of K.
 struct FloatSums {
   using Sum = float;
   static constexpr bool kInOnePiece = false;
@@ -216,7 +216,7 @@ struct FloatSums {
   }
 };
 
-// Of tiles with scales of their rows in front, outputs.heads of which there are.
+// Sums of tiles that begin with scales of their rows (outputs.heads).
 struct HeadSums : FloatSums {
   __device__ __forceinline__ static float value(
       const Outputs& outputs, float sum, int32_t expert, int32_t output, int32_t) {
@@ -227,7 +227,7 @@ struct HeadSums : FloatSums {
   }
 };
 
-// Sums of codes, in `Value`s.
+// Sums of codes, of type Value.
 template <typename Value>
 struct CodeSums {
   using Sum = Value;
@@ -242,7 +242,7 @@ struct CodeSums {
                   of_expert(outputs.weight_scale, outputs.expert_stride, expert)[output]);
   }
 
-  // A share's value.
+  // Returns a share's value.
   __device__ __forceinline__ static float unscaled(float sum) { return sum; }
 
   __device__ __forceinline__ static float unscaled(int32_t sum) { return __int_as_float(sum); }
@@ -264,8 +264,8 @@ struct E4M3Sums : CodeSums<float> {
   static constexpr bool kInOnePiece = false;
 };
 
-// A block's outputs from `output` on of one matrix and tokens from `token` to before
-// `token_end`, of which it takes as many as its tile has.
+// A block's outputs from `output` on of one matrix, and its tokens: as many from `token` on, before
+// `token_end`, as its tile has.
 struct Tile {
   int32_t expert;
   int32_t output;
@@ -273,7 +273,7 @@ struct Tile {
   int32_t token_end;
 };
 
-// f(tile) for a block's tiles: one of the launch's, or all of an expert's rows.
+// Calls f(tile) for a block's tiles: one tile of the launch, or all of an expert's rows.
 template <int kTokens, bool kExperts, int kBlockOutputs = kOutputs, typename F>
 __device__ __forceinline__ void for_tiles(const Outputs& outputs, F f) {
   const auto output = static_cast<int32_t>(blockIdx.x) * kBlockOutputs;
@@ -291,7 +291,7 @@ __device__ __forceinline__ void for_tiles(const Outputs& outputs, F f) {
   }
 }
 
-// The value of a subtree of `count` segments, a power of two: s[0 .. count).
+// Returns the value of a subtree of `count` segments, a power of two: s[0 .. count).
 template <typename Sum>
 __device__ __forceinline__ Sum fold_segments(Sum (&s)[kSegments], int32_t count) {
 #pragma unroll
@@ -315,15 +315,15 @@ __device__ __forceinline__ Groups groups_of(const Outputs& outputs, const Segmen
           static_cast<int32_t>(segments.end_group(outputs.k) - skipped)};
 }
 
-// Of one segment, counted from the first that x has.
+// Returns the groups of one segment, counted from x's first.
 __device__ __forceinline__ Groups groups_of(const Outputs& outputs, int32_t segment) {
   return groups_of(outputs, Segments{outputs.segments.first + segment, 1});
 }
 
-// What of K a block copies next, in the order in which it multiplies. A chunk holds groups of one
-// segment alone: the last of a segment may be less than full.
+// The next part of K that a block copies, in the order in which it multiplies. A chunk holds groups
+// of one segment alone: a segment's last chunk may be less than full.
 struct Walk {
-  Groups left;      // of the segment that it is in; none: the end
+  Groups left;      // in the current segment; none: the end
   int32_t segment;  // the next one
 };
 
@@ -337,7 +337,7 @@ __device__ __forceinline__ Walk walk_segment(const Outputs& outputs, int32_t seg
   return {groups_of(outputs, segment), outputs.segments.count};
 }
 
-// As multiply_all goes through them.
+// Returns the walk in multiply_all's order.
 template <typename Format>
 __device__ __forceinline__ Walk walk_all(const Outputs& outputs) {
   if constexpr (Format::kInOnePiece) {
@@ -351,7 +351,7 @@ __device__ __forceinline__ Walk walk_all(const Outputs& outputs) {
 template <typename Format>
 inline constexpr int32_t kChunkGroups = kChunkBytes / Format::kElementBytes / kQuantGroup;
 
-// Groups at most of a chunk that begins at `begin`, counted from the first that x has.
+// Returns the most groups of a chunk that begins at `begin`, counted from x's first.
 template <typename Format>
 __device__ __forceinline__ int32_t chunk_groups(const Outputs& outputs, int32_t begin) {
   if constexpr (Format::kEndsAtBlocks) {
@@ -368,7 +368,7 @@ __device__ __forceinline__ void take_chunk(const Outputs& outputs, Walk& walk) {
   skip_empty_segments(outputs, walk);
 }
 
-// d += level, as level + d.
+// d = level + d.
 template <int kWords>
 __device__ __forceinline__ void fold(const float (&level)[kWords], float (&d)[kWords]) {
 #pragma unroll
@@ -381,9 +381,9 @@ __device__ __forceinline__ void keep(const float (&d)[kWords], float (&level)[kW
   for (int i = 0; i < kWords; ++i) level[i] = d[i];
 }
 
-// d = the sum over all segments. multiply(groups, d): d = the chain over the next groups.
-// INT8 is exact, so it goes in one piece; otherwise the segments fold like a binary counter: at
-// most three partial sums wait.
+// d = the sum over all segments. multiply(groups, d): d = the chain over the next groups. INT8 is
+// exact and goes in one piece; otherwise segments fold like a binary counter: at most three sums
+// wait.
 template <int kWords, typename Multiply>
 __device__ __forceinline__ void multiply_all(const Outputs& outputs,
                                              int32_t (&d)[kWords],
@@ -420,7 +420,7 @@ __device__ __forceinline__ void multiply_all(const Outputs& outputs,
   }
 }
 
-// From the sum over the segments to the output.
+// Turns the sum over the segments into the output.
 template <typename Format>
 __device__ __forceinline__ void finish(const Outputs& outputs,
                                        typename Format::Sum sum,
@@ -435,12 +435,12 @@ __device__ __forceinline__ void finish(const Outputs& outputs,
   *out = outputs.add ? __fadd_rn(*out, y) : y;
 }
 
-// Which output and token a thread's word i of a tile's sums is: a warp has 16 outputs,
+// The output and token of a thread's word i of a tile's sums: a warp has 16 outputs, and
 // d[4 j + 2 h + c] is output lane / 4 + 8 h and token 8 j + 2 (lane % 4) + c.
 struct SumPlace {
   int32_t output;
   int32_t token;
-  bool is_inside;  // of the layer and of the tile's tokens
+  bool is_inside;  // inside of the layer and of the tile's tokens
 };
 
 __device__ __forceinline__ SumPlace sum_place(const Outputs& outputs, const Tile& tile, int i) {
@@ -450,7 +450,7 @@ __device__ __forceinline__ SumPlace sum_place(const Outputs& outputs, const Tile
   return {output, token, output < outputs.n && token < tile.token_end};
 }
 
-// f(output, token, sum) for this thread's accumulators that are inside of the tile.
+// Calls f(output, token, sum) for this thread's accumulators inside of the tile.
 template <typename Sum, int kWords, typename F>
 __device__ __forceinline__ void for_sums(const Outputs& outputs,
                                          const Tile& tile,
@@ -472,7 +472,7 @@ __device__ __forceinline__ void store_tile(const Outputs& outputs,
   });
 }
 
-// A segment's sums, into the workspace [segment][token][output].
+// Stores a segment's sums to the workspace [segment][token][output].
 template <typename Sum, int kWords>
 __device__ __forceinline__ void store_segment(const Outputs& outputs,
                                               const Tile& tile,
@@ -485,7 +485,7 @@ __device__ __forceinline__ void store_segment(const Outputs& outputs,
   });
 }
 
-// How a launch covers its rows.
+// Whether a launch covers its rows by tiles of few tokens.
 constexpr bool takes_few_tokens(const Outputs& outputs) {
   return outputs.num_rows <=
          kFewTokens * (has_experts(outputs) ? outputs.experts.num_experts : int64_t{1});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in tiles times int8 activations with the CPU's bits: a group of 32 is one instruction of
-// int8 tensor cores, whose exact sums go into the tree of kernels/gemm.h in fp32. What copies and
-// folds is in gemm_tiles.h and gemm_tiles_wide.h. No GPU has run these kernels in this form yet.
+// int8 tensor cores, whose exact sums go into the tree of kernels/gemm.h in fp32. gemm_tiles.h and
+// gemm_tiles_wide.h copy and fold. No GPU has run these kernels in this form yet.
 #include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {
@@ -11,10 +11,10 @@ namespace ptx = gpu::ptx;
 
 constexpr int32_t kRecordBytes = activation_record_bytes(ActivationFormat::kInt8);
 
-// What a lane has of a group of 16 outputs: those `lane / 4` and 8 further on.
+// A lane's part of a group of 16 outputs: outputs `lane / 4` and 8 further on.
 template <WeightFormat kFormat>
 struct WeightGroup {
-  uint32_t a[4];  // as ptx::mma_s8 takes it
+  uint32_t a[4];  // in the layout of ptx::mma_s8
   GroupScales scales[2];
 };
 
@@ -35,13 +35,13 @@ __device__ __forceinline__ WeightGroup<kFormat> load_group(const std::byte* reco
   return w;
 }
 
-// Of a group of 8 tokens: as mma_s8 takes them, and the scales of the two that the lane has sums
-// of.
+// A lane's part of a group of 8 tokens: codes in mma_s8's layout, and the scales of the two tokens
+// whose sums it has.
 struct TokenGroup {
   uint32_t b[2];
   float scale[2];
   float term[2][2];  // t_a by token and half; [0] of the whole group
-  int32_t sum[2];    // of codes by token, where groups of weights have zero points
+  int32_t sum[2];    // code sums by token, for weights with zero points per group
 };
 
 template <WeightFormat kFormat>
@@ -72,7 +72,7 @@ __device__ __forceinline__ TokenGroup load_tokens(const std::byte* record) {
   return x;
 }
 
-// The terms of a group, or of half of it, in the tree's order.
+// Adds the terms of a group, or of half of it, in the tree's order.
 template <WeightFormat kFormat>
 __device__ __forceinline__ void add_sums(const WeightGroup<kFormat>& w,
                                          const TokenGroup& x,
@@ -83,8 +83,8 @@ __device__ __forceinline__ void add_sums(const WeightGroup<kFormat>& w,
   for (int i = 0; i < 4; ++i) {
     const GroupScales& scales = w.scales[i / 2];
     const float scale = __fmul_rn(scales.scale[half], x.scale[i % 2]);
-    // A zero point may make a code more than 8 bits, so it is taken off the sum. Rows behind the
-    // last hold anything, and nobody reads theirs: what they overflow to is without a meaning.
+    // A zero point may make a code more than 8 bits, so it is taken off the sum. Rows after the
+    // last hold anything; their sums may overflow and are never read.
     const auto zeros = static_cast<uint32_t>(scales.zero) * static_cast<uint32_t>(x.sum[i % 2]);
     const int32_t sum = kHasZeros<kFormat>
                             ? static_cast<int32_t>(static_cast<uint32_t>(isum[i]) - zeros)
@@ -123,7 +123,7 @@ struct Int8Numbers {
   static constexpr WeightFormat kFormat = kBlockFormat;
   static constexpr int32_t kTokenBytes = kRecordBytes;
 
-  // The record of 8 tokens, all of which exist in memory.
+  // Copies the record of 8 tokens, which all exist in memory.
   __device__ __forceinline__ static void copy_tokens(
       std::byte* to, const TilesWork& work, int32_t token, int32_t, int32_t group) {
     const auto skipped = static_cast<int32_t>(work.segments.first_group(work.k));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in tiles times rows of BF16, with the definition in launch.h: codes become BF16 in
-// registers, exactly, and a group of 32 is two instructions of tensor cores. What copies and folds
-// is in gemm_tiles.h and gemm_tiles_wide.h. No GPU has run it yet.
+// Weights in tiles times rows of BF16, by the definition in launch.h: codes become BF16 in
+// registers, exactly, and a group of 32 is two instructions of tensor cores. gemm_tiles.h and
+// gemm_tiles_wide.h copy and fold. No GPU has run it yet.
 #include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {
@@ -9,26 +9,25 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-constexpr int32_t kGroupRowBytes = kQuantGroup * 2;                // of a token
-constexpr int32_t kHalfGroupBytes = kActivationRows * kStepBytes;  // of 8 tokens
+constexpr int32_t kGroupRowBytes = kQuantGroup * 2;                // bytes of one token
+constexpr int32_t kHalfGroupBytes = kActivationRows * kStepBytes;  // bytes of 8 tokens
 constexpr int32_t kRowPieces = kGroupRowBytes / kPieceBytes;
 static_assert(kActivationRows * kRowPieces == 32);  // a piece a lane
 
 // A lane has chunks `lane % 4` and `lane % 4 + 4` of 4 codes of a group, one for each of its two
-// steps. An instruction's sum is of 16 products in any order, so that numbers 0 and 2 of a chunk
-// may be where it has the first 16 bytes of K, and 1 and 3 where it has the others.
+// steps. An instruction's sum is of 16 products in any order, so numbers 0 and 2 of a chunk may
+// take the place of the first 16 bytes of K, and 1 and 3 that of the others.
 template <WeightFormat kFormat>
 struct WeightHalves {
-  uint32_t a[2][4];       // by step, as ptx::mma_bf16 takes it
-  GroupScales scales[2];  // of outputs `lane / 4` and 8 further on
+  uint32_t a[2][4];       // by step, in the layout of ptx::mma_bf16
+  GroupScales scales[2];  // outputs `lane / 4` and 8 further on
 };
 
-// What products are less than those of the weights by, so that a scale of NVFP4 times 2^127 has
-// room.
+// Divides products of the weights, so that a scale of NVFP4 times 2^127 is finite.
 template <WeightFormat kFormat>
 inline constexpr float kLess = kFormat == WeightFormat::kNVFP4 ? 256.0F : 1.0F;
 
-// Weights of E2M1 are their small codes times 2^127 and the scale.
+// Scales weights of E2M1: they are their small codes times 2^127 and the scale.
 template <WeightFormat kFormat>
 __device__ __forceinline__ uint32_t scaled(uint32_t small, float scale) {
   if constexpr (kFormat == WeightFormat::kNVFP4) {
@@ -55,8 +54,8 @@ __device__ __forceinline__ void load_step(WeightHalves<kFormat>& w, int h, Load 
   w.a[kHalf][2 + h] = chunk.odd;
 }
 
-// Of a group of 8 tokens: as mma_bf16 takes them, by step, and the sums of the two that the lane
-// has sums of.
+// A lane's part of a group of 8 tokens: numbers in mma_bf16's layout, by step, and terms of the two
+// tokens whose sums it has.
 struct TokenHalves {
   uint32_t b[2][2];
   float term[2][2];  // t_a by token and half; [0] of the whole group
@@ -98,7 +97,7 @@ struct HalfNumbers {
   static constexpr WeightFormat kFormat = kTileFormat;
   static constexpr int32_t kTokenBytes = 2 * kHalfGroupBytes;
 
-  // [step][token]; zeros of tokens past the last.
+  // Copies [step][token]; tokens past the last are zeros.
   __device__ __forceinline__ static void copy_tokens(
       std::byte* to, const TilesWork& work, int32_t token, int32_t token_end, int32_t group) {
     const auto skipped = static_cast<int32_t>(work.segments.first_group(work.k));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float weights times float rows with the CPU's bits: routers, whose choice must not depend on the
-// device, and matrices of F32. One chain of fma for each segment of K, a thread each; nothing here
-// is fast with many rows.
+// device, and matrices of F32. Each segment of K is one chain of fma by one thread, which is slow
+// with many rows.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
@@ -26,7 +26,7 @@ struct FloatWork {
   int64_t x_stride;
 };
 
-// The chain of one segment of one output, for the tile's tokens.
+// Computes the chain of one segment of one output, for the tile's tokens.
 template <WeightFormat kFormat>
 __device__ __forceinline__ void multiply_floats(const FloatWork& work,
                                                 const Tile& tile,
@@ -38,7 +38,7 @@ __device__ __forceinline__ void multiply_floats(const FloatWork& work,
       of_expert(work.weight, work.outputs.expert_stride, tile.expert) + output * work.weight_stride;
   const auto begin = static_cast<int32_t>(own.first_group(work.k)) * kQuantGroup;
   const auto end = static_cast<int32_t>(own.end_group(work.k)) * kQuantGroup;
-  const auto left = static_cast<int32_t>(work.segments.first_column(work.k));  // of x
+  const auto left = static_cast<int32_t>(work.segments.first_column(work.k));  // columns before x
   const float* x[kFloatTokens];
 #pragma unroll
   for (int i = 0; i < kFloatTokens; ++i) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kFloatThreads, 1)
       sums[(segment * kFloatTokens + i) * kFloatOutputs + thread % kFloatOutputs] = sum[i];
     }
     __syncthreads();
-    const int32_t token = tile.token + segment;  // from here on
+    const int32_t token = tile.token + segment;  // `segment` numbers tokens from here on
     if (segment < kFloatTokens && token < tile.token_end && output < outputs.n) {
       float s[kSegments];
 #pragma unroll

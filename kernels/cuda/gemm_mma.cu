@@ -12,8 +12,8 @@ namespace {
 namespace ptx = gpu::ptx;
 
 constexpr int kThreads = kOutputs / 16 * 32;
-constexpr int kPiece = 16;                        // bytes, of a copy and of a row of ldmatrix
-constexpr int kRowPieces = kChunkBytes / kPiece;  // of a row of a chunk
+constexpr int kPiece = 16;                        // bytes of a copy and of a row of ldmatrix
+constexpr int kRowPieces = kChunkBytes / kPiece;  // pieces of a chunk's row
 constexpr int kStepPieces = kStepBytes / kPiece;
 
 template <int kTokens, int kStages>
@@ -22,8 +22,8 @@ struct Ring {
   alignas(1024) std::byte x[kStages][kTokens * kChunkBytes];
 };
 
-// Where a piece of a row of a chunk is: permuted, so that a piece of 8 rows is read without bank
-// conflicts.
+// Returns the offset of a piece in a chunk's row, permuted so that a piece of 8 rows is read
+// without bank conflicts.
 __device__ __forceinline__ int offset_of(int row, int piece) {
   return row * kChunkBytes + (piece ^ row % 8) * kPiece;
 }
@@ -33,7 +33,7 @@ struct Work {
   Matrices matrices;
 };
 
-// What differs between the formats: where a piece of x is, and one step of K.
+// The differences between formats: where a piece of x is, and one step of K.
 struct MmaHalf : FloatSums {
   static constexpr int32_t kElementBytes = 2;
 
@@ -82,14 +82,14 @@ struct MmaInt8 : Int8Sums {
   }
 };
 
-// The bytes of a piece at `column` that are inside of a row of `bytes`.
+// Returns how many bytes of a piece at `column` are inside of a row of `bytes`.
 __device__ __forceinline__ int inside(int32_t column, int32_t bytes) {
   const int32_t left = bytes - column;
   return left <= 0 ? 0 : left < kPiece ? left : kPiece;
 }
 
-// Chunks of one tile on their way through the ring, by all threads: a chunk is copied kStages - 1
-// chunks before it is used.
+// Chunks of one tile on their way through the ring, by all threads: a chunk's copies are issued
+// kStages - 1 chunks before its use.
 template <typename Format, int kTokens, int kStages>
 class Pipeline {
  public:
@@ -98,14 +98,14 @@ class Pipeline {
   __device__ __forceinline__
   Pipeline(Stages& ring, const Work& work, const Tile& tile, const Walk& walk)
       : ring_(ring), work_(work), tile_(tile), walk_(walk) {
-    __syncthreads();  // nobody reads the ring any more
+    __syncthreads();  // no thread reads the ring any more
     for (int stage = 0; stage < kStages - 1; ++stage) load(stage);
   }
 
-  // The stage of the next chunk, when it is there.
+  // Waits for the next chunk and returns its stage.
   __device__ __forceinline__ int advance() {
     ptx::cp_async_wait<kStages - 2>();
-    __syncthreads();  // everybody's copies are there, and the stage before this one is free
+    __syncthreads();  // all copies are there, and the stage before is free
     load(stage_ == 0 ? kStages - 1 : stage_ - 1);
     const int stage = stage_;
     stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
@@ -113,7 +113,7 @@ class Pipeline {
   }
 
  private:
-  // A group of copies, empty past the last chunk, so that groups count chunks.
+  // Issues a group of copies, empty past the last chunk, so that groups count chunks.
   __device__ __forceinline__ void load(int stage) {
     if (walk_.left.begin < walk_.left.end) {
       copy_weight(stage);
@@ -123,7 +123,8 @@ class Pipeline {
     ptx::cp_async_commit();
   }
 
-  // Behind it are zeros: chunks are multiplied whole or by half, whatever groups they hold.
+  // Returns the byte from which on a chunk is zeros: whole or half chunks are multiplied, whatever
+  // groups they hold.
   [[nodiscard]] __device__ __forceinline__ int32_t end_byte() const {
     const int32_t end = walk_.left.end * kQuantGroup;
     return (end < work_.matrices.k ? end : work_.matrices.k) * Format::kElementBytes;
@@ -168,18 +169,18 @@ class Pipeline {
   const Work& work_;
   const Tile& tile_;
   Walk walk_;
-  int stage_ = 0;  // of the next chunk to use
+  int stage_ = 0;  // the next chunk's
 };
 
-// d += the products of `kCount` steps of the chunk in a stage. Two steps of K at a time, as
-// ldmatrix brings four pieces of 8 tokens; groups of 8 tokens of which none exists are left out.
+// d += the products of `kCount` steps of the chunk in a stage. Two steps of K at a time, since
+// ldmatrix loads four pieces of 8 tokens; groups of 8 tokens that do not exist are left out.
 template <typename Format, int kCount, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void multiply_stage(const Ring<kTokens, kStages>& ring,
                                                int stage,
                                                int32_t tokens,
                                                typename Format::Sum (&d)[kWords]) {
   const auto thread = static_cast<int>(threadIdx.x);
-  const int matrix = thread % 32 / 8;  // whose row this lane points to
+  const int matrix = thread % 32 / 8;  // the matrix whose row this lane points to
   const int row = thread % 8;
   const int weight_row = thread / 32 * 16 + matrix % 2 * 8 + row;
 #pragma unroll
@@ -239,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   });
 }
 
-// One segment of K a block, into the workspace.
+// Computes one segment of K a block, into the workspace.
 template <typename Format, int kTokens, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     segment_mma_kernel(const __grid_constant__ Work work) {
@@ -255,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   store_segment(outputs, tile, segment, d);
 }
 
-// Of the 99 KB that the smallest of these devices give a block.
+// The stages fit the 99 KB of a block on the smallest of these devices.
 constexpr int kFewStages = 5;
 constexpr int kManyStages = 4;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the linear layers by wgmma share: what differs between the formats, a ring of stages that
+// What the linear layers by wgmma share: the differences between formats, a ring of stages that
 // copying threads fill by TMA with chunks of 128 bytes of K, and the products of a warpgroup's 64
 // outputs with a tile of tokens. gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu use it.
 #pragma once
@@ -12,8 +12,8 @@ namespace sluice::kernels::cuda {
 
 inline constexpr uint32_t kAtomBytes = 8 * kChunkBytes;  // 8 rows with all of a chunk
 
-// The formats have names outside of a file because nvcc complains of functions of its own that a
-// file does not use, and code for other devices, whose kernels are empty, does not use these.
+// These structs are not in an unnamed namespace because nvcc warns of unused functions there, and
+// code for other devices, whose kernels are empty, does not use them.
 struct XInRows {
   __device__ __forceinline__ static void load_x(
       void* to, const gpu::TensorMap* map, int32_t group, int32_t token, gpu::ptx::Mbarrier* full) {
@@ -62,7 +62,7 @@ struct WgmmaInt8Sums : Int8Sums {
   }
 };
 
-// x in the records of kInt8Token. The copy engine takes about as long for one of their 32 bytes as
+// x in the records of kInt8Token. The copy engine takes about as long for 32 bytes of a record as
 // for 128 bytes of a row.
 struct WgmmaInt8 : WgmmaInt8Sums {
   __device__ __forceinline__ static void load_x(
@@ -70,18 +70,18 @@ struct WgmmaInt8 : WgmmaInt8Sums {
     gpu::ptx::tma_load_4d(to, map, 0, 0, group, token / kActivationRows, full);
   }
 
-  // x is [blocks of 8 tokens][4 groups][8][32 bytes], as the records are in global memory.
+  // x is [blocks of 8 tokens][4 groups][8][32 bytes], like the records in global memory.
   __device__ __forceinline__ static uint64_t x_descriptor(uint32_t x, int step) {
     const auto offset = static_cast<uint32_t>(step * kActivationRows * kStepBytes);
     return gpu::ptx::matrix_descriptor(x + offset, gpu::Swizzle::k32, kAtomBytes);
   }
 };
 
-// x in rows, which gemm_wide.cu writes before it multiplies.
+// x in rows, written by gemm_wide.cu before it multiplies.
 struct WgmmaInt8Rows : WgmmaInt8Sums, XInRows {};
 
-// FP8, of which a chunk's sums are promoted (launch_linear_fp8). x is blocks of 8 rows, in shared
-// memory rows of 128 bytes as those of XInRows.
+// FP8, whose chunks' sums are promoted (launch_linear_fp8). x is blocks of 8 rows, in shared memory
+// rows of 128 bytes like XInRows's.
 template <typename Sums>
 struct WgmmaE4M3 : Sums {
   static constexpr int32_t kElementBytes = 1;
@@ -117,7 +117,7 @@ inline constexpr int kWarpgroups = kOutputs / 64;
 inline constexpr int kConsumers = 128 * kWarpgroups;  // the first threads of a block
 inline constexpr int kConsumerWarps = kConsumers / 32;
 
-// Shared memory; the struct that holds it is aligned to 1024, and the ring is its first member.
+// Shared memory. The ring must be the first member of a struct that is aligned to 1024.
 template <int kTokens, int kStages>
 struct Ring {
   std::byte weight[kStages][kOutputs * kChunkBytes];
@@ -134,8 +134,8 @@ struct RingWork {
 
 __device__ __forceinline__ bool is_first_lane() { return threadIdx.x % 32 == 0; }
 
-// By one thread; fence_mbar_init and a barrier follow. `copiers` threads fill a stage, consumer
-// warps let go of it: each arrives once, so that none waits for another before it arrives.
+// One thread calls it; fence_mbar_init and a barrier follow. `copiers` threads fill a stage,
+// consumer warps release it: each arrives once, so none waits for another before it arrives.
 template <int kTokens, int kStages>
 __device__ __forceinline__ void init_ring(Ring<kTokens, kStages>& ring, int copiers = 1) {
   for (int stage = 0; stage < kStages; ++stage) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void init_ring(Ring<kTokens, kStages>& ring, int copi
   }
 }
 
-// d = (accumulate ? d : 0) + the products of the first kCount steps of the chunk at `stage`, as a
+// d = (accumulate ? d : 0) + the products of the first kCount steps of the chunk in `stage`, as a
 // group of wgmma that is not waited for.
 template <typename Format, int kCount, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void issue_steps(const Ring<kTokens, kStages>& ring,
@@ -165,7 +165,7 @@ __device__ __forceinline__ void issue_steps(const Ring<kTokens, kStages>& ring,
   gpu::ptx::wgmma_commit();
 }
 
-// issue_steps for a chunk's first `groups`; groups behind them are another segment's.
+// issue_steps() for a chunk's first `groups`; groups behind them belong to another segment.
 template <typename Format, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void issue_chunk(const Ring<kTokens, kStages>& ring,
                                             int stage,
@@ -185,8 +185,8 @@ __device__ __forceinline__ void issue_chunk(const Ring<kTokens, kStages>& ring,
   }
 }
 
-// What a thread adds a chunk's sums of FP8 to those of its segment with, for its words of a tile:
-// with scales per 128 of K the product of those of its outputs and tokens.
+// The factors with which a thread adds a chunk's FP8 sums to those of its segment, for its words of
+// a tile: with scales per 128 of K, products of its outputs' and tokens' scales.
 template <typename Format, int kTokens>
 class Promotion {
  public:
@@ -198,7 +198,7 @@ class Promotion {
     const float* const first = of_expert(outputs.weight_scale, outputs.expert_stride, tile.expert);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      // An output that does not exist has the scales of the last one.
+      // An output that does not exist takes the scales of the last one.
       const int32_t output = tile.output + thread / 32 * 16 + thread % 32 / 4 + 8 * h;
       weight_[h] =
           first + (output < outputs.n ? output : outputs.n - 1) * outputs.weight_scale_stride;
@@ -210,7 +210,7 @@ class Promotion {
     skipped_ = static_cast<int32_t>(outputs.segments.first_group(outputs.k));
   }
 
-  // Before `add` of the chunk that begins at `group`, so that memory has the time of its products.
+  // Loads scales for `add` of the chunk that begins at `group`, early, while the products run.
   __device__ __forceinline__ void load(int32_t group) {
     if constexpr (!Format::kEndsAtBlocks) return;
     constexpr int64_t kScaleBytes = kActivationRows * sizeof(float);
@@ -239,7 +239,7 @@ class Promotion {
   }
 
  private:
-  // Of two tokens side by side.
+  // Values of two neighbouring tokens.
   struct alignas(8) Two {
     float x[2];
   };
@@ -253,7 +253,7 @@ class Promotion {
   Two of_token_[kTokens / 8];
 };
 
-// d = the sums over `groups` from where the ring is, chunk by chunk: each is a chain of its own.
+// d = the sums over `groups` from the ring's position on, chunk by chunk, each a chain of its own.
 // The other warpgroup multiplies while this one adds.
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void promote_chunks(Ring<kTokens, kStages>& ring,
@@ -279,8 +279,8 @@ __device__ __forceinline__ void promote_chunks(Ring<kTokens, kStages>& ring,
   }
 }
 
-// d = the chain over `groups` from where the ring is; 0 for none. One group of wgmma stays in
-// flight, so that the tensor cores have the next chunk when they are through with one.
+// d = the chain over `groups` from the ring's position on; 0 for none. One group of wgmma stays in
+// flight, so that the tensor cores have the next chunk when they finish one.
 template <typename Format, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void chain_chunks(Ring<kTokens, kStages>& ring,
                                              Cursor<kStages>& at,
@@ -291,7 +291,7 @@ __device__ __forceinline__ void chain_chunks(Ring<kTokens, kStages>& ring,
     for (int i = 0; i < kWords; ++i) d[i] = 0;
     return;
   }
-  int before = -1;  // the stage of the products that may still run
+  int before = -1;  // stage of the products in flight
   for (; groups > 0; groups -= kChunkGroups<Format>, at.advance()) {
     gpu::ptx::mbar_wait(&ring.full[at.stage], at.parity);
     issue_chunk<Format>(ring, at.stage, groups, before >= 0, d);
@@ -304,7 +304,7 @@ __device__ __forceinline__ void chain_chunks(Ring<kTokens, kStages>& ring,
   if (is_first_lane()) gpu::ptx::mbar_arrive(&ring.empty[before]);
 }
 
-// d = the value of `groups` of a tile, as the format has it, from where the ring is.
+// d = the value of `groups` of a tile, by the format, from the ring's position on.
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
                                                 Cursor<kStages>& at,
@@ -319,8 +319,8 @@ __device__ __forceinline__ void multiply_chunks(Ring<kTokens, kStages>& ring,
   }
 }
 
-// What has `columns` of K. A share of K without a column, as where K has fewer groups than there
-// are ranks, has no chunks: kernels do not read its map, and the copy engine refuses such a one.
+// Returns the map of a tensor with `columns` of K. A share of K without a column (fewer groups than
+// ranks) has no chunks: kernels do not read its map, which the copy engine would refuse.
 inline gpu::TensorMap map_of(int32_t columns, const gpu::TensorMapShape& shape) {
   return columns == 0 ? gpu::TensorMap{} : gpu::make_tensor_map(shape);
 }
@@ -342,7 +342,7 @@ inline gpu::TensorMap matrix_map(const std::byte* data,
                  .swizzle = gpu::Swizzle::k128});
 }
 
-// Activations of kInt8Token, in boxes of a chunk of `tokens`.
+// Activations of kInt8Token, in boxes of a chunk of `tokens` tokens.
 inline gpu::TensorMap blocks_map(const Matrices& matrices, int tokens) {
   return map_of(matrices.k,
                 {.data = matrices.x,
@@ -360,7 +360,7 @@ inline gpu::TensorMap blocks_map(const Matrices& matrices, int tokens) {
                  .swizzle = gpu::Swizzle::k32});
 }
 
-// Activations of e4m3, in boxes of a chunk of `tokens`.
+// Activations of e4m3, in boxes of a chunk of `tokens` tokens.
 inline gpu::TensorMap e4m3_map(const Matrices& matrices, int tokens) {
   const int64_t row = e4m3_row_bytes(matrices.k);
   return map_of(matrices.k,
@@ -373,7 +373,7 @@ inline gpu::TensorMap e4m3_map(const Matrices& matrices, int tokens) {
                  .swizzle = gpu::Swizzle::k128});
 }
 
-// x in boxes of a chunk of `tokens`.
+// x, in boxes of a chunk of `tokens` tokens.
 inline gpu::TensorMap x_map(const Matrices& matrices, int tokens) {
   if (matrices.format == MatrixFormat::kInt8) return blocks_map(matrices, tokens);
   if (is_e4m3(matrices.format)) return e4m3_map(matrices, tokens);
@@ -386,7 +386,7 @@ inline int32_t num_tiles(std::span<const Layer> layers) {
   return static_cast<int32_t>(tiles);
 }
 
-// A launch without experts: x in boxes of `tokens`.
+// A launch without experts; x in boxes of `tokens` tokens.
 inline RingWork ring_work(std::span<const Layer> layers, int tokens) {
   RingWork work{};
   work.layers.count = static_cast<int32_t>(layers.size());
@@ -405,7 +405,7 @@ inline RingWork ring_work(std::span<const Layer> layers, int tokens) {
   return work;
 }
 
-// Both are without experts. launch_split takes whatever takes_wide does not want.
+// Launches without experts. launch_split takes every layer that takes_wide refuses.
 bool takes_wide(std::span<const Layer> layers);
 void launch_wide(gpu::Stream stream, std::span<const Layer> layers);
 void launch_split(gpu::Stream stream, std::span<const Layer> layers);

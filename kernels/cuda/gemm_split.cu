@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by wgmma for few rows, on Hopper. The work is the segments of K of all tiles, in
-// order; each block has a run of as many as the others, and its copying threads do not stop where
-// one ends, so that weights come from memory without a break. A run folds its segments of a tile as
-// far as the tree goes. It finishes a tile that it has all of; subtrees of other tiles go to the
-// workspace [segments][tokens][outputs], each at its first segment, and whichever run comes last
-// with its part of a tile joins them: in the tree's order, so that no bit depends on which it is.
-// Without a workspace runs are whole tiles. No GPU has run the join in this kernel; an H200 ran it
-// as a launch of its own.
+// order. Blocks have equal runs of it, and a block's copying threads do not stop at tiles' ends, so
+// that weights come from memory without a break. A run folds its segments of a tile as far as the
+// tree goes. It finishes a tile that it has all of. Subtrees of other tiles go to the workspace
+// [segments][tokens][outputs], each at its first segment, and the last run to arrive with its part
+// of a tile joins them, in the tree's order, so that no bit depends on which run it is. Without a
+// workspace runs are whole tiles. No GPU has run the join in this kernel; an H200 ran it as a
+// launch of its own.
 //
 // Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
 // in front: no launch writes weights, so they are copied at once, and everything else waits.
@@ -20,7 +20,7 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-constexpr int kWeightCopier = kConsumers;  // the thread
+constexpr int kWeightCopier = kConsumers;  // index of the thread
 constexpr int kXCopier = kConsumers + 32;
 constexpr int kThreads = kConsumers + 64;
 
@@ -31,7 +31,7 @@ struct alignas(1024) Memory {
   Sum four[kTokens / 2][kConsumers];
 };
 
-// What a run has of a tile's segments; `tile` counts all of the launch.
+// A run's segments of a tile; `tile` counts over all of the launch.
 struct Part {
   int32_t tile;
   int32_t begin;
@@ -40,7 +40,7 @@ struct Part {
 
 constexpr int kMostRuns = kMostArrivals / kConsumerWarps;
 
-// f(layer, tile, part) for each tile that the block's run has segments of.
+// Calls f(layer, tile, part) for each tile that the block's run has segments of.
 template <int kTokens, typename F>
 __device__ __forceinline__ void for_run(const Together& layers, int32_t length, F f) {
   const int32_t count = layers.each[0].segments.count;
@@ -61,8 +61,8 @@ __device__ __forceinline__ void for_run(const Together& layers, int32_t length, 
   }
 }
 
-// f(groups, segment) for each chain of products that a part is: one where sums are exact, else one
-// a segment.
+// Calls f(groups, segment) for each chain of a part: one where sums are exact, else one per
+// segment.
 template <typename Format, typename F>
 __device__ __forceinline__ void for_chains(const Outputs& outputs, Part part, F f) {
   if constexpr (Format::kInOnePiece) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void for_chains(const Outputs& outputs, Part part, F 
   }
 }
 
-// The run's chunks, by one thread: copy(layer, group, tile, stage).
+// Copies the run's chunks, by one thread: copy(layer, group, tile, stage).
 template <typename Format, int kTokens, int kStages, typename F>
 __device__ __forceinline__ void copy_chunks(Ring<kTokens, kStages>& ring,
                                             const Together& layers,
@@ -118,9 +118,9 @@ __device__ __forceinline__ void copy_x(Ring<kTokens, kStages>& ring,
   copy_chunks<Format>(ring, work.layers, length, copy);
 }
 
-// Folds the sums of a run's segments of a tile as they come. A subtree that is the left half of one
-// which the run has all of waits in one_, two_ or memory.four, by its width; f(first, sums) gets
-// each subtree whose parent the run cuts, or the whole tile. Exact sums come as one.
+// Folds the sums of a run's segments of a tile as they come. A left subtree whose parent the run
+// has all of waits in one_, two_ or memory.four, by its width. f(first, sums) gets each subtree
+// whose parent the run cuts, or the whole tile. Exact sums come as one.
 template <typename Format, int kTokens, int kStages>
 class Subtrees {
  public:
@@ -130,7 +130,7 @@ class Subtrees {
   __device__ __forceinline__ explicit Subtrees(Memory<Sum, kTokens, kStages>& memory)
       : memory_(memory) {}
 
-  // `segment` of the run's part of `count` segments.
+  // Takes `segment` of the run's part of `count` segments.
   template <typename F>
   __device__ __forceinline__ void take(int32_t segment, Part part, int32_t count, Sums& d, F f) {
     if constexpr (Format::kInOnePiece) {
@@ -148,7 +148,7 @@ class Subtrees {
   }
 
  private:
-  // Joins d to what waits in word(i), or leaves it there: whether it waits.
+  // Joins d to the subtree waiting in word(i), or leaves d there; returns whether d waits.
   template <typename Word>
   __device__ __forceinline__ bool grow(Part part, int32_t count, Sums& d, Word word) {
     if (!grows_ || width_ == count) return false;
@@ -177,14 +177,14 @@ class Subtrees {
   bool grows_ = true;
 };
 
-// Bit i: a run begins at the tile's segment i, which is not its first.
+// Returns bits: bit i is set if a run begins at the tile's segment i, other than its first.
 __device__ __forceinline__ uint32_t find_cuts(int32_t run, int32_t tile, int32_t count) {
   uint32_t cuts = 0;
   for (int32_t i = run - tile * count % run; i < count; i += run) cuts |= 1U << i;
   return cuts;
 }
 
-// Whether a run begins behind the first of the segments [first, first + width).
+// Whether a run begins after the first of the segments [first, first + width).
 __device__ __forceinline__ bool is_cut(uint32_t cuts, int first, int width) {
   return (cuts >> first & ((1U << width) - 2)) != 0;
 }
@@ -206,10 +206,10 @@ __device__ __forceinline__ bool has_part(uint32_t cuts, int segment, int32_t cou
   }
 }
 
-// To all lanes of a warp, whether it is the last of the runs that have a part of the tile to come
-// here with it: then it sees the parts of the others. Each warp counts for itself, as it has the
-// same 16 outputs in every run, at the counter of the first run that has the tile: of the tiles
-// that runs cut, one begins in each run.
+// Tells all lanes of a warp whether theirs is the last run to arrive with a part of the tile; it
+// then sees the other runs' parts. Each warp counts for itself, since it has the same 16 outputs in
+// every run, at the counter of the first run that has the tile: among tiles that runs cut, one
+// begins in each run.
 __device__ __forceinline__ bool comes_last(const Outputs& outputs, int32_t tile, int32_t length) {
   const int32_t first = tile * outputs.segments.count / length;
   const int32_t last = (tile * outputs.segments.count + outputs.segments.count - 1) / length;
@@ -227,7 +227,7 @@ __device__ __forceinline__ bool comes_last(const Outputs& outputs, int32_t tile,
   return is_last != 0;
 }
 
-// Joins the subtrees that runs have left of a tile, and finishes what this thread has of it.
+// Joins the subtrees that runs have left of a tile, and finishes this thread's outputs.
 template <typename Format, int kTokens>
 __device__ __forceinline__ void join_parts_of(const Outputs& outputs,
                                               const Tile& tile,
@@ -308,8 +308,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   if constexpr (ptx::kHasWgmma) split_block<Format, kTokens, kStages>(work, length);
 }
 
-// Segments a block, of `units` in all. Whole tiles, which need no join, where they leave enough
-// blocks with work: memory does not need all of them.
+// Returns the segments a block, of `units` in all. Whole tiles, which need no join, are taken if
+// enough blocks still have work: memory does not need all of them.
 int32_t run_length(std::span<const Layer> layers, int64_t units, int64_t blocks) {
   constexpr int64_t kEnoughPercent = 80;
   const Outputs& first = layers[0].outputs;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of weights in the CPU's tiles, whatever the activations: a warp has a segment of K,
-// a block all of them for some tiles of 16 outputs and some tokens. A warp copies what it
-// multiplies some groups of 32 ahead, weights as narrow as they lie and tokens, into a ring that no
-// other warp sees; a lane's dword of 4 codes is its part of tensor-core instructions. What differs
-// between the activations is `Numbers`: gemm_blocks.cu and gemm_blocks_half.cu have one each. No
-// GPU has run the copies ahead yet.
+// Linear layers of weights in the CPU's tiles, for all activations. A warp has a segment of K; a
+// block has all segments for some tiles of 16 outputs and some tokens. A warp copies its operands
+// some groups of 32 ahead, weights as narrow as they lie and tokens, into a ring of its own. A
+// lane's dword of 4 codes is its part of tensor-core instructions. `Numbers` holds the differences
+// between activations: gemm_blocks.cu and gemm_blocks_half.cu have one each. No GPU has run the
+// copies ahead yet.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@
 namespace sluice::kernels::cuda {
 
 inline constexpr int kTilesThreads = kSegments * 32;
-inline constexpr int kPieceBytes = 16;  // of a copy
+inline constexpr int kPieceBytes = 16;  // bytes of a copy
 
 struct TilesWork {
   Outputs outputs;
@@ -36,12 +36,11 @@ struct TilesWork {
 
 __device__ __forceinline__ int32_t lane_of_warp() { return static_cast<int32_t>(threadIdx.x % 32); }
 
-// What becomes of a sum over the segments: with NVFP4's scale of the row, in the head of its tile.
+// The sums' treatment: NVFP4's are multiplied by the row's scale, in the head of its tile.
 template <WeightFormat kFormat>
 using TileSums = std::conditional_t<kFormat == WeightFormat::kNVFP4, HeadSums, FloatSums>;
 
-// A group's record of packed tile t of the block's, or in place of one past the last of that one,
-// by a warp.
+// Copies a group's record of the block's packed tile t, at most its last one; a warp calls it.
 template <WeightFormat kFormat>
 __device__ __forceinline__ void copy_record(
     std::byte* to, const TilesWork& work, const Tile& tile, int32_t t, int32_t group) {
@@ -58,7 +57,7 @@ __device__ __forceinline__ void copy_record(
   }
 }
 
-// What a warp has of a group: `kTiles` records of 16 outputs, and tokens by 8.
+// A warp's operands of a group: `kTiles` records of 16 outputs, and tokens by 8.
 template <typename Numbers, int kTiles, int kTokens>
 struct TilesStage {
   static constexpr int kTokenGroups = kTokens / kActivationRows;
@@ -67,7 +66,7 @@ struct TilesStage {
   alignas(kPieceBytes) std::byte x[kTokenGroups][Numbers::kTokenBytes];
 };
 
-// A warp's memory: the ring, and in its place, when all of the segment is multiplied, the sums.
+// A warp's memory: the ring, and in its place, after all of the segment is multiplied, the sums.
 template <typename Numbers, int kTiles, int kTokens, int kStages>
 struct WarpMemory {
   using Stage = TilesStage<Numbers, kTiles, kTokens>;
@@ -79,7 +78,7 @@ struct WarpMemory {
   [[nodiscard]] __device__ __forceinline__ Sums& sums() { return *reinterpret_cast<Sums*>(ring); }
 };
 
-// One segment's groups of a block's tile on their way through the ring of its warp.
+// One segment's groups of a block's tile on their way through a warp's ring.
 template <typename Numbers, int kTiles, int kTokens, int kStages>
 class TilesRing {
  public:
@@ -101,10 +100,10 @@ class TilesRing {
     return static_cast<int32_t>(own(work, segment).end_group(work.k)) - first_group(work, segment);
   }
 
-  // The stage of the next group, when it is there.
+  // Waits for the next group and returns its stage.
   __device__ __forceinline__ const Stage& advance() {
     gpu::ptx::cp_async_wait<kStages - 2>();
-    __syncwarp();  // every lane's copies are there, and no lane reads the stage before this one
+    __syncwarp();  // all lanes' copies are there; no lane reads the stage before
     copy(stage_ == 0 ? kStages - 1 : stage_ - 1);
     const Stage& stage = memory_.ring[stage_];
     stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
@@ -122,7 +121,7 @@ class TilesRing {
     return static_cast<int32_t>(own(work, segment).first_group(work.k));
   }
 
-  // A group of copies, empty past the last group of 32, so that the ones count the others.
+  // Issues a group of copies, empty past the last group of 32, so that both count alike.
   __device__ __forceinline__ void copy(int stage) {
     if (next_ < end_) {
       Stage& to = memory_.ring[stage];
@@ -144,11 +143,11 @@ class TilesRing {
   const TilesWork& work_;
   const Tile& tile_;
   int32_t next_;   // group to copy
-  int32_t end_;    // of the segment
-  int stage_ = 0;  // of the next group to use
+  int32_t end_;    // the segment's
+  int stage_ = 0;  // the next group's
 };
 
-// A segment of the tile by one warp, into its memory.
+// Multiplies a segment of the tile by one warp, into its memory.
 template <typename Numbers, int kTiles, int kTokens, int kStages>
 __device__ __forceinline__ void multiply_segment(
     WarpMemory<Numbers, kTiles, kTokens, kStages>& memory,
@@ -172,8 +171,8 @@ __device__ __forceinline__ void multiply_segment(
       for (int t = 0; t < kTiles; ++t) Numbers::add_group(w[t], x, acc[t][g]);
     }
   }
-  gpu::ptx::cp_async_wait<0>();  // of none: what is left is empty
-  __syncwarp();                  // no lane reads the ring, in whose place the sums are
+  gpu::ptx::cp_async_wait<0>();  // the groups left are empty
+  __syncwarp();                  // no lane reads the ring, which the sums replace
   auto& sums = memory.sums();
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -194,12 +193,12 @@ struct BlockMemory {
   WarpMemory<Numbers, kTiles, kTokens, kStages> of_segment[kSegments];
 };
 
-// The tiles of tokens that a block has: all of an expert's rows, or one.
+// The tiles of tokens of a block: all of an expert's rows, or one tile.
 struct TokenTiles {
   int32_t expert;
   int32_t first;
-  int32_t stop;  // before it a tile begins
-  int32_t end;   // of the rows
+  int32_t stop;  // the last tile begins before it
+  int32_t end;   // one past the last row
 };
 
 template <int kTokens>
@@ -252,7 +251,7 @@ __global__ void __launch_bounds__(kTilesThreads, 1)
   }
 }
 
-// What both kinds of activations have in common.
+// Returns the work's fields that both kinds of activations have.
 inline TilesWork tiles_work(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
   const PackedWeight& weight = *args.weight;
   CHECK_EQ(args.segments.num_columns(weight.k), args.x.k);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of gemm_tiles.h for many tokens: a block has 128 outputs and 64 tokens, which all of
-// its warps multiply with 16 outputs each, and goes through all of K, so that tokens are copied
-// once for 128 outputs. What a lane multiplies, and the tree, are the same. No GPU has run it yet.
+// The layers of gemm_tiles.h for many tokens: a block has 128 outputs and 64 tokens, which each of
+// its warps multiplies with 16 outputs, and goes through all of K, so that tokens are copied once
+// for 128 outputs. A lane's products and the tree are the same. No GPU has run it yet.
 #pragma once
 
 #include "kernels/cuda/gemm_tiles.h"
@@ -11,7 +11,7 @@ namespace sluice::kernels::cuda {
 inline constexpr int kWideWarps = kOutputs / kRowTile;
 inline constexpr int kWideThreads = kWideWarps * 32;
 inline constexpr int kWideTokenGroups = kManyTokens / kActivationRows;
-static_assert(kWideTokenGroups == kWideWarps);  // a warp copies one of either
+static_assert(kWideTokenGroups == kWideWarps);  // a warp copies one of each
 
 template <typename Numbers>
 struct WideStage {
@@ -36,14 +36,14 @@ class WideRing {
         tile_(tile),
         next_(static_cast<int32_t>(work.segments.first_group(work.k))),
         end_(static_cast<int32_t>(work.segments.end_group(work.k))) {
-    __syncthreads();  // nobody reads the ring any more
+    __syncthreads();  // no thread reads the ring any more
     for (int stage = 0; stage < kStages - 1; ++stage) copy(stage);
   }
 
-  // The stage of the next group, when it is there.
+  // Waits for the next group and returns its stage.
   __device__ __forceinline__ const WideStage<Numbers>& advance() {
     gpu::ptx::cp_async_wait<kStages - 2>();
-    __syncthreads();  // everybody's copies are there, and nobody reads the stage before this one
+    __syncthreads();  // all copies are there, and no thread reads the stage before
     copy(stage_ == 0 ? kStages - 1 : stage_ - 1);
     const WideStage<Numbers>& stage = memory_.ring[stage_];
     stage_ = stage_ + 1 == kStages ? 0 : stage_ + 1;
@@ -51,7 +51,7 @@ class WideRing {
   }
 
  private:
-  // A group of copies, empty past the last group of 32, so that the ones count the others.
+  // Issues a group of copies, empty past the last group of 32, so that both count alike.
   __device__ __forceinline__ void copy(int stage) {
     if (next_ < end_) {
       const auto warp = static_cast<int32_t>(threadIdx.x / 32);
@@ -70,8 +70,8 @@ class WideRing {
   const TilesWork& work_;
   const Tile& tile_;
   int32_t next_;   // group to copy
-  int32_t end_;    // of all segments
-  int stage_ = 0;  // of the next group to use
+  int32_t end_;    // one past all segments
+  int stage_ = 0;  // the next group's
 };
 
 // d = a warp's 16 outputs over the next `groups`; 0 for none.
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kWideThreads, 1)
   }
 }
 
-// What the smallest of the devices with these instructions give a block.
+// Shared memory of a block on the smallest of the devices with these instructions.
 inline constexpr size_t kMostTilesBytes = size_t{99} << 10;
 
 template <typename Numbers, int kTiles, int kTokens, int kStages>
@@ -145,9 +145,9 @@ void start_wide_tiles(Stream stream, const TilesWork& work) {
   gpu::launch(stream, shape, linear_wide_tiles_kernel<Numbers, kStages>, work);
 }
 
-// One tile of outputs for few tokens, so that there are blocks for all of the device; two for more,
-// so that activations are read half as often; eight where tokens alone are blocks enough. Of few
-// the ring is longer: their groups are short.
+// Few tokens: one tile of outputs a block, so that there are blocks for the whole device, and a
+// longer ring, since their groups are short. More tokens: two, so that activations are read half as
+// often. Eight where tokens alone make enough blocks.
 template <typename Numbers>
 void start_tiles(Stream stream, const TilesWork& work) {
   const Outputs& outputs = work.outputs;

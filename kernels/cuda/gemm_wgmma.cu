@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers by wgmma, on Hopper alone: which kernel takes a launch, and the kernel of experts,
-// in which one thread copies chunks of 128 bytes of K into a ring of stages, and two warpgroups of
-// 64 outputs each multiply them with a tile of tokens. A block walks over its expert's tiles. The
-// kernel and the blocks decide no bit: each takes the chunks of a segment in the same order. Run on
-// an H200 on 2026-11-26, FP8 by no GPU yet.
+// Linear layers by wgmma, on Hopper alone: the choice of a launch's kernel, and the kernel of
+// experts, in which one thread copies chunks of 128 bytes of K into a ring of stages, and two
+// warpgroups of 64 outputs each multiply them with a tile of tokens. A block walks over its
+// expert's tiles. The kernel and the blocks decide no bit: each takes the chunks of a segment in
+// the same order. Run on an H200 on 2026-11-26, FP8 by no GPU yet.
 #include <algorithm>
 
 #include "kernels/cuda/gemm_ring.h"
@@ -14,7 +14,7 @@ namespace {
 using gpu::TensorMap;
 namespace ptx = gpu::ptx;
 
-constexpr int kThreads = kConsumers + 32;  // and the warp of the copying thread
+constexpr int kThreads = kConsumers + 32;  // plus the copying thread's warp
 
 struct ExpertsWork {
   Outputs outputs;
@@ -22,7 +22,7 @@ struct ExpertsWork {
   TensorMap x;
 };
 
-// The chunks, by one thread.
+// Copies the chunks, by one thread.
 template <typename Format, int kTokens, int kStages>
 __device__ __forceinline__ void produce(Ring<kTokens, kStages>& ring,
                                         Cursor<kStages>& at,
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kFewStages = 6;
 constexpr int kManyStages = 4;
 
-// A chunk's sums of FP8 would be too many registers beside those of segments in tiles of 64.
+// In tiles of 64, FP8's sums of a chunk would need too many registers beside those of segments.
 constexpr int most_tokens(bool is_promoted) { return is_promoted ? 32 : kManyTokens; }
 
 template <typename Format, int kTokens, int kStages>
@@ -101,9 +101,9 @@ void start(Stream stream, const ExpertsWork& work) {
   start<Format, most_tokens(Format::kIsPromoted), kManyStages>(stream, work);
 }
 
-// The same matrix of every expert.
+// Returns a map of one matrix of every expert.
 TensorMap experts_map(const Matrices& matrices, int32_t element_bytes, const Outputs& outputs) {
-  // A map takes no stride of 0, which is that of one expert.
+  // A map takes no stride of 0, which a single expert has.
   const int64_t stride = std::max(outputs.expert_stride, outputs.n * matrices.weight_stride);
   return map_of(matrices.k,
                 {.data = matrices.weight,

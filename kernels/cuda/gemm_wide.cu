@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by wgmma for many rows, on Hopper: blocks stay and take tiles of 128 outputs and
-// 128 tokens, of FP8 64, in turn. Two warpgroups multiply, each 64 outputs; a third has the thread
+// 128 tokens (FP8: 64) in turn. Two warpgroups multiply 64 outputs each; a third has the thread
 // that copies and three warps that store, so that a tile is finished while the next one is
 // multiplied.
 //
-// Float sums are folded in halves of four segments each, whose sums are three sets of registers:
-// two are folded while a third is multiplied, and the tensor cores wait at a half's end alone. The
-// first half's value is parked in shared memory, where the second's joins it, and from where the
-// storing warps take it. FP8 has one set more, a chunk's sums that are promoted, so that its tiles
-// have half of the tokens; no GPU has run it. INT8 sums, which are exact, are one chain. INT8
-// activations are records of 32 bytes, for each of which the copy engine takes about as long as for
-// 128: the workspace gets them in rows first (pack_rows_kernel). INT8 without a workspace is
+// Float sums are folded in halves of four segments, in three sets of registers: two are folded
+// while a third is multiplied, and the tensor cores wait only at a half's end. The first half's
+// value is parked in shared memory, where the second's joins it, and the storing warps take it from
+// there. FP8 has one set more, the chunk's sums that are promoted, so its tiles have half of the
+// tokens; no GPU has run it. INT8 sums, which are exact, are one chain. INT8 activations are
+// records of 32 bytes, and the copy engine takes about as long for each as for 128 bytes: they are
+// first put in rows in the workspace (pack_rows_kernel). INT8 without a workspace is
 // gemm_split.cu's.
 //
-// Shared memory is the limit: wgmma reads 96 of the 128 bytes a clock that there are, and copies
-// write 64 more. Blocks of a cluster that shared weights or x of floats were slower. Layers that
-// share x are one launch, whose tiles follow one another.
+// Shared memory is the limit: of its 128 bytes a clock wgmma reads 96, and copies write 64 more.
+// Blocks of a cluster that shared weights or float x were slower. Layers that share x are one
+// launch, whose tiles follow one another.
 #include <algorithm>
 #include <type_traits>
 
@@ -28,36 +28,35 @@ namespace {
 namespace ptx = gpu::ptx;
 
 template <typename Format>
-inline constexpr int kTokens = Format::kIsPromoted ? 64 : 128;  // of a tile
+inline constexpr int kTokens = Format::kIsPromoted ? 64 : 128;  // tokens of a tile
 template <typename Format>
 inline constexpr int kWords = kTokens<Format> / 2;
 template <typename Format>
 inline constexpr int kStages = Format::kIsPromoted ? 7 : 5;
 constexpr int kStoringWarps = 3;
-constexpr int kStorers = kConsumers + 32;  // the first of them; the copying thread's warp is before
+constexpr int kStorers = kConsumers + 32;  // the first one; the copying thread's warp precedes it
 template <typename Format>
 inline constexpr int kStorerRows = (kTokens<Format> + kStoringWarps - 1) / kStoringWarps;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
 constexpr int kConsumerRegisters = 224;
 constexpr int kOtherRegisters = 56;
 constexpr int kHalf = kSegments / 2;
-constexpr int kGroupTiles = 16;          // of tokens, that go before the next outputs
-constexpr int kRowWords = kOutputs + 4;  // so that no two lanes of a store meet in a bank
+constexpr int kGroupTiles = 16;          // tiles of tokens, before the next outputs
+constexpr int kRowWords = kOutputs + 4;  // no two lanes of a store meet in a bank
 
-// `tile` is written by every consumer warp (`written`) and stored by every storing warp (`stored`);
-// `scales` are the storing warps', of the tokens that each has.
+// Consumer warps write `tile` (`written`), storing warps store it (`stored`). `scales` are the
+// storing warps', for the tokens that each has.
 //
-// Threads alone read and write `tile`, with plain loads and stores, so that no proxy is to be
-// fenced. Of a block's tiles 0, 1, ... the tile t is phase t of both mbarriers. A consumer warp
-// arrives at `written` once a tile, behind the last word of its second half; a storing warp at
-// `stored` once a tile, behind its last load, also where it has no row. One lane arrives for its
-// warp behind __syncwarp, by which the accesses of the other lanes are in front of the arrival.
-// Every lane waits for itself: storing warps for phase t of `written` before they load tile t,
-// consumers for phase t - 1 of `stored` before their first word of tile t; phase -1 is complete
-// from the start. So loads of tile t follow all of its words, and words of tile t + 1 follow all
-// loads of tile t. No phase completes twice while a warp still waits for it: the next one needs
-// that warp's arrival at the other mbarrier. A first half in the tile is read back by the thread
-// that wrote it.
+// Only threads access `tile`, with plain loads and stores, so no proxy fence is needed. Of a
+// block's tiles 0, 1, ... tile t is phase t of both mbarriers. A consumer warp arrives at `written`
+// once a tile, after the last word of its second half; a storing warp at `stored` once a tile,
+// after its last load, also where it has no row. One lane arrives for its warp after __syncwarp,
+// which puts the other lanes' accesses before the arrival. Every lane waits for itself: storing
+// warps for phase t of `written` before they load tile t, consumers for phase t - 1 of `stored`
+// before their first word of tile t; phase -1 is complete from the start. So loads of tile t follow
+// all of its words, and words of tile t + 1 follow all loads of tile t. No phase completes twice
+// while a warp still waits for it: the next one needs that warp's arrival at the other mbarrier.
+// The thread that wrote a first half to the tile reads it back.
 template <typename Format>
 struct alignas(1024) Memory {
   Ring<kTokens<Format>, kStages<Format>> ring;
@@ -67,8 +66,8 @@ struct alignas(1024) Memory {
   alignas(16) typename Format::Sum tile[kTokens<Format>][kRowWords];
 };
 
-// f(layer, tile) for the tiles of this block. Tokens go first, kGroupTiles tiles of them, so that
-// weights come from memory once and few of them are in use at a time.
+// Calls f(layer, tile) for this block's tiles. Tokens vary first, kGroupTiles tiles of them, so
+// that weights come from memory once and few of them are in use at a time.
 template <typename Format, typename F>
 __device__ __forceinline__ void for_own_tiles(const Together& layers, F f) {
   constexpr int kTileTokens = kTokens<Format>;
@@ -87,7 +86,7 @@ __device__ __forceinline__ void for_own_tiles(const Together& layers, F f) {
   }
 }
 
-// The block's chunks, by one thread.
+// Copies the block's chunks, by one thread.
 template <typename Format>
 __device__ __forceinline__ void copy_chunks(Memory<Format>& memory, const RingWork& work) {
   auto& ring = memory.ring;
@@ -106,14 +105,14 @@ __device__ __forceinline__ void copy_chunks(Memory<Format>& memory, const RingWo
   });
 }
 
-// A tile as consumers see it; `outputs` are its layer's.
+// A tile's context for consumers; `outputs` are its layer's.
 template <typename Format>
 struct Work {
   const Outputs& outputs;
   Promotion<Format, kTokens<Format>>& promotion;
 };
 
-// The ring as a consumer warp goes through it. One group of wgmma stays in flight, of FP8 none: a
+// A consumer warp's walk through the ring. One group of wgmma stays in flight, with FP8 none: a
 // chunk is promoted while the other warpgroup multiplies.
 template <typename Format>
 class Chunks {
@@ -123,9 +122,9 @@ class Chunks {
 
   __device__ __forceinline__ explicit Chunks(Memory<Format>& memory) : ring_(memory.ring) {}
 
-  // d = the value of the groups, of which there are some. meanwhile(0) to meanwhile(kPieces - 1),
-  // the numbers being constants, are called behind the first chunks: while each is multiplied, or
-  // behind it, all sums in front of it are there.
+  // d = the value of `groups`, which are not empty. meanwhile(0) to meanwhile(kPieces - 1),
+  // constants, are called after the first chunks: while each is multiplied, or after it, all sums
+  // before it are complete.
   template <int kPieces, typename F>
   __device__ __forceinline__ void multiply(const Work<Format>& work,
                                            Groups groups,
@@ -139,7 +138,7 @@ class Chunks {
     multiply<1>(work, groups, d, [](auto) {});
   }
 
-  // Waits for d.
+  // Waits until d is complete.
   __device__ __forceinline__ void drain(Sums& d) {
     if constexpr (Format::kIsPromoted) return;
     ptx::wgmma_wait<0>();
@@ -181,7 +180,7 @@ class Chunks {
       work.promotion.add(sums, d);
     } else {
       ptx::mbar_wait(&ring_.full[at_.stage], at_.parity);
-      // A chain of exact sums may take what is behind its groups, which is zeros.
+      // A chain of exact sums may include what follows its groups, which is zeros.
       if (Format::kInOnePiece || left > 1) {
         issue_steps<Format, kSteps>(ring_, at_.stage, accumulate, d);
       } else {
@@ -206,13 +205,13 @@ class Chunks {
 
   Ring<kTokens<Format>, kStages<Format>>& ring_;
   Cursor<kStages<Format>> at_;
-  int before_ = -1;  // the stage of the products that may still run
+  int before_ = -1;  // stage of the products in flight
 };
 
 enum class Next : uint8_t { kNothing, kPark, kStore };
 
-// Where a thread's value goes, in pieces, while the next one is multiplied: a first half's is
-// parked in the tile, a second half's joins it there, and the tile goes to the storing warps.
+// Passes a thread's value on, in pieces, while the next one is multiplied: a first half is parked
+// in the tile, a second half joins it there, and the tile goes to the storing warps.
 template <typename Format>
 class Passing {
  public:
@@ -250,7 +249,7 @@ class Passing {
   }
 
  private:
-  // Where value[i] is in the tile: i = 4 j + 2 h + c has token 8 j + c and output 8 h from own_ on.
+  // Returns the place of value[i]: i = 4 j + 2 h + c has token 8 j + c and output own_ + 8 h.
   __device__ __forceinline__ Sum& word(int i) const {
     return own_[(i / 4 * 8 + i % 2) * kRowWords + i % 4 / 2 * 8];
   }
@@ -269,7 +268,7 @@ __device__ __forceinline__ void join(float (&a)[kCount], const float (&b)[kCount
   for (int i = 0; i < kCount; ++i) a[i] = __fadd_rn(a[i], b[i]);
 }
 
-// value = the sum of the half from segment `first` on; meanwhile the value before is passed on.
+// value = the sum of the half from segment `first` on; meanwhile the previous value is passed on.
 // `one` and `two` are the caller's for all halves: as variables of this function they spill.
 template <typename Format, typename F>
 __device__ __forceinline__ void multiply_half(Chunks<Format>& chunks,
@@ -304,7 +303,7 @@ __device__ __forceinline__ void multiply_tiles(Memory<Format>& memory, const Tog
   Sum value[kWords<Format>];
   const auto pass_on = [&](auto piece) { passing.template pass_on<piece.value>(value); };
   for_own_tiles<Format>(layers, [&](int32_t layer, const Tile& tile) {
-    // The segments are those of all layers, scales for promotions a layer's own.
+    // Segments are equal in all layers; scales for promotions are a layer's own.
     const Outputs& outputs = layers.each[Format::kIsPromoted ? layer : 0];
     Promotion<Format, kTokens<Format>> promotion(outputs, tile);
     const Work<Format> work{outputs, promotion};
@@ -337,14 +336,14 @@ struct alignas(16) FourSums {
   Sum x[4];
 };
 
-// What becomes of the sums of a lane's four outputs of a tile, for all tokens.
+// Finishes the sums of a lane's four outputs of a tile, for all tokens.
 template <typename Format>
 struct Finish {
   const Outputs& outputs;
-  int32_t count;  // of the four, that the layer has
+  int32_t count;  // how many of the four outputs the layer has
   float scale[4];
   float bias[4];
-  float* out;  // of token 0
+  float* out;  // for token 0
   bool aligned;
 
   __device__ __forceinline__ Finish(const Outputs& all, int32_t first)
@@ -414,7 +413,7 @@ __device__ __forceinline__ void store_tiles(Memory<Format>& memory, const Togeth
     const Finish<Format> finish(layers.each[layer], tile.output + 4 * lane);
     const int32_t left = tile.token_end - tile.token;
     const int32_t rows = left < kTokens<Format> ? left : kTokens<Format>;
-    // Scales are loaded before the tile is there: the loop below would wait for each.
+    // Scales are loaded before the tile arrives: the loop below would wait for each of them.
     if constexpr (Format::kIsScaled) {
       for (int32_t i = lane; i * kStoringWarps + warp < rows; i += 32) {
         scales[i] = finish.scale_of(tile.token + i * kStoringWarps + warp);
@@ -480,8 +479,8 @@ int32_t row_stride(const Matrices& matrices) {
 
 constexpr int kPackThreads = 256;
 
-// Writes x of kInt8Token, which is in records, to rows of `stride` bytes. A thread takes 16 bytes;
-// blocks along y have 8 rows each.
+// Writes x from kInt8Token's records to rows of `stride` bytes. A thread takes 16 bytes; blocks
+// along y have 8 rows each.
 __global__ void __launch_bounds__(kPackThreads, 1)
     pack_rows_kernel(const __grid_constant__ Matrices matrices, std::byte* to, int32_t stride) {
   ptx::start_next_launch();
@@ -529,8 +528,8 @@ void start(Stream stream, std::span<const Layer> layers) {
   gpu::launch(stream, shape, kernel, work);
 }
 
-// Whether the sums are what the kernel goes through: of floats whole halves, none of whose segments
-// is empty; of INT8 one chain of some groups, whose rows the workspace has room for.
+// Whether the kernel can take the sums: floats in whole halves without an empty segment; INT8 as
+// one chain of at least a group, with room in the workspace for its rows.
 bool fits_wide(const Layer& layer) {
   const auto& [matrices, outputs] = layer;
   if (matrices.format == MatrixFormat::kInt8) {
@@ -541,13 +540,13 @@ bool fits_wide(const Layer& layer) {
 
 }  // namespace
 
-// Up to kSplitTokens rows where tiles of 128 tokens are blocks enough, and runs of segments of
-// tiles of 64 would not be faster; more rows always.
+// Whether gemm_wide.cu takes the layers: with more than kSplitTokens rows always, with fewer if
+// tiles of 128 tokens make enough blocks and runs of segments of tiles of 64 would not be faster.
 bool takes_wide(std::span<const Layer> layers) {
   const Outputs& outputs = layers[0].outputs;
   if (outputs.num_rows <= kManyTokens || !fits_wide(layers[0])) return false;
   if (outputs.num_rows > kSplitTokens) return true;
-  // On an H200, of 132 blocks, 96 tiles of 64 take about as long in runs as a tile of each block
+  // On an H200's 132 blocks, 96 tiles of 64 take about as long in runs as a tile of each block
   // here.
   const int64_t blocks = gpu::multiprocessors();
   const int64_t down = num_tiles(layers);

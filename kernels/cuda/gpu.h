@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every .cu file includes: CUDA under nvcc, the shim that runs kernels on the CPU elsewhere
-// (tests/support/simt). The rules that keep one source good for both are in kernels/cuda/README.md.
+// The header of every .cu file: CUDA under nvcc, elsewhere the shim that runs kernels on the CPU
+// (tests/support/simt). kernels/cuda/README.md has the rules that keep one source good for both.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -18,7 +18,7 @@
 
 #include "engine/core/status.h"
 
-// Memory of the block: an array of n, or the launch's dynamic part as one struct or array.
+// Shared memory of the block: an array of n, or the launch's dynamic part as one struct or array.
 #define GPU_SHARED(T, name, n) __shared__ T name[n]
 #define GPU_DYN_SHARED(T, name)                                         \
   extern __shared__ __align__(1024) unsigned char gpu_dynamic_shared[]; \
@@ -37,7 +37,7 @@ inline int current_device() {
   return device;
 }
 
-// Of the current device, major * 10 + minor.
+// Returns the current device's compute capability, major * 10 + minor.
 inline int compute_capability() {
   const int device = current_device();
   int major = 0;
@@ -47,7 +47,7 @@ inline int compute_capability() {
   return major * 10 + minor;
 }
 
-// How many multiprocessors the current device has.
+// Returns the number of multiprocessors of the current device.
 inline int multiprocessors() {
   const int device = current_device();
   int number = 0;
@@ -55,8 +55,8 @@ inline int multiprocessors() {
   return number;
 }
 
-// Adds to an integer in shared memory, whoever else does at the same time; returns what was there.
-// There is none for floats, whose sums depend on the order.
+// Adds atomically to an integer in shared memory; returns the value before. Floats have no such
+// function, since their sums depend on the order.
 __device__ __forceinline__ uint32_t shared_add(uint32_t* p, uint32_t value) {
   return atomicAdd(p, value);
 }
@@ -66,8 +66,9 @@ __device__ __forceinline__ unsigned long long shared_add(unsigned long long* p,
   return atomicAdd(p, value);
 }
 
-// Counts one of `arrivals` at a counter in global memory, which is 0 before the first of them and
-// again behind the last: whether this is the last one. It orders no memory: ptx::fence_device.
+// Counts an arrival at a counter in global memory, which is 0 before the first of `arrivals` and
+// again after the last. Returns whether this is the last. ptx::fence_device orders memory, this
+// does not.
 __device__ __forceinline__ bool arrive_last(uint32_t* counter, uint32_t arrivals) {
   return atomicInc(counter, arrivals - 1) == arrivals - 1;
 }
@@ -77,11 +78,11 @@ struct LaunchShape {
   int64_t blocks_y = 1;
   int threads = 128;
   int64_t shared_bytes = 0;
-  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
-  // The blocks may start before the launches in front have ended (programmatic dependent launch,
-  // Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it writes
-  // global memory, and before it reads what a launch or an upload may have written since the last
-  // launch that does not overlap.
+  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; above 1 needs Hopper
+  // Whether blocks may start before the launches in front have ended (programmatic dependent
+  // launch, Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it
+  // writes global memory, and before it reads what a launch or an upload may have written since the
+  // last launch that does not overlap.
   bool overlaps = false;
 };
 
@@ -95,9 +96,9 @@ inline bool device_overlaps() {
   return answer == 2;
 }
 
-// So much dynamic shared memory for a kernel's launches on the current device. Asked of the driver
-// once for each device and never less: a launch of another thread may be about to need what was
-// asked for.
+// Allows a kernel's launches on the current device this much dynamic shared memory. The driver is
+// asked once a device and never for less: another thread's launch may need the amount allowed
+// before.
 inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
   static std::mutex mutex;
   static std::map<std::pair<const void*, int>, int64_t> allowed;  // guarded by mutex
@@ -111,8 +112,8 @@ inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
   most = bytes;
 }
 
-// How many clusters of such a launch, whatever its grid, the current device runs at once. The
-// driver is asked once for each kernel, cluster size and device, so a kernel has one number of
+// Returns how many clusters of such a launch, whatever its grid, the current device runs at once.
+// The driver is asked once for each kernel, cluster size and device, so a kernel has one number of
 // threads and one size of shared memory.
 template <typename... Parameters>
 int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)) {
@@ -139,9 +140,8 @@ int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)
   return clusters;
 }
 
-// The one way to start a kernel, on a stream of the current device. A launch that is refused was
-// asked for wrongly, which is our bug; what goes wrong while a kernel runs is met by whoever waits
-// for the stream.
+// Starts a kernel on a stream of the current device; nothing else does. A refused launch has wrong
+// arguments, which is our bug. A kernel's failure shows at the next wait for the stream.
 template <typename... Parameters, typename... Arguments>
 void launch(Stream stream,
             const LaunchShape& shape,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of the paged KV cache to a slot and back (kernels/kv_blocks.h). A block of threads has a
-// part of one layer of one KV block; which KV blocks there are travels with the launch's arguments,
-// so that no memory has to be kept for it. No GPU has run this file.
+// Copies blocks of the paged KV cache to a slot and back (kernels/kv_blocks.h). A block of threads
+// has a part of one layer of one KV block. The launch's arguments carry the KV blocks' numbers, so
+// that no memory has to be kept for them. No GPU has run this file.
 #include <algorithm>
 
 #include "engine/core/status.h"
@@ -14,8 +14,8 @@ namespace sluice::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kThreadUnits = 4;      // on their way at once
-constexpr size_t kMostBlocks = 512;  // of a launch, whose arguments have 4 KiB
+constexpr int kThreadUnits = 4;      // in flight at once
+constexpr size_t kMostBlocks = 512;  // blocks of a launch; arguments have 4 KiB
 
 struct Copied {
   KvBlocksArgs::Plane planes[kMostKvPlanes];
@@ -31,7 +31,7 @@ static_assert(sizeof(Copied) <= 4096);
 
 enum class Direction : uint8_t { kGather, kScatter };
 
-// Where byte `at` of a layer of a block, as the slot has it, is in the cache.
+// Returns where byte `at` of a block's layer, counted in the slot, is in the cache.
 __device__ __forceinline__ std::byte* place_of(const Copied& copied,
                                                int32_t block,
                                                int32_t layer,

@@ -11,17 +11,17 @@
 
 namespace sluice::kernels::cuda {
 
-// NaN gives NaN in both, and `b` where either is NaN, as on the CPU.
+// lower_of() and higher_of() give `b` where either number is NaN, so NaN for two, as on the CPU.
 __device__ __forceinline__ float lower_of(float a, float b) { return a < b ? a : b; }
 
 __device__ __forceinline__ float higher_of(float a, float b) { return a > b ? a : b; }
 
-// The higher of two numbers, or the number where one is NaN; of zeros either. One instruction,
-// where higher_of is two.
+// Returns the higher of two numbers, or the number where one is NaN; of two zeros either. It is one
+// instruction, higher_of is two.
 __device__ __forceinline__ float top_of(float a, float b) { return fmaxf(a, b); }
 
-// exp(x) where y is the lower of x and kExpTop: 2^n times a polynomial of what n leaves of y; 0
-// below the bottom, NaN for NaN. Without a branch, so that the exponentials of a lane are
+// exp(x), given y, the lower of x and kExpTop: 2^n times a polynomial of what n leaves of y; 0
+// below the bottom, NaN for NaN. It has no branch, so that the exponentials of a lane are
 // interleaved.
 __device__ __forceinline__ float exp_of_parts(float x, float y) {
   const float shifted = __fmaf_rn(y, kLog2E, kRoundMagic);
@@ -68,7 +68,7 @@ struct LogParts {
   float e;
 };
 
-// x = (1 + f) * 2^e.
+// Splits x = (1 + f) * 2^e.
 __device__ __forceinline__ LogParts split_for_log(float x) {
   const int32_t bits = __float_as_int(x);
   const int32_t e = (bits - 0x3F3504F3) >> 23;
@@ -77,7 +77,7 @@ __device__ __forceinline__ LogParts split_for_log(float x) {
   return {__fsub_rn(m, 1.0F), __int2float_rn(e)};
 }
 
-// x positive, normal and finite.
+// x must be positive, normal and finite.
 __device__ __forceinline__ float log_of(float x) {
   const LogParts parts = split_for_log(x);
   return log_of_parts(parts.f, parts.e);

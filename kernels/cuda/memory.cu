@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, copies and the stream by the CUDA runtime, which is linked static and opens libcuda when
-// it is first called, so that a machine without a driver gets an error here and nothing else. The
-// twin is tests/support/simt/memory.cpp.
+// Memory, copies and the stream by the CUDA runtime. It is linked static and opens libcuda at its
+// first call, so that a machine without a driver only gets an error here. The twin is
+// tests/support/simt/memory.cpp.
 #include <cuda_runtime.h>
 
 #include <cstdlib>
@@ -15,15 +15,15 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// A call that fails here failed for what ran before it, or is our bug: what is on the device cannot
-// be relied on any more.
+// Ends the process if a call failed: earlier work failed or we have a bug, and the device's
+// contents cannot be relied on any more.
 void must(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
   SLUICE_UNREACHABLE((std::string(what) + ": " + cudaGetErrorString(result)).c_str());
 }
 
-// Up to so many bytes threads copy sooner than a copy engine begins and tells the stream of its
-// end.
+// Up to this many bytes, a copy by threads ends sooner than a copy engine's, with its start and the
+// signal to the stream.
 constexpr int64_t kSmallCopy = 256 * 1024;
 
 bool is_pinned(const void* p) {
@@ -39,7 +39,7 @@ struct Place {
   int device = 0;
   cudaStream_t stream = nullptr;
 
-  // Before the calls of a thread: the current device is its own, and callers may change threads.
+  // Makes the device the thread's current one, before each call: callers may be on any thread.
   void enter() const { must(cudaSetDevice(device), "cudaSetDevice"); }
 };
 
@@ -64,8 +64,7 @@ class Graph final : public RecordedWork {
 
 class Event final : public DeviceEvent {
  public:
-  // Who waits sleeps: a step is long beside the time to wake, and a container's share of processors
-  // is not for spinning.
+  // Waiting threads sleep: a step is long beside the time to wake, and CPU quotas forbid spinning.
   explicit Event(const Place& place) : place_(place) {
     must(cudaEventCreateWithFlags(&event_, cudaEventBlockingSync), "cudaEventCreate");
   }
@@ -93,7 +92,7 @@ class Event final : public DeviceEvent {
     return true;
   }
 
-  // What is put into the stream from now on waits for it.
+  // Makes work put into the stream from now on wait for the event.
   void hold_up(cudaStream_t stream) const {
     must(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
@@ -110,7 +109,7 @@ class Event final : public DeviceEvent {
   Place place_;
 };
 
-// Copies and kernels beside those of a step, behind which they come where both could run.
+// Copies and kernels beside those of a step, with lower priority.
 class Queue final : public DeviceQueue {
  public:
   explicit Queue(const Place& steps) : steps_(steps), own_(created(steps)) {}
@@ -175,7 +174,7 @@ class Queue final : public DeviceQueue {
 
 class GpuMemory final : public DeviceMemory {
  public:
-  // The stream becomes its own.
+  // Takes over the stream.
   explicit GpuMemory(const Place& place) : place_(place) {}
 
   GpuMemory(const GpuMemory&) = delete;
@@ -277,7 +276,7 @@ class GpuMemory final : public DeviceMemory {
 
   Expected<std::unique_ptr<RecordedWork>> end_recording() override {
     cudaGraph_t graph = nullptr;
-    // Whatever a library that was called meanwhile did to it.
+    // A library called meanwhile may have invalidated the capture.
     if (const cudaError_t ended = cudaStreamEndCapture(place_.stream, &graph);
         ended != cudaSuccess) {
       cudaGetLastError();
@@ -288,7 +287,7 @@ class GpuMemory final : public DeviceMemory {
     cudaGraphExec_t ready = nullptr;
     cudaError_t result = cudaGraphInstantiate(&ready, graph, 0);
     cudaGraphDestroy(graph);
-    // Its memory on the device is taken now, and not by its first run.
+    // Device memory of the graph is taken now, not by its first run.
     if (result == cudaSuccess) result = cudaGraphUpload(ready, place_.stream);
     if (result == cudaErrorMemoryAllocation) {
       cudaGetLastError();
@@ -310,13 +309,13 @@ class GpuMemory final : public DeviceMemory {
 
  private:
   static tl::unexpected<Error> no_memory(int64_t bytes, const char* purpose, const char* whose) {
-    cudaGetLastError();  // or the next call finds it
+    cudaGetLastError();  // clears the error for the next call
     return make_error(
         ErrorCode::kResourceExhausted,
         std::string(purpose) + ": cannot get " + std::to_string(bytes) + " bytes from " + whose);
   }
 
-  // Copies by a kernel and says so, or does nothing. `host` is the side that is not the device's.
+  // Copies by a kernel and returns true, or does nothing. `host` is the side in host memory.
   bool copy_small(std::byte* to, const std::byte* from, int64_t bytes, const std::byte* host) {
     if (bytes > kSmallCopy || !is_aligned(to) || !is_aligned(from)) return false;
     enter();
@@ -334,8 +333,8 @@ class GpuMemory final : public DeviceMemory {
   Place place_;
 };
 
-// "80 90a": code of an architecture with a letter runs on that compute capability alone, other code
-// on later ones of the same generation too.
+// Architectures such as "80 90a". Code of one with a letter runs on that compute capability alone,
+// other code also on later ones of its generation.
 constexpr std::string_view kBuiltFor = SLUICE_CUDA_ARCHITECTURES;
 
 bool has_kernels_for(int major, int minor) {
@@ -352,18 +351,18 @@ bool has_kernels_for(int major, int minor) {
   return false;
 }
 
-// 13000: 13.0.
+// Returns "13.0" for 13000.
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Of what CUDA shows; an error says why there is nothing.
+// Returns how many GPUs CUDA shows; an error says why there is none.
 Expected<int> count_devices() {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
   if (result == cudaSuccess && count > 0) return count;
   cudaGetLastError();
-  int driver = 0;  // stays where there is none
+  int driver = 0;  // stays 0 without a driver
   if (result == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
       driver > 0) {
     return make_error(ErrorCode::kUnavailable,
@@ -381,8 +380,8 @@ Expected<int> count_devices() {
 }  // namespace
 
 Expected<OpenedDevice> open_device(int number) {
-  // Kernels that are loaded by their first launch take memory that no plan knows of, and may wait
-  // for a GPU that waits for another one's launch by the same thread.
+  // Modules are loaded eagerly. Kernels that are loaded by their first launch take memory outside
+  // of any plan, and may wait for a GPU that waits for another one's launch by the same thread.
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   SLUICE_TRY(const int count, count_devices());
   if (number >= count) return too_few_devices(count, number);
@@ -396,7 +395,7 @@ Expected<OpenedDevice> open_device(int number) {
                           std::string(kBuiltFor),
                       "device");
   }
-  // The first calls that need the GPU to itself, or memory of it.
+  // These calls are the first that need the GPU to itself, or memory of it.
   Place place{.device = number};
   cudaError_t result = cudaSetDevice(number);
   if (result == cudaSuccess) {

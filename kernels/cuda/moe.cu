@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routing, placement and joining of kernels/moe.h with the CPU's bits; the experts' matrices are
-// those of linear layers, gemm*.cu.
+// Routing, placement and combining of kernels/moe.h, with the CPU's bits; gemm*.cu have the layers.
 #include "kernels/moe.h"
 
 #include "engine/core/status.h"
@@ -23,8 +22,8 @@ constexpr int32_t kSumLanes = 16;
 constexpr uint32_t kHalfWarp = 0x0000FFFFU;
 static_assert(kMaxExperts <= kLanes * kLanes);  // a lane's experts are the bits of a word
 
-// The expert that is chosen next of those that the lanes have not `taken`: bit i is expert
-// 32 i + lane. A NaN is chosen only where it comes first, as on the CPU.
+// Returns the expert chosen next among those that the lanes have not `taken`: bit i is expert
+// 32 i + lane. A NaN is chosen only if it comes first, as on the CPU.
 __device__ __forceinline__ int32_t next_expert(const float* logits, int32_t n, uint32_t taken) {
   uint64_t best = 0;
   int32_t lowest = INT32_MAX;
@@ -42,7 +41,7 @@ __device__ __forceinline__ int32_t next_expert(const float* logits, int32_t n, u
   return magnitude_bits(logits[lowest]) > kInfinityBits ? lowest : index_of(best);
 }
 
-// To every lane: the sum of term(i), i in [0, n), in 16 lanes folded by halves.
+// Gives every lane the sum of term(i), i in [0, n), in 16 lanes folded by halves.
 template <typename Term>
 __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
   GPU_SHARED(float, total, 1);
@@ -59,7 +58,7 @@ __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
   return total[0];
 }
 
-// A row by one warp.
+// Routes a row by one warp.
 __global__ void __launch_bounds__(kLanes, 1)
     moe_route_kernel(const __grid_constant__ MoeRouteArgs args) {
   ptx::start_next_launch();
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(kLanes, 1)
     if (j == 0) top = logits[id];
     if (id % kLanes == lane) taken |= 1U << (id / kLanes);
   }
-  // From bits to lists in the order of ids.
+  // Turns bits into lists in the order of ids.
   int32_t* const ids = args.ids + int64_t{blockIdx.x} * args.top_k;
   int32_t before = 0;
   for (int32_t i = 0; kLanes * i < args.num_experts; ++i) {
@@ -106,11 +105,11 @@ __global__ void __launch_bounds__(kLanes, 1)
   for (int32_t j = lane; j < args.top_k; j += kLanes) out[j] = __fdiv_rn(weights[j], sum);
 }
 
-// Placement: each warp has a share of the pairs, in order.
+// Warps of the placement; each has a share of the pairs, in order.
 constexpr int32_t kPlaceWarps = 16;
 constexpr int32_t kPlaceThreads = kPlaceWarps * kLanes;
 
-// What a warp's lane has before it, itself included.
+// Returns the sum of the values of this lane and the lanes before it.
 __device__ __forceinline__ int32_t sum_up_to_lane(int32_t value) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   for (int32_t step = 1; step < kLanes; step *= 2) {
@@ -120,7 +119,7 @@ __device__ __forceinline__ int32_t sum_up_to_lane(int32_t value) {
   return value;
 }
 
-// From the rows of each expert to where they begin and who has any, by one warp.
+// Turns each expert's number of rows into its first row, and lists experts with rows, by one warp.
 __device__ __forceinline__ void begin_rows(const ExpertRows& experts, int32_t* first) {
   const auto lane = static_cast<int32_t>(threadIdx.x % kLanes);
   int32_t num_rows = 0;
@@ -145,7 +144,7 @@ __device__ __forceinline__ void begin_rows(const ExpertRows& experts, int32_t* f
   if (lane == 0) *experts.num_chosen = num_chosen;
 }
 
-// Counting sort by one block: pairs by warp and expert, what comes before, then the pairs again.
+// Counting sort by one block: counts pairs by warp and expert, sums up, then places the pairs.
 __global__ void __launch_bounds__(kPlaceThreads, 1)
     place_rows_kernel(const __grid_constant__ PlaceRowsArgs args) {
   ptx::start_next_launch();

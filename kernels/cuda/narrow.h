@@ -19,7 +19,7 @@ __device__ __forceinline__ float float_of(uint32_t bits) {
 
 __device__ __forceinline__ float from_bf16(uint16_t code) { return float_of(uint32_t{code} << 16); }
 
-// Exact; a signalling NaN comes out quiet.
+// Widens exactly; a signalling NaN comes out quiet.
 __device__ __forceinline__ float from_half(uint16_t code) {
   const uint32_t sign = (code & 0x8000U) << 16;
   const uint32_t exponent = (code >> 10) & 0x1FU;
@@ -35,13 +35,13 @@ __device__ __forceinline__ float from_half(uint16_t code) {
   return float_of(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-// A code's value / 256; exact.
+// Returns a code's value / 256, exactly.
 __device__ __forceinline__ float e4m3_by_256(uint8_t code) {
   const float magnitude = __fmul_rn(float_of((code & 0x7FU) << 20), 0x1p112F);
   return float_of(bits_of(magnitude) | (code & 0x80U) << 24);
 }
 
-// To nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 __device__ __forceinline__ uint16_t to_bf16(float value) {
   const uint32_t bits = bits_of(value);
   const bool nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
@@ -49,7 +49,7 @@ __device__ __forceinline__ uint16_t to_bf16(float value) {
   return static_cast<uint16_t>((nan ? bits | 0x00400000U : rounded) >> 16);
 }
 
-// To nearest, ties to even.
+// Rounds to nearest, ties to even.
 __device__ __forceinline__ uint16_t to_half(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t sign = bits >> 16 & 0x8000U;
@@ -66,7 +66,7 @@ __device__ __forceinline__ uint16_t to_half(float value) {
   return static_cast<uint16_t>(sign | ((magnitude - 0x38000000U + 0xFFFU + odd) >> 13));
 }
 
-// To nearest, ties to even; magnitudes that round to at most 448.
+// Rounds to nearest, ties to even; magnitudes must round to at most 448.
 __device__ __forceinline__ uint8_t to_e4m3(float value) {
   const uint32_t bits = bits_of(value);
   const uint32_t magnitude = bits & 0x7FFFFFFFU;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran it when a row
-// had room for its values alone, behind which memcheck saw the compiler read; with room in whole
-// fours, and with an INT8 row's weights read once, no GPU has run it.
+// The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
+// them when a row had room for its values alone, past which memcheck saw the compiler read. With
+// room in whole fours, and with an INT8 row's weights read once, no GPU has run them.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
@@ -18,8 +18,8 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kManyThreads = 128;  // 8 blocks and more on an SM: some read while others add
 
-// kHeld: the fours of weights that a thread reads ahead. With many rows other blocks hide what one
-// waits for, with few its own threads do.
+// kHeld: the fours of weights that a thread reads ahead. With many rows other blocks hide a block's
+// waits, with few its own threads do.
 template <int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads, 1)
     rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 constexpr int kHeadsPerBlock = 4;  // a warp each
 constexpr int32_t kShortHead = 512;
 
-// A warp a head, in shared memory, so that its lanes read ahead of the chains.
+// Norms a head by a warp, in shared memory, so that its lanes read ahead of the chains.
 __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
     head_norm_kernel(const __grid_constant__ HeadNormArgs args) {
   GPU_DYN_SHARED_ARRAY(float, staged);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   }
 }
 
-// A block a head.
+// Norms a head by a block.
 __global__ void __launch_bounds__(kMostThreads, 1)
     long_head_norm_kernel(const __grid_constant__ HeadNormArgs args) {
   GPU_DYN_SHARED_ARRAY(float, staged);
@@ -112,7 +112,7 @@ void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
 void launch_head_norm(Stream stream, const HeadNormArgs& args) {
   const int64_t heads = int64_t{args.num_rows} * args.num_heads;
   const int64_t bytes = int64_t{args.n} * int64_t{sizeof(float)};
-  // Room in whole fours: the compiler reads the last values of a long row four at a time.
+  // Rows have room in whole fours: the compiler reads a long row's last values four at a time.
   const int64_t long_bytes = align_up(int64_t{args.n}, int64_t{4}) * int64_t{sizeof(float)};
   if (args.n > kShortHead) {
     return gpu::launch(stream,

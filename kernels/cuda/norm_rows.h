@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The root-mean-square norm of kernels/norm.h over a row in shared memory: 16 lanes' sums are the
-// definition's chains.
+// The root-mean-square norm of kernels/norm.h over a row in shared memory: 16 lanes have the sums
+// of the definition's 16 chains.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace sluice::kernels::cuda {
 
-inline constexpr int kNormLanes = 16;  // the definition's
+inline constexpr int kNormLanes = 16;  // the definition's lanes
 
-// To lanes 0-15 of a warp, which call it: 1 / sqrt(mean(x^2) + eps). Values are read a batch ahead
-// of the chain of additions.
+// Gives lanes 0-15 of a warp, which call it, 1 / sqrt(mean(x^2) + eps). Values are read a batch
+// ahead of the chain of additions.
 __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float eps, int lane) {
   constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   constexpr int kBatch = 16;
   constexpr int32_t kStep = kBatch * kNormLanes;
-  const int32_t batches = n / kStep;  // in which every lane has all its values
+  const int32_t batches = n / kStep;  // batches in which every lane has all its values
   float sum = 0;
   float even[kBatch];
   float odd[kBatch];
@@ -49,8 +49,8 @@ __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float ep
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
-// To every thread of the block, for a row that they have written to shared memory. It begins and
-// ends with a barrier.
+// Gives every thread of the block the factor of a row that they have written to shared memory. It
+// begins and ends with a barrier.
 __device__ __forceinline__ float inverse_rms_of_block(const float* staged, int32_t n, float eps) {
   GPU_SHARED(float, factor, 1);
   __syncthreads();
@@ -69,8 +69,8 @@ __device__ __forceinline__ Four normed(const Four& x, float r, const Four& weigh
   return four;
 }
 
-// A norm's weights, a thread's first kHeld fours of them in registers. No launch writes them: they
-// are read before wait_for_launches.
+// A norm's weights; a thread's first kHeld fours of them are in registers. No launch writes
+// weights, so they are read before wait_for_launches.
 template <int kHeld>
 struct NormWeights {
   const float* weight;
@@ -88,7 +88,7 @@ struct NormWeights {
   }
 };
 
-// Writes the row that `staged` has, normalized; what is behind its k values does not matter.
+// Writes the row in `staged`, normalized; what follows its k values there does not matter.
 template <int kHeld>
 __device__ __forceinline__ void write_normed(const Activations& out,
                                              int64_t row_index,
@@ -136,8 +136,7 @@ __device__ __forceinline__ void write_normed(const Activations& out,
 
 inline constexpr int64_t kFewNormRows = 264;  // two on each SM of a large device
 
-// Threads for a row of n where there are few rows: eight values each, or more with the most
-// threads.
+// Returns the threads for a row of n where there are few rows: eight values each, or more with 512.
 constexpr int norm_threads(int32_t n) { return n <= 1024 ? 128 : n <= 2048 ? 256 : 512; }
 
 }  // namespace sluice::kernels::cuda

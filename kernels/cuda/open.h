@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU of this process: what a Device of type kCuda is made from.
+// Opens a GPU of this process, for a Device of type kCuda.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ namespace sluice::kernels::cuda {
 
 struct OpenedDevice {
   std::unique_ptr<DeviceMemory> memory;  // owns the stream
-  CUstream_st* stream = nullptr;         // that its copies are in
-  std::string name;                      // of the GPU
+  CUstream_st* stream = nullptr;         // the stream of its copies
+  std::string name;                      // the GPU's
 };
 
-// GPU `number` of those that CUDA shows this process, from 0 on. kUnsupported: this build has no
-// CUDA backend, or this machine no driver or no GPU. kUnavailable: it has, but not so many, or the
-// driver is older than this build's CUDA, the kernels are not compiled for this GPU, or it is
-// another process's or has no memory left for this one. The message says which. The first call of a
-// process must come before threads of it that read the environment.
+// Opens GPU `number` of those that CUDA shows this process, from 0 on. kUnsupported: this build has
+// no CUDA backend, or this machine has no driver or no GPU. kUnavailable: there are not so many
+// GPUs, the driver is older than this build's CUDA, the kernels are not compiled for this GPU, or
+// the GPU is another process's or has no free memory. The message says which. The first call of a
+// process must come before the process has threads that read the environment.
 Expected<OpenedDevice> open_device(int number);
 
 inline tl::unexpected<Error> too_few_devices(int count, int number) {

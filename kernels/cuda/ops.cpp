@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators by the launchers of launch.h: what follows an operator is put on the stream behind
-// it, and what its kernels cannot do was refused when the model was loaded (check_activations).
+// The operators by the launchers of launch.h. Steps that follow an operator go on the stream behind
+// it. What kernels cannot do was refused when the model was loaded (check_activations).
 #include "kernels/cuda/ops.h"
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// What linear_workspace_bytes asks for, where there is room for it.
+// Returns the workspace that linear_workspace_bytes asks for if there is room, else null.
 void* linear_workspace(const ExecContext& ctx, int32_t num_rows, int32_t n, int32_t int8_k) {
   const int64_t bytes = linear_workspace_bytes(num_rows, n, int8_k);
   const bool fits = bytes > 0 && bytes <= static_cast<int64_t>(ctx.workspace.size());
   return fits ? ctx.workspace.data() : nullptr;
 }
 
-// Weights whose kernels take one matrix a launch. `experts`: null, or whose matrices follow
-// `group`'s.
+// For weights whose kernels take one matrix a launch. `experts`: null, or the experts whose
+// matrices follow that of `group`.
 void linear_matrix(const ExecContext& ctx,
                    const Activations& x,
                    const RowGroup& group,
@@ -119,7 +119,7 @@ LinearFp8Args fp8_args(const Activations& x,
           .segments = segments};
 }
 
-// f(make, launch, launch_experts) for rows of x: what makes the arguments of a matrix, and the
+// Calls f(make, launch, launch_experts) for rows of x: the maker of a matrix's arguments, and the
 // launches that take them.
 template <typename F>
 void with_launches(const Activations& x, F f) {
@@ -135,7 +135,7 @@ void with_launches(const Activations& x, F f) {
   f(half_args, Launch{launch_linear_half}, launch_experts_half);
 }
 
-// At most kMostTogether matrices, as one launch where the device can.
+// Runs at most kMostTogether matrices, as one launch if the device can.
 void linear_together(const ExecContext& ctx,
                      const LinearArgs& args,
                      std::span<const RowGroup> groups) {
@@ -168,7 +168,8 @@ void linear_expert_matrix(const ExecContext& ctx,
   });
 }
 
-// From an expert's first matrix to that of the next, as everywhere; of `each` an expert.
+// Returns the distance, equal for all experts, from an expert's first matrix to the next expert's;
+// an expert has `each` matrices.
 int64_t expert_stride(std::span<const ExpertMatrix> own, size_t each) {
   if (own.size() <= each) return 0;
   const int64_t stride = own[each].weight->data - own[0].weight->data;
@@ -192,9 +193,9 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kBF16;
 }
 
-// What steps of one token a request split over partitions need, and few rows a request in any step
-// where they share a list of work; what would need more, some rows of a prompt behind a long
-// context, is not split.
+// Returns enough for steps of one token a request with split partitions, and for requests of few
+// rows in any step that shares a list of work. Steps that would need more, some rows of a prompt
+// after a long context, are not split.
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   int64_t most = mixed_attention_workspace_bytes(limits);
   for (int32_t reqs = 1; reqs <= std::min(limits.num_reqs, limits.num_tokens); ++reqs) {

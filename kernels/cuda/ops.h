@@ -14,14 +14,13 @@
 
 namespace sluice::kernels::cuda {
 
-// What is behind the functions of kernels/gemm.h, attention.h and sampling.h that depend on the
-// device.
+// The device-dependent parts of kernels/gemm.h, attention.h and sampling.h.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 int64_t sampling_workspace_bytes(int32_t vocab_size, int64_t max_rows);
 
-// NVTX ranges of the calling thread, of which trace.h is the one user.
+// NVTX ranges of the calling thread; only trace.h uses them.
 void begin_range(const char* name);
 void end_range();
 

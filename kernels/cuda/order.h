@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cuda {
 
-// The greatest comes first, 0 after all; both zeros are one value.
+// The greatest number comes first; 0 comes after all values. Both zeros are one value.
 __device__ __forceinline__ uint64_t rank_of(float value, int32_t index) {
   const uint32_t bits = bits_of(__fadd_rn(value, 0.0F));
   const uint32_t ordered = (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;

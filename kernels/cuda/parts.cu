@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/parts.h, and the segments of a linear layer that ran side by side by mma.sync, which are
-// parts too: of one device. No GPU has joined parts of FP8 and NVFP4 yet.
+// The operators of kernels/parts.h, and the join of a linear layer's segments that mma.sync ran
+// side by side, which are one device's parts. No GPU has joined parts of FP8 and NVFP4 yet.
 #include "kernels/parts.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ __device__ __forceinline__ void fold_element(
   finish<Format>(outputs, fold_segments(s, parts.count), expert, output, token);
 }
 
-// Blocks: tokens along x, outputs along y.
+// Blocks have tokens along x, outputs along y.
 template <typename Format>
 __global__ void __launch_bounds__(kFoldThreads, 1)
     fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kFoldThreads, 1)
   if (output < outputs.n) fold_element<Format>(outputs, parts, 0, output, token);
 }
 
-// Blocks: outputs along x, experts along y, each with all of its rows.
+// Blocks have outputs along x, experts along y, each with all of its rows.
 template <typename Format>
 __global__ void __launch_bounds__(kFoldThreads, 1)
     fold_experts_kernel(const __grid_constant__ Outputs outputs,

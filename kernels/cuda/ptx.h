@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every PTX instruction that kernels use, as one named function each: the device's here, the CPU's
-// in tests/support/simt/ptx_simt.h. What an instruction means is in the PTX manual; here is what to
-// call it with. Copy engine, mbarriers and wgmma are Hopper's; the rest is for sm_80 and later.
+// in tests/support/simt/ptx_simt.h. The PTX manual defines the instructions; comments here say how
+// to call them. Copy engine, mbarriers and wgmma need Hopper; the rest needs sm_80 or later.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace sluice::gpu::ptx {
 // A barrier in shared memory that counts arrivals and bytes; its phases have parities 0, 1, 0, ...
 using Mbarrier = uint64_t;
 
-// Where wgmma finds a matrix of rows of K in shared memory, 8 rows an atom: `row` bytes of K a row
-// by the swizzle, `atom_stride` bytes from 8 rows to the next 8. The start may lie inside an atom's
-// row, at a multiple of 32 bytes, to go along K.
+// Describes to wgmma a matrix in shared memory with rows along K, 8 rows an atom: the swizzle gives
+// the bytes of K a row, and each 8 rows begin `atom_stride` bytes after the 8 before. The start may
+// lie inside an atom's row, at a multiple of 32 bytes, to go along K.
 constexpr uint64_t matrix_descriptor(uint32_t shared_address,
                                      Swizzle swizzle,
                                      uint32_t atom_stride) {
@@ -25,9 +25,9 @@ constexpr uint64_t matrix_descriptor(uint32_t shared_address,
          uint64_t{atom_stride >> 4} << 32 | mode << 62;
 }
 
-// The same of 16-bit B that lies transposed: a row is one k, with `row` bytes of B's rows by the
-// swizzle, 8 k an atom and `atom_stride` bytes from 8 k to the next 8. B's rows past those that an
-// atom has are `rows_stride` bytes further. The start is an atom's.
+// Describes a transposed 16-bit B: a row is one k, and the swizzle gives its bytes of B's rows. 8 k
+// are an atom, each `atom_stride` bytes after the atom before; B's rows past those of an atom are
+// `rows_stride` bytes further. The start is an atom's.
 constexpr uint64_t transposed_descriptor(uint32_t shared_address,
                                          Swizzle swizzle,
                                          uint32_t atom_stride,
@@ -37,8 +37,8 @@ constexpr uint64_t transposed_descriptor(uint32_t shared_address,
          uint64_t{rows_stride >> 4} << 16;
 }
 
-// wgmma and the copy engine are Hopper's alone. What else depends on the compute capability is in
-// gpu.h: device_overlaps.
+// wgmma and the copy engine are Hopper's alone. gpu.h's device_overlaps is the other function that
+// depends on the compute capability.
 inline bool device_has_wgmma() { return compute_capability() == 90; }
 
 }  // namespace sluice::gpu::ptx
@@ -47,7 +47,7 @@ inline bool device_has_wgmma() { return compute_capability() == 90; }
 
 namespace sluice::gpu::ptx {
 
-// Whether this pass of the compiler makes code for sm_90a. Kernels of wgmma are empty elsewhere.
+// Whether this pass of the compiler makes code for sm_90a; wgmma kernels are empty otherwise.
 #if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kHasWgmma = false;
 #else
@@ -58,23 +58,23 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// Waits, in a launch that overlaps (LaunchShape), until all launches in front have ended and what
-// they wrote is there; every thread calls it. Weights, which no launch writes, may be read before.
+// Waits, in a launch that overlaps (LaunchShape), until all launches in front have ended and their
+// writes are visible; every thread calls it. Weights, which no launch writes, may be read before.
 __device__ __forceinline__ void wait_for_launches() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the blocks of the next launch start, if it overlaps, when every block of this one has called
-// it or ended. It says nothing of what this one has written: the next one waits for that itself.
+// Lets the next launch's blocks start, if it overlaps, once every block of this one has called it
+// or ended. It says nothing about this launch's writes: the next launch waits for them itself.
 __device__ __forceinline__ void start_next_launch() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// By one thread, before anyone uses it; then fence_mbar_init by it and a barrier.
+// One thread calls it before any use of the barrier, then fence_mbar_init and a block barrier.
 __device__ __forceinline__ void mbar_init(Mbarrier* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
@@ -90,7 +90,7 @@ __device__ __forceinline__ void mbar_arrive(Mbarrier* barrier) {
                : "memory");
 }
 
-// Arrives, and makes the phase wait for that many bytes as well.
+// Arrives, and makes the phase wait for `bytes` bytes as well.
 __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_t bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
@@ -98,15 +98,15 @@ __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_
       : "memory");
 }
 
-// The same of a barrier at peer_address, and below the wait for such. They order copies to shared
-// memory behind what wgmma has read there, and no data of the threads: scope .cluster, which would
-// order that too, costs a fence of the device for each arrival and what L1 has for each wait.
-// CUTLASS's cluster barriers have the block's scope as well.
+// Arrives at the barrier at peer_address; mbar_wait_cluster waits for such arrivals. They order
+// copies to shared memory behind what wgmma has read there, and no data of the threads: scope
+// .cluster, which would order that too, costs a fence of the device for each arrival and L1's
+// contents for each wait. CUTLASS's cluster barriers have the block's scope as well.
 __device__ __forceinline__ void mbar_arrive_peer(uint32_t address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
-// Until the phase of this parity is complete; the phase before the first has parity 1.
+// Waits until the phase of this parity is complete; the phase before the first has parity 1.
 __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
   asm volatile(
       "{\n"
@@ -119,27 +119,27 @@ __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
       : "memory");
 }
 
-// The same where other blocks of the cluster arrive by mbar_arrive_peer.
+// mbar_wait() where other blocks of the cluster arrive by mbar_arrive_peer.
 __device__ __forceinline__ void mbar_wait_cluster(Mbarrier* barrier, int parity) {
   mbar_wait(barrier, parity);
 }
 
-// This block's number in its cluster.
+// Returns this block's number in its cluster.
 __device__ __forceinline__ int cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return static_cast<int>(rank);
 }
 
-// Where the block of this rank has what is at p here, for mbar_arrive_peer.
+// Returns the address of p's counterpart in the block of this rank, for mbar_arrive_peer.
 __device__ __forceinline__ uint32_t peer_address(const void* p, int rank) {
   uint32_t address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
   return address;
 }
 
-// A barrier of all threads of the cluster that have not left the kernel, in two halves; who has
-// arrived waits before it arrives again.
+// A barrier in two halves, of all threads of the cluster that have not left the kernel. A thread
+// that has arrived must wait before it arrives again.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
@@ -148,17 +148,17 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// What this thread wrote to shared memory, for copies and wgmma to see; then a barrier.
+// Makes this thread's writes to shared memory visible to copies and wgmma; a barrier follows.
 __device__ __forceinline__ void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// By a thread between what it, and threads that it has met, wrote to global memory and its arrival
-// at a counter (gpu::arrive_last); and between an arrival and reads, by it or by threads that it
-// meets then, of what was written in front of earlier arrivals.
+// Orders global memory around gpu::arrive_last. A thread calls it between writes, its own and those
+// of threads that it has met, and its arrival; and between an arrival and reads, its own or those
+// of threads that it meets then, of what was written before earlier arrivals.
 __device__ __forceinline__ void fence_device() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
 
-// Of `threads` threads, whole warps; 0 is __syncthreads' own.
+// A barrier of `threads` threads, in whole warps; id 0 is __syncthreads' own.
 __device__ __forceinline__ void bar_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -195,8 +195,8 @@ __device__ __forceinline__ void tma_load_4d(void* to,
       : "memory");
 }
 
-// The same to every block of the cluster whose rank has a bit: to where it is here, counted on the
-// block's own barrier, where that is here.
+// tma_load_2d() to every block of the cluster whose rank has a bit in `ranks`: to the same place in
+// its shared memory, counted on its own barrier at this barrier's place.
 __device__ __forceinline__ void tma_load_multicast_2d(
     void* to, const TensorMap* map, int32_t i0, int32_t i1, Mbarrier* barrier, uint16_t ranks) {
   asm volatile(
@@ -210,7 +210,7 @@ __device__ __forceinline__ void tma_load_multicast_2d(
       : "memory");
 }
 
-// Before the first wgmma, and after each wait or change of the accumulators.
+// Needed before the first wgmma, and after each wait or change of the accumulators.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
@@ -219,15 +219,15 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Until all but the latest kPending groups are done.
+// Waits until all but the latest kPending groups are done.
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Before wgmma_fence(), for registers that were written and that wgmma takes, and after a wait, for
-// accumulators that are used next: neither names them, so that nothing else keeps the compiler from
-// moving the writes behind the one or the uses before the other. No instruction.
+// Keeps the compiler from moving accesses; no instruction. Call it before wgmma_fence() for written
+// registers that wgmma takes, and after a wait for accumulators that are used next: the fence and
+// the wait do not name these registers.
 __device__ __forceinline__ void fence_registers(float& x) { asm volatile("" : "+f"(x)::"memory"); }
 
 __device__ __forceinline__ void fence_registers(int32_t& x) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
   for (int i = 0; i < kWords; ++i) fence_registers(d[i]);
 }
 
-// d as asm takes it; `kind` is "+f" or "+r".
+// The registers of d as asm operands; `kind` is "+f" or "+r".
 #define GPU_WORDS_4(kind) kind(d[0]), kind(d[1]), kind(d[2]), kind(d[3])
 #define GPU_WORDS_8_FROM(kind, i)                                                             \
   kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
@@ -288,7 +288,7 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 
 // d = (accumulate ? d : 0) + A B^T over 32 bytes of K, A of 64 rows, B of 2 * (d's length). Warp w
 // of the warpgroup has rows 16 w on: d[4 j + 2 h + c] is row 16 w + lane / 4 + 8 h, column
-// 8 j + 2 (lane % 4) + c. `modes`: as the types ask for, scales of 1 and K-major operands.
+// 8 j + 2 (lane % 4) + c. `modes`: the scales of 1 and K-major operands that the types ask for.
 #define GPU_WGMMA(name, Sum, kind, types, modes)                                    \
   GPU_WGMMA_OF(name, Sum, kind, types, modes, 4, "8", "%4", "%5", "%6")             \
   GPU_WGMMA_OF(name, Sum, kind, types, modes, 8, "16", "%8", "%9", "%10")           \
@@ -299,7 +299,7 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 GPU_WGMMA(wgmma_bf16, float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
-// Of FP8; no GPU has run it in this backend.
+// FP8; no GPU has run it in this backend.
 GPU_WGMMA(wgmma_e4m3, float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1")
 
 #undef GPU_WGMMA
@@ -310,8 +310,8 @@ GPU_WGMMA(wgmma_e4m3, float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1")
 #undef GPU_REGISTERS_8
 #undef GPU_REGISTERS_4
 
-// The same with A from registers, which a lane has as of mma_bf16 below and leaves as they are
-// until the wait, and a transposed B.
+// wgmma with A from registers, laid out as in mma_bf16 below, which must not change until the wait,
+// and a transposed B.
 #define GPU_WGMMA_ROWS(name, types)                                                             \
   __device__ __forceinline__ void name(                                                         \
       float(&d)[32], const uint32_t(&a)[4], uint64_t b, bool accumulate) {                      \
@@ -357,8 +357,8 @@ GPU_WGMMA_ROWS(wgmma_rows_f16, "k16.f32.f16.f16")
 #undef GPU_WORDS_8
 #undef GPU_WORDS_8_FROM
 
-// By all of a warpgroup, once: registers of a thread from here on, a multiple of 8. What some give
-// up others may take; in a kernel with __launch_bounds__(n, 1).
+// Sets the registers of a thread from here on, a multiple of 8; all of a warpgroup call it, once.
+// Registers that some warpgroups give up others may take, in a kernel with __launch_bounds__(n, 1).
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -369,8 +369,8 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// Copies 16 bytes, of which all past `bytes` are zeros, whatever is there; both sides are 16-byte
-// aligned. This thread sees them after cp_async_wait, others after a barrier too.
+// Copies 16 bytes, those past the first `bytes` as zeros; both sides are 16-byte aligned. This
+// thread sees them after cp_async_wait, other threads after a barrier too.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
                "l"(__cvta_generic_to_global(from)),
@@ -378,19 +378,19 @@ __device__ __forceinline__ void cp_async_16(void* to, const void* from, int byte
                : "memory");
 }
 
-// Ends this thread's group of copies, which may be empty.
+// Ends this thread's current group of copies, which may be empty.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// Until all but the latest kPending groups of this thread are there.
+// Waits until all but the latest kPending groups of this thread have arrived.
 template <int kPending>
 __device__ __forceinline__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four matrices of 8 rows of 16 bytes: lane 8 m + r points to row r of matrix m, and gets, as r[m],
-// bytes 4 (lane % 4) on of row lane / 4.
+// Loads four matrices of 8 rows of 16 bytes: lane 8 m + r points to row r of matrix m. The lane
+// gets in r[m] the 4 bytes from 4 (lane % 4) on of row lane / 4 of matrix m.
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -398,7 +398,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
-// The same, each matrix transposed: the lane gets, as the low and the high half of r[m], its number
+// ldmatrix_x4 with each matrix transposed: the low and the high half of r[m] are the lane's number
 // lane / 4 of rows 2 (lane % 4) and the next.
 __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -407,9 +407,9 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void* 
                : "memory");
 }
 
-// d[0 .. 3] += A B^T over 32 bytes of K, A of 16 rows, B of 8. Of A the lane has, as ldmatrix_x4
-// brings them, rows 0-7 and 8-15 of the first 16 bytes, then of the others; of B the first 16 bytes
-// and the others. d[2 h + c] is row lane / 4 + 8 h, column 2 (lane % 4) + c.
+// d[0 .. 3] += A B^T over 32 bytes of K, A of 16 rows, B of 8. As ldmatrix_x4 loads them, the lane
+// has rows 0-7 and 8-15 of A's first 16 bytes, then of the others, and B's first 16 bytes, then the
+// others. d[2 h + c] is row lane / 4 + 8 h, column 2 (lane % 4) + c.
 #define GPU_MMA(name, Sum, kind, types)                                                           \
   __device__ __forceinline__ void name(Sum* d, const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
     asm volatile("mma.sync.aligned.m16n8" types                                                   \
@@ -425,7 +425,7 @@ GPU_MMA(mma_s8, int32_t, "+r", "k32.row.col.s32.s8.s8.s32")
 #undef GPU_MMA
 #undef GPU_WORDS_4
 
-// Two floats to nearest, ties to even, `low` in the low half; NaN is NaN.
+// Rounds two floats to nearest, ties to even, `low` to the low half; NaN stays NaN.
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   uint32_t pair;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
@@ -438,15 +438,15 @@ __device__ __forceinline__ uint32_t pack_f16(float low, float high) {
   return pair;
 }
 
-// Of bytes 0 to 3, which are a's, and 4 to 7, which are b's, those that the low four nibbles of
-// `selector` name by their bits 2 to 0; where bit 3 is set, the byte's sign in all of its bits.
+// Returns four bytes out of bytes 0 to 3 (a's) and 4 to 7 (b's). The low four nibbles of `selector`
+// name them by bits 2 to 0; bit 3 asks for the byte's sign in all of its bits.
 __device__ __forceinline__ uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t bytes;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bytes) : "r"(a), "r"(b), "r"(selector));
   return bytes;
 }
 
-// a * b + c of two bfloat16 each, where the result is exact.
+// Returns a * b + c for two bfloat16 each; the result must be exact.
 __device__ __forceinline__ uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));

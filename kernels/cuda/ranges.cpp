@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVTX, whose header finds a tool that listens when it is first called.
-// No such tool has listened yet.
+// NVTX ranges, whose header looks for a listening tool at its first call. None has listened yet.
 #include <nvtx3/nvToolsExt.h>
 
 #include "kernels/cuda/ops.h"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What ptxas says about every CUDA kernel, as a table: kernels/cuda/registers.md. Takes each file's
-command from a build folder that has nvcc, for one architecture. Fails where ptxas says that it waits
-for each wgmma (C7514 and its like) or leaves out setmaxnreg (C7508), which to it are no warnings; and
-where the machine code has a trap (BPT.TRAP), which nvcc puts where a kernel refers to a constant of
-the host, as std::max(kConstant, x) does, without a word.
+"""Writes ptxas' figures for every CUDA kernel as a table: kernels/cuda/registers.md. Takes each file's
+command from a build folder that has nvcc, for one architecture. Fails if ptxas notes that it waits
+for each wgmma (C7514 and its like) or leaves out setmaxnreg (C7508), which it does not call warnings,
+and if the machine code has a trap (BPT.TRAP): nvcc silently puts one where a kernel refers to a
+constant of the host, for example by std::max(kConstant, x).
 Usage: kernels/cuda/registers.py BUILD > registers.md
 """
 import json
@@ -42,13 +42,13 @@ def demangle(name):
 
 
 def loss_in(text):
-    """The line in which ptxas says what it did not do as it was told; None without one."""
+    """Returns the line in which ptxas notes what it did not do as told; None without one."""
     loss = re.search(r"[^\n]*(\(C75\d\d\)|Potential Performance Loss|setmaxnreg)[^\n]*", text)
     return loss and loss.group()
 
 
 def functions_with_traps(cubin):
-    """Names of an ELF file's functions that have a BPT instruction, of sm_70 and later."""
+    """Returns the names of an ELF file's functions with a BPT instruction, for sm_70 and later."""
     bpt = 0x95C  # the low 12 of an instruction's 128 bits: its operation
     sections_at, = struct.unpack_from("<Q", cubin, 40)
     size, count, of_names = struct.unpack_from("<HHH", cubin, 58)

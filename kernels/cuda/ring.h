@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a thread is in a ring of stages that mbarriers guard: full when the copies are there, empty
-// when every consumer has let go.
+// A thread's position in a ring of stages that mbarriers guard: a stage is full when its copies are
+// there, and empty when every consumer has released it.
 #pragma once
 
 #include "kernels/cuda/gpu.h"
@@ -10,7 +10,7 @@ namespace sluice::kernels::cuda {
 template <int kStages>
 struct Cursor {
   int stage = 0;
-  int parity = 0;  // of the stage's phase of `full`; of `empty` the other
+  int parity = 0;  // the stage's `full` phase; `empty` has the other
 
   __device__ __forceinline__ void advance() {
     if (++stage < kStages) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/rope.h: a warp has one head of one token. What was uploaded for the step, slots and
-// positions, is read before wait_for_launches: no launch of the step writes it, and the first one,
-// the embedding, does not overlap.
+// The rotation of kernels/rope.h by warps, each with one head of one token. Slots and positions,
+// which were uploaded for the step, are read before wait_for_launches: no launch of the step writes
+// them, and the first one, the embedding, does not overlap.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(32 * kRopeHeads, 1)
   __syncwarp();
   if (rotates) {
     rotate(own, work.rows, rotation);
-    auto* const out = const_cast<float*>(x);  // of q or k
+    auto* const out = const_cast<float*>(x);  // q or k
 #pragma unroll 4
     for (int32_t d = lane; d < args.kv.head_dim; d += 32) out[d] = own[d];
   }

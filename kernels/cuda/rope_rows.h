@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/rope.h: a warp has one head of one token, in shared memory, rotates it and writes it to
-// its slot.
+// kernels/rope.h by warps: each rotates one head of one token and writes it to its slot.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +20,12 @@ struct RopeWork {
   RopeRows rows;
 };
 
-// One head's K or V of one token as the cache keeps it; stride: elements from one d to the next.
+// One head's K or V of one token as the cache stores it; stride: elements from one d to the next.
 struct CachedRow {
   const float* x;
   std::byte* slot;
   int64_t stride;
-  int32_t width;   // of x
+  int32_t width;   // elements of x
   int32_t padded;  // zeros from width on
 };
 
@@ -39,7 +38,7 @@ __device__ __forceinline__ void write_values(const CachedRow& row, Convert conve
   }
 }
 
-// quant/kv_code.h, by one warp.
+// Writes a row as codes and a scale by quant/kv_code.h; one warp calls it.
 template <bool kInt8>
 __device__ __forceinline__ void write_codes(const CachedRow& row, float* scale) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -70,9 +69,9 @@ __device__ __forceinline__ void write_head(const CachedRow& row, float* scale) {
   }
 }
 
-inline constexpr int kRopeHeads = 4;  // a block's, a warp each
+inline constexpr int kRopeHeads = 4;  // heads of a block, a warp each
 
-// Heads of a token: those of q, then of k, then of v.
+// Returns the number of heads of a token: q's, then k's, then v's.
 constexpr int32_t rope_heads(const RopeWriteKvArgs& args) {
   return args.num_heads + 2 * args.kv.num_kv_heads;
 }
@@ -81,7 +80,7 @@ enum class HeadKind : uint8_t { kQ, kK, kV };
 
 struct RopeHead {
   HeadKind kind;
-  int32_t number;  // of its kind
+  int32_t number;  // within its kind
 };
 
 __device__ __forceinline__ RopeHead rope_head_at(const RopeWriteKvArgs& args, int32_t index) {
@@ -91,7 +90,7 @@ __device__ __forceinline__ RopeHead rope_head_at(const RopeWriteKvArgs& args, in
   return index < of_k ? RopeHead{HeadKind::kK, index} : RopeHead{HeadKind::kV, index - of_k};
 }
 
-// Where a head's values are.
+// Returns where a head's values are.
 __device__ __forceinline__ const float* values_of(const RopeWriteKvArgs& args,
                                                   int64_t token,
                                                   const RopeHead& head) {
@@ -101,7 +100,7 @@ __device__ __forceinline__ const float* values_of(const RopeWriteKvArgs& args,
   return args.v + token * args.v_stride + skipped;
 }
 
-// What a lane needs of a token's position; no launch writes it.
+// A lane's data about a token's position; no launch writes it.
 struct Rotation {
   static constexpr int kPairs = kMaxAttentionHeadDim / 2 / 32;
 
@@ -126,8 +125,8 @@ __device__ __forceinline__ Rotation rotation_of(const RopeWork& work, int64_t to
   return rotation;
 }
 
-// Rotates a head that the warp's lanes have put to `staged`. They have met since, and meet again
-// behind it.
+// Rotates a head that the warp's lanes have written to `staged`. The caller has met the lanes
+// since; they meet again behind it.
 __device__ __forceinline__ void rotate(float* staged, const RopeRows& rows, const Rotation& by) {
   const bool halves = rows.style == RopeStyle::kHalves;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);

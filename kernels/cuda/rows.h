@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How blocks go through rows. To write one of an Activations (kernels/gemm.h), a thread takes four
-// values side by side, so that 8 lanes have a group of 32. Norm, gate and quantization share it, so
-// that their rows need no memory between.
+// Traversal of rows by blocks of threads. A thread that writes Activations (kernels/gemm.h) takes
+// four neighbouring values, so that 8 lanes have a group of 32. Norm, gate and quantization share
+// this, so that rows between them need no memory.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +21,10 @@ inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kQuietNanBits = 0x7FC00000;
 inline constexpr float kLargestFloat = 0x1.fffffep127F;
 
-// Where group 0 of a row is; the other groups follow at group_bytes.
+// The place of a row's group 0; other groups follow at group_bytes.
 struct DeviceRow {
   std::byte* codes;
-  std::byte* tail;  // the row's scale; what follows it is 32 bytes on
+  std::byte* tail;  // the row's scale; each further field is 32 bytes on
   int64_t group_bytes;
 };
 
@@ -62,15 +62,15 @@ __device__ __forceinline__ DeviceRow row_of(const Activations& out, int64_t row)
           record};
 }
 
-// What values are multiplied with before they are rounded, and the scale that is kept; from the
+// The factor of values before they are rounded, and the scale that is stored. They derive from the
 // bits of the largest magnitude, which order like the values, infinities and NaN above all.
 struct CodeFactor {
-  float inverse;  // of use where `coded`
+  float inverse;  // used only where `coded`
   float kept;
   bool coded;
 };
 
-// `given`: the scale in any case, or 0.
+// `given`: a fixed scale, or 0.
 __device__ __forceinline__ CodeFactor code_factor(int32_t largest_bits,
                                                   float limit,
                                                   float given = 0) {
@@ -85,8 +85,8 @@ __device__ __forceinline__ int32_t code_of(float value, const CodeFactor& factor
   return factor.coded ? __float2int_rn(__fmul_rn(value, factor.inverse)) : 0;
 }
 
-// Codes with a scale of its own for each row. A given scale may be too small for values, whose
-// codes then are the limit.
+// Limits scaled values where each row has a scale: a given scale may be too small for them, and
+// their codes are then the limit.
 __device__ __forceinline__ float limited(float value, float limit) {
   return value > limit ? limit : value < -limit ? -limit : value;
 }
@@ -112,7 +112,7 @@ __device__ __forceinline__ int32_t magnitude_bits(float value) {
   return __float_as_int(value) & INT32_MAX;
 }
 
-// Four values side by side in a row, from a multiple of 4 on.
+// Four neighbouring values of a row, from a multiple of 4 on.
 struct Four {
   float v[4];
 };
@@ -122,7 +122,7 @@ __device__ __forceinline__ bool is_wide(const float* row) {
   return reinterpret_cast<uintptr_t>(row) % sizeof(float4) == 0;
 }
 
-// x[i .. i + 4), at once where `wide`; zeros from n on.
+// Loads x[i .. i + 4), in one load where `wide`; zeros from n on.
 __device__ __forceinline__ Four load_four(const float* x, int32_t i, int32_t n, bool wide) {
   if (wide && i + 4 <= n) {
     const float4 four = *reinterpret_cast<const float4*>(x + i);
@@ -134,7 +134,7 @@ __device__ __forceinline__ Four load_four(const float* x, int32_t i, int32_t n, 
   return four;
 }
 
-// To x[i .. i + 4), at once where `wide`; nothing from n on.
+// Stores to x[i .. i + 4), in one store where `wide`; nothing from n on.
 __device__ __forceinline__ void store_four(
     float* x, int32_t i, int32_t n, bool wide, const Four& four) {
   if (wide && i + 4 <= n) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void store_four(
   }
 }
 
-// Sets the values from column k on to zero, whatever was made of what is not there.
+// Sets the values from column k on to zero, whatever they are.
 __device__ __forceinline__ void clear_from(Four& four, int32_t i, int32_t k) {
   if (i + 4 <= k) return;
 #pragma unroll
@@ -176,13 +176,13 @@ __device__ __forceinline__ uint32_t in_one(const int32_t (&code)[4]) {
 
 inline constexpr int kGroupLanes = kQuantGroup / 4;  // lanes of a group, four values each
 
-// To each of four lanes side by side, which have half of a group, their sum.
+// Gives each of four neighbouring lanes, which have half of a group, their sum.
 __device__ __forceinline__ int32_t sum_of_half(int32_t value) {
   value += __shfl_xor_sync(kAllLanes, value, 1);
   return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
-// To each of a group's lanes, the largest of theirs.
+// Gives each of a group's lanes the largest of their values.
 __device__ __forceinline__ int32_t largest_of_group(int32_t bits) {
 #pragma unroll
   for (int lanes = kGroupLanes / 2; lanes >= 1; lanes /= 2) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ int32_t largest_of_group(int32_t bits) {
   return bits;
 }
 
-// write_four of kE4M3Group: a warp's lanes have 128 columns side by side.
+// write_four() for kE4M3Group: a warp's lanes have 128 neighbouring columns.
 __device__ __forceinline__ void write_four_e4m3(const DeviceRow& row,
                                                 int32_t vector,
                                                 const Four& four,
@@ -211,9 +211,9 @@ __device__ __forceinline__ void write_four_e4m3(const DeviceRow& row,
   *reinterpret_cast<float*>(row.tail + vector / kLanes * kScales) = factor.kept;
 }
 
-// Writes four values of a row from 4 * `vector` on, in every format whose rows have no scale of
-// their own. Whole warps call it, in which 8 lanes side by side have a group, and lane 0 what is a
-// multiple of 128; nothing is written of groups not `inside`.
+// Writes four values of a row from 4 * `vector` on, in any format whose rows have no scale of their
+// own. Whole warps call it: each 8 lanes have a group, and lane 0 starts at a multiple of 128.
+// Nothing is written for groups that are not `inside`.
 __device__ __forceinline__ void write_four(
     ActivationFormat format, const DeviceRow& row, int32_t vector, const Four& four, bool inside) {
   const int32_t part = vector % kGroupLanes;
@@ -262,14 +262,14 @@ __device__ __forceinline__ void write_four(
   *reinterpret_cast<int32_t*>(tail + 96) = half_sum;
 }
 
-inline constexpr int kMostWarps = 32;  // a block's limit
+inline constexpr int kMostWarps = 32;  // the limit of a block
 
 __device__ __forceinline__ int32_t warps_of_block() {
   return static_cast<int32_t>(blockDim.x) / 32;
 }
 
-// To every thread of the block, the largest of their values, none of which is negative. A kernel
-// calls it once.
+// Gives every thread of the block the largest of their values, none of which may be negative. A
+// kernel calls it once.
 __device__ __forceinline__ int32_t largest_of_block(int32_t value) {
   GPU_SHARED(int32_t, largest_by_warp, kMostWarps);
   const auto mine =
@@ -285,22 +285,22 @@ __device__ __forceinline__ int32_t largest_of_block(int32_t value) {
 
 inline constexpr int32_t kOwnLargest = -1;
 
-// Fours of a row, with those that fill what its format fills with zeros.
+// Returns the fours of a row, with those that its format fills with zeros.
 constexpr int32_t vectors_of(const Activations& out) {
   const int64_t columns =
       is_e4m3(out.format) ? e4m3_row_bytes(out.k) : align_up(out.k, kQuantGroup);
   return static_cast<int32_t>(columns / 4);
 }
 
-// Whether a row has one scale, so that a block writes all of it.
+// Whether a row has one scale, so that one block must write all of it.
 constexpr bool has_row_scales(ActivationFormat format) {
   return format == ActivationFormat::kInt8Token || format == ActivationFormat::kE4M3Token;
 }
 
-// Writes a row of kInt8Token or kE4M3Token, whose codes Codes are, by all threads of the block.
-// four(i): its values from i on, a multiple of 4; those past k do not matter. first(s, i): the same
-// of a thread's fours s below kHeld, which are asked for once, the others twice unless the bits of
-// the row's `largest` magnitude are known.
+// Writes a row of kInt8Token or kE4M3Token, with codes of type Codes, by all threads of the block.
+// four(i): its values from i on, a multiple of 4; those past k do not matter. first(s, i): likewise
+// for a thread's fours s below kHeld, which are asked for once; other fours are asked for twice
+// unless the bits of the row's `largest` magnitude are known.
 template <typename Codes, int kHeld, typename First, typename Values>
 __device__ __forceinline__ void write_token_row(const Activations& out,
                                                 int64_t row_index,
@@ -372,7 +372,7 @@ __device__ __forceinline__ void write_token_row(const Activations& out,
 }
 
 // Writes the fours [begin, end) of a row in any other format, by all threads of the block: whole
-// groups, or all up to the row's end. four(i) is that of write_token_row.
+// groups, or all up to the row's end. four(i) is as in write_token_row.
 template <typename Values>
 __device__ __forceinline__ void write_vectors(
     const Activations& out, int64_t row_index, int32_t begin, int32_t end, Values four) {
@@ -393,16 +393,16 @@ __device__ __forceinline__ void write_vectors(
   }
 }
 
-inline constexpr int kTokenThreads = 1024;  // most that a row with one scale is written by
+inline constexpr int kTokenThreads = 1024;  // most threads for a row with one scale
 
-// How rows go to blocks: rows along x, pieces of `piece` fours along y.
+// The cut of rows into blocks: rows along x, pieces of `piece` fours along y.
 struct RowBlocks {
   int32_t threads;
   int32_t piece;
 };
 
-// Rows in pieces for all of the device while there are few, whole rows when there are many; a row
-// with one scale is always whole, and has its scale where it has no value.
+// Cuts few rows into pieces for the whole device, and keeps many rows whole; a row with one scale
+// is always whole, and has a scale even without values.
 inline RowBlocks blocks_of(const Activations& out, int64_t rows) {
   const int32_t vectors = vectors_of(out);
   if (has_row_scales(out.format)) {
@@ -422,8 +422,8 @@ inline gpu::LaunchShape shape_of(const Activations& out, int64_t rows, const Row
           .overlaps = overlaps(LaunchKind::kRows, rows)};
 }
 
-// Writes what blocks_of gave this block: all of a row of these codes with one scale, or, where
-// Codes is void, a piece of another.
+// Writes what blocks_of gave this block: all of a row with one scale and codes of type Codes or,
+// where Codes is void, a piece of another row.
 template <typename Codes, typename Values>
 __device__ __forceinline__ void write_part(const Activations& out,
                                            int64_t row_index,
@@ -440,10 +440,10 @@ __device__ __forceinline__ void write_part(const Activations& out,
   write_vectors(out, row_index, begin, end, four);
 }
 
-// Elements of a plain row that a block takes.
+// Elements of a plain row in a block.
 inline constexpr int32_t kPiece = 4 * kRowThreads;
 
-// f(i) for this thread's elements of a row of n, in a launch of `piecewise` shape.
+// Calls f(i) for this thread's elements of a row of n, in a launch of `piecewise` shape.
 template <typename F>
 __device__ __forceinline__ void for_elements(int32_t n, F f) {
   const int32_t begin = static_cast<int32_t>(blockIdx.y) * kPiece;
@@ -452,7 +452,7 @@ __device__ __forceinline__ void for_elements(int32_t n, F f) {
   for (int32_t i = begin + static_cast<int32_t>(threadIdx.x); i < end; i += kRowThreads) f(i);
 }
 
-// Rows along x, pieces of a row along y.
+// A launch with rows along x and pieces of a row along y.
 inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
   return {.blocks_x = rows,
           .blocks_y = ceil_div(n, kPiece),

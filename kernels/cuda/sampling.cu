@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/sampling.h with the CPU's bits. A row is cut into pieces, a block each, which find its
-// largest logits, then noise where nothing is filtered and the terms of sums; a last block joins
-// what they found. Filters that end among a row's likeliest tokens look at those alone; where they
-// keep more, that block goes through all of the row (sampling_filters.h). Nothing is sorted but
-// what is asked for.
+// The sampling of kernels/sampling.h with the CPU's bits. A row is cut into pieces, a block each,
+// which find its largest logits, then noise where nothing is filtered and the terms of sums; a last
+// block joins their results. Filters that end among a row's likeliest tokens look at those alone;
+// where they keep more, that block goes through the whole row (sampling_filters.h). Tokens are
+// sorted only where they are returned.
 #include "kernels/sampling.h"
 
 #include "kernels/cuda/gpu.h"
@@ -22,7 +22,7 @@ namespace ptx = gpu::ptx;
 
 namespace {
 
-// The tokens of a piece's block: rows along y, pieces of a row along x.
+// The tokens of a piece: rows along y, pieces of a row along x.
 struct PieceOfRow {
   LogitRow row;
   int32_t begin;
@@ -35,7 +35,7 @@ __device__ __forceinline__ PieceOfRow piece_of_row(const SampleRow& asked, int32
   return {{.x = asked.logits, .mask = asked.allowed_mask, .n = vocab_size}, begin, end};
 }
 
-// The piece's `listed` highest of the block's ranks, to its part of the row's list.
+// Writes the `listed` highest of the block's ranks to the piece's part of the row's list.
 __device__ __forceinline__ void list_likeliest(const uint64_t (&ranks)[kThreadTokens],
                                                int32_t listed,
                                                uint64_t* list) {
@@ -86,18 +86,18 @@ __global__ void __launch_bounds__(kSampleThreads, 1)
   list_likeliest(ranks, listed, found.list + static_cast<int32_t>(blockIdx.x) * listed);
 }
 
-// What log-probabilities sum: of every token, masked or not.
+// The term of log-probabilities' sum, for every token, masked or not.
 __device__ __forceinline__ float probability_term(float x, float max) {
   return exp_of(__fsub_rn(x, max));
 }
 
-// What top_p sums where top_k leaves nothing out.
+// The term of top_p's sum where top_k leaves nothing out.
 __device__ __forceinline__ float weight_term(
     const LogitRow& row, const SampleRow& asked, float max, float x, int32_t token) {
   return is_candidate(row, token) ? weight_of(asked, max, x) : 0.0F;
 }
 
-// f(logit, token) for this thread's tokens of the piece, to out[token].
+// Writes f(logit, token) for this thread's tokens of the piece to out[token].
 template <typename F>
 __device__ __forceinline__ void write_terms(const PieceOfRow& piece, float* out, F f) {
 #pragma unroll 4
@@ -107,7 +107,7 @@ __device__ __forceinline__ void write_terms(const PieceOfRow& piece, float* out,
   }
 }
 
-// What needs the row's maximum: noise where nothing is filtered, the terms of sums.
+// The passes that need the row's maximum: noise where nothing is filtered, the terms of sums.
 __global__ void __launch_bounds__(kSampleThreads, 1)
     weigh_pieces_kernel(const __grid_constant__ SampleWork work) {
   ptx::start_next_launch();
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1)
   if (threadIdx.x == 0) found.pieces[blockIdx.x].noise = best;
 }
 
-// The likeliest of all tokens, in order, a block's worth of them at a time.
+// Writes the likeliest of all tokens, in order, a block's worth at a time.
 __device__ __forceinline__ void write_top(const LogitRow& all, SampleRow& asked, float log_sum) {
   GPU_SHARED(uint64_t, chosen, kSampleThreads);
   GPU_SHARED(uint32_t, num_chosen, 1);
@@ -174,7 +174,7 @@ __device__ __forceinline__ void write_top(const LogitRow& all, SampleRow& asked,
   }
 }
 
-// The chosen token's log-probability, and those of the likeliest.
+// Writes the chosen token's log-probability, and those of the likeliest.
 __device__ __forceinline__ void write_logprobs(
     const LogitRow& row, SampleRow& asked, const Scan& scan, int32_t token, const float* terms) {
   const float max = row.x[index_of(scan.any)];
@@ -188,7 +188,7 @@ __device__ __forceinline__ void write_logprobs(
   write_top({.x = row.x, .mask = nullptr, .n = row.n}, asked, log_sum);
 }
 
-// The chosen token of a row of finite logits with filters.
+// Returns the chosen token of a row of finite logits with filters.
 __device__ __forceinline__ int32_t choose_filtered(const SampleWork& work,
                                                    const LogitRow& row,
                                                    const SampleRow& asked,
@@ -210,7 +210,7 @@ __device__ __forceinline__ int32_t choose_filtered(const SampleWork& work,
   return token == kInvalidToken ? choose_of_all(row, asked, scan, all) : token;
 }
 
-// What comes of a row, by one block: its pieces' finds joined.
+// Finishes a row, by one block, from its pieces' joined results.
 __global__ void __launch_bounds__(kSampleThreads, 1)
     join_pieces_kernel(const __grid_constant__ SampleWork work) {
   ptx::start_next_launch();
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1)
     token = choose_filtered(work, row, asked, scan);
   }
   const bool has_logprob = scan.finite && needs_logprob(asked);
-  __syncthreads();  // nobody reads what is written now
+  __syncthreads();  // no thread reads what is written now
   if (threadIdx.x == 0) {
     asked.finite = scan.finite;
     if (choose || !scan.finite) asked.token = token;
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
 }
 
-// No GPU has run it.
+// place_following; no GPU has run it.
 __global__ void __launch_bounds__(kTakeThreads, 1)
     place_following_kernel(const __grid_constant__ PlaceFollowingArgs args) {
   ptx::start_next_launch();

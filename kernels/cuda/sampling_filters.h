@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block has all of a row: sums over it with the CPU's bits, and where its filters end, found
-// digit by digit of the order (radix selection).
+// Functions of a block that has all of a row: sums over it with the CPU's bits, and the end of its
+// filters, found digit by digit of the order (radix selection).
 #pragma once
 
 #include <cstddef>
@@ -20,17 +20,17 @@ inline constexpr int32_t kSumTile = kTermThreads * kThreadTerms;
 inline constexpr int kDigitBits = 11;
 inline constexpr int kBins = 1 << kDigitBits;
 inline constexpr int kThreadBins = kBins / kSampleThreads;
-inline constexpr int kGroups = 16;  // of threads
+inline constexpr int kGroups = 16;  // groups of threads
 inline constexpr int kGroupThreads = kSampleThreads / kGroups;
 
 // The candidates with the same digit.
 struct Bin {
   Amount above;  // the sum of amounts of higher ranks
   int32_t digit;
-  uint32_t count;  // 0: no candidate is the one
+  uint32_t count;  // 0: no candidate is found
 };
 
-// A digit's candidates and their amounts; a thread owns kThreadBins bins, thread 0 the highest.
+// Candidates and amounts by digit; a thread owns kThreadBins bins, thread 0 the highest.
 struct Histogram {
   Amount amount[kBins];
   uint32_t count[kBins];
@@ -39,20 +39,20 @@ struct Histogram {
   Bin found;
 };
 
-// Shared memory of functions that a kernel has several of, with other functions as arguments: each
-// would have its own.
+// Shared memory for functions that a kernel instantiates several times, with other functions as
+// arguments: each instance would have its own.
 __device__ __forceinline__ Histogram& histogram() {
   GPU_SHARED(Histogram, bins, 1);
   return bins[0];
 }
 
-// Two tiles of terms, in the place of the bins, which are not in use meanwhile.
+// Two tiles of terms, in place of the bins, which are not in use meanwhile.
 __device__ __forceinline__ float* sum_terms() {
   static_assert(2 * kSumTile * sizeof(float) <= offsetof(Histogram, of_thread));
   return reinterpret_cast<float*>(histogram().amount);
 }
 
-// The sums of lanes 0-15 of a warp, which call it, folded by halves; to each of them.
+// Folds the sums of lanes 0-15 of a warp, which call it, by halves; each of them gets the result.
 __device__ __forceinline__ float fold_lanes(float sum) {
   constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   for (int half = kSumLanes / 2; half >= 1; half /= 2) {
@@ -61,7 +61,7 @@ __device__ __forceinline__ float fold_lanes(float sum) {
   return sum;
 }
 
-// A lane's chain over `count` terms, of which a batch is read ahead.
+// Returns a lane's chain over `count` terms, of which a batch is read ahead.
 __device__ __forceinline__ float add_terms(const float* terms, int32_t count, float sum) {
   constexpr int kBatch = 12;
   constexpr int32_t kStep = kBatch * kSumLanes;
@@ -89,15 +89,15 @@ __device__ __forceinline__ float add_terms(const float* terms, int32_t count, fl
   return sum;
 }
 
-// To every thread: the sum of term(values[i], i), i in [0, n), in 16 lanes (i % 16, in order)
+// Gives every thread the sum of term(values[i], i), i in [0, n), in 16 lanes (i % 16, in order)
 // folded by halves. The lanes are chains: 16 threads add a tile's terms while other warps make the
-// next one's, whose values they have read by then.
+// next tile's from values that they have read before.
 template <typename Term>
 __device__ __forceinline__ float sum_in_lanes(const float* values, int32_t n, Term term) {
   float* const terms = sum_terms();
   GPU_SHARED(float, total, 1);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t first = thread - (kSampleThreads - kTermThreads);  // of a tile's terms
+  const int32_t first = thread - (kSampleThreads - kTermThreads);  // index in a tile's terms
   const int32_t tiles = (n + kSumTile - 1) / kSumTile;
   float ahead[kThreadTerms];
   const auto read = [&](int32_t tile) {
@@ -139,12 +139,12 @@ __device__ __forceinline__ float sum_in_lanes(const float* values, int32_t n, Te
   }
   __syncthreads();
   sum = total[0];
-  __syncthreads();  // before the next call writes there
+  __syncthreads();  // the next call writes there
   return sum;
 }
 
-// The bin in which the sum of amounts over `above` and the bins from the highest down is reached
-// first. By all threads, when all have added what they have to.
+// Returns the bin in which the sum of `above` and the amounts from the highest bin down first
+// reaches the goal. All threads call it, after all have added their amounts.
 template <typename Reached>
 __device__ __forceinline__ Bin bin_where(Histogram& bins, Amount above, Reached reached) {
   const auto thread = static_cast<int>(threadIdx.x);
@@ -173,8 +173,8 @@ __device__ __forceinline__ Bin bin_where(Histogram& bins, Amount above, Reached 
   return bins.found;
 }
 
-// The candidate, of those with ranks below `end`, with which the sum of amount(logit) from the
-// highest rank down is reached(sum); 0 if it never is. reached(0) must be false.
+// Returns the candidate, among ranks below `end`, at which the sum of amount(logit) from the
+// highest rank down is reached(sum); 0 if none. reached(0) must be false.
 template <typename AmountOf, typename Reached>
 __device__ __forceinline__ uint64_t
 rank_where(const LogitRow& row, uint64_t end, AmountOf amount, Reached reached) {
@@ -221,14 +221,14 @@ rank_where(const LogitRow& row, uint64_t end, AmountOf amount, Reached reached) 
 
 inline constexpr uint64_t kEveryRank = UINT64_MAX;
 
-// The nth candidate of those with ranks below `end`; 0 if there are fewer.
+// Returns the nth candidate among ranks below `end`; 0 if there are fewer.
 __device__ __forceinline__ uint64_t rank_of_nth(const LogitRow& row, uint64_t end, Amount nth) {
   return rank_where(
       row, end, [](float) { return Amount{1}; }, [&](Amount sum) { return sum >= nth; });
 }
 
-// The rank from which on candidates are kept; `first` is the highest, `all` the sum of all
-// candidates' weights where needs_all_weights.
+// Returns the lowest rank that is kept; `first` is the highest, `all` the sum of all candidates'
+// weights where needs_all_weights.
 __device__ __forceinline__ uint64_t lowest_kept(const LogitRow& row,
                                                 const SampleRow& asked,
                                                 uint64_t first,
@@ -257,7 +257,7 @@ __device__ __forceinline__ uint64_t lowest_kept(const LogitRow& row,
                                   [&](Amount sum) { return __ull2double_rn(sum) >= enough; });
   }
   if (asked.min_p > 0) {
-    uint64_t light = 0;  // the first that is too light
+    uint64_t light = 0;  // the first candidate that is too light
     for (auto i = static_cast<int32_t>(threadIdx.x); i < row.n; i += kSampleThreads) {
       const uint64_t rank = rank_of(row.x[i], i);
       if (!is_candidate(row, i) || rank == first || weight(row.x[i]) >= asked.min_p) continue;
@@ -268,7 +268,8 @@ __device__ __forceinline__ uint64_t lowest_kept(const LogitRow& row,
   return higher_rank(kept, by_weight);
 }
 
-// The chosen token of a row whose filters keep more than its likeliest; `all` as above.
+// Returns the chosen token of a row whose filters keep more than its likeliest; `all` as in
+// lowest_kept.
 __device__ __forceinline__ int32_t choose_of_all(const LogitRow& row,
                                                  const SampleRow& asked,
                                                  const Scan& scan,

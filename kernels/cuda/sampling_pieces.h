@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows in pieces, a block each, and the likeliest tokens of a row, joined from what its pieces have
-// found.
+// Rows in pieces, a block each, and the likeliest tokens of a row, joined from the pieces' results.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +16,25 @@ inline constexpr int32_t kPieceTokens = kSampleThreads * kThreadTokens;
 inline constexpr int32_t kMostPieces = kMaxVocabSize / kPieceTokens;
 inline constexpr int kListed = 16;  // ranks of a thread in the list of all pieces
 inline constexpr int32_t kMostListed = kSampleThreads * kListed;
-inline constexpr int32_t kMostKept = 256;  // a row's likeliest, a thread each
+inline constexpr int32_t kMostKept = 256;  // likeliest tokens of a row, a thread each
 static_assert(kMostPieces <= kSampleThreads && kMostListed >= kMostPieces);
 static_assert(kMostKept <= kSampleThreads);
 
 struct Piece {
   uint64_t candidate;
   uint64_t any;
-  uint64_t noise;  // the highest noisy rank of a candidate; written where nothing is filtered
+  uint64_t noise;  // the highest noisy rank of a candidate; only without filters
   int32_t largest;
 };
 
-// What the pieces of a row have found, and the likeliest of each, 0 where there are no more.
+// The results of a row's pieces, and the likeliest of each, 0 where there are no more.
 struct PiecesOfRow {
   Piece pieces[kMostPieces];
   uint64_t list[kMostListed];
 };
 
-// Sums over a row are chains of one block. The pieces make their terms for the first rows of a
-// launch; with more rows there are blocks enough that make their own.
+// Sums over a row are chains of one block. For the first rows of a launch the pieces compute the
+// terms; launches with more rows have enough blocks, which compute their own.
 inline constexpr int32_t kTermRows = 8;
 enum class TermKind : uint8_t { kProbability, kWeight };
 inline constexpr int32_t kTermKinds = 2;
@@ -43,12 +42,12 @@ inline constexpr int32_t kTermKinds = 2;
 struct SampleWork {
   SampleRow* rows;
   int32_t vocab_size;
-  TokenId* chosen;     // null: not asked
+  TokenId* chosen;     // null: not wanted
   PiecesOfRow* found;  // by row
   float* terms;        // [kTermRows][kTermKinds][vocab_size]
 };
 
-// The row's terms of that kind, which are there if the row needs them; null: no place is for them.
+// Returns the row's terms of that kind, written if the row needs them; null: there is no room.
 __device__ __forceinline__ float* terms_of(const SampleWork& work, int32_t row, TermKind kind) {
   if (row >= kTermRows) return nullptr;
   const int64_t place = int64_t{row} * kTermKinds + static_cast<int64_t>(kind);
@@ -59,7 +58,7 @@ constexpr int32_t pieces_of(int32_t vocab_size) {
   return (vocab_size + kPieceTokens - 1) / kPieceTokens;
 }
 
-// How many of each piece are listed; 0: the row needs none.
+// Returns how many ranks of each piece are listed; 0: the row needs none.
 __device__ __forceinline__ int32_t listed_of_piece(const SampleRow& asked, int32_t vocab_size) {
   if (!asked.choose || takes_first(asked)) return 0;
   const int32_t room = kMostListed / pieces_of(vocab_size);
@@ -72,8 +71,8 @@ struct Counts {
   int32_t of[3];
 };
 
-// To every thread, the three sums of all threads' counts, each below 2^16. `round` differs from
-// that of the call before by one.
+// Gives every thread the sums of all threads' three counts, each below 2^16. `round` differs by one
+// from the previous call's.
 __device__ __forceinline__ Counts count_in_block(const Counts& mine, int round) {
   GPU_SHARED(int32_t, by_warp, 2 * 2 * kSampleWarps);
   int32_t* const now = by_warp + round % 2 * (2 * kSampleWarps);
@@ -91,10 +90,10 @@ __device__ __forceinline__ Counts count_in_block(const Counts& mine, int round) 
   return {{pairs & 0xFFFF, static_cast<int32_t>(static_cast<uint32_t>(pairs) >> 16), lasts}};
 }
 
-// The threshold that the `nth` highest of the ranks that the block's threads hold reach and no
-// others; 0 if there are no more than that. Each thread's first `used` are ranks or 0. The
-// threshold grows by two bits a round from the highest down; no two ranks are equal, so that at the
-// latest the last bit tells the nth from the next.
+// Returns a threshold that exactly the `nth` highest of the ranks that the block's threads hold
+// reach; 0 if there are no more ranks than that. Each thread's first `used` are ranks or 0. The
+// threshold grows by two bits a round from the highest down. No two ranks are equal, so that at the
+// latest the last bit separates the nth from the next.
 template <int kHeld>
 __device__ __forceinline__ uint64_t threshold_of(const uint64_t (&held)[kHeld],
                                                  int32_t used,
@@ -124,7 +123,7 @@ __device__ __forceinline__ uint64_t threshold_of(const uint64_t (&held)[kHeld],
   return found;
 }
 
-// What the pieces found, to every thread.
+// Gives every thread the joined results of the pieces.
 __device__ __forceinline__ Scan scan_of_pieces(const PiecesOfRow& found, int32_t vocab_size) {
   static_assert(kMostPieces <= kSampleThreads);
   Seen seen;
@@ -153,8 +152,8 @@ __device__ __forceinline__ Likeliest& likeliest() {
   return one[0];
 }
 
-// Gathers the row's likeliest from the pieces' lists of `listed` each. The threshold that they and
-// no others reach; 0: they are all the candidates that there are.
+// Gathers the row's likeliest from the pieces' lists of `listed` each. Returns the threshold that
+// only they reach; 0: they are all candidates.
 __device__ __forceinline__ uint64_t take_likeliest(const PiecesOfRow& found,
                                                    int32_t vocab_size,
                                                    int32_t listed,
@@ -190,8 +189,8 @@ __device__ __forceinline__ uint64_t take_likeliest(const PiecesOfRow& found,
   return lowest;
 }
 
-// The sum of the likeliest's weights with sum_in_lanes' bits: other tokens' terms are zeros there,
-// which change no sum.
+// Returns the sum of the likeliest's weights with sum_in_lanes' bits: other tokens' terms are zeros
+// there, which change no sum.
 __device__ __forceinline__ float weights_of_likeliest(Likeliest& some) {
   const auto lane = static_cast<int32_t>(threadIdx.x);
   const auto size = static_cast<int32_t>(some.count);
@@ -209,8 +208,8 @@ __device__ __forceinline__ float weights_of_likeliest(Likeliest& some) {
   return some.all;
 }
 
-// The rank with which top_p ends, to every thread; 0: behind the likeliest, of which a thread has
-// `own`, or 0.
+// Gives every thread the rank with which top_p ends; 0: it ends after the likeliest. A thread has
+// one of the likeliest in `own`, or 0.
 __device__ __forceinline__ uint64_t
 end_of_top_p(const SampleRow& asked, uint64_t first, uint64_t own, float all, Likeliest& some) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -229,7 +228,7 @@ end_of_top_p(const SampleRow& asked, uint64_t first, uint64_t own, float all, Li
   return some.by_weight;
 }
 
-// The noisy rank of one token.
+// Returns the noisy rank of one token.
 __device__ __forceinline__ uint64_t noise_of_token(const LogitRow& row,
                                                    const SampleRow& asked,
                                                    float max,
@@ -243,8 +242,8 @@ __device__ __forceinline__ uint64_t noise_of_token(const LogitRow& row,
   return noisy_rank(row, asked, max, token, bits);
 }
 
-// The chosen token of a row with filters, if they end among its likeliest; else kInvalidToken.
-// `all`: the sum of all candidates' weights where needs_all_weights.
+// Returns the chosen token of a row with filters if they end among its likeliest; else
+// kInvalidToken. `all`: the sum of all candidates' weights where needs_all_weights.
 __device__ __forceinline__ int32_t choose_of_likeliest(const PiecesOfRow& found,
                                                        const LogitRow& row,
                                                        const SampleRow& asked,
@@ -266,7 +265,7 @@ __device__ __forceinline__ int32_t choose_of_likeliest(const PiecesOfRow& found,
   }
   if (thread == 0) some.by_weight = 0;
   __syncthreads();
-  uint64_t kept = 0;  // where the filters end; 0: behind all of these
+  uint64_t kept = 0;  // rank that ends the filters; 0: after all of these
   if (asked.top_p < 1.0F) {
     if (by_count) all = weights_of_likeliest(some);
     kept = end_of_top_p(asked, scan.candidate, own, all, some);

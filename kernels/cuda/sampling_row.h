@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row of logits as the kernels of kernels/sampling.h see it: the order of its tokens, the noise
-// that chooses one, the weights of filters. By blocks of kSampleThreads.
+// A row of logits for the kernels of kernels/sampling.h: the order of its tokens, the noise that
+// chooses one, the weights of filters. Blocks have kSampleThreads threads.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ __device__ __forceinline__ bool is_candidate(const LogitRow& row, int32_t token)
   return row.mask == nullptr || (row.mask[token / 32] >> (token % 32) & 1U) != 0;
 }
 
-// To every thread of the block, the greatest of theirs.
+// Gives every thread of the block the greatest of their ranks.
 __device__ __forceinline__ uint64_t highest_of_block(uint64_t rank) {
   GPU_SHARED(uint64_t, by_warp, kSampleWarps);
   const uint64_t mine = highest_of_warp(rank);
@@ -34,24 +34,24 @@ __device__ __forceinline__ uint64_t highest_of_block(uint64_t rank) {
   __syncthreads();
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const uint64_t highest = highest_of_warp(lane < kSampleWarps ? by_warp[lane] : 0);
-  __syncthreads();  // before the next call writes there
+  __syncthreads();  // the next call writes there
   return highest;
 }
 
-// What a row has; ranks are 0 where there is none.
+// The results of a pass over a row; ranks are 0 where there is none.
 struct Scan {
-  uint64_t candidate;  // the first
-  uint64_t any;        // the first, masked or not
-  bool finite;         // every logit
+  uint64_t candidate;  // the first one
+  uint64_t any;        // the first token, masked or not
+  bool finite;         // every logit is
 };
 
-// What one thread has seen of a row.
+// One thread's results so far.
 struct Seen {
   uint64_t candidate = 0;
   uint64_t any = 0;
   int32_t largest = 0;  // magnitude, in bits
 
-  // The rank of token i, 0 where it is no candidate.
+  // Returns the rank of token i, 0 if it is no candidate.
   __device__ __forceinline__ uint64_t take(const LogitRow& row, float x, int32_t i) {
     const int32_t bits = magnitude_bits(x);
     largest = bits > largest ? bits : largest;
@@ -63,7 +63,7 @@ struct Seen {
   }
 };
 
-// What the threads of the block have seen together; all of them call it.
+// Joins the results of the block's threads; all of them call it.
 __device__ __forceinline__ Scan scan_of(const Seen& seen) {
   const uint64_t widest = highest_of_block(static_cast<uint64_t>(seen.largest));
   return {.candidate = highest_of_block(seen.candidate),
@@ -95,7 +95,7 @@ __device__ __forceinline__ Philox philox(uint32_t counter, uint64_t position, ui
   return {{c[0], c[1], c[2], c[3]}};
 }
 
-// The Gumbel noise of 32 random bits; kernels/cpu/sampling_impl.h says why it is made like this.
+// Returns the Gumbel noise of 32 random bits; kernels/cpu/sampling_impl.h explains the formula.
 __device__ __forceinline__ float gumbel(uint32_t bits) {
   const auto n = static_cast<int32_t>(bits >> 1 | 1U);
   const float rest = __fmul_rn(__int2float_rn(INT32_MAX - n + 1), 0x1p-31F);
@@ -105,15 +105,15 @@ __device__ __forceinline__ float gumbel(uint32_t bits) {
   return -log_of(-log_u);
 }
 
-// A token's rank by (x - max) / temperature + gumbel(bits).
+// Returns a token's rank by (x - max) / temperature + gumbel(bits).
 __device__ __forceinline__ uint64_t
 noisy_rank(const LogitRow& row, const SampleRow& asked, float max, int32_t token, uint32_t bits) {
   const float z = __fdiv_rn(__fsub_rn(row.x[token], max), asked.temperature);
   return rank_of(__fadd_rn(z, gumbel(bits)), token);
 }
 
-// The highest noisy rank among this thread's candidates whose ranks are `kept` or higher; the block
-// shares the row's counters [begin, end), and a thread takes the four tokens of a counter.
+// Returns the highest noisy rank among this thread's candidates whose ranks are `kept` or higher.
+// The block shares the row's counters [begin, end); a thread takes the four tokens of a counter.
 __device__ __forceinline__ uint64_t best_noise(const LogitRow& row,
                                                const SampleRow& asked,
                                                float max,
@@ -136,17 +136,17 @@ __device__ __forceinline__ uint64_t best_noise(const LogitRow& row,
   return best;
 }
 
-// How many counters the first n tokens of a row take.
+// Returns how many counters the first n tokens of a row take.
 __device__ __forceinline__ int32_t counters_of(int32_t n) { return (n + 63) / 64 * 16; }
 
-using Amount = unsigned long long;  // what shared_add takes of 64 bits
+using Amount = unsigned long long;  // the 64-bit type of shared_add
 
-// A weight in whole units of 2^-40, which add up exactly in any order.
+// Returns a weight in whole units of 2^-40, which add up exactly in any order.
 __device__ __forceinline__ Amount units_of(float weight) {
   return __float2ull_rz(__fmul_rn(weight, 0x1p40F));
 }
 
-// The units with which top_p ends, where the weights' sum is `all`.
+// Returns the units with which top_p ends, given `all`, the weights' sum.
 __device__ __forceinline__ double enough_of(const SampleRow& asked, float all) {
   return __dmul_rn(__dmul_rn(static_cast<double>(asked.top_p), 0x1p40), static_cast<double>(all));
 }
@@ -167,7 +167,7 @@ __device__ __forceinline__ bool is_filtered(const SampleRow& asked, int32_t voca
   return has_top_k(asked, vocab_size) || asked.top_p < 1.0F || asked.min_p > 0;
 }
 
-// Whether top_p ends by the weights of all candidates, and not of those that top_k leaves.
+// Whether top_p ends by the weights of all candidates, not of those that top_k leaves.
 __device__ __forceinline__ bool needs_all_weights(const SampleRow& asked, int32_t vocab_size) {
   return asked.choose && !takes_first(asked) && asked.top_p < 1.0F && !has_top_k(asked, vocab_size);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links in place of the CUDA backend where it is not built: in programs that name none of its
-// objects. Device::create refuses kCuda there, so reaching an operator is a bug.
+// Stands in for the CUDA backend in programs without its objects. Device::create refuses kCuda
+// there, so reaching an operator is a bug.
 #include "engine/core/status.h"
 #include "kernels/cuda/open.h"
 #include "kernels/cuda/ops.h"

@@ -25,7 +25,7 @@ CUtensorMapSwizzle driver_swizzle(Swizzle swizzle) {
   SLUICE_UNREACHABLE("swizzle");
 }
 
-// libcuda is not linked, so that one binary starts without a driver.
+// libcuda is not linked, so that one binary also starts without a driver.
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
 Encode find_encode() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the copy engine is told about a tensor in global memory. Built by the host, passed to
+// The copy engine's description of a tensor in global memory. The host builds it and passes it to
 // kernels as a __grid_constant__ parameter.
 #pragma once
 
@@ -17,7 +17,7 @@ struct TensorMapShape {
   int32_t rank = 2;            // 2 to 4
   int64_t sizes[4] = {};       // elements, the innermost dimension first
   int64_t strides[4] = {};     // bytes from one index to the next; multiples of 16; [0] is not read
-  int32_t box[4] = {};         // elements that one copy moves; the first fills the swizzle's row
+  int32_t box[4] = {};         // elements that one copy moves; box[0] fills the swizzle's row
   Swizzle swizzle = Swizzle::kNone;
 };
 
@@ -25,7 +25,7 @@ struct alignas(64) TensorMap {
   uint64_t words[16];
 };
 
-// What lies outside of the tensor is copied as zeros. A shape that the engine refuses is our bug.
+// Elements outside of the tensor are copied as zeros. A shape that the engine refuses is our bug.
 TensorMap make_tensor_map(const TensorMapShape& shape);
 
 }  // namespace sluice::gpu

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights out of the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
-// CPU's tiles of formats in blocks, whose dwords of 4 codes are what tensor cores take.
+// Reads weights in the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
+// CPU's tiles of formats in blocks, whose dwords of 4 codes are tensor cores' operands.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace sluice::kernels::cuda {
 
-// Column i of a matrix's row; `scale` is that of its codes, if it has any.
+// Returns column i of a matrix's row; `scale` is that of its codes, if it has any.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
   if constexpr (kFormat == WeightFormat::kF32) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
 
 // --- Tiles -----------------------------------------------------------------------------------
 
-// f.operator()<format>(), of a format that has tiles here.
+// Calls f.operator()<format>() for a format that has tiles here.
 template <typename F>
 void with_block_format(WeightFormat format, const F& f) {
   switch (format) {
@@ -82,7 +82,7 @@ void with_block_format(WeightFormat format, const F& f) {
   SLUICE_UNREACHABLE("a format without tiles");
 }
 
-// What stored codes are too high by; where groups have zero points, those too.
+// The amount that stored codes, and zero points of groups, are too high by.
 constexpr uint32_t zero_point(WeightFormat format) {
   switch (format) {
     case WeightFormat::kQ3_K:
@@ -101,7 +101,7 @@ constexpr uint32_t zero_point(WeightFormat format) {
   }
 }
 
-// Four entries of a format's codebook, from `kFirst` on.
+// Returns four entries of a format's codebook, from `kFirst` on.
 template <WeightFormat kFormat, int kFirst>
 constexpr uint32_t entries() {
   uint32_t all = 0;
@@ -113,7 +113,7 @@ constexpr uint32_t entries() {
   return all;
 }
 
-// What the low four nibbles of `codes` stand for, in bytes.
+// Returns the codebook's entries, in bytes, for the low four nibbles of `codes`.
 template <WeightFormat kFormat>
 __device__ __forceinline__ uint32_t looked_up(uint32_t codes) {
   constexpr uint32_t kEntries[4] = {
@@ -121,7 +121,7 @@ __device__ __forceinline__ uint32_t looked_up(uint32_t codes) {
   const uint32_t in_half = codes & 0x7777U;
   const uint32_t low = gpu::ptx::select_bytes(kEntries[0], kEntries[1], in_half);
   const uint32_t high = gpu::ptx::select_bytes(kEntries[2], kEntries[3], in_half);
-  // Where a code is below 8, 127, and elsewhere the sign of 127, which is 0.
+  // 127 where a code is below 8, elsewhere the sign of 127, which is 0.
   const uint32_t below = gpu::ptx::select_bytes(0x7F7F7F7FU, 0x7F7F7F7FU, codes);
   const uint32_t is_low = below | below << 1;
   return (low & is_low) | (high & ~is_low);
@@ -130,10 +130,10 @@ __device__ __forceinline__ uint32_t looked_up(uint32_t codes) {
 struct GroupAt {
   const std::byte* codes;
   const std::byte* scales;
-  const std::byte* super;  // where groups have zero points: the group's [16] uint8
+  const std::byte* super;  // with zero points per group: the group's [16] uint8
 };
 
-// Group `group` of a tile.
+// Returns the places of group `group` of a tile.
 template <WeightFormat kFormat>
 __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -158,7 +158,7 @@ __device__ __forceinline__ GroupAt group_at(const std::byte* tile, int32_t group
   }
 }
 
-// What one group needs of a tile, side by side: codes, scales, then what its super-block has.
+// The bytes of a tile that one group needs, side by side: codes, scales, its super-block's.
 template <WeightFormat kFormat>
 struct GroupRecord {
   static constexpr int32_t kCodeBytes = kLayoutOf<kFormat>.code_bytes();
@@ -170,7 +170,7 @@ struct GroupRecord {
   static constexpr int32_t kBytes = kCodeBytes + kScaleBytes + kSuperBytes;
   static_assert(kCodeBytes % 16 == 0 && kScaleBytes % 16 == 0 && kBytes % 16 == 0);
 
-  // Where byte `i` of the record is in the tile.
+  // Returns where byte `i` of the record is in the tile.
   __device__ __forceinline__ static const std::byte* source(const GroupAt& at, int32_t i) {
     if (i < kCodeBytes) return at.codes + i;
     i -= kCodeBytes;
@@ -182,8 +182,8 @@ struct GroupRecord {
   }
 };
 
-// d_w and m_w of kernels/gemm.h for one output: of the group in [0], or of its halves. `zero`: the
-// group's zero point, against codes as chunk_of() has them.
+// d_w and m_w of kernels/gemm.h for one output: [0] the group's, or [0] and [1] its halves'.
+// `zero`: the group's zero point, relative to codes as chunk_of() returns them.
 struct GroupScales {
   float scale[2];
   float minimum[2];
@@ -209,7 +209,7 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
     const auto zero = int32_t{reinterpret_cast<const uint8_t*>(at.super)[output]};
     s.zero = zero - static_cast<int32_t>(zero_point(kFormat));
   } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
-    // Half of each, for codes are doubled.
+    // Half of each scale, as codes are doubled.
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       s.scale[h] = __fmul_rn(e4m3_by_256(bytes[h * kRowTile]), 128.0F);
@@ -235,8 +235,8 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
   return s;
 }
 
-// Chunk c of 4 codes of one output, as signed bytes with the zero point taken off. load(r): its
-// dword of register r of the group.
+// Returns chunk c: 4 codes of one output, as signed bytes with the zero point taken off. load(r):
+// the output's dword of register r of the group.
 template <WeightFormat kFormat, typename Load>
 __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -262,46 +262,46 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
     codes |= (load(kHigh + c / 4) >> (c % 4 * 2) & 3 * kBytes) << kHigh;
   }
   if constexpr (zero_point(kFormat) != 0) {
-    // Moved up to where no byte borrows from the next, then the sign turned.
+    // Codes are moved up so that no byte borrows from the next, then the sign bit is flipped.
     constexpr uint32_t kUp = (128 - zero_point(kFormat)) * kBytes;
     return (codes + kUp) ^ 128 * kBytes;
   }
   return codes;
 }
 
-// Two numbers of BF16, the first in the low half.
+// Constants of two BF16 numbers each.
 inline constexpr uint32_t kBf16Ones = 0x3F803F80U;
 inline constexpr uint32_t kBf16MinusZeros = 0x80008000U;
 
-// A float that BF16 has, twice.
+// Returns a float that is exact in BF16, twice.
 __device__ __forceinline__ uint32_t bf16_pair(float exact) {
   const uint32_t bits = bits_of(exact);
   return bits >> 16 | (bits & 0xFFFF0000U);
 }
 
-// Bytes 0 and 2, signed ones, as BF16: 128 plus the low 7 bits, less 128, or 256 where it has the
-// sign.
+// Returns bytes 0 and 2, signed, as BF16: 128 plus the low 7 bits, less 128, or less 256 with the
+// sign bit.
 __device__ __forceinline__ uint32_t bf16_of_bytes(uint32_t bytes) {
   const uint32_t high = (bytes & 0x007F007FU) | 0x43004300U;
   const uint32_t less = (bytes & 0x00800080U) | 0xC300C300U;
   return gpu::ptx::fma_bf16x2(high, kBf16Ones, less);
 }
 
-// E2M1, doubled, of bits 3 to 0 and 19 to 16 of `codes` moved by `up`, times 2^-127: exponent and
-// mantissa are where BF16 has them, subnormal where E2M1 is.
+// Returns E2M1 numbers, doubled, times 2^-127, from bits 3 to 0 and 19 to 16 of `codes` moved by
+// `up`: exponent and mantissa go where BF16 has them, subnormal where E2M1 is.
 template <int kUp>
 __device__ __forceinline__ uint32_t small_bf16_of_e2m1(uint32_t codes) {
   const auto moved = [&](int up) { return up >= 0 ? codes << up : codes >> -up; };
   return (moved(6 + kUp) & 0x01C001C0U) | (moved(12 + kUp) & 0x80008000U);
 }
 
-// Four codes of one output as chunk_of() has them, in BF16; of E2M1 times 2^-127.
+// Four codes of one output, like chunk_of()'s, in BF16; E2M1 times 2^-127.
 struct Bf16Chunk {
   uint32_t even;  // codes 0 and 2
   uint32_t odd;   // codes 1 and 3
 };
 
-// Chunk c, of the first 4, of the group's first or second half.
+// Returns chunk c, one of the first 4, of the group's first or second half.
 template <WeightFormat kFormat, int kHalf, typename Load>
 __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
   constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
@@ -311,7 +311,7 @@ __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
     const uint32_t codes = load(c);
     return {small_bf16_of_e2m1<kUp>(codes), small_bf16_of_e2m1<kUp - 8>(codes)};
   } else if constexpr (kNibbles && !kHasCodebook<kFormat>) {
-    // 128 plus the code, less that and the zero point.
+    // 128 plus the code, less 128 and the zero point.
     constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
     const uint32_t codes = load(c) >> (4 * kHalf);
     const auto less = [=](uint32_t nibbles) {
@@ -325,7 +325,7 @@ __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
   }
 }
 
-// Column i of one output of a tile.
+// Returns column i of one output of a tile.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float tile_weight_at(const std::byte* tile, int32_t output, int32_t i) {
   const GroupAt at = group_at<kFormat>(tile, i / kQuantGroup);

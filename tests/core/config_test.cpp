@@ -266,13 +266,24 @@ TEST(Config, PrintedConfigShowsNoSecret) {
   EXPECT_NE(text.find("# api-key: set, not shown"), std::string::npos);
 }
 
-TEST(Config, ReadmeHoldsTheTableTheKnobsMake) {
-  std::ifstream in(SLUICE_README);
-  ASSERT_TRUE(in) << SLUICE_README;
-  std::stringstream readme;
-  readme << in.rdbuf();
-  EXPECT_NE(readme.str().find(config_markdown()), std::string::npos)
-      << "Put the output of `sluice config --markdown` into README.md.";
+TEST(Config, ThePageHoldsTheTablesTheKnobsMake) {
+  std::ifstream in(SLUICE_KNOBS_PAGE);
+  ASSERT_TRUE(in) << SLUICE_KNOBS_PAGE;
+  std::stringstream page;
+  page << in.rdbuf();
+  EXPECT_NE(page.str().find(config_markdown()), std::string::npos)
+      << "Put the output of `sluice config --markdown` into engine/core/knobs.md.";
+}
+
+TEST(Config, KnobsThatPeopleSetAreFew) {
+  const std::string tables = config_markdown();
+  const size_t rest = tables.find("## Limits");
+  ASSERT_NE(rest, std::string::npos);
+  int num_usual = 0;
+  for (size_t at = 0; (at = tables.find("\n| `--", at)) < rest; ++at) ++num_usual;
+  EXPECT_LE(num_usual, 36);
+  EXPECT_NE(tables.substr(0, rest).find("`--kv-cache-memory`"), std::string::npos);
+  EXPECT_NE(tables.substr(rest).find("`--max-json-depth`"), std::string::npos);
 }
 
 }  // namespace

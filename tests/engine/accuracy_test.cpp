@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the engine's logits are from double arithmetic on the same weights. The tiny model
-// always; SmolLM2-135M-Instruct where SLUICE_SMOLLM2 names the file (tests/run.sh sets it when it
-// has one).
+// Compares the engine's logits with double arithmetic on the same weights: always for the tiny
+// model, and for SmolLM2-135M-Instruct if SLUICE_SMOLLM2 names the file (tests/run.sh sets it when
+// available).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ double mean_kl(const std::vector<double>& expected,
   return total / static_cast<double>(rows - first_row);
 }
 
-// Bounds of --activation-bits 8, 16 and 32 with a float32 cache, and of caches with exact products.
+// Bounds for --activation-bits 8, 16, 32 with a float32 cache, and for exact-product caches.
 struct Bound {
   int32_t bits;
   DType kv_dtype;
@@ -64,7 +64,7 @@ constexpr Bound kBounds[] = {{8, DType::kF32, 6e-3},
                              {32, DType::kI8, 3e-3},
                              {32, DType::kF8E4M3, 5e-2}};
 
-// Of every `stride`-th position, and again of those from `late` on. `int8_cache_bound` 0: as above.
+// Checks every `stride`-th position and those from `late`. `int8_cache_bound` 0: the usual one.
 void expect_within_bounds(const std::string& path,
                           const std::vector<TokenId>& tokens,
                           size_t stride = 1,
@@ -142,7 +142,7 @@ TEST(Accuracy, TinyModelContinuesGreedilyAsDoubleArithmeticDoes) {
   EXPECT_EQ(sink.wait(*(*engine)->submit(request, sink)).tokens, expected);
 }
 
-// Chunked, and more rows than there is room for logits at once.
+// Chunked, with more rows than fit the logits at once.
 TEST(Accuracy, PromptLogprobsAreThoseOfDoubleArithmetic) {
   const auto prompt = tiny_golden()["prompt"].get<std::vector<TokenId>>();
   const auto file = GgufFile::open(kData + "/tiny/tiny-llama.gguf");
@@ -188,7 +188,7 @@ TEST(Accuracy, TinyGemmaIsWithinBoundsPastItsWindow) {
   expect_within_bounds(kData + "/models/engine-windows.gguf", tokens);
 }
 
-// Where SLUICE_GEMMA3 names the file: Gemma 3 270M, past its window of 512 tokens.
+// Runs if SLUICE_GEMMA3 names the file: Gemma 3 270M, past its window of 512 tokens.
 TEST(Gemma3, IsWithinBoundsOnRealText) {
   const char* path = std::getenv("SLUICE_GEMMA3");
   if (path == nullptr) GTEST_SKIP() << "SLUICE_GEMMA3 does not name the model file";
@@ -198,7 +198,7 @@ TEST(Gemma3, IsWithinBoundsOnRealText) {
   (*tokenizer)->encode(read_file(kData + "/text.txt"), SpecialText::kText, tokens);
   ASSERT_GE(tokens.size(), 800U);
   tokens.resize(800);
-  // Its keys have a few large values among 256, which share a scale: 5e-3 where SmolLM2 has 0.7e-3.
+  // Its keys have a few large values among 256 with one scale: 5e-3 where SmolLM2 has 0.7e-3.
   expect_within_bounds(path, tokens, 8, 512, /*int8_cache_bound=*/6e-3);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of what could be found in the prefix cache is found: conversations that go on, and
-// requests that begin alike.
+// The share of possible prefix cache hits that is found: in conversations that continue, and in
+// requests with common beginnings.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -58,8 +58,8 @@ class CachedTokens : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-// Twelve conversations of six turns, all of a turn at once. Each turn could find the one before it
-// and its answer but for the last token, which was never fed back.
+// Twelve conversations of six turns, one turn of all at the same time. Each turn could find the
+// previous one and its answer except the last token, which was never fed back.
 TEST_F(CachedTokens, AConversationFindsWhatItHasSaidAndHeard) {
   constexpr size_t kConversations = 12;
   start();
@@ -83,8 +83,8 @@ TEST_F(CachedTokens, AConversationFindsWhatItHasSaidAndHeard) {
   EXPECT_GE(static_cast<double>(num_found), kLeastShare * static_cast<double>(num_possible));
 }
 
-// Twenty requests that arrive together and begin alike, three times, each time with another
-// beginning; all but one could find it.
+// Twenty requests arrive together with a common beginning, three times with different ones; all but
+// one could find it.
 TEST_F(CachedTokens, RequestsThatBeginAlikeComputeTheBeginningOnce) {
   constexpr size_t kRequests = 20;
   constexpr size_t kShared = 300;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream that goes on in another engine: prompt, tokens so far and seed give the rest of it, bit
-// for bit.
+// A stream continued in another engine: prompt, earlier tokens and seed give the rest, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +29,7 @@ Config tiny_config() {
   return config;
 }
 
-// The request as another worker takes it over after `cut` of its tokens.
+// Returns the request as another worker takes it over after `cut` of its tokens.
 ValidRequest continued(ValidRequest request, const Collected& whole, size_t cut) {
   request.generated.assign(whole.tokens.begin(),
                            whole.tokens.begin() + static_cast<ptrdiff_t>(cut));
@@ -38,7 +37,7 @@ ValidRequest continued(ValidRequest request, const Collected& whole, size_t cut)
   return request;
 }
 
-// What is left of an answer behind `cut` tokens.
+// Returns the answer behind `cut` tokens.
 Collected rest_of(const Collected& whole, size_t cut) {
   Collected rest;
   rest.finish_reason = whole.finish_reason;
@@ -73,9 +72,9 @@ void expect_the_rest(const Config& second, const char* what) {
   const auto other = testing::start_engine(second);
   ASSERT_NE(other, nullptr);
   testing::expect_same(expected, testing::run_together(*other, later), what);
-  // Again, with all of it in the prefix cache.
+  // Repeats with all of it in the prefix cache.
   testing::expect_same(expected, testing::run_alone(*other, later), what);
-  // Tokens that were generated elsewhere are not counted here.
+  // Tokens generated elsewhere are not counted here.
   uint64_t num_tokens = 0;
   for (const Collected& rest : expected) num_tokens += 2 * rest.tokens.size();
   EXPECT_EQ(other->stats().generation_tokens, num_tokens);

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// A step of so many requests with one token each, all of which sample.
+// A step of `count` sampling requests with one token each.
 struct Decodes {
   explicit Decodes(int32_t count) {
     for (int32_t i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ struct Decodes {
   std::vector<int32_t> strides = {3, 3};
 };
 
-// Where a token is chosen for each request, and no drafts are.
+// Bucket sizes without drafts, if each request chooses a token.
 std::vector<int32_t> sizes_of(const Config& config) {
   return DecodeBuckets::sizes_of(config, config.max_num_seqs);
 }
@@ -115,7 +115,7 @@ TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
   two.positions = {0, 7, 8};
   const std::vector<int32_t> table[2] = {{1, 2, 3, 4, 5, 6}, {11, 12, 13, 14}};
   two.tables = {table[0], table[1]};
-  two.strides = {3, 2};  // a group whose entries are for more tokens has fewer
+  two.strides = {3, 2};  // a group with more tokens per entry has fewer
   ASSERT_EQ(buckets.find(two.view()), 1U);
   const ForwardBatch padded = buckets.pad(two.view(), 1);
   const auto list = [](auto span) { return std::vector(span.begin(), span.end()); };
@@ -140,7 +140,7 @@ TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {
   EXPECT_EQ(list(padded.slot_mapping[0]), (std::vector<int64_t>{0, 16, 32, -1, -1}));
   EXPECT_EQ(list(padded.slot_mapping[1]), (std::vector<int64_t>{1, 17, 33, -1, -1}));
   EXPECT_EQ(list(padded.block_table_strides), (std::vector<int32_t>{3, 3}));
-  // What was there before is gone, and nothing moved.
+  // Earlier contents are gone, and the arrays have not moved.
   const ForwardBatch again = buckets.pad(Decodes(1).view(), 1);
   EXPECT_EQ(list(again.token_ids), (std::vector<TokenId>{100, 0, 0, 0, 0}));
   EXPECT_EQ(again.token_ids.data(), padded.token_ids.data());

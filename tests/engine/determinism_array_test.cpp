@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Same request, same bits, over all axes of how a request may be run at once: a covering array in
-// which any two values of different axes meet. Greedy and seeded, so a run can be repeated. With
-// SLUICE_FULL so many requests that a million tokens are compared. On a GPU with a model of BF16.
+// Equal requests give equal bits over all ways of running them together: a covering array in which
+// any two values of different axes meet. Greedy and seeded, so runs can be repeated. With
+// SLUICE_FULL a million tokens are compared. On a GPU with a BF16 model.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ Values all_values() {
   values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
 #ifdef SLUICE_TESTS_ON_GPU
-  values[kIsa] = {"auto"};  // of the host, which samples some rows
+  values[kIsa] = {"auto"};  // the host's, which samples some rows
   values[kGraphs] = {"eager", "all", "3,8"};
 #else
   values[kGraphs] = {"eager"};
@@ -84,7 +84,7 @@ std::vector<size_t> num_values(const Values& values) {
   return sizes;
 }
 
-// Prompts of which many begin alike.
+// Makes prompts with many common beginnings.
 std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   std::mt19937_64 random(20261122);
   const auto tokens = [&](size_t length) {
@@ -111,7 +111,7 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   return requests;
 }
 
-// As many drafts as there is room for, most of which are wrong but for "replay" and the model that
+// Drafts as many tokens as there is room for, mostly wrong except with "replay" and the model that
 // drafts for itself.
 std::string speculation_of(const std::string& method) {
   if (method == "off" || method == "prediction") return "";
@@ -143,7 +143,7 @@ class Matrix : public ::testing::Test {
     return config;
   }
 
-  // One request after the other, one thread, nothing cached.
+  // Runs one request after the other, on one thread, without a cache.
   void expect_from_alone(const std::string& dtype, size_t num_requests) {
     Config config = base_config();
     config.kv_cache_dtype = dtype;
@@ -173,10 +173,10 @@ class Matrix : public ::testing::Test {
     if (value(kGraphs) == "3,8") config.cuda_graph_sizes = {3, 8};
     // Tiers keep what the prefix cache keeps.
     if (value(kTier) != "none" && config.enable_prefix_caching) {
-      // One request of full length: prefixes that the cache loses come back from the tier.
+      // Room for one request of full length: evicted prefixes return from the tier.
       config.kv_cache_memory =
           bytes_per_block_.at(value(kDtype)) * config.max_model_len / config.block_size;
-      // A block holds what a model that drafts keeps as well, at most as much as the target.
+      // A block also holds the draft model's KV, at most as much as the target's.
       const std::string drafts = value(kDrafts);
       if (drafts == "draft_model" || drafts == "eagle3") config.kv_cache_memory *= 2;
       if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
@@ -186,7 +186,7 @@ class Matrix : public ::testing::Test {
     return config;
   }
 
-  // What is in the cache before.
+  // Fills the cache before the run.
   static void warm_up(Engine& engine,
                       const std::string& prefix,
                       std::vector<ValidRequest> requests) {
@@ -217,7 +217,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   const bool full = std::getenv("SLUICE_FULL") != nullptr;
   const Values values = all_values();
   const std::vector<ArrayRow> rows = covering_array(num_values(values));
-  // The scalar kernels are some hundred times slower: a few requests.
+  // The scalar kernels are some hundred times slower and run only a few requests.
   const size_t num_requests = full ? 3200 : 40;
   const size_t num_scalar = full ? 60 : 3;
   for (const std::string& dtype : values[kDtype]) {
@@ -241,7 +241,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
       some[i].prediction = expected_[values[kDtype][row[kDtype]]][i].tokens;
     }
     if (values[kIsa][row[kIsa]] == "scalar") some.resize(num_scalar);
-    // In parts that the queue holds.
+    // Submits parts that the queue can hold.
     constexpr size_t kPart = 200;
     for (size_t from = 0; from < some.size(); from += kPart) {
       const std::vector<ValidRequest> part(
@@ -268,7 +268,7 @@ TEST_F(Matrix, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
               rows.size(),
               static_cast<unsigned long long>(num_tokens));
   EXPECT_GT(num_tokens, full ? 1'000'000U : 10'000U);
-  // The axes do what they say.
+  // The axes had their effects.
   EXPECT_GT(num_preemptions, 0U);
   EXPECT_GT(num_hits, 0U);
   EXPECT_GT(num_restored, 0U);

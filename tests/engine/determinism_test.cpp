@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Same request, same bits: the same requests under every way the engine may run them. The model is
-// the tiny one of the repository, or the file named by SLUICE_DETERMINISM_MODEL;
-// SLUICE_DETERMINISM_REQUESTS sets how many requests (default 200). The scalar kernels, some
-// hundred times slower than the others, run every pair of settings instead of every combination
-// (unless SLUICE_FULL is set), and where either variable is given only the shortest four requests.
+// Equal requests give equal bits in every way of running them. The model is the repository's tiny
+// one, or the file named by SLUICE_DETERMINISM_MODEL; SLUICE_DETERMINISM_REQUESTS sets the number
+// of requests (default 200). The scalar kernels, some hundred times slower than the others, run
+// every pair of settings instead of every combination (unless SLUICE_FULL is set), and if either
+// variable is given, only the shortest four requests.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -55,7 +55,7 @@ Config base_config() {
   return config;
 }
 
-// Penalties, bias and masks, some of each.
+// Adds some penalties, biases and masks.
 void add_token_rules(int32_t vocab_size, std::mt19937_64& random, SamplingParams& params) {
   const auto token = [&] {
     return static_cast<TokenId>(random() % static_cast<uint64_t>(vocab_size));
@@ -114,13 +114,13 @@ std::vector<ValidRequest> make_requests(int32_t vocab_size, size_t count) {
   return requests;
 }
 
-// Which requests an instruction set runs.
+// Selects the requests that an instruction set runs.
 std::vector<size_t> chosen_requests(const std::string& isa,
                                     const std::vector<ValidRequest>& requests) {
   std::vector<size_t> chosen(requests.size());
   std::iota(chosen.begin(), chosen.end(), size_t{0});
   if (isa != "scalar" || (!names_model() && num_requests() == kAllRequests)) return chosen;
-  // Forced preemption computes the prompt again for each generated token.
+  // Forced preemption recomputes the prompt for each generated token.
   const auto work = [&requests](size_t i) {
     const auto max_tokens = static_cast<size_t>(requests[i].sampling.max_tokens);
     return (requests[i].prompt.size() + max_tokens) * max_tokens;
@@ -149,7 +149,7 @@ struct Setting {
   }
 };
 
-// All combinations; or six of them in which any two values of different axes meet.
+// All combinations, or six that cover any two values of different axes.
 std::vector<Setting> make_settings(bool pairs_only) {
   std::vector<Setting> settings;
   for (const int32_t threads : {1, 2}) {
@@ -167,7 +167,7 @@ std::vector<Setting> make_settings(bool pairs_only) {
   return settings;
 }
 
-// Requests and what each gets alone, on one thread, with nothing cached.
+// Requests and their answers when run alone, on one thread, without a cache.
 struct Alone {
   std::vector<ValidRequest> requests;
   std::vector<Collected> results;
@@ -183,7 +183,7 @@ Alone run_alone(Config config, size_t count) {
   return {std::move(requests), std::move(results)};
 }
 
-// `config` but for the setting, on each instruction set. Adds to `stats` what the engines counted.
+// Runs `base` with the settings on each instruction set. Adds the engines' counts to `stats`.
 void expect_holds(const Config& base,
                   const Alone& alone,
                   const std::function<std::vector<Setting>(const std::string& isa)>& settings_of,
@@ -233,12 +233,12 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
     return make_settings(/*pairs_only=*/isa == "scalar" && std::getenv("SLUICE_FULL") == nullptr);
   };
   expect_holds(base_config(), alone, settings_of, "all", stats);
-  // The matrix did what its axes say.
+  // The axes had their effects.
   EXPECT_GT(stats.num_preemptions, 0U);
   EXPECT_GT(stats.prefix_cache_hits, 0U);
 }
 
-// Windowed layers in a KV group of their own, and a mixture of experts.
+// Windowed layers in their own KV group, and a mixture of experts.
 TEST(Determinism, HoldsForWindowsAndExperts) {
   for (const char* name : {"engine-windows", "engine-experts"}) {
     Config config = base_config();
@@ -255,7 +255,7 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
   }
 }
 
-// INT8 weights and activations with a scale per token: a token's codes are a function of its row.
+// INT8 weights and activations with a scale per token: codes depend only on the token's row.
 void expect_int8_holds(const std::string& name) {
   const std::string data = SLUICE_TEST_DATA;
   const std::string folder =
@@ -293,10 +293,10 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
     request.sampling.ignore_eos = true;
   }
   const std::vector<Collected> expected = run_together(*roomy, requests);
-  config.kv_cache_memory = 1;  // the plan names what one request needs
+  config.kv_cache_memory = 1;  // the plan's error names what one request needs
   const Expected<std::unique_ptr<Engine>> refused = create_engine(config);
   ASSERT_FALSE(refused.has_value());
-  // Room for two requests of full length.
+  // Leaves room for two requests of full length.
   const EngineStats stats = roomy->stats();
   const int64_t bytes_per_block = base_config().kv_cache_memory / stats.num_blocks_total;
   config.kv_cache_memory = bytes_per_block * 2 * config.max_model_len / config.block_size;
@@ -306,7 +306,7 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
   EXPECT_GT(tight->stats().num_preemptions, 0U);
 }
 
-// Too little memory to keep prefixes, a disk that does, and a restart in between.
+// Too little memory to keep prefixes, a disk that keeps them, and a restart in between.
 TEST(Determinism, HoldsWithTiersBelowTheCache) {
   const std::string folder =
       ::testing::TempDir() + "determinism_disk_" + std::to_string(::getpid());
@@ -358,7 +358,7 @@ TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {
   expect_same(cold, warm, "prefix hit");
   EXPECT_EQ(cold[0].num_cached_tokens, 0);
   EXPECT_EQ(warm[0].num_cached_tokens, 99);  // one token is left to compute
-  // Another tenant does not see it, and computes the same.
+  // Another tenant does not find it, and computes the same.
   requests[0].tenant_salt = 1;
   const std::vector<Collected> other = testing::run_alone(*engine, requests);
   expect_same(cold, other, "other tenant");

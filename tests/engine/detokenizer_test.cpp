@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// One token for each byte, by its value; then any more the test names.
+// One token per byte, with its value as the id, then the tokens named by the test.
 std::unique_ptr<Tokenizer> byte_tokenizer(const std::vector<std::string>& more = {}) {
   Vocabulary vocabulary;
   vocabulary.model = "gpt2";
@@ -32,7 +32,7 @@ std::unique_ptr<Tokenizer> byte_tokenizer(const std::vector<std::string>& more =
 struct Streamed {
   std::string text;
   int matched_stop = -1;
-  size_t num_bytes = 0;  // until the stop was found
+  size_t num_bytes = 0;  // when the stop was found
 };
 
 Streamed stream(const Tokenizer& tokenizer, std::string_view bytes, const StopConfig& stop) {
@@ -56,7 +56,7 @@ Streamed stream(const Tokenizer& tokenizer, std::string_view bytes, const StopCo
 
 TEST(Detokenizer, BrokenBytesBecomeOneReplacementPerMaximalSubpart) {
   const auto tokenizer = byte_tokenizer();
-  // Expected as Python's bytes.decode("utf-8", "replace") gives them; R stands for U+FFFD.
+  // Results as in Python's bytes.decode("utf-8", "replace"); R stands for U+FFFD.
   const std::pair<const char*, const char*> cases[] = {
       {"a\xE2\x82\xAC"
        "b",
@@ -151,7 +151,7 @@ TEST(Detokenizer, NoStopEndsInTheTextOfTheFirstMinTokens) {
   EXPECT_EQ(ended("xabay", 0), std::pair(std::string("x"), size_t{4}));
   EXPECT_EQ(ended("xabay", 3), std::pair(std::string("x"), size_t{4}));
   EXPECT_EQ(ended("xabay", 4), std::pair(std::string("xabay"), size_t{5}));
-  // One that begins before and ends behind counts, also as the rest of one that did not.
+  // A match that begins before the limit and ends behind it counts, also as a failed one's rest.
   EXPECT_EQ(ended("xababay", 4), std::pair(std::string("xab"), size_t{6}));
   EXPECT_EQ(ended("xababay", 4, true), std::pair(std::string("xababa"), size_t{6}));
   EXPECT_EQ(ended("xabaababay", 9), std::pair(std::string("xabaababay"), size_t{10}));
@@ -190,7 +190,7 @@ TEST(Detokenizer, NameOfAHiddenTokenEndsTheTextThere) {
       EXPECT_EQ(detokenizer.append('z').text, "");  // held: may begin a stop
       EXPECT_EQ(detokenizer.append(0xE2).text, "");
       const auto result = detokenizer.append(kEnd);
-      // What was held comes, and the character that stays a part.
+      // Held text is released with the match, and an incomplete character is replaced.
       EXPECT_EQ(result.text,
                 "z" + std::string(kReplacementCharacter) + (included ? "<|im_end|>" : ""));
       EXPECT_EQ(result.matched_stop, 1);
@@ -198,7 +198,7 @@ TEST(Detokenizer, NameOfAHiddenTokenEndsTheTextThere) {
       EXPECT_EQ(detokenizer.finish(), "");
     }
   }
-  // Hidden ones count toward min_tokens, and do not end anything before.
+  // Hidden tokens count toward min_tokens, and end nothing before.
   StopConfig later = stop;
   later.min_tokens = 2;
   Detokenizer detokenizer(*tokenizer, later, true);
@@ -206,7 +206,7 @@ TEST(Detokenizer, NameOfAHiddenTokenEndsTheTextThere) {
   EXPECT_EQ(detokenizer.append(kEnd).matched_stop, -1);
   EXPECT_EQ(detokenizer.append('a').text, "a");
   EXPECT_EQ(detokenizer.append(kEnd).matched_stop, 1);
-  // A part of a name ends nothing.
+  // A part of a name does not match.
   Detokenizer part(*tokenizer, {{"<|im", "im_end|>"}}, true);
   EXPECT_EQ(part.append(kEnd).matched_stop, -1);
   EXPECT_EQ(part.append('a').text, "a");
@@ -241,7 +241,7 @@ TEST(Detokenizer, StopMayContainTheReplacementCharacter) {
   EXPECT_EQ(stream(*tokenizer, "ab\xE2\x82", stop).text, "a");  // undecided until the end
 }
 
-// The plain definition: replace invalid parts in all bytes, then look for stops.
+// The plain definition: replace invalid parts in all bytes, then search for stops.
 std::string decode_all(std::string_view bytes) {
   std::string text;
   for (size_t i = 0; i < bytes.size();) {
@@ -260,7 +260,7 @@ Streamed decode_then_find(const Tokenizer& tokenizer,
                           std::string_view bytes,
                           const StopConfig& stop) {
   const std::string text = decode_all(bytes);
-  // Text that is there after min_tokens tokens; all of it where there are no more.
+  // The text after min_tokens tokens, or all of it if there are no more.
   const auto min_tokens = static_cast<size_t>(stop.min_tokens);
   size_t before = 0;
   Detokenizer plain(tokenizer, {}, true);
@@ -272,7 +272,7 @@ Streamed decode_then_find(const Tokenizer& tokenizer,
   size_t best_end = std::string::npos;
   for (size_t i = 0; i < stop.strings.size(); ++i) {
     const std::string& pattern = stop.strings[i];
-    // The first that ends behind `before`.
+    // The first match that ends behind `before`.
     const size_t from = before < pattern.size() ? 0 : before + 1 - pattern.size();
     const size_t begin = text.find(pattern, from);
     if (begin == std::string::npos) continue;
@@ -311,7 +311,7 @@ TEST(Detokenizer, RandomStreamsEqualDecodingEverythingFirst) {
     const Streamed expected = decode_then_find(*tokenizer, bytes, stop);
     const Streamed found = stream(*tokenizer, bytes, stop);
     ASSERT_EQ(found.text, expected.text) << "round " << round;
-    // A match that only the end of the stream completes has no token to be reported with.
+    // A match completed only by the end of the stream has no token to be reported with.
     if (found.matched_stop >= 0 || expected.matched_stop < 0) {
       ASSERT_EQ(found.matched_stop, expected.matched_stop) << "round " << round;
     }

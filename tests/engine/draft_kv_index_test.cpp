@@ -53,9 +53,9 @@ TEST_F(DraftKvIndexTest, FindsWhatWasWrittenOfTheSameTokens) {
   expect(text(10), table({0, 1, 2}), 0, 0);
   write(text(10), table({0, 1, 2}), 0, 10);
   expect(text(10), table({0, 1, 2}), 0, 10);
-  expect(text(13), table({0, 1, 2, 3}), 0, 10);  // it has grown
-  expect(text(13), table({0, 1}), 0, 8);         // another one, with two of the blocks
-  expect(text(9), table({0, 1, 2}), 0, 8);       // more than is known is not known to be right
+  expect(text(13), table({0, 1, 2, 3}), 0, 10);  // the request has grown
+  expect(text(13), table({0, 1}), 0, 8);         // another request, with two of the blocks
+  expect(text(9), table({0, 1, 2}), 0, 8);       // unknown tokens do not count
 }
 
 TEST_F(DraftKvIndexTest, OtherTokensOrTheSameBehindOthersAreNotFound) {
@@ -87,14 +87,14 @@ TEST_F(DraftKvIndexTest, WhatIsClaimedAndNotWrittenIsNotFound) {
 TEST_F(DraftKvIndexTest, InOnePassABlockIsOneRequestsToWrite) {
   index_.begin_pass();
   EXPECT_TRUE(index_.claim(table({0, 1}), 0, 2, 8));
-  EXPECT_FALSE(index_.claim(table({3, 1}), 0, 2, 5));  // both would write block 1
-  EXPECT_FALSE(index_.claim(table({0, 4}), 0, 4, 8));  // reads what the first one writes
-  EXPECT_TRUE(index_.claim(table({3, 1}), 0, 0, 4));   // block 3 alone
+  EXPECT_FALSE(index_.claim(table({3, 1}), 0, 2, 5));  // both claims write block 1
+  EXPECT_FALSE(index_.claim(table({0, 4}), 0, 4, 8));  // reads what the first claim writes
+  EXPECT_TRUE(index_.claim(table({3, 1}), 0, 0, 4));   // only block 3
   EXPECT_TRUE(index_.claim(table({0}), 0, 0, 0));      // nothing
   index_.begin_pass();
   EXPECT_TRUE(index_.claim(table({4, 1}), 0, 4, 6));
   EXPECT_TRUE(index_.claim(table({4, 2}), 0, 4, 6));   // both read block 4
-  EXPECT_FALSE(index_.claim(table({4, 3}), 0, 2, 6));  // which this one would write
+  EXPECT_FALSE(index_.claim(table({4, 3}), 0, 2, 6));  // which this claim would write
 }
 
 }  // namespace

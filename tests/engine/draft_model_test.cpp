@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts by a second model, held against what the target chooses. Where the two are one model, all
-// that is drafted is accepted at every temperature, as the noise is the same.
+// Drafts of a second model against the target's choices. If both are the same model, every draft is
+// accepted at any temperature, because the noise is the same.
 #include "engine/draft_model.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ std::string drafting_with(const std::string& path, const std::string& more = "")
          more + "}";
 }
 
-// A request whose answer the target has given, and how far it has come here.
+// A request with the target's answer, and its progress here.
 struct Replayed {
   RequestId id;
   SamplingParams params;
@@ -64,7 +64,7 @@ struct Replayed {
             .max = max};
   }
 
-  // How many of the draft's tokens are the answer's.
+  // The number of the draft's leading tokens that match the answer.
   [[nodiscard]] int32_t num_right(const Draft& draft) const {
     int32_t right = 0;
     for (size_t at = num_known; at < all.size() && right < draft.size; ++at, ++right) {
@@ -74,7 +74,7 @@ struct Replayed {
   }
 };
 
-// A drafting model without its target: the target's answers are known.
+// A draft model without its target, whose answers are known.
 class Rig {
  public:
   explicit Rig(Config config, const std::string& spec = drafting_with(kTiny))
@@ -96,7 +96,7 @@ class Rig {
 
   [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
 
-  // What is proposed for requests, which are begun where they were not.
+  // Returns drafts for requests, beginning new ones.
   std::vector<Draft> drafts_of(const std::vector<const Replayed*>& requests, int32_t max = 4) {
     std::vector<DraftTask> tasks;
     for (const Replayed* request : requests) {
@@ -108,7 +108,7 @@ class Rig {
     return drafts;
   }
 
-  // Blocks for all of these tokens but the last, as a request has them between two steps.
+  // Adds blocks for all of these tokens but the last, as between two steps.
   void grow(std::vector<BlockId>& blocks, size_t num_known) {
     const auto wanted =
         static_cast<size_t>(ceil_div(static_cast<int64_t>(num_known) - 1, plan_.block_size));
@@ -148,7 +148,7 @@ struct Score {
   }
 };
 
-// All requests side by side to their ends, as steps with drafts would take them.
+// Runs all requests together to their ends, as steps with drafts would.
 Score run(Rig& rig, std::vector<Replayed> requests) {
   Score score;
   for (int step = 0; step < 1000; ++step) {
@@ -224,7 +224,7 @@ TEST(DraftModel, ItIsRightWithPenaltiesBiasesAndFiltersToo) {
   EXPECT_EQ(score.accepted, score.drafted);
 }
 
-// The mutation that no bit of an answer shows: noise of another seed.
+// A mutation that changes no answer: noise of another seed.
 TEST(DraftModel, NoiseOfAnotherSeedIsRightLessOften) {
   std::vector<Replayed> requests = answered(at_temperature(1.3F, 6, 40));
   for (Replayed& request : requests) ++request.params.seed;
@@ -267,7 +267,7 @@ TEST(DraftModel, FollowsARequestIntoOtherBlocks) {
   Rig rig(tiny_config());
   rig.grow(request.blocks, request.num_known);
   EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
-  // Preempted: another one has its blocks, and it comes back with others.
+  // After a preemption another request has its blocks, and it returns with others.
   requests[0].blocks = std::exchange(request.blocks, {});
   requests[0].num_known = std::min<size_t>(requests[0].num_known, 40);
   ASSERT_GE(requests[0].blocks.size() * 16 + 1, requests[0].num_known);
@@ -275,7 +275,7 @@ TEST(DraftModel, FollowsARequestIntoOtherBlocks) {
   rig.grow(request.blocks, request.num_known + 3);
   request.num_known += 3;
   EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
-  // It is back where it was, and nothing there is its own any more.
+  // It has its old blocks again, whose contents are no longer its own.
   request.blocks = requests[0].blocks;
   request.blocks.emplace_back(100);
   EXPECT_EQ(request.num_right(rig.drafts_of({&request})[0]), 4);
@@ -295,7 +295,7 @@ TEST(DraftModel, UsesWhatAnotherRequestHasComputedOfAPrefix) {
   EXPECT_EQ(second.num_right(rig.drafts_of({&second})[0]), 4);
 }
 
-// Both have blocks without draft KV: in one call one of them computes it.
+// Both have blocks without draft KV: one of them computes it in the first call.
 TEST(DraftModel, TwoRequestsWithOnePrefixDoNotComputeItAtOnce) {
   const std::vector<Replayed> requests = answered(at_temperature(0.7F, 3, 40));
   Replayed first = requests[2];
@@ -328,8 +328,8 @@ TEST(DraftModel, CatchesUpWithALongPromptInSeveralCallsBesideOthers) {
   EXPECT_EQ(requests[0].num_right(drafts[1]), 4);
 }
 
-// Behind a hit of the cache without draft KV the model sees the last tokens alone: the draft is
-// that of a sequence which begins there.
+// Behind a cache hit without draft KV the model sees only the last tokens: the draft is that of a
+// sequence which begins there.
 TEST(DraftModel, BehindALongHitItComputesTheLastTokensAlone) {
   std::vector<ValidRequest> list = at_temperature(0, 1, 20);
   list[0].prompt.clear();
@@ -338,7 +338,7 @@ TEST(DraftModel, BehindALongHitItComputesTheLastTokensAlone) {
   request.num_cached = 784;
   Rig rig(tiny_config());
   rig.grow(request.blocks, request.num_known);
-  // 784 - 512 = 272 is where it begins: 529 tokens are left, more than one call computes.
+  // It begins at 784 - 512 = 272: 529 tokens are left, more than one call computes.
   EXPECT_EQ(rig.drafts_of({&request})[0].size, 0);
   const Draft draft = rig.drafts_of({&request})[0];
   EXPECT_EQ(draft.size, 4);
@@ -354,7 +354,7 @@ TEST(DraftModel, BehindALongHitItComputesTheLastTokensAlone) {
   EXPECT_EQ(rig.drafts_of({&cut})[0].size, 0);
   const Draft same = rig.drafts_of({&cut})[0];
   ASSERT_EQ(same.size, 4);
-  // Rotations by other positions differ in their last bits, hardly in what is likeliest.
+  // Rotations by other positions change the last bits, but rarely the likeliest token.
   EXPECT_EQ(draft.tokens[0], same.tokens[0]);
 }
 
@@ -400,7 +400,7 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_FALSE(off->plan.draft.has_value());
   EXPECT_GT(draft.weight_bytes, 0);
   EXPECT_GT(draft.arena_bytes, 0);
-  // A block costs twice as much with the same model drafting, so there are half as many.
+  // With the same model drafting, a block costs twice as much, so there are half as many.
   const int32_t blocks_off = off->plan.kv_groups[0].num_blocks;
   const int32_t blocks_on = on->plan.kv_groups[0].num_blocks;
   EXPECT_EQ(blocks_on, blocks_off / 2);
@@ -412,7 +412,7 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(plan.total_bytes(),
             plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
                 plan.kv_bytes + draft.weight_bytes + draft.arena_bytes + draft.kv_bytes);
-  // What --kv-cache-memory says is what blocks take with all that is in them.
+  // --kv-cache-memory bounds the blocks with all their contents.
   const int64_t in_blocks = draft.kv_bytes / draft.kv_groups[0].num_blocks * blocks_on;
   EXPECT_LE(plan.kv_bytes + in_blocks, config.kv_cache_memory);
   EXPECT_GT(plan.kv_bytes + in_blocks, config.kv_cache_memory - (int64_t{64} << 10));
@@ -423,7 +423,7 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(off->plan.describe().find("draft"), std::string::npos);
 }
 
-// What guesses from tokens alone is the host's, and counts beside the rest.
+// Token-based proposers use host memory and have their own row.
 TEST(MemoryPlan, ProposersHaveARow) {
   Config config = tiny_config();
   const auto off = plan_model(config, {.num_threads = 2});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What guessing costs is counted wherever it is paid.
+// The cost of guessing is counted wherever it occurs.
 #include "engine/drafting.h"
 
 #include <gtest/gtest.h>

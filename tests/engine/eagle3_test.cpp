@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // EAGLE-3 heads against PyTorch (tests/golden/eagle/make_eagle3.py): both styles of names, fewer
-// tokens than the target and as many, the residual before and after its norm, an embedding of its
-// own and the target's. Those of the first kind, too (make_eagle.py), and modules behind a model's
-// layers (make_mtp.py).
+// tokens than the target and as many, the residual before and after its norm, its own embedding and
+// the target's. Also EAGLE 1 heads (make_eagle.py), and modules behind a model's layers
+// (make_mtp.py).
 #include "engine/models/eagle3.h"
 
 #include <gtest/gtest.h>
@@ -38,14 +38,14 @@ const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf
 constexpr int32_t kMaxTokens = 64;
 constexpr int32_t kBlockSize = 16;
 
-// A model with what it needs to run one sequence.
+// A model with everything needed to run one sequence.
 struct Loaded {
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<WeightStore> weights;
   std::unique_ptr<Model> model;
 };
 
-// What follows an output layer.
+// The scaling behind an output layer.
 struct LogitRule {
   float scale = 1;
   float soft_cap = 0;
@@ -128,7 +128,7 @@ class HeadRig {
     std::vector<float> states;
   };
 
-  // The rows behind those that ran before.
+  // Runs the rows behind those that ran before.
   Rows forward(const std::vector<TokenId>& tokens, const float* hidden, bool is_tapped) {
     const auto count = static_cast<int32_t>(tokens.size());
     std::vector<int32_t> positions(tokens.size());
@@ -177,7 +177,7 @@ class HeadRig {
   KvStorage storage_ = *KvStorage::create({}, kBlockSize);
   AlignedBuffer arena_;
   std::vector<LayerCache> caches_;
-  int64_t num_states_ = 3;  // of the target, a row has side by side
+  int64_t num_states_ = 3;  // states of the target per row, side by side
   int32_t position_ = 0;
 };
 
@@ -189,7 +189,7 @@ struct Golden {
   size_t hidden = 0;
   std::vector<float> raw;
 
-  // Parts of `raw` in the order the script writes them.
+  // Takes parts of `raw` in the order of the script.
   std::vector<float> take(size_t& at, size_t count) const {
     const auto begin = raw.begin() + static_cast<ptrdiff_t>(at);
     at += count;
@@ -229,8 +229,8 @@ void expect_near(const std::vector<float>& expected,
   EXPECT_LE(worst / (*high - *low), 1e-4F) << what;
 }
 
-// A pass in pieces of several sizes, then a chain on the head's own states. Each row has so many
-// states of the target.
+// Runs a pass in pieces of several sizes, then a chain on the head's own states. Each row has
+// `num_states` states of the target.
 void expect_equals_pytorch(const Golden& golden, const ModelSpec& spec, size_t num_states) {
   const size_t row = num_states * golden.hidden;
   for (const size_t piece : {golden.tokens.size(), size_t{1}, size_t{7}}) {
@@ -275,7 +275,7 @@ TEST(Eagle, EqualsPyTorchForAPassAndAChainBehindIt) {
   expect_equals_pytorch(heads[0], kEagleSpec, 1);
 }
 
-// Under the names of three families, which join the two halves and hand states on differently.
+// Modules with the names of three families, which join the halves and pass states on differently.
 TEST(Mtp, EqualsPyTorchForAPassAndAChainBehindIt) {
   const std::vector<Golden> modules = goldens("mtp.json");
   ASSERT_EQ(modules.size(), 3U);
@@ -314,7 +314,7 @@ TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
   EXPECT_NE(refusal_of(own, other, 1).find("windows in all layers"), std::string::npos);
 }
 
-// A head of the first kind is read by the target's output layer: what follows that follows here.
+// The target's output layer reads an EAGLE 1 head: its scaling and cap apply here too.
 TEST(Eagle, LogitsAreScaledAndCappedAsTheTargetsAre) {
   const std::vector<Golden> heads = goldens("first.json");
   ASSERT_EQ(heads.size(), 1U);
@@ -350,7 +350,7 @@ TEST(Eagle, AHeadTakesWhatItsTargetDoesToLogitsAndNoScaledEmbedding) {
   ASSERT_TRUE(first.has_value()) << first.error().message;
   EXPECT_EQ(first->model.logit_scale, 0.5F);
   EXPECT_EQ(first->model.logit_soft_cap, 30);
-  const auto third = open("whole", target);  // its output layer is its own
+  const auto third = open("whole", target);  // it has its own output layer
   ASSERT_TRUE(third.has_value()) << third.error().message;
   EXPECT_EQ(third->model.logit_scale, 1);
   EXPECT_EQ(third->model.logit_soft_cap, 0);
@@ -361,10 +361,10 @@ TEST(Eagle, AHeadTakesWhatItsTargetDoesToLogitsAndNoScaledEmbedding) {
     EXPECT_NE(scaled.error().message.find("scaled by 8"), std::string::npos)
         << scaled.error().message;
   }
-  EXPECT_TRUE(open("layers", target).has_value());  // has an embedding of its own
+  EXPECT_TRUE(open("layers", target).has_value());  // it has its own embedding
 }
 
-// An EAGLE-3 head has tensors that this one has no place for, and the other way round.
+// Each kind of head has tensors that the other kind has no place for.
 TEST(Eagle, AHeadOfTheOtherKindIsRefusedByATensor) {
   const auto newer = HeadRig::create(kFolder + "whole", kEagleSpec);
   ASSERT_FALSE(newer.has_value());
@@ -398,7 +398,7 @@ TEST(Eagle3, LayersAreTheConfigurationsOrTheUsual) {
   EXPECT_FALSE(usual_taps(6).has_value());
 }
 
-// A copy of a head whose config.json or tensors were edited.
+// Returns the error for a copy of a head with an edited config.json or tensors.
 std::string refusal(const std::string& name,
                     const char* key,
                     const nlohmann::json& value,
@@ -440,8 +440,8 @@ TEST(Eagle3, WhatDoesNotFitIsRefusedByName) {
   EXPECT_NE(refusal("mapped", "x", 1, "\"I64\"", "\"F64\"").find("d2t"), std::string::npos);
 }
 
-// The inputs of a model's layers, as heads read them: those of the first one are the embedding, and
-// what is behind the last one is normed, as the output layer reads it.
+// The inputs of a model's layers as heads read them: that of the first layer is the embedding, and
+// the output of the last is normed, as the output layer reads it.
 TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   const ModelOptions plain = {.activation_bits = 32, .max_model_len = kMaxTokens};
   ModelOptions tapped = plain;

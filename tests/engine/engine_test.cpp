@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine behind its facade: ends, aborts, drains, refusals.
+// The engine through its facade: ends, aborts, drains, refusals.
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
@@ -147,7 +147,7 @@ TEST(Engine, EndTokensOfTheGenerationConfigEndAnswers) {
 TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {
   const auto engine = start(tiny_config());
   CollectingSink sink;
-  // What the engine generates it scores the same as a prompt.
+  // Scoring the generated tokens as a prompt gives equal log-probabilities.
   ValidRequest request = make_request({5, 6, 7}, 40);
   request.sampling.num_logprobs = 2;
   const Collected generated = sink.wait(*engine->submit(request, sink));
@@ -155,7 +155,7 @@ TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {
   prompt.insert(prompt.end(), generated.tokens.begin(), generated.tokens.end());
   request = make_request(prompt, 1);
   request.sampling.num_prompt_logprobs = 2;
-  for (int run = 0; run < 2; ++run) {  // the second finds the prefix cached, and computes it
+  for (int run = 0; run < 2; ++run) {  // the second run finds the prefix cached and computes it
     const Collected scored = sink.wait(*engine->submit(request, sink));
     EXPECT_EQ(scored.num_cached_tokens, 0);
     ASSERT_EQ(scored.prompt_logprobs.size(), prompt.size() - 1);
@@ -171,7 +171,7 @@ TEST(Engine, PromptLogprobsCoverThePromptFromItsSecondTokenOn) {
     EXPECT_GE(scored.prompt_logprobs[0].rank, 1);
     EXPECT_LT(scored.prompt_logprobs[0].logprob, 0);
   }
-  // Others find the blocks that a scored prompt computed.
+  // Other requests find the blocks of a scored prompt.
   EXPECT_GT(sink.wait(*engine->submit(make_request(prompt, 1), sink)).num_cached_tokens, 0);
 }
 
@@ -195,7 +195,7 @@ TEST(Engine, AbortEndsARunningRequestOnce) {
   const Collected result = sink.wait(id);
   EXPECT_EQ(result.finish_reason, FinishReason::kAbort);
   EXPECT_LT(result.tokens.size(), 2000U);
-  // The blocks are back and others run.
+  // The blocks are back, and other requests run.
   EXPECT_EQ(sink.wait(*engine->submit(make_request({4}, 3), sink)).tokens.size(), 3U);
   EXPECT_EQ(engine->stats().num_blocks_used, 0);
   EXPECT_EQ(sink.wait(id).num_ends, 1);
@@ -317,8 +317,8 @@ EngineState ask_state(Engine& engine, int32_t num_steps) {
   return answer.get_future().get();
 }
 
-// Every turn of a conversation computes the last token of the answer before, which was never fed
-// back, and what is new; prompts with a common beginning compute from where they part.
+// Every turn of a conversation computes the last token of the previous answer, which was never fed
+// back, and the new ones; prompts with a common beginning compute from where they part.
 TEST(Engine, WhatWasComputedBeforeIsFoundToTheToken) {
   const auto engine = start(tiny_config());
   ASSERT_NE(engine, nullptr);
@@ -368,7 +368,7 @@ TEST(Engine, StateShowsWhatRunsWhatWaitsAndTheLastSteps) {
   EXPECT_EQ(state.stats.num_blocks_used + state.num_blocks_free + state.num_blocks_cached,
             state.stats.num_blocks_total);
 
-  // The steps are all there: the request's tokens, each once and in order.
+  // The steps contain the request's tokens, each once and in order.
   ASSERT_EQ(state.steps.size(), state.stats.num_steps);
   int32_t position = 0;
   for (const StepRecord& step : state.steps) {
@@ -430,7 +430,7 @@ TEST(Engine, UnreadableAndUnfittingModelsAreOneLine) {
   EXPECT_NE(too_long.error().message.find("2048"), std::string::npos);
 }
 
-// What was asked for, what there is, and a value of the flag that works.
+// The error has the requested size, the available one, and a working value of the flag.
 TEST(Engine, TooLargeACacheIsRefusedWithTheNumbersAndTheFlag) {
   Config config = tiny_config();
   config.kv_cache_memory = int64_t{1} << 50;

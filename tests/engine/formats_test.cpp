@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of every tensor type, whole: how far logits are from double arithmetic on the same
-// weights, and that no type's kernels let tokens depend on how a request is run.
+// Whole models of every tensor type: distance of logits from double arithmetic on the same weights,
+// and independence of tokens from the way a request is run, for every type's kernels.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -33,7 +33,7 @@ using testing::ModelHarness;
 using testing::OracleF64;
 using testing::write_random_model;
 
-// A model with every format among its matrices, or with all of one.
+// A model with every format among its matrices, or a single one.
 class RandomModel {
  public:
   explicit RandomModel(std::vector<WeightFormat> formats, WeightFormat head) {
@@ -62,7 +62,7 @@ std::vector<TokenId> random_tokens(size_t count, uint32_t seed) {
   return tokens;
 }
 
-// Largest error of a logit relative to the range of the logits.
+// Largest error of a logit relative to the logits' range.
 double worst_error(const std::vector<double>& expected, const std::vector<float>& actual) {
   const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
   double worst = 0;
@@ -130,7 +130,7 @@ std::vector<Collected> run(const Config& config, bool alone) {
   return results;
 }
 
-// The whole prompt at once, token by token and in chunks, by every instruction set.
+// Runs the prompt at once, token by token and in chunks, by every instruction set.
 TEST_P(EveryFormat, LogitsHaveTheSameBitsHoweverTheyAreComputed) {
   const RandomModel model({GetParam()}, GetParam());
   constexpr int32_t kTokens = 12;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTQ against rounding to nearest, by what both do to outputs.
+// GPTQ against rounding to nearest, by their effect on outputs.
 #include "engine/quantize/gptq.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::vector<float> normal(int64_t count, uint32_t seed) {
   return values;
 }
 
-// Inputs that depend on each other: each is a share of the one before, and some noise.
+// Dependent inputs: each is a share of the previous one plus noise.
 std::vector<float> correlated_inputs() {
   std::vector<float> x = normal(kInputs * kColumns, 1);
   for (int64_t r = 0; r < kInputs; ++r) {
@@ -73,7 +73,7 @@ struct Matrix {
 
   [[nodiscard]] float matrix() const { return matrix_scale(encoding, 4.0F); }
 
-  // Of the outputs on the inputs: the mean of squares.
+  // Mean square error of the outputs on the inputs.
   [[nodiscard]] double output_error(const std::vector<float>& x) const {
     double error = 0;
     for (int64_t n = 0; n < kRows; ++n) {
@@ -113,7 +113,7 @@ TEST(Gptq, OutputsAreNearerThanByTheNearestCodes) {
   }
 }
 
-// Of rows of GGUF blocks, whose scales stay.
+// Blocks of GGUF keep their scales.
 TEST(Gptq, BlocksHaveOutputsNearerThanByTheNearestCodes) {
   const std::vector<float> x = correlated_inputs();
   const auto gptq = Gptq::create(statistics_of(x), 0.01);
@@ -153,7 +153,7 @@ TEST(Gptq, BlocksHaveOutputsNearerThanByTheNearestCodes) {
   }
 }
 
-// Where inputs do not depend on each other there is nothing to take back.
+// With independent inputs no error can be compensated.
 TEST(Gptq, IndependentInputsGiveTheNearestCodes) {
   InputStatistics statistics;
   statistics.mean_squares.assign(kColumns, 2.0F);

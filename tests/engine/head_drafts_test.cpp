@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a head drafts step by step, beside a target that runs prompts in pieces and drafts that are
-// accepted and rejected, is what it drafts from all of the target's states at once.
+// Drafts of a head step by step, beside a target with chunked prompts and accepted and rejected
+// drafts, equal its drafts from all of the target's states at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ Config config_with(const std::string& head) {
   return config;
 }
 
-// The tiny target, which keeps what heads read, and a head on it.
+// The tiny target, which keeps heads' inputs, and a head on it.
 class Rig {
  public:
   explicit Rig(const std::string& head) : config_(config_with(head)) {
@@ -65,7 +65,7 @@ class Rig {
                                           config_));
   }
 
-  // A step of the target over tokens [begin, end) of a sequence in these blocks.
+  // Runs a step of the target over tokens [begin, end) of a sequence in these blocks.
   void step(const std::vector<TokenId>& all,
             const std::vector<BlockId>& blocks,
             int32_t begin,
@@ -97,8 +97,8 @@ class Rig {
     target_->forward({.exec = exec, .batch = batch, .caches = caches_});
   }
 
-  // What follows the first `num_known` tokens; the target's last `num_rows` rows of them are the
-  // first of its last step.
+  // Drafts behind the first `num_known` tokens; their last `num_rows` rows are the first rows of
+  // the target's last step.
   Draft draft(RequestId id,
               const std::vector<TokenId>& all,
               const std::vector<BlockId>& blocks,
@@ -139,7 +139,7 @@ std::vector<TokenId> sequence(int32_t seed = 0) {
   return tokens;
 }
 
-// All but the last of `num_known` tokens.
+// Blocks for all but the last of `num_known` tokens.
 std::vector<BlockId> blocks_for(int32_t num_known, int32_t first = 0) {
   std::vector<BlockId> blocks;
   for (int32_t i = 0; i < ceil_div(num_known - 1, 16); ++i) blocks.emplace_back(first + i);
@@ -150,7 +150,7 @@ std::vector<TokenId> tokens_of(const Draft& draft) {
   return {draft.guessed().begin(), draft.guessed().end()};
 }
 
-// From all states at once, in a rig of its own.
+// Drafts from all states at once, in a separate rig.
 std::vector<TokenId> from_all_states(const std::string& head,
                                      const std::vector<TokenId>& all,
                                      int32_t num_known) {
@@ -167,7 +167,7 @@ TEST(HeadDrafts, StepByStepTheyAreThoseOfAllStatesAtOnce) {
     int32_t computed = 0;
     std::vector<std::vector<TokenId>> seen;
 
-    // Pieces of a prompt to 40, then steps with a token and accepted drafts, whose rejected rows
+    // The pieces of a prompt up to 40, then steps with a token and accepted drafts; rejected rows
     // are the tokens behind.
     const struct {
       int32_t rows;
@@ -198,7 +198,7 @@ TEST(HeadDrafts, StepByStepTheyAreThoseOfAllStatesAtOnce) {
           << head << " at " << computed;
     }
     std::ranges::sort(seen);
-    EXPECT_GT(std::ranges::unique(seen).begin() - seen.begin(), 3);  // they do differ
+    EXPECT_GT(std::ranges::unique(seen).begin() - seen.begin(), 3);  // the drafts do differ
   }
 }
 
@@ -222,10 +222,10 @@ TEST(HeadDrafts, OfTheMappedHeadAreIdsThatItHas) {
   }
   EXPECT_EQ(drafted.size(), 60U);
   for (const TokenId token : drafted) EXPECT_TRUE(std::ranges::binary_search(ids, token)) << token;
-  EXPECT_GT(*std::ranges::max_element(drafted), 100);  // not the head's own numbers
+  EXPECT_GT(*std::ranges::max_element(drafted), 100);  // not the head's own ids
 }
 
-// Another request with the first one's blocks finds what the head has computed of them.
+// Another request with the first one's blocks finds the head's KV for them.
 TEST(HeadDrafts, BehindAHitTheyUseWhatTheHeadHasOfThePrefix) {
   const std::vector<TokenId> all = sequence();
   Rig rig("layers");
@@ -234,12 +234,12 @@ TEST(HeadDrafts, BehindAHitTheyUseWhatTheHeadHasOfThePrefix) {
   std::vector<BlockId> shared = blocks_for(33);
   shared.emplace_back(10);
   shared.emplace_back(11);
-  // Position 32 is the hit's end: its own row, of a state before the hit, is in the third block,
-  // which is not shared.
+  // Position 32 is the end of the hit: its row, computed from a state before the hit, is in the
+  // third block, which is not shared.
   rig.step(all, shared, 32, 49);
   const Draft second = rig.draft(RequestId(2), all, shared, 50, 17);
   EXPECT_EQ(second.size, kMost);
-  // With no draft KV in the shared blocks, the head sees the sequence begin at the hit's end.
+  // Without draft KV in the shared blocks, the head's sequence begins at the end of the hit.
   Rig cold("layers");
   cold.step(all, blocks_for(33), 0, 32);
   cold.step(all, shared, 32, 49);
@@ -248,7 +248,7 @@ TEST(HeadDrafts, BehindAHitTheyUseWhatTheHeadHasOfThePrefix) {
   EXPECT_NE(tokens_of(second), tokens_of(later));
 }
 
-// A preempted request comes back in other blocks, and is computed again, answer and all.
+// A preempted request returns in other blocks and is recomputed, including its answer.
 TEST(HeadDrafts, BehindAPreemptionTheyAreThoseOfAllStatesAtOnce) {
   for (const char* head : {"layers", "mapped", "whole"}) {
     const std::vector<TokenId> all = sequence();
@@ -265,7 +265,7 @@ TEST(HeadDrafts, BehindAPreemptionTheyAreThoseOfAllStatesAtOnce) {
       last = tokens_of(rig.draft(RequestId(1), all, others, end + 1, 17, end == 51 ? kMost : 0));
     }
     EXPECT_EQ(last, from_all_states(head, all, 52)) << head;
-    // And goes on from there.
+    // It also continues from there.
     rig.step(all, blocks_for(56, 20), 51, 55);
     EXPECT_EQ(tokens_of(rig.draft(RequestId(1), all, blocks_for(56, 20), 56, 4)),
               from_all_states(head, all, 56))
@@ -279,10 +279,10 @@ TEST(HeadDrafts, WithoutAStateThereIsNoDraftAndBehindAGapThereIsAgain) {
   EXPECT_EQ(rig.draft(RequestId(1), all, blocks_for(20), 20, 0).size, 0);
   rig.step(all, blocks_for(21), 0, 20);
   EXPECT_EQ(rig.draft(RequestId(1), all, blocks_for(21), 21, 20).size, kMost);
-  // Asked again without another step, it has the state that it needs.
+  // A repeated call without another step still has the state that it needs.
   const Draft again = rig.draft(RequestId(1), all, blocks_for(21), 21, 0);
   EXPECT_EQ(tokens_of(again), from_all_states("layers", all, 21));
-  rig.step(all, blocks_for(60), 20, 59);  // nobody asks for a draft behind this one
+  rig.step(all, blocks_for(60), 20, 59);  // no draft is requested behind this one
   rig.step(all, blocks_for(61), 59, 60);
   EXPECT_EQ(rig.draft(RequestId(1), all, blocks_for(61), 61, 1).size, kMost);
 }
@@ -297,7 +297,7 @@ TEST(HeadDrafts, PlanHasRowsForTheHead) {
   const DraftPlan& draft = *planned->plan.draft;
   EXPECT_EQ(draft.max_model_len, kLongest);
   EXPECT_LT(planned->plan.kv_groups[0].num_blocks, plain->plan.kv_groups[0].num_blocks);
-  // The target keeps three inputs for each token of a step.
+  // The target keeps three inputs per token of a step.
   EXPECT_GE(planned->plan.arena_bytes - plain->plan.arena_bytes, int64_t{kLongest} * 3 * 64 * 4);
   EXPECT_GE(draft.arena_bytes, int64_t{kLongest} * 3 * 64 * 4);
 }

@@ -65,7 +65,7 @@ TEST(HfTokenizer, IdsEqualThoseOfTheTokenizersPackage) {
   }
 }
 
-// As tests/golden/tokenizer/configurations.py writes it.
+// Computes the digest of tests/golden/tokenizer/configurations.py.
 std::string digest(const std::vector<TokenId>& ids) {
   uint64_t value = 0xCBF29CE484222325ULL;
   for (const TokenId id : ids) {
@@ -131,7 +131,7 @@ TEST(HfTokenizer, TextsOfByteFallbackModelsComeBack) {
   }
 }
 
-// A token may stand for a part of a character, which no expression may see.
+// A token may be a part of a character, which no expression may see.
 TEST(HfTokenizer, DecodersRewriteOnlyWhatIsUtf8) {
   const auto plain = golden("qwen");
   ASSERT_NE(plain, nullptr);
@@ -153,7 +153,7 @@ TEST(HfTokenizer, DecodersRewriteOnlyWhatIsUtf8) {
   EXPECT_EQ(decode_tokens(**rewriting, encode(*plain, "ab")), "xx");
 }
 
-// Characters of several byte tokens, a stop string that begins inside one piece and ends in
+// Characters of several byte tokens, and a stop string that begins inside one piece and ends in
 // another.
 TEST(HfTokenizer, StreamsOfByteFallbackTokensStopExactly) {
   for (const char* name : {"llama2", "gemma", "unigram_bytes"}) {
@@ -214,7 +214,7 @@ TEST(HfTokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
   }
 }
 
-// PCRE2 counts regional indicators back to where its text begins: an hour, were that the whole one.
+// PCRE2 looks back from regional indicators to the text's beginning: an hour over a whole text.
 TEST(HfTokenizer, FlagsTakeLinearTimeWhereGraphemesAreLookedUp) {
   Json content = Json::parse(read_text(kGoldens + "unigram_bytes.json"));
   const Json goldens = Json::parse(read_text(kGoldens + "configurations.json"));
@@ -245,7 +245,7 @@ TEST(HfTokenizer, SpecialTokensAroundATextAreTheTemplates) {
 }
 
 TEST(HfTokenizer, SpecialTokensAreFoundOnlyOutsideLiteralRanges) {
-  // A normalizer that changes lengths, and a special token that is found behind it.
+  // A normalizer changes lengths, and a special token follows it.
   const auto tokenizer = golden("flags");
   ASSERT_NE(tokenizer, nullptr);
   const TokenId normalized = tokenizer->find_token("<N>");
@@ -340,7 +340,7 @@ TEST(HfTokenizer, AGenerationConfigThatIsNoneLeavesTheModelsEndTokens) {
   }
   const std::vector<TokenId> more = ends_with(R"({"eos_token_id": ["a", 2]})");
   EXPECT_EQ(std::count(more.begin(), more.end(), 2), 1);
-  // The model's config.json decides more than that.
+  // The model's config.json is required to be right.
   files.generation_config.clear();
   files.config = R"({"eos_token_id": 2.5})";
   EXPECT_FALSE(create_hf_tokenizer(files).has_value());
@@ -362,7 +362,7 @@ TEST(HfTokenizer, NumbersThatPythonAloneWritesAreNull) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
-// What the package does with each: its own ids are in the comments.
+// Behaves like the package; the comments have its ids.
 TEST(HfTokenizer, SeveralTokensMayHaveOneText) {
   Json json = Json::parse(read_text(kGoldens + "qwen.json"));
   const auto added = [](int id, const std::string& content, bool special) {
@@ -370,7 +370,7 @@ TEST(HfTokenizer, SeveralTokensMayHaveOneText) {
   };
   json["added_tokens"].push_back(added(425, "aaaa", false));  // 259 is the model's
   json["added_tokens"].push_back(added(426, "<s>", true));    // 420 came first
-  json["added_tokens"].push_back(json["added_tokens"][1]);    // the same once more
+  json["added_tokens"].push_back(json["added_tokens"][1]);    // a repetition
   std::unique_ptr<Tokenizer> tokenizer;
   const std::string log = logged_by([&] { tokenizer = created(json); });
   EXPECT_EQ(encode(*tokenizer, "xaaaay", SpecialText::kParse), (std::vector<TokenId>{87, 259, 88}));
@@ -385,12 +385,12 @@ TEST(HfTokenizer, SeveralTokensMayHaveOneText) {
   json["model"]["vocab"][20] = {"d", -1.0};
   const std::string t5 = logged_by([&] { tokenizer = created(json); });
   const std::vector<TokenId> ids = encode(*tokenizer, "d");
-  EXPECT_EQ(ids.back(), 20);  // 8 is the first
+  EXPECT_EQ(ids.back(), 20);  // 8 is the first one
   EXPECT_EQ(tokenizer->token_bytes(8), "d");
   EXPECT_NE(t5.find("the text of token 20 for token 8"), std::string::npos) << t5;
 }
 
-// The package: ["a", "bc"] where the first merge comes again behind the other, else ["ab", "c"].
+// The package gives ["a", "bc"] if the first merge is repeated behind the other, else ["ab", "c"].
 TEST(HfTokenizer, OfMergesOfOnePairTheLastCounts) {
   Json json = {{"model",
                 {{"type", "BPE"},
@@ -405,7 +405,7 @@ TEST(HfTokenizer, OfMergesOfOnePairTheLastCounts) {
       << log;
 }
 
-// Gemma 3's text-only checkpoints: 262144 rows, and a token for images behind them.
+// Gemma 3's text-only checkpoints have 262144 rows, and a token for images beyond them.
 TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
   Json json = Json::parse(read_text(kGoldens + "gemma.json"));
   const int32_t rows = (*create(json.dump()))->vocab_size();
@@ -429,7 +429,7 @@ TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
   }
   const auto whole = with_config("{\"vocab_size\":" + std::to_string(rows + 1) + "}");
   EXPECT_EQ((*whole)->find_token("<image_soft_token>"), rows);
-  // What text can become without being named as special is not left out: the engine refuses it.
+  // A token that text can become without being special is kept: the engine refuses the model.
   json["added_tokens"].back()["special"] = false;
   const auto refused = with_config("{\"vocab_size\":" + std::to_string(rows) + "}");
   EXPECT_EQ((*refused)->vocab_size(), rows + 1);
@@ -460,7 +460,7 @@ struct BadCase {
   const char* mentioned;
 };
 
-// The right column is what the tokenizers package writes back for a file with the left one.
+// The right column is what the tokenizers package writes for a file with the left one.
 TEST(HfTokenizer, ScoresAreReadAsThePackageReadsThem) {
   EXPECT_EQ(score_as_written(-3.7818859894594077), -3.781885989459408);
   EXPECT_EQ(score_as_written(-7.2555110232847815), -7.255511023284781);

@@ -15,7 +15,7 @@ std::vector<T> list(std::span<const T> span) {
   return {span.begin(), span.end()};
 }
 
-// Each group's table has as many entries as its tokens take, whatever the others have.
+// Each group's table has its own number of entries.
 TEST(InputBatch, TablesAndSlotsAreThoseOfEachGroupsEntries) {
   const std::vector<KvGroupSpec> groups = {
       {.kind = KvGroupKind::kFull},

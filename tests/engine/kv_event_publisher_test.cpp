@@ -63,7 +63,7 @@ class Router {
 
   Message next() { return receive(subscriber_, /*has_topic=*/true); }
 
-  // All messages from `first` on.
+  // Requests all messages from `first` on.
   std::vector<Message> replay(int64_t first) {
     std::string number(8, '\0');
     for (size_t i = 0; i < 8; ++i) number[i] = static_cast<char>(first >> (56 - 8 * i));
@@ -80,7 +80,7 @@ class Router {
     }
   }
 
-  // The replay once it has `count` messages: the publisher's thread may be behind.
+  // Waits until the replay has `count` messages: the publisher's thread may be behind.
   std::vector<Message> replay_of(size_t count) {
     std::vector<Message> messages;
     do {
@@ -143,12 +143,12 @@ TEST(KvEventPublisher, AStepIsOneMessageInVllmsShape) {
   ASSERT_NO_FATAL_FAILURE(router.start());
   KvEventPublisher& publisher = *router.publisher;
   store(publisher, 0xFFFFFFFFFFFFFFF1U, std::nullopt, 10);
-  store(publisher, 2, 0xFFFFFFFFFFFFFFF1U, 12);  // goes on: the same event
+  store(publisher, 2, 0xFFFFFFFFFFFFFFF1U, 12);  // continues the prefix: the same event
   store(publisher, 3, 2, 12, 1);                 // another group: another event
   publisher.removed(7, 0, KvMedium::kDevice);
   publisher.removed(8, 0, KvMedium::kDevice);
   publisher.end_step();
-  publisher.end_step();  // nothing changed: no message
+  publisher.end_step();  // no change: no message
   publisher.cleared();
   publisher.end_step();
 
@@ -176,7 +176,7 @@ TEST(KvEventPublisher, AStepIsOneMessageInVllmsShape) {
 TEST(KvEventPublisher, ASubscriberGetsTopicAndNumberWithEachMessage) {
   Router router;
   ASSERT_NO_FATAL_FAILURE(router.start());
-  // A subscription takes a while to arrive; what was sent before it is in the replay.
+  // A subscription takes time; messages sent before it are in the replay.
   uint64_t hash = 0;
   Message message;
   do {
@@ -189,7 +189,7 @@ TEST(KvEventPublisher, ASubscriberGetsTopicAndNumberWithEachMessage) {
   } while (message.number == 0);  // the subscription was early
   EXPECT_EQ(message.topic, "kv@pod@model");
   EXPECT_EQ(message.payload[1][0]["type"], "BlockStored");
-  // Message 0 says that the cache is empty, message n stored the n-th hash.
+  // Message 0 says that the cache is empty, message n stores the n-th hash.
   EXPECT_EQ(message.payload[1][0]["block_hashes"][0], message.number);
 }
 
@@ -261,9 +261,9 @@ TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
   const TierEvents::Block block = {
       .key = {1}, .hash = 9, .parent_hash = std::nullopt, .token_ids = tokens, .extras = {}};
   events.expect(1, block);
-  events.meet(1, block);  // not before it is written
+  events.meet(1, block);  // nothing before it is written
   EXPECT_EQ(sink.take(), Told{});
-  tokens[0] = 0;  // the request's tokens are gone by then
+  tokens[0] = 0;  // the request's tokens are no longer needed
   events.note(1, block.key, true);
   EXPECT_EQ(sink.take(), (Told{"+9:7/0", "+9:7/1"}));
   events.note(1, block.key, true);
@@ -272,11 +272,11 @@ TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
   events.note(1, block.key, false);
   events.note(1, block.key, false);
   EXPECT_EQ(sink.take(), (Told{"-9/0", "-9/1"}));
-  events.expect(1, block);  // evicted before it was written: nobody knew of it
+  events.expect(1, block);  // evicted before it was written: never reported
   events.note(1, block.key, false);
   events.note(1, block.key, true);
   EXPECT_EQ(sink.take(), Told{});
-  events.meet(1, block);  // found there
+  events.meet(1, block);  // found in the tier
   EXPECT_EQ(sink.take().size(), 2U);
 }
 
@@ -303,7 +303,7 @@ class Watcher final : public KvEventWatcher {
     numbers_.push_back(batch->number);
   }
 
-  // Once there are so many.
+  // Waits for `count` numbers and returns them.
   std::vector<int64_t> numbers(size_t count) {
     for (;;) {
       const std::scoped_lock lock(mutex_);
@@ -330,7 +330,7 @@ TEST(KvEventPublisher, AWatcherGetsWhatIsKeptFromItsNumberOnAndThenWhatComes) {
   }
   EXPECT_EQ(from_the_start->numbers(5), (Numbers{0, 1, 2, 3, 4}));
   const auto resumes = std::make_shared<Watcher>();
-  const auto starts_late = std::make_shared<Watcher>();  // the start is not kept any more
+  const auto starts_late = std::make_shared<Watcher>();  // the start is no longer kept
   auto leaves = std::make_shared<Watcher>();
   router.publisher->watch(resumes, 3);
   router.publisher->watch(starts_late, 0);

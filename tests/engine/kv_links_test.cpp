@@ -32,8 +32,8 @@ TEST(KvLinks, MeasuresEveryTransportBesideItsLimit) {
   EXPECT_EQ(links.at("shm").limit, "memcpy");
   for (const char* name : {"tcp", "shm"}) {
     const KvLinkFigure& figure = links.at(name);
-    EXPECT_EQ(figure.num_frames, 7);   // of five blocks, and one of the last
-    EXPECT_GE(figure.num_credits, 2);  // three slots cannot take all
+    EXPECT_EQ(figure.num_frames, 7);   // five blocks each, and one in the last
+    EXPECT_GE(figure.num_credits, 2);  // three slots cannot take everything
     EXPECT_EQ(figure.num_messages, figure.num_credits + 5);
     EXPECT_NEAR(figure.share, links.at(figure.limit).seconds / figure.seconds, 1e-9);
   }

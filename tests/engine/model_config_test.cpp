@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint's keys make of a model, and the one line that refuses what no model here does.
+// The model that a checkpoint's keys describe, and one-line refusals of unsupported ones.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,12 +20,12 @@ namespace {
 constexpr uint32_t kF32 = 0;
 constexpr uint32_t kQ8 = 8;
 
-// Other runs of this program may go on beside this one.
+// Concurrent runs of this program use other folders.
 std::string scratch(const std::string& name) {
   return ::testing::TempDir() + std::to_string(::getpid()) + "-" + name;
 }
 
-// One layer of 32 values whose tensors are all zero.
+// One layer of width 32 whose tensors are all zero.
 class TinyGguf {
  public:
   explicit TinyGguf(std::string architecture, bool with_attention = true)
@@ -74,7 +74,7 @@ class TinyGguf {
     image_.data_bytes += (bytes + 31) / 32 * 32;
   }
 
-  // `dims` have no more elements than those that they replace.
+  // `dims` must not have more elements than the previous ones.
   void set_dims(const std::string& name, std::vector<uint64_t> dims) {
     for (GgufImage::Tensor& tensor : image_.tensors) {
       if (tensor.name != name) continue;
@@ -133,7 +133,7 @@ TEST(GgufKeys, LinearScalingIsOneOverTheFactorUnderEitherNameAndWithoutAType) {
   }
 }
 
-// Converters write 0 where a model has no factor.
+// Converters write 0 for a missing factor.
 TEST(GgufKeys, AFactorOfNothingIsOne) {
   for (const char* key : {"rope.scale_linear", "rope.scaling.factor"}) {
     for (const char* type : {"", "linear", "yarn", "none"}) {
@@ -159,7 +159,7 @@ TEST(GgufKeys, AFactorOfNothingIsOne) {
   }
 }
 
-// One number a layer, as converters write what may differ from layer to layer.
+// Converters write one number per layer where layers may differ.
 TEST(GgufKeys, ArraysOfOneNumberForEachLayerAreThatNumber) {
   const char* const keys[] = {"attention.head_count",
                               "attention.head_count_kv",
@@ -297,7 +297,7 @@ TEST(GgufKeys, ValuesWithoutEffectAreTaken) {
   EXPECT_EQ(yarn.error(), "");
 }
 
-// A matrix of one row has trailing dimensions of 1 as well, and a vector is no matrix.
+// A matrix of one row also has trailing dimensions of 1, while a vector is not a matrix.
 TEST(GgufTensors, TrailingDimensionsOfOneDoNotCount) {
   const auto opened = [](std::vector<uint64_t> norm, std::vector<uint64_t> embedding) {
     TinyGguf file("llama");
@@ -316,7 +316,7 @@ TEST(GgufTensors, TrailingDimensionsOfOneDoNotCount) {
             std::string::npos);
 }
 
-// One product runs the experts of a layer, on inputs of one kind.
+// One product runs a layer's experts, on inputs of one kind.
 TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
   TinyGguf file("llama");
   file.set("expert_count", 2U);
@@ -333,7 +333,7 @@ TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
                     "that of the layer's first expert"));
 }
 
-// A copy of a golden directory whose config.json was edited.
+// Returns the error for a copy of a golden directory with an edited config.json.
 std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
   const std::string source = std::string(SLUICE_TEST_DATA) + "/models/" + name;
   const std::string folder = scratch("edited-" + name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines in which a second model drafts: answers, hits of the prefix cache and counts are those
-// without, and a model that drafts for itself is right every time.
+// Engines with a draft model: answers, prefix cache hits and counts equal those without, and a
+// model that drafts for itself is always right.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ std::string drafting_with(const std::string& path, bool is_fixed = true) {
          R"(", "num_speculative_tokens": 4, "adaptive": )" + (is_fixed ? "false" : "true") + "}";
 }
 
-// Of the same vocabulary, and seldom right.
+// A model with the same vocabulary that is rarely right.
 const std::string& other_model() {
   static const std::string path = [] {
     const std::string written = ::testing::TempDir() + "/model_speculation_test_other.gguf";
@@ -133,7 +133,7 @@ TEST(ModelSpeculation, PrefixHitTokensEqualNoSpeculation) {
     for (int turn = 0; turn < 2; ++turn) {
       const std::vector<Collected> answers = run_alone(*engine, requests);
       for (const Collected& answer : answers) cached.push_back(answer.num_cached_tokens);
-      // The next turn goes on behind the answer.
+      // The next turn continues behind the answer.
       std::vector<ValidRequest> next = requests;
       for (size_t i = 0; i < next.size(); ++i) {
         next[i].prompt.insert(
@@ -187,7 +187,7 @@ TEST(ModelSpeculation, TogetherWithProposersNoAnswerChanges) {
   EXPECT_GT(drafts.num_drafts[static_cast<size_t>(DraftSource::kNgram)], 0U);
 }
 
-// Of the target's last tokens it knows nothing: it never drafts one, and reads another in its
+// The draft model lacks the target's last tokens: it never drafts one, and reads another in its
 // place.
 TEST(ModelSpeculation, AModelWithFewerTokensDraftsAndChangesNoAnswer) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config());
@@ -269,8 +269,8 @@ TEST(ModelSpeculation, AHeadOfTheFirstKindDraftsAndChangesNoAnswer) {
       << shared.error().message;
 }
 
-// Behind another model's layers they are what their names say, and in the target's own folder no
-// path names them.
+// Behind another model's layers, modules are recognised by their names; in the target's own folder
+// no path names them.
 TEST(ModelSpeculation, ModulesBehindTheLayersDraftAndChangeNoAnswer) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config());
   ASSERT_NE(plain, nullptr);
@@ -313,7 +313,7 @@ TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
   EXPECT_GT(sum(engine->stats().drafts.num_draft_tokens), 0U);
 }
 
-// One that names no layers needs a deeper target than the tiny one.
+// A head that names no layers needs a deeper target than the tiny one.
 TEST(ModelSpeculation, AHeadForAnotherTargetIsRefusedByName) {
   const std::string folder = std::string(SLUICE_TEST_DATA) + "/eagle/";
   Config config = tiny_config();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every architecture against transformers: tiny random checkpoints, in Hugging Face's layout and in
-// GGUF (tests/golden/models/make_models.py), float32 activations and cache.
+// GGUF (tests/golden/models/make_models.py), with float32 activations and cache.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,16 +26,16 @@ using testing::GoldenModel;
 using testing::ModelHarness;
 using testing::read_whole_file;
 
-// SLUICE_GOLDEN_MODELS: another folder of the same layout.
+// The variable SLUICE_GOLDEN_MODELS selects another folder of the same layout.
 const std::string kFolder = [] {
   const char* other = std::getenv("SLUICE_GOLDEN_MODELS");
   return other != nullptr ? std::string(other) + "/" : std::string(SLUICE_TEST_DATA) + "/models/";
 }();
-constexpr double kBound = 1e-4;  // of the logits' range
+constexpr double kBound = 1e-4;  // relative to the logits' range
 
 std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "models.json"); }
 
-// Largest error, as a part of the expected logits' range.
+// Largest error, relative to the range of the expected logits.
 double largest_error(const std::vector<float>& expected, const std::vector<float>& actual) {
   if (expected.size() != actual.size()) return INFINITY;
   double worst = 0;
@@ -73,7 +73,7 @@ TEST(Models, StepByStepAndInstructionSetsGiveThePrefillsBits) {
   }
 }
 
-// A directory with configuration and tokenizer only: weights are made up, the same each time.
+// A directory with only configuration and tokenizer: weights are made up, equal at each load.
 TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
   const nlohmann::json document = nlohmann::json::parse(read_whole_file(kFolder + "models.json"));
   for (const nlohmann::json& entry : document["models"]) {

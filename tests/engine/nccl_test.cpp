@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side of the Communicator over NCCL, against tests/support/fake_nccl.cpp.
+// The host side of the NCCL Communicator, against tests/support/fake_nccl.cpp.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,9 +16,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kPart = 64;  // bytes, at most
+constexpr size_t kPart = 64;  // bytes per part, at most
 
-// Ranks on devices 0 to size - 1, and what they receive into.
+// Ranks on devices 0 to size - 1, and their receive buffers.
 struct Ranks {
   explicit Ranks(int32_t size)
       : received(static_cast<size_t>(size),
@@ -38,7 +38,7 @@ struct Ranks {
   std::vector<std::unique_ptr<Communicator>> ends;
 };
 
-// body(communicator) for each rank, on a thread of its own, on which it goes as well.
+// Runs body(communicator) for each rank on a separate thread, which also destroys the communicator.
 template <typename Body>
 void on_ranks(int32_t size, Body body) {
   Ranks ranks(size);
@@ -81,17 +81,17 @@ TEST(NcclRanks, AnErrorOfOneRanksCallFailsAll) {
   for (const auto& rank : ranks.ends) EXPECT_FALSE(rank->has_failed());
   EXPECT_TRUE(ranks.ends[2]->all_gather(std::vector<std::byte>(13)).empty());  // it is refused
   for (const auto& rank : ranks.ends) EXPECT_TRUE(rank->has_failed());
-  // One after the other: none waits for the others.
+  // One after the other: none waits for other ranks.
   for (auto& rank : ranks.ends) {
     EXPECT_TRUE(rank->all_gather(std::vector<std::byte>(8)).empty());
     rank.reset();
   }
 }
 
-// Nobody calls the library meanwhile: a rank waits for one that is lost.
+// No call is made meanwhile: a rank waits for a lost one.
 TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
   Ranks ranks(4);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // not at the first look
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // after the first poll
   EXPECT_TRUE(ranks.ends[2]->all_gather(std::vector<std::byte>(14)).empty());
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (const auto& rank : ranks.ends) {
@@ -102,7 +102,7 @@ TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
   }
 }
 
-// The library's calls return before the others have called: their own GPU waits, not they.
+// The library's calls return before other ranks have called: only the GPU waits for them.
 TEST(NcclRanks, ACallReturnsWhenEveryRankHasCalled) {
   Ranks ranks(3);
   std::atomic<int> num_returned = 0;
@@ -118,7 +118,7 @@ TEST(NcclRanks, ACallReturnsWhenEveryRankHasCalled) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// As whoever watches over the ranks does, while they ask.
+// A watchdog thread fails the rank while others query it.
 TEST(NcclRanks, AnyThreadMayFailARank) {
   for (int i = 0; i < 200; ++i) {
     on_ranks(1, [](Communicator& own) {
@@ -131,13 +131,13 @@ TEST(NcclRanks, AnyThreadMayFailARank) {
       const std::byte part{};
       EXPECT_TRUE(own.all_gather({&part, 1}).empty());
       watcher.join();
-      own.fail();  // once more changes nothing
+      own.fail();  // repeating it changes nothing
       EXPECT_TRUE(own.has_failed());
     });
   }
 }
 
-// The first rank is inside of the library, which holds it until the second comes or goes.
+// The first rank is inside the library, which blocks it until the second arrives or goes.
 TEST(NcclRanks, NobodyWaitsForARankThatTheLibraryHoldsUp) {
   std::atomic<Communicator*> held = nullptr;
   on_ranks(2, [&held](Communicator& own) {
@@ -146,7 +146,7 @@ TEST(NcclRanks, NobodyWaitsForARankThatTheLibraryHoldsUp) {
       held = &own;
       EXPECT_TRUE(own.all_gather({&part, 1}).empty());
       EXPECT_TRUE(own.has_failed());
-      while (held != nullptr) std::this_thread::yield();  // the other rank still looks at this one
+      while (held != nullptr) std::this_thread::yield();  // the other rank still reads this one
       return;
     }
     while (held == nullptr) std::this_thread::yield();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// --overlap: a step is decided while another one runs, and no request can tell.
+// --overlap: a step is decided while another one runs, and no answer shows it.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -87,7 +87,7 @@ TEST(Overlap, AStepIsDecidedWhileAnotherOneRuns) {
     EXPECT_LE(steps[i - 1].sampled_ns, steps[i].started_ns);
     EXPECT_LE(steps[i].sampled_ns, steps[i].retired_ns);
   }
-  // No step is wasted where the end is known.
+  // No step is wasted if the end is known.
   EXPECT_EQ(steps.size(), 100U);
 
   const std::unique_ptr<Engine> plain = start_engine(tiny_config(false));
@@ -95,8 +95,7 @@ TEST(Overlap, AStepIsDecidedWhileAnotherOneRuns) {
   for (const StepRecord& step : steps_of(*plain)) EXPECT_EQ(step.num_in_flight, 0);
 }
 
-// The row that was in flight when the end token came is dropped, and its blocks are kept until
-// then.
+// The row in flight when the end token came is dropped, and its blocks are kept until then.
 TEST(Overlap, AnEndThatNobodyForesawCostsARowAndNothingElse) {
   const std::unique_ptr<Engine> plain = start_engine(tiny_config(false));
   ASSERT_NE(plain, nullptr);
@@ -122,7 +121,7 @@ TEST(Overlap, AnEndThatNobodyForesawCostsARowAndNothingElse) {
   prompt.insert(prompt.end(), stopped.tokens.begin(), stopped.tokens.end());
   prompt.resize(prompt.size() + 20, 11);
   const Collected second = run_alone(*engine, {next})[0];
-  // The end token's KV was computed in that row.
+  // That row computed the end token's KV.
   EXPECT_EQ(second.num_cached_tokens, 50 + length);
   testing::expect_same(run_alone(*plain, {next}), {second}, "next turn");
   settle(*engine);
@@ -173,8 +172,8 @@ TEST(Overlap, StopWithAStepInFlightGivesEveryRequestItsReply) {
   }
 }
 
-// A model that gives an infinite logit behind one token: the only one with so large a component of
-// the last hidden state that its product with one weight of the head overflows.
+// A model with an infinite logit behind one token: only this token's last hidden state has a
+// component so large that its product with one weight of the head overflows.
 class PoisonedModel : public ::testing::Test {
  protected:
   PoisonedModel() {
@@ -196,7 +195,7 @@ class PoisonedModel : public ::testing::Test {
       std::memcpy(bytes.data() + begin + static_cast<size_t>(token) * size, row.data(), size);
     };
     set_row("token_embd.weight", kPoison, 1e6F);
-    set_row("token_embd.weight", kInfinite, 4e37F);  // the head is the same
+    set_row("token_embd.weight", kInfinite, 4e37F);  // also used as the head
     std::ofstream(path_, std::ios::binary)
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
@@ -275,7 +274,7 @@ TEST_F(PoisonedModel, WhatFollowsABadStepIsNeitherToldNorKept) {
   EXPECT_EQ(engine->stats().num_blocks_used, 0);
 }
 
-// A draft that is wrong gives the row behind it logits without a finite value; nobody reads them.
+// A wrong draft gives the row behind it logits without a finite value; they are not used.
 TEST_F(PoisonedModel, ARejectedRowWithoutFiniteLogitsIsNothing) {
   for (const bool overlap : {false, true}) {
     Config config = tiny_config(overlap);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines that map packed weights from a file answer as those that pack them, bit for bit and under
-// the same fingerprint, and never from a file that is not of their model.
+// Engines that map packed weights from a file answer like those that pack them, bit for bit and
+// with the same fingerprint, and never use another model's file.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Collected;
 
-// The changes of a file younger than this are not told from later ones.
+// Files changed within this time cannot be told from later changes.
 constexpr auto kSettled = std::chrono::milliseconds(2100);
 
 bool is_mapped(const Engine& engine) {
@@ -57,7 +57,7 @@ class PackedWeights : public ::testing::Test {
     return found;
   }
 
-  // Then there are `count`. The writer is a thread of the engine; it has a moment to finish.
+  // Waits until there are `count` files. The writer is a thread of the engine and needs a moment.
   void start_and_wait_for_the_file(size_t count = 1) {
     const std::unique_ptr<Engine> engine = testing::start_engine(config_);
     ASSERT_NE(engine, nullptr);
@@ -68,7 +68,7 @@ class PackedWeights : public ::testing::Test {
     ASSERT_EQ(files().size(), count);
   }
 
-  // Of an engine that is then stopped, and of its writer, whose line is the last that it does.
+  // Returns the log of an engine that is then stopped; its writer's line is the last.
   std::string log_of_a_start() const {
     ::testing::internal::CaptureStderr();
     testing::start_engine(config_).reset();
@@ -98,7 +98,7 @@ TEST_F(PackedWeights, AreTheSameBitsUnderTheSameFingerprint) {
   }
 }
 
-// Ranks read parts of the same tiles: one file, whoever wrote it.
+// Ranks read parts of the same tiles: they share one file, whoever wrote it.
 TEST_F(PackedWeights, RanksShareTheFileOfOneRank) {
   std::unique_ptr<Engine> engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
@@ -122,7 +122,7 @@ TEST_F(PackedWeights, RanksShareTheFileOfOneRank) {
   }
 }
 
-// Which is what keeps its file, of those in a folder.
+// The use keeps a model's file when a folder is trimmed.
 TEST_F(PackedWeights, AStartNotesTheUse) {
   config_.packed_weights_cache = folder_;
   start_and_wait_for_the_file();
@@ -133,7 +133,7 @@ TEST_F(PackedWeights, AStartNotesTheUse) {
   EXPECT_GT(fs::last_write_time(file), long_ago + std::chrono::hours(23));
 }
 
-// One that finds its own file too.
+// A start that finds its own file trims the folder too.
 TEST_F(PackedWeights, AStartTrimsTheFolder) {
   config_.packed_weights_cache = folder_;
   start_and_wait_for_the_file();
@@ -148,7 +148,7 @@ TEST_F(PackedWeights, AStartTrimsTheFolder) {
   ASSERT_NE(engine, nullptr);
   EXPECT_TRUE(is_mapped(*engine));
   EXPECT_EQ(files(), std::vector<fs::path>{own});
-  config_.packed_weights_cache_size = 1000;  // what is mapped stays
+  config_.packed_weights_cache_size = 1000;  // mapped files stay
   engine = testing::start_engine(config_);
   ASSERT_NE(engine, nullptr);
   EXPECT_TRUE(is_mapped(*engine));
@@ -174,7 +174,7 @@ TEST_F(PackedWeights, WhatMappedWeightsDoNotObeyIsNamed) {
   };
   start_and_wait_for_the_file();
   EXPECT_TRUE(says_so());
-  // Of one that turns out to be damaged nothing is mapped.
+  // Nothing of a damaged file is mapped.
   std::fstream(files().front(), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(-1000, std::ios::end)
       .put('x');
@@ -210,7 +210,7 @@ TEST_F(PackedWeights, ADamagedFileIsReplaced) {
   EXPECT_TRUE(is_mapped(*engine));
 }
 
-// One weight is changed in place and the time of modification put back: only ctime tells.
+// One weight changes in place and the modification time is restored: only ctime tells.
 TEST_F(PackedWeights, AChangedModelIsPackedAgain) {
   fs::create_directories(folder_);
   const std::string copy = folder_ + "/model.gguf";
@@ -263,7 +263,7 @@ TEST_F(PackedWeights, WithoutAPlaceForThemTheEngineServes) {
   EXPECT_EQ(testing::run_together(*engine, testing::seeded_requests(3)).size(), 3U);
 }
 
-// Every architecture, layout and format of the goldens: the bytes, and the hash of the content.
+// Every architecture, layout and format of the goldens: the bytes and the content hash.
 TEST_F(PackedWeights, OfEveryGoldenModelAreWhatPackingGives) {
   const std::string data = SLUICE_TEST_DATA;
   std::vector<testing::GoldenModel> models =

@@ -17,7 +17,7 @@ namespace {
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
-// body(communicator) on a thread for each rank.
+// Runs body(communicator) on a thread for each rank.
 template <typename Body>
 void on_each(const Ranks& ranks, Body body) {
   std::vector<std::thread> threads;
@@ -30,7 +30,7 @@ uint32_t number(int32_t rank, uint32_t round) {
   return static_cast<uint32_t>(rank) * 1000003U + round;
 }
 
-// Two buffers in turn, as the contract says: a call that let a rank go too early would show another
+// Uses two buffers in turn, as in the contract: a call that returned too early would show another
 // round's number, or a race.
 TEST(LocalRanks, EveryRankSeesEveryPartOfEachRoundInOrderOfRank) {
   for (const int32_t size : {1, 2, 4, 8}) {
@@ -59,7 +59,7 @@ TEST(LocalRanks, EveryRankSeesEveryPartOfEachRoundInOrderOfRank) {
   }
 }
 
-// One rank comes late, so that the others are parked when it fails, or not yet there.
+// One rank comes late, so that the others are parked, or not yet there, when it fails.
 TEST(LocalRanks, AFailedRankLetsTheOthersGo) {
   for (const int delay_ms : {0, 5}) {
     const Ranks ranks = make_local_ranks(4);
@@ -79,7 +79,7 @@ TEST(LocalRanks, AFailedRankLetsTheOthersGo) {
   }
 }
 
-// Somebody may still read what the last call gave that all were in.
+// Another rank may still read the result of the last complete call.
 TEST(LocalRanks, AfterAFailureWhatWasGivenStays) {
   const Ranks ranks = make_local_ranks(2);
   const std::array<std::byte, 4> parts{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where threads and memory lie changes no answer, and the plan says where.
+// Placement of threads and memory changes no answer, and the plan describes it.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -21,7 +21,7 @@ struct Setting {
   const char* huge_pages = "transparent";
   int32_t threads = 0;
   bool overlap = false;
-  const char* placed;  // in the plan
+  const char* placed;  // expected text in the plan
 };
 
 TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefixes on disk: what a restarted engine, or one short of memory, finds there, and that nothing
-// it finds there changes an answer.
+// Prefixes on disk: the hits of a restarted engine, or of one short of memory, which change no
+// answer.
 #include "engine/tiers/prefix_store.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
   EXPECT_EQ(cost.compute_seconds(1000), 0);
   cost.observe_read(0, 1e-3);
   EXPECT_TRUE(is_worth(1, 0));
-  cost.observe_compute(100, 0.01);  // 1.6 ms a block
+  cost.observe_compute(100, 0.01);  // 1.6 ms per block
   EXPECT_NEAR(cost.compute_seconds(1000), 0.1, 1e-9);
   EXPECT_FALSE(is_worth(1, 0));
   EXPECT_TRUE(is_worth(10, 0));
@@ -45,7 +45,7 @@ TEST(RestoreCost, ReadsWhereThatIsFasterAndTriesWhatItDoesNotKnow) {
 
 TEST(RestoreCost, TriesAgainWhatWasSlowOnce) {
   RestoreCost cost(1);
-  cost.observe_compute(100, 0.01);  // 1.6 ms a block
+  cost.observe_compute(100, 0.01);  // 1.6 ms per block
   for (int i = 0; i < 100; ++i) cost.observe_read(0, 16e-3);
   const int64_t num_blocks[] = {1000};
   int refused = 0;
@@ -78,7 +78,7 @@ class PrefixOnDisk : public ::testing::Test {
     ASSERT_NE(engine_, nullptr);
   }
 
-  // The cache has room for the longest request, and no more.
+  // Starts with a cache that holds only the longest request.
   void start_with_one_request_of_memory() {
     start();
     const int64_t bytes_per_block = config_.kv_cache_memory / engine_->stats().num_blocks_total;
@@ -131,9 +131,9 @@ TEST_F(PrefixOnDisk, ARestartedEngineFindsAConversationWithItsAnswer) {
   start();
   const Collected warm = run(first);
   expect_same(cold, warm);
-  EXPECT_EQ(warm.num_cached_tokens, 288);  // whole blocks of 16, one token left to compute
+  EXPECT_EQ(warm.num_cached_tokens, 288);  // whole blocks of 16; one token left to compute
   EXPECT_EQ(engine_->stats().kv_tier_hits, 288U);
-  // The next turn: prompt, answer, and more.
+  // The next turn has the prompt, the answer, and more.
   ValidRequest second = first;
   std::vector<TokenId>& tokens = second.prompt;
   tokens.insert(tokens.end(), cold.tokens.begin(), cold.tokens.end());
@@ -171,7 +171,7 @@ TEST_F(PrefixOnDisk, BrokenFilesAreComputedAgain) {
     const Collected again = run(request);
     expect_same(cold, again);
     EXPECT_LT(again.num_cached_tokens, 192);
-    // Written again meanwhile.
+    // The block is written again meanwhile.
     start();
     const Collected whole = run(request);
     expect_same(cold, whole);
@@ -211,8 +211,8 @@ TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
   EXPECT_EQ(engine_->stats().kv_tier_hits, 384U);
 }
 
-// The whole prompt runs in one step, which has more blocks than there are buffers: what is written
-// later is without the blocks that windows have let go, and ends nothing for who goes on.
+// The whole prompt runs in one step, which has more blocks than there are buffers: later writes
+// lack the blocks that windows have dropped, without ending the prefix.
 TEST_F(PrefixOnDisk, AWindowThatHasGoneOnEndsNothing) {
   config_.model = std::string(SLUICE_TEST_DATA) + "/models/engine-windows.gguf";
   config_.max_model_len = 2048;
@@ -225,7 +225,7 @@ TEST_F(PrefixOnDisk, AWindowThatHasGoneOnEndsNothing) {
   second.prompt.insert(second.prompt.end(), answer.tokens.begin(), answer.tokens.end());
   start();
   const Collected warm = run(second);
-  EXPECT_EQ(warm.num_cached_tokens, 1744);  // of 1749 with KV
+  EXPECT_EQ(warm.num_cached_tokens, 1744);  // 1749 have KV
   EXPECT_EQ(engine_->stats().kv_tier_hits, 1744U);
   config_.kv_disk_path = "";
   start();
@@ -282,8 +282,8 @@ TEST_F(PrefixOnDisk, SettingsThatCannotWorkAreRefusedByName) {
   EXPECT_EQ(no_tier.error().param, "preemption-mode");
 }
 
-// Answers outgrow a cache of two requests; of those that lose their blocks for it, each goes on
-// with what it had.
+// Answers outgrow a cache of two requests; each request that loses its blocks resumes with the KV
+// that it had.
 TEST_F(PrefixOnDisk, PreemptedRequestsAreSwappedInOrComputedAsTheModeSays) {
   std::vector<ValidRequest> requests;
   for (TokenId first = 0; first < 12; ++first) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints in other number formats: what is written is what the loader reads, the same bytes for
+// Checkpoints in other number formats: the loader reads what was written, the bytes are equal for
 // any number of threads, and errors leave nothing behind.
 #include "engine/quantize.h"
 
@@ -83,7 +83,7 @@ class Quantize : public ::testing::Test {
     return at("model");
   }
 
-  // The output's path; the test fails where there is none.
+  // Returns the output's path; fails the test on an error.
   std::string quantize(QuantizeOptions options, const std::string& name) {
     options.output = at(name);
     const auto result = quantize_model(options);
@@ -141,7 +141,7 @@ TEST_F(Quantize, BytesDoNotDependOnThreads) {
   for (const char* scheme : kGgufSchemes) check(gguf_, scheme);
 }
 
-// The loader's values are those that the encoder meant, bit for bit, and near the model's.
+// The loader's values equal the encoder's, bit for bit, and are near the model's.
 TEST_F(Quantize, WhatIsWrittenIsReadBack) {
   const std::string input = model();
   for (const char* scheme : kCodeSchemes) {
@@ -172,7 +172,7 @@ TEST_F(Quantize, ExpertsAreQuantizedAndRoutersAreNot) {
   EXPECT_NE(std::find(ignored.begin(), ignored.end(), "lm_head"), ignored.end());
 }
 
-// Everything else stays as it is: floats by their bytes, texts by their files.
+// Other tensors keep their bytes, and text files are copied.
 TEST_F(Quantize, OtherTensorsAndFilesAreTakenOver) {
   const std::string input = model();
   quantize({.input = input, .output = {}, .to = "fp8"}, "out");
@@ -193,7 +193,7 @@ TEST_F(Quantize, OtherTensorsAndFilesAreTakenOver) {
       num_same += std::ranges::equal(tensor.data, other.data) ? 1 : 0;
     }
   }
-  EXPECT_EQ(num_same, old_tensors->size() - 14);  // 7 linear layers in each of 2
+  EXPECT_EQ(num_same, old_tensors->size() - 14);  // 7 linear layers in each of 2 layers
 }
 
 TEST_F(Quantize, ExpressionsAndRecipesChoose) {
@@ -246,7 +246,7 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
   EXPECT_NE(result.error().message.find("expected a new name"), std::string::npos);
 }
 
-// A weight that is no number ends the run with the tensor's name, whatever it would become.
+// A weight that is not a number ends the run with the tensor's name, in any format.
 TEST_F(Quantize, WeightsThatAreNoNumbersAreRefused) {
   const std::string input = model();
   std::string file = read_file(input + "/model.safetensors");
@@ -274,7 +274,7 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
     if (tensor.name != "model.layers.1.mlp.up_proj.weight") continue;
     const auto offset = tensor.data.data() - reinterpret_cast<const std::byte*>(file.data());
     const size_t in_row_2 = 2 * 2 * tensor.shape[1];
-    file[static_cast<size_t>(offset) + in_row_2] = '\xC3';  // 1e5
+    file[static_cast<size_t>(offset) + in_row_2] = '\xC3';  // 1e5 in half precision
     file[static_cast<size_t>(offset) + in_row_2 + 1] = '\x47';
   }
   write_file(input + "/model.safetensors", file);
@@ -284,7 +284,7 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
   quantize({.input = input, .output = {}, .to = "bf16", .verify = true}, "bf16");
 }
 
-// Shards hold tensors with their companions, and the index names each.
+// Shards hold tensors with their companions, and the index names each one.
 TEST_F(Quantize, LargeModelsAreSharded) {
   const std::string input = model();
   QuantizeOptions options{.input = input, .output = {}, .to = "int8", .verify = true};
@@ -308,14 +308,14 @@ TEST_F(Quantize, LargeModelsAreSharded) {
   EXPECT_EQ(json_["bytes"], bytes);
 }
 
-// A format's own values come back from another spelling of it, and then again from the first.
+// A format's exact values survive conversion to another spelling and back.
 TEST_F(Quantize, RoundTripsOfExactPairsLoseNothing) {
   const std::string input = model();
   const std::string first = quantize({.input = input, .output = {}, .to = "int8"}, "int8");
   const std::string floats = quantize({.input = first, .output = {}, .to = "f32"}, "f32");
   const std::string second = quantize({.input = floats, .output = {}, .to = "int8"}, "again");
   EXPECT_LT(json_["relative_error"], 1e-6);
-  // Over ModelOpt's spelling and back: one's multiplier is the other's divisor.
+  // Converts to ModelOpt's spelling and back: one's multiplier is the other's divisor.
   quantize({.input = input, .output = {}, .to = "nvfp4-ct"}, "divisor");
   quantize({.input = at("divisor"), .output = {}, .to = "nvfp4", .exclude = {"down_proj"}},
            "multiplier");
@@ -333,9 +333,9 @@ TEST_F(Quantize, RoundTripsOfExactPairsLoseNothing) {
   EXPECT_EQ(json_["relative_error"], 0.0);
 }
 
-// Floats hold every value of the first, products of two floats to 24 bits those of int8 and fp8,
-// and the search for scales finds the ones there were. Blocks of 256 have scales of two levels, of
-// which a search finds near ones.
+// Floats hold every value of the first; products of two floats, to 24 bits, hold those of int8 and
+// fp8, and the scale search finds the original scales. Blocks of 256 have two levels of scales, for
+// which the search finds near ones.
 TEST_F(Quantize, SchemesComeBackFromFloats) {
   const auto again = [this](const QuantizeOptions& options, const std::string& name) {
     QuantizeOptions floats = options;
@@ -356,7 +356,7 @@ TEST_F(Quantize, SchemesComeBackFromFloats) {
     const auto [first, second] = again({.input = input, .output = {}, .to = scheme}, scheme);
     EXPECT_LE(second, is_exact ? 0.0 : 1e-7) << scheme;
   }
-  // A mix has Q6_K for the head.
+  // A mix uses Q6_K for the head.
   const std::vector<std::string> left = {"embd|^output"};
   for (const char* scheme : {"Q8_0", "Q4_0", "Q5_0", "mxfp4", "bf16", "Q4_K_S", "Q6_K"}) {
     const bool is_exact = std::string(scheme).find("_K") == std::string::npos;
@@ -384,7 +384,7 @@ TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   const double most_error = json_["relative_error"];
   for (const double bits : {6.0, 9.0}) {
     QuantizeOptions options{.input = input, .output = {}, .to = "nvfp4-ct"};
-    options.exclude = {"down_proj"};  // whose columns NVFP4 cannot have
+    options.exclude = {"down_proj"};  // NVFP4 cannot have its columns
     options.target_bits = bits;
     options.verify = true;
     const std::string name = "bits" + std::to_string(static_cast<int>(bits));
@@ -423,7 +423,7 @@ TEST_F(Quantize, BitsAreSpentWhereTheyCount) {
   EXPECT_NE(error(wrong).find("found 4, expected 8."), std::string::npos) << error(wrong);
 }
 
-// A matrix of codes that a scheme leaves alone becomes bf16, however the scheme was chosen.
+// A matrix of codes that a scheme skips becomes bf16, however the scheme was chosen.
 TEST_F(Quantize, BitsAreSpentOnEveryQuantizedInput) {
   size_t num_inputs = 0;
   size_t num_without_codes = 0;
@@ -474,7 +474,7 @@ TEST_F(Quantize, ExpertsOfALayerHaveOneScheme) {
   }
 }
 
-// What the loader leaves out is not in the output: said, and refused where the rest is no model.
+// Parts that the loader drops are not written: reported, or refused if no model remains.
 TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
   const std::string input = model();
   const auto add_file = [&](const std::string& header, size_t bytes) {
@@ -503,7 +503,7 @@ TEST_F(Quantize, OutputsMayEndWithASlashAndConfigurationsHaveNaN) {
   EXPECT_TRUE(Json::parse(read_file(at("out/config.json")))["attention_dropout"].is_null());
 }
 
-// Inputs of codes that are no floats say nothing about columns.
+// Inputs of INT8 codes give no column statistics.
 TEST_F(Quantize, CalibrationOfNothingIsRefused) {
   const std::string input = model();
   fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");
@@ -514,7 +514,7 @@ TEST_F(Quantize, CalibrationOfNothingIsRefused) {
   EXPECT_NE(message.find("--calibrate: found inputs of no matrix"), std::string::npos) << message;
 }
 
-// Against every way of choosing.
+// Compares with exhaustive search.
 TEST(Allocation, IsNearTheBestOfAll) {
   const std::vector<std::vector<Choice>> matrices = {{{10, 5.0}, {20, 1.0}, {40, 0.1}},
                                                      {{10, 2.0}, {20, 0.4}, {40, 0.0}},
@@ -528,7 +528,7 @@ TEST(Allocation, IsNearTheBestOfAll) {
       ours += matrices[m][chosen[m]].error;
       bytes += matrices[m][chosen[m]].bytes;
     }
-    double best = 5.0 + 2.0 + 9.0 + 0.2;  // of the smallest choices
+    double best = 5.0 + 2.0 + 9.0 + 0.2;  // the smallest choices
     for (size_t way = 0; way < 81; ++way) {
       double error = 0;
       double size = 0;
@@ -543,7 +543,7 @@ TEST(Allocation, IsNearTheBestOfAll) {
   }
 }
 
-// Read in float activations the model is the same one where its weights are.
+// In float activations the model equals itself where its weights do.
 TEST_F(Quantize, ComparisonIsOfBothModels) {
   const std::string text = read_file(kData + "/text.txt");
   const std::string input = model();
@@ -562,7 +562,7 @@ TEST_F(Quantize, ComparisonIsOfBothModels) {
   EXPECT_GT(json_["evaluation"]["tokens"], 500);
 }
 
-// A comparison that cannot be is said before anything is written, and leaves nothing behind.
+// An impossible comparison is reported before anything is written, and leaves nothing behind.
 TEST_F(Quantize, TextsThatCannotBeComparedLeaveNothing) {
   const std::string text = read_file(kData + "/text.txt");
   const std::string input = model();
@@ -579,7 +579,7 @@ TEST_F(Quantize, TextsThatCannotBeComparedLeaveNothing) {
   EXPECT_NE(refused("a").find("expected 2 or more"), std::string::npos);
 }
 
-// With what inputs are like, few bits cost less; and the bytes still do not depend on threads.
+// With calibration few bits lose less; and the bytes still do not depend on threads.
 TEST_F(Quantize, CalibrationLowersTheDivergence) {
   const std::string text = read_file(kData + "/text.txt");
   const std::string input = model();
@@ -605,7 +605,7 @@ TEST_F(Quantize, CalibrationLowersTheDivergence) {
   }
 }
 
-// Of GGUF's blocks as well.
+// Covers GGUF's blocks as well.
 TEST_F(Quantize, CalibrationLowersTheDivergenceOfBlocks) {
   const std::string text = read_file(kData + "/text.txt");
   for (const char* scheme : {"Q4_0", "Q4_K_S", "IQ4_XS", "Q3_K_S", "Q6_K", "mxfp4"}) {

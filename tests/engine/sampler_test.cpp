@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks, bias and penalties: against the formulas written out anew in double precision.
+// Masks, bias and penalties against the formulas rewritten in double precision.
 #include "engine/sampling/sampler.h"
 
 #include <gtest/gtest.h>
@@ -170,7 +170,7 @@ TEST_F(SamplerTest, EndTokenThatHadToBeChosenBeforeMinTokensEndsNothing) {
 
 class TokenMask : public ::testing::Test {
  protected:
-  // The tokens that may follow `generated`; empty: no mask.
+  // Returns the tokens that may follow `generated`; empty: no mask.
   std::set<TokenId> allowed(const std::vector<TokenId>& generated) {
     std::vector<uint32_t> words(token_mask_words(kVocab), 0xDEADBEEF);
     std::set<TokenId> tokens;
@@ -193,7 +193,7 @@ class TokenMask : public ::testing::Test {
     return tokens;
   }
 
-  // Lets the grammar allow these alone.
+  // Restricts the grammar to these tokens.
   void bind(const std::set<TokenId>& tokens) {
     grammar_.assign(token_mask_words(kVocab), 0);
     for (const TokenId token : tokens) {
@@ -211,7 +211,7 @@ TEST_F(TokenMask, UserRulesYieldAndTheGrammarDoesNot) {
   EXPECT_EQ(allowed({}), Set({7, 8, kEnd}));
   params_.allowed_token_ids = {8, 9};
   EXPECT_EQ(allowed({}), Set({8}));
-  params_.allowed_token_ids = {9};  // nothing in common
+  params_.allowed_token_ids = {9};  // disjoint
   EXPECT_EQ(allowed({}), Set({7, 8, kEnd}));
   params_.allowed_token_ids.clear();
   params_.min_tokens = 2;
@@ -250,7 +250,7 @@ TEST_F(TokenMask, BadWordNotYetDueNeedsNoMask) {
   EXPECT_EQ(allowed({1}), all_but({2}));
 }
 
-// The prompt has begun the reasoning, or the answer does; then its end is written out.
+// The prompt or the answer begins reasoning; at the limit its end is forced.
 TEST_F(TokenMask, ReasoningAtItsLimitEnds) {
   params_.reasoning_limit = {.max_tokens = 2, .begin = {}, .end = {40, 41}};
   EXPECT_TRUE(allowed({5}).empty());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Same request, same bits, in every number scheme: a covering array of the checkpoints of
-// tests/golden/formats, one with all types of GGUF, and the ways of running a request that decide
-// how many rows a product has, who computes which of its parts, and by which instructions.
+// Equal requests give equal bits in every number scheme: a covering array over the checkpoints of
+// tests/golden/formats, one with all GGUF types, and the ways of running a request that determine a
+// product's rows, who computes which part, and the instructions.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -37,8 +37,8 @@ enum Axis : uint8_t { kScheme, kBits, kIsa, kWorkers, kChunk, kPrefix, kPreempt,
 using Values = std::array<std::vector<std::string>, kNumAxes>;
 
 const std::string kFormats = std::string(SLUICE_TEST_DATA) + "/formats/";
-constexpr const char* kGguf = "gguf";  // the value of kScheme that is no checkpoint of kFormats
-constexpr size_t kVocabulary = 71;     // tokens of those
+constexpr const char* kGguf = "gguf";  // the value of kScheme outside kFormats
+constexpr size_t kVocabulary = 71;     // tokens of those checkpoints
 
 std::vector<std::string> schemes() {
   std::vector<std::string> names = {kGguf};
@@ -66,7 +66,7 @@ std::vector<size_t> num_values(const Values& values) {
   return sizes;
 }
 
-// One word a token.
+// Writes a tokenizer with one word per token.
 void write_tokenizer(const std::string& path) {
   nlohmann::json words;
   for (size_t i = 0; i < kVocabulary; ++i) words["w" + std::to_string(i)] = i;
@@ -76,7 +76,7 @@ void write_tokenizer(const std::string& path) {
       {"model", {{"type", "WordLevel"}, {"unk_token", "w3"}, {"vocab", words}}}};
 }
 
-// Greedy and seeded, some that begin alike, with log-probabilities of others and of a prompt.
+// Greedy and seeded requests, some with common beginnings, with log-probabilities.
 std::vector<ValidRequest> make_requests() {
   std::mt19937_64 random(20261126);
   const auto tokens = [&](size_t length) {
@@ -113,7 +113,7 @@ class SchemeArray : public ::testing::Test {
 
   ~SchemeArray() override { fs::remove_all(folder_); }
 
-  // Its file or directory, which is there from now on.
+  // Returns the scheme's file or directory, creating it if needed.
   std::string model_of(const std::string& scheme) {
     const std::string path = folder_ + "/" + scheme;
     if (fs::exists(path)) return path;
@@ -152,7 +152,7 @@ class SchemeArray : public ::testing::Test {
     return config;
   }
 
-  // These have too few columns for two ranks: on one, with as many threads.
+  // Checkpoints with too few columns for two ranks run on one, with as many threads.
   std::unique_ptr<Engine> start(Config config) {
     if (config.tensor_parallel_size == 1) return testing::start_engine(config);
     Expected<std::unique_ptr<Engine>> shared = create_engine(config);
@@ -171,7 +171,7 @@ class SchemeArray : public ::testing::Test {
     return testing::start_engine(config);
   }
 
-  // One request after the other, nothing cached, by the fastest instructions.
+  // Runs one request after the other, without a cache, by the fastest instructions.
   const std::vector<Collected>& expected(const std::string& scheme, const std::string& bits) {
     std::vector<Collected>& results = expected_[scheme + bits];
     if (!results.empty()) return results;
@@ -209,13 +209,13 @@ TEST_F(SchemeArray, AnyWayOfRunningARequestGivesItTheSameBitsInEveryScheme) {
     num_hits += engine->stats().prefix_cache_hits;
   }
   std::printf("%zu schemes in %zu settings\n", values[kScheme].size(), rows.size());
-  // The axes do what they say.
+  // The axes had their effects.
   EXPECT_GT(num_preemptions, 0U);
   EXPECT_GT(num_hits, 0U);
   EXPECT_GT(num_shared_, values[kScheme].size() / 2);
 }
 
-// What is compared depends on the scheme: others give other tokens or log-probabilities.
+// Results depend on the scheme: different ones give other tokens or log-probabilities.
 TEST_F(SchemeArray, SchemesDifferFromOneAnother) {
   std::map<std::vector<float>, std::string> seen;
   for (const std::string& scheme : schemes()) {
@@ -227,7 +227,7 @@ TEST_F(SchemeArray, SchemesDifferFromOneAnother) {
     }
     const auto [same, is_new] = seen.emplace(logprobs, scheme);
     if (is_new) continue;
-    // One checkpoint under two labels.
+    // The only equal pair is one checkpoint under two labels.
     EXPECT_EQ(scheme + " " + same->second, "gptq-v2-as-v1 gptq-v2");
   }
 }

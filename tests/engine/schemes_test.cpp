@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantized checkpoints of other packages, whole (tests/golden/formats): logits against those of
-// transformers with the packages' decoded weights, and the same bits by every instruction set and
-// cut of a prompt.
+// Whole quantized checkpoints of other packages (tests/golden/formats): logits against transformers
+// with the packages' decoded weights, and equal bits by every instruction set and chunking.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +33,8 @@ std::vector<float> floats_of(const std::string& file) {
   return values;
 }
 
-// Those whose logits of a kind there are: "logits" with inputs as they are, "rounded" with inputs
-// as the scheme has them.
+// Models with golden logits of a kind: "logits" with unchanged inputs, "rounded" with inputs
+// rounded as in the scheme.
 std::vector<GoldenModel> models_with(const std::string& kind) {
   std::vector<GoldenModel> models;
   const Json all = Json::parse(testing::read_whole_file(kFolder + "formats.json"));
@@ -59,13 +58,13 @@ double error_of(const GoldenModel& model, int32_t bits) {
   return error;
 }
 
-// INT8 of a scale a row takes int8 rows whatever the bits.
+// INT8 with a scale per row takes int8 rows at any number of bits.
 bool has_int8_rows(const std::string& name) { return name.starts_with("ct-int8"); }
 
-// Sums of floats in another order.
+// Allows for sums of floats in another order.
 constexpr double kSameValues = 1e-5;
 
-// Inputs of these are finer here than their schemes have them: int8 with a scale per 32.
+// Inputs are finer here than in these schemes: int8 with a scale per 32.
 bool has_finer_inputs(const std::string& name) {
   return std::ranges::any_of(std::initializer_list<const char*>{"nvfp4", "mxfp4", "mixed", "w4a8"},
                              [&](const char* part) { return name.find(part) != name.npos; });
@@ -85,7 +84,7 @@ TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
       EXPECT_LE(error_of(model, 8), kSameValues) << model.name;
       continue;
     }
-    // No further from the logits of inputs as they are than the scheme's own rounding.
+    // The error must not exceed the scheme's own rounding of inputs.
     ++num_finer;
     GoldenModel as_they_are = model;
     as_they_are.logits = floats_of(model.name + ".logits.f32");
@@ -95,8 +94,7 @@ TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
   EXPECT_GT(num_finer, 5U);
 }
 
-// Matrices of the same inputs, for which these are quantized once: by a given scale or by their
-// own.
+// Matrices with common inputs, which are quantized once: by a static scale or by dynamic ones.
 TEST(Schemes, StaticAndDynamicInputsOfOneProductAreRefused) {
   struct Case {
     const char* folder;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that speculation has had in other engines, each with a test of its name. Others are where
-// their parts are: PreemptedInFlightKeepsAcceptedTokensOnce, PrefixHitTokensEqualNoSpeculation and
+// Faults that speculation has had in other engines, each with a test of its name. Related tests are
+// elsewhere: PreemptedInFlightKeepsAcceptedTokensOnce, PrefixHitTokensEqualNoSpeculation and
 // AcceptanceDoesNotDecay in speculation_test.cpp, GrammarBeginsInsideDraft and GrammarRollsBack in
 // grammar/grammar_engine_test.cpp, DraftModel.ContextEndsBeforeTarget,
-// DraftPlan.VocabularyMismatchIsRefused and MemoryPlan.DraftRowsSumUp in draft_model_test.cpp, the
-// determinism array. Models with recurrent states draft nothing.
+// DraftPlan.VocabularyMismatchIsRefused and MemoryPlan.DraftRowsSumUp in draft_model_test.cpp, and
+// the determinism array. Models with recurrent states draft nothing.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ using testing::Collected;
 using testing::expect_unseen;
 using testing::requests_of;
 
-// Each row has its own history: the drafts before it, and none behind.
+// Each row's history includes the drafts before it, and none behind.
 TEST(Speculation, PenaltiesAndMinTokensEqualNoSpeculation) {
   std::vector<ValidRequest> requests = requests_of(12, 40);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -46,7 +46,7 @@ TEST(Speculation, PenaltiesAndMinTokensEqualNoSpeculation) {
   expect_unseen(expected);
 }
 
-// Of each of a step's tokens they are of the row that chose it.
+// Each token's log-probabilities come from the row that chose it.
 TEST(Speculation, LogprobsBitwiseEqual) {
   std::vector<ValidRequest> requests = requests_of(10, 30);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -58,7 +58,7 @@ TEST(Speculation, LogprobsBitwiseEqual) {
   expect_unseen(expected);
 }
 
-// What is accepted behind the end is not delivered, nor counted.
+// Accepted tokens behind the end are neither delivered nor counted.
 TEST(Speculation, StopInsideAcceptedRun) {
   const std::vector<ValidRequest> requests = requests_of(8, 30);
   const Alone whole = alone(requests);

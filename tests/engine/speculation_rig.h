@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Engines of the tiny model whose drafts are the answers themselves, with errors (method replay):
-// runs of every length are accepted and cut.
+// Engines of the tiny model that draft the answers themselves, with errors (method replay): runs of
+// every length are accepted and cut.
 #pragma once
 
 #include <cstddef>
@@ -33,11 +33,11 @@ inline std::string replay(double error_rate, int32_t num_tokens, bool is_fixed =
 }
 
 struct Alone {
-  std::vector<ValidRequest> requests;  // each with its answer as the prediction
+  std::vector<ValidRequest> requests;  // each predicts its own answer
   std::vector<Collected> answers;
 };
 
-// What requests get without drafts, one after the other.
+// Runs the requests without drafts, one after the other.
 inline Alone alone(const std::vector<ValidRequest>& requests) {
   const std::unique_ptr<Engine> engine = start_engine(tiny_config());
   Alone result{.requests = requests, .answers = run_alone(*engine, requests)};
@@ -51,7 +51,7 @@ inline uint64_t sum(const auto& counters) {
   return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
 }
 
-// Answers of the same length each, at a temperature.
+// Makes requests with answers of this length, at a temperature.
 inline std::vector<ValidRequest> requests_of(int32_t count, int32_t num_tokens) {
   std::vector<ValidRequest> requests = testing::seeded_requests(count);
   for (ValidRequest& request : requests) {
@@ -61,7 +61,7 @@ inline std::vector<ValidRequest> requests_of(int32_t count, int32_t num_tokens) 
   return requests;
 }
 
-// All of `drafted.requests` get its answers while drafts with some errors and without are taken.
+// Checks that `drafted.requests` get their answers with right and partly wrong drafts.
 inline void expect_unseen(const Alone& drafted) {
   for (const double error_rate : {0.0, 0.3}) {
     Config config = tiny_config();
@@ -72,7 +72,7 @@ inline void expect_unseen(const Alone& drafted) {
                 run_together(*engine, drafted.requests),
                 "error rate " + std::to_string(error_rate));
     settle(*engine);
-    // How many depends on how long steps take.
+    // The number depends on how long steps take.
     EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 4U);
   }
 }

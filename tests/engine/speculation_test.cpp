@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speculation changes nothing but the speed: every answer is that without drafts, bit for bit, and
-// so are hits, counts and ends. Drafts are the answer itself with errors (method replay), so that
-// runs of every length are accepted and cut.
+// Speculation changes only the speed: answers equal those without drafts, bit for bit, and so do
+// hits, counts and ends. Drafts are the answer itself with errors (method replay), so that runs of
+// every length are accepted and cut.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,8 +53,8 @@ void expect_conserved(const DraftStats& drafts) {
   }
 }
 
-// Penalties, min_tokens, bad words, stop tokens, log-probabilities and scored prompts are among the
-// requests; stop and max_tokens end inside of accepted runs.
+// The requests include penalties, min_tokens, bad words, stop tokens, log-probabilities and scored
+// prompts; stop and max_tokens end inside accepted runs.
 TEST(Speculation, IsNotToBeSeenInAnyAnswer) {
   const Alone expected = varied_alone(80);
   for (const double error_rate : {0.0, 0.2, 1.0}) {
@@ -82,7 +82,7 @@ TEST(Speculation, IsNotToBeSeenInAnyAnswer) {
   }
 }
 
-// Each method of its own accord, and what the budget makes of it.
+// Runs each method with its own guesses, under the budget.
 TEST(Speculation, MethodsChangeNoAnswer) {
   const Alone expected = varied_alone(60);
   std::vector<ValidRequest> repeating = expected.requests;
@@ -109,7 +109,7 @@ TEST(Speculation, MethodsChangeNoAnswer) {
     if (HasFatalFailure()) return;
     settle(*engine);
     expect_conserved(engine->stats().drafts);
-    // With a budget there may be none that is worth its rows.
+    // With a budget, no draft may be worth its rows.
     const bool is_fixed = config.speculative_config.find("false") != std::string::npos;
     EXPECT_TRUE(!is_fixed || sum(engine->stats().drafts.num_drafts) > 0) << method;
   }
@@ -125,7 +125,7 @@ TEST(Speculation, RightDraftsTakeAsManyStepsLess) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   expect_same(expected.answers, run_together(*engine, expected.requests), "replay");
-  // One token by the prompt, then sixteen a step, or fewer where a block ends.
+  // One token from the prompt, then sixteen per step, or fewer where a block ends.
   EXPECT_LE(engine->stats().num_steps, 6U);
 }
 
@@ -139,7 +139,7 @@ TEST(Speculation, OfARequestThatWantsNoneNothingIsDrafted) {
   EXPECT_EQ(sum(engine->stats().drafts.num_drafts), 0U);
 }
 
-// A step behind one with drafts waits for it, rather than leave the request that has them out.
+// A step waits for a previous one with drafts instead of leaving out their request.
 TEST(Speculation, ARequestWithDraftsIsInEveryStep) {
   std::vector<ValidRequest> requests = testing::seeded_requests(2);
   for (ValidRequest& request : requests) {
@@ -170,7 +170,7 @@ TEST(Speculation, ARequestWithDraftsIsInEveryStep) {
   EXPECT_GT(num_drafted, 10);
 }
 
-// Usage tells of a prediction what was delivered: each output what was right up to it.
+// Usage counts a prediction's delivered tokens: each output has the count up to it.
 TEST(Speculation, PredictionsAreCountedAsTheirTokensCome) {
   std::vector<ValidRequest> requests = testing::seeded_requests(1);
   requests[0].sampling.max_tokens = 12;
@@ -202,7 +202,7 @@ TEST(Speculation, PredictionsAreCountedAsTheirTokensCome) {
   }
 }
 
-// Hits of the prefix cache are those without drafts, to the token, in a cache that is always full.
+// Prefix cache hits equal those without drafts, to the token, in a cache that is always full.
 TEST(Speculation, PrefixHitTokensEqualNoSpeculation) {
   std::vector<ValidRequest> requests = testing::seeded_requests(40);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -234,8 +234,7 @@ TEST(Speculation, PrefixHitTokensEqualNoSpeculation) {
   EXPECT_EQ(hits[2], hits[0]);
 }
 
-// What was accepted of a request in flight counts once when it is preempted, and a tier below the
-// cache brings it back.
+// Accepted tokens of a request in flight count once when it is preempted and restored from a tier.
 TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
   const Alone expected = varied_alone(40);
   const std::string folder =
@@ -261,7 +260,7 @@ TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
   }
 }
 
-// What the budget expects of the latest drafts is the gauge that the metrics show.
+// The gauge in the metrics is the budget's expectation for the latest drafts.
 TEST(Speculation, GainOfTheLatestDraftsIsInTheStats) {
   std::vector<ValidRequest> requests = testing::seeded_requests(1);
   requests[0].sampling.max_tokens = 300;
@@ -272,7 +271,7 @@ TEST(Speculation, GainOfTheLatestDraftsIsInTheStats) {
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   EXPECT_EQ(engine->stats().drafts.gain_ratio, 1);
-  // A busy machine may make some rounds of the little model's steps look like losses.
+  // On a busy machine some rounds of the small model's steps may look like losses.
   for (int round = 0; round < 20 && engine->stats().drafts.gain_ratio <= 1; ++round) {
     expect_same(expected.answers, run_together(*engine, expected.requests), "adaptive");
     settle(*engine);
@@ -281,7 +280,7 @@ TEST(Speculation, GainOfTheLatestDraftsIsInTheStats) {
   EXPECT_GT(sum(engine->stats().drafts.num_drafts), 0U);
 }
 
-// What a request's drafts came to is told of it while it runs.
+// A running request's draft counts are reported.
 TEST(Speculation, StateTellsOfEachRequestsDrafts) {
   std::vector<ValidRequest> requests = testing::seeded_requests(1);
   requests[0].sampling.max_tokens = 400;
@@ -307,7 +306,7 @@ TEST(Speculation, StateTellsOfEachRequestsDrafts) {
   engine->stop();
 }
 
-// Shares are the same with three ranks, whose steps rank 0 decides.
+// Equal results with three ranks, whose steps rank 0 decides.
 TEST(Speculation, RanksShareTheRowsOfDrafts) {
   const Alone expected = varied_alone(20);
   Config config = tiny_config();
@@ -319,7 +318,7 @@ TEST(Speculation, RanksShareTheRowsOfDrafts) {
   EXPECT_GT(sum(engine->stats().drafts.num_accepted_tokens), 0U);
 }
 
-// What was learned of good drafts does not fade with their number.
+// Experience with good drafts does not fade with their number.
 TEST(Speculation, AcceptanceDoesNotDecay) {
   std::vector<ValidRequest> requests = testing::seeded_requests(200);
   for (ValidRequest& request : requests) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps run from orders alone, which no scheduler, KV manager or table of requests stands behind:
-// orders are written here by hand, copied as they would be on their way to another process, and
-// give what the engine gives.
+// Steps run from orders only, without a scheduler, KV manager or request table: hand-written
+// orders, copied as on their way to another process, give the engine's results.
 #include "engine/step_executor.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +48,7 @@ Config tiny_config(bool overlap) {
   return config;
 }
 
-// The second one's choice reads what came before.
+// The second request's choice reads earlier tokens.
 std::vector<ValidRequest> two_requests() {
   std::vector<ValidRequest> requests = testing::seeded_requests(2);
   for (ValidRequest& request : requests) {
@@ -85,7 +84,7 @@ class Orders : public ::testing::TestWithParam<bool> {
     expected_ = testing::run_alone(*engine, requests_);
   }
 
-  // The prompt in two pieces; behind the second the first token is chosen, which is not waited for.
+  // Runs the prompt in two pieces; the second one chooses the first token, without waiting for it.
   void begin(OrderRig& rig, size_t i, RequestId id, const std::vector<int32_t>& ended) {
     const std::vector<TokenId>& prompt = requests_[i].prompt;
     StepOrder first = order_of(id, 0, {prompt.begin(), prompt.begin() + 9});
@@ -106,7 +105,7 @@ class Orders : public ::testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(Overlap, Orders, ::testing::Bool());
 
-// One after the other in the same slot; the token of the step before may still be open.
+// One request after the other in the same slot; the previous step's token may still be open.
 TEST_P(Orders, GiveWhatTheEngineGives) {
   OrderRig rig(tiny_config(GetParam()));
   StepExecutor& executor = rig.executor();
@@ -130,8 +129,8 @@ TEST_P(Orders, GiveWhatTheEngineGives) {
   }
 }
 
-// Two right drafts and a wrong one each time: three tokens a step, and the next step's history is
-// what was accepted.
+// Two right drafts and a wrong one in each step: three tokens per step, and the next step's history
+// has the accepted ones.
 TEST_P(Orders, TakeDraftsAsFarAsTheyAreRight) {
   OrderRig rig(tiny_config(GetParam()));
   StepExecutor& executor = rig.executor();
@@ -153,7 +152,7 @@ TEST_P(Orders, TakeDraftsAsFarAsTheyAreRight) {
   }
 }
 
-// Binds nothing; for how long it is held is what counts.
+// A grammar without constraints, to observe how long it is held.
 class FreeGrammar final : public Grammar {
  public:
   [[nodiscard]] std::unique_ptr<GrammarMatcher> match() const override {
@@ -195,7 +194,7 @@ TEST_P(Orders, AreLetGoOfWhereNoneFollows) {
   EXPECT_TRUE(params.expired());
 }
 
-// A step that names a slot without its request is a fault of the order.
+// A step that names a slot without its request is a bug in the order.
 TEST(OrdersDeath, NameRequestsThatHaveBegun) {
   EXPECT_DEATH(
       {
@@ -205,7 +204,7 @@ TEST(OrdersDeath, NameRequestsThatHaveBegun) {
       "request.id");
 }
 
-// --- embedded rows ---------------------------------------------------------------------------
+// --- Embedded rows ---------------------------------------------------------------------------
 
 class RandomModel {
  public:
@@ -230,8 +229,8 @@ class RandomModel {
   std::filesystem::path path_;
 };
 
-// What the head makes of a state is the logits of double arithmetic, so it is the state behind the
-// last norm; its bits do not depend on the step. A step has more such rows than it may choose.
+// The head turns a state into the logits of double arithmetic, so it is the state behind the last
+// norm; its bits do not depend on the step. A step has more such rows than it may choose.
 TEST(EmbeddedRows, AreTheStatesBehindTheLastNorm) {
   const RandomModel model;
   Config config = tiny_config(false);
@@ -272,7 +271,7 @@ TEST(EmbeddedRows, AreTheStatesBehindTheLastNorm) {
   EXPECT_EQ(embed(config, tokens, 5), states);
 }
 
-// --- the queue -------------------------------------------------------------------------------
+// --- The queue -------------------------------------------------------------------------------
 
 TEST(StepQueue, RunsStepsInOrderOnItsThreadOrAtOnce) {
   const auto device = kernels::Device::create({.threads = 1});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What orders say of requests beside the scheduler's decisions: each once, with all that its rows
-// will need, and when it is gone.
+// The requests that orders add to the scheduler's decisions: each once, with everything its rows
+// will need, and again when it has gone.
 #include "engine/step_order.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class StepOrdersTest : public ::testing::Test {
     ASSERT_TRUE(scheduler_.add(std::move(added)).has_value());
   }
 
-  // A step, which chooses token 9 for all.
+  // Runs a step that chooses token 9 for all requests.
   const StepOrder& step(std::vector<uint64_t> ending = {}) {
     const SchedulerOutput& decision = scheduler_.schedule(0);
     orders_.write(decision, scheduler_, requests_, order_);
@@ -101,7 +101,7 @@ TEST_F(StepOrdersTest, SayWhichSlotsAreFree) {
   EXPECT_TRUE(step().ended_slots.empty());
 }
 
-// An engine without work has no next order.
+// An idle engine has no next order.
 TEST_F(StepOrdersTest, TheSlotsOfTheLastOnesThatEndedAreTakenWithoutAnOrder) {
   add(1, false);
   const int32_t slot = step().begun.front().slot;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole engines whose layers are shared by several ranks: the bits of one rank, in each
-// architecture, weight format and setting; and what cannot be shared is refused before anything is
-// allocated.
+// Whole engines whose layers several ranks share: the bits of one rank, in each architecture,
+// weight format and setting; and what cannot be shared is refused before anything is allocated.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -49,7 +48,7 @@ Config dummy_config(const TemporaryFolder& folder) {
   return config;
 }
 
-// Greedy and sampled, with log-probabilities of others and of a prompt.
+// Greedy and sampled requests, with log-probabilities of alternatives and of a prompt.
 std::vector<ValidRequest> requests() {
   std::vector<ValidRequest> list = testing::seeded_requests(3);
   for (ValidRequest& request : list) {
@@ -67,7 +66,7 @@ std::vector<Collected> run(const Config& config, std::string* fingerprint) {
   return testing::run_together(*engine, requests());
 }
 
-// The same bits, and the same key, from each number of ranks as from one.
+// Checks that each number of ranks gives the bits and the key of one.
 void expect_same_on(const std::vector<int32_t>& sizes, Config config, const std::string& what) {
   std::string expected_key;
   config.tensor_parallel_size = 1;
@@ -93,8 +92,8 @@ std::string refusal(const Config& config) {
 }
 
 TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
-  // Plain; norms of heads; windows and norms around; biases; fused matrices; soft caps; no KV
-  // groups.
+  // Variants: plain; norms of heads; windows and norms around; biases; fused matrices; soft caps;
+  // no KV groups.
   const std::pair<const char*, nlohmann::json> models[] = {
       {"llama", {}},
       {"qwen3", {}},
@@ -113,7 +112,7 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
   }
 }
 
-// Six heads of which two ranks have one and two have two, and all ranks at least half of a KV head.
+// Six heads: two ranks have one each, two have two, and each rank needs part of a KV head.
 TEST(TensorParallel, UnequalSharesGiveTheBitsOfOneRank) {
   const TemporaryFolder folder;
   write_model(folder, "models/qwen3", {{"num_attention_heads", 6}, {"intermediate_size", 300}});
@@ -136,7 +135,7 @@ TEST(TensorParallel, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {
   }
 }
 
-// Layers of each scheme, whose scales lie over the borders of shares or end at them.
+// Layers of each scheme, with scales that cross the borders of shares or end at them.
 TEST(TensorParallel, EverySchemeGivesTheBitsOfOneRank) {
   const nlohmann::json fp8 = {{"quant_method", "fp8"}, {"activation_scheme", "dynamic"}};
   const nlohmann::json schemes[] = {
@@ -152,7 +151,7 @@ TEST(TensorParallel, EverySchemeGivesTheBitsOfOneRank) {
     expect_same_on({2, 4}, dummy_config(folder), scheme.dump());
     if (HasFailure()) return;
   }
-  // Inputs of FP8 in blocks have a scale for each 128 columns.
+  // FP8 inputs in blocks have a scale per 128 columns.
   const TemporaryFolder folder;
   nlohmann::json blocks = fp8;
   blocks["weight_block_size"] = {128, 128};
@@ -170,7 +169,7 @@ TEST(TensorParallel, EverySchemeGivesTheBitsOfOneRank) {
       << message;
 }
 
-// Normalized or not, with biases, and in INT8.
+// Variants: normalized or not, with biases, and in INT8.
 TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
   const nlohmann::json wide = {{"moe_intermediate_size", 288}};
   for (const char* name : {"models/qwen3-moe", "models/mixtral", "models/gpt-oss"}) {
@@ -184,7 +183,7 @@ TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
   expect_same_on({2, 4, 8}, dummy_config(int8), "INT8 experts");
 }
 
-// Rows whose scale is that of all ranks' columns, and int32 sums.
+// Rows with one scale over all ranks' columns, and int32 sums.
 TEST(TensorParallel, Int8WeightsAndActivationsGiveTheBitsOfOneRank) {
   const TemporaryFolder stored;
   std::filesystem::copy(kData + "/w8a8/engine-w8a8", stored.path());
@@ -232,7 +231,7 @@ TEST(TensorParallel, SettingsOfAStepChangeNothing) {
   }
 }
 
-// The last matrix that is taken: what follows it in memory is not there.
+// The bad weight is in the last matrix: memory behind it is not mapped.
 TEST(TensorParallel, ABadWeightIsAnErrorOnAnyNumberOfRanks) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/bad.gguf";
@@ -264,7 +263,7 @@ TEST(TensorParallel, ABadWeightIsAnErrorOnAnyNumberOfRanks) {
   }
 }
 
-// A rank of local ones that fails in its `num_calls`-th gather.
+// A local rank that fails in its `num_calls`-th gather.
 class FailingRank final : public Communicator {
  public:
   FailingRank(std::unique_ptr<Communicator> rank, int num_calls)
@@ -288,8 +287,8 @@ class FailingRank final : public Communicator {
   int calls_left_;
 };
 
-// Requests of an engine one of whose ranks fails: an error each, or tokens before that and no other
-// end; and no more requests.
+// Checks requests of an engine with a failing rank: each gets an error, perhaps behind tokens, and
+// no other end; new requests are refused.
 void expect_failure(const Config& config, int32_t failing, int num_calls) {
   const std::string what =
       "rank " + std::to_string(failing) + ", call " + std::to_string(num_calls);
@@ -320,8 +319,8 @@ void expect_failure(const Config& config, int32_t failing, int num_calls) {
   EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable) << what;
 }
 
-// In a half of a layer, at the logits of a prompt or of a token, in a later step; a step of a chunk
-// without logits included.
+// Failures in a half layer, at the logits of a prompt or of a token, and in a later step, including
+// one with a chunk without logits.
 TEST(TensorParallel, AFailedRankEndsEveryRequestWithAnError) {
   for (const char* model : {"models/llama", "w8a8/engine-w8a8", "models/qwen3-moe"}) {
     const TemporaryFolder folder;
@@ -341,7 +340,7 @@ TEST(TensorParallel, AFailedRankEndsEveryRequestWithAnError) {
   }
 }
 
-// The plan has all ranks' memory: KV heads that several ranks need are there several times.
+// The plan has all ranks' memory: KV heads needed by several ranks are counted repeatedly.
 TEST(TensorParallel, ThePlanCountsEveryRank) {
   const TemporaryFolder folder;
   write_model(folder, "models/llama", {});

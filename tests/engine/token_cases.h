@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts and their token ids, written by the scripts in tests/golden/tokenizer: a line "name mode
-// hex id id ..." each, mode p where special tokens are parsed.
+// Texts with their token ids, written by the scripts in tests/golden/tokenizer: one line "name mode
+// hex id id ..." each, with mode p where special tokens are parsed.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@
 namespace sluice::testing {
 
 struct TokenCase {
-  std::string name;  // of the tokenizer
+  std::string name;  // the tokenizer's
   SpecialText special = SpecialText::kText;
   std::string text;
   std::vector<TokenId> ids;
 };
 
-// Empty where the file cannot be read.
+// Returns no cases if the file cannot be read.
 std::vector<TokenCase> read_token_cases(const std::string& path);
 
 std::vector<TokenId> encode(const Tokenizer& tokenizer,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GGUF file's vocabulary as tokenizer.json, read back by the reader of such files, which agrees
-// with the `tokenizers` package (hf_tokenizer_test): both must give the same ids.
+// A GGUF file's vocabulary as tokenizer.json, read back by our reader, which agrees with the
+// `tokenizers` package (hf_tokenizer_test): both must give the same ids.
 #include "engine/tokenizer/tokenizer_json.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ std::unique_ptr<Tokenizer> read_back(const Vocabulary& vocabulary) {
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-// The text of a token that the tokenizer's files name; empty: they do not.
+// The text of a token that the tokenizer's files name; empty: unnamed.
 std::string named_text(const Tokenizer& tokenizer, std::string_view name) {
   for (const NamedToken& token : tokenizer.named_tokens()) {
     if (token.name == name) return token.text;
@@ -109,7 +109,7 @@ TEST(TokenizerJson, ByteLevelVocabulariesGiveTheSameIdsWithEveryPretokenizer) {
   }
 }
 
-// <unk>, <s>, </s>, the bytes, letters, and words whose scores fall with their ids.
+// Makes <unk>, <s>, </s>, the bytes, letters, and words with scores that fall with their ids.
 Vocabulary spaced_vocabulary(const std::string& model, bool has_prefix) {
   Vocabulary vocabulary;
   vocabulary.model = model;
@@ -182,7 +182,7 @@ TEST(TokenizerJson, NamesThatJsonOrAMapCannotHoldKeepTheirIds) {
   EXPECT_EQ(parsed["model"]["vocab"].size(), vocabulary.tokens.size() - 1);
   EXPECT_EQ(parsed["model"]["vocab"]["<s>"], 1);
   vocabulary.scores.pop_back();
-  EXPECT_FALSE(tokenizer_json(vocabulary).has_value());  // as the tokenizer itself
+  EXPECT_FALSE(tokenizer_json(vocabulary).has_value());  // like the tokenizer itself
 }
 
 TEST(TokenizerJson, ConfigurationNamesSpecialTokensAndTheTemplate) {

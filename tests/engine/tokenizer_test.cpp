@@ -35,7 +35,7 @@ const char* const kAllPres[] = {"gpt-2",
                                 "command-r",
                                 "gpt-neox"};
 
-// Their texts are normalized to NFC first, so not every text comes back.
+// These normalize text to NFC first, so not every text comes back.
 bool is_normalizing(std::string_view pre) {
   return pre == "qwen2" || pre == "qwen35" || pre == "command-r" || pre == "gpt-neox";
 }
@@ -91,7 +91,7 @@ TEST(Tokenizer, AnyBytesComeBackExactly) {
       std::string text;
       const size_t length = random() % 200;
       while (text.size() < length) {
-        // Lead and continuation bytes often, so that characters form and break.
+        // Lead and continuation bytes are frequent, so that characters form and break.
         const uint32_t kind = random() % 4;
         text += static_cast<char>(kind == 0   ? random()
                                   : kind == 1 ? 0x80 + random() % 0x80
@@ -143,14 +143,14 @@ TEST(Tokenizer, LongestOfOverlappingNamesWins) {
   ASSERT_TRUE(tokenizer.has_value());
   EXPECT_EQ(encode(**tokenizer, "<x><x><y>", SpecialText::kParse),
             (std::vector<TokenId>{shorter, longer}));
-  // Leftmost before longest.
+  // The leftmost match precedes the longest.
   EXPECT_EQ(encode(**tokenizer, "<x><y><z><w>", SpecialText::kParse)[0], longer);
   EXPECT_NE(later, kInvalidToken);
 }
 
 TEST(Tokenizer, MarkedTextIsTokenizedAsOneString) {
   const auto tokenizer = golden_tokenizer();
-  // The border between template and user falls inside the word "there".
+  // The border between template and user text is inside the word "there".
   const std::string text =
       "<|im_start|>the"
       "re it's<|im_end|>\n";
@@ -171,7 +171,7 @@ TEST(Tokenizer, ControlTokensAreFoundOnlyOutsideLiteralRanges) {
   const std::string name = "<|im_end|>";
   const TokenId control = tokenizer->find_token(name);
   const std::string text = "x" + name + "y";
-  // Every literal range: the token survives exactly where the range does not touch the name.
+  // For every literal range, the token survives exactly if the range does not touch the name.
   for (size_t begin = 0; begin <= text.size(); ++begin) {
     for (size_t end = begin; end <= text.size(); ++end) {
       const TextRange range{begin, end};
@@ -199,7 +199,7 @@ TEST(Tokenizer, SeveralLiteralRangesEachHideWhatTheyTouch) {
   expected.push_back(control);
   for (const TokenId id : encode(*tokenizer, name)) expected.push_back(id);
   expected.push_back(control);
-  expected.push_back(tokenizer->find_token("<tool>"));  // user-defined: text like any other
+  expected.push_back(tokenizer->find_token("<tool>"));  // user-defined: found everywhere
   EXPECT_EQ(ids, expected);
 }
 
@@ -257,7 +257,7 @@ TEST(Tokenizer, RandomMergesOfAnyWordLengthFollowTheDefinition) {
   }
 }
 
-// A quadratic step over a quarter of a million characters would trip the time limit of ctest.
+// A quadratic step over a quarter of a million characters would exceed ctest's time limit.
 TEST(Tokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
   const size_t length = 1 << 18;
   for (const char* pre : kAllPres) {
@@ -274,11 +274,11 @@ TEST(Tokenizer, LongRunsOfEqualCharactersTakeLinearTime) {
 
 TEST(Tokenizer, RunsMayBeLongerThanTheDefaultMatchLimitOfPcre2) {
   const auto tokenizer = golden_tokenizer("gpt-4o");
-  // Capitals only: the first alternative gives back every one of them.
+  // Capitals only: the first alternative backtracks over all of them.
   EXPECT_EQ(encode(*tokenizer, std::string(11'000'000, 'Q')).size(), 11'000'000U);
 }
 
-// More distinct words of one length than the cache has places, and each of them again.
+// More distinct words of one length than the cache has places, and each of them twice.
 TEST(Tokenizer, CacheOfLongTextsChangesNothing) {
   const auto tokenizer = golden_tokenizer();
   std::mt19937 random(5);
@@ -384,7 +384,7 @@ TEST(Tokenizer, SeveralTokensMayHaveOneTextOrNone) {
   }
 }
 
-// Whatever has its name: what a user writes never becomes a control token.
+// User text with the name of a control token never becomes it.
 TEST(Tokenizer, ANormalTokenWithTheTextOfAControlTokenIsFoundInText) {
   Vocabulary vocabulary = vocabulary_of("gpt2", {"a", "b", "ab", "ab", "<|im_end|>"}, {"a b"});
   vocabulary.token_types[2] = TokenType::kControl;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of one layout as those of the other: the tensors that converters of others write,
-// the same logits, and refusals of what the other layout cannot say.
+// Checkpoints of one layout converted to the other: other converters' tensors, the same logits, and
+// refusals of what the other layout cannot express.
 #include "engine/quantize/translation.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ std::vector<float> logits_of(const std::string& path, const std::vector<TokenId>
   return logits;
 }
 
-// `tolerance`: of rotary factors, which others compute in another precision.
+// `tolerance` applies to rotary factors, which other programs compute in another precision.
 void expect_same_values(const Values& found, const Values& expected, double tolerance) {
   for (const auto& [name, values] : expected) {
     const auto at = found.find(name);
@@ -85,10 +85,10 @@ class Translation : public ::testing::Test {
 
   [[nodiscard]] std::string at(const std::string& name) const { return folder_ + "/" + name; }
 
-  // The error's message; empty: it was written.
+  // Returns the error's message; empty: the output was written.
   std::string convert(const std::string& input, const std::string& output, const std::string& to) {
     std::string message;
-    // The models have no tokenizers, which is a warning each.
+    // The models have no tokenizers, with a warning each.
     logged_ += logged_by([&] {
       const auto result = quantize_model(
           {.input = input, .output = output, .to = to, .verify = true, .threads = 1});
@@ -101,7 +101,7 @@ class Translation : public ::testing::Test {
   std::string logged_;
 };
 
-// One row per model: its directory, and its file where there is one.
+// One row per model: its directory, and its file if it has one.
 struct Pair {
   std::string name;
   std::string gguf;
@@ -150,7 +150,7 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
   EXPECT_GT(count, 30U);
 }
 
-// What a file cannot say is refused; all else comes back as it was, bit for bit.
+// Features that a file cannot express are refused; everything else returns bit for bit.
 TEST_F(Translation, RoundTripsGiveTheSameBits) {
   const std::set<std::string> refused = {"mistral-window",
                                          "qwen3-moe-bias",
@@ -199,7 +199,7 @@ TEST_F(Translation, SchemesOfEitherLayoutAreWrittenFromTheOther) {
   }
 }
 
-// Experts that lie together: kept so for MXFP4 and floats, apart for what else others read.
+// Fused experts stay so for MXFP4 and floats; other programs' formats keep them apart.
 TEST_F(Translation, FusedExpertsAreReadAndWritten) {
   for (const Pair& pair : pairs()) {
     if (pair.name != "gpt-oss-mxfp4" && pair.name != "gpt-oss") continue;
@@ -227,7 +227,7 @@ TEST_F(Translation, FusedExpertsAreReadAndWritten) {
   }
 }
 
-// The goldens of tokenizers: what is converted gives the same ids, the rest is refused by name.
+// The tokenizer goldens: converted ones give the same ids, others are refused by name.
 TEST(HfVocabulary, TokenizersOfDirectoriesAreKeptOrRefused) {
   std::set<std::string> converted;
   for (const auto& entry : fs::directory_iterator(kData + "/tokenizer/json")) {
@@ -254,8 +254,8 @@ TEST(HfVocabulary, TokenizersOfDirectoriesAreKeptOrRefused) {
   for (const char* name : {"llama3", "qwen"}) EXPECT_TRUE(converted.contains(name)) << name;
 }
 
-// Merges of SentencePiece's scores become those scores' order again, with and without a space in
-// front; one merge less, and they are no scores'.
+// Merges made from SentencePiece scores become scores of that order again, with and without a space
+// in front; with a merge removed they no longer do.
 TEST(HfVocabulary, MergesOfScoresBecomeScores) {
   Vocabulary vocabulary;
   vocabulary.model = "llama";

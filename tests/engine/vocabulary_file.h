@@ -10,7 +10,7 @@
 
 namespace sluice::testing {
 
-// kNotFound or kDataLoss names the file.
+// kNotFound or kDataLoss, naming the file.
 Expected<Vocabulary> read_vocabulary_file(const std::string& path);
 
 }  // namespace sluice::testing

@@ -24,8 +24,8 @@ const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/w8a8/";
 
 std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "w8a8.json"); }
 
-// Sums in another order could move a value across a rounding boundary, so that a code of an input
-// differs by one and the error is some 1e-3; in these models none does.
+// Sums in another order could move a value across a rounding boundary, changing a code of an input
+// by one and giving an error of some 1e-3; in these models none does.
 TEST(W8A8, PrefillEqualsTorch) {
   for (const GoldenModel& model : rows()) {
     const auto num_tokens = static_cast<int32_t>(model.tokens.size());
@@ -37,9 +37,9 @@ TEST(W8A8, PrefillEqualsTorch) {
   }
 }
 
-// Chunks, instruction sets and --activation-bits, which such a checkpoint decides itself.
+// Chunks, instruction sets and --activation-bits, which such a checkpoint overrides.
 TEST(W8A8, PiecesInstructionSetsAndActivationBitsGiveTheSameBits) {
-  // The head of these is no integer, so that its activations are floats whatever the bits.
+  // The head is not an integer matrix, so its activations are floats at any number of bits.
   for (const GoldenModel& model : rows()) {
     expect_same_bits_everywhere(model, [](int32_t piece) { return piece == 7 ? 16 : 8; });
   }
@@ -68,7 +68,7 @@ TEST(W8A8, DummyLayersAreInt8AndTheRestIsNot) {
   EXPECT_EQ(store.matrix("blk.0.ffn_gate_inp.weight", 4, 40)->format, WeightFormat::kBF16);
 }
 
-// What the kernels read: a byte a weight, its padding, and a scale per output.
+// The plan counts what kernels read: a byte per weight, its padding, and a scale per output.
 TEST(W8A8, ThePlanCountsCodesAndScales) {
   const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8");
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;

@@ -67,7 +67,7 @@ class Sequences {
     sinks_ = random.normals(static_cast<size_t>(shape.num_heads), 2);
     cached_k_ = as_cached(k_);
     cached_v_ = as_cached(v_);
-    // Blocks in random order, so that nothing depends on neighbours.
+    // Blocks are in random order, so that nothing depends on neighbours.
     const int32_t longest = *std::max_element(lengths_.begin(), lengths_.end());
     table_stride_ = static_cast<int32_t>(ceil_div(longest, shape.block_size));
     num_blocks_ = table_stride_ * static_cast<int32_t>(lengths_.size());
@@ -93,7 +93,7 @@ class Sequences {
     }
   };
 
-  // Cache and output start as NaN.
+  // The cache and the output start as NaN.
   Result run(const Device& device, const std::vector<Step>& steps, int32_t workspace_seq_len = 0) {
     Result result;
     const size_t cache_bytes =
@@ -109,7 +109,7 @@ class Sequences {
     return result;
   }
 
-  // The fp64 output of one row, from the values as the cache holds them or as they were written.
+  // Returns one row's output in fp64, from the values as cached or as written.
   [[nodiscard]] std::vector<double> oracle(int32_t req,
                                            int32_t position,
                                            int32_t head,
@@ -158,7 +158,7 @@ class Sequences {
     return out;
   }
 
-  // The output of one row by the header's expression tree, one float operation at a time.
+  // Returns one row's output by the header's expression tree, one float operation at a time.
   [[nodiscard]] std::vector<float> tree(int32_t req, int32_t position, int32_t head) const {
     const int32_t kv_head = head / (shape_.num_heads / shape_.num_kv_heads);
     const auto dim = static_cast<size_t>(shape_.head_dim);
@@ -242,7 +242,7 @@ class Sequences {
     std::vector<float> o;
   };
 
-  // What the header multiplies: codes and the scale of each row of a head; 1 where there is none.
+  // The header's factors: codes, and the scale of each row of a head, 1 if there is none.
   struct Cached {
     std::vector<float> codes;
     std::vector<float> scales;
@@ -290,7 +290,7 @@ class Sequences {
     return cached;
   }
 
-  // Of a row of one head in K and V.
+  // Returns the index of a row of one head in K and V.
   [[nodiscard]] size_t index(int32_t req, int32_t position, int32_t kv_head) const {
     return static_cast<size_t>(
         int64_t{first_[static_cast<size_t>(req)] + position} * shape_.num_kv_heads + kv_head);
@@ -325,7 +325,7 @@ class Sequences {
       done[req] += piece.num_tokens;
       query_start_loc.push_back(static_cast<int32_t>(positions.size()));
       seq_lens.push_back(done[req]);
-      // Entries past the sequence and wholly before the window must not be looked at.
+      // Entries past the sequence and wholly before the window must not be read.
       const int32_t oldest =
           shape_.window > 0 ? std::max(0, done[req] - piece.num_tokens - shape_.window + 1) : 0;
       for (int32_t b = 0; b < table_stride_; ++b) {
@@ -363,7 +363,7 @@ class Sequences {
                                    .num_threads = device.num_threads()});
     std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float), std::nanf(""));
     std::vector<float> out(q.size(), std::nanf(""));
-    // A step that follows sees each token once, and whole.
+    // A following step sees each token once, and whole.
     std::vector<float> followed(q.size(), 0);
     RowSteps then;
     then.add(AddRowsArgs{.x = followed.data(),
@@ -410,7 +410,7 @@ class Sequences {
   int32_t num_blocks_ = 0;
 };
 
-// Every request in chunks of `chunk`, all requests in each step while they have tokens left.
+// Returns steps with chunks of `chunk` of all requests that have tokens left.
 std::vector<Step> together(const std::vector<int32_t>& lengths, int32_t chunk) {
   std::vector<Step> steps;
   for (int32_t at = 0;; at += chunk) {
@@ -424,7 +424,7 @@ std::vector<Step> together(const std::vector<int32_t>& lengths, int32_t chunk) {
   }
 }
 
-// One request after the other, each in chunks.
+// Returns steps of one request after the other, each in chunks.
 std::vector<Step> apart(const std::vector<int32_t>& lengths, int32_t chunk) {
   std::vector<Step> steps;
   for (size_t req = 0; req < lengths.size(); ++req) {
@@ -435,7 +435,7 @@ std::vector<Step> apart(const std::vector<int32_t>& lengths, int32_t chunk) {
   return steps;
 }
 
-// Chunks of random sizes of random requests, decodes among them.
+// Returns chunks of random sizes of random requests, decodes among them.
 std::vector<Step> mixed(std::vector<int32_t> left, uint64_t seed) {
   Random random(seed);
   const int32_t sizes[] = {1, 1, 2, 7, 16, 64, 100};
@@ -525,8 +525,8 @@ TEST(Attention, HonoursWindowSoftCapAndSinks) {
   expect_oracle({.block_size = 8, .window = 70, .soft_cap = 20, .sinks = true}, lengths, kBound);
 }
 
-// Scores of normal K and Q have a deviation of 2, values one of 1: half a step of int8 moves an
-// output by some hundredths, one of e4m3's 3 bits of mantissa by tenths at most.
+// Scores of normal K and Q have a deviation of 2, values one of 1. Half a step of int8 moves an
+// output by some hundredths, half a step of e4m3's 3 bits of mantissa by tenths at most.
 TEST(Attention, QuantizedCachesStayNearWhatWasWritten) {
   expect_oracle({.dtype = DType::kI8}, {1, 130, 600}, 0.1, /*from_cache=*/false);
   expect_oracle({.dtype = DType::kF8E4M3}, {1, 130, 600}, 0.5, /*from_cache=*/false);
@@ -561,7 +561,7 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
   }
 }
 
-// The same sequences in one prefill, in chunks, as decodes and mixed, on every device.
+// Runs the sequences in one prefill, in chunks, as decodes and mixed, on every device.
 void expect_same_bits(const Shape& shape, const std::vector<int32_t>& lengths) {
   SCOPED_TRACE(shape.name());
   Sequences sequences(shape, lengths, 12);
@@ -600,7 +600,7 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
                    {140, 20});
 }
 
-// Few rows over several partitions are what gets split over threads.
+// Few rows over several partitions are split over threads.
 TEST(Attention, LongContextsHaveTheSameBitsSplitOverThreadsOrNot) {
   for (const Shape& shape : {Shape{},
                              Shape{.window = 700, .sinks = true},

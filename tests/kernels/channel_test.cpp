@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// INT8 weights with a scale per output times int8 rows with a scale each, against plain loops over
-// the checkpoint's codes.
+// INT8 weights with a scale per output times int8 rows with a scale each, compared with plain loops
+// over the checkpoint's codes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -79,7 +79,7 @@ int8_t token_code(const Activations& view, int64_t row, int64_t k) {
   return static_cast<const int8_t*>(activation_group(view, row, k / 32).codes)[k % 32];
 }
 
-// [rows][n]; the sums in 64 bits, so that they cannot wrap around.
+// Returns [rows][n]; sums have 64 bits and cannot wrap around.
 std::vector<float> reference(const ChannelWeight& w, const TestActivations& x) {
   std::vector<float> out;
   std::vector<int64_t> row(static_cast<size_t>(w.k));
@@ -130,7 +130,7 @@ TEST(Channel, EqualsThePlainLoopForLongRows) {
   }
 }
 
-// vpmaddubsw would saturate and 32 bits would wrap around if either could.
+// If vpmaddubsw could saturate or 32 bits could wrap around, it would be here.
 TEST(Channel, ExtremeCodesAreSummedExactlyUpToTheLargestK) {
   std::mt19937 rng(24);
   for (const int64_t k : {int64_t{64}, kMaxChannelK}) {

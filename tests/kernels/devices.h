@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's instruction sets and some thread counts, for tests of bit equality.
+// This machine's instruction sets and some thread counts, for tests of bit equality.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct NamedDevice {
   std::unique_ptr<Device> device;
 };
 
-// Null where this machine lacks the instruction set.
+// Returns null if this machine lacks the instruction set.
 inline std::unique_ptr<Device> make_device(const std::string& isa, int32_t threads) {
   Device::Options options;
   options.isa = isa;
@@ -29,8 +29,8 @@ inline std::unique_ptr<Device> make_device(const std::string& isa, int32_t threa
   return device ? std::move(*device) : nullptr;
 }
 
-// Every available instruction set with each thread count; the scalar one comes first. Under a
-// sanitizer with the last count alone: what it looks for is in the kernels, and threads share them.
+// Returns every available instruction set with each thread count, the scalar one first. Under a
+// sanitizer only the last count is used: kernels are checked, and threads share them.
 inline std::vector<NamedDevice> devices(std::vector<int32_t> thread_counts) {
 #ifdef SLUICE_SANITIZED
   thread_counts.erase(thread_counts.begin(), thread_counts.end() - 1);
@@ -48,7 +48,7 @@ inline std::vector<NamedDevice> devices(std::vector<int32_t> thread_counts) {
   return result;
 }
 
-// Uniform in [0, 1) and roughly normal values; the same on every machine.
+// Uniform values in [0, 1) and roughly normal ones; the same on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -118,7 +118,7 @@ TEST(GateMul, MatchesLibmAndQuantizesLikeTheStandaloneOperator) {
   }
 }
 
-// One row through a gate, as floats.
+// Returns one row through a gate, as floats.
 std::vector<float> gated(const ExecContext& ctx,
                          GateFunction function,
                          const std::vector<float>& gate,

@@ -16,7 +16,7 @@ struct Combination {
   ActivationFormat activation;
 };
 
-// Every format with every activation width it takes.
+// Returns every format with every activation width it takes.
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
   for (const WeightFormat format : tested_formats()) {
@@ -38,7 +38,7 @@ std::string name_of(const Combination& c) {
 
 class Linear : public ::testing::TestWithParam<Combination> {
  protected:
-  // Reference of every output, [rows][n]; checks it against fp64 on the way.
+  // Returns the reference of every output, [rows][n]; checks it against fp64 on the way.
   static std::vector<float> reference(const TestWeight& w, const TestActivations& x) {
     const int64_t rows = x.view.num_rows;
     std::vector<float> out(static_cast<size_t>(rows * w.n));
@@ -151,7 +151,8 @@ TEST_P(Linear, RowGroupsBiasAndResidualFollowTheTree) {
   }
 }
 
-// From floats on: quantized activations included, against weights as the checkpoint decodes.
+// The check starts at floats: it includes the quantization of activations, and takes weights as the
+// checkpoint decodes.
 TEST_P(Linear, IsCloseToTheDoubleProductOfTheDecodedWeights) {
   std::mt19937 rng(13);
   constexpr int64_t kK = 1024;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of the CPU backend, through the interface that those of devices have.
+// The CPU backend's memory, through the interface of devices.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -57,7 +57,7 @@ TEST(HostMemory, SaysHowMuchTheSystemHasNot) {
   EXPECT_NE(none.error().message.find("KV cache"), std::string::npos);
 }
 
-// What engines call in every step.
+// Engines call these functions in every step.
 TEST(HostMemory, CopiesAtOnceAndWithoutAllocating) {
   DeviceMemory& memory = host_memory();
   const std::vector<std::byte> source = numbered(4096);

@@ -9,7 +9,7 @@
 namespace sluice::kernels {
 namespace {
 
-// Two layers, planes of 3 and 2 bytes a block and head, of which K has two heads and V one.
+// Two layers, planes of 3 and 2 bytes a block and head; K has two heads and V one.
 TEST(KvBlocks, LieInTheSlotByBlockLayerPlaneAndHead) {
   std::vector<std::byte> cache(200);
   for (size_t i = 0; i < cache.size(); ++i) cache[i] = static_cast<std::byte>(i);

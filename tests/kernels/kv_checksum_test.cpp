@@ -19,7 +19,7 @@ std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// The definition of the header, word by word and from the last to the first.
+// Returns the sum by the header's definition, word by word and from the last to the first.
 uint64_t defined_sum(const std::vector<std::byte>& bytes) {
   std::vector<std::byte> whole = bytes;
   whole.resize((bytes.size() + 7) / 8 * 8);
@@ -33,7 +33,7 @@ uint64_t defined_sum(const std::vector<std::byte>& bytes) {
 }
 
 TEST(KvChecksum, MixesToWrittenDownValues) {
-  // By hand from the definition, with Python's integers.
+  // These values were computed from the definition with Python's integers.
   EXPECT_EQ(mix_kv_word(0, 0), 0x1d6eb6f8050624a6u);
   EXPECT_EQ(mix_kv_word(0x0123456789abcdef, 7), 0xe3765aa2b277ea17u);
   EXPECT_EQ(mix_kv_word(UINT64_MAX, UINT64_MAX), 0x00000000ffffffffu);
@@ -81,7 +81,7 @@ TEST(KvChecksum, PartsOfAnyLengthGiveTheSumOfTheWhole) {
   }
 }
 
-// Every payload here differs from every other: no two have the same sum.
+// All payloads here differ: no two have the same sum.
 TEST(KvChecksum, SeesEveryFlipOfOneOrTwoBits) {
   for (const bool is_zero : {false, true}) {
     std::vector<std::byte> bytes = is_zero ? std::vector<std::byte>(128) : random_bytes(128, 5);

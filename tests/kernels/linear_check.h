@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear() on every instruction set, some thread counts and some row counts, for processors that
-// read one stream a core, unpack fast and take vdpbf16ps, and for others, against what is expected,
-// bit by bit.
+// Checks linear() bit by bit on every instruction set, with some thread and row counts, for
+// processors that read one stream a core, unpack fast and take vdpbf16ps, and for others.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +19,7 @@
 
 namespace sluice::kernels::testing {
 
-// Memory for linear layers to bring to caches meanwhile.
+// Names memory that linear layers bring to caches meanwhile.
 inline void bring_something(const ExecContext& ctx) {
   static std::array<std::byte, 32768> cache;
   static constexpr std::array<int32_t, 3> kStarts = {0, 1, 2};
@@ -39,15 +38,15 @@ inline void bring_something(const ExecContext& ctx) {
                    .block_table_stride = 4});
 }
 
-// The first rows of x, as many as each of `row_counts`; `expected` [rows of x][n]. Nothing may be
-// written past a row.
+// Checks the first rows of x, as many as each of `row_counts`, against `expected` [rows of x][n].
+// Nothing may be written past a row.
 inline void expect_linear_equals(const PackedWeight& weight,
                                  const Activations& x,
                                  const std::vector<float>& expected,
                                  std::span<const int32_t> row_counts) {
   static const std::vector<test::NamedDevice> devices = test::devices({1, 2, 3});
   constexpr float kPoison = 1234.5F;
-  // More are computed in one way on every processor, but of formats that it unpacks fast.
+  // More rows are computed alike on every processor, except for formats that some unpack fast.
   const bool any_rows = cpu::is_unpacked_fast(weight.format) || is_e4m3(x.format);
   const int32_t few_rows = any_rows ? INT32_MAX : 47;
   const int64_t n = weight.n;

@@ -21,7 +21,7 @@ constexpr int32_t kExperts = 6;
 constexpr size_t kMatrices = 2;
 constexpr std::array<int64_t, kMatrices> kOutputs = {40, 21};
 
-// Expert 1 has nothing, 2 every token, 4 and 5 few.
+// Returns choices that give expert 1 nothing, 2 every token, 4 and 5 few.
 std::vector<int32_t> choices() {
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < kTokens; ++i) {
@@ -88,7 +88,7 @@ TestWeight make_any_weight(WeightFormat format, int64_t n, std::mt19937& rng) {
   return w;
 }
 
-// A row of x through one matrix, alone.
+// Returns one row of x through one matrix, alone.
 std::vector<float> alone(const ExecContext& ctx,
                          ActivationFormat format,
                          const float* x,
@@ -143,7 +143,7 @@ TEST_P(LinearExperts, GivesEachRowTheBitsItHasAlone) {
     if (first_bits.empty()) first_bits = out;
     ASSERT_EQ(std::memcmp(out.data(), first_bits.data(), out.size() * sizeof(float)), 0)
         << device.name;
-    if (device.isa == Isa::kScalar && device.threads > 1) continue;  // slow, and the same rows
+    if (device.isa == Isa::kScalar && device.threads > 1) continue;  // slow, and has the same rows
     std::vector<bool> written(out.size(), false);
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto expert = static_cast<size_t>(ids[i]);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of kernels/gemm.h written as plain loops over checkpoint blocks or plain rows, and its
-// fp64 oracle:
-// neither knows the kernel layout, instruction sets or tiles.
+// The tree of kernels/gemm.h in plain loops over checkpoint blocks or plain rows, and its fp64
+// oracle. Neither knows the kernel layout, instruction sets or tiles.
 #pragma once
 
 #include <algorithm>
@@ -47,10 +46,10 @@ class AlignedBuffer {
   std::unique_ptr<std::byte, Free> data_;
 };
 
-// What is extreme are codes and sub-scales, what is degenerate are scales.
+// Extreme values have extreme codes and sub-scales, degenerate ones degenerate scales.
 using Values = ::sluice::test::PlainValues;
 
-// All formats, but for kInt8Channel, which channel_test.cpp has.
+// Returns all formats except kInt8Channel, which channel_test.cpp has.
 inline std::vector<WeightFormat> tested_formats() {
   std::vector<WeightFormat> formats;
   for (const FormatInfo& info : format_table()) formats.push_back(info.format);
@@ -59,7 +58,7 @@ inline std::vector<WeightFormat> tested_formats() {
   return formats;
 }
 
-// Letters, digits and underlines of a format's name.
+// Returns the letters, digits and underscores of a format's name.
 inline std::string test_name(WeightFormat format) {
   std::string name(format_info(format).name);
   std::replace(name.begin(), name.end(), ' ', '_');
@@ -74,9 +73,9 @@ struct TestWeight {
   AlignedBuffer packed;
   PackedWeight view;
   std::optional<::sluice::test::PlainMatrix> plain =
-      std::nullopt;  // in place of the checkpoint's blocks
+      std::nullopt;  // replaces the checkpoint's blocks
 
-  // Row r as the checkpoint decodes, unrounded.
+  // Decodes row r of the checkpoint, unrounded.
   void decode(int64_t r, double* out) const {
     if (!plain) {
       return dequantize_row_f64(format, checkpoint.data() + r * row_bytes(format, k), k, out);
@@ -114,7 +113,7 @@ inline void fill_float_row(
   }
 }
 
-// Blocks of any bytes are valid but for their scales.
+// Fills a row: any bytes are valid blocks, except for their scales.
 inline void fill_row(
     WeightFormat format, int64_t k, Values values, std::mt19937& rng, std::byte* row) {
   const FormatInfo& info = format_info(format);
@@ -178,17 +177,17 @@ inline TestWeight make_weight(
   return w;
 }
 
-// One row of a weight, decoded: integer codes (zero point off) with scale and minimum of each 16,
-// or plain floats.
+// One decoded row of a weight: integer codes (zero point off) with scale and minimum of each 16, or
+// plain floats.
 struct DecodedRow {
   std::vector<int32_t> codes;
   std::vector<float> scale, minimum;  // per 16
   std::vector<float> weights;
   bool has_minimum = false;
   bool halves = false;        // two terms per group
-  bool is_block = false;      // kE4M3Block: `scale` is d_w, and `weights` have it with float rows
-  std::vector<float> values;  // of e4m3 codes
-  float row_scale = 1;        // what multiplies the folded sum
+  bool is_block = false;      // kE4M3Block: `scale` is d_w; with float rows `weights` include it
+  std::vector<float> values;  // values of e4m3 codes
+  float row_scale = 1;        // multiplies the folded sum
 };
 
 inline float plain_scale(const PlainRows& rows, int64_t k) {
@@ -263,7 +262,7 @@ inline DecodedRow decode_row(const TestWeight& w, int64_t n) {
   return d;
 }
 
-// Rows of activations with what an Activations points to.
+// Rows of activations with their own memory.
 struct TestActivations {
   AlignedBuffer buffer;
   Activations view;
@@ -343,11 +342,11 @@ inline TestActivations make_activations(
 
 struct ReferenceOutput {
   float tree = 0;        // by the tree, in fp32
-  double exact = 0;      // the same operands in fp64
+  double exact = 0;      // likewise in fp64
   double magnitude = 0;  // sum of the absolute terms
 };
 
-// A group of e4m3 codes times e4m3 codes.
+// Adds a group of e4m3 codes times e4m3 codes.
 inline float add_e4m3_group(const DecodedRow& w,
                             const TestActivations& x,
                             int64_t row,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The elementary functions against libm in wider precision.
+// The elementary functions, compared with libm in wider precision.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -29,7 +29,7 @@ std::vector<float> map(Isa isa, MathFunction function, std::vector<float> x) {
 
 Isa best_isa() { return test::make_device("auto", 1)->context().isa; }
 
-// Every `step`-th float of [from, to], both of one sign.
+// Returns every `step`-th float of [from, to], both of one sign.
 std::vector<float> floats(float from, float to, uint32_t step) {
   std::vector<float> values;
   uint32_t a = std::bit_cast<uint32_t>(from);
@@ -91,7 +91,7 @@ TEST(Math, ExpIsZeroBelowItsCutAndNeverDenormal) {
   EXPECT_TRUE(std::isnan(got[12]));
 }
 
-// A GPU's NaN is 0x7FFFFFFF, and files and the caches of other workers may hold any.
+// A GPU's NaN is 0x7FFFFFFF; files and other workers' caches may hold any.
 TEST(Math, ExpAndTanhOfEveryNaNAreNaN) {
   std::vector<float> nans;
   for (const uint32_t bits : {0x7FFFFFFFU, 0xFFFFFFFFU, 0x7FC00000U, 0xFFC00000U, 0x7FC000FFU,

@@ -45,7 +45,7 @@ struct Rows {
   Activations view;
 };
 
-// What happens to the sums: bias, residual, and a step for each row.
+// The treatment of sums: bias, residual, and a step for each row.
 struct Setting {
   bool bias = false;
   Epilogue epilogue = Epilogue::kStore;
@@ -61,7 +61,7 @@ class Layer {
     }
   }
 
-  // [rows][n]: the layer's outputs behind a norm of each row.
+  // Returns [rows][n]: the layer's outputs behind a norm of each row.
   [[nodiscard]] std::vector<float> whole(const ExecContext& ctx) const {
     const Rows x = quantized(ctx, {}, {});
     std::vector<float> out = residual();
@@ -72,7 +72,7 @@ class Layer {
     return out;
   }
 
-  // The same from `size` ranks.
+  // Returns whole() computed by `size` ranks.
   [[nodiscard]] std::vector<float> in_parts(const ExecContext& ctx, int32_t size) const {
     std::vector<Segments> shares;
     for (int32_t rank = 0; rank < size; ++rank) {
@@ -185,7 +185,7 @@ void expect_parts_join(const PackedWeight& weight, ActivationFormat format, std:
   }
 }
 
-// Shares of more groups than kernels unpack at a time.
+// Shares have more groups than kernels unpack at a time.
 TEST(Parts, JoinToTheBitsOfTheWholeLayerOfLongRows) {
   std::mt19937 rng(8);
   for (const WeightFormat format :
@@ -195,7 +195,7 @@ TEST(Parts, JoinToTheBitsOfTheWholeLayerOfLongRows) {
   }
 }
 
-// Shares of unequal size, borders inside blocks of the packed layout, and a row's end inside a
+// Shares are unequal, with borders inside blocks of the packed layout, and a row's end inside a
 // group.
 TEST(Parts, JoinToTheBitsOfTheWholeLayerInEveryFormat) {
   std::mt19937 rng(7);
@@ -215,7 +215,7 @@ TEST(Parts, JoinToTheBitsOfTheWholeLayerInEveryFormat) {
   }
 }
 
-// Of shares that are multiples of 128, which have the scales of the whole row's columns.
+// Shares are multiples of 128 columns and take the scales of the whole row's columns.
 TEST(Parts, OfFp8BlocksJoinToTheBitsOfTheWholeLayer) {
   std::mt19937 rng(9);
   for (const int64_t k : {1024, 2048}) {
@@ -244,7 +244,7 @@ class ChannelParts : public ::testing::Test {
   std::unique_ptr<AlignedBuffer> packed_;
 };
 
-// The scale of a row is that of all its columns, and is applied to the sum of all parts.
+// A row's scale is that of all its columns, and is applied to the sum of all parts.
 TEST_F(ChannelParts, OfInt8WeightsJoinToTheBitsOfTheWholeLayer) {
   std::mt19937 rng(11);
   for (const int64_t k : {288, 300, 1024}) {
@@ -265,7 +265,7 @@ TEST_F(ChannelParts, KeepANonFiniteRowVisible) {
   }
 }
 
-// ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7)), and no other order of these.
+// The fold is ((p0+p1)+(p2+p3))+((p4+p5)+(p6+p7)), and no other order.
 TEST(Parts, FoldAsABalancedTreeInOrderOfRank) {
   const float big = 0x1p24F;
   const std::vector<std::vector<float>> columns = {{big, 1, -big, 1, 1, 1, 1, 1},

@@ -13,7 +13,7 @@
 namespace sluice::kernels::testing {
 namespace {
 
-// A row quantized by the words of kernels/gemm.h.
+// A row quantized by the text of kernels/gemm.h.
 struct ReferenceRow {
   std::vector<int32_t> codes;
   std::vector<float> scales, sums;
@@ -46,7 +46,7 @@ ReferenceRow quantize_reference(const std::vector<float>& x, int32_t limit) {
   return row;
 }
 
-// Codes and scales of an e4m3 row, in groups of `span` columns.
+// Checks codes and scales of an e4m3 row, in groups of `span` columns.
 void expect_e4m3_row(const Activations& out,
                      int64_t row,
                      const std::vector<float>& values,
@@ -73,7 +73,7 @@ void expect_e4m3_row(const Activations& out,
   }
 }
 
-// Codes, scale and code sum of a row with one scale.
+// Checks codes, scale and code sum of a row with one scale.
 void expect_token_row(const Activations& out,
                       int64_t row,
                       const std::vector<float>& values,
@@ -155,7 +155,7 @@ constexpr std::array kFormats = {ActivationFormat::kInt8,
                                  ActivationFormat::kE4M3Token,
                                  ActivationFormat::kE4M3Group};
 
-// Rows of ordinary values and of the awkward ones: ties, zeros, subnormals, the largest floats.
+// Returns rows of ordinary and of awkward values: ties, zeros, subnormals, the largest floats.
 std::vector<std::vector<float>> make_rows(size_t n, std::mt19937& rng) {
   std::normal_distribution<float> normal;
   std::vector<std::vector<float>> rows(6, std::vector<float>(n));
@@ -196,7 +196,7 @@ TEST(Quantize, EqualsThePlainLoopForEveryInstructionSet) {
   }
 }
 
-// A checkpoint's scale is every row's, and what is beyond its largest code has that.
+// A checkpoint's scale is every row's; values beyond its largest code take that code.
 TEST(Quantize, AStaticScaleTakesThePlaceOfEachRowsOwn) {
   std::mt19937 rng(6);
   for (const int32_t n : {33, 200}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What linear layers bring to caches for the attention after them: which memory, and when. That
-// results are the same is linear_check.h's.
+// The memory that linear layers bring to caches for the attention after them, and the time when
+// they do. linear_check.h checks that results do not change.
 #include "kernels/cpu/read_ahead.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ constexpr int32_t kStride = 8;
 
 using Runs = std::vector<const std::byte*>;
 
-// Requests of one token each but where `num_tokens` says more. Memory is only named, never read.
+// Requests of one token each unless `num_tokens` says more. Memory is only named, never read.
 struct Requests {
   explicit Requests(std::vector<int32_t> lengths) : seq_lens(std::move(lengths)) {
     num_tokens.assign(seq_lens.size(), 1);
@@ -58,7 +58,7 @@ struct Requests {
             .window = window};
   }
 
-  // K and V of so many blocks of a request, from `first` on.
+  // Adds K and V of `count` blocks of a request, from `first` on.
   void add(Runs& runs, size_t req, size_t first, size_t count) const {
     for (size_t block = first; block < first + count; ++block) {
       const int64_t at = int64_t{block_table[req * kStride + block]} * kRunBytes;
@@ -77,7 +77,7 @@ struct Requests {
   std::byte* v = k + 1000 * int64_t{kRunBytes};
 };
 
-// What a worker brings where nothing is known of the work to come: everything.
+// Returns what a worker brings when no later work is known: everything.
 Runs runs_of(ReadAhead& ahead, int32_t worker) {
   const LinesAhead* const lines = ahead.lines(worker);
   if (lines == nullptr) return {};
@@ -105,7 +105,7 @@ TEST(ReadAhead, EachWorkerBringsWhatItsRequestsSeeInOrder) {
 }
 
 // A prompt's attention computes for longer than it reads: from 32 rows on, 11 tokens of 3 heads.
-// Blocks outside of the window may be anybody's.
+// Blocks outside of the window may belong to other requests.
 TEST(ReadAhead, PromptsAndKeysOutsideTheWindowAreLeftOut) {
   Requests requests({48, 48, 48});
   requests.num_tokens = {11, 10, 1};
@@ -129,14 +129,14 @@ TEST(ReadAhead, NoMoreThanCachesHold) {
   EXPECT_EQ(runs_of(ahead, 0).size(), (size_t{2} << 20) / kRunBytes);
 }
 
-// By the layers before the attention before: the last of them has time for most of it.
+// Layers are judged by those before the previous attention: the last one has time for most of it.
 TEST(ReadAhead, ALayerLeavesToTheNextWhatThatHasTimeFor) {
   constexpr int64_t kRows = 8;
   constexpr int64_t kFirst = 10 * kProductsPerLine;
   constexpr int64_t kSecond = 2 * kProductsPerLine;
   Requests requests({16, 16});
   ReadAhead ahead(2);
-  const int32_t all = 2 * kRunBytes / 64;  // of each worker
+  const int32_t all = 2 * kRunBytes / 64;  // lines of each worker
   for (int attention = 0; attention < 3; ++attention) {
     ahead.begin(requests.args());
     ahead.share(kFirst, kRows);
@@ -144,12 +144,12 @@ TEST(ReadAhead, ALayerLeavesToTheNextWhatThatHasTimeFor) {
     ahead.share(kSecond, kRows);
     EXPECT_EQ(ahead.lines(1)->left, all) << "of what nobody has brought";
     ahead.end();
-    ahead.share(kFirst, kRows);  // the output projection, which is before nothing
+    ahead.share(kFirst, kRows);  // the output projection, which no layer follows
     EXPECT_EQ(ahead.lines(1), nullptr);
   }
 }
 
-// A layer with time for all brings all, in every way that rows of integers are multiplied.
+// A layer with time for all lines brings them all, in every way that integer rows are multiplied.
 TEST(ReadAhead, LinearLayersBringIt) {
   std::mt19937 rng(1);
   constexpr int32_t kOut = 192;

@@ -28,14 +28,14 @@ TEST(RopeTable, HoldsRoundedCosinesOfTheExactAngles) {
                              .freq_factors = std::vector<float>(32, 1.5F)};
   const int32_t positions = 20000;
   RopeTable table(params, positions);
-  // In pieces, as sequences grow.
+  // Rows are prepared in pieces, like for growing sequences.
   for (const int32_t end : {1, 2, 70, positions}) table.prepare(end);
   EXPECT_EQ(table.num_pairs(), 32);
   EXPECT_EQ(RopeTable::bytes(params, positions), int64_t{positions} * 32 * 8);
   for (int32_t position = 0; position < positions; position += 13) {
     for (int32_t i = 0; i < 32; ++i) {
       const long double angle = position * (std::pow(100000.0L, -2.0L * i / 64) * 0.25L / 1.5L);
-      // Half a float ulp at 1 plus what 20,000 times the frequency's 2e-15 adds.
+      // Half a float ulp at 1, plus the effect of the frequency's 2e-15 times 20,000.
       ASSERT_NEAR(table.cos_row(position)[i], static_cast<double>(std::cos(angle)), 3.1e-8);
       ASSERT_NEAR(table.sin_row(position)[i], static_cast<double>(std::sin(angle)), 3.1e-8);
     }
@@ -138,7 +138,7 @@ Inputs make_inputs(const Layout& layout) {
   in.v[3] = -1e-30F;
   in.v[4] = 65519.0F;  // the largest that fp16 rounds down
   in.v[5] = 65520.0F;
-  // Rows of their own: infinite, zero, and too small for a scale.
+  // The rows below are infinite, zero, and too small for a scale.
   in.v[2 * width] = std::numeric_limits<float>::infinity();
   std::fill_n(in.v.begin() + static_cast<ptrdiff_t>(3 * width), width, -0.0F);
   std::fill_n(in.v.begin() + static_cast<ptrdiff_t>(4 * width), width, 1e-44F);
@@ -180,7 +180,7 @@ Written run(const Device& device, const Layout& layout, const RopeTable& table, 
   return w;
 }
 
-// The header's formulas, one head at a time.
+// Rotates by the header's formulas, one head at a time.
 void rotate(const Layout& layout, const RopeTable& table, int32_t position, float* head) {
   const int32_t pairs = layout.rotary_dim / 2;
   for (int32_t i = 0; i < pairs; ++i) {
@@ -196,7 +196,7 @@ void rotate(const Layout& layout, const RopeTable& table, int32_t position, floa
   }
 }
 
-// The codes of one head's row, `step` apart from `first` on, and its scale behind the head's codes.
+// Writes the codes of one head's row, `step` apart from `first` on, and its scale behind them.
 void put_codes(const Layout& layout,
                std::span<const float> row,
                size_t step,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that follow a linear layer leave what the operators leave that are run by themselves.
+// Steps that follow a linear layer give the results of the operators run by themselves.
 #include "kernels/row_steps.h"
 
 #include <gtest/gtest.h>
@@ -25,8 +25,8 @@ std::vector<float> random_floats(size_t count, uint64_t seed) {
   return values;
 }
 
-// Two matrices over the same rows into `half`, as gate and up are; what follows is a half of a
-// layer with a norm after it: norm, residual, norm and quantization for the next.
+// Two matrices over the same rows into `half`, like gate and up. The steps are half of a layer with
+// a norm after it: norm, residual, norm and quantization for the next.
 struct Layer {
   explicit Layer(int32_t rows)
       : num_rows(rows),
@@ -128,7 +128,7 @@ TEST(RowSteps, OfALinearLayerEqualTheOperators) {
   }
 }
 
-// More than there are row blocks for.
+// The rows are more than the row blocks hold.
 TEST(RowSteps, TakeAnyNumberOfRows) {
   const Weights two;
   const auto device = test::make_device("auto", 2);
@@ -142,7 +142,7 @@ TEST(RowSteps, TakeAnyNumberOfRows) {
       0);
 }
 
-// A sum of each row, as a step of a layer of integers and by itself.
+// Compares a sum of each row as a step of a layer of integers and as an operator.
 void expect_same_sums(const ExecContext& ctx, int32_t rows, int32_t n) {
   std::mt19937 rng(1);
   const TestWeight weight = make_weight(WeightFormat::kQ4_1, n, kIn, Values::kOrdinary, rng);
@@ -163,12 +163,12 @@ void expect_same_sums(const ExecContext& ctx, int32_t rows, int32_t n) {
   EXPECT_TRUE(run(true) == run(false)) << "rows " << rows << " n " << n;
 }
 
-// Their kernels keep what they know of a row block on the stack.
+// Integer kernels keep a row block's state on the stack.
 TEST(RowSteps, TakeAnyNumberOfRowsOfIntegers) {
   expect_same_sums(test::make_device("auto", 2)->context(), 65600, kOut);
 }
 
-// Rows that are cut for their steps and, where there are tiles for every thread, rows that are not.
+// Rows are cut for their steps unless there are tiles for every thread; both are tested.
 TEST(RowSteps, FollowFewRowsOfIntegersOverAnyNumberOfTiles) {
   for (const test::NamedDevice& device : test::devices({1, 2, 3})) {
     SCOPED_TRACE(device.name);

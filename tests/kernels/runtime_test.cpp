@@ -53,7 +53,7 @@ TEST(ThreadPool, ResultsOfAllWorkersAreVisibleAfterwards) {
   }
 }
 
-// Where there are fewer tiles than workers, some have no part and stay behind an epoch or more.
+// With fewer tiles than workers, some have no part and stay behind an epoch or more.
 TEST(ThreadPool, JobsOfManySizesFollowEachOther) {
   ThreadPool pool(4);
   std::array<std::atomic<int>, 9> runs{};
@@ -75,7 +75,7 @@ TEST(ThreadPool, EachWorkerBeginsWithItsPart) {
     pool.parallel_for_chunked(16, claims, [&](int64_t begin, int64_t, int32_t worker) {
       int64_t none = -1;
       first[static_cast<size_t>(worker)].compare_exchange_strong(none, begin);
-      // Nobody takes from the other's part before that has begun.
+      // No worker takes from the other's part before that has begun.
       while (first[0].load() < 0 || first[1].load() < 0) usleep(10);
     });
     EXPECT_EQ(first[0].load(), 0);
@@ -99,7 +99,7 @@ TEST(ThreadPool, AStalledWorkerDoesNotHoldBackTheTiles) {
   std::atomic<int64_t> done{0};
   std::array<std::atomic<int64_t>, 2> by_worker{};
   constexpr int64_t kTiles = 100;
-  // A worker in tile 0 is stuck until the rest is done: by the other one, unless tile 0 came last.
+  // The worker in tile 0 is stuck until the other one has done the rest, unless tile 0 came last.
   pool.parallel_for(kTiles, [&](int64_t tile, int32_t worker) {
     if (tile == 0) {
       while (!release.load()) usleep(50);
@@ -137,7 +137,7 @@ TEST(ThreadPool, OtherWorkersRunBelowTheirCreator) {
   EXPECT_EQ(nice.load(), std::min(own + 5, 19));
 }
 
-// CPUs that the calling thread may run on; -1: several.
+// Returns the CPU that the calling thread may run on; -1: several.
 int only_cpu() {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sampling against a full sort and a plain scalar reading of the header.
+// Sampling, compared with a full sort and a plain scalar reading of the header.
 #include "kernels/sampling.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ std::vector<int32_t> full_order(const SampleRow& row, int32_t vocab, bool masked
   return order;
 }
 
-// exp by the library's own bits, through the scalar table.
+// Returns exp with the library's own bits, through the scalar table.
 std::vector<float> own_exp(std::vector<float> x) {
   const size_t n = x.size();
   x.resize((n + 15) / 16 * 16);
@@ -87,7 +87,7 @@ std::vector<float> own_exp(std::vector<float> x) {
   return out;
 }
 
-// The kept tokens in order, exactly as the header defines them.
+// Returns the kept tokens in order, exactly by the header's definition.
 std::vector<int32_t> kept_tokens(const SampleRow& row, int32_t vocab) {
   std::vector<int32_t> order = full_order(row, vocab, true);
   if (row.top_k > 0 && static_cast<size_t>(row.top_k) < order.size()) {
@@ -307,10 +307,10 @@ TEST(Sampling, ANonFiniteLogitIsReportedAndGivesNoToken) {
   }
 }
 
-// A request's two rows of a step, behind three drafts that the step before judges: where they are,
-// and what the first one begins with, by how many of those were right.
+// Two rows of a request follow three drafts that the previous step judges. The number of right
+// drafts decides their places and the first one's token.
 TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
-  const std::vector<TokenId> drafts = {9, 11, 12, 13};  // the first is of another request
+  const std::vector<TokenId> drafts = {9, 11, 12, 13};  // the first one belongs to another request
 
   struct Case {
     std::vector<TokenId> chosen;  // from the second on
@@ -322,11 +322,11 @@ TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
                         {{1, 11, 12, 8, 14}, 1, 8},
                         {{1, 11, 7, 13, 14}, 2, 7},
                         {{1, 6, 12, 13, 14}, 3, 6},
-                        {{1, 11, 12, 13, -1}, 1, 13},  // the last row had no token
+                        {{1, 11, 12, 13, -1}, 1, 13},  // the last row has no token
                         {{1, 11, -1, 13, 14}, 3, 11},
                         {{1, -1, 12, 13, 14}, 3, 0}};
   const auto device = test::make_device("scalar", 1);
-  const std::vector<int32_t> blocks = {50, 51, 52, 53, 70, 71, 72, 73};  // of two requests
+  const std::vector<int32_t> blocks = {50, 51, 52, 53, 70, 71, 72, 73};  // two requests'
   const std::vector<int32_t> wide = {5, 6, 7, 8};
   for (const Case& test : cases) {
     const std::vector<FollowingRow> following = {{.row = 1,
@@ -413,7 +413,7 @@ TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
     return token_ids;
   };
   EXPECT_EQ(take(8), (std::vector<TokenId>{7, 5, 5, 1}));
-  EXPECT_EQ(take(7), (std::vector<TokenId>{0, 5, 5, 1}));  // what is no token
+  EXPECT_EQ(take(7), (std::vector<TokenId>{0, 5, 5, 1}));  // ids that are no tokens
   chosen[2] = -1;
   EXPECT_EQ(take(8), (std::vector<TokenId>{0, 5, 5, 1}));
 }
@@ -424,7 +424,7 @@ TEST(Sampling, AFilterThatKeepsOneTokenChoosesAsTemperatureZeroDoes) {
   for (int trial = 0; trial < 200; ++trial) {
     const int32_t vocab = 1 + random.below(900);
     std::vector<float> logits = random.normals(static_cast<size_t>(vocab), 2);
-    // Equals at the top: the lowest id is the one.
+    // Among equals at the top the lowest id wins.
     if (trial % 2 == 0) {
       for (float& x : logits) x = std::round(x);
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# symbols_test.sh ARCHIVE: what the kernels' objects may reference and define.
+# symbols_test.sh ARCHIVE: checks what the kernels' objects reference and define.
 #  - No libm function whose last bit depends on the machine: exp, log, sin, cos, pow and their kin.
 #    fma and sqrt are exactly specified and allowed.
 #  - An instruction-set file defines nothing weak outside its own namespace: the linker keeps one copy

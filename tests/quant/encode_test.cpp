@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoders against searches of every scale there is, and against the decoders.
+// Encoders, compared with searches of all scales and with the decoders.
 #include "quant/encode.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 namespace sluice {
 namespace {
 
-// Normally distributed, some columns ten times the others.
+// Returns normally distributed weights, some columns ten times the others.
 std::vector<float> random_weights(int64_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal(0, 0.02F);
@@ -70,7 +70,7 @@ double error_of(const float* x, const float* importance, const std::vector<doubl
   return error;
 }
 
-// The values of codes under the scales that lie beside them.
+// Returns the values of codes with their scales.
 std::vector<double> decode(const Encoding& encoding, const FloatRows& in, const Encoded& encoded) {
   const int64_t group = encoding.group == 0 ? in.k : encoding.group;
   const int64_t groups = (in.k + group - 1) / group;
@@ -87,7 +87,7 @@ std::vector<double> decode(const Encoding& encoding, const FloatRows& in, const 
   return values;
 }
 
-// All that a code of the scheme can stand for.
+// Returns all values that a code of the scheme can have.
 std::vector<double> code_values(CodeScheme scheme, uint8_t zero = kMiddleOfInt4) {
   const bool is_byte = scheme == CodeScheme::kInt8Channel || scheme == CodeScheme::kE4M3Tensor ||
                        scheme == CodeScheme::kE4M3Channel || scheme == CodeScheme::kE4M3Block;
@@ -99,7 +99,7 @@ std::vector<double> code_values(CodeScheme scheme, uint8_t zero = kMiddleOfInt4)
   return values;
 }
 
-// Each weight by whichever code is nearest, found by trying all.
+// Returns the error when each weight takes its nearest code, found by trying all.
 double error_at(const std::vector<double>& values,
                 const float* x,
                 const float* importance,
@@ -173,7 +173,7 @@ TEST(Encode, SearchedScalesAreNearlyTheBestOfAll) {
   }
 }
 
-// Weights that lie to one side of 0, around it, and both: against every zero point there is.
+// The weights lie on one side of 0, around it, and on both; all zero points are tried.
 TEST(Encode, SearchedZeroPointsAreNearlyTheBestOfAll) {
   const std::vector<float> weights = random_importance(128, 7);
   for (const float shift : {0.0F, 0.02F, -0.05F}) {
@@ -270,7 +270,7 @@ TEST(Encode, Nvfp4AndMxfp4ScalesAreTheBestThereAre) {
   }
 }
 
-// What standard encoders do where nothing is searched: the OCP rule, amax / 448, amax / 127.
+// Without a search the scales are standard encoders': the OCP rule, amax / 448, amax / 127.
 TEST(Encode, ScalesOfTheLargestMagnitudeAreTheUsualOnes) {
   std::vector<float> x(32, 0.0F);
   x[3] = -5.0F;
@@ -286,7 +286,7 @@ TEST(Encode, ScalesOfTheLargestMagnitudeAreTheUsualOnes) {
   EXPECT_EQ(scale(CodeScheme::kMxfp4), 1.0F);
 }
 
-// Zero, tiny and huge rows: finite scales, and what is zero stays zero.
+// Zero, tiny and huge rows have finite scales, and zeros stay zero.
 TEST(Encode, OddRowsHaveFiniteScales) {
   for (const float size : {0.0F, 1e-42F, 1e-30F, 3e38F}) {
     std::vector<float> x(256, size);
@@ -321,7 +321,7 @@ double block_error(WeightFormat format, const std::vector<float>& x, const float
   return error_of(x.data(), importance, values);
 }
 
-// Every half-precision scale of a block, each weight by its nearest code.
+// The best scale is found among all half-precision ones, each weight with its nearest code.
 TEST(EncodeBlocks, OneScaleOf32IsNearlyTheBestThereIs) {
   struct Case {
     WeightFormat format;
@@ -349,7 +349,7 @@ TEST(EncodeBlocks, OneScaleOf32IsNearlyTheBestThereIs) {
   }
 }
 
-// With a minimum: within 5% of the best line on a grid.
+// Lines have a minimum, and are within 5% of the best line on a grid.
 TEST(EncodeBlocks, LinesOf32AreNearlyTheBest) {
   const std::vector<float> x = random_weights(32, 8);
   const auto [low, high] = std::minmax_element(x.begin(), x.end());
@@ -373,8 +373,8 @@ TEST(EncodeBlocks, LinesOf32AreNearlyTheBest) {
   }
 }
 
-// Round-to-nearest with the largest magnitude of each 16 or 32, the part's scale to as many bits as
-// the format has: what an encoder without a search does.
+// The error of an encoder without a search: round-to-nearest with the largest magnitude of each 16
+// or 32, and the part's scale in as many bits as the format has.
 double plain_error(const std::vector<float>& x, int part, double end, int sub_limit, bool has_min) {
   double error = 0;
   for (size_t block = 0; block < x.size(); block += 256) {
@@ -415,7 +415,7 @@ TEST(EncodeBlocks, BlocksOf256AreBetterThanWithoutASearch) {
     double end;
     int sub_limit;
     bool has_min;
-    double at_most;  // of the plain error
+    double at_most;  // factor of the plain error
   };
 
   const std::vector<float> x = random_weights(256 * 16, 9);
@@ -428,12 +428,12 @@ TEST(EncodeBlocks, BlocksOf256AreBetterThanWithoutASearch) {
     EXPECT_LE(block_error(test.format, x, nullptr), plain * test.at_most)
         << format_info(test.format).name;
   }
-  // The blocks of 32 that have the same codes, but a scale of their own for each.
+  // IQ4_NL's blocks of 32 have the same codes, but a scale each.
   EXPECT_LE(block_error(WeightFormat::kIQ4_XS, x, nullptr),
             block_error(WeightFormat::kIQ4_NL, x, nullptr) * 1.05);
 }
 
-// More bits, less error; and what counts more gets more of it.
+// More bits give less error, and more important weights get more of the precision.
 TEST(EncodeBlocks, ErrorFallsWithBitsAndFollowsImportance) {
   const std::vector<float> x = random_weights(256 * 8, 10);
   double before = INFINITY;
@@ -460,7 +460,7 @@ TEST(EncodeBlocks, ErrorFallsWithBitsAndFollowsImportance) {
   }
 }
 
-// A matrix that has a format's values gets them back.
+// A matrix of a format's own values is encoded without error.
 TEST(EncodeBlocks, ValuesOfAFormatComeBack) {
   const std::vector<float> x = random_weights(1024, 12);
   for (const WeightFormat format : {WeightFormat::kMXFP4, WeightFormat::kQ8_0}) {

@@ -136,7 +136,7 @@ TEST(Bf16, EveryValueSurvivesTheRoundTripAndNanStaysNan) {
       ASSERT_EQ(float_to_bf16(wide), value);
     }
   }
-  // A NaN whose payload lies in the bits that are cut off must not become infinity.
+  // A NaN with a payload only in the bits that are cut off must not become infinity.
   EXPECT_TRUE(std::isnan(bf16_to_float(float_to_bf16(std::bit_cast<float>(0x7f800001U)))));
   EXPECT_TRUE(std::isnan(half_to_float(float_to_half(std::bit_cast<float>(0x7f800001U)))));
 }

@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// A matrix's rows with memory of their own.
+// A matrix's rows, with memory of their own.
 struct OwnRows {
   std::vector<uint8_t> codes, zeros;
   std::vector<float> scales, row_scales;
@@ -30,7 +30,7 @@ struct PlainCase {
   bool int8_rows = false;
 };
 
-// One of the scales that a checkpoint of such codes may have.
+// Returns a scale that a checkpoint of such codes may have.
 float random_scale(CodeKind code, int32_t group, std::mt19937& random) {
   const auto draw = static_cast<int>(random() & 0xFFFF);
   if (code == CodeKind::kE2M1 && group == 16) {  // every finite value of e4m3
@@ -71,7 +71,7 @@ OwnRows random_rows(const PlainCase& c, int32_t n, uint32_t seed) {
   return rows;
 }
 
-// --- The values of a layout, read by what repack.h says --------------------------------------
+// --- The values of a layout, read by repack.h's description -----------------------------------
 
 double float_at(const std::byte* at) {
   float value = 0;
@@ -88,7 +88,7 @@ double e4m3_value(int code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
-// Nibble of weight (r, j) in a group's 256 bytes.
+// Returns the nibble of weight (r, j) in a group's 256 bytes.
 int nibble_at(const std::byte* codes, int64_t r, int64_t j) {
   const int64_t chunk = j / 4;
   return byte_at(codes + chunk % 4 * 64 + r * 4 + j % 4) >> (chunk < 4 ? 0 : 4) & 15;
@@ -228,7 +228,7 @@ TEST_P(PackPlain, EveryWeightIsWhereTheLayoutSays) {
     for (int64_t r = 0; r < 16; ++r) {
       for (int64_t j = 0; j < padded_k; ++j) {
         const double expected = r < n && j < c.k ? plain_value(rows.view, r, j) : 0.0;
-        // A zero point of 16 is beyond all codes of 4 bits, so that none weighs 0.
+        // A zero point of 16 is beyond all codes of 4 bits, so no code weighs 0.
         const auto last = static_cast<size_t>((r + 1) * rows.view.scales_per_row() - 1);
         if (c.zeros && r < n && j >= c.k && rows.zeros[last] > 15) continue;
         ASSERT_EQ(value_at(c.format, tile.data(), r, j), expected) << r << "," << j;
@@ -253,7 +253,7 @@ TEST_P(PackPlain, GroupsPastKAreZeroBytes) {
   }
 }
 
-// What a share of K keeps of tiles is what its columns packed alone are.
+// Cutting a share of K out of tiles gives what packing its columns alone gives.
 TEST_P(PackPlain, ColumnsAreCutAsPackedAlone) {
   PlainCase c = GetParam();
   if (c.group == 0 && has_rows(c.format)) return;

@@ -95,7 +95,7 @@ TEST_P(QuantGolden, DoubleDecodingRoundsToTheFloatOne) {
     if (std::isnan(expected[i])) {
       ASSERT_TRUE(std::isnan(values[i])) << i;
     } else {
-      // In float at most one operation rounds: code * scale, or the sum where that one is exact.
+      // In float at most one operation rounds: code * scale, or the sum if the product is exact.
       ASSERT_EQ(static_cast<float>(values[i]), expected[i]) << i;
     }
   }

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Any bytes, with scales that are finite.
+// Returns random bytes with finite scales.
 std::vector<std::byte> random_matrix(WeightFormat format, int64_t n, int64_t k, uint32_t seed) {
   std::mt19937 random(seed);
   const FormatInfo& info = format_info(format);
@@ -23,7 +23,7 @@ std::vector<std::byte> random_matrix(WeightFormat format, int64_t n, int64_t k, 
   for (size_t block = 0; block < matrix.size(); block += block_bytes) {
     const int32_t num_halves = info.is_integer ? info.num_scales : info.block_bytes / 2;
     for (int32_t i = 0; i < num_halves; ++i) {
-      // Below 0x7C00 and, as the upper half of a float or as bf16, below infinity.
+      // Scales stay below 0x7C00 and, as the upper half of a float or as bf16, below infinity.
       const auto half = static_cast<uint16_t>(random() & 0xBBFF);
       std::memcpy(&matrix[block + static_cast<size_t>(info.scale_offset + 2 * i)], &half, 2);
     }
@@ -45,7 +45,7 @@ struct Place {
   int64_t r, j;  // row in the tile, column in the group
 };
 
-// Bits [shift, shift + bits) of the byte of chunk j / 4 in register `reg`.
+// Returns bits [shift, shift + bits) of the byte of chunk j / 4 in register `reg`.
 int plane_bits(const Place& at, int64_t reg, int64_t shift, int bits) {
   const auto byte = static_cast<int>(at.codes[reg * 64 + at.r * 4 + at.j % 4]);
   return (byte >> shift) & ((1 << bits) - 1);
@@ -53,7 +53,7 @@ int plane_bits(const Place& at, int64_t reg, int64_t shift, int bits) {
 
 int signed_byte(std::byte byte) { return static_cast<int8_t>(byte); }
 
-// Bits per code, low and high plane, and bytes of scales per group, as repack.h's table says.
+// Bits per code in the low and high plane, and bytes of scales per group, by repack.h's table.
 struct Layout {
   int low, high;
   int64_t groups, scale_bytes, super_bytes;
@@ -92,7 +92,7 @@ Layout layout_of(WeightFormat format) {
     case WeightFormat::kMXFP4:
       return {4, 0, 4, 16, 0};
     default:
-      break;  // rows that are no blocks: plain_rows_test.cpp
+      break;  // rows without blocks: plain_rows_test.cpp
   }
   return {};
 }
@@ -108,7 +108,7 @@ int stored_code(const Layout& layout, const Place& at) {
   return code;
 }
 
-// code * scale (+ minimum), both from the layout.
+// Returns code * scale (+ minimum), both read from the layout.
 float integer_at(WeightFormat format, const Layout& layout, const Place& at) {
   const FormatInfo& info = format_info(format);
   const int code = stored_code(layout, at);
@@ -253,9 +253,7 @@ TEST(PackInt8Channel, ScalesComeFirstThenCodesMovedUpBy128) {
   }
 }
 
-// Bits per weight, for K that fills whole blocks: hardly more than the checkpoint's.
-// Borders that are inside of blocks of groups widen the share to whole ones; columns of its own
-// packed alone are what it is then.
+// Borders inside of blocks widen the share to whole blocks; packing its columns alone is equal.
 void expect_cut_as_packed_alone(WeightFormat format) {
   constexpr int64_t kN = 21;
   constexpr int64_t kK = 768;

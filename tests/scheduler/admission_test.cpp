@@ -59,8 +59,8 @@ TEST_F(AdmissionTest, TokensOfPromptsAreBoundedButOnePromptIsNot) {
 TEST_F(AdmissionTest, WhoWouldWaitTooLongIsRefusedAndToldWhenNot) {
   int num_entered = 0;
   while (enter(0, num_entered)) ++num_entered;
-  EXPECT_EQ(num_entered, 9);  // 1.16 s each, 10 s at most
-  // 0.44 s too long, and its own 1.16 s and a quarter of it after that.
+  EXPECT_EQ(num_entered, 9);  // 1.16 s each, at most 10 s
+  // The wait is 0.44 s too long, plus its own 1.16 s and a quarter of it.
   EXPECT_EQ(enter(0, 9).error().retry_after_s, 2);
   max_wait_ms_ = 1000;
   EXPECT_EQ(enter(0, 100).error().code, ErrorCode::kResourceExhausted);
@@ -80,7 +80,7 @@ TEST_F(AdmissionTest, ANamedTenantLeavesRoomForTheNext) {
   speed_ = 0;
   TokenId num_entered = 0;
   while (enter(1, num_entered)) ++num_entered;
-  EXPECT_EQ(num_entered, 14);  // of 16
+  EXPECT_EQ(num_entered, 14);  // 16 is the bound
   EXPECT_TRUE(enter(2, 100));
   EXPECT_FALSE(enter(2, 101));
 }
@@ -89,7 +89,7 @@ TEST_F(AdmissionTest, TheTokensToo) {
   speed_ = 0;
   TokenId num_entered = 0;
   while (enter(1, num_entered, 1000)) ++num_entered;
-  EXPECT_EQ(num_entered, 3);  // four leave nothing of 4000
+  EXPECT_EQ(num_entered, 3);  // four would leave nothing of 4000
   EXPECT_TRUE(enter(2, 100, 1000));
 }
 
@@ -104,9 +104,9 @@ TEST_F(AdmissionTest, ATicketLetsTheSameRequestInAtItsTimeThoughTheQueueBeFull) 
   now_ms_ += 1000 * first_s - 900;
   EXPECT_FALSE(enter(0, 50));  // too early
   now_ms_ += 900;
-  EXPECT_FALSE(enter(0, 52));  // the queue is as full as it was
+  EXPECT_FALSE(enter(0, 52));  // the queue is still full
   EXPECT_TRUE(enter(0, 50));
-  EXPECT_TRUE(enter(0, 50));  // its other choices
+  EXPECT_TRUE(enter(0, 50));  // another choice of the request
   now_ms_ += 2000;
   EXPECT_FALSE(enter(0, 50));  // used
   EXPECT_TRUE(enter(0, 51));
@@ -132,7 +132,7 @@ TEST_F(AdmissionTest, TicketsNeverFillTheQueueBeyondAQuarter) {
 TEST(QueueSpeed, IsWorkOverTheTimeInWhichSomebodyWaitedAndFollowsIt) {
   QueueSpeed speed;
   speed.observe(10, 0.1);
-  EXPECT_EQ(speed.work_per_s(), 0);  // too short a time
+  EXPECT_EQ(speed.work_per_s(), 0);  // the time is too short
   speed.observe(0, 0);
   for (int i = 0; i < 100; ++i) speed.observe(i % 2 == 0 ? 200 : 0, 0.05);
   EXPECT_NEAR(speed.work_per_s(), 2000, 60);

@@ -20,7 +20,7 @@ StepShape plain(int64_t num_requests) {
 
 double step_ms(int64_t rows) { return 2 + 0.4 * static_cast<double>(rows); }
 
-// Steps of all sizes were measured, and drafts are right with one probability at each depth.
+// All step sizes were measured, and drafts are right with one probability at each depth.
 class Measured {
  public:
   Measured(double acceptance, double pass_ms, int64_t num_requests, int num_drafts = 3000)
@@ -51,7 +51,7 @@ class Measured {
     return depth_.choose(cost_, times_, plain(num_requests_), most);
   }
 
-  // Tokens a millisecond at a depth.
+  // Tokens per millisecond at a depth.
   [[nodiscard]] double rate(double acceptance, double pass_ms, int32_t depth) const {
     double tokens = 1;
     double product = 1;
@@ -98,7 +98,7 @@ TEST(DraftDepth, OneLongPassDoesNotCount) {
   EXPECT_EQ(measured.choose(), before);
 }
 
-// A depth that is judged no more, because a shallower one is asked for, is not bad for ever.
+// A depth that is no longer judged, because a shallower one is asked for, is retried.
 TEST(DraftDepth, ComesBackWhereDraftsGetBetter) {
   Measured measured(0.1, 0.05, 1, 300);
   EXPECT_EQ(measured.choose(), 1);

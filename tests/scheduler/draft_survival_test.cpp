@@ -85,7 +85,7 @@ TEST(DraftSurvival, RequestThatDiffersIsKnownByItsFactorWhichFades) {
   EXPECT_NEAR(bad.factor, 1, 0.02);
 }
 
-// What a client predicts is worth a try before anything was measured.
+// A client's prediction is worth a try before anything was measured.
 TEST(DraftSurvival, WhatNothingIsKnownOfDependsOnItsSource) {
   const DraftSurvival survival;
   EXPECT_EQ(survival.acceptance(DraftSource::kNgram, 0, 0, kAnybody), 0.5);

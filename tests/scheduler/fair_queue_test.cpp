@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// The same rules without a data structure.
+// Implements the same rules without a data structure.
 struct Waiting {
   int32_t entry = 0;
   int32_t slot = 0;
@@ -23,7 +23,7 @@ struct Waiting {
 int32_t first_of(const std::vector<Waiting>& waiting, const FairQueue& queue) {
   const auto place = [&](const Waiting& w) {
     if (!queue.is_due(w.key)) return std::tuple(1, int64_t{0}, w.key);
-    // Of equal counters the tenant whose first request is first.
+    // Among equal counters the tenant whose first request precedes comes first.
     QueueKey first = w.key;
     for (const Waiting& other : waiting) {
       if (other.slot == w.slot) first = std::min(first, other.key);
@@ -84,7 +84,7 @@ TEST(FairQueue, PicksWhatTheRulesSayWhileRequestsComeAndGoAndCountersGrow) {
   }
 }
 
-// Virtual tokens are shared equally among those who always want more, whatever their requests cost.
+// Virtual tokens are shared equally among backlogged tenants, whatever their requests cost.
 TEST(FairQueue, BackloggedTenantsGetTheSameTokens) {
   FairQueue queue(30, 0);
   queue.advance(1);

@@ -52,7 +52,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     tier_rate_ = chance(0.5) ? 1.0 : 0.6;
     tier_fault_rate_ = chance(0.5) ? 0.0 : 0.2;
     options_.restores_preempted = chance(0.8);
-    ++kv_options_.max_num_seqs;  // whoever looks up what to bring back holds blocks for a moment
+    ++kv_options_.max_num_seqs;  // looking up what to restore holds blocks for a moment
   }
   const int32_t num_prefixes = between(1, 4);
   for (int32_t i = 0; i < num_prefixes; ++i) {
@@ -111,7 +111,7 @@ void FakeEngine::draw_groups(int32_t blocks_for_longest) {
       groups_ = {full, windowed, state};
       break;
   }
-  // A pool smaller than the longest request, so that some are refused.
+  // Makes a pool smaller than the longest request, so that some are refused.
   if (chance(0.15)) groups_[0].num_blocks = std::max(1, groups_[0].num_blocks / 2);
 }
 
@@ -145,7 +145,7 @@ void FakeEngine::append_token(Shadow& shadow, TokenId token) {
   shadow.prefix_hash.push_back(extended(shadow.prefix_hash.back(), token));
 }
 
-// --- What happens to the engine --------------------------------------------------------------
+// --- Events ----------------------------------------------------------------------------------
 
 void FakeEngine::arrive(EpisodeStats& stats) {
   const std::vector<TokenId>& shared = shared_prefixes_[draw(shared_prefixes_.size())];
@@ -174,7 +174,7 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   shadow.prefix_hash.push_back(hash_extras(request.extras));
   for (const TokenId token : prompt) append_token(shadow, token);
   shadow.num_prompt_tokens = static_cast<int32_t>(prompt.size());
-  if (chance(0.2)) {  // a stream that another worker began
+  if (chance(0.2)) {  // a stream begun by another worker
     const int32_t num_generated = between(0, request.max_tokens - 1);
     while (request.num_generated < num_generated && !ends_here(shadow.prefix_hash.back())) {
       request.tokens.push_back(next_token(shadow.prefix_hash.back(), vocab_size_));
@@ -239,7 +239,7 @@ void FakeEngine::start_transfer() {
   const Request* request = scheduler_->find(shadow.id);
   const auto group = static_cast<size_t>(draw(groups_.size()));
   if (groups_[group].kind == KvGroupKind::kState) return;
-  // A full block: nobody writes it any more.
+  // A full block is not written any more.
   const int32_t num_full = request->num_computed_tokens / kv_options_.block_size;
   const auto table = kv_->block_table(shadow.id, static_cast<int32_t>(group));
   if (num_full == 0 || table.empty()) return;
@@ -278,7 +278,7 @@ void FakeEngine::see_preempted(const SchedulerOutput& output, EpisodeStats& stat
     if (shadow.next_position < 0 || shadow.num_rows_in_flight > 0 || shadow.ended) {
       wrong("a request was preempted that did not run idle");
     }
-    // Somebody older needed its blocks, and cannot have left since.
+    // An older request needed its blocks, and cannot have left since.
     const bool for_blocks = options_.preempt_every == 0 && depth_ == 1 && abort_rate_ == 0;
     const bool has_older = std::ranges::any_of(live_, [&](size_t i) {
       return shadows_[i].next_position >= 0 && is_before(shadows_[i], shadow);
@@ -315,7 +315,7 @@ void FakeEngine::see_expired(const SchedulerOutput& output, EpisodeStats& stats)
   }
 }
 
-// Requests that run and have more to compute than the token that was sampled last.
+// Counts running requests with more to compute than the token that was sampled last.
 int64_t FakeEngine::num_partial() const {
   return std::ranges::count_if(live_, [this](size_t i) {
     const Request* r = scheduler_->find(shadows_[i].id);
@@ -355,7 +355,7 @@ void FakeEngine::check_budgets(const SchedulerOutput& output) {
   }
 }
 
-// Whether it may wait for a prefix that a running request computes.
+// Whether the request may wait for a prefix that a running request computes.
 bool FakeEngine::may_follow(const Shadow& waiting) const {
   const auto block = static_cast<size_t>(kv_options_.block_size);
   if (!kv_options_.enable_prefix_caching || waiting.prefix_hash.size() <= block) return false;
@@ -370,7 +370,7 @@ bool FakeEngine::waits(const Shadow& shadow) const {
   return shadow.next_position < 0 && !shadow.ended;
 }
 
-// Of two that have not started. Neither, where their tenants were given the same.
+// Orders two unstarted requests; false both ways if their tenants were given the same.
 bool FakeEngine::comes_before(const Shadow& a, const Shadow& b) const {
   const bool a_due = a.rank_ms <= now_ms_;
   const bool b_due = b.rank_ms <= now_ms_;
@@ -379,13 +379,13 @@ bool FakeEngine::comes_before(const Shadow& a, const Shadow& b) const {
   return shares_.at(a.tenant).counter < shares_.at(b.tenant).counter;
 }
 
-// Whether somebody waits who should have come before; not who was preempted in step `step_id`,
-// which may have been later.
+// Whether a waiting request should have come before; ignores those preempted in step `step_id`,
+// perhaps after the admission.
 bool FakeEngine::is_passed_over(const Shadow& admitted, uint64_t step_id) const {
   return std::ranges::any_of(live_, [&](size_t i) {
     const Shadow& other = shadows_[i];
     if (!waits(other) || other.id == admitted.id || may_follow(other)) return false;
-    if (other.could_follow) return false;  // it went aside, whatever became of its leader since
+    if (other.could_follow) return false;  // it waited elsewhere, whatever its leader did
     if (is_restoring(other)) return false;
     if (step_id > 0 && other.preempted_step == step_id) return false;
     if (other.started != admitted.started) return other.started;
@@ -393,7 +393,7 @@ bool FakeEngine::is_passed_over(const Shadow& admitted, uint64_t step_id) const 
   });
 }
 
-// Whose turn has come keeps it until there is room.
+// A request whose turn has come keeps it until there is room.
 void FakeEngine::note_turns() {
   for (const size_t i : live_) {
     Shadow& shadow = shadows_[i];
@@ -415,7 +415,7 @@ void FakeEngine::charge_start(Shadow& shadow, int32_t num_found) {
   shadow.started = true;
 }
 
-// With room for the longest requests everywhere, nobody waits who could start.
+// With room for the longest requests everywhere, no request waits that could start.
 void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   const int32_t num_running = scheduler_->num_running() + scheduler_->num_restoring();
   const bool full = num_running >= std::min(options_.max_num_seqs, options_.max_num_batched_tokens);
@@ -426,8 +426,8 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   if (options_.max_num_partial_prefills > 0 && num_partial() >= options_.max_num_partial_prefills) {
     return;
   }
-  // A chunk touches more than what a window keeps, and whoever gets a shorter one for want of
-  // blocks lets nobody in.
+  // A chunk touches more than a window keeps, and while a request gets a shorter one for lack of
+  // blocks, nothing is admitted.
   const auto longest =
       static_cast<int32_t>(ceil_div(options_.max_model_len, kv_options_.block_size));
   if (kv_->num_available_blocks() < (num_running + 1) * longest) return;
@@ -437,7 +437,7 @@ void FakeEngine::check_no_room_is_idle(const SchedulerOutput& output) {
   }
 }
 
-// What a row writes, no other row in flight may read or write.
+// Checks that no other row in flight reads or writes what this row writes.
 void FakeEngine::check_exclusive_writes(const Row& row) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool state = groups_[g].kind == KvGroupKind::kState;
@@ -476,7 +476,7 @@ void FakeEngine::check_oldest_progresses(const SchedulerOutput& output) {
     if (oldest == nullptr || is_before(shadow, *oldest)) oldest = &shadow;
   }
   if (oldest == nullptr) return;
-  // Prompts of other tenants, or of other priorities, may come before its own.
+  // Prompts of other tenants or priorities may come before its own.
   const bool progressed = std::ranges::any_of(output.scheduled, [&](const ScheduledRequest& row) {
     const Shadow& other = shadows_[shadow_of(row.id)];
     return row.id == oldest->id || other.tenant != oldest->tenant ||
@@ -499,7 +499,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   if (scheduled.num_unsure > 0 && !options_.follows_drafts) {
     return wrong("a request goes on behind drafts in flight");
   }
-  // Whoever puts the row in its place knows what the step before chose, and where that began.
+  // Placing the row requires the previous step's choice and where that step began.
   if (scheduled.num_unsure > 0 && shadow.num_pending != 1) {
     return wrong("a row follows drafts whose own place is not known");
   }
@@ -526,7 +526,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   const RowRange expected = least == known ? RowRange{end - 1, scheduled.end()} : RowRange{};
   if (scheduled.chosen != expected) wrong("a row samples wrongly");
   if (!scheduled.chosen.empty()) {
-    // Before each prompt that runs the scheduler looks who comes first, and then charges it.
+    // Before each running prompt the scheduler determines who comes first, and then charges it.
     if (known - (start - scheduled.num_unsure) > 1 || known == shadow.num_given_tokens)
       note_turns();
     ++shadow.num_pending;
@@ -544,7 +544,7 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   for (size_t g = 0; g < groups_.size(); ++g) {
     const auto table = kv_->block_table(scheduled.id, static_cast<int32_t>(g));
     row.tables.emplace_back(table.begin(), table.end());
-    // Of a window group a step may only touch what its first query sees: the rest can be let go
+    // In a window group a step may only touch what its first query sees: the rest can be freed
     // while the step is in flight.
     if (groups_[g].kind == KvGroupKind::kWindow) {
       const int32_t least_start = start - scheduled.num_unsure;
@@ -602,7 +602,7 @@ void FakeEngine::check_state_read(const Row& row, size_t group) {
   }
 }
 
-// Every slot that the row's queries see up to position `end` holds the row's own prefix.
+// Checks that every slot visible to the row's queries up to position `end` has its own prefix.
 void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     if (groups_[g].kind == KvGroupKind::kState) continue;
@@ -647,7 +647,7 @@ void FakeEngine::run_copy(const KvBlockCopy& copy) {
   std::copy_n(begin + copy.from.value * size, size, begin + copy.to.value * size);
 }
 
-// Runs the oldest step in flight, as late as it can be, and hands its samples back.
+// Runs the oldest step in flight as late as possible, and returns its samples.
 void FakeEngine::retire(EpisodeStats& stats) {
   Step step = std::move(in_flight_.front());
   in_flight_.pop_front();
@@ -679,7 +679,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
       bool ends = false;
       chosen.push_back(choose(row, ends, stats));
       narrow_windows(row.shadow);
-      // Past its end a request may still be answered by the runner, or not.
+      // The runner may or may not answer a request past its end.
       if (!(shadow.ended || shadow.aborting) || chance(0.5)) {
         results.push_back({shadow.id, chosen.back(), ends});
       }
@@ -711,7 +711,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
   if (!aborted.empty()) wrong("an abort was reported of a request that did not leave");
 }
 
-// --- The whole -------------------------------------------------------------------------------
+// --- The whole episode -------------------------------------------------------------------------
 
 void FakeEngine::check_tokens(const Shadow& shadow) {
   const Request* request = scheduler_->find(shadow.id);
@@ -749,7 +749,7 @@ void FakeEngine::turn(bool arrivals, EpisodeStats& stats) {
   if (!error_.empty()) return;
   check_everything();
   if (arrivals && chance(abort_rate_)) abort_somebody(stats);
-  // As many steps in flight; one less when there was nothing to add, and now and then at random.
+  // Keeps `depth` steps in flight; one fewer when nothing was added, and occasionally at random.
   const bool stuck = in_flight_.size() == before;
   while (error_.empty() && !in_flight_.empty() &&
          (in_flight_.size() >= depth || stuck || chance(0.1))) {

@@ -3,8 +3,8 @@
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
 // episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
 // every phase, tiny pools, slow steps, a clock that jumps, transfers, one to three steps in flight;
-// a tier below the cache that brings KV back late, in part or not at all; drafts that are right,
-// wrong, or right and then wrong; then arrivals stop and everything has to end.
+// a tier below the cache that restores KV late, in part or not at all; drafts that are right,
+// wrong, or right and then wrong. Finally arrivals stop and everything has to end.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ struct EpisodeStats {
   uint64_t num_rejected = 0;
   uint64_t num_failed = 0;
   uint64_t num_expired = 0;
-  uint64_t num_resumed = 0;      // preempted requests that a tier could be asked for
-  uint64_t num_restored = 0;     // blocks brought back from it
-  uint64_t num_taken_turns = 0;  // admissions when others waited
+  uint64_t num_resumed = 0;      // preempted requests that were offered to a tier
+  uint64_t num_restored = 0;     // blocks restored from the tier
+  uint64_t num_taken_turns = 0;  // admissions while others waited
   uint64_t num_hit_tokens = 0;
-  uint64_t num_copied_tokens = 0;  // of those, in blocks that were copied
+  uint64_t num_copied_tokens = 0;  // part of these in copied blocks
   uint64_t num_drafted_tokens = 0;
-  uint64_t num_accepted_tokens = 0;  // of those
+  uint64_t num_accepted_tokens = 0;  // accepted ones of these
   uint64_t num_steps = 0;
 };
 
@@ -52,7 +52,7 @@ inline uint64_t extended(uint64_t prefix_hash, TokenId token) {
   return mix(prefix_hash ^ static_cast<uint64_t>(token + 1));
 }
 
-// The model: everything it says is a function of the prefix.
+// The model: every output is a function of the prefix.
 inline TokenId next_token(uint64_t prefix_hash, int32_t vocab_size) {
   return static_cast<TokenId>(mix(prefix_hash ^ 0x70CE4) % static_cast<uint64_t>(vocab_size));
 }
@@ -69,29 +69,29 @@ class FakeEngine {
   [[nodiscard]] std::string describe() const;
 
  private:
-  // What the simulation itself knows of a request.
+  // The simulation's own knowledge of a request.
   struct Shadow {
     RequestId id;
     std::vector<TokenId> tokens;
-    std::vector<uint64_t> prefix_hash;  // [i]: of the extras and the first i tokens
+    std::vector<uint64_t> prefix_hash;  // [i]: hash of the extras and the first i tokens
     int32_t num_prompt_tokens = 0;
-    int32_t num_given_tokens = 0;  // those and what was generated before it came
+    int32_t num_given_tokens = 0;  // including tokens generated before its arrival
     int32_t max_tokens = 0;
     int32_t priority = 0;
     int64_t rank_ms = 0;
     int64_t deadline_ms = kNoDeadline;
     TenantId tenant;
     uint64_t order = 0;
-    bool started = false;         // has been scheduled, once at least
-    bool was_first = false;       // was in turn once, and may have found no room
-    uint64_t preempted_step = 0;  // the last one in which it was
-    bool could_follow = false;    // as the step began
+    bool started = false;         // has been scheduled at least once
+    bool was_first = false;       // its turn came once, perhaps without room
+    uint64_t preempted_step = 0;  // latest step that preempted it
+    bool could_follow = false;    // when the step began
     int32_t next_position = -1;   // -1: not running
     int32_t num_pending = 0;      // samples in flight
     int32_t num_drafts_in_flight = 0;
-    std::vector<TokenId> offered;  // for the coming step
+    std::vector<TokenId> offered;  // drafts for the coming step
     int32_t num_rows_in_flight = 0;
-    bool ended = false;     // finished, failed or aborted, for the client
+    bool ended = false;     // finished, failed or aborted, as the client sees it
     bool aborting = false;  // aborted while in flight
 
     [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
@@ -100,9 +100,9 @@ class FakeEngine {
   struct Row {
     ScheduledRequest scheduled;
     size_t shadow = 0;
-    std::vector<std::vector<BlockId>> tables;  // by group, as they were at submission
+    std::vector<std::vector<BlockId>> tables;  // by group, as at submission
     std::vector<TokenId> drafts;
-    std::vector<uint64_t> draft_hash;  // [i]: of the prefix that draft i ends
+    std::vector<uint64_t> draft_hash;  // [i]: hash of the prefix that draft i ends
   };
 
   struct Step {
@@ -117,17 +117,17 @@ class FakeEngine {
     int32_t steps_left = 0;
   };
 
-  // A block in the tier below: its contents in each group, nothing where that did not have it.
+  // A block in the tier below: its contents per group, empty for a group without it.
   using Kept = std::vector<std::vector<uint64_t>>;
 
-  // A preempted request that the tier is asked for.
+  // A preempted request that was offered to the tier.
   struct Restoring {
     size_t shadow = 0;
     int32_t turns_left = 0;
-    bool is_kept = false;  // else the tier has nothing, or the cost is too high
+    bool is_kept = false;  // false: not in the tier, or too costly
   };
 
-  // Chance.
+  // Random choices.
   uint64_t draw(uint64_t bound) { return bound == 0 ? 0 : random_() % bound; }
 
   bool chance(double probability) {
@@ -208,13 +208,13 @@ class FakeEngine {
   double arrival_rate_ = 0;
   double abort_rate_ = 0;
   double transfer_rate_ = 0;
-  double draft_rate_ = 0;        // of the steps of a request
-  double right_draft_rate_ = 0;  // of their tokens
-  double tier_rate_ = 0;         // of the blocks that are kept; 0: there is no tier
-  double tier_fault_rate_ = 0;  // of the blocks that cannot be read
+  double draft_rate_ = 0;        // share of a request's steps
+  double right_draft_rate_ = 0;  // share of drafted tokens
+  double tier_rate_ = 0;         // share of blocks that are kept; 0: there is no tier
+  double tier_fault_rate_ = 0;  // share of unreadable blocks
   std::vector<std::vector<TokenId>> shared_prefixes_;
 
-  // Tenants as the scheduler should see them.
+  // The tenants' state as the scheduler should see it.
   struct Share {
     int64_t counter = 0;
     int32_t num_unstarted = 0;
@@ -222,18 +222,18 @@ class FakeEngine {
 
   std::map<TenantId, Share> shares_;
   int64_t served_ = 0;
-  int64_t clock_ms_ = 1000;     // as told
-  int64_t now_ms_ = INT64_MIN;  // as it counts: never back
+  int64_t clock_ms_ = 1000;     // passed to the scheduler
+  int64_t now_ms_ = INT64_MIN;  // the scheduler's view: never backwards
   std::unique_ptr<KvCacheManager> kv_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<Shadow> shadows_;  // by id - 1
   std::vector<size_t> live_;     // known to the scheduler
   std::deque<Step> in_flight_;
   std::vector<Transfer> transfers_;
-  std::map<uint64_t, Kept> tier_;  // by the hash of the prefix that the block ends
+  std::map<uint64_t, Kept> tier_;  // by the hash of the prefix that ends with the block
   std::vector<Restoring> restoring_;
   std::vector<std::vector<uint64_t>> storage_;  // by group: [block][offset], or [block] for states
-  std::vector<std::vector<int32_t>> readers_;   // by group: rows in flight that name the block
+  std::vector<std::vector<int32_t>> readers_;   // by group: rows in flight that use the block
   RequestId oldest_{};
   int32_t oldest_waited_ = 0;
   std::string error_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts: what is offered for a request, what of it becomes rows, and what the model makes of them.
+// Drafts: which are offered, which become rows, and how the model judges them.
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// Of some requests, whatever state they are in. Each token is right with the episode's probability;
+// Offers drafts for some requests in any state. Each token is right with the episode's probability;
 // behind a wrong one the rest is right for another prefix.
 void FakeEngine::offer_drafts() {
   for (const size_t i : live_) {
@@ -16,7 +16,7 @@ void FakeEngine::offer_drafts() {
     shadow.offered.clear();
     if (draft_rate_ == 0 || !chance(draft_rate_)) continue;
     uint64_t hash = shadow.prefix_hash.back();
-    // Behind what steps in flight choose, if all is right there.
+    // Continues behind what steps in flight choose if all their drafts are accepted.
     const int32_t ahead = options_.follows_drafts ? scheduler_->num_unchosen(shadow.id) : 0;
     for (int32_t left = ahead; left > 0; --left) {
       hash = extended(hash, next_token(hash, vocab_size_));
@@ -66,7 +66,7 @@ void FakeEngine::see_drafts(Row& row, std::span<const TokenId> token_ids, Episod
   row.drafts.assign(drafts.begin(), drafts.end());
 }
 
-// As its step begins: behind the tokens that the request has by now.
+// When its step begins, moves the row behind the tokens that the request has by now.
 void FakeEngine::put_in_place(Row& row) {
   const Shadow& shadow = shadows_[row.shadow];
   ScheduledRequest& scheduled = row.scheduled;
@@ -80,7 +80,7 @@ void FakeEngine::put_in_place(Row& row) {
   for (const TokenId token : row.drafts) row.draft_hash.push_back(hash = extended(hash, token));
 }
 
-// Of the first `num_tokens` tokens as the row has them: its drafts behind what is known.
+// Hash of the first `num_tokens` tokens in the row's view: known tokens, then its drafts.
 uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
   const int32_t num_known = row.scheduled.end() - row.scheduled.num_draft_tokens;
   const int32_t num_drafts = num_tokens - num_known;
@@ -88,10 +88,10 @@ uint64_t FakeEngine::hash_at(const Row& row, int32_t num_tokens) const {
   return shadows_[row.shadow].prefix_hash[static_cast<size_t>(num_tokens)];
 }
 
-// Of rows in flight that follow drafts it is known now where they begin, and that they touch no
-// block before the window of that: the scheduler lets go of those while the rows are in flight.
-// check_reads() finds a null block where this takes one that a row reads, and
-// check_blocks_are_kept() one that this leaves and the scheduler has let go.
+// Narrows the windows of rows in flight whose beginning behind drafts is now known: they touch no
+// earlier block, and the scheduler frees those while the rows are in flight. check_reads() finds a
+// null block if this frees one that a row reads, and check_blocks_are_kept() one that this keeps
+// and the scheduler has freed.
 void FakeEngine::narrow_windows(size_t shadow) {
   const int32_t start = shadows_[shadow].num_tokens() - 1;
   for (Step& step : in_flight_) {
@@ -109,7 +109,7 @@ void FakeEngine::narrow_windows(size_t shadow) {
   }
 }
 
-// Whatever retires, a request holds all blocks that its rows in flight touch.
+// Checks that requests hold all blocks of their rows in flight, whatever retires.
 void FakeEngine::check_blocks_are_kept() {
   for (const Step& step : in_flight_) {
     for (const Row& row : step.rows) {
@@ -127,8 +127,8 @@ void FakeEngine::check_blocks_are_kept() {
   }
 }
 
-// What the model says behind the row's known tokens, and behind each draft that it would have said:
-// appended to the request.
+// Appends to the request the model's tokens behind the row's known tokens and behind each right
+// draft, and returns them.
 std::vector<TokenId> FakeEngine::choose(const Row& row, bool& ends, EpisodeStats& stats) {
   Shadow& shadow = shadows_[row.shadow];
   const int32_t first = row.scheduled.chosen.begin + 1;

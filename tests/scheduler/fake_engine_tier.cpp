@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tier below the cache: it may keep what a step has computed, and brings it back late, in part
-// or not at all.
+// The tier below the cache: it may keep what a step has computed, and restores it late, in part or
+// not at all.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -15,7 +15,7 @@ std::span<uint64_t> FakeEngine::contents_of(size_t group, BlockId block) {
   return std::span(storage_[group]).subspan(static_cast<size_t>(block.value) * size, size);
 }
 
-// What the row's step has completed.
+// Saves the blocks that the row's step has completed.
 void FakeEngine::save_blocks(const Row& row) {
   if (tier_rate_ == 0) return;
   const int32_t size = kv_options_.block_size;
@@ -28,7 +28,7 @@ void FakeEngine::save_blocks(const Row& row) {
       const int32_t per_entry = tokens_per_entry(groups_[g], size);
       if ((i + 1) * size % per_entry != 0) continue;
       const BlockId block = row.tables[g][static_cast<size_t>((i + 1) * size / per_entry - 1)];
-      // A group that does not have it is left out, and others have it all the same.
+      // A group without the block is left out; other groups keep theirs.
       if (block == kNullBlock) continue;
       const auto contents = contents_of(g, block);
       kept[g].assign(contents.begin(), contents.end());
@@ -38,7 +38,7 @@ void FakeEngine::save_blocks(const Row& row) {
   }
 }
 
-// Block after block into the cache, as far as they are kept and can be read.
+// Puts block after block into the cache, as far as they are kept and readable.
 void FakeEngine::bring_back(RequestId id,
                             const std::vector<TokenId>& tokens,
                             const std::vector<uint64_t>& prefix_hash,
@@ -83,7 +83,7 @@ void FakeEngine::see_restoring(const SchedulerOutput& output, EpisodeStats& stat
       if (!kv_->block_table(id, g).empty()) wrong("a request that is brought back holds blocks");
     }
     ++stats.num_resumed;
-    // Half of them wait for nothing: nothing is kept, or it is read at once.
+    // Half of the requests need not wait: nothing is kept, or it is read at once.
     const int32_t turns = chance(0.5) ? 0 : chance(0.1) ? between(10, 40) : between(1, 4);
     restoring_.push_back({shadow_of(id), turns, chance(0.8)});
   }

@@ -24,7 +24,7 @@ TEST(AnswerLengths, ExpectWhatLongerOnesGot) {
     lengths.observe(1000);
   }
   EXPECT_NEAR(lengths.expected_more(0), 505, 5);
-  // Past ten tokens it is one of the long ones.
+  // Beyond ten tokens it must be one of the long answers.
   EXPECT_NEAR(lengths.expected_more(40), 960, 1);
   EXPECT_NEAR(lengths.expected_more(990), 10, 1);
   EXPECT_EQ(lengths.expected_more(4000), 500);
@@ -44,7 +44,7 @@ TEST(AnswerLengths, AnyLengthHasItsPlace) {
   EXPECT_GT(lengths.expected_more(1 << 19), 0);
 }
 
-// Against one block for one token, step by step.
+// Compares with stepwise counting, one block per token.
 TEST(KvForecast, PeakIsThatOfTheStepsToCome) {
   std::mt19937_64 random(7);
   const auto between = [&](int32_t low, int32_t high) {

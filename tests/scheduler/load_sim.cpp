@@ -70,7 +70,7 @@ class LoadSim {
   }
 
  private:
-  // A stream of its own for each client, so that one's load does not change another's.
+  // Each client has its own random stream, so that its load does not change another's.
   void draw_arrivals(size_t client) {
     std::mt19937_64 random(options_.seed * 1000 + client);
     double at_ms = 0;

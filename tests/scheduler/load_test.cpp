@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tenants get under load, on a clock that only counts.
+// Shares of tenants under load, on a simulated clock.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -64,17 +64,17 @@ TEST(Load, UnderTenTimesTheLoadNoWorkIsLostAndEveryRefusalsTimeHolds) {
   EXPECT_GT(static_cast<double>(overload.num_finished), 0.95 * saturation);
   EXPECT_EQ(overload.num_broken, 0);
   EXPECT_GT(overload.num_returned, 100);
-  // Those of the first moments: the speed of the queue was not known.
+  // Only the first moments, when the speed of the queue was not known.
   EXPECT_LT(overload.num_without_time, overload.num_refused / 20);
 }
 
 struct AnswersCase {
   const char* name;
-  double mean_answer;  // 0: all of max_tokens
+  double mean_answer;  // 0: always max_tokens
   int32_t max_tokens;
 };
 
-// A cache for twenty whole requests, or for all the prompts that may run.
+// The cache holds twenty whole requests, or all the prompts that may run.
 TEST(Load, AdmissionLeavesRoomForTheAnswersToComeAndWastesNone) {
   for (const AnswersCase& c : {AnswersCase{"fixed", 0, 256}, AnswersCase{"open", 200, 900}}) {
     LoadOptions o = options();

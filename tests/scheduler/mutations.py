@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the simulator sees bugs: each of the chosen ones is put into scheduler or KV manager, one
-at a time, and scheduler_sim_test has to fail. Needs a build folder with that test in it, and leaves
-the sources as they are.
+"""Checks that the simulator finds bugs: puts each of a list into scheduler or KV manager, one at a
+time, and scheduler_sim_test has to fail. Needs a build folder with that test, and leaves the
+sources as they are.
 
 usage: mutations.py BUILD [WORD]    (only those whose description has WORD)
 """
@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import mutants  # noqa: E402
 
-# What the bug is, file, text that stands there once, what stands there instead; more pairs.
+# The description of a bug, its file, a text that occurs there once, its replacement; more pairs.
 MUTATIONS = [
     ("a step may have more tokens than its budget", "scheduler/scheduler.cpp",
      "std::min(num_remaining, num_tokens_left());", "num_remaining;"),

@@ -50,7 +50,7 @@ TEST(Rank, APriorityLevelIsWorthTheAgingAndNeverOverflows) {
   EXPECT_EQ(rank_ms(5000, 0, 100), 5000);
   EXPECT_EQ(rank_ms(5000, 3, 100), 5300);
   EXPECT_EQ(rank_ms(5000, -3, 100), 4700);
-  // Without aging no wait of a week makes up for a level.
+  // Without aging a week of waiting does not outweigh a level.
   constexpr int64_t kWeek = int64_t{7} * 24 * 3600 * 1000;
   EXPECT_LT(rank_ms(kWeek, 0, 0), rank_ms(0, 1, 0));
   constexpr int64_t kLate = int64_t{1} << 50;

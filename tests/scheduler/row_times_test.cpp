@@ -90,7 +90,7 @@ TEST(RowTimes, LargerStepsThanMeasuredAreTriedLittleByLittle) {
 }
 
 TEST(RowTimes, FollowsTheContextByTheFit) {
-  // 1 ms and 0.01 ms a key; the table saw short contexts alone.
+  // 1 ms plus 0.01 ms per key; the table saw only short contexts.
   RowTimes times;
   CostModel cost;
   const auto shape_at = [](int64_t position) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts calls of operator new, so it has a binary of its own.
+// Counts calls of operator new and therefore has its own binary.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Prefills, decodes, preemptions, prefix hits and evictions, all after add().
+// Covers prefills, decodes, preemptions, prefix hits and evictions, all after add().
 TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
   KvCacheManager kv({.block_size = 4, .max_num_seqs = 16, .max_model_len = 256},
                     {{.kind = KvGroupKind::kFull, .num_blocks = 100},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random episodes of scheduler and KV manager together. SLUICE_SIM_STEPS sets how many steps,
-// SLUICE_SIM_SEED runs one episode alone.
+// Random episodes of scheduler and KV manager together. SLUICE_SIM_STEPS sets the number of steps,
+// SLUICE_SIM_SEED runs a single episode.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
     num_failures += !wrong.empty();
     if (only_seed != 0) return;
   }
-  // The chances are such that nothing is left out.
+  // The rates ensure that every case occurs.
   EXPECT_GT(stats.num_finished, num_steps / 100);
   EXPECT_GT(stats.num_preempted, num_steps / 1000);
   EXPECT_GT(stats.num_hit_tokens, num_steps / 100);

@@ -35,7 +35,7 @@ class SchedulerTest : public testing::Test {
             .max_model_len = 256};
   }
 
-  // Prompts share nothing.
+  // Adds a request whose prompt shares no prefix with others.
   Expected<void> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
     return scheduler_->add({.id = RequestId{id},
@@ -45,7 +45,7 @@ class SchedulerTest : public testing::Test {
                             .extras = {}});
   }
 
-  // Of a tenant, at this time.
+  // Adds a request of a tenant at the current time.
   Expected<void> add_of(uint64_t tenant,
                         uint64_t id,
                         int32_t num_tokens,
@@ -61,7 +61,7 @@ class SchedulerTest : public testing::Test {
                             .arrival_ms = now_ms_});
   }
 
-  // The order in which requests start, with all that is left.
+  // Steps until nothing is left and returns the order in which requests start.
   std::vector<uint64_t> starts() {
     std::vector<uint64_t> order;
     while (scheduler_->has_work()) {
@@ -72,7 +72,7 @@ class SchedulerTest : public testing::Test {
     return order;
   }
 
-  // Prompts of forty times the same token.
+  // Adds a prompt of forty equal tokens.
   Expected<void> add_sevens(uint64_t id, bool scores_prompt = false) {
     return scheduler_->add({.id = RequestId{id},
                             .tokens = std::vector<TokenId>(40, 7),
@@ -156,7 +156,7 @@ TEST_F(SchedulerTest, TenantsTakeTurnsByWhatTheyWereGivenNotByWhatTheyAskFor) {
   build(64, narrow);
   for (uint64_t id = 1; id <= 5; ++id) ASSERT_TRUE(add_of(1, id, 20));
   for (uint64_t id = 6; id <= 7; ++id) ASSERT_TRUE(add_of(2, id, 10));
-  // 22 tokens' worth for each of the first tenant, 12 for each of the other.
+  // Each request of the first tenant costs 22 tokens, each of the other one 12.
   EXPECT_EQ(starts(), (std::vector<uint64_t>{1, 6, 7, 2, 3, 4, 5}));
   EXPECT_EQ(scheduler_->num_virtual_tokens(TenantId{1}), 110);
   EXPECT_EQ(scheduler_->num_virtual_tokens(TenantId{2}), 24);
@@ -172,7 +172,7 @@ TEST_F(SchedulerTest, IdleTimeIsWorthTheTokensOfOneStepAtMost) {
   step();
   for (uint64_t id = 2; id <= 6; ++id) ASSERT_TRUE(add_of(1, id, 20));
   for (int i = 0; i < 4; ++i) step();
-  // The other tenant, who was given 12 tokens and this one 88, comes back; it begins with 42.
+  // The other tenant, which was given 12 tokens and this one 88, returns; it begins with 42.
   for (uint64_t id = 7; id <= 10; ++id) ASSERT_TRUE(add_of(2, id, 20));
   EXPECT_EQ(starts(), (std::vector<uint64_t>{7, 8, 9, 6, 10}));
 }
@@ -244,7 +244,7 @@ TEST_F(SchedulerTest, WhoseTurnItWasKeepsItUntilThereIsRoom) {
   step();
   ASSERT_TRUE(add_of(1, 2, 48));  // 12 blocks
   EXPECT_EQ(tokens_of(step(), 2), 0);
-  ASSERT_TRUE(add_of(2, 3, 4));  // would fit, and its tenant was given nothing
+  ASSERT_TRUE(add_of(2, 3, 4));  // would fit, and its tenant got nothing yet
   while (scheduler_->find(RequestId{1}) != nullptr) EXPECT_EQ(tokens_of(step(), 3), 0);
   const SchedulerOutput output = step();
   EXPECT_EQ(tokens_of(output, 2), 48);
@@ -287,7 +287,7 @@ TEST_F(SchedulerTest, WhoHasNotStartedAtTheDeadlineEnds) {
                             .deadline_ms = deadline_ms});
   };
   ASSERT_TRUE(add_until(1, 7, 30));
-  ASSERT_TRUE(add_until(2, 7, 30));  // waits for the prefix of the first
+  ASSERT_TRUE(add_until(2, 7, 30));  // waits for the first one's prefix
   ASSERT_TRUE(add_until(3, 8, 31));
   ASSERT_TRUE(add_until(4, 9, kNoDeadline));
   ASSERT_TRUE(add_until(5, 10, 30));
@@ -312,9 +312,9 @@ TEST_F(SchedulerTest, ASharedPromptIsComputedOnceAndOthersPassWhoWaitForIt) {
   EXPECT_EQ(tokens_of(output, 7), 24);
   output = step();
   EXPECT_EQ(tokens_of(output, 7), 16);
-  EXPECT_EQ(tokens_of(output, 10), 6);  // came last, and passed
+  EXPECT_EQ(tokens_of(output, 10), 6);  // came last, and passed the others
   output = step();
-  EXPECT_EQ(tokens_of(output, 8), 1);  // 36 of 40 were found, and 3 are copied
+  EXPECT_EQ(tokens_of(output, 8), 1);  // 36 of 40 were found, 3 of them copied
   EXPECT_EQ(tokens_of(output, 9), 1);
   EXPECT_EQ(output.copies.size(), 2U);
   EXPECT_EQ(scheduler_->find(RequestId{9})->num_cached_tokens, 39);
@@ -330,7 +330,7 @@ TEST_F(SchedulerTest, WhoWaitsForAPrefixGoesOnAloneWhenItsLeaderLeaves) {
   EXPECT_EQ(scheduler_->num_waiting(), 1);
   ASSERT_TRUE(scheduler_->abort(RequestId{7}));
   EXPECT_EQ(tokens_of(step(), 8), 16);
-  EXPECT_EQ(scheduler_->find(RequestId{8})->num_cached_tokens, 16);  // what had been computed
+  EXPECT_EQ(scheduler_->find(RequestId{8})->num_cached_tokens, 16);  // already computed tokens
   EXPECT_FALSE(scheduler_->abort(RequestId{7}));
 }
 
@@ -352,7 +352,7 @@ TEST_F(SchedulerTest, NobodyWaitsForAPrefixThatGivesWayToOthers) {
   const std::vector<TokenId> same(200, 1);
   ASSERT_TRUE(scheduler_->add(
       {.id = RequestId{2}, .tokens = same, .max_tokens = 1, .priority = 0, .extras = {}}));
-  // Others of its own level take every token, so the one it would wait for gets none.
+  // Other requests of its level take every token, so its leader gets none.
   int32_t num_steps = 0;
   for (uint64_t id = 3; num_steps < 50; ++id, ++num_steps) {
     ASSERT_TRUE(add(id, 64, 1));
@@ -394,7 +394,7 @@ TEST_F(SchedulerTest, NoMoreRequestsRunThanAStepHasTokens) {
   int32_t num_steps_of_four = 0;
   for (int i = 0; i < 60; ++i) {
     const SchedulerOutput output = step();
-    // Whoever runs gets a token in every step, the prefill of 40 tokens among the decodes too.
+    // Every running request gets a token in every step, also the prefill of 40 tokens.
     ASSERT_EQ(static_cast<int32_t>(output.scheduled.size()), scheduler_->num_running());
     ASSERT_LE(scheduler_->num_running(), 3);
     num_steps_of_four += tokens_of(output, 4) > 0;
@@ -419,7 +419,7 @@ TEST_F(SchedulerTest, LastComeRequestIsPreemptedAndKeepsItsTokensAndPlace) {
   EXPECT_EQ(second->status, RequestStatus::kPreempted);
   EXPECT_EQ(second->num_computed_tokens, 0);
   ASSERT_TRUE(add(3, 4, 1));
-  // It comes back before later arrivals, and ends.
+  // It returns before later arrivals, and ends.
   for (int i = 0; i < 100 && scheduler_->has_work(); ++i) {
     output = step();
     if (tokens_of(output, 3) > 0) {
@@ -476,7 +476,7 @@ TEST_F(SchedulerTest, AScoredPromptIsComputedAndResumesWhereItWas) {
     const SchedulerOutput output = schedule();
     num_preemptions += static_cast<int>(output.preempted.size());
     for (const ScheduledRequest& row : output.scheduled) {
-      // No row of the prompt is left out; after a preemption it goes on in the block where it was.
+      // No prompt row is skipped; after a preemption it resumes in the block where it was.
       EXPECT_LE(row.num_computed_tokens, num_scored);
       EXPECT_LT(num_scored - row.num_computed_tokens, 5);
       const int32_t end = row.num_computed_tokens + row.num_scheduled_tokens;
@@ -519,7 +519,7 @@ TEST_F(SchedulerTest, DecodeIsScheduledBeforeItsInputIsSampled) {
   const SchedulerOutput third = schedule();
   EXPECT_EQ(third.scheduled.at(0).num_computed_tokens, 6);
   update(second);
-  EXPECT_TRUE(schedule().scheduled.empty());  // three tokens are on their way
+  EXPECT_TRUE(schedule().scheduled.empty());  // three tokens are pending
   update(third);
   EXPECT_FALSE(scheduler_->has_work());
 }
@@ -545,7 +545,7 @@ TEST_F(SchedulerTest, RequestThatEndsWithAStepInFlightKeepsItsBlocksUntilThatRet
 
 TEST_F(SchedulerTest, OldestFailsWithAReasonWhenNothingCanEverRun) {
   build(2, options());
-  ASSERT_TRUE(kv_->allocate_slots(RequestId{99}, 8));  // somebody else has all blocks
+  ASSERT_TRUE(kv_->allocate_slots(RequestId{99}, 8));  // all blocks are taken
   ASSERT_TRUE(add(1, 4, 2));
   ASSERT_TRUE(add(2, 4, 2));
   const SchedulerOutput output = schedule();
@@ -584,7 +584,7 @@ TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
-// Who is being restored holds nothing, so that no block comes back when it goes.
+// A restoring request holds nothing, so that no block returns when it leaves.
 TEST_F(SchedulerTest, ARequestThatRestartsBeginsAgainOnceItsStepsHaveRetired) {
   build(32, options());
   ASSERT_TRUE(add(1, 20, 6));
@@ -638,7 +638,7 @@ TEST_F(SchedulerTest, PromptsThatFellBackTakeAShareOfTheTokensBesideDecodes) {
                             .is_fallback = true});
   };
   ASSERT_TRUE(add_fallback(1));
-  EXPECT_EQ(step().total_tokens, 60);  // nobody decodes
+  EXPECT_EQ(step().total_tokens, 60);  // no request decodes
   while (scheduler_->has_work()) step();
   ASSERT_TRUE(add(2, 4, 40));
   step();
@@ -680,8 +680,8 @@ TEST_F(SchedulerTest, NeitherIsTheStepThatWasInFlightBehindOneThatFailed) {
   EXPECT_FALSE(scheduler_->has_work());
 }
 
-// Of a windowed group a chunk needs more blocks than are kept of it: a newcomer whose tenant got
-// less could take them all, be preempted for the older one, and take them again.
+// In a window group a chunk needs more blocks than are kept: a newcomer whose tenant got less could
+// take them all, be preempted for the older request, and take them again.
 TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
   SchedulerOptions chunked = options();
   chunked.long_prefill_token_threshold = 24;  // six of seven blocks
@@ -695,7 +695,7 @@ TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
   EXPECT_LT(num_steps, 100);
 }
 
-// 10 ms, and 1 ms for each token.
+// Costs 10 ms, plus 1 ms per token.
 double linear_ms(const SchedulerOutput& output) { return 10.0 + 1.0 * output.total_tokens; }
 
 TEST_F(SchedulerTest, PromptsTakeAShareOfTheTimeBesideDecodes) {
@@ -715,7 +715,7 @@ TEST_F(SchedulerTest, PromptsTakeAShareOfTheTimeBesideDecodes) {
     int num_steps = 0;
     for (; scheduler_->find(RequestId{2}) != nullptr && num_steps < 100; ++num_steps) {
       const SchedulerOutput output = schedule();
-      if (num_steps > 3) {  // it has learned
+      if (num_steps > 3) {  // the model has learned
         EXPECT_LE(linear_ms(output), 1.05 * longest_ms) << share << ", step " << num_steps;
       }
       update(output, linear_ms(output));
@@ -760,7 +760,7 @@ TEST_F(SchedulerTest, APromptStartsWhenAnotherIsComputed) {
   build(256, limited);
   ASSERT_TRUE(add(1, 100, 4));
   ASSERT_TRUE(add(2, 30, 4));   // needs one step alone
-  ASSERT_TRUE(add(3, 100, 4));  // would be the second that is half computed
+  ASSERT_TRUE(add(3, 100, 4));  // would be the second half computed prompt
   ASSERT_TRUE(add(4, 30, 4));   // comes after it
   for (int i = 0; i < 2; ++i) {
     const SchedulerOutput output = step();
@@ -790,7 +790,7 @@ TEST_F(SchedulerTest, MillisecondBudgetShortensChunksAndNeverStopsThem) {
       ASSERT_LE(output.predicted_ms, 20.0001);
     }
     if (output.num_prefill_tokens > 0) last_chunk = output.num_prefill_tokens;
-    update(output, 5.0 * output.total_tokens);  // far slower than the target allows
+    update(output, 5.0 * output.total_tokens);  // far slower than the target
   }
   EXPECT_FALSE(scheduler_->has_work());
   EXPECT_LE(last_chunk, 64);

@@ -17,7 +17,7 @@ constexpr int32_t kMaxTokens = 12;
 
 using Times = std::function<double(int64_t rows)>;
 
-// Milliseconds of a step: SmolLM2-135M and a model of 1B on a server's CPU, an 8B on a GPU.
+// Milliseconds of a step: SmolLM2-135M and a 1B model on a server CPU, an 8B model on a GPU.
 double small_model(int64_t rows) {
   return rows <= 1 ? 2.38
                    : 2.38 + 0.39 * static_cast<double>(rows - 1) +
@@ -28,21 +28,21 @@ double model_of_1b(int64_t rows) { return 27.2 + 1.43 * static_cast<double>(rows
 
 double on_a_gpu(int64_t rows) { return 8 + 0.04 * static_cast<double>(rows - 1); }
 
-// Rows come in tiles of 8.
+// Rows cost in tiles of 8.
 double in_tiles(int64_t rows) { return 5 + 2 * static_cast<double>((rows + 7) / 8); }
 
 struct Totals {
   double ms = 0;
   double tokens = 0;
-  double off_ms = 0;  // that the same tokens take without drafts
+  double off_ms = 0;  // time of the same tokens without drafts
   int64_t drafted = 0;
   int64_t steps = 0;
 
   [[nodiscard]] double gain() const { return off_ms / ms; }
 };
 
-// A server that decodes: requests whose drafts are accepted with a probability, and a clock that
-// only counts.
+// A decoding server: requests whose drafts are accepted with some probability, on a simulated
+// clock.
 class Server {
  public:
   explicit Server(Times times,
@@ -90,7 +90,7 @@ class Server {
                             requests_[i]);
     }
     done.ms = times_(num_decodes + done.num_draft_rows) * (1 + noise_ * (chance() - 0.5));
-    if (noise_ > 0 && chance() < 0.005) done.ms *= 3;  // somebody else's work
+    if (noise_ > 0 && chance() < 0.005) done.ms *= 3;  // disturbance by other work
     cost_.observe(done.shape, done.ms);
     budget_.observe_step(cost_, done);
     totals.ms += done.ms;
@@ -122,7 +122,7 @@ class Server {
   int32_t offered_ = kMaxTokens;
 };
 
-// The best gain that any one depth for all requests has.
+// The best gain of any common depth for all requests.
 double best_gain(const Times& times, int32_t num_decodes, double acceptance) {
   double best = 1;
   double tokens = 1;
@@ -169,7 +169,7 @@ TEST(SpeculationBudget, FirstTokensOfACopyAlreadyGain) {
   EXPECT_GE(server.run(1, 60).gain(), 1.7);
 }
 
-// The bound of the guard: 1 % of all tokens, and 16 for each decode.
+// The guard bounds the loss: 1 % of all tokens, plus 16 for each decode.
 TEST(SpeculationBudget, DraftsThatAreNeverRightCostAtMostTheBound) {
   for (const auto& machine : kMachines) {
     for (const int32_t num_decodes : {1, 8, 32, 64}) {
@@ -197,8 +197,8 @@ TEST(SpeculationBudget, NoiseAndChanceNeverMakeItSlowerThanTheBound) {
   }
 }
 
-// A proposer whose guesses the counters believe in, and which turns bad for single steps in a way
-// that they cannot see: what was gained before buys nothing.
+// The counters trust a proposer that turns bad for single steps in a way they cannot see: earlier
+// gains buy nothing.
 TEST(SpeculationBudget, PastGainsAreNotSavedUp) {
   Server server(small_model);
   server.set_acceptance(0.95);
@@ -210,7 +210,7 @@ TEST(SpeculationBudget, PastGainsAreNotSavedUp) {
   EXPECT_LE(off_tokens - bad.tokens, 0.01 * off_tokens + 16 * 4);
 }
 
-// The account alone: drafts that lose whatever is predicted.
+// The account by itself: drafts that lose whatever is predicted.
 TEST(SpeculationBudget, GuardTurnsDraftsOffAndTriesAgain) {
   CostModel cost;
   SpeculationBudget budget({.max_tokens = 4});
@@ -231,7 +231,7 @@ TEST(SpeculationBudget, GuardTurnsDraftsOffAndTriesAgain) {
   // Gains are forgotten.
   for (int i = 0; i < 100; ++i) observe(4, 6, 6);
   EXPECT_EQ(budget.debt(), 0);
-  // 0.4 tokens of two decodes are lost a step, of which 2 % of a token come back.
+  // Each step loses 0.4 tokens over two decodes and repays 2 % of a token.
   int steps = 0;
   for (; !budget.is_guarded(); ++steps) observe(4, 2, 6);
   EXPECT_NEAR(steps, 32 / 0.38, 3);
@@ -242,7 +242,7 @@ TEST(SpeculationBudget, GuardTurnsDraftsOffAndTriesAgain) {
     wanted += tries ? 1 : 0;
     observe(tries ? 4 : 0, 2, tries ? 6 : 5);
   }
-  EXPECT_NEAR(until_free, 32 / 0.02, 200);  // trials are on the account too
+  EXPECT_NEAR(until_free, 32 / 0.02, 200);  // the account includes trials
   EXPECT_NEAR(wanted, until_free / 256, 1);
 }
 
@@ -259,7 +259,7 @@ TEST(SpeculationBudget, UndraftedStepsComeFirstAndOneInAPeriodAfterwards) {
   EXPECT_EQ(unwanted, 4);
 }
 
-// One step in ten takes three times as long, drafted or not; the median does not see that.
+// One step in ten takes three times as long, drafted or not; the median ignores it.
 TEST(SpeculationBudget, StepsThatAreSlowNowAndThenAreNoFaultOfDrafts) {
   std::mt19937_64 random(1);
   CostModel cost;
@@ -282,7 +282,7 @@ TEST(SpeculationBudget, StepsThatAreSlowNowAndThenAreNoFaultOfDrafts) {
   }
 }
 
-// Debts of a crowd are not a single stream's to pay back: it would be for thousands of its tokens.
+// A crowd's debt is not a single stream's to repay: it would take thousands of its tokens.
 TEST(SpeculationBudget, DebtOfManyRequestsDoesNotLockOutOne) {
   CostModel cost;
   SpeculationBudget budget({.max_tokens = 4});
@@ -300,7 +300,7 @@ TEST(SpeculationBudget, DebtOfManyRequestsDoesNotLockOutOne) {
                          .ms = ms});
   };
   for (int i = 0; i < 10; ++i) observe(64, 0, 30);
-  for (int i = 0; i < 20; ++i) observe(64, 64, 45);  // half a step each is lost
+  for (int i = 0; i < 20; ++i) observe(64, 64, 45);  // each loses half a step
   EXPECT_NEAR(budget.debt(), 20 * 0.49, 0.1);
   for (int i = 0; i < 10; ++i) observe(1, 0, 2);
   EXPECT_FALSE(budget.is_guarded());
@@ -334,7 +334,7 @@ TEST(SpeculationBudget, ProposerThatTurnsGoodIsFoundOut) {
   server.set_acceptance(0);
   server.run(4, 4000);
   server.set_acceptance(0.9);
-  // A trial that gains is followed by others sooner than a period later.
+  // A trial that gains is followed by others before a period ends.
   server.run(4, 800);
   EXPECT_GE(server.run(4, 1000).gain(), 0.9 * best_gain(model_of_1b, 4, 0.9));
 }
@@ -363,7 +363,7 @@ TEST(SpeculationBudget, MachineThatSlowsDownIsNoFaultOfDrafts) {
   EXPECT_GE(server.run(1, 1000).gain(), 1.7);
 }
 
-// Requests of different acceptance share the step: rows go to those of which more is accepted.
+// Requests of different acceptance share the step: more rows go to higher acceptance.
 TEST(SpeculationBudget, RowsGoToRequestsWhoseDraftsAreRight) {
   CostModel cost;
   SpeculationBudget budget({.max_tokens = 8});
@@ -392,7 +392,7 @@ TEST(SpeculationBudget, RowsGoToRequestsWhoseDraftsAreRight) {
   std::vector<int32_t> granted(4);
   const DraftLimits limits = {.shape = plain, .num_decodes = 4, .max_draft_rows = 100};
   const DraftDecision decision = budget.choose(cost, limits, offers, granted);
-  // The step may take a quarter longer while not everybody drafts.
+  // The step may take a quarter longer while not every request drafts.
   EXPECT_GT(decision.predicted_gain, 1.03);
   EXPECT_EQ(granted[1], 0);
   EXPECT_EQ(granted[3], 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts whose KV goes to another worker while it is computed.
+// Prompts whose KV is sent to another worker during the computation.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@ using Chunks = std::vector<int32_t>;
 
 constexpr int32_t kBlockSize = 16;
 
-// Of a prompt that is alone.
+// Returns the chunks of a prompt that runs alone.
 Chunks chunks_of(int32_t num_tokens, bool streams_kv, int32_t max_partial = 0) {
   constexpr int32_t kMaxLen = 8192;
   KvCacheManager kv({.block_size = kBlockSize, .max_num_seqs = 4, .max_model_len = kMaxLen},
@@ -36,7 +36,7 @@ Chunks chunks_of(int32_t num_tokens, bool streams_kv, int32_t max_partial = 0) {
   while (scheduler.has_work()) {
     const SchedulerOutput step = scheduler.schedule(0);
     chunks.push_back(step.total_tokens);
-    if (step.scheduled.empty()) break;  // it is stuck
+    if (step.scheduled.empty()) break;  // the scheduler is stuck
     constexpr TokenId kToken = 9;
     std::vector<StepResult> results;
     if (!step.scheduled[0].chosen.empty()) results.push_back({RequestId{1}, {&kToken, 1}, true});
@@ -46,7 +46,7 @@ Chunks chunks_of(int32_t num_tokens, bool streams_kv, int32_t max_partial = 0) {
   return chunks;
 }
 
-// The worker that waits has all but a short chunk of the KV when the prompt ends.
+// The receiving worker has all but a short chunk of the KV when the prompt ends.
 TEST(StreamedPrompt, EndsWithAShortChunk) {
   EXPECT_EQ(chunks_of(1001, false), (Chunks{1001}));
   EXPECT_EQ(chunks_of(1001, true), (Chunks{752, 249}));  // behind a whole block
@@ -56,7 +56,7 @@ TEST(StreamedPrompt, EndsWithAShortChunk) {
 }
 
 TEST(StreamedPrompt, IsNotCutWhereThatGainsNothing) {
-  EXPECT_EQ(chunks_of(319, true), (Chunks{319}));        // little in front
+  EXPECT_EQ(chunks_of(319, true), (Chunks{319}));        // too little in front
   EXPECT_EQ(chunks_of(2100, true), (Chunks{2048, 52}));  // short by itself
   EXPECT_EQ(chunks_of(2048 + 257, true), (Chunks{2048, 257}));
 }

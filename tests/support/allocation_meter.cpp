@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In a file of its own: inlined replacements of new and delete make g++ warn of mismatches.
+// A file of its own, since inlined replacements of new and delete make g++ warn of mismatches.
 #include "tests/support/allocation_meter.h"
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace {
 
-// Of every thread.
+// Counters of all threads.
 std::atomic<size_t> largest = 0;
 std::atomic<size_t> count = 0;
 

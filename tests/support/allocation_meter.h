@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Allocations of this program since the last reset, counted in operator new; for one thread.
+// Counts this program's allocations since the last reset, in operator new; for one thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars over a vocabulary of the 256 bytes and a few control tokens, where a text has one
+// Grammars over a vocabulary of the 256 bytes and a few control tokens, where each text has one
 // spelling.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace sluice::testing {
 inline constexpr TokenId kByteEnd = 256;      // <end>, ends an answer
 inline constexpr TokenId kByteControl = 257;  // <control>
 inline constexpr TokenId kByteMarker = 258;   // <marker>
-inline constexpr int32_t kByteWidth = 263;    // of a row: the others are no tokens
+inline constexpr int32_t kByteWidth = 263;    // width of a row; ids from 259 on are no tokens
 
 inline GrammarVocabulary byte_vocabulary() {
   GrammarVocabulary vocabulary;
@@ -42,7 +42,7 @@ inline bool accepts_prefix(GrammarMatcher& matcher, std::string_view text) {
   return true;
 }
 
-// All of it, and then the end.
+// Whether the grammar accepts all of the text, and then the end.
 inline bool accepts(const Grammar& grammar, std::string_view text) {
   const auto matcher = grammar.match();
   return accepts_prefix(*matcher, text) && matcher->accept(kByteEnd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tokenizer one can compute in the head: ids 0 to 255 are bytes, then come the control tokens.
+// A tokenizer for mental arithmetic: ids 0 to 255 are bytes, then come the control tokens.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class ByteTokenizer final : public Tokenizer {
     return {};
   }
 
-  // Other than the bytes, so that a test can tell which it was given.
+  // Names differ from the bytes, so that a test can tell which of them it was given.
   std::string_view token_name(TokenId id) const override {
     return id == ' ' ? std::string_view("\xc4\xa0") : token_bytes(id);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a piece of a test writes to the log.
+// Captures what a part of a test writes to the log.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// The lines that `body` logs, which do not reach the test's own output.
+// Returns the lines that `body` logs; they do not reach the test's own output.
 template <typename Body>
 std::string logged_by(Body body) {
   ::testing::internal::CaptureStderr();

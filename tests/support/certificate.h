@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates made in memory, signed by themselves or by one another.
+// Certificates made in memory, self-signed or signed by one another.
 #pragma once
 
 #include <openssl/pem.h>
@@ -29,7 +29,7 @@ struct Certificate {
   std::unique_ptr<X509, FreeOpenSsl> x509;
 };
 
-// Without an issuer it is self-signed, so that trusting it is trusting its issuer.
+// Without an issuer the certificate is self-signed: trusting it is trusting its issuer.
 inline Certificate make_certificate(const char* alternative_name,
                                     long valid_from,
                                     long valid_to,
@@ -59,7 +59,7 @@ inline Certificate make_certificate(const char* alternative_name,
   return made;
 }
 
-// As PEM files.
+// Writes the certificate and its key as PEM files.
 inline void write_certificate(const Certificate& certificate, const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   PEM_write_X509(file, certificate.x509.get());

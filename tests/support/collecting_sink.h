@@ -22,14 +22,14 @@ namespace sluice::testing {
 struct Collected {
   std::vector<TokenId> tokens;
   std::vector<float> logprobs;
-  std::vector<TokenLogprob> top_logprobs;  // of all tokens, in order
+  std::vector<TokenLogprob> top_logprobs;  // for all tokens, in order
   std::vector<PromptLogprob> prompt_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
   ErrorCode error_code = ErrorCode::kInternal;
   int32_t retry_after_s = 0;
   int32_t num_cached_tokens = 0;
-  RequestTimings timings;  // of the last output
+  RequestTimings timings;  // from the last output
   std::shared_ptr<const HandoffOffer> offer;
   int num_ends = 0;
 };
@@ -63,7 +63,7 @@ class CollectingSink final : public OutputSink {
     changed_.notify_all();
   }
 
-  // Requests in the order of their ends.
+  // Returns the requests in the order of their ends.
   std::vector<RequestId> ends() {
     const std::scoped_lock lock(mutex_);
     return ends_;
@@ -86,7 +86,7 @@ class CollectingSink final : public OutputSink {
   }
 
  private:
-  // Real models under slow kernels take their time; a lost reply fails the test either way.
+  // Real models with slow kernels take long; a lost reply fails the test either way.
   static constexpr std::chrono::minutes kPatience{20};
 
   std::mutex mutex_;

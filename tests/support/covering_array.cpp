@@ -34,7 +34,7 @@ std::vector<Pair> pairs_of(const ArrayRow& row) {
 
 }  // namespace
 
-// Row after row, of some random ones that which covers the most pairs not covered yet.
+// Makes row after row: of some random rows the one that covers the most pairs not covered yet.
 std::vector<ArrayRow> covering_array(const std::vector<size_t>& num_values) {
   std::mt19937_64 random(8);
   std::set<Pair> missing = all_pairs(num_values);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings that are far fewer than all combinations, in which any two values of different axes
-// meet.
+// Settings that are far fewer than all combinations, but contain each pair of values of two axes.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +7,12 @@
 
 namespace sluice::testing {
 
-using ArrayRow = std::vector<size_t>;  // for each axis the index of a value
+using ArrayRow = std::vector<size_t>;  // the index of a value, for each axis
 
-// num_values: of each axis, one or more. The same rows in every run.
+// num_values: at least one, for each axis. The rows are the same in every run.
 std::vector<ArrayRow> covering_array(const std::vector<size_t>& num_values);
 
-// How many pairs of values no row has.
+// Returns how many pairs of values no row has.
 size_t num_missing_pairs(const std::vector<size_t>& num_values, const std::vector<ArrayRow>& rows);
 
 }  // namespace sluice::testing

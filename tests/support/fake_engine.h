@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An engine without a model: every request gets the scripted tokens, one a step. Steps run on a
-// thread of its own, or one by one from the test. It keeps what it was asked, for inspection.
+// An engine without a model: every request gets the scripted tokens, one a step. Steps run on the
+// engine's thread, or one by one from the test. Tests can inspect the requests.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class FakeEngine final : public Engine {
 
   ~FakeEngine() override { stop(); }
 
-  // What every later request is answered with; the end token follows unless max_tokens is reached.
+  // Sets the answer to later requests; the end token follows unless max_tokens is reached.
   void say(std::string_view text) {
     const std::scoped_lock lock(mutex_);
     script_.assign(reinterpret_cast<const unsigned char*>(text.data()),
@@ -56,7 +56,7 @@ class FakeEngine final : public Engine {
     fail_retry_s_ = retry_after_s;
   }
 
-  // Of the tokens of the id-th request, from 1; -0.5 otherwise.
+  // Sets the log-probability of the tokens of the id-th request, from 1; the default is -0.5.
   void set_logprob(uint64_t id, float logprob) {
     const std::scoped_lock lock(mutex_);
     logprobs_[RequestId(id)] = logprob;
@@ -76,10 +76,10 @@ class FakeEngine final : public Engine {
 
   void set_step_delay(std::chrono::microseconds delay) { step_delay_us_ = delay.count(); }
 
-  // One token to every running request, one batch to every sink.
+  // Gives one token to every running request, in one batch to every sink.
   void step() { publish_next(/*only_ends=*/false); }
 
-  // The ends of requests that were aborted, and no token.
+  // Publishes the ends of aborted requests, and no token.
   void end_aborted() { publish_next(/*only_ends=*/true); }
 
   std::vector<ValidRequest> submitted() const {
@@ -167,10 +167,10 @@ class FakeEngine final : public Engine {
     return has_events_;
   }
 
-  // Whether the engine publishes what happens to its cache.
+  // Sets whether the engine publishes events of its cache.
   void set_has_events(bool has_events) { has_events_ = has_events; }
 
-  // To those who watch and are there still; their number.
+  // Publishes to the watchers that still live; returns their number.
   size_t publish(const KvEventBatch& batch) {
     const auto shared = std::make_shared<const KvEventBatch>(batch);
     const std::scoped_lock lock(mutex_);
@@ -219,7 +219,7 @@ class FakeEngine final : public Engine {
     OutputSink* sink;
     int32_t num_tokens;
     bool aborted;
-    size_t num_scored = 1;  // of the prompt; its first token has no score
+    size_t num_scored = 1;  // prompt tokens; the first one has no score
   };
 
   void publish_next(bool only_ends) {
@@ -264,7 +264,7 @@ class FakeEngine final : public Engine {
     }
     if (running.num_tokens == 0) output.num_cached_tokens = 3;
     ++running.num_tokens;
-    // As if the whole prediction had been drafted.
+    // Counts as if the whole prediction had been drafted.
     const std::vector<TokenId>& prediction = running.request.prediction;
     for (size_t i = 0; i < prediction.size() && i < static_cast<size_t>(running.num_tokens); ++i) {
       const bool is_right = prediction[i] == script_[i % script_.size()];
@@ -275,7 +275,7 @@ class FakeEngine final : public Engine {
                       .decode_ms = static_cast<double>(running.num_tokens),
                       .num_preemptions = 2};
     const auto& stops = sampling.stop_token_ids;
-    // Nothing follows the end of a text that a grammar binds.
+    // A text that a grammar constrains ends with its end token.
     const bool ends = !sampling.ignore_eos || running.request.grammar.is_set();
     const bool is_end = output.token == ByteTokenizer::kTurnEnd && ends;
     if (is_end || std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
@@ -288,7 +288,7 @@ class FakeEngine final : public Engine {
     return output;
   }
 
-  // Of blocks of four tokens, if the request asks for one and the model has peers.
+  // Returns an offer of blocks of four tokens if the request asks for one and the model has peers.
   std::shared_ptr<const HandoffOffer> offer_of(const Running& running) const {
     const auto& handoff = running.request.handoff;
     if (!model_.handoff || !handoff || handoff->kind != HandoffKind::kOffer) return nullptr;
@@ -307,7 +307,7 @@ class FakeEngine final : public Engine {
     return std::make_shared<const HandoffOffer>(offer);
   }
 
-  // Two tokens of the prompt a step: -1 each, the likeliest other one is 'a'. False: all are done.
+  // Scores two prompt tokens a step: -1 each, the likeliest other one is 'a'. False: none was left.
   static bool score_prompt(Running& running, TokenOutput& output) {
     const std::vector<TokenId>& prompt = running.request.prompt;
     for (int i = 0; i < 2 && running.num_scored < prompt.size(); ++i) {

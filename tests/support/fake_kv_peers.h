@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control channel of KV transfers inside one process: what one worker sends, the other's sink
-// has at once, unless it is dropped. Workers may have threads of their own.
+// The control channel of KV transfers inside one process: the other worker's sink gets a message at
+// once, unless it is dropped. Workers may have threads of their own.
 #pragma once
 
 #include <functional>
@@ -17,17 +17,17 @@ namespace sluice::testing {
 
 class FakeKvPeers {
  public:
-  // Of what is sent, true: it is lost.
+  // Returns true for messages that are lost.
   std::function<bool(const KvMessage&)> drop = [](const KvMessage&) { return false; };
-  // Changes what is sent.
+  // Changes a message on its way.
   std::function<void(KvMessage&)> change = [](KvMessage&) {};
-  // What arrives now in place of what is sent; called behind `drop` and `change`. Not set: that.
+  // Returns the messages that replace a sent one, after `drop` and `change`. Unset: the same one.
   std::function<std::vector<KvMessage>(bool to_prefill, KvMessage)> pass;
-  // Changes what a prefill worker says of itself.
+  // Changes a prefill worker's own description.
   std::function<void(KvHello&)> introduce = [](KvHello&) {};
   std::map<std::string, int> sent;  // messages by name
 
-  // A worker that others find at `name`:1.
+  // Returns the opener of a worker that other workers find at `name`:1.
   OpenKvPeers opener(const std::string& name) {
     return [this, name](const Config&,
                         const KvHello& own,
@@ -39,7 +39,7 @@ class FakeKvPeers {
     };
   }
 
-  // All streams end, for both ends.
+  // Ends all streams, at both ends.
   void cut() {
     const std::scoped_lock lock(mutex_);
     end_streams("");
@@ -135,7 +135,7 @@ class FakeKvPeers {
     const std::string own_;
   };
 
-  // Of one worker; of all where there is no name.
+  // Ends the streams of one worker, or of all if there is no name.
   void end_streams(const std::string& worker) {
     for (auto& [id, stream] : streams_) {
       const bool is_of = worker.empty() || stream.decode == worker || stream.prefill == worker;

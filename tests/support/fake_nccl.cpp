@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library with NCCL's interface for ranks that are threads, whose device memory is the process's
-// and whose streams run at once. Parts of 13 bytes are an error, those of 14 one that is found
-// later; with those of 15 a call returns at once, the parts never. A device twice is refused. It
-// ends the process where a communicator is given back while another thread is inside with it.
+// and whose streams run at once. Parts of 13 bytes are an error, parts of 14 an error that is found
+// later; with parts of 15 a call returns at once, and they never arrive. The same device twice is
+// refused. Giving back a communicator that another thread is using ends the process.
 //
 // Communicators of pairs (tests/support/fake_nccl.h) are made without waiting. Every second send or
 // receive is still on its way into the stream when its call returns, and a call meanwhile ends the
-// process. A pair's payloads go in order, when both sides are there; an end that is aborted leaves
-// the other one as it is.
+// process. A pair's payloads go in order, when both sides are present; aborting one end leaves the
+// other.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -44,7 +44,7 @@ constexpr size_t kQueuedCount = 15;
 struct Group {
   explicit Group(int num_ranks) : size(num_ranks), parts(static_cast<size_t>(num_ranks)) {}
 
-  // False: aborted.
+  // Returns false if aborted.
   bool meet() {
     std::unique_lock lock(mutex);
     const uint64_t own = generation;
@@ -82,9 +82,9 @@ struct Payload {
   FakeNcclStream* stream = nullptr;
 };
 
-// Of two ranks.
+// A pair of two ranks.
 struct Pair {
-  // What both have put there, unless it is held.
+  // Exchanges what both ranks have put in, unless it is held.
   void exchange() {
     if (behavior_now().holds) return;
     for (size_t sender = 0; sender < 2; ++sender) {
@@ -105,7 +105,7 @@ struct Pair {
   }
 
   std::mutex mutex;
-  std::array<bool, 2> is_here{};  // guarded by mutex, as is the rest
+  std::array<bool, 2> is_here{};  // this and the rest: guarded by mutex
   std::array<std::deque<Payload>, 2> sends;
   std::array<std::deque<Payload>, 2> receives;
   int num_exchanged = 0;
@@ -114,19 +114,19 @@ struct Pair {
 
 std::mutex pairs_mutex;
 std::map<uint64_t, std::shared_ptr<Pair>> pairs;  // by id; guarded by pairs_mutex
-uint64_t last_id = 0;                             // the same
+uint64_t last_id = 0;                             // guarded by pairs_mutex
 
 struct Comm {
   std::shared_ptr<Group> group;
   int rank;
   std::shared_ptr<Pair> pair = nullptr;
-  int asks_left = 0;  // until it is ready
+  int asks_left = 0;  // calls until it is ready
   int num_payloads = 0;
   bool is_beginning = false;
   std::atomic<int> num_users = 0;
 };
 
-// A call that uses a communicator.
+// A scope in which a call uses a communicator.
 class Use {
  public:
   explicit Use(Comm* comm) : comm_(comm) { ++comm_->num_users; }
@@ -140,7 +140,7 @@ class Use {
   Comm* comm_;
 };
 
-// No call of a pair comes from the thread that must not wait.
+// Aborts if a pair's call comes from the thread that must not wait.
 void check_thread() {
   const uint64_t own = std::hash<std::thread::id>()(std::this_thread::get_id());
   if (own == behavior_now().owner) std::abort();
@@ -216,7 +216,7 @@ int ncclCommAbort(Comm* comm) {
   if (comm->pair != nullptr) {
     abort_pair(comm);
   } else {
-    // Told under the lock: who takes it next may be the last to know the group.
+    // Notifies under the lock: the next owner may be the last to know the group.
     const std::scoped_lock lock(comm->group->mutex);
     comm->group->is_aborted = true;
     comm->group->changed.notify_all();
@@ -228,7 +228,7 @@ int ncclCommAbort(Comm* comm) {
 int ncclCommGetAsyncError(Comm* comm, int* error) {
   if (comm->pair != nullptr) return ask_pair(comm, error);
   const Use use(comm);
-  std::this_thread::yield();  // so that another thread comes in between
+  std::this_thread::yield();  // lets another thread come in between
   const std::scoped_lock lock(comm->group->mutex);
   *error = comm->group->is_aborted || comm->group->has_error ? kRemoteError : kSuccess;
   return kSuccess;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests tell tests/support/fake_nccl.cpp, and a device whose streams it runs: memory of the
-// host, which the CPU's operators read, and queues in which nothing is but what the library puts
-// there.
+// Controls tests/support/fake_nccl.cpp, and provides a device whose streams it runs: host memory,
+// which the CPU's operators read, and queues that only the library fills.
 #pragma once
 
 #include <dlfcn.h>
@@ -16,17 +15,17 @@
 
 namespace sluice::testing {
 
-// How communicators of pairs behave, those that there are too.
+// Behavior of communicators of pairs, including existing ones.
 struct FakeNcclBehavior {
-  int init_asks = 0;  // so often a communicator that is made says that it is not ready yet
+  int init_asks = 0;  // calls in which a new communicator is not ready yet
   bool refuses_to_make = false;
-  bool holds = false;     // nothing arrives meanwhile
-  int breaks_after = -1;  // so many payloads an error is found by nobody's call; -1: never
-  int abort_ms = 0;       // that an abort takes
-  uint64_t owner = 0;     // a hash of the thread's id that must call nothing
+  bool holds = false;     // nothing arrives while set
+  int breaks_after = -1;  // payloads until an error appears by itself; -1: never
+  int abort_ms = 0;       // duration of an abort
+  uint64_t owner = 0;     // hash of the id of a thread that must not call
 };
 
-// A stream: payloads that were put into it, and those that are done.
+// A stream: the payloads that were put into it, and those that are done.
 struct FakeNcclStream {
   std::atomic<uint64_t> num_begun = 0;
   std::atomic<uint64_t> num_done = 0;
@@ -119,7 +118,7 @@ class FakeNcclDevice final : public kernels::DeviceMemory {
 
   class Queue final : public kernels::DeviceQueue {
    public:
-    // A communicator that is there still would write into memory that is gone.
+    // A communicator that still lives would write into freed memory.
     ~Queue() override { CHECK_EQ(stream_.num_begun, stream_.num_done); }
 
     [[nodiscard]] CUstream_st* stream() const override {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system says of itself, made up.
+// Made-up system information.
 #pragma once
 
 #include <unistd.h>

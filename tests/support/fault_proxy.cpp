@@ -36,15 +36,15 @@ uint16_t port_of(const std::string& address) {
 struct FaultProxy::Direction {
   int from = -1;
   int to = -1;
-  Fault fault;  // kNone: the other direction's, or done
+  Fault fault;  // kNone: only the other direction has one, or it is done
   uint64_t passed = 0;
   bool is_answer = false;
   std::vector<std::byte> buffer;
   size_t begin = 0;
   size_t end = 0;
   Clock::time_point stalled_until;
-  bool is_over = false;  // nothing more is read from there
-  bool is_told = false;  // and the other side knows
+  bool is_over = false;  // no more is read from there
+  bool is_told = false;  // the other side knows of the end
 
   [[nodiscard]] bool is_stalled() const { return Clock::now() < stalled_until; }
 };
@@ -124,7 +124,7 @@ void FaultProxy::move_bytes(Pair& pair, Direction& way) {
   if (way.is_stalled()) return;
   if (way.begin == way.end && !way.is_over) read(pair, way);
   if (!pair.is_open) return;
-  // What passes before the fault does.
+  // Bytes that pass before the fault.
   const bool is_near =
       way.fault.kind != Fault::Kind::kNone && way.fault.at < way.passed + (way.end - way.begin);
   size_t count = way.end - way.begin;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TCP proxy between two peers that does to their bytes what networks do. It knows nothing of what
-// they say, so it serves any protocol. One thread; connections are numbered from 0 as they come.
+// A TCP proxy between two peers that does to their bytes what networks do. It ignores their
+// meaning, so it serves any protocol. One thread; connections are numbered from 0 as they come.
 #pragma once
 
 #include <atomic>
@@ -18,24 +18,24 @@ struct Fault {
   enum class Kind : uint8_t {
     kNone,
     kFlip,       // one bit of the byte at `at`
-    kCut,        // both directions end with a reset
+    kCut,        // both directions are reset
     kHalfClose,  // this direction ends, the other one goes on
-    kStall,      // nothing more passes in this direction for `ms`; 0: for ever
+    kStall,      // no byte passes in this direction for `ms`; 0: for ever
   };
 
   Kind kind = Kind::kNone;
-  bool is_answer = false;  // in what comes back to the side that dialled
-  uint64_t at = 0;         // behind so many bytes of the direction
+  bool is_answer = false;  // in the bytes that return to the dialling side
+  uint64_t at = 0;         // position in the direction's bytes
   int ms = 0;
 };
 
 class FaultProxy {
  public:
-  // Changes what has just come in one direction of a connection to what is passed on.
+  // Changes the bytes that came in one direction of a connection before they are passed on.
   using Edit = std::function<void(size_t connection, bool is_answer, std::vector<std::byte>&)>;
 
-  // `target` is "127.0.0.1:port". `plan` says what happens to a connection; on the proxy's thread,
-  // as is `edit`, which may be null and comes before the plan.
+  // `target` is "127.0.0.1:port". `plan` gives a connection's fault; `edit` may be null and
+  // precedes the plan. Both run on the proxy's thread.
   FaultProxy(std::string target,
              std::function<Fault(size_t connection)> plan,
              Edit edit = nullptr);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole frames of KV out of the bytes of connections, for a FaultProxy to change.
+// Whole KV frames from the bytes of connections, for a FaultProxy to change.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@ class FrameEditor {
  public:
   using Frame = std::vector<std::byte>;  // header and payload
 
-  // `edit`: the frames that go on in place of one that came. On the proxy's thread.
+  // `edit` returns the frames that replace one that came. It runs on the proxy's thread.
   explicit FrameEditor(std::function<std::vector<Frame>(bool is_answer, Frame)> edit)
       : edit_(std::move(edit)) {}
 
-  // A FaultProxy::Edit.
+  // The call operator is a FaultProxy::Edit.
   void operator()(size_t connection, bool is_answer, std::vector<std::byte>& bytes) {
     std::vector<std::byte>& rest = rest_[{connection, is_answer}];
     rest.insert(rest.end(), bytes.begin(), bytes.end());
@@ -39,7 +39,7 @@ class FrameEditor {
     }
   }
 
-  // The sums of a frame whose bytes were changed are right again.
+  // Corrects the checksums of a frame whose bytes were changed.
   static void sum(Frame& frame) {
     const auto header = std::span(frame).first<kKvFrameBytes>();
     KvFrame decoded = *decode_kv_frame(header);

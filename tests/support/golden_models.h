@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiny checkpoints with the logits that another program computes for them.
+// Tiny checkpoints with the logits that another program computed for them.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct GoldenModel {
 
 std::string read_whole_file(const std::string& path);
 
-// Those that `list` in `folder` names, each in every layout it has.
+// Reads the models that `list` in `folder` names, each in all of its layouts.
 std::vector<GoldenModel> read_golden_models(const std::string& folder, const std::string& list);
 
-// Root of the mean squared error, as a part of the expected logits' spread; infinite where there
-// are not as many.
+// Returns the root of the mean squared error relative to the expected logits' spread; infinite if
+// the numbers of logits differ.
 double relative_error(const std::vector<float>& expected, const std::vector<float>& actual);
 
-// Fails the test unless every instruction set and cut of the prompt give the same bits;
-// `bits_of(piece)`: the activation bits for pieces of that many tokens.
+// Fails the test unless every instruction set and cut of the prompt gives the same bits.
+// `bits_of(piece)` returns the activation bits for pieces of `piece` tokens.
 void expect_same_bits_everywhere(const GoldenModel& model, int32_t (*bits_of)(int32_t piece));
 
 }  // namespace sluice::testing

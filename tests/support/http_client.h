@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A blocking client that speaks bytes, so that tests can send what no library would.
+// A blocking client that sends raw bytes, so that tests can send what no library would.
 #pragma once
 
 #include <arpa/inet.h>
@@ -47,7 +47,7 @@ class HttpClient {
     connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
 
-  // Over a Unix socket.
+  // Connects to a Unix socket.
   explicit HttpClient(const std::string& path) {
     fd_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
@@ -93,7 +93,7 @@ class HttpClient {
     send(text + "\r\n" + body);
   }
 
-  // More bytes into the buffer; false at the end of the connection or after ten seconds.
+  // Reads more bytes into the buffer; false at the end of the connection or after ten seconds.
   bool fill() {
     pollfd poll_fd{fd_, POLLIN, 0};
     if (::poll(&poll_fd, 1, 10'000) <= 0) return false;
@@ -104,10 +104,10 @@ class HttpClient {
     return true;
   }
 
-  // The server ends the connection without another byte.
+  // Whether the server ends the connection without another byte.
   bool at_end() { return buffer_.empty() && !fill(); }
 
-  // Up to and including `end`; empty when the connection ends before.
+  // Reads up to and including `end`; empty if the connection ends before.
   std::string read_until(std::string_view end) {
     size_t at = 0;
     while ((at = buffer_.find(end)) == std::string::npos) {
@@ -135,7 +135,7 @@ class HttpClient {
     return reply;
   }
 
-  // One chunk's data; empty for the last.
+  // Reads one chunk's data; empty for the last chunk.
   std::string read_chunk() {
     const std::string line = read_until("\r\n");
     const size_t size = std::strtoull(line.c_str(), nullptr, 16);

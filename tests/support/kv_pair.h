@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two transports with a session between them, and frames with payloads that tell who they are.
+// Two transports with a session between them, and frames with payloads that identify themselves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ inline KvTransferRef test_transfer(uint8_t number, uint32_t attempt = 1) {
   return ref;
 }
 
-// A block of a layer and head is an odd number of bytes, as nothing promises more.
+// A block of a layer and head has an odd number of bytes, since no rule forbids it.
 inline KvFrameLayout test_layout(uint32_t head_bytes = 1021, uint64_t slot_bytes = 1 << 20) {
   return {.groups = {{.num_layers = 4, .num_heads = 2, .head_bytes = head_bytes}},
           .slot_bytes = slot_bytes};
@@ -63,7 +63,7 @@ inline KvSessionOptions receiver_options(const KvFrameLayout& layout,
           .layout = layout};
 }
 
-// All layers and heads of `num_blocks` blocks of group 0.
+// Returns a frame of all layers and heads of `num_blocks` blocks of group 0.
 inline KvFrame test_frame(const KvFrameLayout& layout,
                           const KvTransferRef& ref,
                           uint32_t slot,
@@ -89,7 +89,7 @@ inline std::vector<std::byte> test_bytes(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// Cut into spans of different lengths.
+// Cuts bytes into spans of different lengths.
 inline KvPayload in_spans(std::span<const std::byte> bytes, size_t most) {
   KvPayload payload;
   size_t length = 1;
@@ -101,7 +101,7 @@ inline KvPayload in_spans(std::span<const std::byte> bytes, size_t most) {
   return payload;
 }
 
-// A transport and what it has said.
+// A transport and its completions so far.
 class TransportEnd {
  public:
   explicit TransportEnd(const std::string& kind, KvTransportOptions options = {}) {
@@ -122,7 +122,7 @@ class TransportEnd {
 
   KvTransport* operator->() { return transport_.get(); }
 
-  // Waits until `done` says so of all completions so far. False: ten seconds are over.
+  // Waits until `done` accepts the completions so far. False: ten seconds are over.
   bool wait_until(const std::function<bool(const std::vector<KvCompletion>&)>& done,
                   std::chrono::milliseconds time = std::chrono::seconds(10)) {
     const auto end = std::chrono::steady_clock::now() + time;

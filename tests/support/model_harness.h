@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a model over one sequence, in one step or several, and gives the logits of every position:
-// what the engine computes, without scheduler and sampler.
+// Runs a model over one sequence, in one step or several, and returns the logits of every position:
+// the engine's computation, without scheduler and sampler.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ class ModelHarness {
                                                         int32_t max_tokens,
                                                         const std::string& isa = "auto");
 
-  // [tokens.size()][vocab]
+  // Returns [tokens.size()][vocab].
   std::vector<float> forward(const std::vector<TokenId>& tokens) { return forward(tokens, 0); }
 
-  // The tokens at positions `begin` and on, after calls for those before: [tokens.size()][vocab],
-  // or only the `wanted` rows where there are any.
+  // Runs the tokens from position `begin` on, after calls for those before. Returns
+  // [tokens.size()][vocab], or only the `wanted` rows if there are any.
   std::vector<float> forward(const std::vector<TokenId>& tokens,
                              int32_t begin,
                              std::vector<int32_t> wanted = {});
 
-  // All tokens from the first, `piece` at a time: [tokens.size()][vocab].
+  // Runs all tokens from the first, `piece` at a time. Returns [tokens.size()][vocab].
   std::vector<float> forward_in_pieces(const std::vector<TokenId>& tokens, int32_t piece);
 
   [[nodiscard]] const ModelConfig& config() const { return model_->config(); }

@@ -32,7 +32,7 @@ def commands(build, test):
 
 
 def sources_of(build, compiles, path):
-    """What has to be compiled again when this file changes: itself, or all that include it."""
+    """The sources to compile again when this file changes: itself, or all that include it."""
     if path in compiles:
         return [path]
     found = []
@@ -72,9 +72,9 @@ def is_caught(build, compiles, link_words, path, text, environment):
             codes.append(str(folder / f"mutant{len(codes)}.o"))
             words = set_output(compiles[source], codes[-1])
             words[words.index("-c") + 1] = str(changed if source == path else ROOT / source)
-            # In front of the other folders, so that a header is found here.
+            # The folder comes first, so that a header is found here.
             subprocess.run([*words, "-w", "-iquote", folder], cwd=build, check=True)
-        # Before the archives: what is defined already is not taken from them.
+        # Objects precede the archives: definitions that exist are not taken from those.
         words = set_output(link_words, program)
         at = words.index("-o")
         subprocess.run([*words[:at], *codes, *words[at:]], cwd=build, check=True)
@@ -96,8 +96,7 @@ def how_it_ends(program, environment):
 
 
 def main(usage, test, mutations, environment):
-    """`mutations`: what the bug is, file, text that stands there once, what stands there instead;
-    more pairs."""
+    """`mutations`: the bug's name, file, text that occurs there once, its replacement; more pairs."""
     if len(sys.argv) not in (2, 3):
         sys.exit(usage)
     build = pathlib.Path(sys.argv[1]).resolve()
@@ -111,7 +110,7 @@ def main(usage, test, mutations, environment):
         end = is_caught(build, compiles, link, path, text, environment)
         missed += end is None
         print(f"{'MISSED' if end is None else 'caught'}: {what}: {end}", flush=True)
-    # The judge itself: what is not changed passes.
+    # The unchanged sources must pass, or the judge is wrong.
     path = chosen[0][1]
     end = is_caught(build, compiles, link, path, (ROOT / path).read_text(), environment)
     if end is not None:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A forward pass of Llama or Gemma 3 in plain double arithmetic over the decoded weights of a GGUF
-// file: the reference that kernels, cache and quantized activations are measured against. Written
-// from the architecture's definition, shares no code with the engine but the file reader.
+// file: the reference for kernels, cache and quantized activations. It is written from the
+// architecture's definition, and shares only the file reader with the engine.
 #pragma once
 
 #include <cstdint>
@@ -49,12 +49,12 @@ class OracleF64 {
   bool is_gemma_;
   int64_t hidden_, heads_, kv_heads_, head_dim_, vocab_;
   double eps_;
-  const GgufTensor *embedding_, *head_;  // decoded row by row: they are the largest
+  const GgufTensor *embedding_, *head_;  // decoded row by row, since they are the largest
   std::vector<double> output_norm_;
   std::vector<Layer> layers_;
 };
 
-// KL(p || q) in nats of two rows of logits.
+// Returns KL(p || q) in nats for two rows of logits.
 double kl_divergence(const double* p_logits, const float* q_logits, int64_t vocab_size);
 
 }  // namespace sluice::testing

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps from orders that a test writes by hand: one request at a time, in a slot and blocks of its
-// own, for configurations with blocks of 16 tokens and at least four sequences.
+// Runs steps from hand-written orders: one request at a time, in a slot and blocks of its own, for
+// configurations with blocks of 16 tokens and at least four sequences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ namespace sluice::testing {
 inline constexpr int32_t kOrderBlockSize = 16;
 inline constexpr int32_t kOrderSlot = 3;
 
-// A runner and an executor of its steps.
+// A runner, and an executor of its steps.
 class OrderRig {
  public:
   explicit OrderRig(const Config& config) {
@@ -51,8 +51,7 @@ class OrderRig {
   std::optional<StepExecutor> executor_;
 };
 
-// Rows [begin, begin + tokens.size()) of the request in the slot, alone in its step and in blocks
-// of its own.
+// Returns rows [begin, begin + tokens.size()) of the request in its slot, alone and in own blocks.
 inline StepOrder order_of(RequestId id, int32_t begin, const std::vector<TokenId>& tokens) {
   StepOrder order;
   ScheduledRequest& item = order.decision.scheduled.emplace_back();
@@ -68,7 +67,7 @@ inline StepOrder order_of(RequestId id, int32_t begin, const std::vector<TokenId
   return order;
 }
 
-// A row of the last known token, behind which one is chosen, and rows of drafts.
+// Returns a row of the last known token, after which one is chosen, and rows of drafts.
 inline StepOrder choice_of(RequestId id, int32_t begin, const std::vector<TokenId>& tokens) {
   StepOrder order = order_of(id, begin, tokens);
   ScheduledRequest& item = order.decision.scheduled.front();
@@ -86,7 +85,7 @@ inline BegunRequest begun(RequestId id, const ValidRequest& request) {
   return begun;
 }
 
-// The states of all tokens, so many rows a step.
+// Returns the states of all tokens, computed `piece` rows a step.
 inline std::vector<std::vector<float>> embed(const Config& config,
                                              const std::vector<TokenId>& tokens,
                                              int32_t piece) {

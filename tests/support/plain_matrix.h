@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices of the formats whose rows are no blocks, of any valid codes and scales.
+// Matrices of the formats without blocks, with any valid codes and scales.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ enum class PlainValues : uint8_t {
   kDegenerate  // zero and subnormal scales or codes
 };
 
-// Some rows of a matrix with memory of their own.
+// Some rows of a matrix, with memory of their own.
 class PlainMatrix {
  public:
   PlainMatrix(
@@ -37,7 +37,7 @@ class PlainMatrix {
     for (int64_t r = 0; r < n; ++r) row_scales_.push_back(row_scale(rng));
   }
 
-  // That of a packed format, with its own group, and zero points where it has them.
+  // Returns a matrix of a packed format, with the format's group, and zero points if it has them.
   static PlainMatrix of(
       WeightFormat format, int64_t n, int64_t k, PlainValues values, std::mt19937& rng) {
     switch (format) {
@@ -58,7 +58,7 @@ class PlainMatrix {
 
   [[nodiscard]] int64_t scales_per_row() const { return group_ == 0 ? 1 : ceil_div(k_, group_); }
 
-  // `count` rows from `first` on.
+  // Returns `count` rows from `first` on.
   [[nodiscard]] PlainRows rows(int64_t first, int64_t count) const {
     const int64_t scale = first * scales_per_row();
     const bool has_zeros = code_ == CodeKind::kInt4 || code_ == CodeKind::kInt8;
@@ -73,7 +73,7 @@ class PlainMatrix {
             .row_scales = has_row_scales ? row_scales_.data() + first : nullptr};
   }
 
-  // All tiles.
+  // Packs all tiles.
   void pack(WeightFormat format, std::byte* dst) const {
     for (int64_t first = 0; first < n_; first += kRowTile) {
       pack_plain(format,
@@ -131,7 +131,7 @@ class PlainMatrix {
   std::vector<float> scales_, row_scales_;
 };
 
-// The packed formats with a plain form, but for kInt8Channel.
+// The packed formats with a plain form, except kInt8Channel.
 inline constexpr std::array kPlainFormats = {WeightFormat::kNVFP4,
                                              WeightFormat::kInt4Group32,
                                              WeightFormat::kInt4Group128,

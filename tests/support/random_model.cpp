@@ -22,7 +22,7 @@ std::string raw(T value) {
 
 std::string raw_string(const std::string& text) { return raw<uint64_t>(text.size()) + text; }
 
-// Random bytes whose scales give weights of kWeightRms; minima take the mean off.
+// Returns random bytes whose scales give weights of kWeightRms; minima cancel the mean.
 std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt19937& rng) {
   const FormatInfo& info = format_info(format);
   std::vector<std::byte> data(static_cast<size_t>(n * row_bytes(format, k)));
@@ -110,7 +110,7 @@ class Writer {
   uint64_t num_tensors_ = 0;
 };
 
-// The metadata section of a file whose first tensor is the embedding, as stored.
+// Returns the metadata section of a file whose first tensor is the embedding.
 std::string metadata_of(const std::string& file) {
   const size_t end = file.find(raw_string("token_embd.weight"));
   return end == std::string::npos ? "" : file.substr(24, end - 24);

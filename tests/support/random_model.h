@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small Llama model of random blocks, in any mixture of tensor types, for tests that need types
-// which the tiny model in the repository cannot have: blocks of 256 need wider rows.
+// A small Llama model of random blocks, in any mixture of tensor types, for tests of types that the
+// repository's tiny model cannot have: blocks of 256 need wider rows.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace sluice::testing {
 
-// Writes it to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file, of whose
-// tokens the embedding has the first `num_tokens`. The matrices
-// of the layers take `formats` in turn, the embedding and head `head`; there are as many layers as
-// use each format at least once. False: a file could not be read or written.
+// Writes the model to `path`: hidden size 256, vocabulary and metadata of `tiny_path`'s file, the
+// first `num_tokens` of its tokens in the embedding. The layers' matrices take `formats` in turn,
+// the embedding and head `head`; there are enough layers to use each format at least once. Returns
+// false if a file could not be read or written.
 bool write_random_model(const std::string& tiny_path,
                         const std::string& path,
                         std::span<const WeightFormat> formats,

@@ -13,7 +13,7 @@ namespace sluice::testing {
 
 inline std::string test_data() { return SLUICE_TEST_DATA; }
 
-// A folder that goes away.
+// A folder that is deleted at the end of its scope.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -38,8 +38,8 @@ inline nlohmann::json read_config(const std::string& folder) {
   return nlohmann::json::parse(std::ifstream(test_data() + "/" + folder + "/config.json"));
 }
 
-// The configuration of `folder` with 8 heads of 32 over 2 KV heads and 288 feed-forward columns, of
-// which ranks have unequal numbers; weights are random. Merged with `changes`.
+// Writes the configuration of `folder`, merged with `changes`, with 8 heads of 32 over 2 KV heads
+// and 288 feed-forward columns, which ranks share unequally; weights are random.
 inline void write_model(const TemporaryFolder& to,
                         const std::string& folder,
                         const nlohmann::json& changes) {

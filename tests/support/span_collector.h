@@ -43,7 +43,7 @@ class SpanCollector {
 
   [[nodiscard]] std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
 
-  // So far.
+  // Returns the spans so far.
   std::vector<Json> spans() {
     const std::scoped_lock lock(mutex_);
     return spans_;
@@ -107,7 +107,7 @@ class SpanCollector {
   std::thread thread_;
 };
 
-// An attribute's value by its key; null: it has none.
+// Returns an attribute's value by its key; null if it has none.
 inline nlohmann::json attribute_of(const nlohmann::json& holder, const std::string& key) {
   for (const auto& item : holder["attributes"]) {
     if (item["key"] == key) return item["value"].front();

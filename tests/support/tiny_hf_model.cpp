@@ -41,7 +41,7 @@ class Writer {
  public:
   explicit Writer(TinyWeights weights) : weights_(weights) {}
 
-  // Values around `center`, in the model's float type.
+  // Adds values around `center`, in the model's float type.
   void floats(const std::string& name,
               const std::vector<int64_t>& shape,
               float center,
@@ -55,7 +55,7 @@ class Writer {
     add(name, half ? "F16" : "BF16", shape, std::as_bytes(std::span(values)));
   }
 
-  // A Linear's weight, and its bias where it has one.
+  // Adds a Linear's weight, and its bias if it has one.
   void linear(const std::string& name, int64_t n, int64_t k, bool bias) {
     if (is_int8(weights_)) {
       std::vector<int8_t> codes(static_cast<size_t>(n * k));
@@ -86,7 +86,7 @@ class Writer {
     return product;
   }
 
-  // In [-1, 1).
+  // Returns a number in [-1, 1).
   float random() { return static_cast<float>(static_cast<int32_t>(random_())) * 0x1p-31F; }
 
   void add(const std::string& name,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for engines whose next step is decided while one runs, and what such an engine did.
+// Requests for engines that decide the next step while one runs, and a report of such an engine.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace sluice::testing {
 
-// Every parameter whose effect depends on the tokens before.
+// Returns requests with every parameter whose effect depends on earlier tokens.
 inline std::vector<ValidRequest> varied_requests(int32_t vocab_size, size_t count) {
   std::mt19937_64 random(7);
   const auto token = [&] {
@@ -53,8 +53,7 @@ inline std::vector<StepRecord> steps_of(Engine& engine) {
   return promise.get_future().get().steps;
 }
 
-// Rows of requests that have ended are in flight for one step more; between two reports lies a
-// step.
+// Waits two reports, at least one step, after which no row of an ended request is in flight.
 inline void settle(Engine& engine) {
   steps_of(engine);
   steps_of(engine);

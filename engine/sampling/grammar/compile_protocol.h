@@ -13,8 +13,10 @@
 
 namespace sluice {
 
-// Of one grammar.
+// Limits of one grammar's compilation.
 struct CompileLimits {
+  // A busy machine gives a process little of that time: one that had less than kFairProcessorMs of
+  // a processor when it is over may go on for up to kMostPatience times as long.
   int32_t wall_s = 5;
   int32_t cpu_s = 2;
   int64_t memory_bytes = int64_t{1} << 30;  // beyond what the vocabulary takes
@@ -24,6 +26,9 @@ struct CompileLimits {
   int32_t small_ms = 100;  // of processor time
   int64_t small_bytes = int64_t{32} << 20;
 };
+
+inline constexpr double kFairProcessorMs = 500;
+inline constexpr int32_t kMostPatience = 6;
 
 // Of a process that compiles: what needs more is refused, so that it never needs more elsewhere.
 inline constexpr int64_t kCompileStackBytes = int64_t{4} << 20;

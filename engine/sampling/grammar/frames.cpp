@@ -52,6 +52,8 @@ bool write_all(int fd, const char* data, size_t size, FrameDeadline deadline) {
 
 }  // namespace
 
+bool wait_readable(int fd, FrameDeadline deadline) { return wait_for(fd, POLLIN, deadline); }
+
 bool write_frame(int fd, std::string_view bytes, FrameDeadline deadline) {
   const uint64_t size = bytes.size();
   char head[sizeof size];

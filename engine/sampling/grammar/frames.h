@@ -13,6 +13,8 @@ namespace sluice {
 
 using FrameDeadline = std::chrono::steady_clock::time_point;
 
+// True: there is something to read, or the other end is gone. False: the deadline has passed.
+[[nodiscard]] bool wait_readable(int fd, FrameDeadline deadline);
 // False: the other end is gone, or the deadline has passed.
 [[nodiscard]] bool write_frame(int fd, std::string_view bytes, FrameDeadline deadline);
 // Nothing: the same, or the frame is longer than `max_bytes`.

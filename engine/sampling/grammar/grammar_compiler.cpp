@@ -2,6 +2,9 @@
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,6 +14,15 @@
 
 namespace sluice {
 namespace {
+
+// Threads that compute have this nice value, too (kernels/cpu/runtime.cpp).
+constexpr int kNice = 5;
+
+// Puts this thread, and the processes that it starts, on a level with those that compute.
+void lower_own_priority() {
+  const auto tid = static_cast<id_t>(syscall(SYS_gettid));
+  setpriority(PRIO_PROCESS, tid, std::min(getpriority(PRIO_PROCESS, tid) + kNice, 19));
+}
 
 int64_t thread_stack_bytes() {
   pthread_attr_t attributes;
@@ -83,6 +95,7 @@ void GrammarCompiler::set_up() {
 }
 
 void GrammarCompiler::thread_main() {
+  lower_own_priority();
   std::call_once(is_set_up_, [this] { set_up(); });
   CompileWorker worker(options_.program, setup_);
   std::unique_lock lock(mutex_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the shim counts and a GPU does not: there a growth can be neither asked for nor refused.
+// The shim's counters; on a GPU a growth can be neither required nor refused.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 namespace sluice::testing {
 
-// Since it was made.
+// Counts since its construction.
 class DeviceCounters {
  public:
   void expect_launches_above([[maybe_unused]] int64_t count) const {

@@ -47,8 +47,8 @@ class CudaDeviceBatch : public ::testing::Test {
 
 using CudaDeviceBatchDeathTest = CudaDeviceBatch;
 
-// As many tokens, sequences and blocks as there may be, then fewer, at the same places; of block
-// tables what the longest sequence takes.
+// First the most tokens, sequences and blocks, then fewer, at the same places; block tables only as
+// far as the longest sequence needs.
 TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
   const int32_t* token_ids = nullptr;
   const int32_t* block_table = nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --device: what is chosen, what is refused and by which words. Caches in other types and blocks
-// that leave the device and come back.
+// --device: the choices, the refusals and their messages. Caches of other types, and blocks that
+// leave the device and return.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -54,7 +54,7 @@ TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
 
-// What a request's prompt tokens are worth, with steps of at most so many tokens.
+// Scores a request's prompt with steps of at most `budget` tokens.
 std::vector<Collected> scored(Config config, int32_t budget) {
   config.max_num_batched_tokens = budget;
   const std::unique_ptr<Engine> engine = start_engine(config);
@@ -72,7 +72,7 @@ void expect_near(const std::vector<Collected>& a,
   }
 }
 
-// Attention over them is another definition, and near, but over floats.
+// Attention over quantized caches is defined differently: near the CPU's, but computed in floats.
 TEST(CudaDevice, CachesOfEveryTypeAreNearTheCpusAndTheSameInAnySteps) {
   const TinyModel model(TinyWeights::kInt8);
   for (const std::string dtype : {"int8", "float32", "float16", "fp8"}) {
@@ -89,7 +89,7 @@ TEST(CudaDevice, CachesOfEveryTypeAreNearTheCpusAndTheSameInAnySteps) {
   }
 }
 
-// Two requests that push each other's blocks out: what the second run of each finds came back.
+// Two requests evict each other's blocks: the second run of each finds restored blocks.
 TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const TinyModel model(TinyWeights::kInt8, "float32");
@@ -102,14 +102,14 @@ TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   Config config = model.config("cuda");
   config.kv_cache_memory = 256 * 512;  // one sequence
   config.kv_offloading_size = 1;
-  config.preemption_mode = "swap";  // reads whatever it costs
+  config.preemption_mode = "swap";  // reads at any cost
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   expect_same(expected, testing::run_alone(*engine, again), "with a host tier");
   EXPECT_GT(engine->stats().kv_tier_hits, 0U);
 }
 
-// Layers of 16 bits are another definition, and near.
+// Layers of 16 bits are defined differently, and near.
 void expect_near_scores(TinyWeights weights, double limit) {
   const TinyModel model(weights);
   expect_near(scored(model.config("cpu"), 256), scored(model.config("cuda"), 256), limit);
@@ -121,7 +121,7 @@ TEST(CudaDevice, ScoresOfHalfPrecisionAreNearTheCpus) {
   expect_near_scores(TinyWeights::kF16, 0.03);
 }
 
-// Tensors of every type of blocks.
+// Covers tensors of every block type.
 TEST(CudaDevice, CodesTimesRowsOf16BitsAreNearTheCpusAndTheSameInAnySteps) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
@@ -142,7 +142,7 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
   kernels::DeviceMemory& memory = (*device)->memory();
   const auto buffer = kernels::DeviceBuffer::allocate(memory, kRows * kStride, "test");
   const auto floats = kernels::DeviceBuffer::allocate(memory, kFloats * sizeof(float), "test");
-  auto upload = DeviceUpload::create(memory, 2000);  // two tiles of rows, 500 floats
+  auto upload = DeviceUpload::create(memory, 2000);  // room for two tiles of rows or 500 floats
   ASSERT_TRUE(buffer.has_value() && floats.has_value() && upload.has_value());
   std::vector<int64_t> begins;
   const auto fill = [&](int64_t first, int64_t count, std::byte* to) -> Expected<void> {
@@ -167,13 +167,13 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
     ASSERT_EQ(got[i], static_cast<std::byte>(i % 251)) << "byte " << i;
   }
   EXPECT_EQ(got_values, values);
-  // Of rows of which no tile is a piece, none is sent.
+  // Nothing is sent if a tile of rows does not fit a piece.
   const auto large = upload->rows("model: tensor blk", kRows, 128, buffer->data(), fill);
   ASSERT_FALSE(large.has_value());
   EXPECT_EQ(large.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(large.error().message.find("model: tensor blk: found rows of 128 bytes"), 0U)
       << large.error().message;
-  // An error of a piece ends the upload.
+  // A failing piece ends the upload.
   const auto fail = [](int64_t, int64_t, std::byte*) -> Expected<void> {
     return make_error(ErrorCode::kDataLoss, "bad row");
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests for drafts beside a target on devices of the tiny GGUF file, and their aborts.
+// Requests for drafts beside a target on devices, with the tiny GGUF file, and their aborts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline std::string spec_of(const std::string& method, const std::string& model =
   return spec + "}";
 }
 
-// Drafts what the request's prediction says, with so many wrong ones.
+// Drafts the request's prediction with this rate of errors.
 inline std::string replay_spec(const std::string& error_rate) {
   return R"({"method": "replay", "num_speculative_tokens": 3, "adaptive": false,
              "replay_error_rate": )" +
@@ -47,8 +47,8 @@ inline Config drafting_config(const std::string& spec) {
   return config;
 }
 
-// Greedy and drawn rows, which the device samples, and one that the host does, behind prompts that
-// say everything twice.
+// Greedy and sampled rows for the device, and one for the host, behind prompts that repeat
+// everything.
 inline std::vector<ValidRequest> draft_requests(int32_t num_tokens) {
   std::vector<ValidRequest> requests(3);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -66,12 +66,12 @@ inline std::vector<ValidRequest> draft_requests(int32_t num_tokens) {
   return requests;
 }
 
-// Each request is given its answer as the text that is predicted.
+// Gives each request its answer as the prediction.
 inline void predict(std::vector<ValidRequest>& requests, const std::vector<Collected>& answers) {
   for (size_t i = 0; i < requests.size(); ++i) requests[i].prediction = answers[i].tokens;
 }
 
-// What an aborted request got is how its answer begins.
+// Checks that an aborted request got the beginning of its answer.
 inline void expect_begins(const Collected& answer, const Collected& begun) {
   const size_t count = begun.tokens.size();
   ASSERT_LE(count, answer.tokens.size());
@@ -79,9 +79,9 @@ inline void expect_begins(const Collected& answer, const Collected& begun) {
   EXPECT_TRUE(std::equal(begun.logprobs.begin(), begun.logprobs.end(), answer.logprobs.begin()));
 }
 
-// One of the requests is aborted behind its first, its second, ... token, with a step in flight or
-// without: it ends once, the others' answers are what they are without it, and all blocks come
-// back. `answers`: those of the requests, whole.
+// Aborts a request behind its first, second, ... token, with and without a step in flight: it ends
+// once, the others' answers are unchanged, and all blocks return. `answers`: the whole answers of
+// the requests.
 inline void expect_aborts_end_once(Engine& engine,
                                    const std::vector<ValidRequest>& requests,
                                    const std::vector<Collected>& answers,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts beside a target on a device: answers and log-probabilities are those without, whoever
-// guesses, and what a model drafts there is what it drafts on the CPU.
+// Drafts beside a target on a device: answers and log-probabilities equal those without, for every
+// proposer, and a model drafts there what it drafts on the CPU.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -38,7 +38,7 @@ const std::vector<ValidRequest>& requests() {
   return made;
 }
 
-// What the device gives without drafts.
+// The device's answers without drafts.
 const std::vector<Collected>& expected() {
   static const std::vector<Collected> answers = [] {
     const std::unique_ptr<Engine> engine = start_engine(drafting_config(""));
@@ -73,8 +73,8 @@ TEST(CudaDrafts, OfProposersChangeNoAnswer) {
   }
 }
 
-// The device puts a step's rows behind the drafts of the step before, which it judges: the host has
-// seen neither when it hands the next step over, at any error rate.
+// The device places a step's rows behind the previous step's drafts, which it judges: the host
+// submits the next step before it has seen either, at any error rate.
 TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
   for (const char* rate : {"0", "0.3"}) {
     Config config = drafting_config(testing::replay_spec(rate));
@@ -96,8 +96,8 @@ TEST(CudaDrafts, DoNotKeepTheQueueWaiting) {
   }
 }
 
-// The target drafts for itself, by the same noise: it is right every time, also where passes of
-// drafts are recorded, and at a temperature.
+// The target drafts for itself with the same noise: it is always right, also in recorded passes and
+// at a temperature.
 TEST(CudaDrafts, OfTheTargetItselfAreAlwaysRight) {
   for (const bool eager : {false, true}) {
     Config config = drafting_config(spec_of("draft_model", kTinyLlama));
@@ -118,7 +118,7 @@ TEST(CudaDrafts, OfAModelThatIsPreemptedChangeNoAnswer) {
   EXPECT_GT(sum(drafted_by(config, requests()).num_drafts), 0U);
 }
 
-// With ids of its own, with the target's, and of the output layer's states alone.
+// Heads with ids of their own, with the target's, and on the output layer's states only.
 TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   for (const char* name : {"mapped", "layers", "first"}) {
     const bool is_first = std::string(name) == "first";
@@ -131,8 +131,8 @@ TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   }
 }
 
-// Rows of an aborted request that are in the device's queue, behind drafts that are judged there or
-// as drafts, are dropped, and its slot and blocks serve others.
+// Rows of an aborted request in the device's queue, behind unjudged drafts or as drafts, are
+// dropped, and its slot and blocks serve other requests.
 TEST(CudaDrafts, AbortsInFlightEndOnceAndChangeNoOtherAnswer) {
   std::vector<ValidRequest> asked = requests();
   testing::predict(asked, expected());
@@ -157,7 +157,7 @@ TEST(CudaDrafts, OfAModuleBehindTheLayersChangeNoAnswer) {
   EXPECT_GT(sum(drafted_by(config, requests()).num_drafts), 0U);
 }
 
-// Prompts in pieces, hits of the cache, drafts of every length: the same engine again and again.
+// Covers chunked prompts, cache hits and drafts of every length, repeatedly in one engine.
 TEST(CudaDrafts, BehindHitsChangeNoAnswer) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::unique_ptr<Engine> engine =

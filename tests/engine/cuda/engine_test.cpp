@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole engine on a device of type kCuda, the shim or a GPU: the same tokens and bits as on the
-// CPU where every matrix is INT8 and the cache has floats, and as every other way to run the
-// requests where matrices are BF16 or those of a GGUF file; with experts too. The shim's streams
-// are lazy and its memory is closed to the host, so that a missing wait or a forgotten copy gives
-// wrong bits or a fault.
+// CPU with INT8 matrices and a cache of floats, and with BF16 or GGUF matrices the same as in every
+// other way of running the requests; with experts too. The shim's streams are lazy and its memory
+// is closed to the host, so that a missing wait or copy gives wrong bits or a fault.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -28,7 +27,7 @@ using testing::TinyModel;
 using testing::TinyWeights;
 
 struct Setting {
-  int32_t budget;  // tokens a step
+  int32_t budget;  // tokens per step
   bool prefix;     // caching
   int32_t preempt;
 
@@ -68,7 +67,7 @@ void expect_settings_hold(const Model& model,
     ASSERT_NE(engine, nullptr);
     EXPECT_EQ(engine->model().backend.substr(0, 5), "cuda:");
     expect_same(expected, testing::run_together(*engine, requests), setting.name());
-    // Steps of which no row samples follow each other.
+    // Steps without sampling rows follow each other.
     expect_same(
         {expected[1]}, testing::run_alone(*engine, {requests[1]}), setting.name() + ", alone");
     if (::testing::Test::HasFatalFailure()) return;
@@ -113,7 +112,7 @@ TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
   expect_the_bits_of_the_cpu(TinyModel(TinyWeights::kInt8Experts, "float32"));
 }
 
-// Q4_1, Q8_0, F32 and F16, of which the last has bits of its own.
+// Formats Q4_1, Q8_0, F32 and F16; F16 has bits of its own.
 TEST(CudaEngine, AGgufModelHasTheSameBitsHoweverItRuns) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";

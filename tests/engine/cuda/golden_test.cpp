@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokens and bits of log-probabilities against files in golden/cuda that the shim wrote: a GPU must
-// have the shim's bits, and the shim those that it had, however the kernels were changed meanwhile.
+// give the shim's bits, and the shim its earlier ones, however the kernels have changed.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -31,7 +31,7 @@ using testing::TinyGguf;
 using testing::TinyModel;
 using testing::TinyWeights;
 
-constexpr int kHopper = 90;  // sums of 16 bits have other steps on 8.x (kernels/cuda/launch.h)
+constexpr int kHopper = 90;  // 16-bit sums have other steps on 8.x (kernels/cuda/launch.h)
 
 void append(std::string& line, const char* what, TokenId token, float logprob) {
   char text[40];
@@ -39,7 +39,7 @@ void append(std::string& line, const char* what, TokenId token, float logprob) {
   line += text;
 }
 
-// One line a request: its tokens, "t" the alternatives, "p" the prompt's, each with its bits.
+// One line per request: its tokens, "t" the alternatives, "p" the prompt's, each with its bits.
 std::string lines_of(const std::vector<Collected>& results) {
   std::string lines;
   for (const Collected& result : results) {
@@ -57,7 +57,7 @@ std::string lines_of(const std::vector<Collected>& results) {
   return lines;
 }
 
-// What comes before the lines in a file.
+// The head of a file, before the lines.
 std::string head_of(const std::string& name) {
   return "# " + name +
          " of tests/engine/cuda/golden_test.cpp on the shim's 9.0: tokens and bits of "
@@ -85,7 +85,7 @@ void expect_golden_bits(const std::string& name, const Model& model) {
   const std::string want{std::istreambuf_iterator<char>(file), {}};
   ASSERT_TRUE(want.starts_with(head_of(name))) << path;
   const std::string lines = want.substr(head_of(name).size());
-  // Of fewer requests the first lines.
+  // A short run has only the first line.
   ASSERT_EQ(got, testing::is_short() ? lines.substr(0, lines.find('\n') + 1) : lines);
 }
 
@@ -98,7 +98,7 @@ TEST(CudaGolden, Bf16ModelHasTheBitsOfTheFile) {
   expect_golden_bits("bf16", TinyModel(TinyWeights::kBF16));
 }
 
-// Q4_1, Q8_0, F32 and F16.
+// Formats Q4_1, Q8_0, F32 and F16.
 TEST(CudaGolden, GgufModelHasTheBitsOfTheFile) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_golden_bits("gguf", TinyGguf(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf"));

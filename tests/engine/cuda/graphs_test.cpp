@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that are recorded once and replayed give the bits of steps that are not.
+// Recorded and replayed steps give the bits of eager steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ using testing::TinyGguf;
 using testing::TinyModel;
 using testing::TinyWeights;
 
-// So many requests, whose decodes run side by side once all prompts are through; the last is done
-// first, so that smaller batches follow.
+// `count` requests whose decodes run together after all prompts; the last one ends first, so that
+// smaller batches follow.
 std::vector<ValidRequest> requests_of(size_t count) {
   std::vector<ValidRequest> requests(count);
   for (size_t i = 0; i < count; ++i) {
@@ -85,12 +85,12 @@ TEST(CudaGraphs, Int8StepsHaveTheBitsOfEagerOnes) {
   expect_bits_of_eager_steps(TinyModel(TinyWeights::kInt8));
 }
 
-// How many rows an expert has is known to the device alone, and changes from run to run.
+// The rows per expert are known only to the device, and change between runs.
 TEST(CudaGraphs, StepsWithExpertsHaveTheBitsOfEagerOnes) {
   expect_bits_of_eager_steps(TinyModel(TinyWeights::kInt8Experts));
 }
 
-// Weights in blocks, whose kernels take their activations in records.
+// Weights in blocks, whose kernels read activations as records.
 TEST(CudaGraphs, GgufStepsHaveTheBitsOfEagerOnes) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
@@ -102,9 +102,9 @@ TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
   expect_bits_of_eager_steps(TinyModel(TinyWeights::kBF16));
 }
 
-// Block 0 belongs to a request here: the one that starts first. What padding rows wrote would show
-// in its later tokens, and in a request that finds its blocks.
-// Drafts are rows that a token is chosen behind, as decodes are: such steps are recorded too.
+// Block 0 belongs to the request that starts first: writes of padding rows would show in its later
+// tokens, and in a request that finds its blocks. Drafts are rows that choose a token, like
+// decodes: such steps are recorded too.
 TEST(CudaGraphs, StepsWithDraftsHaveTheBitsOfStepsWithout) {
   const TinyModel model(TinyWeights::kInt8);
   std::vector<ValidRequest> requests = requests_of(2);
@@ -149,7 +149,7 @@ TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   EXPECT_GT(engine->stats().prefix_cache_hits, 0U);
 }
 
-// More rows than those steps have, and than a tile: on Hopper its blocks are clusters.
+// More rows than those steps and than a tile: on Hopper its blocks are clusters.
 TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
   constexpr int32_t kRows = 70;
   constexpr int32_t kN = 24;
@@ -157,7 +157,7 @@ TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
   kernels::DeviceMemory& memory = (*device)->memory();
-  std::vector<uint16_t> codes((kRows + kN) * kK);  // of x, then of the weights
+  std::vector<uint16_t> codes((kRows + kN) * kK);  // x, then the weights
   for (size_t i = 0; i < codes.size(); ++i) {
     const auto value = static_cast<float>(i * 37 % 101) - 50;
     codes[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders written by hand on a device with a queue of its own: rows that it chooses, whose tokens
-// are open in the next order, rows that the host chooses, and states of tokens.
+// Hand-written orders on a device with its own queue: rows that it chooses, whose tokens are open
+// in the next order, rows that the host chooses, and embedded states.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -20,13 +20,13 @@ using testing::kOrderSlot;
 using testing::TinyModel;
 using testing::TinyWeights;
 
-// Requests of rows that the device chooses, and of one that the host does.
+// Two requests: the device chooses rows of one, the host those of the other.
 std::vector<ValidRequest> requests_of_both_kinds() {
   const std::vector<ValidRequest> all = testing::tiny_requests();
   return {all[1], all[4]};
 }
 
-// An order is in the queue before the one before it has been retired.
+// An order is queued before the previous one has been retired.
 TEST(CudaOrders, GiveWhatTheEngineGives) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::vector<ValidRequest> requests = requests_of_both_kinds();
@@ -48,7 +48,7 @@ TEST(CudaOrders, GiveWhatTheEngineGives) {
     if (i > 0) order.ended_slots = {kOrderSlot};
     rig.submit(order);
     for (size_t n = 0; n < expected[i].tokens.size(); ++n) {
-      // What the host takes part in is done when it is submitted.
+      // A step with work for the host is finished when it is submitted.
       EXPECT_EQ(executor.is_oldest_done(), i == 1);
       if (n + 1 < expected[i].tokens.size()) {
         rig.submit(testing::choice_of(id, length + static_cast<int32_t>(n), {kInvalidToken}));
@@ -62,9 +62,9 @@ TEST(CudaOrders, GiveWhatTheEngineGives) {
   }
 }
 
-// A step with drafts of which so many are right, and behind it one whose rows are where they would
-// be with all of them right, handed over before the first has been seen; recorded or not. Of the
-// second one a draft is right where it comes behind what was guessed.
+// A step with partly right drafts, and behind it one whose rows assume that all are right,
+// submitted before the first has been seen; recorded or not. A draft of the second step is right if
+// it comes behind what was guessed.
 TEST(CudaOrders, RowsBehindDraftsAreWhereTheStepBeforeLetsThemBe) {
   constexpr int32_t kDrafts = 3;
   const TinyModel model(TinyWeights::kInt8, "float32");

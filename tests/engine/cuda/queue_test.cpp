@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's next step is in its queue before the host has seen what this one chose, and no
-// request can tell.
+// The device queues its next step before the host has seen the current one's tokens, and no answer
+// shows it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ TEST(CudaQueue, IsNeverEmptyBetweenSteps) {
   const int32_t max_tokens = testing::is_short() ? 4 : 20;
   const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
   ASSERT_NE(engine, nullptr);
-  testing::steps_of(*engine);  // it is idle
+  testing::steps_of(*engine);  // waits until it is idle
   const testing::DeviceCounters counters;
   const Collected answer = testing::run_alone(*engine, {decoding_request(max_tokens)})[0];
   ASSERT_EQ(answer.tokens.size(), static_cast<size_t>(max_tokens));
@@ -58,12 +58,12 @@ TEST(CudaQueue, IsNeverEmptyBetweenSteps) {
     idle_ns += steps[i].device_idle_ns;
   }
   EXPECT_GT(idle_ns, 0);
-  EXPECT_EQ(steps[0].device_idle_ns, 0);  // nobody waited for anything
+  EXPECT_EQ(steps[0].device_idle_ns, 0);  // no request was waiting
   EXPECT_EQ(engine->stats().device_idle_ns, static_cast<uint64_t>(idle_ns));
 }
 
-// With something for the host to do each step is seen done before the next is decided: its token is
-// sent at once.
+// With work for the host each step is finished before the next is decided: its token is sent at
+// once.
 TEST(CudaQueue, StepsThatTheHostHasAPartInAreRetiredAtOnce) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
@@ -80,8 +80,8 @@ TEST(CudaQueue, StepsThatTheHostHasAPartInAreRetiredAtOnce) {
   }
 }
 
-// Rows that the host chooses among those that the device does, steps of either and of both, ends
-// that nobody foresaw, scored prompts, preemption.
+// Rows chosen by the host among those of the device, steps of either kind and of both, unforeseen
+// ends, scored prompts, preemption.
 TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
@@ -91,8 +91,8 @@ TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   for (size_t i = 0; i < requests.size(); ++i) {
     SamplingParams& params = requests[i].sampling;
     params.max_tokens = std::min(params.max_tokens, testing::is_short() ? 3 : 12);
-    if (i == 2 || i % 4 == 3) continue;  // the former has words and tokens that it may not say
-    // Nothing for the host to do: such requests must be the most, or no step is queued.
+    if (i == 2 || i % 4 == 3) continue;  // the former has forbidden words and tokens
+    // No work for the host: without a majority of such requests, no step is queued.
     params.repetition_penalty = 1;
     params.presence_penalty = 0;
     params.frequency_penalty = 0;
@@ -102,7 +102,7 @@ TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
     params.num_prompt_logprobs = i == 0 ? 2 : -1;
   }
   std::vector<Collected> expected = testing::run_alone(*cpu, requests);
-  // The third token that comes ends it.
+  // The third token ends the answer.
   SamplingParams& ends = requests[1].sampling;
   ASSERT_GE(expected[1].tokens.size(), 3U);
   ends.stop_token_ids = {expected[1].tokens[2]};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts beside a target that several devices of the shim share: rank 0 judges them, all place
-// their rows, and answers are those of one device without drafts.
+// Drafts beside a target shared by several shim devices: rank 0 judges them, all ranks place their
+// rows, and answers are those of one device without drafts.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -36,7 +36,7 @@ Config shared(const std::string& spec) {
 
 class CudaRankDrafts : public ::testing::Test {
  protected:
-  // What one device says without drafts, which is what each request predicts.
+  // One device's answers without drafts, which each request predicts.
   static void SetUpTestSuite() {
     requests_ = testing::draft_requests(testing::is_short() ? 3 : 6);
     const std::unique_ptr<Engine> engine = testing::start_ranks(drafting_config(""));
@@ -45,7 +45,7 @@ class CudaRankDrafts : public ::testing::Test {
     testing::predict(requests_, answers_);
   }
 
-  // Beside the same answers.
+  // Checks the answers and returns the draft counts.
   static DraftStats drafts_of(const Config& config) {
     const std::unique_ptr<Engine> engine = testing::start_ranks(config);
     if (engine == nullptr) return {};
@@ -76,7 +76,7 @@ TEST_F(CudaRankDrafts, OfPreemptedRequestsChangeNoAnswer) {
   EXPECT_GT(sum(drafts_of(config).num_accepted_tokens), 0U);
 }
 
-// The model runs on rank 0's device alone, and is that of the target: it is always right.
+// The model runs only on rank 0's device and is the target itself: it is always right.
 TEST_F(CudaRankDrafts, OfAModelChangeNoAnswer) {
   if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
   const DraftStats drafts = drafts_of(shared(spec_of("draft_model", testing::kTinyLlama)));
@@ -84,7 +84,7 @@ TEST_F(CudaRankDrafts, OfAModelChangeNoAnswer) {
   EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows, sum(drafts.num_draft_tokens));
 }
 
-// A head reads states of the target, all of which rank 0 has.
+// A head reads states of the target, and rank 0 has all of them.
 TEST_F(CudaRankDrafts, OfAHeadChangeNoAnswer) {
   if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
   Config config = shared(spec_of("eagle3", testing::eagle_head("mapped")));

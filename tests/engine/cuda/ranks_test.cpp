@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models whose layers several devices share, of the shim: each has its part of the weights, and the
-// bits and the key are those of one device, in each format, architecture and setting.
+// Models whose layers several shim devices share: each has its part of the weights, and the bits
+// and the key equal those of one device, in each format, architecture and setting.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,7 +61,7 @@ void expect_same_on(const std::vector<int32_t>& sizes,
   }
 }
 
-// Greedy and sampled, with edits on the host, log-probabilities and a scored prompt.
+// Greedy and sampled requests, with edits on the host, log-probabilities and a scored prompt.
 std::vector<ValidRequest> requests_to_run() {
   std::vector<ValidRequest> requests = testing::tiny_requests();
   if (testing::is_short()) requests.resize(2);
@@ -75,7 +75,7 @@ Config dummy_config(const TemporaryFolder& folder) {
   return config;
 }
 
-// One of few tokens, one of a prompt that takes several steps.
+// A request with few tokens, and one whose prompt takes several steps.
 std::vector<ValidRequest> two_requests() {
   std::vector<ValidRequest> requests = testing::tiny_requests();
   requests.erase(requests.begin(), requests.begin() + 2);
@@ -84,7 +84,7 @@ std::vector<ValidRequest> two_requests() {
   return requests;
 }
 
-// INT8 sums have no order, so that these are the CPU's bits too.
+// INT8 sums are exact in any order, so these are the CPU's bits too.
 TEST(CudaRanks, Int8WeightsAndActivationsGiveTheBitsOfOneDeviceAndOfTheCpu) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   expect_same_on({2}, model.config("cuda"), requests_to_run(), "INT8");
@@ -103,8 +103,8 @@ TEST(CudaRanks, WeightsOf16BitsGiveTheBitsOfOneDevice) {
   }
 }
 
-// Plain; norms of heads; windows and norms around, scaled outputs; biases and no KV groups; fused
-// matrices.
+// Variants: plain; norms of heads; windows and norms around, scaled outputs; biases and no KV
+// groups; fused matrices.
 TEST(CudaRanks, EveryArchitectureGivesTheBitsOfOneDevice) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::pair<const char*, nlohmann::json> models[] = {
@@ -123,7 +123,7 @@ TEST(CudaRanks, EveryArchitectureGivesTheBitsOfOneDevice) {
   }
 }
 
-// Normalized or not, with biases, and in INT8.
+// Variants: normalized or not, with biases, and in INT8.
 TEST(CudaRanks, ExpertsGiveTheBitsOfOneDevice) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const nlohmann::json wide = {{"moe_intermediate_size", 288}};
@@ -142,7 +142,7 @@ TEST(CudaRanks, EightDevicesGiveTheBitsOfOne) {
   expect_same_on({8}, dummy_config(folder), two_requests(), "eight");
 }
 
-// Shares whose borders are inside of blocks of 256 columns.
+// Borders of shares lie inside blocks of 256 columns.
 TEST(CudaRanks, EveryWeightFormatGivesTheBitsOfOneDevice) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const TemporaryFolder folder;
@@ -190,7 +190,7 @@ TEST(CudaRanks, EachDeviceHasItsPartOfTheWeightsAndIsPlannedByIt) {
   EXPECT_EQ(four->devices.size(), 4U);
   EXPECT_LT(four->model.plan.weight_bytes, one->model.plan.weight_bytes * 0.3);
   EXPECT_NE(four->model.plan.describe().find("on each of 4 devices"), std::string::npos);
-  // And leaves room for what ranks meet by.
+  // The plan reserves memory for the ranks' exchange.
   EXPECT_EQ(one->model.plan.available_bytes - four->model.plan.available_bytes, int64_t{1} << 30);
   const MemoryPlan plan = four->model.plan;
   const std::unique_ptr<Engine> engine = testing::start_ranks(config);
@@ -215,7 +215,7 @@ TEST(CudaRanks, WhatIsMissingIsRefusedByNameAndAutoTakesTheCpu) {
   EXPECT_EQ(on_cpu->devices[0]->type(), DeviceType::kCpu);
 }
 
-// Rows with scales behind them are one device's whole table; a rank's part of them is not cut.
+// Rows with scales behind them belong to the whole table; a rank's part cannot be cut.
 TEST(CudaRanks, ATiedEmbeddingWithScalesByRowIsRefusedByName) {
   const TinyModel model(TinyWeights::kInt8Tied);
   const ShimDevices devices(2);
@@ -244,8 +244,8 @@ TEST(CudaRanks, WithoutNcclCudaIsRefusedAndAutoTakesTheCpu) {
   EXPECT_EQ((*engine)->model().backend.substr(0, 4), "cpu:");
 }
 
-// Before the first step; in the first, behind which others are queued that then never begin; and in
-// later ones, where others have tokens by then that mean nothing.
+// A rank fails before the first step; in the first one, behind which queued steps never begin; and
+// in later ones, where the other ranks have invalid tokens.
 TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
   const TinyModel model(TinyWeights::kInt8);
   const ShimDevices devices(2);
@@ -267,7 +267,7 @@ TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
   }
 }
 
-// The others wait for the one that has no more to call.
+// The other ranks wait for the one that makes no more calls.
 TEST(CudaRanks, ARecordingThatFailsOnOneDeviceEndsTheStart) {
   const TinyModel model(TinyWeights::kInt8);
   for (const int device : {0, 1}) {

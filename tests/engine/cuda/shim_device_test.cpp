@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// --device where the shim says how much memory a GPU has, that there is none, and that the host
-// touched what it must not.
+// --device with a shim that reports a GPU's memory, the absence of a GPU, or forbidden accesses by
+// the host.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -28,7 +28,7 @@ using testing::start_engine;
 using testing::TinyModel;
 using testing::TinyWeights;
 
-// The shim's options for one test.
+// Sets the shim's options for one test.
 class ShimOptions {
  public:
   explicit ShimOptions(const simt::DeviceOptions& options) { simt::set_device_options(options); }
@@ -65,16 +65,16 @@ TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   EXPECT_LT(plan.available_bytes, free_bytes);
   EXPECT_GT(plan.available_bytes, free_bytes / 2);
   EXPECT_NE(plan.describe().find("available on the device"), std::string::npos);
-  // Eight sequences of 256 tokens are all that can run.
+  // The plan covers eight sequences of 256 tokens, the most that can run.
   EXPECT_EQ(plan.kv_tokens(), 8 * 256);
-  // Everything that is then allocated on the device is in the plan, but for what is rounded up.
+  // The plan includes everything allocated on the device, except rounding.
   const std::unique_ptr<Engine> engine = start_engine(config);
   ASSERT_NE(engine, nullptr);
   EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
   EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
 }
 
-// Whatever a role needs of them.
+// The plan includes the slots that each role needs.
 TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
   constexpr int64_t kSlot = int64_t{2} << 20;
   const TinyModel model(TinyWeights::kInt8);
@@ -100,7 +100,7 @@ TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
     EXPECT_LE(simt::num_device_bytes(), plan.total_bytes() + 16 * 4096);
     EXPECT_GT(simt::num_device_bytes(), plan.total_bytes() - 4096);
   }
-  // They take room from the cache, and what moves by itself needs none of the host's.
+  // Slots take room from the cache; a direct transfer needs no host memory.
   Config config = model.config("cuda");
   config.kv_cache_memory = 0;
   config.enforce_eager = true;
@@ -133,8 +133,8 @@ TEST(CudaDevice, WhatDoesNotFitTheDeviceIsRefusedWithNumbers) {
   }
 }
 
-// What a recording is to the engine: arguments stay, memory is read when it runs. A step that put
-// its input somewhere else would run on the old one, as this does.
+// A recording fixes the arguments, but reads memory when it runs. A step that put its input
+// somewhere else would run on the old one, as this test shows.
 TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
@@ -168,8 +168,8 @@ TEST(ShimRecording, KeepsItsArgumentsAndReadsMemoryAsItThenIs) {
   EXPECT_EQ(got(), 2);
 }
 
-// What was put behind an event is still to be done when it has come: whoever reads it then, or
-// counts on its source having been read, finds out.
+// Work queued behind an event is still pending when the event has come: a reader of its result, or
+// of its source, would notice.
 TEST(ShimEvents, WaitForWhatWasBeforeThemAlone) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());
@@ -177,7 +177,7 @@ TEST(ShimEvents, WaitForWhatWasBeforeThemAlone) {
   const auto buffer = kernels::DeviceBuffer::allocate(memory, 2, "test");
   ASSERT_TRUE(buffer.has_value());
   const auto event = memory.make_event();
-  event->wait();  // nowhere yet
+  event->wait();  // not recorded yet
   std::byte sent[2] = {std::byte{1}, std::byte{2}};
   std::byte got[2] = {};
   const int64_t drains = simt::num_device_drains();
@@ -208,7 +208,7 @@ TEST(CudaDevice, StepsAndOperatorsHaveRanges) {
   }
 }
 
-// Of what the device took the scheduler learns, of a step that samples nothing too.
+// The scheduler learns the device's time of a step, even if it samples nothing.
 TEST(CudaDevice, StepsThatSampleNothingAreWaitedFor) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());

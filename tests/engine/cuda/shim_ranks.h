@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks on devices of the shim: what NCCL is to GPUs. A gather is in order with its rank's stream,
-// and waits there until the others' have come to it.
+// Ranks on shim devices, in the place of NCCL. A gather is ordered on its rank's stream, and waits
+// there for the other ranks' gathers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class ShimGroup {
 
   [[nodiscard]] int32_t size() const { return static_cast<int32_t>(parts_.size()); }
 
-  // On a stream. Device memory is open to it alone.
+  // Runs on a stream, the only place where device memory is accessible.
   void exchange(int32_t rank, std::span<const std::byte> part, std::byte* received) {
     parts_[static_cast<size_t>(rank)].assign(part.begin(), part.end());
     if (!meet()) return;
@@ -44,10 +44,10 @@ class ShimGroup {
     meet();
   }
 
-  // On the ranks' threads, as NCCL's wait for each other.
+  // Waits on the ranks' threads, as NCCL's calls do.
   bool meet_on_host() { return on_host_.arrive(); }
 
-  // Until all have come; false where one has failed.
+  // Waits for all ranks; false when one has failed.
   bool meet() {
     std::unique_lock lock(mutex_);
     const uint64_t own = generation_;
@@ -75,7 +75,7 @@ class ShimGroup {
   std::mutex mutex_;
   std::condition_variable changed_;
   int32_t arrived_ = 0;      // guarded by mutex_
-  uint64_t generation_ = 0;  // the same
+  uint64_t generation_ = 0;  // guarded by mutex_
   std::atomic<bool> has_failed_ = false;
 };
 
@@ -131,7 +131,7 @@ inline RankGroups shim_groups(int32_t failing = -1, int num_calls = 0) {
   return {.on_cpu = make_local_ranks, .on_devices = [connect] { return connect; }};
 }
 
-// As many devices, for one test.
+// Provides `count` devices for one test.
 class ShimDevices {
  public:
   // `fails_to_record`: the device whose recordings fail; -1: none.
@@ -145,7 +145,7 @@ class ShimDevices {
   ~ShimDevices() { simt::set_device_options({}); }
 };
 
-// Null, with a failure of the test, where it does not start.
+// Returns null, with a failure of the test, if the engine does not start.
 inline std::unique_ptr<Engine> start_ranks(Config config) {
   config.max_num_batched_tokens = std::min(config.max_num_batched_tokens, 64);  // all run at start
   auto engine = create_engine(config, shim_groups());

@@ -27,7 +27,7 @@ inline Config tiny_config(const std::string& device) {
   return config;
 }
 
-// There for as long as it lives.
+// A checkpoint on disk that exists as long as the object.
 class TinyModel {
  public:
   explicit TinyModel(TinyWeights weights, std::string kv_cache_dtype = "auto")
@@ -57,7 +57,7 @@ class TinyModel {
   std::string folder_;
 };
 
-// A GGUF file of the repository in its place: its vocabulary holds the prompts below.
+// A GGUF file of the repository instead: its vocabulary includes the prompts below.
 class TinyGguf {
  public:
   explicit TinyGguf(std::string path) : path_(std::move(path)) {}
@@ -72,7 +72,7 @@ class TinyGguf {
   std::string path_;
 };
 
-// Under a sanitizer the shim takes minutes for what it does in seconds (tests/stage.sh).
+// Under a sanitizer the shim takes minutes instead of seconds (tests/stage.sh).
 inline bool is_short() { return std::getenv("SLUICE_DETERMINISM_REQUESTS") != nullptr; }
 
 // Whether the long tier runs.
@@ -86,9 +86,9 @@ inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
   return tokens;
 }
 
-// Greedy, seeded and filtered rows, which the device samples, with alternatives and without; a row
-// with edits, which the host does; a scored prompt; two prompts with a common beginning, one of
-// which goes past the first 64 positions.
+// Greedy, seeded and filtered rows for the device, with and without alternatives; a row with edits,
+// for the host; a scored prompt; two prompts with a common beginning, one of them past the first 64
+// positions.
 inline std::vector<ValidRequest> tiny_requests() {
   std::vector<ValidRequest> requests(5);
   constexpr size_t kLengths[] = {3, 34, 62, 12, 9};

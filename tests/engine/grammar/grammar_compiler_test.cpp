@@ -3,11 +3,17 @@
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -105,6 +111,16 @@ TEST_F(GrammarCompilerTest, TooManyThatWaitAreRefused) {
 }
 
 // Each of them has taken a server of others down, or kept it busy.
+// Takes some tenths of a second: each rule has the next one twice.
+std::string doubling_rules() {
+  std::string rules = "root ::= r0\n";
+  for (int i = 0; i < 60; ++i) {
+    const std::string next = " r" + std::to_string(i + 1);
+    rules += "r" + std::to_string(i) + " ::=" + next + next + " | \"a\"" + next + "\n";
+  }
+  return rules + "r60 ::= \"a\"\n";
+}
+
 TEST_F(GrammarCompilerTest, Museum) {
   GrammarCompiler::Options options;
   options.compile.wall_s = 3;
@@ -113,12 +129,6 @@ TEST_F(GrammarCompilerTest, Museum) {
   const auto compiler = make(options);
   std::string values;
   for (int i = 0; i < 200000; ++i) values += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + "\"";
-  std::string rules = "root ::= r0\n";
-  for (int i = 0; i < 60; ++i) {
-    const std::string next = " r" + std::to_string(i + 1);
-    rules += "r" + std::to_string(i) + " ::=" + next + next + " | \"a\"" + next + "\n";
-  }
-  rules += "r60 ::= \"a\"\n";
   const std::vector<GrammarSpec> museum = {
       spec_of(GrammarKind::kEbnf,
               "root ::= " + repeated("(", 30000) + "\"a\"" + repeated(")", 30000)),
@@ -127,7 +137,7 @@ TEST_F(GrammarCompilerTest, Museum) {
       spec_of(GrammarKind::kRegex, "((((a{1,1000}){1,1000}){1,1000}){1,1000})"),
       spec_of(GrammarKind::kEbnf, "root ::= root"),
       spec_of(GrammarKind::kEbnf, "root ::= root root | root \"a\" | \"\""),
-      spec_of(GrammarKind::kEbnf, rules),
+      spec_of(GrammarKind::kEbnf, doubling_rules()),
       spec_of(GrammarKind::kEbnf, "root ::= ((\"a\"{1,100000}){1,100000}){1,100000}"),
       spec_of(GrammarKind::kLark, "start: start start | start"),
       spec_of(GrammarKind::kJsonSchema, R"({"enum":[)" + values + "]}"),
@@ -170,6 +180,70 @@ TEST_F(GrammarCompilerTest, NeighboursAreUnharmed) {
       wait(compiler->request(spec_of(GrammarKind::kRegex, "quick"), TenantId(2)));
   EXPECT_TRUE(neighbour);
   wait(slow);
+}
+
+std::vector<pid_t> children(pid_t of) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream stat(entry.path() / "stat");
+    std::string line;
+    if (!std::getline(stat, line)) continue;
+    std::string state;
+    pid_t parent = 0;
+    std::istringstream(line.substr(line.rfind(')') + 1)) >> state >> parent;
+    if (parent == of) found.push_back(std::stoi(line));
+  }
+  return found;
+}
+
+// Processes with a grammar each, of all workers of this process.
+std::vector<pid_t> compiling() {
+  std::vector<pid_t> found;
+  for (const pid_t worker : children(getpid())) {
+    for (const pid_t pid : children(worker)) found.push_back(pid);
+  }
+  return found;
+}
+
+// A process with a grammar that takes long falls behind the threads that compute, which are 5
+// levels behind the others.
+TEST_F(GrammarCompilerTest, LongCompilationsFallBehindWhatComputes) {
+  GrammarCompiler::Options options;
+  options.compile.wall_s = 60;
+  const auto compiler = make(options);
+  const int own = getpriority(PRIO_PROCESS, 0);
+  const auto slow = compiler->request(spec_of(GrammarKind::kEbnf, doubling_rules()), TenantId(1));
+  ASSERT_TRUE(slow);
+  int last = own;
+  while (!(*slow)->is_ready()) {
+    for (const pid_t pid : compiling()) {
+      last = std::max(last, getpriority(PRIO_PROCESS, static_cast<id_t>(pid)));
+    }
+  }
+  EXPECT_GT(last, std::min(own + 5, 18)) << own;
+  EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
+}
+
+// A process that the machine gives no time is not taken for a grammar that needs much of it.
+TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
+  GrammarCompiler::Options options;
+  options.compile.wall_s = 1;
+  const auto compiler = make(options);
+  const auto slow = compiler->request(spec_of(GrammarKind::kEbnf, doubling_rules()), TenantId(1));
+  ASSERT_TRUE(slow);
+  std::vector<pid_t> pids;
+  while (pids.empty() && !(*slow)->is_ready()) pids = compiling();
+  ASSERT_EQ(pids.size(), 1);
+  ASSERT_EQ(kill(pids[0], SIGSTOP), 0);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::milliseconds(1500), [&] { return (*slow)->is_ready(); });
+  }
+  EXPECT_FALSE((*slow)->is_ready());
+  kill(pids[0], SIGCONT);
+  const auto grammar = wait(slow);
+  ASSERT_FALSE(grammar);
+  EXPECT_EQ(grammar.error().message, "the grammar is too complex: its masks take too long");
 }
 
 TEST_F(GrammarCompilerTest, AGrammarWithoutATextIsRefused) {

@@ -22,7 +22,7 @@ using Tokens = std::vector<TokenId>;
 constexpr TokenId kName = 259;    // "name"
 constexpr TokenId kQuoted = 260;  // "name\":"
 
-// The bytes, and two tokens of several.
+// The single bytes, and two longer tokens.
 std::string_view text_of(TokenId token) {
   static const std::string bytes = [] {
     std::string all;
@@ -56,7 +56,7 @@ Tokens bytes_of(std::string_view text) {
   return tokens;
 }
 
-// A proposer with one request, whose prompt has one token.
+// A proposer with one request whose prompt has one token.
 class Follower {
  public:
   explicit Follower(std::shared_ptr<const Grammar> grammar,
@@ -98,7 +98,7 @@ TEST(Forced, ARunOfMasksOfOneTokenIsOneDraftUpToTheFirstChoice) {
   EXPECT_EQ(follower.guess(bytes_of("xyz2w"), 1), bytes_of("w"));
 }
 
-// The longest token that fits stands for a text with several spellings; it is another bin.
+// The longest fitting token stands for a text with several spellings, in another bin.
 TEST(Forced, OneTextInSeveralSpellingsIsItsLongestToken) {
   const std::shared_ptr<const Grammar> grammar = regex("\"name\":[0-9]");
   Follower follower(grammar);
@@ -117,13 +117,13 @@ TEST(Forced, TokensThatBeginSeveralTextsAreAChoice) {
   EXPECT_EQ(follower.guess(bytes_of("mo")), (Tokens{'d', 'e', testing::kByteEnd}));
 }
 
-// Drafts that were not accepted are taken back, wherever the answer went.
+// Rejected drafts are rolled back, whatever the answer is.
 TEST(Forced, FollowsTheAnswerWhereverItWent) {
   Follower follower(regex("(aaaa|abbb|acccc)*z"));
   EXPECT_EQ(follower.guess(bytes_of("aa")), bytes_of("aa"));
   EXPECT_EQ(follower.guess(bytes_of("ab")), bytes_of("bb"));
   EXPECT_EQ(follower.guess(bytes_of("aaaaac")), bytes_of("ccc"));
-  EXPECT_EQ(follower.guess(bytes_of("q")), Tokens{});  // what the grammar refuses
+  EXPECT_EQ(follower.guess(bytes_of("q")), Tokens{});  // refused by the grammar
   EXPECT_EQ(follower.guess(bytes_of("ac")), bytes_of("ccc"));
 }
 
@@ -138,7 +138,7 @@ TEST(Forced, BeginsBehindTheMarkerAndWithWhatAnotherWorkerGenerated) {
   EXPECT_EQ(continued.guess({testing::kByteMarker}), expected);
 }
 
-// Matchers cost memory and time: a request has one here, and none until its answer is bound.
+// Matchers cost memory and time: a request has one here, and none before its answer is bound.
 class CountedGrammar final : public Grammar {
  public:
   explicit CountedGrammar(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {}

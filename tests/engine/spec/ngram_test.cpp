@@ -19,7 +19,7 @@ using Tokens = std::vector<TokenId>;
 Tokens random_text(std::mt19937_64& random, size_t length, int32_t vocab_size) {
   Tokens text(length);
   for (TokenId& token : text) token = static_cast<TokenId>(random() % vocab_size);
-  // Copies, as in an answer that quotes.
+  // Copies parts, as in an answer that quotes.
   for (int copy = 0; copy < 3 && length > 40; ++copy) {
     const size_t from = random() % (length / 2);
     const size_t to = length / 2 + random() % (length / 4);
@@ -30,7 +30,7 @@ Tokens random_text(std::mt19937_64& random, size_t length, int32_t vocab_size) {
   return text;
 }
 
-// The positions behind every earlier occurrence of the last n tokens, by looking at all of them.
+// Finds the positions behind every earlier occurrence of the last n tokens by a full scan.
 std::vector<size_t> scan(const Tokens& text, size_t n) {
   std::vector<size_t> found;
   for (size_t next = n; next < text.size(); ++next) {
@@ -43,7 +43,7 @@ std::vector<size_t> scan(const Tokens& text, size_t n) {
   return found;
 }
 
-// What prompt lookup guesses, from its description.
+// Prompt lookup's guess according to its description.
 Tokens scanned_guess(const Tokens& text, int32_t min_n, int32_t max_n, int32_t max) {
   for (const int32_t n : {max_n, min_n}) {
     if (text.size() < static_cast<size_t>(n)) continue;
@@ -93,7 +93,7 @@ TEST(NgramIndex, TextThatComesInPiecesIsTheSame) {
 }
 
 TEST(NgramIndex, TokensThatShareAHashAreNoMatch) {
-  // With room for 64 entries and 30 different pairs, places in the table are shared.
+  // With 64 entries for 30 different pairs, hashes share places in the table.
   NgramIndex index(1);
   Tokens text(30);
   std::iota(text.begin(), text.end(), 0);
@@ -177,7 +177,7 @@ TEST(Ngram, LongPromptIsTakenInOverSeveralStepsAndThenGuessed) {
   for (proposer->propose(0, known, 4, draft); draft.size == 0 && calls < 10; ++calls) {
     proposer->propose(0, known, 4, draft);
   }
-  EXPECT_EQ(calls, 5);  // 4096 tokens a call
+  EXPECT_EQ(calls, 5);  // 4096 tokens per call
   EXPECT_EQ(draft.tokens[0], known[110]);
 }
 

@@ -22,7 +22,7 @@ Tokens counted(size_t length) {
   return tokens;
 }
 
-// What the answer is as steps of one drafted request: the number of steps with `max` drafts each.
+// The result of computing the answer with one drafted request and `max` drafts per step.
 struct Followed {
   int steps = 0;
   int64_t drafted = 0;
@@ -70,7 +70,7 @@ TEST(Prediction, IsFoundAgainBehindWhatWasPutInAndWhatWasLeftOut) {
   answer.erase(answer.begin() + 100, answer.begin() + 140);
   answer.insert(answer.begin() + 200, 608);
   const Followed run = follow(counted(300), answer, 8);
-  // Some 30 steps without changes; 7 tokens are nowhere, and being found takes two tokens or three.
+  // About 30 steps without changes; 7 tokens occur nowhere, and resuming takes two or three tokens.
   EXPECT_LE(run.steps, 30 + 7 + 3 * 4);
 }
 
@@ -82,7 +82,7 @@ TEST(Prediction, BlockThatWasMovedBackIsFound) {
 }
 
 TEST(Prediction, PlaceNearestToWhereItWasLostIsTaken) {
-  // The pair 7, 8 stands in many places; the answer leaves out one token before the third.
+  // The pair 7, 8 occurs in many places; the answer omits one token before the third.
   Tokens prediction;
   for (TokenId i = 0; i < 10; ++i) {
     prediction.insert(prediction.end(), {100 + i, 7, 8, 200 + i, 300 + i});
@@ -108,7 +108,7 @@ TEST(Prediction, OneThatIsAltogetherWrongIsMarkedAsLost) {
   }
   for (TokenId token = 710; token < 800; ++token) known.push_back(token);
   proposer->propose(0, known, 4, draft);
-  EXPECT_EQ(draft.size, 0);  // it has come to its end
+  EXPECT_EQ(draft.size, 0);  // the prediction has ended
 }
 
 TEST(Prediction, NoneAndEmptyGiveNoDraftNorOneOfTheRequestBefore) {

@@ -21,7 +21,7 @@ TEST(SpecConfig, KeysOfVllmMeanWhatTheyMeanThere) {
   EXPECT_TRUE(ngram->ngram && !ngram->suffix);
   EXPECT_EQ(ngram->num_speculative_tokens, 5);
   EXPECT_EQ(ngram->prompt_lookup_max, 4);
-  EXPECT_EQ(ngram->prompt_lookup_min, 4);  // one given: the other takes its value
+  EXPECT_EQ(ngram->prompt_lookup_min, 4);  // a missing one takes the other's value
 
   const auto suffix = parse_spec_config(
       R"({"method": "suffix", "suffix_decoding_max_tree_depth": 32,
@@ -60,7 +60,7 @@ TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE3-of-8B"})")->model_kind, Kind::kEagle3);
   EXPECT_EQ(parse_spec_config(R"({"model": "an/EAGLE-of-8B"})")->model_kind, Kind::kEagle);
   EXPECT_EQ(parse_spec_config(R"({"method": "eagle", "model": "x"})")->model_kind, Kind::kEagle);
-  // A module of the target's own folder needs no path.
+  // A module in the target's own folder needs no path.
   for (const char* method : {"mtp", "deepseek_mtp", "mimo_mtp"}) {
     const auto own = parse_spec_config(R"({"method": ")" + std::string(method) + "\"}");
     ASSERT_TRUE(own.has_value()) << own.error().message;
@@ -68,7 +68,7 @@ TEST(SpecConfig, AModelDraftsByItsMethodOrByWhatItsPathSays) {
     EXPECT_EQ(own->model, "");
     EXPECT_EQ(own->num_speculative_tokens, 3);
   }
-  // Whole names hold both, and folders that others name hold either.
+  // A name may contain both kinds, and folder names, chosen by others, either.
   const auto kind_of = [](const std::string& path) {
     return parse_spec_config(R"({"model": ")" + path + "\"}")->model_kind;
   };

@@ -27,7 +27,7 @@ SpecConfig all_methods() {
 
 Tokens guess_of(const Draft& draft) { return {draft.guessed().begin(), draft.guessed().end()}; }
 
-// Says the same thing always, and remembers what it was told.
+// Always makes the same guess, and records its calls.
 class ScriptedProposer : public Proposer {
  public:
   ScriptedProposer(DraftSource source, Tokens guess, std::vector<Tokens>* seen = nullptr)
@@ -173,8 +173,8 @@ TEST(Speculator, MemoryNeverExceedsWhatIsPlanned) {
   }
 }
 
-// Requests in any order, with texts that repeat: no proposer gives too much or anything that is not
-// in the vocabulary, requests do not mix, and memory does not grow with their number.
+// Requests in any order with repeating texts: no proposer guesses too much or outside the
+// vocabulary, requests do not mix, and memory does not grow with their number.
 TEST(Speculator, RandomOrdersOfCallsKeepTheContract) {
   std::mt19937_64 random(1);
   Speculator speculator(all_methods(), 20);

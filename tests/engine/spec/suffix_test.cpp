@@ -29,7 +29,7 @@ Tokens range(TokenId begin, TokenId end) {
   return tokens;
 }
 
-// A request whose answer is `answer`, from its begin to its end.
+// Runs a request whose answer is `answer` from begin() to end().
 void answer_once(Proposer& proposer, const Tokens& answer, uint64_t salt) {
   Tokens known = {5000, 5001};
   proposer.begin(7, subject_of(known, 2, salt));
@@ -92,7 +92,7 @@ TEST(Suffix, WithoutCachedRequestsNothingIsLearnedOfAnswers) {
 TEST(Suffix, OldestAnswersAreForgotten) {
   const auto proposer = make_suffix_proposer({.max_cached_requests = 2});
   for (TokenId i = 0; i < 4; ++i) answer_once(*proposer, range(100 * i, 100 * i + 20), 0);
-  // What is on its way out goes with the tokens of answers to come.
+  // Evicted answers are removed with the tokens of later answers.
   for (int i = 0; i < 4; ++i) answer_once(*proposer, range(900, 920), 0);
   const auto knows = [&](TokenId begin) {
     const Tokens known = {begin, begin + 1, begin + 2};
@@ -113,7 +113,7 @@ TEST(Suffix, LongPromptIsTakenInOverSeveralSteps) {
   proposer->begin(0, subject_of(known, 3003));
   int calls = 1;
   while (guessed(*proposer, 0, known, 3).empty() && calls < 20) ++calls;
-  EXPECT_EQ(calls, 12);  // 256 tokens a call
+  EXPECT_EQ(calls, 12);  // 256 tokens per call
 }
 
 TEST(Suffix, MemoryIsBoundedWhateverComes) {

@@ -34,7 +34,7 @@ int32_t occurrences(const std::vector<Sequence>& all, uint64_t salt, const Token
   return count;
 }
 
-// What follows `before`, and how often.
+// The tokens behind `before`, with their counts.
 std::map<TokenId, int32_t> followers(const std::vector<Sequence>& all,
                                      uint64_t salt,
                                      const Tokens& before) {
@@ -52,7 +52,7 @@ std::map<TokenId, int32_t> followers(const std::vector<Sequence>& all,
   return found;
 }
 
-// Every substring of at most `depth` tokens is counted as a scan counts it.
+// Checks the count of every substring of at most `depth` tokens against a scan.
 void expect_counts(const SuffixTree& tree, const std::vector<Sequence>& all, size_t depth) {
   for (const Sequence& one : all) {
     for (size_t begin = 0; begin < one.tokens.size(); ++begin) {
@@ -105,7 +105,7 @@ TEST(SuffixTree, OldestSequencesGoAndLeaveNoTrace) {
         tree.append(token);
       }
       tree.close();
-      // Those on their way out go while empty sequences come.
+      // Evicted sequences are removed while empty ones arrive.
       for (int j = 0; j < 10; ++j) {
         tree.open(7);
         tree.close();
@@ -122,7 +122,7 @@ TEST(SuffixTree, TextWithoutRepetitionsHasOneNodeAToken) {
   SuffixTree tree({.max_depth = 24, .max_nodes = 1 << 16});
   tree.open(0);
   for (TokenId token = 0; token < 5000; ++token) tree.append(token);
-  EXPECT_EQ(tree.num_nodes(), 5001);  // and the root
+  EXPECT_EQ(tree.num_nodes(), 5001);  // including the root
 }
 
 TEST(SuffixTree, StaysWithinItsNodesAndForgetsTheOldestText) {
@@ -136,7 +136,7 @@ TEST(SuffixTree, StaysWithinItsNodesAndForgetsTheOldestText) {
     ASSERT_LE(tree.num_nodes(), 2000);
   }
   EXPECT_LE(tree.memory_bytes(), 2100 * 56 + 40'000);
-  // What is left is the newest part of the text, counted as a scan counts it.
+  // The newest part of the text remains, counted as by a scan.
   const Tokens last(text.end() - 8, text.end());
   EXPECT_EQ(tree.count(0, last), 1);
   for (const size_t length : {1, 2, 3}) {
@@ -185,7 +185,7 @@ TEST(SuffixTree, MemoryNeverExceedsWhatIsPlanned) {
   }
 }
 
-// The guess for one length of match, its tokens each the most frequent, from the description.
+// The guess for one match length, each token the most frequent one, from the description.
 struct Oracle {
   const std::vector<Sequence>& all;
   uint64_t salt;
@@ -199,8 +199,8 @@ struct Oracle {
          static_cast<size_t>(depth) - length});
   }
 
-  // The least sum that following the most frequent tokens behind `sofar` gives, whichever of equals
-  // are followed.
+  // The least sum that following the most frequent tokens behind `sofar` gives, for any choice
+  // among equals.
   [[nodiscard]] double least(const Tokens& sofar, double product, size_t left) const {
     const auto next = followers(all, salt, sofar);
     int32_t total = 0;
@@ -222,7 +222,7 @@ struct Oracle {
     return sum;
   }
 
-  // What the best of the matches gives at least.
+  // Lower bound of the best match's sum.
   [[nodiscard]] double least_best(const Tokens& text) const {
     double best = 0;
     for (size_t length = 1; length <= std::min<size_t>(text.size(), depth - 1); ++length) {
@@ -232,8 +232,8 @@ struct Oracle {
     return best;
   }
 
-  // The sum of probabilities of the tokens of `draft` behind the last `length` of `text`; -1: it is
-  // not what the rules give.
+  // The sum of probabilities of `draft` behind the last `length` tokens of `text`; -1: the draft
+  // violates the rules.
   double score(const Tokens& text, size_t length, std::span<const TokenId> draft) const {
     Tokens sofar(text.end() - static_cast<std::ptrdiff_t>(length), text.end());
     double product = 1;
@@ -258,7 +258,7 @@ struct Oracle {
   }
 };
 
-// What `tree` guesses behind `text` is what the oracle allows.
+// Checks that the oracle allows what `tree` guesses behind `text`.
 void expect_guess(const SuffixTree& tree, const Oracle& oracle, const Tokens& text) {
   Draft draft;
   const double score = tree.guess(oracle.salt, text, oracle.rules, draft);
@@ -334,7 +334,7 @@ TEST(SuffixTree, LongerMatchThatIsSureWinsOverAShorterThatIsNot) {
   const Tokens text = {1, 2, 3, 4, 5, 6, 7, 8, 9, 3, 0, 9, 3, 0, 2, 3};
   for (const TokenId token : text) tree.append(token);
   Draft draft;
-  // After 3 came 0 twice and 4 once; after 2, 3 came 4.
+  // The continuations of 3 are 0 twice and 4 once; that of 2, 3 is 4.
   EXPECT_NEAR(tree.guess(0, text, {.max_tokens = 8}, draft), 2, 1e-9);
   EXPECT_EQ(Tokens(draft.guessed().begin(), draft.guessed().end()), (Tokens{4, 5}));
 }

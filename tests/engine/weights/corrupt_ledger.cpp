@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kWanted = 200;
-// Streams, messages and tables that have a size of their own.
+// Allowance for streams, messages and tables of fixed size.
 constexpr size_t kFixedBytes = 16 << 10;
 
 std::set<std::string>& ledger() {
@@ -20,7 +20,7 @@ std::set<std::string>& ledger() {
   return names;
 }
 
-// After all tests, unless only some were asked for.
+// Runs after all tests, unless a filter selected some.
 class LedgerCheck final : public testing::Environment {
   void TearDown() override {
     std::printf("%zu corrupt files by hand, each refused in one line\n", ledger().size());

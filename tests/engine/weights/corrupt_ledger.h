@@ -12,10 +12,10 @@ namespace sluice {
 
 class CorruptFile {
  public:
-  // `what` is different for each; the file is read between this and refused().
+  // `what` must be unique; the file is read between this and refused().
   CorruptFile(std::string what, size_t file_bytes);
 
-  // Fails the test unless all of the above holds and the message has `mentioned` in it.
+  // Fails the test unless all of the above holds and the message includes `mentioned`.
   void refused(const Error& error, const std::string& file_name, const std::string& mentioned);
 
  private:

@@ -30,7 +30,7 @@ class GenerationDefaultsTest : public testing::Test {
     std::ofstream(folder_ + name, std::ios::binary) << text;
   }
 
-  // A directory read for its configuration alone, or a GGUF file.
+  // Reads a directory for its configuration only, or a GGUF file.
   Expected<GenerationDefaults> read(const std::string& name = "") const {
     const auto checkpoint =
         Checkpoint::open(folder_ + name, name.empty() ? LoadFormat::kDummy : LoadFormat::kAuto);
@@ -190,7 +190,7 @@ TEST_F(GenerationDefaultsTest, AKeyOfAFlagThatIsNoParameterIsWarnedOf) {
 
 TEST_F(GenerationDefaultsTest, EndTokensOfAFlagAreThereInThePlaceOfTheModels) {
   write("/generation_config.json", R"({"eos_token_id":[1,2]})");
-  EXPECT_FALSE(read()->end_tokens.has_value());  // the tokenizer's, which reads that file
+  EXPECT_FALSE(read()->end_tokens.has_value());  // the tokenizer reads that file
   config_.override_generation_config = R"({"eos_token_id":7})";
   EXPECT_EQ(read()->end_tokens, std::vector<TokenId>{7});
   EXPECT_EQ(read()->summary, "eos_token_id 7");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file cannot make us allocate: every size field, and every byte between, overwritten with the
+// A file cannot cause allocation: every size field, and every byte between, is overwritten with
 // numbers that overflow products, sums and alignments.
 #include <gtest/gtest.h>
 

@@ -42,7 +42,7 @@ struct GgufImage {
   struct Entry {
     std::string key;
     GgufType type;
-    std::string value;  // as stored
+    std::string value;  // stored bytes
   };
 
   struct Tensor {
@@ -55,7 +55,7 @@ struct GgufImage {
 
   std::string magic = "GGUF";
   uint32_t version = 3;
-  std::optional<uint64_t> tensor_count, metadata_count;  // where they lie
+  std::optional<uint64_t> tensor_count, metadata_count;  // overrides of the true counts
   std::vector<Entry> metadata;
   std::vector<Tensor> tensors;
   uint64_t alignment = 32;

@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// A valid file as three parts: metadata alone, then its tensors.
+// A valid file as three parts: metadata only, then its tensors.
 std::vector<GgufImage> three_parts() {
   const GgufImage whole = small_gguf();
   std::vector<GgufImage> parts(3);

@@ -325,7 +325,7 @@ TEST(GgufVocabulary, IdsThatNoTokenHasCountAsNotGiven) {
       EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
     }
   }
-  // Others that nobody reads have no effect at all.
+  // Other unused ids have no effect at all.
   GgufImage image = small_gguf();
   for (const char* name : {"seperator", "mask", "cls", "fim_pre", "eom"}) {
     image.set("tokenizer.ggml." + std::string(name) + "_token_id",
@@ -372,7 +372,7 @@ TEST(GgufVocabulary, AnEmptyListOfTypesIsNone) {
   }
 }
 
-// What a kind of tokenizer does not use may be anything.
+// Lists that a kind of tokenizer does not use may have any contents.
 TEST(GgufVocabulary, ListsThatTheTokenizerDoesNotUseAreNotRead) {
   for (const auto& [type, elements] :
        {std::pair(GgufType::kFloat32, raw(__builtin_nanf("")) + raw(0.0F)),

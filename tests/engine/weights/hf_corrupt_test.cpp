@@ -196,7 +196,7 @@ TEST(HfConfig, ReadsOldAndNewSpellingsAlike) {
   }
 }
 
-// What transformers' classes have where a file says nothing; null says "none".
+// Defaults are those of transformers' classes; null means "none".
 TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   const auto read = [](const std::string& text) {
     auto config = parse_hf_config(bytes_of(text), "config.json");
@@ -455,7 +455,7 @@ TEST_F(HfDirectory, WhatTheIndexDoesNotListIsLeftOut) {
         R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
             "model.embed_tokens.weight":"b.safetensors"}})");
   write("a.safetensors", shard_of({norm, "lm_head.weight", "unheard.of"}));
-  // A copy of another file's tensor is not the one that counts; a tied head may be missing.
+  // A copy of another file's tensor is ignored; a tied head may be missing.
   write("b.safetensors", shard_of({"model.embed_tokens.weight", norm}));
   const std::string log = logged_by([&] {
     const auto opened = Checkpoint::open(folder_);
@@ -523,8 +523,8 @@ TEST_F(HfDirectory, LayersBehindTheModelsAreLeftOut) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
-// Each family's names of the first module, and of its layer; what the model has as well, what
-// belongs to further ones and what the model itself has are left out.
+// Each family's names of the first module and its layer are read; copies of the model's tensors,
+// further modules and the model's own tensors are left out.
 TEST_F(HfDirectory, AModuleBehindTheLayersIsAModelOfOneLayer) {
   write("config.json", R"({"model_type":"llama","num_hidden_layers":2})");
   const std::vector<std::string> spellings[] = {{"model.layers.2.enorm.weight",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// safetensors files made by hand, and a directory in Hugging Face's layout that a test changes.
+// Hand-made safetensors files, and a directory in Hugging Face's layout that a test changes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ inline std::string tensor(const std::string& name, const std::string& fields) {
 
 inline const std::string kGood = R"("dtype":"F32","shape":[2,2],"data_offsets":[0,16])";
 
-// A tensor of 4 floats a name, one behind the other.
+// A file with a tensor of 4 floats per name, one after the other.
 inline std::string shard_of(const std::vector<std::string>& names) {
   std::string header;
   for (size_t i = 0; i < names.size(); ++i) {
@@ -43,7 +43,7 @@ inline std::string shard_of(const std::vector<std::string>& names) {
   return safetensors("{" + header + "}", 16 * names.size());
 }
 
-// A file of tensors whose bytes a test chooses.
+// A file of tensors with chosen bytes.
 class SafetensorsBuilder {
  public:
   SafetensorsBuilder& add(const std::string& name,

@@ -17,7 +17,7 @@ namespace {
 struct Unread {
   const char* fields;  // dtype and shape
   size_t bytes;
-  const char* message;  // where the tensor is used
+  const char* message;  // expected when the tensor is used
 };
 
 constexpr Unread kUnread[] = {
@@ -64,7 +64,7 @@ TEST_F(HfDirectory, ATensorThatIsLeftOutMayHaveAnyTypeAndShape) {
     EXPECT_NE(error().find(std::string("tensor \"lm_head.weight\": ") + unread.message),
               std::string::npos)
         << error();
-    // An index leaves out what it does not list.
+    // An index drops tensors that it does not list.
     write("model.safetensors.index.json",
           R"({"weight_map":{"model.norm.weight":"model.safetensors"}})");
     logged_by([&] { EXPECT_EQ(error(), "") << unread.fields; });
@@ -136,7 +136,7 @@ TEST_F(HfDirectory, AListedTensorMayLieInOneOtherFile) {
             std::string::npos)
       << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
-  // Which of two would be meant is not known.
+  // It is unknown which of two would be meant.
   write("c.safetensors", shard_of({"lm_head.weight", "model.layers.0.input_layernorm.weight"}));
   write("model.safetensors.index.json",
         R"({"weight_map":{"model.norm.weight":"a.safetensors","lm_head.weight":"b.safetensors",
@@ -149,7 +149,7 @@ TEST_F(HfDirectory, NumberedFilesNeedNoIndex) {
   write("model-00001-of-00002.safetensors", shard_of({"model.norm.weight"}));
   write("model-00002-of-00002.safetensors", shard_of({"model.embed_tokens.weight"}));
   write("model-00003-of-00002.safetensors", "no part of them");
-  EXPECT_TRUE((*Checkpoint::open(folder_))->has("output.weight"));  // one file is the whole
+  EXPECT_TRUE((*Checkpoint::open(folder_))->has("output.weight"));  // one file has the whole model
   remove("model.safetensors");
   const std::string log = logged_by([&] {
     const auto opened = Checkpoint::open(folder_);

@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// Zero weights; each bad scale is put in by the tests.
+// Zero weights; the tests add bad scales.
 std::vector<std::byte> zero_rows(WeightFormat format, int64_t n, int64_t k) {
   return std::vector<std::byte>(static_cast<size_t>(n * row_bytes(format, k)));
 }
@@ -63,7 +63,7 @@ TEST(PackChecked, TheHashIsThatOfEveryByteWhoeverPacksIt) {
     EXPECT_NE(hash(), zeros) << at;
     rows[static_cast<size_t>(at)] ^= std::byte{1};
   }
-  // The same tile at another place is another matrix.
+  // An equal tile at another place is another matrix.
   const int64_t tile = 16 * row_bytes(WeightFormat::kQ8_0, kColumns);
   rows[2] = std::byte{7};
   const uint64_t first = hash();
@@ -76,7 +76,7 @@ TEST(PackChecked, RefusesTheFirstScaleThatIsNotFinite) {
   auto rows = zero_rows(WeightFormat::kQ4_1, 40, 128);
   const int64_t bytes = row_bytes(WeightFormat::kQ4_1, 128);
   put_half(rows, 39 * bytes, 0x7C00);
-  put_half(rows, 37 * bytes + 3 * 20 + 2, 0x7E00);  // a minimum
+  put_half(rows, 37 * bytes + 3 * 20 + 2, 0x7E00);  // a bad minimum
   EXPECT_EQ(message_of(WeightFormat::kQ4_1, rows, 40, 128),
             "model.gguf: tensor blk.0.ffn_up.weight: row 37 block 3: found scale nan, expected "
             "finite scales");

@@ -63,7 +63,7 @@ class PackedFile : public ::testing::Test {
     return cache ? "" : cache.error().message;
   }
 
-  // Names in the folder.
+  // Lists the names in the folder.
   std::vector<std::string> names() const {
     std::vector<std::string> found;
     std::error_code error;
@@ -109,7 +109,7 @@ TEST_F(PackedFile, ThatOfAnythingElseIsRefusedByName) {
   key = contents_.key;
   key.layout.hash = 9;
   EXPECT_EQ(refusal(key), "another layout");
-  // Sizes that no file has, up to those whose sum does not fit 64 bits.
+  // Impossible sizes, including ones whose sum does not fit 64 bits.
   for (const uint64_t number : {uint64_t{0}, uint64_t{4}, uint64_t{1} << 61, ~uint64_t{0}}) {
     key = contents_.key;
     key.layout.num_matrices = number;
@@ -120,7 +120,7 @@ TEST_F(PackedFile, ThatOfAnythingElseIsRefusedByName) {
   }
 }
 
-// The same sizes in the file, as who sets a trap would have them.
+// The file has matching impossible sizes, as an attacker would write them.
 TEST_F(PackedFile, SizesThatAgreeButDoNotFitAreRefused) {
   std::vector<std::byte> file(8192);
   std::memcpy(file.data(), "SLUIPW01", 8);
@@ -215,7 +215,7 @@ TEST_F(PackedFile, ALivingWriterIsLeftAlone) {
   EXPECT_TRUE(write().has_value());
 }
 
-// Each opens the draft by itself, so that their locks exclude each other as those of processes do.
+// Each writer opens the draft separately, so their locks exclude each other like processes'.
 TEST_F(PackedFile, OfWritersAtTheSameTimeOneWritesAndReadersSeeAllOrNothing) {
   std::atomic<int> written = 0;
   std::atomic<int> left = 6;
@@ -238,7 +238,7 @@ TEST_F(PackedFile, OfWritersAtTheSameTimeOneWritesAndReadersSeeAllOrNothing) {
   EXPECT_EQ(names(), std::vector<std::string>{"model.packed"});
 }
 
-// The time of change is that of the last use.
+// The time of change is the time of the last use.
 TEST_F(PackedFile, FilesUsedLongestAgoMakeRoom) {
   const auto write_used_at = [this](const std::string& name, time_t seconds) {
     path_ = folder_ + "/" + name;
@@ -259,18 +259,18 @@ TEST_F(PackedFile, FilesUsedLongestAgoMakeRoom) {
   path_ = folder_ + "/d.packed";
   contents_.max_folder_bytes = 4 * each;
   ASSERT_TRUE(write().has_value());
-  EXPECT_EQ(names().size(), 6U);  // and what a dead writer left is gone
+  EXPECT_EQ(names().size(), 6U);  // a dead writer's draft is gone
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/pipe.packed.partial"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/left.packed.partial"));
   contents_.max_folder_bytes = 3 * each - 1;
-  ASSERT_TRUE(write().has_value());  // in place of d itself
+  ASSERT_TRUE(write().has_value());  // replaces d itself
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/a.packed"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/c.packed"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/b.packed"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/d.packed"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/mine.packed"));
   EXPECT_TRUE(std::ranges::equal(mapped->arena(), arena_));
-  path_ = folder_ + "//d.packed";  // of a folder named with a slash behind
+  path_ = folder_ + "//d.packed";  // for a folder named with a trailing slash
   contents_.max_folder_bytes = 2 * each;
   ASSERT_TRUE(write().has_value());
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/b.packed"));

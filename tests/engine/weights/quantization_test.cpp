@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config in all its spellings: which layer has which scheme, and what is refused.
+// quantization_config in all its spellings: schemes of layers, and refusals.
 #include "engine/weights/quantization.h"
 
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::string group(const std::string& name,
          R"(,"targets":)" + targets + "}";
 }
 
-// Two schemes of one target, of which either would be a guess; the same one twice is none.
+// Choosing between two schemes for one target would be a guess; an equal pair is accepted.
 TEST(Quantization, OneTargetHasOneScheme) {
   for (const char* target : {"Linear", "re:.*q_proj", "*q_proj", "model.layers.0.mlp.up_proj"}) {
     const std::string targets = std::string("[\"") + target + "\"]";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quantized layers made by hand: each scheme right, then with one thing wrong at a time. What the
-// values of whole models are is scheme_goldens_test.cpp's.
+// Hand-made quantized layers: each scheme right, then with one thing wrong at a time.
+// scheme_goldens_test.cpp checks the values of whole models.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -156,7 +156,7 @@ class QuantizedLayer : public HfDirectory {
     write("model.safetensors", builder.file());
   }
 
-  // Of opening it and packing the layer.
+  // Returns the error of opening the folder and packing the layer.
   [[nodiscard]] std::string load_error() const {
     const auto opened = Checkpoint::open(folder_);
     if (!opened) return opened.error().message;
@@ -201,7 +201,7 @@ TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
   }
 }
 
-// Every needed part, left out; every part with another shape, and with another type.
+// Each needed part is omitted; each part gets another shape, and another type.
 TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
   for (const Scheme& right : schemes()) {
     for (size_t i = 0; i < right.parts.size(); ++i) {
@@ -224,8 +224,8 @@ TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
       part.bytes += part.bytes + part.bytes;
       part.shape = part.shape == "[]" ? "[3]" : "[3," + part.shape.substr(1);
       write_scheme(wrong);
-      if (suffix == "input_scale" && optional) continue;  // nothing reads it
-      // Codes of several matrices are stacked ones, which the model does not ask for.
+      if (suffix == "input_scale" && optional) continue;  // unused
+      // Codes of several matrices are stacked, and the model does not ask for stacks.
       const std::string message = load_error();
       EXPECT_TRUE(message.find(kLayer + ".") != std::string::npos ||
                   message.find(kName + ": found shape [96, 64]") != std::string::npos)
@@ -234,8 +234,8 @@ TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
   }
 }
 
-// Every scheme's codes of many dimensions, of none and without a weight; CodedMatrix refuses them
-// by itself as well.
+// Codes with many dimensions, with none and without a weight, in every scheme; CodedMatrix refuses
+// them as well.
 TEST_F(QuantizedLayer, ShapesThatNoMatrixHasAreRefused) {
   for (const Scheme& right : schemes()) {
     Scheme wrong = right;
@@ -301,11 +301,11 @@ TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
       {"mxfp4", "weight_scale", 5, "\xFF", 1, "row 2 column 32: found a scale"},
       {"gptq", "scales", 2, "\x00\x7C", 2, "row 1 column 0: found a scale"},
       {"awq", "scales", 64, "\x00\xFE", 2, "row 0 column 32: found a scale"},
-      // Scales that were read the wrong way.
+      // Misread scales.
       {"nvfp4", "weight_global_scale", 0, "\x0A\xD7\x23\x3C", 4, "found weights with a root mean"},
       {"modelopt nvfp4", "weight_scale_2", 0, "\0\0\xC8\x42", 4, "found weights with a root mean"},
       {"fp8 static", "weight_scale", 0, "\xBD\x37\x06\x33", 4, "found weights with a root mean"},
-      // Groups and sizes that are none.
+      // Invalid groups and sizes.
       {"gptq", "g_idx", 0, "\x02\0\0\0", 4, "found group 2 of column 0, expected 0 to 1"},
       {"packed int4", "weight_shape", 8, "\x38", 1, "found 32 and 56, expected the size"},
   };
@@ -323,14 +323,14 @@ TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
   }
 }
 
-// Columns of one group that do not lie together: the same matrix in floats.
+// Columns of one group lie apart: the matrix is decoded to floats.
 TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
   Scheme scheme = scheme_named("gptq");
   std::vector<int32_t> index;
   for (int32_t i = 0; i < 64; ++i) index.push_back(i * 7 % 2);
   part_of(scheme, "g_idx").bytes = raw_bytes(index);
   std::vector<uint16_t> scales(64, kF16Hundredth);
-  for (size_t i = 32; i < 64; ++i) scales[i] = 0x2418;  // 0.016 of group 1
+  for (size_t i = 32; i < 64; ++i) scales[i] = 0x2418;  // 0.016 in group 1
   part_of(scheme, "scales").bytes = raw_bytes(scales);
   write_scheme(scheme);
   const auto opened = Checkpoint::open(folder_);
@@ -350,7 +350,7 @@ TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
   }
 }
 
-// A configuration that says columns lie apart is nothing without the index that says where.
+// Columns that lie apart need the index with their groups.
 TEST_F(QuantizedLayer, ColumnsThatLieApartNeedTheirIndex) {
   const auto changed = [](const std::string& name, const std::string& from, const std::string& to) {
     Scheme scheme = scheme_named(name);
@@ -408,7 +408,7 @@ TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
   }
 }
 
-// One zero point for the matrix, as its scale is.
+// A matrix may have a single zero point, like its scale.
 TEST_F(QuantizedLayer, AMatrixMayHaveOneZeroPoint) {
   for (const char zero : {'\0', '\3'}) {
     Scheme scheme = scheme_named("int8");
@@ -442,11 +442,11 @@ TEST_F(QuantizedLayer, TwoConfigurationsThatDifferAreRefused) {
   }
 }
 
-// A piece alone may have any magnitude; the whole is what is trained.
+// A single piece may have any magnitude; only the whole matrix is checked.
 TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
   Scheme scheme = scheme_named("int8");
   std::string& scales = part_of(scheme, "weight_scale").bytes;
-  scales.replace(0, 32, halves(16, 0x2B80));  // 9e-13 of the first 16 rows
+  scales.replace(0, 32, halves(16, 0x2B80));  // 9e-13 in the first 16 rows
   write_scheme(scheme);
   const auto opened = Checkpoint::open(folder_);
   ASSERT_TRUE(opened.has_value()) << opened.error().message;
@@ -462,7 +462,7 @@ TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
       pack_checked("a", matrix, 0, 16, nullptr, {.layout = MatrixLayout::kNone}).has_value());
 }
 
-// The older place of ModelOpt's configuration says what codes are, as config.json does.
+// The older place of ModelOpt's configuration defines codes like config.json.
 TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   Scheme scheme = scheme_named("modelopt nvfp4");
   write_scheme(scheme);
@@ -479,8 +479,8 @@ TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   EXPECT_NE((*opened)->describe(true).find("1 safetensors file(s)"), std::string::npos);
 }
 
-// Of a layer that the model cuts, as q, k and v in one tensor, from rows that are no borders of
-// blocks of scales or of words.
+// A layer that the model cuts, such as q, k and v in one tensor, at rows inside blocks of scales or
+// words.
 TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
   for (const Scheme& scheme : schemes()) {
     write_scheme(scheme);
@@ -500,7 +500,7 @@ TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
   }
 }
 
-// The same whatever the threads, and another for another scale.
+// The hash is independent of threads, and changes with a scale.
 TEST_F(QuantizedLayer, TheContentHashCoversCompanions) {
   for (const Scheme& right : schemes()) {
     const auto hash_of = [&](const Scheme& scheme) {

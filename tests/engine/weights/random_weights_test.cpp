@@ -32,7 +32,7 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
                                     WeightFormat::kNVFP4}) {
     const PackedWeight whole{format, 2 * kRowTile + 5, kColumns};
     RandomTile tile("blk.0.attn_q", whole, 0);
-    // A rank that has the rows from the second tile on.
+    // This rank has the rows from the second tile on.
     const PackedWeight part{format, kRowTile + 5, kColumns};
     RandomTile of_rank("blk.0.attn_q", part, 1);
     for (int64_t number = 0; number < 3; ++number) {
@@ -64,7 +64,7 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
   }
 }
 
-// Of a matrix that several threads make, and one that is too small for that.
+// Covers a matrix made by several threads, and one too small for that.
 TEST(RandomWeights, ThreadsMakeWhatOneDoes) {
   const std::string folder = ::testing::TempDir() + "random_weights";
   std::filesystem::create_directories(folder);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of packages that write and decode them (tests/golden/formats): our decoding of every
-// quantized matrix, unrounded, has the doubles that the package's own code gives.
+// Checkpoints of packages that write and decode them (tests/golden/formats): our unrounded decoding
+// of every quantized matrix equals the doubles of the package's own code.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -32,7 +32,7 @@ Json goldens() {
 std::vector<double> decoded(const CodedMatrix& matrix, bool with_second_scale) {
   std::vector<double> values;
   PlainReader reader(matrix);
-  constexpr int32_t kRows = 5;  // borders of groups and blocks of rows are not borders of reads
+  constexpr int32_t kRows = 5;  // reads end inside groups and blocks of rows
   for (int64_t first = 0; first < matrix.n(); first += kRows) {
     const auto count = static_cast<int32_t>(std::min<int64_t>(kRows, matrix.n() - first));
     PlainRows rows = reader.read(first, count);
@@ -45,7 +45,7 @@ std::vector<double> decoded(const CodedMatrix& matrix, bool with_second_scale) {
   return values;
 }
 
-// As formats.json has it: every bit of every element counts.
+// The digest of formats.json: every bit of every element counts.
 std::string digest(const std::vector<double>& values) {
   uint64_t sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -72,8 +72,8 @@ std::vector<double> rounded(std::vector<double> values) {
   return values;
 }
 
-// The package's doubles; where its second scale is a divisor those before it, as the reciprocal is
-// rounded once to a float.
+// Compares with the package's doubles; if its second scale is a divisor, before applying it,
+// because the reciprocal is rounded to a float.
 void expect_decoded(const CodedMatrix& matrix, const Json& want, bool as_floats) {
   ASSERT_EQ(Json({matrix.n(), matrix.k()}), want["shape"]);
   const bool divides = matrix.scheme().second == SecondScale::kDivisor;

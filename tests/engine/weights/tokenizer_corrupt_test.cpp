@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text files of a model directory with one thing wrong at a time.
+// A model directory's text files with one thing wrong at a time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class TextFiles : public testing::Test {
     std::ofstream(folder_ + "/" + name, std::ios::binary) << text;
   }
 
-  // Writes the file, expects its refusal and puts it right again.
+  // Writes the file, expects its refusal and restores it.
   void expect_refused(const std::string& what,
                       const std::string& name,
                       const std::string& text,

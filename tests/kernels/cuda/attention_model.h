@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One row of attention over a cache of 16 or 8 bits by plain loops, as kernels/cuda/launch.h
-// defines it, with the tensor core's arithmetic of the shim; and how far that may be from
-// kernels/attention.h.
+// A model of one row of attention over a cache of 16 or 8 bits, in plain loops by the definition in
+// kernels/cuda/launch.h, with the shim's tensor core arithmetic; and the distance from
+// kernels/attention.h that it may have.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class AttentionModel {
 
   struct Row {
     size_t request;
-    int32_t token;  // of the request's in this call
+    int32_t token;  // index in the request's tokens of this call
     int32_t head;
   };
 
@@ -68,10 +68,10 @@ class AttentionModel {
     return out;
   }
 
-  // With u the largest relative error of a rounding to 16 bits: a score is off by at most
-  // d_j = (u + head_dim 2^-22) scale sum |q k_j|, 2^-22 a generous share of what steps of a chain
-  // cut off; so a weight by a factor within exp(+-2 max d_j), and its rounding and the chain over
-  // the keys add u + keys 2^-22. Roundings of floats are far below what that leaves over.
+  // Let u be the largest relative error of a rounding to 16 bits. A score is off by at most
+  // d_j = (u + head_dim 2^-22) scale sum |q k_j|, where 2^-22 is a generous share for what steps of
+  // a chain cut off. So a weight is off by a factor within exp(+-2 max d_j), and its rounding and
+  // the chain over the keys add u + keys 2^-22. Roundings of floats are far below the rest.
   [[nodiscard]] std::vector<double> tolerance(const Row& row) const {
     const Keys keys = keys_of(row);
     const double unit = half_ == simt::Half::kF16 ? 0x1p-11 : 0x1p-8;
@@ -144,7 +144,7 @@ class AttentionModel {
     return q;
   }
 
-  // Where a head of K or V has the block that the key is in.
+  // Returns where the key's block of a head of K or V is.
   [[nodiscard]] const std::byte* block_of(const Row& row,
                                           const std::byte* cache,
                                           int32_t key) const {
@@ -155,7 +155,7 @@ class AttentionModel {
                        kv_head_bytes(kv_.dtype, kv_.head_dim, kv_.block_size);
   }
 
-  // An element as 16 bits of the tensor core's type.
+  // Returns an element as 16 bits of the tensor core's type.
   [[nodiscard]] uint16_t element(const std::byte* block, int64_t index) const {
     if (!has_kv_scales(kv_.dtype)) {
       uint16_t bits;
@@ -205,7 +205,7 @@ class AttentionModel {
     return args_.soft_cap == 0 ? s : args_.soft_cap * cuda::tanh_of(s / args_.soft_cap);
   }
 
-  // Keys of a tile that the row does not see weigh nothing.
+  // Adds a tile; keys of it that the row does not see weigh nothing.
   void add_tile(const Row& row,
                 const std::vector<uint16_t>& q,
                 int32_t begin,

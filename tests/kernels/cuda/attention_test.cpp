@@ -37,10 +37,10 @@ struct Case {
   std::vector<Request> requests = {};
 };
 
-// A cache, the queries of one step, and that step's outputs: on the CPU where the cache has floats,
-// else by the model, which may not be further from the CPU than it says. Slots that nobody wrote or
-// nobody sees any more hold NaN or codes and scales of 1 bits, and the table's entries of blocks
-// without a key that is seen are far out of bounds.
+// A cache, the queries of one step, and that step's outputs: the CPU's for caches of floats, else
+// the model's, which may not be further from the CPU than it says. Slots that were never written,
+// or that no row sees any more, hold NaN or codes and scales of 1 bits, and table entries of blocks
+// without a visible key are far out of bounds.
 class Step {
  public:
   explicit Step(const Case& c, simt::TensorCore core = simt::kHopperCore)
@@ -97,7 +97,7 @@ class Step {
             .num_threads = 1};
   }
 
-  // One launch; `split`: with a workspace of what it asks for.
+  // Launches once; `split`: with a workspace of the size it asks for.
   [[nodiscard]] std::vector<float> launch(const AttentionLimits& limits, bool split) const {
     const test::DeviceBytes workspace(split ? cuda::attention_workspace_bytes(limits, c_.window)
                                             : 0);
@@ -115,12 +115,12 @@ class Step {
 
   [[nodiscard]] const std::vector<float>& want() const { return want_; }
 
-  // Element `head` of token `token` of request `r` starts there in an output.
+  // Returns where element `head` of token `token` of request `r` starts in an output.
   [[nodiscard]] size_t at(size_t r, int32_t token, int32_t head) const {
     return static_cast<size_t>(((starts_[r] + token) * c_.num_heads + head) * c_.head_dim);
   }
 
-  // The same cache, other tokens of the requests.
+  // Launches other tokens of the requests over the same cache.
   [[nodiscard]] std::vector<float> launch_part(size_t r, int32_t first, int32_t count) const {
     std::vector<float> out(static_cast<size_t>(count * width()), -1.0F);
     const std::vector<int32_t> starts = {0, count};
@@ -204,7 +204,7 @@ class Step {
                    .kv = view()});
   }
 
-  // Keys before the window of the request's first token, and blocks of such keys alone.
+  // Clears keys before the window of the request's first token, and blocks with only such keys.
   void forget(size_t r) {
     const Request& request = c_.requests[r];
     const int32_t position = request.seq_len - request.num_tokens;
@@ -265,7 +265,7 @@ class Step {
   std::vector<float> want_;
 };
 
-// One block walking the partitions, and blocks for each of them.
+// Checks one block walking the partitions, and blocks for each of them.
 void check(const Case& c) {
   const Step step(c);
   test::on_schedules([&] {
@@ -356,7 +356,7 @@ TEST(CudaAttention, PartitionsAndTilesEndWhereTheirLastKeyIs) {
          .requests = {{63, 1}, {64, 1}, {65, 1}, {511, 1}, {512, 1}, {513, 1}, {1025, 1}}});
 }
 
-// Rings of as many stages as a partition has tiles, and of fewer; rows that several blocks share.
+// Rings have as many stages as a partition has tiles, or fewer; several blocks share rows.
 TEST(CudaAttention, WholePartitionsOfWideHeads) {
   for (const DType dtype : {DType::kBF16, DType::kI8}) {
     SCOPED_TRACE(to_string(dtype));
@@ -369,9 +369,9 @@ TEST(CudaAttention, WholePartitionsOfWideHeads) {
   }
 }
 
-// A request's window moves on over more partitions than one of its row blocks sees.
+// A request's window moves over more partitions than one of its row blocks sees.
 TEST(CudaAttention, RowBlocksOfALongPromptHavePartitionsOfTheirOwn) {
-  std::vector<Request> requests(168, {1, 0});  // so that blocks of few rows take all of it
+  std::vector<Request> requests(168, {1, 0});  // lets blocks of few rows take all of it
   requests[5] = {2340, 1340};
   const Step step({.num_heads = 2, .window = 500, .requests = requests});
   const auto split = [&] {
@@ -380,7 +380,7 @@ TEST(CudaAttention, RowBlocksOfALongPromptHavePartitionsOfTheirOwn) {
   test::on_schedules(split, test::Seeds::kOne);
 }
 
-// As in a recorded step, most of whose thousands of blocks have nothing to do.
+// Like in a recorded step, most of the thousands of blocks have nothing to do.
 TEST(CudaAttention, BlocksTakeSeveralPartitionsWhereThereAreMany) {
   std::vector<Request> requests(250, {1, 0});
   requests[77] = {3100, 1};
@@ -413,9 +413,9 @@ TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
   }
 }
 
-// The definition's bits from the copy engine and wgmma, and from mma.sync on a device without them:
-// more rows than a warpgroup's 64 and than a block's 128, partitions, rings that go round with
-// heads of up to 64 and up to 128, whole and cut blocks at both ends of what is seen.
+// The definition's bits come from the copy engine and wgmma, and from mma.sync on a device without
+// them. Cases: more rows than a warpgroup's 64 and a block's 128, partitions, rings that go round
+// with heads of up to 64 and up to 128, whole and cut blocks at both ends of the visible keys.
 TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
   for (const Case& c : {Case{.num_heads = 2, .head_dim = 64, .requests = {{530, 70}}},
                         Case{.dtype = DType::kF16,
@@ -447,7 +447,7 @@ TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
   }
 }
 
-// Whose tensor cores take 8 products at a time.
+// sm_80's tensor cores take 8 products at a time.
 TEST(CudaAttention, Sm80HasBitsOfItsOwnThatNothingElseChanges) {
   for (const Case& c : {Case{.num_heads = 2, .requests = {{530, 1}}},
                         Case{.dtype = DType::kF16, .num_heads = 2, .requests = {{70, 9}}}}) {
@@ -513,7 +513,7 @@ TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
   EXPECT_NE(refused.error().message.find("heads of 264, expected at most 256"), std::string::npos);
 }
 
-#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+#ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches
 // The workspace that an engine has serves decodes beside a prompt, and several tokens a request.
 TEST(CudaAttention, FewRowsOfMixedStepsAreSplitWithTheEnginesWorkspace) {
   struct Mixed {

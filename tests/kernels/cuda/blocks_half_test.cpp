@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in tiles times BF16 rows: the definition of launch_linear_blocks_half in plain loops over
-// the checkpoint's codes, of few and of many rows, of shares of the segments and of experts.
+// Weights in tiles times BF16 rows, against the definition of launch_linear_blocks_half in plain
+// loops over the checkpoint's codes: few and many rows, shares of the segments, experts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,8 +109,8 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kQ4_0,
 constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaBlocksHalf, ::testing::ValuesIn(kFormats), kFormatName);
 
-// 4608 leaves segments 18 groups each, which go round a ring of 8 stages twice and more; 3 rows are
-// few, 35 go over two tiles of 32 tokens, 67 over two of 64, with a segment a group.
+// 4608 leaves segments 18 groups each, which go round a ring of 8 stages twice and more. 3 rows are
+// few, 35 go over two tiles of 32 tokens, 67 over two of 64, with one group a segment.
 TEST_P(CudaBlocksHalf, HasTheBitsOfItsDefinition) {
   check(make(4608, testing::Values::kOrdinary, 93), {.rows = 3}, test::Seeds::kOne);
   check(make(512, testing::Values::kOrdinary, 97), {.rows = 35, .epilogue = Epilogue::kAdd});
@@ -126,7 +126,7 @@ TEST_P(CudaBlocksHalf, SharesOfTheSegmentsAreSubtrees) {
   check(weight, {.rows = 3, .segments = {3, 1}});
 }
 
-// Columns past k of a group weigh nothing.
+// A group's columns past k weigh nothing.
 TEST_P(CudaBlocksHalf, TakesRowsThatEndInsideOfAGroup) {
   if (!testing::is_plain(GetParam())) GTEST_SKIP() << "its rows are whole blocks";
   check(make(1000, testing::Values::kOrdinary, 102), {.rows = 3});
@@ -166,7 +166,7 @@ TEST_P(CudaBlocksHalf, SharesJoinToTheWhole) {
   });
 }
 
-// Three experts, the second without rows; the third has more than a tile of few tokens.
+// The second of three experts has no rows; the third has more than a tile of few tokens.
 TEST_P(CudaBlocksHalf, ExpertsHaveTheBitsOfTheirRowsAlone) {
   constexpr int64_t kK = 256;
   constexpr int32_t kRows = 24;  // a bound
@@ -207,7 +207,7 @@ TEST_P(CudaBlocksHalf, ExpertsHaveTheBitsOfTheirRowsAlone) {
   });
 }
 
-// Where a step has 8 products, the even columns of 16 are the first.
+// In steps of 8 products, the even columns of 16 come first.
 TEST_P(CudaBlocksHalf, HasTheBitsOfItsDefinitionInStepsOfEight) {
   const simt::GivenDevice ampere(80);
   if (!ampere.is_here()) GTEST_SKIP() << "the GPU is another";

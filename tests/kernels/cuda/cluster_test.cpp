@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Clusters in the shim: blocks that run together, their barrier, arrivals at a peer's mbarrier,
-// copies for several blocks, and what is reported of them.
+// copies for several blocks, and the reports about them.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -25,7 +25,7 @@ void cluster_sync() {
   ptx::cluster_wait();
 }
 
-// What a launch of two blocks reports, by schedule.
+// Returns the reports of a launch of two blocks, by schedule.
 std::vector<std::string> reports_of(void (*kernel)(), Mode mode = Mode::kPlain) {
   std::vector<std::string> reports;
   for (uint64_t seed = 0; seed < 6; ++seed) {
@@ -44,7 +44,7 @@ void expect_report(void (*kernel)(), const std::string& words) {
   for (const std::string& got : reports_of(kernel)) expect_in(got, words);
 }
 
-// Every block waits for what its neighbour in the cluster writes, twice.
+// Every block waits for its neighbour's writes in the cluster, twice.
 void pass_round(std::vector<int>* values, int cluster_blocks) {
   const auto row = static_cast<int>(blockIdx.y);
   const auto at = [&](int y) -> int& {
@@ -108,7 +108,7 @@ __device__ void initialize(Halves& halves, int arrivals) {
 constexpr int32_t kRounds = 3;
 constexpr uint32_t kBoxBytes = 8 * 128;
 
-// Each block copies 8 rows of 16 for both, over and over into one place.
+// Each block copies 8 rows of 16 for both, repeatedly to the same place.
 void share_copies(const gpu::TensorMap map, std::vector<uint8_t>* out) {
   GPU_DYN_SHARED(Halves, halves);
   initialize(halves, 2 * kThreads);
@@ -200,7 +200,7 @@ TEST(SimtClusterErrors, AnArrivalAtABlockThatHasEndedIsNamed) {
       "shared memory of block 1 of the cluster, which has ended");
 }
 
-// In race mode: whenever it arrives.
+// Race mode sees it, whenever the arrival comes.
 TEST(SimtClusterErrors, AnArrivalThatNothingOrdersBeforeTheEndIsNamed) {
   const auto kernel = [] {
     GPU_SHARED(ptx::Mbarrier, barrier, 1);
@@ -222,7 +222,7 @@ TEST(SimtClusterErrors, ArrivalsOfPeersAreCounted) {
         GPU_SHARED(ptx::Mbarrier, barrier, 1);
         if (threadIdx.x == 0) ptx::mbar_init(barrier, 3);
         cluster_sync();
-        if (threadIdx.x == 0) ptx::mbar_arrive_expect_tx(barrier, 16);  // which never come
+        if (threadIdx.x == 0) ptx::mbar_arrive_expect_tx(barrier, 16);  // these bytes never come
         cluster_sync();
         if (threadIdx.x < 2) ptx::mbar_arrive_peer(ptx::peer_address(barrier, 1));
         cluster_sync();
@@ -250,7 +250,7 @@ TEST(SimtClusterErrors, ABlockOutsideOfTheClusterIsNamed) {
       "block 2 of a cluster of 2");
 }
 
-// Copies one box for the blocks of `ranks`, when block 1 has left.
+// Copies one box for the blocks of `ranks` after block 1 has left.
 void copy_late(const gpu::TensorMap map, int ranks) {
   GPU_DYN_SHARED(Halves, halves);
   initialize(halves, 1);

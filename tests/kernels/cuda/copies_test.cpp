@@ -15,7 +15,7 @@ namespace {
 
 using Part = DeviceMemory::Part;
 
-// Bytes that are different from the pattern that DeviceBytes begins with.
+// Fills bytes with other values than DeviceBytes' first pattern.
 void fill(test::DeviceBytes& bytes, uint64_t seed) {
   test::Random random(seed);
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -41,7 +41,7 @@ TEST(CudaCopies, EveryByteOfAnyLengthAndNoneBehind) {
   }
 }
 
-// Arrays of a step: whole ones, one that is empty, tables of which each row's beginning is used.
+// The parts are a step's arrays: whole ones, an empty one, tables whose rows are used in part.
 TEST(CudaCopies, PartsGoToTheirPlacesAndNothingBetweenThem) {
   const std::vector<Part> parts = {{.begin = 0, .bytes = 40},
                                    {.begin = 64, .bytes = 0},
@@ -66,8 +66,8 @@ TEST(CudaCopies, PartsGoToTheirPlacesAndNothingBetweenThem) {
   });
 }
 
-#ifndef SLUICE_TESTS_ON_GPU  // whose context a forked process does not have
-// They are copied by words.
+#ifndef SLUICE_TESTS_ON_GPU  // a forked process does not have the GPU's context
+// Parts are copied by words.
 TEST(CudaCopiesDeathTest, PartsAreMultiplesOfFour) {
   const test::DeviceBytes from(256);
   const test::DeviceBytes to(256);

@@ -25,7 +25,7 @@ const ExecContext& cpu() {
 }
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-// Its low bits are no part of the x86's: whoever shifts them into an exponent gets a number.
+// Its low bits differ from x86's NaN: shifted into an exponent they give a number.
 constexpr auto kGpusNan = std::bit_cast<float>(0x7FFFFFFFU);
 
 TEST(CudaElementwise, QuantizeHasTheBytesOfTheCpu) {
@@ -64,8 +64,7 @@ void expect_quantized(int32_t rows, int32_t k, const std::vector<ActivationForma
       test::Seeds::kOne);
 }
 
-// Rows in pieces, pieces that grow with the number of rows, rows of which a thread cannot hold its
-// values.
+// Rows in pieces, pieces that grow with the number of rows, rows longer than threads can hold.
 TEST(CudaElementwise, LongRowsAndManyRowsAreQuantizedAsOnTheCpu) {
   expect_quantized(2, 1101, test::kAllFormats);
   expect_quantized(700, 1100, {ActivationFormat::kBF16, ActivationFormat::kInt8});
@@ -252,7 +251,7 @@ TEST(CudaElementwise, SelectColumnsIsTheCpus) {
   });
 }
 
-// One matrix as the two backends read it.
+// One matrix in the layouts of the two backends.
 struct Table {
   testing::AlignedBuffer tiles;
   std::vector<std::byte> rows;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The matrices of experts on CUDA: a row must have the bits that it has alone through its expert,
-// which are the CPU's but for matrices of 16 bits times rows of the same.
+// which are the CPU's except for 16-bit matrices times rows of the same type.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using test::Random;
 
 constexpr float kPoison = 1234.5F;
 
-// Where the rows of the experts are; each begins a block of 8, and the last is not full.
+// The places of the experts' rows; each begins a block of 8, and the last is not full.
 struct Placed {
   std::vector<int32_t> first;
   std::vector<int32_t> count;
@@ -48,11 +48,11 @@ Placed place(const std::vector<int32_t>& count) {
     placed.num_rows += static_cast<int32_t>(align_up(rows, kActivationRows));
   }
   placed.chosen_count[0] = static_cast<int32_t>(placed.chosen.size());
-  placed.chosen.resize(count.size(), 1 << 20);  // nobody reads it
+  placed.chosen.resize(count.size(), 1 << 20);  // never read
   return placed;
 }
 
-// What `alone(expert, row)` gives for the rows that experts have, and poison elsewhere.
+// Returns `alone(expert, row)` for the rows of experts, and poison elsewhere.
 template <typename Alone>
 std::vector<float> expected(const Placed& placed, int64_t stride, Alone alone) {
   std::vector<float> want(static_cast<size_t>(placed.num_rows * stride), kPoison);
@@ -66,7 +66,7 @@ std::vector<float> expected(const Placed& placed, int64_t stride, Alone alone) {
   return want;
 }
 
-// What the experts have, one after the other, as in the engine's memory.
+// The experts' data, one after the other, like in the engine's memory.
 class Arena {
  public:
   Arena(int32_t experts, const std::vector<int64_t>& bytes) {
@@ -107,19 +107,19 @@ struct Case {
   std::vector<int32_t> counts;  // rows, by expert
   int32_t n;
   Segments segments = {};
-  int32_t k = 0;  // the test's own
+  int32_t k = 0;  // 0: the test's own
 };
 
-// Few rows an expert take tiles of 8 tokens, many take tiles of 64; one expert of each has none and
-// one more than a tile. An expert's last block of outputs is not full. The last shares have no
-// column.
+// Few rows an expert take tiles of 8 tokens, many take tiles of 64; in each case one expert has
+// none and one has more than a tile. An expert's last block of outputs is not full. The last shares
+// have no column.
 const std::vector<Case> kCases = {{{3, 0, 11, 1}, 136},
                                   {{66, 5, 0}, 24},
                                   {{2, 9}, 40, {4, 4}},
                                   {{0, 70}, 24, {2, 2}},
                                   {{3, 10}, 24, {0, 2}, 48}};
 
-// Of some columns of K: sums that nothing has scaled.
+// Some columns of K give unscaled sums.
 TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
   const auto cpu = test::make_device("scalar", 1);
   Random random(101);
@@ -186,11 +186,11 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
   }
 }
 
-// By the layer that the CPU has not (kernels/cuda/launch.h): a row through its expert alone.
+// Compares with a row through its expert alone, by the layer that the CPU does not have (launch.h).
 void check_half(WeightFormat format, const std::vector<Case>& cases) {
   Random random(102);
   for (const auto& [counts, n, segments, own_k] : cases) {
-    const int32_t k = own_k > 0 ? own_k : 232;  // a group for each segment, the last not full
+    const int32_t k = own_k > 0 ? own_k : 232;  // a group a segment, the last not full
     const auto matrix = [&](int64_t rows) {
       std::vector<uint16_t> codes;
       for (int64_t i = 0; i < rows * k; ++i) {
@@ -254,8 +254,8 @@ TEST_P(CudaExperts, F16RowsHaveTheBitsTheyHaveAlone) {
   check_half(WeightFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
 }
 
-// Four ranks' sums of the rows of three experts, one of which has none: each row with its expert's
-// bias and, of INT8, its scales; rows of no expert are left as they are.
+// Joins four ranks' sums of the rows of three experts, one of which has none: each row with its
+// expert's bias and, for INT8, its scales; rows of no expert are left unchanged.
 template <typename Sum>
 void check_join(WeightFormat format, const std::vector<int32_t>& counts) {
   constexpr int32_t kN = 136;  // a block of outputs and some
@@ -405,7 +405,7 @@ INSTANTIATE_TEST_SUITE_P(Formats,
                          ::testing::ValuesIn(kExpertFormats),
                          kFormatName);
 
-// Few rows an expert, more and many of them take other tiles; the last of n is full in none.
+// Few, more and many rows an expert take different tiles; the last one of n is never full.
 TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
   check({3, 0, 11, 1}, 52);
   check({35, 1, 0}, 24);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Every 4097th pattern of bits: floats of every exponent and sign, infinities and NaNs.
+// Calls check for every 4097th bit pattern: floats of all exponents and signs, infinities and NaNs.
 template <typename Check>
 void for_floats(const Check& check) {
   for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 4097) {

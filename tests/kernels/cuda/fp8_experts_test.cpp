@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrices of experts and embeddings of FP8 on CUDA: a row has the bits that it has alone.
+// FP8 matrices of experts, and embeddings, on CUDA: a row has the bits that it has alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using test::Random;
 
 constexpr float kPoison = 1234.5F;
 
-// Three experts' codes, scales and biases, one expert behind the other as in the engine's memory.
+// Three experts' codes, scales and biases, one expert after the other like in the engine's memory.
 struct Fp8Experts {
   Fp8Experts(ActivationFormat format, int32_t outputs, int32_t columns, uint64_t seed)
       : n(outputs), k(columns), blocks(format == ActivationFormat::kE4M3Group ? 0 : 1) {
@@ -88,8 +88,8 @@ INSTANTIATE_TEST_SUITE_P(Scales,
                                            ActivationFormat::kE4M3Group),
                          kName);
 
-// Few rows an expert take tiles of 8 tokens, many take tiles of 32; one expert of each has none and
-// one more than a tile. An expert's last block of outputs is not full.
+// Few rows an expert take tiles of 8 tokens, many take tiles of 32; in each case one expert has
+// none and one has more than a tile. An expert's last block of outputs is not full.
 TEST_P(CudaExpertsFp8, ARowHasTheBitsThatItHasAlone) {
   struct Case {
     std::vector<int32_t> counts;
@@ -115,7 +115,7 @@ TEST_P(CudaExpertsFp8, ARowHasTheBitsThatItHasAlone) {
       rows += static_cast<int32_t>(align_up(own, kActivationRows));
     }
     std::vector<int32_t> num_chosen = {static_cast<int32_t>(chosen.size())};
-    chosen.resize(counts.size(), 1 << 20);  // nobody reads it
+    chosen.resize(counts.size(), 1 << 20);  // never read
     const auto columns = static_cast<int32_t>(segments.num_columns(k));
     const test::DeviceBytes bytes(activation_bytes(GetParam(), rows, columns));
     const Activations x = carve_activations(GetParam(), rows, columns, bytes.data());
@@ -160,7 +160,7 @@ TEST_P(CudaExpertsFp8, ARowHasTheBitsThatItHasAlone) {
   }
 }
 
-// Of a table in rows, where the CPU has tiles.
+// The table is in rows; the CPU has tiles.
 TEST(CudaFp8Embedding, HasTheBitsOfTheCpu) {
   constexpr int32_t kRows = 51;
   constexpr int32_t kK = 264;

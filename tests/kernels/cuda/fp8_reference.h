@@ -14,14 +14,14 @@
 
 namespace sluice::kernels::test {
 
-// A code of e4m3, ordinary ones above all: of either sign, sometimes subnormal, zero or the
-// largest, and never NaN.
+// Returns an e4m3 code, mostly ordinary, of either sign, sometimes subnormal, zero or the largest,
+// and never NaN.
 inline uint8_t random_e4m3(Random& random) {
   const auto code = static_cast<uint8_t>(random.below(256));
   return (code & 0x7FU) == 0x7FU ? uint8_t{0x7E} : code;
 }
 
-// Scales of a matrix [n][blocks]: positive, over some powers of two.
+// Returns scales of a matrix [n][blocks]: positive, over some powers of two.
 inline std::vector<float> random_scales(Random& random, int64_t count) {
   std::vector<float> scales;
   for (int64_t i = 0; i < count; ++i) {
@@ -30,7 +30,7 @@ inline std::vector<float> random_scales(Random& random, int64_t count) {
   return scales;
 }
 
-// Rows of x with codes and scales that have nothing to do with each other, columns past k zero.
+// Fills rows of x with unrelated codes and scales; columns past k are zero.
 inline void fill_e4m3(Random& random, const Activations& x) {
   for (int64_t row = 0; row < align_up(x.num_rows, kActivationRows); ++row) {
     for (int64_t column = 0; column < e4m3_row_bytes(x.k); ++column) {
@@ -44,7 +44,7 @@ inline void fill_e4m3(Random& random, const Activations& x) {
   }
 }
 
-// A layer's weight: codes [n][stride], scales [n][blocks], blocks = 1 where x is kE4M3Token.
+// A layer's weight: codes [n][stride], scales [n][blocks]; blocks = 1 if x is kE4M3Token.
 struct Fp8Weight {
   const uint8_t* codes;
   int64_t stride;
@@ -53,13 +53,13 @@ struct Fp8Weight {
   int32_t k;
 };
 
-// How many groups of 32 a chain may have, and which scales it gets: launch.h's, or a mistake.
+// The groups of 32 of a chain, and the scales it gets: launch.h's rules, or a mistake.
 struct Fp8Rules {
   int64_t run = 4;
-  int64_t neighbour = 0;  // blocks of 128 that the weight's scale is off by
+  int64_t neighbour = 0;  // blocks of 128 by which the weight's scale is off
 };
 
-// The value of output `output` of x's row `row`; x has all columns or those of `segments`.
+// Returns output `output` of x's row `row`; x has all columns or those of `segments`.
 inline float fp8_value(const Fp8Weight& weight,
                        const Activations& x,
                        int64_t row,

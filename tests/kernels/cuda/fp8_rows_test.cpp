@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of e4m3 that CUDA operators write, against the words of kernels/gemm.h in plain loops: a
-// code is the nearest of all codes.
+// Rows of e4m3 that CUDA operators write, against the text of kernels/gemm.h in plain loops: a code
+// is the nearest of all codes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ double value_of(int magnitude) {
   return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
 }
 
-// The nearest code; of two the even one.
+// Returns the nearest code, the even one of two equally near.
 uint8_t nearest_code(float value) {
   const double magnitude = std::abs(static_cast<double>(value));
   int best = 0;
@@ -42,7 +42,7 @@ struct Coded {
   std::vector<uint8_t> codes;
 };
 
-// `largest`: the group's largest magnitude, or that of a wider row.
+// `largest`: the largest magnitude of the group or of a wider row.
 Coded code(const std::vector<float>& x, float largest, bool finite, float given) {
   const float scale = given != 0 ? given : largest / 448.0F;
   const float inverse = 1.0F / scale;
@@ -61,7 +61,7 @@ Coded code(const std::vector<float>& x, float largest, bool finite, float given)
   return coded;
 }
 
-// Row `row` of `out` from the k values of x; `wider`: others of the same row, elsewhere.
+// Writes row `row` of `out` from the k values of x; `wider`: values of the row elsewhere.
 void write_row(const Activations& out,
                int64_t row,
                const float* x,
@@ -91,7 +91,7 @@ void write_row(const Activations& out,
   }
 }
 
-// Ordinary rows of several sizes, and each kind that has codes of its own: too small, infinite,
+// Returns ordinary rows of several sizes, and each kind with codes of its own: too small, infinite,
 // NaN, zero, ties of codes.
 std::vector<float> make_rows(int32_t rows, int32_t k, uint64_t seed) {
   Random random(seed);
@@ -123,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Scales,
                                            ActivationFormat::kE4M3Group),
                          kName);
 
-// Two buffers of as many rows: what the operator must leave, and what it leaves.
+// Two buffers of as many rows: the expected contents and the operator's.
 class Expected {
  public:
   Expected(ActivationFormat format, int32_t rows, int32_t k, float static_scale = 0)
@@ -134,7 +134,7 @@ class Expected {
     got.static_scale = static_scale;
   }
 
-  // `launch` writes `got`; what nobody writes stays as it was.
+  // `launch` writes `got`; bytes that are never written stay the same.
   template <typename Launch>
   void check(Launch launch) {
     test::unify_nans(want);
@@ -220,7 +220,7 @@ TEST_P(CudaFp8Rows, AGateWritesTheCodesOfItsRow) {
   expected.check([&] { cuda::launch_gate_mul(nullptr, args); });
 }
 
-// Values beyond the scale's range have the largest code; rows that are not finite a NaN.
+// Values beyond the scale's range get the largest code; rows that are not finite get a NaN scale.
 TEST(CudaFp8Token, AStaticScaleIsThatOfEveryRow) {
   constexpr int32_t kRows = 9;
   constexpr int32_t kK = 200;
@@ -235,7 +235,7 @@ TEST(CudaFp8Token, AStaticScaleIsThatOfEveryRow) {
   }
 }
 
-// A rank's columns with the largest magnitude of all ranks'.
+// A rank's columns are coded by the largest magnitude of all ranks.
 TEST(CudaFp8Token, MagnitudesOfOtherColumnsCount) {
   constexpr int32_t kRows = 9;
   constexpr int32_t kK = 136;

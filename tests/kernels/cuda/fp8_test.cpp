@@ -23,7 +23,7 @@ using test::Fp8Rules;
 using test::Fp8Weight;
 using test::Random;
 
-// One matrix and rows of x, which have the columns of `segments`.
+// One matrix and rows of x with the columns of `segments`.
 struct Fp8Layer {
   Fp8Layer(ActivationFormat format,
            int32_t rows,
@@ -70,7 +70,7 @@ struct Fp8Layer {
             .segments = segments};
   }
 
-  // What every row must be, in rows of one more.
+  // Returns what every row must be, in rows with one element more.
   [[nodiscard]] std::vector<float> want(Fp8Rules rules = {}) const {
     std::vector<float> all(static_cast<size_t>(x.num_rows * (n + 1)), -1.0F);
     for (int32_t row = 0; row < x.num_rows; ++row) {
@@ -96,7 +96,7 @@ struct Fp8Layer {
 
 enum class Split : uint8_t { kNo, kYes };
 
-// The layer's first `rows` rows.
+// Runs the layer's first `rows` rows.
 std::vector<float> run(const Fp8Layer& layer, int32_t rows, Split split) {
   std::vector<float> out(static_cast<size_t>(rows * (layer.n + 1)), -1.0F);
   const test::LinearWorkspace workspace(cuda::linear_workspace_bytes(rows, layer.n));
@@ -107,7 +107,7 @@ std::vector<float> run(const Fp8Layer& layer, int32_t rows, Split split) {
   return out;
 }
 
-// Both ways in turn, by the schedules.
+// Checks both ways in turn, by the schedules.
 void expect_the_definition(const Fp8Layer& layer, test::Seeds seeds = test::Seeds::kAll) {
   const std::vector<float> want = layer.want();
   bool split = false;
@@ -143,8 +143,9 @@ INSTANTIATE_TEST_SUITE_P(Scales,
                                            ActivationFormat::kE4M3Group),
                          kName);
 
-// 107 groups: segments of 13 and 14 have four chunks or, where these end at multiples of 128, up to
-// five, which go round a ring of 12 stages twice. The last group, outputs and tokens are not full.
+// 107 groups make segments of 13 and 14 with four chunks or, if these end at multiples of 128, up
+// to five, which go round a ring of 12 stages twice. The last group, outputs and tokens are not
+// full.
 TEST_P(CudaLinearFp8, FewRowsHaveTheBitsOfTheDefinition) {
   expect_the_definition(Fp8Layer(format(), 3, 136, 3400, 201));
 }
@@ -156,15 +157,14 @@ TEST_P(CudaLinearFp8, TilesOf16To64TokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-// 130 rows are three tiles of 64, the last nearly empty, as are two of outputs: one of the three
-// blocks that the shim has takes two of the six. 16 chunks and more go round a ring of 7 stages
-// twice.
+// 130 rows are three tiles of 64, the last nearly empty, and there are two of outputs: one of the
+// shim's three blocks takes two of the six. 16 chunks and more go round a ring of 7 stages twice.
 TEST_P(CudaLinearFp8, ManyRowsHaveTheBitsOfTheDefinition) {
   expect_the_definition(Fp8Layer(format(), 130, 136, 1416, 203), test::Seeds::kOne);
   expect_the_definition(Fp8Layer(format(), 130, 40, 328, 204));
 }
 
-// With scales per 128, borders of shares are multiples of it: of 32 groups every fourth.
+// With scales per 128, borders of shares are multiples of 128: every fourth of 32 groups.
 TEST_P(CudaLinearFp8, AShareOfTheSegmentsHasTheBitsOfItsSubtree) {
   const int32_t k = has_blocks() ? 1016 : 840;
   for (const Segments segments : {Segments{0, 4}, Segments{2, 2}, Segments{5, 1}, Segments{4, 4}}) {
@@ -175,8 +175,8 @@ TEST_P(CudaLinearFp8, AShareOfTheSegmentsHasTheBitsOfItsSubtree) {
   }
 }
 
-// What differs from the definition in one respect must not be what the kernels give: else the
-// tests above would not see it.
+// Kernels must not give what differs from the definition in one respect, or the tests above would
+// not see that.
 TEST_P(CudaLinearFp8, ChainsThatAreLongerOrScalesOfTheNextBlockAreOtherBits) {
   const Fp8Layer layer(format(), 2, 24, 3400, 206);
   simt::Run schedule(3);
@@ -223,8 +223,8 @@ TEST_P(CudaLinearFp8, IsNearTheExactProduct) {
   }
 }
 
-// All that a step may have, from one row in a tile of 8 to 300 in tiles of 64. Short K leaves
-// segments empty.
+// The batches are all that a step may have, from one row in a tile of 8 to 300 in tiles of 64.
+// Short K leaves segments empty.
 TEST_P(CudaLinearFp8, ARowHasTheSameBitsInEveryBatch) {
   for (const int32_t k : {16, 264}) {
     const Fp8Layer layer(format(), 300, 16, k, 208);
@@ -263,7 +263,7 @@ TEST_P(CudaLinearFp8, AddsBiasThenTheResidual) {
   }
 }
 
-// gate and up, say: of one x, with n, scales and codes of their own, as one launch.
+// Layers like gate and up have one x, and n, scales and codes of their own, in one launch.
 TEST_P(CudaLinearFp8, LayersTogetherHaveTheBitsThatTheyHaveAlone) {
   for (const int32_t rows : {3, 70}) {
     const Fp8Layer first(format(), rows, 136, 520, 211);
@@ -292,7 +292,7 @@ TEST_P(CudaLinearFp8, LayersTogetherHaveTheBitsThatTheyHaveAlone) {
   }
 }
 
-// A row's scale is NaN where it had a value that is not finite (gemm.h): the others do not see it.
+// A row's scale is NaN if it had a value that is not finite (gemm.h); other rows do not see it.
 TEST_P(CudaLinearFp8, ARowWhoseScaleIsNanIsNanAlone) {
   const Fp8Layer layer(format(), 3, 16, 264, 213);
   std::vector<float> want = layer.want();
@@ -303,7 +303,7 @@ TEST_P(CudaLinearFp8, ARowWhoseScaleIsNanIsNanAlone) {
   test::on_schedules([&] { test::expect_same_floats(run(layer, 3, Split::kNo), want); });
 }
 
-// The values of two or four ranks' shares, by the definition, join to the whole layer.
+// The shares of two or four ranks, by the definition, join to the whole layer.
 TEST_P(CudaLinearFp8, SharesJoinToTheBitsOfTheWholeLayer) {
   const int32_t k = has_blocks() ? 1024 : 872;
   const Fp8Layer whole(format(), 5, 24, k, 214);
@@ -342,8 +342,8 @@ TEST_P(CudaLinearFp8, SharesJoinToTheBitsOfTheWholeLayer) {
   }
 }
 
-// By the operator: a matrix in rows as it is uploaded, with scales behind them, of which a rank has
-// its columns alone.
+// The operator takes a matrix in rows as it is uploaded, with scales behind them; a rank has only
+// its columns.
 TEST_P(CudaLinearFp8, TheOperatorTakesAMatrixInRowsAndARanksShareOfIt) {
   const int32_t k = has_blocks() ? 1016 : 872;
   const WeightFormat of = has_blocks() ? WeightFormat::kE4M3Block : WeightFormat::kE4M3Channel;

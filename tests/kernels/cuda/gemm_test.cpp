@@ -50,8 +50,8 @@ TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
   EXPECT_EQ(count, 250);
 }
 
-// Published, not recorded here: sums of 8 products with 24 bits after the point, the second 8 after
-// the first.
+// This follows publications and is not recorded here: sums of 8 products with 24 bits after the
+// point, the second 8 after the first.
 TEST(TensorCore, AmperesStepIsTwoOfEightProductsWithABitLess) {
   constexpr uint16_t kOne = 0x3F80;
   constexpr uint16_t kMinusOne = 0xBF80;
@@ -86,7 +86,7 @@ struct HalfLayer {
   WeightFormat format;
   int32_t n;
   int32_t k;
-  int64_t stride;  // of both matrices
+  int64_t stride;  // elements, in both matrices
   std::vector<uint16_t> weight;
   std::vector<uint16_t> x;
   std::vector<float> bias;
@@ -107,7 +107,7 @@ HalfLayer make_layer(
   return layer;
 }
 
-// The words of launch.h in plain loops: of all segments, or of a share of them.
+// Returns an output by launch.h's text in plain loops, over all segments or a share of them.
 float reference(const HalfLayer& layer,
                 int64_t row,
                 int64_t output,
@@ -140,7 +140,7 @@ float reference(const HalfLayer& layer,
 
 enum class Split : uint8_t { kNo, kYes };
 
-// By the compute capability of the device: wgmma, and mma.sync with Ampere's steps.
+// Runs by the device's compute capability: wgmma, or mma.sync with Ampere's steps.
 class OnDevice : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -190,7 +190,7 @@ std::vector<float> run(const HalfLayer& layer,
   return out;
 }
 
-// What every row must be, in rows of one more.
+// Returns what every row must be, in rows with one element more.
 std::vector<float> expected(const HalfLayer& layer,
                             int32_t rows,
                             simt::TensorCore core,
@@ -205,9 +205,9 @@ std::vector<float> expected(const HalfLayer& layer,
   return want;
 }
 
-// 27 groups are 16 chunks, as segments of 3 and 4 groups have two, one half full; they go round a
-// ring of 6 stages twice, and one of 4 four times. The last group, the last outputs and the last
-// tokens are not full.
+// 27 groups are 16 chunks: segments of 3 and 4 groups have two, one of them half full. They go
+// round a ring of 6 stages twice, and one of 4 four times. The last group, the last outputs and the
+// last tokens are not full.
 TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   for (const auto& [rows, format] : {std::pair{3, WeightFormat::kBF16},
                                     {9, WeightFormat::kBF16},
@@ -222,15 +222,15 @@ TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
   }
 }
 
-// 130 rows are two tiles of 128, the second nearly empty, as are two of outputs; one of the three
-// blocks that the shim has takes two of the four. 8 chunks go round a ring of 5 twice.
+// 130 rows are two tiles of 128, the second nearly empty, and there are two of outputs: one of the
+// shim's three blocks takes two of the four. 8 chunks go round a ring of 5 twice.
 TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheDefinition) {
   const HalfLayer layer = make_layer(130, 136, 328, 48);
   const std::vector<float> want = expected(layer, 130, core());
   test::on_schedules([&] { test::expect_same_floats(run(layer, 0, 130, Split::kNo), want); });
 }
 
-// Segments of 9 and 10 groups, of which the last chunk is half full or full.
+// Segments have 9 and 10 groups; their last chunk is half full or full.
 TEST_P(CudaLinearWide, LongSegmentsAndSharesOfThemHaveTheBitsOfTheDefinition) {
   const HalfLayer layer = make_layer(129, 72, 2432, 50, WeightFormat::kF16);
   for (const Segments segments : {Segments{}, Segments{4, 4}, Segments{2, 2}}) {
@@ -241,7 +241,7 @@ TEST_P(CudaLinearWide, LongSegmentsAndSharesOfThemHaveTheBitsOfTheDefinition) {
   }
 }
 
-// Borders inside of a chunk, one segment, half of them, and the last ones.
+// Shares have borders inside of a chunk, one segment, half of them, and the last ones.
 TEST_P(CudaLinearHalf, AShareOfTheSegmentsHasTheBitsOfItsSubtree) {
   for (const Segments segments : {Segments{0, 4}, Segments{2, 2}, Segments{5, 1}, Segments{4, 4}}) {
     for (const int32_t rows : {3, 10}) {
@@ -354,7 +354,7 @@ struct Int8Layer {
   std::vector<float> bias;
 };
 
-// Against the CPU, which has its own layout of the same weights.
+// Compares with the CPU, which has its own layout of the same weights.
 void expect_the_bits_of_the_cpu(Int8Layer& layer, int32_t rows, Epilogue epilogue) {
   SCOPED_TRACE("rows " + std::to_string(rows));
   const auto cpu = test::make_device("scalar", 1);
@@ -431,8 +431,8 @@ TEST_P(CudaLinearInt8, TheWorkspaceOfTheLargestMatricesHoldsThatOfEveryLaunch) {
   }
 }
 
-// Of different widths: one of the shim's three blocks has the end of one layer and the beginning of
-// the next, and of four tiles some are cut.
+// Layers have different widths: one of the shim's three blocks has the end of one layer and the
+// beginning of the next, and some of the four tiles are cut.
 struct HalfLayers {
   HalfLayers(int32_t rows, int32_t k, WeightFormat format) : num_rows(rows) {
     for (const int32_t n : {72, 136, 24}) {
@@ -447,7 +447,7 @@ struct HalfLayers {
     return n;
   }
 
-  // Of each layer, as one launch, in rows of one more.
+  // Returns each layer's outputs from one launch, in rows with one element more.
   std::vector<std::vector<float>> run(void* workspace, Segments segments) const {
     std::vector<std::vector<float>> out;
     for (const HalfLayer& layer : all) {
@@ -512,7 +512,7 @@ TEST_P(CudaLinearTogether, LayersOfOneInputHaveTheBitsOfEachAlone) {
   }
 }
 
-#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+#ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches
 TEST(CudaLinearLaunches, LayersOfOneInputAreOneOnHopper) {
   const HalfLayers layers(3, 328, WeightFormat::kBF16);
   const test::LinearWorkspace workspace(cuda::linear_workspace_bytes(3, layers.num_outputs()));
@@ -525,7 +525,7 @@ TEST(CudaLinearLaunches, LayersOfOneInputAreOneOnHopper) {
 }
 #endif
 
-// A layer's matrix as a device has it.
+// A layer's matrix in a device's layout.
 struct DeviceMatrix {
   explicit DeviceMatrix(const Int8Layer& layer)
       : bytes(matrix_bytes(WeightFormat::kInt8Channel, layer.n, layer.k)),
@@ -548,7 +548,7 @@ struct DeviceMatrix {
   PackedWeight view;
 };
 
-// By the operator, whose groups are q, k and v, or gate and up.
+// The operator's groups are q, k and v, or gate and up.
 TEST_P(CudaLinearTogether, GroupsOfInt8HaveTheBitsOfTheCpu) {
   constexpr int32_t kColumns = 336;
   Int8Layer q(264, kColumns, 55);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The definition of launch_linear_blocks_half (kernels/cuda/launch.h) in plain loops over decoded
-// codes, which knows no layout and no tile.
+// codes, without layouts and tiles.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace sluice::kernels::test {
 
-// Rows of BF16 as Activations has them.
+// Rows of BF16 as Activations.
 struct HalfRows {
   HalfRows(int32_t rows, int64_t k, uint64_t seed)
       : memory(activation_bytes(ActivationFormat::kBF16, rows, k)),
@@ -38,7 +38,7 @@ struct HalfRows {
   Activations view;
 };
 
-// The chain over `count` products, 16 of them or 32; null weights: ones.
+// Returns the chain over `count` products, 16 or 32 of them; null weights: ones.
 inline float chain(
     const uint16_t* w, const uint16_t* x, int64_t count, float sum, simt::TensorCore core) {
   for (int64_t step = 0; step < count; step += 16) {
@@ -65,7 +65,7 @@ inline bool is_bf16(WeightFormat format) {
   return format == WeightFormat::kMXFP4 || format == WeightFormat::kNVFP4;
 }
 
-// One segment; x: the first of its columns.
+// Returns the sum of one segment; x: the first of its columns.
 inline float segment_sum(WeightFormat format,
                          const testing::DecodedRow& w,
                          const uint16_t* x,
@@ -92,7 +92,7 @@ inline float segment_sum(WeightFormat format,
   return acc;
 }
 
-// Output of a row of k weights; x: the first column of the segments.
+// Returns the output of a row of k weights; x: the first column of the segments.
 inline float half_reference(WeightFormat format,
                             const testing::DecodedRow& w,
                             int64_t k,

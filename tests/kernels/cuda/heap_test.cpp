@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That a kernel test which hands over memory of the host fails without a GPU as it does on one:
-// kernels reach the tests' heap, and neither stacks nor variables.
+// A kernel test that passes host memory fails without a GPU as it would on one: kernels can access
+// the tests' heap, but neither stacks nor variables.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Buffer {
 
 Buffer variable;
 
-// What a launch that copies a row says, by the schedule of any test here.
+// Returns the report of a launch that copies a row, by the schedule of every test here.
 std::string report_of(const float* from, float* to, const int32_t* index, simt::Mode mode) {
   simt::Run run(3, mode);
   cuda::launch_gather_rows(nullptr,

@@ -18,7 +18,7 @@ namespace {
 
 struct Plane {
   int32_t heads;
-  int64_t head_bytes;  // of one block
+  int64_t head_bytes;  // bytes of one block
 };
 
 struct Layout {
@@ -26,7 +26,7 @@ struct Layout {
   std::vector<Plane> planes;
   int32_t num_layers;
   int32_t num_blocks;
-  // What travels.
+  // The selection that travels.
   int32_t first_layer;
   int32_t taken_layers;
   int32_t first_head;
@@ -114,7 +114,7 @@ std::vector<BlockId> ids_of(const Layout& layout) {
   return ids;
 }
 
-const ExecContext kHost;  // of which these operators read nothing
+const ExecContext kHost;  // these operators read nothing of it
 
 TEST(CudaKvBlocks, AreGatheredInTheOrderOfTheCpu) {
   for (const Layout& layout : layouts()) {
@@ -151,7 +151,7 @@ TEST(CudaKvBlocks, AreScatteredToTheirPlacesAndNothingBetweenThem) {
   }
 }
 
-// Slots of other workers' making lie where they lie.
+// Slots that other workers made need no alignment.
 TEST(CudaKvBlocks, ASlotNeedsNoAlignment) {
   const Layout layout = layouts().front();
   Cache cache(layout);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers and embeddings of weights in blocks, and float weights times float rows: the CPU's
-// bits, of few and of many rows, of all segments and of a share of them.
+// Linear layers and embeddings of weights in blocks, and float weights times float rows, have the
+// CPU's bits: few and many rows, all segments and a share of them.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -22,7 +22,7 @@ using testing::TestWeight;
 constexpr int32_t kN = 52;  // the last tile is not full, nor the last pair of them
 constexpr int64_t kPad = 3;
 
-// A matrix as the CPU has it, and as the device does.
+// A matrix in the CPU's and in the device's layout.
 struct Matrix {
   TestWeight cpu;
   std::vector<std::byte> rows;
@@ -41,7 +41,7 @@ Matrix make_matrix(WeightFormat format, int64_t k, testing::Values values, uint3
   return matrix;
 }
 
-// What a device has of it where it takes some of the segments alone.
+// The part of a matrix that a device has if it takes some of the segments.
 struct CutMatrix {
   CutMatrix(const Matrix& matrix, const Segments& segments) : view(matrix.device) {
     const ColumnRange columns = columns_to_store(
@@ -70,7 +70,7 @@ class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
                                               : cuda::launch_linear_float;
   }
 
-  // By the CPU and by the device, on each schedule.
+  // Compares the CPU's outputs with the device's, on each schedule.
   static void check(const Matrix& matrix, int32_t rows, Segments segments, Epilogue epilogue) {
     const auto cpu = test::make_device("scalar", 1);
     const int64_t k = segments.num_columns(matrix.device.k);
@@ -115,7 +115,7 @@ constexpr WeightFormat kFormats[] = {
 constexpr auto kFormatName = [](const auto& info) { return testing::test_name(info.param); };
 INSTANTIATE_TEST_SUITE_P(Formats, CudaMatrix, ::testing::ValuesIn(kFormats), kFormatName);
 
-// 512 leaves segments two groups each, 256 one; 3 rows are few, 35 go over two tiles of 32 tokens,
+// 512 leaves segments two groups each, 256 one. 3 rows are few, 35 go over two tiles of 32 tokens,
 // 67 over two of 64.
 TEST_P(CudaMatrix, HasTheBitsOfTheCpu) {
   const Matrix matrix = make_matrix(GetParam(), 512, testing::Values::kOrdinary, 83);

@@ -18,7 +18,7 @@ namespace {
 
 using test::Random;
 
-// The CPU's ids and weights; rows are of `num_experts`.
+// Compares with the CPU's ids and weights; rows have `num_experts` logits.
 void check_route(const std::vector<float>& logits,
                  int32_t num_experts,
                  int32_t top_k,
@@ -131,13 +131,13 @@ struct PlacedRows {
 
 TEST(CudaMoe, PlacesRowsLikeTheCpu) {
   for (const int32_t num_experts : {1, 5, 33, 600}) {
-    // None, fewer than warps, one more than their shares, and shares of more than a warp's lanes.
+    // Pairs: none, fewer than warps, one above their shares, shares of more than a warp's lanes.
     for (const size_t pairs : {0, 9, 513, 1100}) {
       SCOPED_TRACE(std::to_string(num_experts) + " experts, " + std::to_string(pairs) + " pairs");
       Random random(94);
       std::vector<int32_t> ids(pairs);
       for (int32_t& id : ids) {
-        // Half of them one expert's, the rest any but every third.
+        // Half of the pairs are one expert's, the rest go to any but every third.
         const int32_t any = random.below(num_experts);
         id = random.below(2) == 0 || any % 3 == 1 ? num_experts / 2 : any;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NaN and what is out of range as a GPU has them: the shim's instructions give 0x7FFFFFFF as its
-// do, and functions that take floats apart by their bits keep a NaN a NaN.
+// NaN and values out of range on a GPU: the shim's instructions give 0x7FFFFFFF like a GPU's, and
+// functions that take floats apart by their bits keep NaN a NaN.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -54,7 +54,7 @@ void expect_normed(int32_t rows, int32_t n, const std::vector<ActivationFormat>&
       test::Seeds::kOne);
 }
 
-// Rows longer than what a thread holds of the weights, and more rows than blocks of many threads.
+// Rows are longer than the weights that a thread holds, or more than blocks of many threads.
 TEST(CudaNorm, LongRowsAndManyRowsHaveTheBitsOfTheCpu) {
   expect_normed(1, 2600, {ActivationFormat::kInt8});
   expect_normed(1, 8500, {ActivationFormat::kBF16, ActivationFormat::kInt8Token});
@@ -80,7 +80,7 @@ TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 3;  // 9 heads: the last block is not full
   Random random(12);
-  for (const int32_t n : {16, 70, 128, 515}) {  // the last by a block a head
+  for (const int32_t n : {16, 70, 128, 515}) {  // the last one takes a block a head
     const int64_t stride = int64_t{kHeads} * n + 5;
     const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
     const std::vector<float> weight = random.normals(static_cast<size_t>(n));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers whose K is shared out over ranks: what each gives, and that the parts join to the
-// bits of the whole layer, which of INT8 are the CPU's.
+// Linear layers whose K is shared out over ranks: the values of each, and their join to the bits of
+// the whole layer, which for INT8 are the CPU's.
 #include "kernels/parts.h"
 
 #include <gtest/gtest.h>
@@ -83,7 +83,7 @@ class CudaParts : public ::testing::TestWithParam<int> {
     return out;
   }
 
-  // On every schedule for few rows of few ranks, on one elsewhere.
+  // Runs on every schedule for few rows of few ranks, on one otherwise.
   static void check(const Setting& setting, int32_t size, const std::function<void()>& body) {
     SCOPED_TRACE(std::to_string(size) + " ranks, rows " + std::to_string(setting.rows) + ", k " +
                  std::to_string(setting.k));
@@ -100,8 +100,8 @@ class CudaParts : public ::testing::TestWithParam<int> {
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
 INSTANTIATE_TEST_SUITE_P(Devices, CudaParts, ::testing::Values(80, 90), kName);
 
-// Borders inside of chunks, shares of unequal size, a last group that is not full; one row, few, a
-// tile of 8 and one more, of 64 and more; fewer groups than ranks, some of which have no column.
+// Borders inside of chunks, unequal shares, a last group that is not full; one row, few, a tile of
+// 8 and one more, 64 and more; fewer groups than ranks, some of which have no column.
 const std::vector<Setting> kSettings = {
     {.rows = 3, .k = 840},
     {.rows = 9, .k = 296, .bias = true, .epilogue = Epilogue::kAdd},
@@ -200,7 +200,7 @@ TEST_P(CudaParts, OfHalvesJoinToTheBitsOfTheWholeLayer) {
   }
 }
 
-// Weights of 8 bits with a scale per output, as the CPU and as the device have them.
+// Weights of 8 bits with a scale per output, in the CPU's and in the device's layout.
 class Int8Matrix {
  public:
   Int8Matrix(const Setting& setting, uint64_t seed)
@@ -253,7 +253,7 @@ struct TokenRows {
   Activations view;
 };
 
-// The ranks' rows, quantized by what all of them found.
+// Returns the ranks' rows, quantized by the largest magnitudes of all of them.
 std::vector<std::unique_ptr<TokenRows>> quantized(const std::vector<float>& values,
                                                   const Setting& setting,
                                                   int32_t size) {
@@ -332,8 +332,8 @@ TEST_P(CudaParts, OfInt8JoinToTheCpusBitsOfTheWholeLayer) {
   }
 }
 
-// A rank's sums of many rows, against the CPU's: the last two are a tile of their own. Shares of
-// two segments are 11 chunks, twice around the ring of gemm_wide.cu.
+// Compares a rank's sums of many rows with the CPU's; the last two rows are a tile of their own.
+// Shares of two segments are 11 chunks, twice around the ring of gemm_wide.cu.
 TEST_P(CudaParts, OfInt8AndManyRowsHaveTheCpusBits) {
   const auto cpu = test::make_device("scalar", 1);
   const Setting setting{.rows = 130, .k = 5160};
@@ -369,7 +369,7 @@ TEST_P(CudaParts, OfInt8AndManyRowsHaveTheCpusBits) {
                               want.size() * sizeof(float));
     };
     test::on_schedules(body, test::Seeds::kOne);
-#ifndef SLUICE_TESTS_ON_GPU  // which does not count launches
+#ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches
     simt::Run schedule(3);
     body();
     EXPECT_EQ(schedule.num_launches(), GetParam() == 90 ? 2 : 1);  // rows are packed first
@@ -378,7 +378,7 @@ TEST_P(CudaParts, OfInt8AndManyRowsHaveTheCpusBits) {
   }
 }
 
-// Memory of a device that is kept to the end of a test.
+// Device memory that is kept to the end of a test.
 class OnDevice {
  public:
   OnDevice() : device_(std::move(*Device::create({.type = DeviceType::kCuda, .threads = 1}))) {}
@@ -414,7 +414,7 @@ class OnDevice {
   std::vector<DeviceBuffer> buffers_;
 };
 
-// Two ranks' operators, one after the other on one device, and what follows the join.
+// Two ranks' operators run one after the other on one device, and row steps follow the join.
 TEST(CudaOperators, JoinARanksHalvesToTheCpusBits) {
   const Setting setting{.rows = 5, .k = 296};
   const auto k = int64_t{setting.k};
@@ -485,7 +485,7 @@ TEST(CudaOperators, JoinARanksHalvesToTheCpusBits) {
   test::expect_same_floats(device.floats_at(out, want.size()), want);
 }
 
-// Sums that any other order, or a part that is not there, would change.
+// Any other order, or a missing part, would change these sums.
 TEST(CudaJoinParts, FoldsAsABalancedTreeInOrderOfRank) {
   const float big = 0x1p24F;
   const std::vector<std::vector<float>> columns = {{big, 1, -big, 1, 1, 1, 1, 1},
@@ -514,7 +514,7 @@ TEST(CudaJoinParts, FoldsAsABalancedTreeInOrderOfRank) {
   }
 }
 
-// Signs, zeros, infinities and NaN; rows shorter than a block of threads and longer.
+// Values have signs, zeros, infinities and NaN; rows are shorter and longer than a thread block.
 TEST(CudaRowMagnitudes, AreTheCpus) {
   constexpr int32_t kRows = 5;
   const auto cpu = test::make_device("scalar", 1);

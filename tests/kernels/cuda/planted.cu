@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                (kBug != ReduceBug::kBarrierInBranch || thread >= 16)) {
       __syncthreads();
     }
-    // Once more through each warp's own place.
+    // The total goes through each warp's own place, too.
     if (thread % 32 == 0) by_warp[thread / 32] = total[0];
     if (kBug != ReduceBug::kNoSyncwarp) __syncwarp();
     const float scale = by_warp[thread / 32];
@@ -187,7 +187,7 @@ struct Tiles {
   alignas(1024) uint16_t x[kTokens * 64];
 };
 
-// Row by row with the swizzle of 128 bytes, by all 128 threads.
+// Stores rows with the swizzle of 128 bytes, by all 128 threads.
 __device__ __forceinline__ void store_tile(uint16_t* tile,
                                            const uint16_t* from,
                                            int rows,

@@ -51,7 +51,7 @@ __device__ __forceinline__ void merge(AttentionBug bug, float* state, const floa
   for (int i = 1; i < 3; ++i) state[i] = __fmaf_rn(next[i], add, __fmul_rn(state[i], keep));
 }
 
-// The weights of a warp's row in place of its scores; m and l.
+// Replaces the scores of a warp's row by its weights; returns m and l.
 __device__ __forceinline__ void weigh(float* scores, int32_t row, float (*state)[2]) {
   const int lane = static_cast<int>(threadIdx.x % 32);
   const float score = scores[lane];
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const Work work)
   const bool split = work.partials != nullptr;
   const int32_t first = split ? static_cast<int32_t>(blockIdx.x) : 0;
   const int32_t last = split ? first + 1 : kPartitions;
-  const int32_t row = thread / Shape::kDim;  // of a thread that has outputs
+  const int32_t row = thread / Shape::kDim;  // the row of a thread with outputs
   const int32_t d = thread % Shape::kDim;
   const bool has_output = row < Shape::kRows;
   float merged[3] = {kLowest, 0, 0};  // m, l, o
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_kernel(const Work work)
         score = __fmaf_rn(work.q[thread / 32 * Shape::kDim + i], k[i], score);
       }
     }
-    // The other warp's row, so that a barrier is needed.
+    // Each warp writes the other one's row, so that a barrier is needed.
     const int32_t turned = 1 - thread / 32;
     scores[thread / 32 * Shape::kPartition + thread % 32] = score;
     if (kBug != AttentionBug::kNoBarrierAfterScores) __syncthreads();

@@ -16,7 +16,7 @@ struct Sums {
 struct Rows {
   int32_t expert;
   int32_t token;  // the tile's first
-  int32_t end;    // of the expert
+  int32_t end;    // one past the expert's last
 };
 
 template <BlocksBug kBug>

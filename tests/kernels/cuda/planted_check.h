@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees a planted bug in the schedules that kernels are tested in.
+// Checks whether the shim sees a planted bug in the schedules of kernel tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace sluice::kernels::test {
 
-// How often each way of catching saw it, over the schedules of one mode.
+// How often a bug was caught, over the schedules of one mode.
 struct Caught {
   int seeds = 0;
   int caught = 0;    // reported, or wrong bits
@@ -39,7 +39,7 @@ inline Caught catch_in(simt::Mode mode, int seeds, const std::function<bool()>& 
   return result;
 }
 
-// Race mode must see it in every schedule; plain mode is printed, to know what it misses.
+// Race mode must see the bug in every schedule; plain mode's misses are printed.
 inline void expect_caught(const char* name,
                           const char* words,
                           const std::function<bool()>& is_right) {
@@ -61,7 +61,7 @@ inline bool same(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-// Random numbers.
+// Returns random numbers.
 inline std::vector<uint16_t> bf16_matrix(int32_t rows, int32_t k, uint64_t seed) {
   std::vector<uint16_t> matrix;
   for (const float value : Random(seed).normals(static_cast<size_t>(rows) * k)) {

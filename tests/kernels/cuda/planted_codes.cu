@@ -57,7 +57,7 @@ __device__ __forceinline__ void copy_group(Stage& to,
   ptx::cp_async_16(&to.x[piece / 2][token][piece % 2 * 8], row, exists ? kPiece : 0);
 }
 
-// Two codes, bits 3 to 0 and 19 to 16, less the zero point.
+// Returns two codes, bits 3 to 0 and 19 to 16, less the zero point.
 __device__ __forceinline__ uint32_t less_zero(uint32_t codes, float zero) {
   const uint32_t plain =
       ptx::fma_bf16x2((codes & 0x000F000FU) | 0x43004300U, kOnes, twice(-128.0F));
@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_tokens(const Stage& stage, uint32_t (&b)[2]
   }
 }
 
-// The group's products into acc. `count`: of groups before it.
+// Adds the group's products to acc. `count`: the number of groups before it.
 template <CodesBug kBug>
 __device__ __forceinline__ void add_group(const Stage& stage,
                                           const CodesGroup& neighbour,
@@ -121,7 +121,7 @@ __device__ __forceinline__ void add_group(const Stage& stage,
   load_weights<kBug>(stage, neighbour, a, scale);
   load_tokens<kBug>(stage, b);
   if (kBug == CodesBug::kNoPromotion) {
-    // Weights with their scales, to the nearest of BF16.
+    // Weights with their scales are rounded to the nearest BF16.
     for (int step = 0; step < 2; ++step) {
       for (int i = 0; i < 4; ++i) {
         const float low =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights of 4 bits with a scale and a zero point per group of 32 times rows of BF16, as in
-// kernels/cuda/gemm_blocks_half.cu, with bugs that can be switched on: a warp has a segment of K
-// and a ring of its own that it copies groups to ahead, and its sums lie where the ring was.
+// kernels/cuda/gemm_blocks_half.cu, with bugs that can be switched on. A warp has a segment of K
+// and a ring of its own into which it copies groups ahead; its sums replace the ring.
 #pragma once
 
 #include <array>
@@ -42,21 +42,21 @@ struct CodesShape {
   static constexpr int32_t kGroups = 17;  // segments of 8 and of 9 go round the ring twice
   static constexpr int32_t kTile = 16;    // outputs
   static constexpr int32_t kTokens = 8;
-  static constexpr int32_t kRows = 6;  // of the tokens; others are zeros
+  static constexpr int32_t kRows = 6;  // tokens with values; others are zeros
   static constexpr int32_t kK = kGroups * 32;
 
   static constexpr int32_t first_group(int32_t segment) { return segment * kGroups / kWarps; }
 };
 
-// A group as it lies: byte j of register r has k = 4 r + j in its low and k = 16 + 4 r + j in its
-// high bits.
+// A group in packed form: byte j of register r has k = 4 r + j in its low and k = 16 + 4 r + j in
+// its high bits.
 struct CodesGroup {
   uint32_t codes[4][CodesShape::kTile];
   float scale[CodesShape::kTile];
   uint8_t zero[CodesShape::kTile];
 };
 
-// out[token][output] of groups and bf16 x [kRows][kK], both 16-byte aligned.
+// Returns out[token][output] for groups and bf16 x [kRows][kK], both 16-byte aligned.
 std::vector<float> run_codes(CodesBug bug, const CodesGroup* groups, const uint16_t* x);
 
 }  // namespace sluice::kernels::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees bugs of linear layers whose weights become BF16 in registers.
+// Checks that the shim sees bugs of linear layers whose weights become BF16 in registers.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (kBug == CopiesBug::kWaitTooWeak) {
       ptx::cp_async_wait<kStages - 1>();
     } else if (kBug == CopiesBug::kReuseBeforeBarrier) {
-      ptx::cp_async_wait<kStages - 1>();  // right for one group more
+      ptx::cp_async_wait<kStages - 1>();  // right with one group more
     } else if (kBug != CopiesBug::kNoWait) {
       ptx::cp_async_wait<kStages - 2>();
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Planted bugs of what experts need: routers, the placement of rows, weights in blocks.
+// Planted bugs of experts' kernels: routers, the placement of rows, weights in blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Place : public testing::Test {
         want_(std::make_unique<Placed>(empty())) {
     Random random(73);
     for (int32_t& id : ids_) {
-      // The last expert, one that has more than a block of rows, and any but every third.
+      // Ids are the last expert, one with more than a block of rows, or any but every third.
       const int32_t any = random.below(Shape::kExperts);
       id = any % 3 == 1 ? 7 : any % 5 == 0 ? Shape::kExperts - 1 : any;
     }
@@ -47,7 +47,7 @@ class Place : public testing::Test {
     }
   }
 
-  // What nobody writes stays.
+  // Places that are never written keep these values.
   static Placed empty() {
     Placed placed{};
     placed.rows.fill(-7);

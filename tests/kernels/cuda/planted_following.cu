@@ -13,7 +13,7 @@ namespace {
 using Shape = FollowingShape;
 namespace ptx = gpu::ptx;
 
-// What the step in front chooses.
+// Writes the previous step's choices.
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     choose_kernel(const TokenId* tokens, TokenId* chosen, int count) {
   ptx::start_next_launch();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel that places rows behind drafts (kernels/cuda/sampling.cu), with bugs that can be
-// switched on: behind a launch that chooses tokens, with which it overlaps.
+// switched on, overlapping a launch that chooses tokens.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +58,10 @@ struct FollowingShape {
   static constexpr int kThreads = 32;
   static constexpr int kStride = 7;  // entries of a request's block table
   static constexpr int kVocab = 1000;
-  static constexpr int kTokensPerEntry[2] = {4, 16};  // of the two groups
+  static constexpr int kTokensPerEntry[2] = {4, 16};  // the two groups'
 };
 
-// A step's arrays, which the kernel changes.
+// A step's arrays; the kernel changes them.
 struct FollowingStep {
   std::vector<TokenId> token_ids;
   std::vector<int32_t> positions;
@@ -72,12 +72,12 @@ struct FollowingStep {
   bool operator==(const FollowingStep&) const = default;
 };
 
-// What the kernel reads. Behind `following` there is one row that is not in the list.
+// The kernel's inputs. One more row, which is not in the list, follows `following`.
 struct FollowingWork {
   std::vector<FollowingRow> following;
   std::vector<TokenId> drafts;
   std::vector<TokenId> chosen;
-  std::vector<int32_t> tables;  // [rows][kStride], of which a request has one
+  std::vector<int32_t> tables;  // [rows][kStride]; a request has one row
 };
 
 FollowingStep run_following(FollowingBug bug, const FollowingWork& work, FollowingStep step);

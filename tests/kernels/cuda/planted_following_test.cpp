@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees what goes wrong when rows behind drafts are placed: how many tokens each
-// request got, which of them is its next, and every array that says where its rows are.
+// Checks that the shim sees bugs in the placement of rows behind drafts: the number of tokens that
+// each request got, its next token, and every array that gives its rows' places.
 #include "tests/kernels/cuda/planted_following.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 namespace sluice::kernels::test {
 namespace {
 
-// A request for each number of drafts, of right ones, and for what was chosen behind these: a
-// token, none, or one that the vocabulary does not have. What was chosen further behind is what the
-// drafts say. Each request has two rows in the step, the second behind a draft of this one.
+// A request for each number of drafts, each number of right ones, and each kind of choice behind
+// these: a token, none, or one outside of the vocabulary. Later choices agree with the drafts. Each
+// request has two rows in the step, the second behind a draft of this one.
 class Following : public testing::Test {
  protected:
   using Shape = FollowingShape;
@@ -27,7 +27,7 @@ class Following : public testing::Test {
 
   Following() {
     using enum Ending;
-    work_.drafts = {901, 902};  // of requests that have no row in this step
+    work_.drafts = {901, 902};  // drafts of requests without a row in this step
     work_.chosen = {903, 904, 905};
     for (int32_t num_drafts = 0; num_drafts <= kMostDrafts; ++num_drafts) {
       for (int32_t num_right = 0; num_right <= num_drafts; ++num_right) {
@@ -37,7 +37,7 @@ class Following : public testing::Test {
       }
     }
     const auto num_requests = static_cast<int32_t>(requests_.size());
-    num_rows_ = 2 * num_requests + 2;  // one row in front of them and one behind
+    num_rows_ = 2 * num_requests + 2;  // one row before them and one after
     const auto rows = static_cast<size_t>(num_rows_);
     before_.token_ids.assign(rows, kUnwritten);
     before_.positions.assign(rows, 20);
@@ -49,7 +49,7 @@ class Following : public testing::Test {
     }
     want_ = before_;
     for (int32_t i = 0; i < num_requests; ++i) add(i);
-    // Behind the list, with what would be seen of it.
+    // One row follows the list, with contents that a test would notice.
     work_.following.push_back({.row = 0,
                                .sample = 0,
                                .request = 1,
@@ -62,7 +62,7 @@ class Following : public testing::Test {
     work_.drafts.resize(work_.drafts.size() + kMostDrafts, 907);
   }
 
-  // Lays out request i, and what is to become of it.
+  // Lays out request i, and its expected results.
   void add(int32_t i) {
     const Case& request = requests_[static_cast<size_t>(i)];
     FollowingRow row = {.row = num_rows_ - 3 - 2 * i,
@@ -102,7 +102,7 @@ class Following : public testing::Test {
     place(row, 13 + i % 8, back);
   }
 
-  // A row at `position` if all drafts are right, moved back by `back`.
+  // Adds a row at `position` if all drafts are right, moved back by `back`.
   void place(const FollowingRow& row, int32_t position, int32_t back) {
     const auto at = static_cast<size_t>(row.row);
     before_.positions[at] = position;

@@ -15,7 +15,7 @@ constexpr int kCopier = kRingConsumers;
 constexpr int kStorers = kRingConsumers + 32;
 constexpr int kStoringWarps = 2;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
-constexpr int kBlocks = 2;  // of which one has two tiles
+constexpr int kBlocks = 2;  // blocks; one of them has two tiles
 constexpr int kHalf = Shape::kSegments / 2;
 constexpr int kRowWords = Shape::kTileOutputs + 4;
 
@@ -62,7 +62,7 @@ class Chunks {
     if (kBug == HalvesBug::kRingRestarts) at_ = {};
   }
 
-  // d = the segment's chain, which is in flight; all before it is there.
+  // d = the segment's chain, still in flight; everything before it is complete.
   __device__ __forceinline__ void multiply(int segment, float (&d)[4]) {
     ptx::mbar_wait(&memory_.ring.full[at_.stage], at_.parity);
     issue_steps(memory_.ring, at_.stage, 2 * Shape::num_groups(segment), false, d);
@@ -89,7 +89,7 @@ class Chunks {
   int before_ = -1;
 };
 
-// A thread's way to park a half, join the other and hand the tile on.
+// A thread's passing of a value: it parks a half, joins the other and hands the tile on.
 template <HalvesBug kBug>
 class Passing {
  public:

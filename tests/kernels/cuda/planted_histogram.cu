@@ -7,7 +7,7 @@ namespace {
 
 using Shape = HistogramShape;
 
-// A digit's bins by all threads, the first bin that reaches the wanted sum by one, for all.
+// Fills a digit's bins by all threads; one finds the first bin that reaches the wanted sum.
 template <HistogramBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     select_kernel(const uint32_t* values, float* out) {

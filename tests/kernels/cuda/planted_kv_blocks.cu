@@ -7,8 +7,8 @@ namespace {
 
 using Shape = KvBlocksShape;
 
-constexpr int kPlaneFloats = Shape::kMeantHeads * Shape::kFloats;  // of a block, that are meant
-constexpr int kLayerFloats = 2 * kPlaneFloats;                     // the same
+constexpr int kPlaneFloats = Shape::kMeantHeads * Shape::kFloats;  // selected floats of a block
+constexpr int kLayerFloats = 2 * kPlaneFloats;                     // floats of a block in both
 constexpr int kBlockStride = Shape::kHeads * Shape::kFloats;
 constexpr int kPlaneStride = Shape::kBlocks * kBlockStride;
 
@@ -60,7 +60,7 @@ std::vector<float> run_kv_blocks(KvBlocksBug bug,
                                  const std::vector<float>& cache,
                                  const std::vector<int32_t>& blocks) {
   constexpr int kRows = Shape::kTaken * Shape::kLayers;
-  // Behind both there is room, so that a bug's accesses stay inside.
+  // There is room behind both, so that a bug's accesses stay inside.
   constexpr size_t kSlack = 2 * Shape::kThreads;
   std::vector<float> copied = cache;
   copied.resize(cache.size() + kSlack);

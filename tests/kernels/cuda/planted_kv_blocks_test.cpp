@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees what goes wrong when blocks of a cache are copied to a slot and back.
+// Checks that the shim sees bugs in copies of a cache's blocks to a slot and back.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees what goes wrong between launches that overlap, and between the blocks that
-// share a row and the one that joins what they found.
+// Checks that the shim sees bugs between overlapping launches, and between the blocks that share a
+// row and the block that joins their results.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ class Pieces : public testing::Test {
  protected:
   using Shape = PiecesShape;
 
-  // Few values that are different, so that equals are in several pieces and at a list's end.
+  // Few distinct values, so that equal ones are in several pieces and at a list's end.
   Pieces() : values_(Shape::kValues) {
     Random random(93);
     for (float& value : values_) value = static_cast<float>(random.below(40)) - 20.0F;

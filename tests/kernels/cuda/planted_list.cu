@@ -13,16 +13,16 @@ using Shape = ListShape;
 using cuda::exp_of_difference;
 using cuda::top_of;
 
-constexpr int kWarps = Shape::kPartition / Shape::kTile;  // that multiply, a tile each
+constexpr int kWarps = Shape::kPartition / Shape::kTile;  // consumer warps, a tile each
 constexpr int kConsumers = 32 * kWarps;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kValueStages = 2;
 constexpr int kTileBlocks = Shape::kTile / Shape::kSlots;
-constexpr int kCodeBytes = Shape::kSlots * Shape::kDim;  // of a block of the cache
+constexpr int kCodeBytes = Shape::kSlots * Shape::kDim;  // bytes of a cache block's codes
 constexpr int kScaleBytes = Shape::kSlots * 4;
-constexpr int kSlice = Shape::kDim / kWarps;  // d of a warp; the last warp has none that counts
+constexpr int kSlice = Shape::kDim / kWarps;  // d of a warp; the last warp's do not count
 constexpr int kState = Shape::kDim + 2;       // o, m, l
-constexpr int kPartials = 4;                  // of a share, the last for what it joined
+constexpr int kPartials = 4;                  // partials of a share, the last one joined
 constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 constexpr float kLowest = -0x1.fffffep127F;
 static_assert(Shape::kTile == 32, "a lane a key");
@@ -31,7 +31,7 @@ static_assert(Shape::kRows * kSlice <= 32 && Shape::kWidth <= Shape::kDim - kSli
 struct Memory {
   alignas(128) int8_t k[kWarps][kTileBlocks * kCodeBytes];  // [block][d][slot]
   alignas(128) int8_t v[kValueStages][kTileBlocks * kCodeBytes];
-  alignas(128) float scales[kWarps][kTileBlocks][32];  // of K, each block's at a line of its own
+  alignas(128) float scales[kWarps][kTileBlocks][32];  // K's scales, each block's at its own line
   float weights[kWarps][Shape::kRows][Shape::kTile];
   float tops[2][Shape::kRows][kWarps];
   float factors[Shape::kRows][kWarps];
@@ -66,7 +66,7 @@ __device__ __forceinline__ int partitions_of(const Work& work, int request) {
   return (work.lengths[request] + Shape::kPartition - 1) / Shape::kPartition;
 }
 
-// A request's items are its partitions.
+// Returns a request's items, which are its partitions.
 __device__ __forceinline__ Items items_of(const Work& work, int request) {
   int begin = 0;
   for (int i = 0; i < request; ++i) begin += partitions_of(work, i);
@@ -83,13 +83,13 @@ __device__ __forceinline__ Items share_of(const Work& work, int index) {
   return {begin(index) + (late ? 1 : 0), begin(index + 1)};
 }
 
-// Tiles of a partition that have a key.
+// Returns how many of a partition's tiles have a key.
 __device__ __forceinline__ int tiles_of(const Work& work, int request, int partition) {
   const int keys = work.lengths[request] - partition * Shape::kPartition;
   return keys >= Shape::kPartition ? kWarps : (keys + Shape::kTile - 1) / Shape::kTile;
 }
 
-// body(request, its items, items that the share has of it), for each request of a share.
+// Calls body(request, its items, the share's items of it) for each request of a share.
 template <typename Body>
 __device__ __forceinline__ void for_requests(const Work& work, Items share, const Body& body) {
   for (int request = 0; request < Shape::kRequests; ++request) {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void for_requests(const Work& work, Items share, cons
   }
 }
 
-// The copying warp: its lanes find a partition's blocks, lane 0 asks for them.
+// The copying warp: its lanes look up a partition's blocks, lane 0 issues the copies.
 template <ListBug kBug>
 class Copies {
  public:
@@ -158,7 +158,7 @@ class Copies {
 
   Memory& memory_;
   const Maps& maps_;
-  int keys_ = 0;  // tiles so far
+  int keys_ = 0;  // tiles copied so far
   int values_ = 0;
 };
 
@@ -177,7 +177,7 @@ __device__ __forceinline__ void join(State& state, const State& next) {
            __fmaf_rn(next.o, add, __fmul_rn(state.o, keep))};
 }
 
-// A warp that multiplies: a lane has a key of the warp's tile, then a row and one of the warp's d.
+// A consumer warp: a lane has a key of the warp's tile, then a row and one of the warp's d.
 template <ListBug kBug>
 class Rows {
  public:
@@ -320,8 +320,8 @@ class Rows {
 
   Memory& memory_;
   const Work& work_;
-  int taken_ = 0;   // tiles of K
-  int values_ = 0;  // tiles of V
+  int taken_ = 0;   // tiles of K taken
+  int values_ = 0;  // tiles of V taken
   int turn_ = 0;
 };
 
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       work, share, [&](int request, Items items, Items mine) { rows.take(request, items, mine); });
 }
 
-// What a border between shares cuts, by a thread for each row and d of it.
+// Merges what a border between shares cuts, by a thread for each row and d.
 template <ListBug kBug>
 __device__ __forceinline__ void merge(const Work& work) {
   const auto thread = static_cast<int>(threadIdx.x);
@@ -393,7 +393,7 @@ __global__ void __launch_bounds__(kConsumers, 1) merge_kernel(const Work work) {
   merge<kBug>(work);
 }
 
-// A row for each block of the cache, which is one box.
+// Returns a map with a row for each block of the cache, which is one box.
 TensorMap blocks_map(const void* data, int bytes) {
   return gpu::make_tensor_map({.data = data,
                                .element_bytes = 1,

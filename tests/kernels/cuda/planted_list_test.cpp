@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees bugs in attention by a list of work.
+// Checks that the shim sees bugs in attention by a list of work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class List : public testing::Test {
       for (int key = 0; key < length; key += Shape::kSlots) {
         inputs_.table[entry(request, key)] = next++ * 29 % Shape::kBlocks;
       }
-      // What no row sees has a scale that is no number.
+      // Keys that no row sees have NaN scales.
       for (int key = length; key % Shape::kSlots != 0; ++key) {
         scale(slot(request, key)) = std::numeric_limits<float>::quiet_NaN();
       }
@@ -74,7 +74,7 @@ class List : public testing::Test {
     float o[Shape::kWidth] = {};
   };
 
-  // By plain loops, but for the library's exp.
+  // Adds a row by plain loops, except for the library's exp.
   void add_row(int request, int row) {
     State all;
     const int length = Shape::kLengths[request];

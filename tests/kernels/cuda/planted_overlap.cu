@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   if (i < Shape::kN) doubled[i] = __fadd_rn(x[i], x[i]);
 }
 
-// Weights times what the launch in front writes, by blocks that may start before it ends.
+// Multiplies weights by the previous launch's output, in blocks that may start before it ends.
 template <OverlapBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     weigh_kernel(const float* weight, const float* doubled, float* out) {

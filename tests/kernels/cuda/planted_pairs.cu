@@ -15,7 +15,7 @@ constexpr int kStages = 3;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kWarps = kConsumers / 32;
-constexpr int kHalf = Shape::kOutputs / 2;  // a block copies so many outputs, for both
+constexpr int kHalf = Shape::kOutputs / 2;  // outputs that a block copies for both
 constexpr uint32_t kRowBytes = 128;
 constexpr uint32_t kAtom = 8 * kRowBytes;
 

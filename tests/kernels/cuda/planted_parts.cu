@@ -13,7 +13,7 @@ constexpr int kGroup = 32;
 constexpr int kGroups = (Shape::kK + kGroup - 1) / kGroup;
 static_assert(kOwn == 2);
 
-// The first group of a segment; of the one behind the last, their end.
+// Returns the first group of a segment, or the end for the one after the last.
 template <PartsBug kBug>
 __device__ __forceinline__ int border(int rank, int segment) {
   const int first = (rank * kOwn) * kGroups / kSegments;
@@ -24,7 +24,7 @@ __device__ __forceinline__ int border(int rank, int segment) {
   return kBug == PartsBug::kShareOneGroupLate && is_first ? at + 1 : at;
 }
 
-// A rank a block, an output a thread: the value of the subtree of the rank's segments.
+// Computes the value of a rank's subtree: a block per rank, a thread per output.
 template <PartsBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     share_kernel(const float* x, const float* w, float* parts) {
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   for (int row = 0; row < Shape::kRows; ++row) {
     float s[kOwn] = {};
     for (int segment = 0; segment < kOwn; ++segment) {
-      // In a chain of all of them there is one sum.
+      // A chain over all segments has one sum.
       float& sum = s[kBug == PartsBug::kNoFold ? 0 : segment];
       const int last = border<kBug>(rank, segment + 1) * kGroup;
       for (int k = border<kBug>(rank, segment) * kGroup; k < last && k < Shape::kK; ++k) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   }
 }
 
-// A row a block, an output a thread: the upper levels of the fold.
+// Computes the upper levels of the fold: a block per row, a thread per output.
 template <PartsBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1) join_kernel(const float* parts, float* out) {
   const auto output = static_cast<int>(threadIdx.x);
@@ -89,7 +89,7 @@ std::vector<float> run_parts(PartsBug bug,
                              const std::vector<float>& x,
                              const std::vector<float>& w) {
   constexpr size_t kOut = size_t{Shape::kRows} * Shape::kOutputs;
-  // A row more, which a bug writes to.
+  // There is one row more, which a bug writes to.
   std::vector<float> parts(Shape::kRanks * kOut + Shape::kOutputs, -1.0F);
   std::vector<float> out(kOut, -1.0F);
   with_bug<PartsBug::kOneTwice>(bug, [&]<PartsBug kBug>() { start<kBug>(x, w, parts, out); });

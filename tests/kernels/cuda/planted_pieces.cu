@@ -14,7 +14,7 @@ namespace ptx = gpu::ptx;
 
 constexpr int kWarps = Shape::kThreads / 32;
 
-// How many of the block's `held` reach `least`; to every thread.
+// Gives every thread the number of the block's `held` that reach `least`.
 template <PiecesBug kBug, int kHeld>
 __device__ __forceinline__ int32_t count_in_block(const uint64_t (&held)[kHeld],
                                                   uint64_t least,
@@ -31,7 +31,7 @@ __device__ __forceinline__ int32_t count_in_block(const uint64_t (&held)[kHeld],
   return all;
 }
 
-// The rank that the kListed highest of the block's reach and no others; 0: there are fewer.
+// Returns the rank that exactly the kListed highest of the block's reach; 0: there are fewer.
 template <PiecesBug kBug, int kHeld>
 __device__ __forceinline__ uint64_t threshold_of(const uint64_t (&held)[kHeld]) {
   constexpr int32_t kNth = Shape::kListed - (kBug == PiecesBug::kThresholdOneShort ? 1 : 0);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 }  // namespace
 
 std::vector<float> run_pieces(PiecesBug bug, const std::vector<float>& values) {
-  // What a list does not clear are ranks above all.
+  // Places that a list does not clear hold a rank above all others.
   std::vector<uint64_t> lists(Shape::kPieces * Shape::kListed, ~uint64_t{0});
   std::vector<float> out(Shape::kListed, -1.0F);
   gpu::LaunchShape shape{.blocks_x = Shape::kPieces, .threads = Shape::kThreads, .overlaps = true};

@@ -27,7 +27,7 @@ __device__ __forceinline__ int32_t sum_up_to_lane(int32_t value) {
   return value;
 }
 
-// From the rows of each expert to where they begin and who has any, by one warp.
+// Turns each expert's number of rows into its first row, by one warp.
 template <PlaceBug kBug>
 __device__ __forceinline__ void begin_rows(Placed& placed, int32_t* first) {
   constexpr int32_t kExperts = kBug == PlaceBug::kExpertsOfOneRound ? kLanes : Shape::kExperts;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void begin_rows(Placed& placed, int32_t* first) {
   if (lane == 0) placed.num_chosen = num_chosen;
 }
 
-// Where each pair of a warp's share goes, 32 at a time.
+// Places each pair of a warp's share, 32 at a time.
 template <PlaceBug kBug>
 __device__ __forceinline__ void place_share(
     const Work& work, int32_t begin, int32_t end, const int32_t* first, uint32_t* counts) {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) place_kernel(const Work wo
   place_share<kBug>(work, begin, end, first, counts);
 }
 
-// A token by a block: what its experts gave, weighed, in their order.
+// Joins a token's experts by a block: their outputs, weighted, in order.
 template <PlaceBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1) join_kernel(const Work work) {
   const auto token = static_cast<int32_t>(blockIdx.x);
@@ -144,9 +144,9 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) join_kernel(const Work wor
 
 template <PlaceBug kBug>
 void start(const Work& work) {
-  for (int launch = 0; launch < 2; ++launch) {  // the second finds what the first one left
+  for (int launch = 0; launch < 2; ++launch) {  // the second one finds the first one's leftovers
     gpu::launch(nullptr, {.threads = Shape::kThreads}, place_kernel<kBug>, work);
-    // A wrong place may be any number.
+    // A bug may leave any number as a place.
     for (int32_t& row : work.placed->rows) {
       if (row < 0 || row >= Shape::kRoom) row = 0;
     }

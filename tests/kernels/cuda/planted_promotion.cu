@@ -37,7 +37,7 @@ struct Work {
 
 using Cursor = cuda::Cursor<kStages>;
 
-// Where the run that begins at `group` ends.
+// Returns the end of the run that begins at `group`.
 template <PromotionBug kBug>
 __device__ __forceinline__ int run_end(int group, int end) {
   const bool counts_from_segment = kBug == PromotionBug::kRunPastItsBlock;
@@ -51,7 +51,7 @@ __device__ __forceinline__ int first_group(int segment) {
   return segment * Shape::kGroups / Shape::kSegments + (is_wrong ? 1 : 0);
 }
 
-// f(segment, begin, end) for every run, and behind_segment(segment).
+// Calls f(segment, begin, end) for every run, and behind_segment(segment).
 template <PromotionBug kBug, typename F, typename Behind>
 __device__ __forceinline__ void for_runs(F f, Behind behind_segment) {
   for (int segment = 0; segment < Shape::kSegments; ++segment) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The FP8 layers of kernels/cuda/gemm_ring.h in small, with bugs that can be switched on: runs of
-// at most four groups, each a chain of its own, are promoted with the scales of their 128 columns.
+// at most four groups, each its own chain, are promoted with the scales of their 128 columns.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ struct PromotionShape {
   static constexpr int kTokens = 8;
   static constexpr int kSegments = 8;
   static constexpr int kK = 1584;     // the last group is not full
-  static constexpr int kGroups = 50;  // of 32: borders of segments lie inside of blocks of 128
+  static constexpr int kGroups = 50;  // groups of 32; segments end inside of blocks of 128
   static constexpr int kRow = 1664;   // bytes
-  static constexpr int kBlocks = 13;  // of 128
+  static constexpr int kBlocks = 13;  // blocks of 128
 
   static constexpr int first_group(int segment) { return segment * kGroups / kSegments; }
 };
@@ -48,7 +48,7 @@ struct PromotionData {
   std::vector<float> x_scales;
 };
 
-// out[token][output].
+// Returns out[token][output].
 std::vector<float> run_promotion(PromotionBug bug, const PromotionData& data);
 
 }  // namespace sluice::kernels::test

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the tests of FP8 layers see what their kernels could do wrong: in chains, promotions and
+// Checks that the tests of FP8 layers see possible bugs of their kernels: in chains, promotions and
 // scales, and in the ring that feeds them.
 #include "tests/kernels/cuda/planted_promotion.h"
 
@@ -44,7 +44,7 @@ class Promotions : public testing::Test {
     }
   }
 
-  // launch.h's words in plain loops.
+  // Returns a sum by launch.h's text in plain loops.
   [[nodiscard]] float sum(int token, int output) const {
     float s[Shape::kSegments] = {};
     for (int segment = 0; segment < Shape::kSegments; ++segment) {

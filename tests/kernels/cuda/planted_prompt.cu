@@ -17,20 +17,20 @@ using cuda::higher_of;
 constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kStages = 2;
-constexpr int kSteps = Shape::kDim / 16;  // of d, and of a tile's keys
+constexpr int kSteps = Shape::kDim / 16;  // steps of d, and of a tile's keys
 constexpr int kTileBlocks = Shape::kTile / Shape::kSlots;
 constexpr uint32_t kTileBytes = Shape::kTile * Shape::kDim * 2;
 constexpr uint32_t kKeyRow = Shape::kSlots * 2;  // bytes of a d in a block of K
-constexpr uint32_t kValueRow = Shape::kDim * 2;  // of a key
+constexpr uint32_t kValueRow = Shape::kDim * 2;  // bytes of a key
 constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 constexpr float kLowest = -0x1.fffffep127F;
-constexpr int kEnd = Shape::kPosition + Shape::kRows;  // of the keys that some row sees
+constexpr int kEnd = Shape::kPosition + Shape::kRows;  // end of the keys that some row sees
 static_assert(Shape::kDim == 64 && Shape::kTile == 64 && Shape::kSlots == 16);
 
 struct Memory {
   alignas(1024) std::byte k[kStages][kTileBytes];
   alignas(1024) std::byte v[kStages][kTileBytes];
-  ptx::Mbarrier full[2][kStages];  // of K and of V
+  ptx::Mbarrier full[2][kStages];  // K's and V's
   ptx::Mbarrier empty[2][kStages];
 };
 
@@ -40,7 +40,7 @@ struct Work {
   float* out;
 };
 
-// What a lane has of its two rows.
+// A lane's values of its two rows.
 struct Rows {
   uint32_t q[kSteps][4];
   float scores[32];
@@ -140,7 +140,7 @@ __device__ __forceinline__ void multiply_values(Memory& memory, Rows& rows, int 
   ptx::wgmma_commit();
 }
 
-// From products to weights, beside the products with V of the tile before.
+// Turns products into weights, beside the products with V of the tile before.
 template <PromptBug kBug>
 __device__ __forceinline__ void weigh(Rows& rows, int tile, float (&c)[2]) {
   const auto lane = static_cast<int>(threadIdx.x % 32);

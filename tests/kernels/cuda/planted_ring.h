@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the planted linear layers of planted_segments.h share: a ring of stages that the copy engine
-// fills with a segment's chunk each, and the products of a warpgroup's 64 outputs with it.
+// A ring of stages that the copy engine fills with a segment's chunk each, and the products of a
+// warpgroup's 64 outputs with it, for the planted linear layers of planted_segments.h.
 #pragma once
 
 #include "kernels/cuda/gpu.h"
@@ -19,7 +19,7 @@ inline constexpr uint32_t kRingXBytes = SegmentsShape::kTokens * kRingRowBytes;
 
 using RingCursor = cuda::Cursor<kRingStages>;
 
-// The first member of a struct that is aligned to 1024.
+// The ring must be the first member of a struct that is aligned to 1024.
 struct SegmentsRing {
   std::byte w[kRingStages][kRingWeightBytes];
   std::byte x[kRingStages][kRingXBytes];
@@ -27,7 +27,7 @@ struct SegmentsRing {
   gpu::ptx::Mbarrier empty[kRingStages];
 };
 
-// By one thread; fence_mbar_init and a barrier follow. `copiers` fill a stage.
+// One thread calls it; fence_mbar_init and a barrier follow. `copiers` threads fill a stage.
 __device__ __forceinline__ void init_ring(SegmentsRing& ring, int copiers) {
   for (int stage = 0; stage < kRingStages; ++stage) {
     gpu::ptx::mbar_init(&ring.full[stage], copiers);

@@ -10,7 +10,7 @@ namespace {
 using Shape = RouterShape;
 
 constexpr int kLanes = 32;
-constexpr int32_t kGroup = 32;  // of columns
+constexpr int32_t kGroup = 32;  // columns
 constexpr int32_t kGroups = (Shape::kK + kGroup - 1) / kGroup;
 
 struct Work {
@@ -21,7 +21,7 @@ struct Work {
   float* weights;
 };
 
-// The chain of one segment of one output, for the tile's tokens.
+// Computes the chain of one segment of one output, for the tile's tokens.
 template <RouterBug kBug>
 __device__ __forceinline__ void multiply(const Work& work,
                                          int32_t token,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) logits_kernel(const Work w
     multiply<kBug>(work, first, output, segment, sum);
     for (int32_t i = 0; i < Shape::kTokensOfTile; ++i) sums[place(segment, i)] = sum[i];
     if (kBug != RouterBug::kNoBarrierBeforeFold) __syncthreads();
-    const int32_t token = first + segment;  // from here on
+    const int32_t token = first + segment;  // `segment` numbers tokens from here on
     const bool has_token = token < Shape::kTokens || kBug == RouterBug::kUnmaskedTokens;
     const bool has_output = output < Shape::kExperts || kBug == RouterBug::kUnmaskedOutputs;
     if (segment < Shape::kTokensOfTile && has_token && has_output) {
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) logits_kernel(const Work w
   }
 }
 
-// The expert that is chosen next of those not `taken`: bit i is expert 32 i + lane.
+// Returns the next chosen expert that is not `taken`: bit i is expert 32 i + lane.
 template <RouterBug kBug>
 __device__ __forceinline__ int32_t next_expert(const float* logits, uint32_t taken) {
   constexpr int32_t kExperts = kBug == RouterBug::kExpertsOfOneRound ? kLanes : Shape::kExperts;

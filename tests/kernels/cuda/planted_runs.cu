@@ -23,18 +23,18 @@ struct alignas(1024) Memory {
   float four[4][kRingConsumers];
 };
 
-// The outputs are those of two layers, of which the first has a tile that is not full. `parts`: of
-// each [segment][token][output].
+// The outputs are two layers', the first of which has a tile that is not full. `parts`: each
+// layer's [segment][token][output].
 constexpr int kLayers = 2;
 constexpr int kLayerOutputs[kLayers] = {72, 64};
-constexpr int kFirstTiles = 2;  // of the first layer
+constexpr int kFirstTiles = 2;  // tiles of the first layer
 
 struct Work {
   TensorMap x;
   TensorMap w[kLayers];
   float* parts[kLayers];
-  float* out[kLayers];  // in rows of both
-  uint32_t* arrivals;   // of each run's warps
+  float* out[kLayers];  // in rows of both layers
+  uint32_t* arrivals;   // each run's warps'
 };
 
 // A tile's layer, and its first output there.
@@ -54,7 +54,7 @@ __device__ __forceinline__ int outputs_of(int layer) {
   return layer == 0 ? kLayerOutputs[0] : kLayerOutputs[1];
 }
 
-// f(tile, begin, end) for each tile that the block's run has segments of.
+// Calls f(tile, begin, end) for each tile that the block's run has segments of.
 template <RunsBug kBug, typename F>
 __device__ __forceinline__ void for_run(F f) {
   const int first = static_cast<int>(blockIdx.x) * kRun;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void multiply(
     ptx::mbar_arrive(&memory.ring.empty[at.stage]);
 }
 
-// f(output, token, i) for a thread's d[i] that the layer has.
+// Calls f(output, token, i) for a thread's d[i] that the layer has.
 template <typename F>
 __device__ __forceinline__ void for_sums(const Place& place, F f) {
   const auto thread = static_cast<int>(threadIdx.x);
@@ -138,8 +138,8 @@ struct Waiting {
   float two[4];
 };
 
-// Joins the sums of `segment` of [begin, end) to what waits: the width of their subtree, from
-// `first` on, or 0 where it waits itself.
+// Joins the sums of `segment` of [begin, end) to waiting sums. Returns the width of their subtree,
+// which starts at `first`, or 0 if it waits itself.
 template <RunsBug kBug>
 __device__ __forceinline__ int grow(
     Memory& memory, Waiting& waiting, int segment, int begin, int end, float (&d)[4], int& first) {
@@ -164,7 +164,7 @@ __device__ __forceinline__ int grow(
   return Shape::kSegments;
 }
 
-// Whether a run begins behind the first of the tile's segments [first, first + width).
+// Whether a run begins after the first of the tile's segments [first, first + width).
 __device__ __forceinline__ bool is_cut(int tile, int first, int width) {
   for (int i = first + 1; i < first + width; ++i) {
     if ((tile * Shape::kSegments + i) % kRun == 0) return true;
@@ -195,7 +195,7 @@ __device__ __forceinline__ float join(
   return s[0];
 }
 
-// To all lanes of a warp, whether its run is the last that comes with its part of the tile.
+// Tells all lanes of a warp whether theirs is the last run to arrive with its part of the tile.
 template <RunsBug kBug>
 __device__ __forceinline__ bool comes_last(const Work& work, int tile) {
   constexpr uint32_t kAllLanes = 0xFFFFFFFFU;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The linear layers of kernels/cuda/gemm_split.cu and gemm_wide.cu in small, with bugs that can be
-// switched on: both fold 8 segments of K, which are a chunk of a ring each.
+// switched on. Both fold 8 segments of K, each a chunk of a ring.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SegmentsShape {
   static constexpr int kTiles = 3;
   static constexpr int kTokens = 8;
   static constexpr int kSegments = 8;
-  static constexpr int kGroups = 14;  // of 32: segments have one or two, the last is not full
+  static constexpr int kGroups = 14;  // groups of 32; one or two a segment, the last not full
   static constexpr int kK = 440;
 
   static constexpr int first_group(int segment) { return segment * kGroups / kSegments; }
@@ -27,7 +27,7 @@ struct SegmentsShape {
   }
 };
 
-// bf16 of [rows][kK], in boxes of a chunk of `box` rows.
+// Returns a map of bf16 [rows][kK], in boxes of a chunk of `box` rows.
 inline gpu::TensorMap segments_map(const std::vector<uint16_t>& data, int rows, int box) {
   return gpu::make_tensor_map({.data = data.data(),
                                .element_bytes = 2,
@@ -38,8 +38,8 @@ inline gpu::TensorMap segments_map(const std::vector<uint16_t>& data, int rows, 
                                .swizzle = gpu::Swizzle::k128});
 }
 
-// The segments of all tiles of two layers in runs of equal length, a block each; the run that comes
-// last with its part of a tile that runs cut joins the tile's subtrees.
+// The segments of all tiles of two layers in runs of equal length, a block each. The last run to
+// arrive with its part of a tile that runs cut joins the tile's subtrees.
 enum class RunsBug : uint8_t {
   kNone,
   kRunOneShort,
@@ -71,13 +71,13 @@ enum class RunsBug : uint8_t {
   kJoinOfTheFirst,
 };
 
-// out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].
+// Returns out[token][output] of bf16 x [kTokens][kK] and w [kOutputs][kK].
 std::vector<float> run_runs(RunsBug bug,
                             const std::vector<uint16_t>& x,
                             const std::vector<uint16_t>& w);
 
 // Tiles by a block that stays: halves of four segments in three sets of registers, with one group
-// of wgmma in flight; the first half is parked in shared memory, where the second joins it, and two
+// of wgmma in flight. The first half is parked in shared memory, where the second joins it, and two
 // warps store the tile while the next one is multiplied.
 enum class HalvesBug : uint8_t {
   kNone,
@@ -101,7 +101,7 @@ enum class HalvesBug : uint8_t {
   kStoreBeforeWait,
 };
 
-// As run_runs.
+// Takes and returns what run_runs does.
 std::vector<float> run_halves(HalvesBug bug,
                               const std::vector<uint16_t>& x,
                               const std::vector<uint16_t>& w);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees bugs of linear layers whose segments run in several blocks, and of those
-// that hand a tile on while they multiply the next one.
+// Checks that the shim sees bugs of linear layers whose segments run in several blocks, and of
+// those that hand a tile on while they multiply the next one.
 #include "tests/kernels/cuda/planted_segments.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace sluice::kernels::test {
 namespace {
 
-// The definition by plain loops: a chain of steps of 16 in each segment, and their tree.
+// The definition in plain loops: a chain of steps of 16 in each segment, and their tree.
 class SegmentsOfK : public testing::Test {
  protected:
   using Shape = SegmentsShape;

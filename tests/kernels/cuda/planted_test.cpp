@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the shim sees bugs: every planted one must be caught, in the words expected, in the
-// schedules that kernels are tested in; without one nothing may be.
+// Checks that the shim sees bugs: every planted one must be caught, with the expected words, in the
+// schedules of kernel tests; without a bug there may be no report.
 #include "tests/kernels/cuda/planted.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST_F(Reduce, EveryPlantedBugIsCaught) {
   expect("two threads, one element", "race: two writes", kTwoThreadsWriteOneElement);
 }
 
-// out[token][output]: two segments of chunks of 64, added.
+// Returns out[token][output]: two segments of chunks of 64, added.
 std::vector<float> product(const std::vector<uint16_t>& x,
                            const std::vector<uint16_t>& w,
                            int32_t tokens,
@@ -192,7 +192,7 @@ TEST_F(Pairs, EveryPlantedBugIsCaught) {
 class Stores : public testing::Test {
  protected:
   Stores() : x_(bf16_matrix(8, 64, 54)), w_(bf16_matrix(64, 64, 55)), want_(8 * 64) {
-    // One segment: the second half of a product whose first is empty.
+    // There is one segment: the second half of a product whose first is empty.
     for (int32_t i = 0; i < 8 * 64; ++i) {
       float sum = 0;
       for (int32_t k = 0; k < 64; k += 16) {
@@ -245,7 +245,7 @@ class Attention : public testing::Test {
     want_.insert(want_.end(), once.begin(), once.end());
   }
 
-  // By plain loops, but for the library's exp.
+  // Adds a row by plain loops, except for the library's exp.
   void add_row(int32_t row) {
     float m = -0x1.fffffep127F;
     float l = 0;
@@ -333,7 +333,7 @@ class Tiles : public testing::Test {
       : q_(bf16_matrix(Shape::kRows, Shape::kDim, 60)),
         k_(bf16_matrix(Shape::kDim, Shape::kKeys, 61)),
         v_(bf16_matrix(Shape::kKeys, Shape::kDim, 62)) {
-    // What no row sees is NaN.
+    // Keys that no row sees are NaN.
     for (size_t key = Shape::kPosition + Shape::kRows; key < Shape::kKeys; ++key) {
       for (size_t d = 0; d < Shape::kDim; ++d) {
         k_[d * Shape::kKeys + key] = 0x7FC0;
@@ -343,7 +343,7 @@ class Tiles : public testing::Test {
     for (int row = 0; row < Shape::kRows; ++row) add_row(row);
   }
 
-  // By plain loops, but for exp and the tensor core's steps.
+  // Adds a row by plain loops, except for exp and the tensor core's steps.
   void add_row(int row) {
     float m = kLowest;
     float l = 0;
@@ -366,7 +366,7 @@ class Tiles : public testing::Test {
     for (const float value : o) want_.push_back(value / l);
   }
 
-  // Of which the row sees the first `count` keys.
+  // Adds a tile of which the row sees the first `count` keys.
   void add_tile(int row, int first, int count, float& m, float& l, float* o) const {
     float p[Shape::kTile] = {};
     const int seen = std::min<int>(count, Shape::kTile);
@@ -471,7 +471,7 @@ class Prompt : public testing::Test {
     return static_cast<size_t>((block * Shape::kSlots + key % Shape::kSlots) * Shape::kDim + d);
   }
 
-  // By plain loops, but for the tensor core's steps and the library's exp.
+  // Adds a row by plain loops, except for the tensor core's steps and the library's exp.
   void add_row(int row) {
     float m = -0x1.fffffep127F;
     float l = 0;

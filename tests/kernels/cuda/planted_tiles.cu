@@ -14,11 +14,11 @@ using cuda::higher_of;
 
 constexpr int kSlots = 3;
 constexpr int kWarps = Shape::kThreads / 32;
-constexpr int kRowBytes = 64;  // of every matrix in shared memory
+constexpr int kRowBytes = 64;  // bytes of a row of every matrix in shared memory
 constexpr int kPieces = kRowBytes / 16;
 constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
 constexpr float kLowest = -0x1.fffffep127F;
-constexpr int kEnd = Shape::kPosition + Shape::kRows;  // of the keys that some row sees
+constexpr int kEnd = Shape::kPosition + Shape::kRows;  // end of the keys that some row sees
 static_assert(Shape::kDim == Shape::kTile && Shape::kTile == 16 * kWarps);
 
 struct Memory {
@@ -39,7 +39,7 @@ __device__ __forceinline__ int offset_of(int row, int piece) {
   return row * kRowBytes + (piece ^ row / 2 % kPieces) * 16;
 }
 
-// Index 2 * tile is K, the next V.
+// Copies index 2 * tile, which is K, or the next one, V.
 template <TilesBug kBug>
 __device__ __forceinline__ void copy(Memory& memory, const Work& work, int slot, int index) {
   if (index < 2 * Shape::kTiles) {
@@ -58,13 +58,13 @@ __device__ __forceinline__ void copy(Memory& memory, const Work& work, int slot,
   ptx::cp_async_commit();
 }
 
-// The slot of the next index, when it is there.
+// Waits for the next index and returns its slot.
 template <TilesBug kBug>
 __device__ __forceinline__ const std::byte* next(Memory& memory, const Work& work, int index) {
   const int free = (index + kSlots - 1) % kSlots;
   if (kBug == TilesBug::kCopyBeforeBarrier) copy<kBug>(memory, work, free, index + kSlots - 1);
   if (kBug == TilesBug::kWaitTooWeak || kBug == TilesBug::kCopyBeforeBarrier) {
-    ptx::cp_async_wait<kSlots - 1>();  // right for one group more
+    ptx::cp_async_wait<kSlots - 1>();  // right with one group more
   } else if (kBug != TilesBug::kNoWait) {
     ptx::cp_async_wait<kSlots - 2>();
   }
@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_columns(uint32_t (&b)[4],
   }
 }
 
-// As A of two steps of K, straight from memory.
+// Loads q as A for two steps of K, straight from memory.
 __device__ __forceinline__ void load_queries(const Work& work, uint32_t (&q)[2][4]) {
   const auto lane = static_cast<int>(threadIdx.x % 32);
   for (int i = 0; i < 8; ++i) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void load_queries(const Work& work, uint32_t (&q)[2][
   }
 }
 
-// What the partitions so far come to.
+// The joined partitions so far.
 struct Total {
   float m[2];
   float l[2];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) tiles_kernel(const Work wo
   GPU_DYN_SHARED(Memory, memory);
   const auto lane = static_cast<int>(threadIdx.x % 32);
   const auto warp = static_cast<int>(threadIdx.x / 32);
-  const int row = lane / 4;  // and row + 8
+  const int row = lane / 4;  // the lane has row + 8 as well
   for (int i = 0; i < kSlots - 1; ++i) copy<kBug>(memory, work, i, i);
   uint32_t q[2][4];
   load_queries(work, q);

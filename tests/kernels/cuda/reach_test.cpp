@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That the shim's device sees every way in which a launch gets at memory of the host.
+// The shim's device sees every way in which a launch accesses host memory.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -32,7 +32,7 @@ void run(Launch launch) {
   memory.wait();
 }
 
-#ifdef SLUICE_SIMT_RACE  // alone sees what a kernel itself reads and writes
+#ifdef SLUICE_SIMT_RACE  // only race mode sees a kernel's own reads and writes
 void gather(Place from, Place to) {
   run([&](cuda::Stream stream, float* host, float* device) {
     cuda::launch_gather_rows(stream,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""That kernels/cuda/registers.py fails on what it says it fails on: notes of ptxas that are no
-warnings, and traps in machine code, of a kernel with one and of one without.
-Usage: registers_test.py [NVCC]    without nvcc the second is skipped
+"""Checks that kernels/cuda/registers.py fails where it promises to: on notes of ptxas that are no
+warnings, and on traps in machine code, with a kernel that has one and one that has none.
+Usage: registers_test.py [NVCC]    without nvcc the second check is skipped
 """
 import importlib.util
 import pathlib

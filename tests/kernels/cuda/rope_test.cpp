@@ -21,7 +21,7 @@ struct Case {
   int32_t rotary_dim;  // 0: no table
 };
 
-// q, k and the whole cache after one call, on the CPU or under the shim.
+// Compares q, k and the whole cache after one call, on the CPU and under the shim.
 void check(const Case& c) {
   constexpr int32_t kTokens = 5;
   constexpr int32_t kHeads = 3;
@@ -37,7 +37,7 @@ void check(const Case& c) {
   std::fill_n(v.begin(), c.head_dim, 0.0F);
   v[static_cast<size_t>(k_stride)] = std::numeric_limits<float>::infinity();
   const std::vector<int32_t> positions = {0, 5, 17, 0, 40};
-  const std::vector<int64_t> slots = {47, 0, 17, -1, 16};  // the fourth row is left as it is
+  const std::vector<int64_t> slots = {47, 0, 17, -1, 16};  // the fourth row is left unchanged
   RopeTable table({.rotary_dim = c.rotary_dim == 0 ? 2 : c.rotary_dim, .style = c.style}, 64);
   table.prepare(64);
   const int64_t cache_bytes =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// That an operator which writes Activations leaves the CPU's bytes, in every format, but for what a
-// NaN carries.
+// Checks that an operator which writes Activations leaves the CPU's bytes, in every format, except
+// for NaN payloads.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sluice::kernels::test {
 
-// Bit for bit, but for what a NaN carries.
+// Compares bit by bit, except for NaN payloads.
 inline void expect_same_floats(const std::vector<float>& got, const std::vector<float>& want) {
   ASSERT_EQ(got.size(), want.size());
   for (size_t i = 0; i < want.size(); ++i) {
@@ -33,7 +33,7 @@ constexpr bool is_half(ActivationFormat format) {
   return format == ActivationFormat::kBF16 || format == ActivationFormat::kF16;
 }
 
-// No CPU operator writes 16 bits: these are its floats, each rounded where it wrote one.
+// Makes 16-bit rows, which no CPU operator writes: its floats, each rounded if it wrote one.
 inline void round_floats(ActivationFormat format,
                          const DeviceBytes& floats,
                          const DeviceBytes& to) {
@@ -47,8 +47,8 @@ inline void round_floats(ActivationFormat format,
   }
 }
 
-// Gives every NaN the same bits: what it carries is no part of the definition
-// (kernels/cuda/launch.h). DeviceBytes' poison is no NaN in any format.
+// Gives every NaN the same bits, since payloads are not defined (kernels/cuda/launch.h).
+// DeviceBytes' poison is no NaN in any format.
 inline void unify_nans(const Activations& rows) {
   const auto unify = [](float& value) {
     if (std::isnan(value)) value = std::numeric_limits<float>::quiet_NaN();
@@ -83,8 +83,8 @@ inline const std::vector<ActivationFormat> kAllFormats = {ActivationFormat::kFlo
                                                           ActivationFormat::kBF16,
                                                           ActivationFormat::kF16};
 
-// args(out) are the operator's arguments with `out` in them; `rows` more than the arguments write
-// are left as they were by both, and compared.
+// args(out) returns the operator's arguments with `out` in them. `rows` may be more than the
+// arguments write: neither may change these rows, which are compared, too.
 template <typename MakeArgs, typename OnCpu, typename OnCuda>
 void expect_rows_equal(int32_t rows,
                        int32_t k,

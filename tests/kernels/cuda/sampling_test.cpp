@@ -21,7 +21,7 @@ using test::Random;
 
 constexpr TokenId kPoison = 12345;
 
-// Rows with their own room for the log-probabilities of other tokens, and poison in every result.
+// Rows with their own room for other tokens' log-probabilities, and poison in every result.
 struct Rows {
   explicit Rows(const std::vector<SampleRow>& asked) : rows(asked), scores(asked.size()) {
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -52,7 +52,7 @@ void expect_same(const Rows& got, const Rows& want) {
   }
 }
 
-// The rows' results, on the CPU and under the shim.
+// Compares the rows' results on the CPU and under the shim.
 void check(const std::vector<SampleRow>& asked,
            int32_t vocab_size,
            test::Seeds seeds = test::Seeds::kAll) {
@@ -113,7 +113,7 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
 TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
   constexpr int32_t kOpen = 300;  // more than a block
   constexpr int32_t kVocab = 43;
-  const std::vector<TokenId> chosen = {42, 43, -1};  // two that are no tokens
+  const std::vector<TokenId> chosen = {42, 43, -1};  // two ids that are no tokens
   std::vector<OpenToken> open(kOpen);
   std::vector<TokenId> want(2 * kOpen, kPoison);
   for (int32_t i = 0; i < kOpen; ++i) {
@@ -130,7 +130,7 @@ TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
   });
 }
 
-// Of a thousand rows, more than a block's threads: drafts of none to four tokens, any number right.
+// A thousand rows are more than a block's threads; drafts are none to four, any number right.
 TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
   constexpr int32_t kRows = 1000;
   constexpr int32_t kStride = 9;
@@ -260,7 +260,7 @@ std::vector<uint32_t> random_mask(Random& random, int32_t vocab_size) {
   return mask;
 }
 
-// Each filter alone and all of them, where they keep one token, some and all.
+// Each filter alone and all of them, keeping one token, some and all.
 TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
   Random random(84);
   for (const int32_t n : {1, 40, 2500}) {
@@ -288,8 +288,8 @@ TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
   }
 }
 
-// Rows of several pieces: filters that end among a row's likeliest tokens and behind them, where
-// most of the likeliest are in one piece.
+// Rows have several pieces; filters end among a row's likeliest tokens and after them, and most of
+// the likeliest are in one piece.
 TEST(CudaSampling, FiltersOfLongRowsKeepTheTokensOfTheCpu) {
   constexpr int32_t kVocab = 9001;
   Random random(86);
@@ -317,8 +317,8 @@ TEST(CudaSampling, FiltersOfLongRowsKeepTheTokensOfTheCpu) {
   check({rows[1], rows[5], rows[10]}, kVocab);
 }
 
-// Equal logits on both sides of a cut between pieces, of which a filter keeps the first ones: a
-// high temperature makes noise choose among all that are kept.
+// Equal logits lie on both sides of a cut between pieces, and a filter keeps the first ones: at a
+// high temperature noise chooses among all that are kept.
 TEST(CudaSampling, EqualsOfTwoPiecesAreInTheOrderOfTheirIds) {
   constexpr int32_t kVocab = 4196;
   std::vector<float> logits(kVocab, -5.0F);
@@ -331,7 +331,7 @@ TEST(CudaSampling, EqualsOfTwoPiecesAreInTheOrderOfTheirIds) {
   check(rows, kVocab, test::Seeds::kOne);
 }
 
-// More rows than pieces make terms for: the last ones make their own, of more than two tiles.
+// There are more rows than pieces make terms for; the last ones make their own, over two tiles.
 TEST(CudaSampling, SumsHaveTheirBitsWhoeverMakesTheTerms) {
   constexpr int32_t kVocab = 6001;
   const std::vector<float> logits = Random(87).normals(kVocab, 2);
@@ -346,8 +346,7 @@ TEST(CudaSampling, SumsHaveTheirBitsWhoeverMakesTheTerms) {
   check(rows, kVocab, test::Seeds::kOne);
 }
 
-// Whether a filter's last token is right shows in what noise picks at a high temperature,
-// where equal logits make the order one of ids.
+// A filter's last token shows in noise's choice at a high temperature; equal logits order by id.
 TEST(CudaSampling, FiltersEndAmongEqualsAtTheSameToken) {
   constexpr int32_t kVocab = 300;
   std::vector<float> logits(kVocab, 1.0F);

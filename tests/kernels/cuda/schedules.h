@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The orders in which every kernel test runs its launches, and buffers that tell who wrote where.
+// The schedules in which every kernel test runs its launches, and buffers that show stray writes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@
 
 namespace sluice::kernels::test {
 
-// At most 10 plain seeds and 5 that look for races; under ASan, which takes the place of the race
-// detector's instrumentation, 2 plain ones. On a GPU whatever it does, a few times.
+// At most 10 plain seeds and 5 that look for races; under ASan, which excludes the race detector's
+// instrumentation, 2 plain ones. On a GPU a few runs, in whatever order.
 #if defined(SLUICE_TESTS_ON_GPU)
 inline constexpr int kPlainSeeds = 3;
 #elif defined(SLUICE_SIMT_RACE)
@@ -40,17 +40,17 @@ inline std::string joined(const std::vector<std::string>& reports) {
   return text;
 }
 
-// How many of the seeds: one of either kind is for launches that take seconds.
+// The number of seeds: one of either kind is for launches that take seconds.
 enum class Seeds : uint8_t { kAll, kOne };
 
-// How many of `most` seeds a test takes: a third, and all of them with SLUICE_FULL=1.
+// Returns how many of `most` seeds a test takes: a third, or all of them with SLUICE_FULL=1.
 inline int num_seeds(int most, Seeds seeds) {
   if (seeds == Seeds::kOne) return std::min(1, most);
   static const bool is_full = std::getenv("SLUICE_FULL") != nullptr;
   return is_full ? most : (most + 2) / 3;
 }
 
-// `body` launches and checks, once for each schedule; nobody must have anything to report.
+// Runs `body`, which launches and checks, once for each schedule; no run may have a report.
 #ifdef SLUICE_TESTS_ON_GPU
 inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds::kAll) {
   for (int i = 0; i < (seeds == Seeds::kAll ? kPlainSeeds : 1); ++i) {
@@ -106,7 +106,7 @@ class DeviceBytes {
   std::byte* data_;
 };
 
-// A workspace of linear layers as the first launch gets it, and as launches leave it.
+// A workspace of linear layers in the state before the first launch, in which launches leave it.
 struct LinearWorkspace : DeviceBytes {
   explicit LinearWorkspace(int64_t bytes) : DeviceBytes(bytes) {
     if (bytes > 0) std::memset(data(), 0, cuda::kArrivalBytes);
@@ -119,7 +119,7 @@ struct LinearWorkspace : DeviceBytes {
   }
 };
 
-// The first difference, in words.
+// Compares bytes, and reports the first difference in words.
 inline void expect_same_bytes(const std::byte* got, const std::byte* want, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) {
     ASSERT_EQ(static_cast<int>(got[i]), static_cast<int>(want[i]))

@@ -293,7 +293,7 @@ void copy_kernel(
   for (auto i = static_cast<int32_t>(threadIdx.x); i < bytes; i += 64) out[i] = box.bytes[i];
 }
 
-// A box that is asked for before the wait for the launches in front, and comes when it likes.
+// Requests a box before the wait for the launches in front; it comes at any time.
 void early_copy_kernel(const gpu::TensorMap map) {
   GPU_DYN_SHARED(Box, box);
   if (threadIdx.x == 0) {
@@ -333,7 +333,7 @@ TEST(SimtCopies, ABoxOfWhatAnUploadWritesMayNotBeAskedForBeforeTheWait) {
   }
 }
 
-// The permutation in the words of kernels/cuda/tensor_map.h: rows of 128 bytes by the row modulo 8,
+// The permutation by the text of kernels/cuda/tensor_map.h: rows of 128 bytes by the row modulo 8,
 // of 64 by every second row modulo 4, of 32 by every fourth modulo 2.
 TEST(SimtCopies, ABoxIsSwizzledAndZeroOutsideOfTheTensor) {
   struct Kind {
@@ -398,7 +398,7 @@ TEST(SimtCopies, ATensorThatTheEngineRefusesIsReported) {
   EXPECT_EQ(run.take_reports().size(), 2U);
 }
 
-// Nothing of it would be where the swizzle has it on a GPU.
+// On a GPU such a box would not have the swizzle's layout.
 TEST(SimtCopies, ABoxNarrowerThanItsSwizzleIsReported) {
   simt::Run run(0);
   alignas(16) const uint8_t data[1024] = {};
@@ -425,7 +425,7 @@ struct Transposed {
   ptx::Mbarrier full;
 };
 
-// a [64][k] times b [k][columns], which comes in boxes of a swizzle's row of columns.
+// Multiplies a [64][k] by b [k][columns], which comes in boxes of one swizzled row of columns.
 template <int kColumns, bool kChangesRows>
 void product_kernel(
     const gpu::TensorMap map, Swizzle swizzle, int32_t box, const uint16_t* a, float* out) {
@@ -474,7 +474,7 @@ class Products {
     for (size_t i = 0; i < b_.size(); ++i) b_[i] = number(i * 13 + 5);
   }
 
-  // By plain loops.
+  // Returns the product by plain loops.
   [[nodiscard]] std::vector<float> want() const {
     std::vector<float> out(kProductRows * kColumns);
     for (size_t i = 0; i < out.size(); ++i) {
@@ -509,7 +509,7 @@ class Products {
   }
 
  private:
-  // Of either sign, near 1.
+  // Returns a number of either sign near 1.
   static uint16_t number(size_t i) {
     return static_cast<uint16_t>((i % 2 << 15) | 0x3F00U | (i * 2654435761U >> 9 & 0xFFU));
   }

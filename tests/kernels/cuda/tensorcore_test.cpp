@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models of tensor cores against what an H200 answered: FP8 by wgmma and by mma.sync, BF16 and
-// F16 by wgmma with infinities, NaN, subnormals and sums that are too large.
+// The models of tensor cores, compared with an H200's answers: FP8 by wgmma and by mma.sync, BF16
+// and F16 by wgmma with infinities, NaN, subnormals and sums that are too large.
 #include "tests/support/simt/tensorcore.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 struct Recorded {
   std::string how;    // wgmma or mma
-  std::string types;  // bf16, f16, or those of A and B: e4m3e5m2
+  std::string types;  // bf16, f16, or A's and B's: e4m3e5m2
   uint8_t a[32];
   uint8_t b[32];
   uint32_t c;

@@ -11,7 +11,7 @@
 namespace sluice::testing {
 namespace {
 
-// A power of two for each block, and a list of free ones for each power: tests allocate little.
+// Blocks of powers of two, with a list of free ones for each power: tests allocate little.
 constexpr size_t kSmallest = 64;
 constexpr size_t kHeader = 64;  // keeps the block's alignment; holds its size
 
@@ -26,7 +26,7 @@ std::byte* heap_next = nullptr;
 FreeBlock* free_blocks[64] = {};
 
 void* allocate(size_t bytes, size_t alignment) {
-  // What is aligned further is a structure of the host's threads, which no kernel gets.
+  // Larger alignments belong to structures of the host's threads, which no kernel gets.
   if (heap_begin == nullptr || alignment > kHeader) {
     const size_t size = std::max<size_t>(bytes, 1) + alignment - 1;
     return std::aligned_alloc(alignment, size / alignment * alignment);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs tests on the first GPU. Where there is none: a line that says why, and exit code 77, which
-// ctest takes for skipped.
+// Runs tests on the first GPU. Without one it prints why and exits with 77: skipped, for ctest.
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +19,8 @@ constexpr int kSkipped = 77;
 constexpr size_t kHeapBytes = size_t{1} << 30;
 
 #ifdef SLUICE_TESTS_SHARE_HEAP
-// The tests' vectors are what kernels get; a launch without a stream is done when it returns.
-// Managed memory needs the help of the driver's paging: SLUICE_GPU_HEAP=host does without.
+// Kernels get the tests' vectors; a launch without a stream is done when it returns. Managed memory
+// needs the driver's paging; SLUICE_GPU_HEAP=host avoids it.
 bool share_heap() {
   const char* const kind = std::getenv("SLUICE_GPU_HEAP");
   const bool on_host = kind != nullptr && std::string_view(kind) == "host";
@@ -60,14 +59,14 @@ int main(int argc, char** argv) {
   int result = RUN_ALL_TESTS();
   std::cout.flush();
   std::fflush(nullptr);
-  // A sanitizer misses what is unfinished. Behind a kernel without an end this does not return:
-  // what the tests said is out by then.
+  // A sanitizer misses unfinished work. This does not return after a kernel without an end; the
+  // tests' output is printed by then.
   const cudaError_t last = cudaDeviceSynchronize();
   if (last != cudaSuccess) {
     std::printf("after the last test: %s\n", cudaGetErrorString(last));
     std::fflush(nullptr);
     if (result == 0) result = 1;
   }
-  // No destructors of static objects: the runtime takes the heap that they are in down with it.
+  // Static objects are not destroyed: the runtime frees the heap that they are in.
   std::_Exit(result);
 }

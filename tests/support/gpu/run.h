@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests of CUDA kernels on a GPU: the part of tests/support/simt/simt.h that they name, so that the
-// same files are compiled for both (-DSLUICE_TESTS_ON_GPU). What differs: launches are real and
-// have the schedule that the GPU gives them, a Run's reports are what the runtime reports, and a
-// device other than the one that is there cannot be had.
+// Tests of CUDA kernels on a GPU: the names of tests/support/simt/simt.h that they use, so that the
+// same files are compiled for both (-DSLUICE_TESTS_ON_GPU). Differences: launches are real and have
+// the GPU's schedule, a Run's reports are the runtime's, and only the present device can be had.
 //
 // Kernels get pointers into the tests' own vectors: heap.h makes the heap memory that both sides
-// reach, and main.cpp makes every launch wait (CUDA_LAUNCH_BLOCKING).
+// can access, and main.cpp makes every launch wait (CUDA_LAUNCH_BLOCKING).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ class Run {
  public:
   explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
 
-  // The runtime's error since the last call, if any.
+  // Returns the runtime's error since the last call, if any.
   std::vector<std::string> take_reports();
 };
 
@@ -28,7 +27,7 @@ class GivenDevice {
  public:
   explicit GivenDevice(int compute_capability);
 
-  // Whether the GPU has that compute capability; a test that needs another one is skipped.
+  // Whether the GPU has that compute capability; tests of others are skipped.
   [[nodiscard]] bool is_here() const { return is_here_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mbarriers, the copy engine and wgmma: what happens behind the threads' backs. Copies and products
+// mbarriers, the copy engine and wgmma: everything that happens asynchronously. Copies and products
 // happen at any time between their issue and the wait that asks for them.
 #include "tests/support/simt/async.h"
 
@@ -22,11 +22,11 @@ using gpu::TensorMap;
 using gpu::TensorMapShape;
 
 constexpr uint64_t kMbarrierMark =
-    0x51A0CE00'00000000U;  // with its number: the 64 bits it lives in
+    0x51A0CE00'00000000U;  // plus its number: the contents of its 64 bits
 
-constexpr uint32_t kPeerMark = 0x80000000U;  // of peer_address; below it the rank and the offset
+constexpr uint32_t kPeerMark = 0x80000000U;  // marks peer_address; below: rank and offset
 
-// Where the piece of 16 bytes at `address` of a tile really is.
+// Returns where the 16-byte piece at `address` of a tile really is.
 int64_t swizzled(int64_t address, Swizzle swizzle) {
   switch (swizzle) {
     case Swizzle::kNone:
@@ -57,7 +57,7 @@ int64_t row_bytes(Swizzle swizzle) {
 
 AsyncState& state() { return current_block().async(); }
 
-// Of an mbarrier in `home`'s shared memory, which the running thread uses.
+// Returns the number of an mbarrier in `home`'s shared memory that the running thread uses.
 int index_of(Block& home, uint64_t* barrier, const char* who, Site site) {
   const std::string here = std::string(who) + " at " + describe(site);
   home.shared_offset(barrier, sizeof(*barrier), here.c_str());
@@ -81,7 +81,7 @@ void complete_phase_if_due(Block& home, MbarrierState& barrier) {
   for (const int thread : std::exchange(barrier.waiting, {})) home.wake(thread);
 }
 
-// An access of the running thread, or of its copy, to another block's shared memory.
+// Checks an access of the running thread, or of its copy, to another block's shared memory.
 void check_not_ended(const Block& home, const std::string& here) {
   if (!home.has_ended()) return;
   fail(here + ": shared memory of block " + std::to_string(home.rank()) +
@@ -111,7 +111,7 @@ const MbarrierState& wait_phase(uint64_t* p, int parity, const char* who, Site s
   Block& self = current_block();
   const auto index = static_cast<size_t>(index_of(self, p, who, site));
   std::vector<MbarrierState>& barriers = self.async().barriers;
-  // They may become more meanwhile: no reference is kept.
+  // The vector may grow meanwhile, so no reference is kept.
   while (static_cast<int>(barriers[index].phase % 2) == parity) {
     barriers[index].waiting.push_back(self.self().index);
     self.wait(who, site);
@@ -127,7 +127,7 @@ TensorMapShape shape_of(const TensorMap& map) {
   return shape;
 }
 
-// The box, row by row of its innermost dimension. `early`: asked for before wait_for_launches.
+// Copies the box, row by row of its innermost dimension. `early`: issued before wait_for_launches.
 void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4], bool early) {
   int64_t box[4];
   for (int i = 0; i < 4; ++i) box[i] = i < shape.rank ? shape.box[i] : 1;
@@ -163,7 +163,7 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4], bo
 struct Descriptor {
   int64_t start;
   int64_t atom_stride;
-  int64_t rows_stride;  // of a transposed one
+  int64_t rows_stride;  // if transposed
   Swizzle swizzle;
 };
 
@@ -202,7 +202,7 @@ void read_piece(int64_t logical, Swizzle swizzle, int unit, std::byte* out) {
   std::memcpy(out, p, 16);
 }
 
-using Row = std::array<std::byte, 32>;  // of K
+using Row = std::array<std::byte, 32>;  // 32 bytes of K
 
 std::vector<Row> read_rows(const Descriptor& d, int first, int count, int unit) {
   std::vector<Row> rows(static_cast<size_t>(count));
@@ -217,7 +217,7 @@ std::vector<Row> read_rows(const Descriptor& d, int first, int count, int unit) 
   return rows;
 }
 
-// Where a piece is 8 rows of one k.
+// Reads a matrix in which a piece is 8 rows of one k.
 std::vector<Row> read_transposed(const Descriptor& d, int count, int unit) {
   std::vector<Row> rows(static_cast<size_t>(count));
   const int64_t atom_rows = row_bytes(d.swizzle) / 2;
@@ -237,7 +237,7 @@ std::vector<Row> read_transposed(const Descriptor& d, int count, int unit) {
   return rows;
 }
 
-// A warp's 16 rows from its registers, as mma.sync has them.
+// Returns a warp's 16 rows from its registers, in mma.sync's layout.
 std::vector<Row> rows_of(const std::vector<uint32_t>& words) {
   std::vector<Row> rows(16);
   for (int lane = 0; lane < 32; ++lane) {
@@ -274,7 +274,7 @@ uint32_t multiply(MatrixType type, const Row& a, const Row& b, uint32_t c) {
   return c;
 }
 
-// The oldest product of the warp: its 16 of the warpgroup's 64 rows.
+// Runs the warp's oldest product: its 16 of the warpgroup's 64 rows.
 void run_front(int warp) {
   WarpUnit& unit = state().units[static_cast<size_t>(warp)];
   if (unit.queue.empty()) return;
@@ -310,7 +310,7 @@ void run_front(int warp) {
   if (race != nullptr) unit.time[product.group] = race->now(agent);
 }
 
-// Every lane has the warp's operand; lane by lane they differ in their accumulators only.
+// Every lane has the warp's operand; only the accumulators differ by lane.
 void complete_issue(void* const operands[32], uint32_t mask) {
   if (mask != 0xFFFFFFFFU) fail("wgmma by a part of a warp");
   Block& block = current_block();
@@ -360,7 +360,7 @@ void complete_issue(void* const operands[32], uint32_t mask) {
   block.start_async([warp] { run_front(warp); });
 }
 
-// Forgets what products of groups up to `last` read.
+// Releases the registers that products of groups up to `last` read.
 void release_rows(WarpUnit& unit, int64_t last) {
   std::erase_if(unit.held, [last](const HeldRows& held) {
     if (held.group > last) return false;
@@ -378,7 +378,7 @@ void complete_wait(void* const operands[32], uint32_t mask) {
   const int warp = block.self().index / 32;
   WarpUnit& unit = state().units[static_cast<size_t>(warp)];
   const int pending = *static_cast<int*>(operands[0]);
-  const int64_t last = unit.open_group - 1 - pending;  // to wait for
+  const int64_t last = unit.open_group - 1 - pending;  // group to wait for
   while (!unit.queue.empty() && unit.queue.front().group <= last) run_front(warp);
   release_rows(unit, last);
   for (auto it = unit.accumulators.begin(); it != unit.accumulators.end();) {
@@ -416,12 +416,12 @@ struct BoxCopy {
   TensorMapShape shape;
   int32_t at[4];
   int64_t bytes;
-  int64_t offset;  // of the target, in shared memory
-  bool early;      // before wait_for_launches
+  int64_t offset;  // target's offset in shared memory
+  bool early;      // issued before wait_for_launches
   std::string here;
 };
 
-// By the running thread, to `home`, whose mbarrier has that number.
+// Starts a copy by the running thread to `home`, whose mbarrier has number `index`.
 void start_copy(Block& home, int index, const BoxCopy& box) {
   const bool is_own = &home == &current_block();
   Clock clock;
@@ -563,7 +563,7 @@ TensorMap make_tensor_map(const TensorMapShape& shape) {
   const int64_t inner = int64_t{shape.box[0]} * shape.element_bytes;
   bool good = reinterpret_cast<uintptr_t>(shape.data) % 16 == 0 && shape.rank >= 2 &&
               shape.rank <= 4 && inner % 16 == 0;
-  // Rows of a narrower box do not lie side by side on a GPU.
+  // Rows of a narrower box would not lie side by side on a GPU.
   if (shape.swizzle != Swizzle::kNone) good = good && inner == simt::row_bytes(shape.swizzle);
   for (int i = 0; i < shape.rank; ++i) {
     good = good && shape.sizes[i] > 0 && shape.box[i] > 0 && shape.box[i] <= 256;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block's mbarriers, products and copies under way.
+// A block's mbarriers, and its products and copies in flight.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ struct MbarrierState {
   int owner = 0;           // the thread that initialized it
   bool published = false;  // to copies, by a fence of the owner
   int pending = 0;         // arrivals that this phase still waits for
-  int64_t bytes = 0;       // the same; below 0 where they came before they were announced
+  int64_t bytes = 0;       // bytes likewise; below 0 if they came before they were announced
   uint32_t phase = 0;
   std::vector<int> waiting;
-  Clock clock;          // of this phase's arrivals
-  Clock done_clock[2];  // of the latest complete phase of each parity
-  // The same of arrivals of other blocks' threads, which a wait of the block's scope does not see.
+  Clock clock;          // this phase's arrivals'
+  Clock done_clock[2];  // that of the latest complete phase of each parity
+  // Clocks of arrivals of other blocks' threads, which a wait of the block's scope does not see.
   Clock peers_clock;
   Clock done_peers_clock[2];
 };
@@ -37,13 +37,13 @@ struct Product {
   const uint32_t* accumulators;  // lane 0's, which name the set
   int64_t group;
   Site site;
-  Clock clock;                      // what its warp knew at the issue
-  std::vector<uint32_t> rows = {};  // [32 lanes][4], A where it is in registers
+  Clock clock;                      // its warp's knowledge at the issue
+  std::vector<uint32_t> rows = {};  // [32 lanes][4], A if it is in registers
 };
 
-// Registers that a product reads until the wait: nobody may change them.
+// Registers that a product reads until the wait: no thread may change them.
 struct HeldRows {
-  std::vector<uint32_t> words;  // [32 lanes][4], as they were at the issue
+  std::vector<uint32_t> words;  // [32 lanes][4], their values at the issue
   const uint32_t* registers[32];
   int64_t group;
   Site site;
@@ -54,16 +54,16 @@ struct Accumulators {
   std::vector<uint32_t> words;  // [32 lanes][columns / 2]
   uint32_t* registers[32] = {};
   int pending = 0;     // products that have not run
-  int64_t group = -1;  // of the latest product
+  int64_t group = -1;  // the latest product's
 };
 
 struct WarpUnit {
   std::deque<Product> queue;
   std::map<const uint32_t*, Accumulators> accumulators;
   std::vector<HeldRows> held;
-  int64_t issued = 0;                // products, ever
-  int64_t open_group = 0;            // of products not committed yet
-  std::map<int64_t, uint32_t> time;  // of each group's last product, on the unit's clock
+  int64_t issued = 0;                // products so far
+  int64_t open_group = 0;            // group of products not committed yet
+  std::map<int64_t, uint32_t> time;  // a group's last product, on the unit's clock
 };
 
 struct ThreadCopy {
@@ -73,13 +73,13 @@ struct ThreadCopy {
   int64_t group;
 };
 
-// A thread's cp.async.
+// The cp.async copies of a thread.
 struct ThreadCopies {
-  std::deque<ThreadCopy> queue;  // those that have not happened
+  std::deque<ThreadCopy> queue;  // copies that have not happened
   int64_t open_group = 0;
-  int64_t latest = -1;               // group with a copy
-  int64_t waited = -1;               // for this group and those before
-  std::map<int64_t, uint32_t> time;  // of a group's last copy, on the unit's clock
+  int64_t latest = -1;               // the latest group with a copy
+  int64_t waited = -1;               // this group and earlier ones are waited for
+  std::map<int64_t, uint32_t> time;  // a group's last copy, on the unit's clock
 };
 
 struct AsyncState {
@@ -92,7 +92,7 @@ struct AsyncState {
   std::vector<WarpUnit> units;       // by warp
   std::vector<ThreadCopies> copies;  // by thread
   std::vector<bool> ordered;         // by thread: wgmma_fence since the last wait
-  std::map<int, uint32_t> peers;     // in race mode: when agents of other blocks last arrived here
+  std::map<int, uint32_t> peers;     // race mode: latest arrivals here of agents of other blocks
   Site issue_site;
 };
 

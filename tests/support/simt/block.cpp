@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One block: where its threads meet, and its shared memory.
+// One block: the barriers of its threads, and its shared memory.
 #include "tests/support/simt/block.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace sluice::simt {
 namespace {
 
-constexpr int64_t kDeclaredLimit = 48 * 1024;  // of kSharedLimit, without the dynamic part
+constexpr int64_t kDeclaredLimit = 48 * 1024;  // bytes of kSharedLimit, without the dynamic part
 constexpr int64_t kRedZone = 256;
 
 int lowest_lane(uint32_t mask) { return __builtin_ctz(mask); }
@@ -93,8 +93,8 @@ void Block::warp_collective(uint32_t mask,
   WarpMeeting own{.mask = mask, .arrived = 0, .name = name, .site = site, .operands = {}};
   WarpMeeting* meeting = nullptr;
   for (WarpMeeting* const open : meetings) {
-    // Lanes may do something among themselves first while others wait for them; masks that never
-    // agree end as a deadlock.
+    // Lanes may have an exchange among themselves first while others wait for them; masks that
+    // never agree end as a deadlock.
     if (open->mask != mask) continue;
     if (std::strcmp(open->name, name) != 0 || open->site.line != site.line) {
       fail(here + ": other lanes wait in " + open->name + " at " + describe(open->site));
@@ -125,7 +125,7 @@ void Block::barrier(int id, int count, const char* name, Site site) {
   const std::string here = std::string(name) + " at " + describe(site);
   if (count == 0) count = num_threads();
   if (id < 0 || id >= 16 || count % 32 != 0 || count > num_threads()) {
-    // A last warp that is not full takes part in __syncthreads as if it were.
+    // A last warp that is not full counts as full in __syncthreads.
     if (id < 0 || id >= 16 || count != num_threads()) {
       fail(here + ": barrier " + std::to_string(id) + " of " + std::to_string(count) + " threads");
     }
@@ -136,7 +136,7 @@ void Block::barrier(int id, int count, const char* name, Site site) {
     barrier.name = name;
     barrier.site = site;
   }
-  // A named barrier may be met from two places (producer and consumer), __syncthreads may not.
+  // Threads may come to a named barrier from two places (producer and consumer), not to id 0.
   const bool same_place = barrier.site.line == site.line || id != 0;
   if (barrier.expected != count || std::strcmp(barrier.name, name) != 0 || !same_place) {
     fail(here + " of " + std::to_string(count) + " threads: others wait in " + barrier.name +
@@ -175,7 +175,7 @@ SharedRegion& Block::add_region(const void* key,
   }
   arena_used_ = begin + bytes + kRedZone;
   allow(arena_ + begin, bytes);
-  std::memset(arena_ + begin, 0xFF, static_cast<size_t>(bytes));  // NaN, and no likely index
+  std::memset(arena_ + begin, 0xFF, static_cast<size_t>(bytes));  // NaN, and an unlikely index
   if (race() != nullptr) race()->open(arena_ + begin, bytes);
   return regions_.emplace_back(SharedRegion{key, name, begin, bytes});
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of one block while it runs, for the shim's own files.
+// The state of one running block, for the shim's own files.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -18,24 +18,24 @@ namespace sluice::simt {
 class Block;
 class Cluster;
 
-inline constexpr int64_t kSharedLimit = 227 * 1024;  // of a block on sm_90
-inline constexpr int64_t kArenaBytes = 512 * 1024;   // where a block's shared memory lies
-inline constexpr int64_t kStackBytes = 256 * 1024;   // of a thread
+inline constexpr int64_t kSharedLimit = 227 * 1024;  // bytes of a block on sm_90
+inline constexpr int64_t kArenaBytes = 512 * 1024;   // bytes of a block's place for shared memory
+inline constexpr int64_t kStackBytes = 256 * 1024;   // bytes of a thread's stack
 
 // Thrown on a fiber to leave its kernel after fail() wrote its report.
 struct LaunchFailed {};
 
 struct Thread : ThreadView {
   int index = 0;  // in its block
-  int agent = 0;  // the race detector's number of it
+  int agent = 0;  // the race detector's number for it
   Block* block = nullptr;
   boost::context::fiber fiber;      // suspended; empty while it runs and when it has ended
   std::byte* stack = nullptr;       // lowest byte; null: not started
   const char* waits_for = nullptr;  // null: ready, running or ended
   Site waits_at;
   bool ended = false;
-  bool waited_for_launches = true;  // or need not
-  int64_t arrived_phase = -1;       // of the cluster's barrier, whose wait it has yet to do
+  bool waited_for_launches = true;  // also true if it need not wait
+  int64_t arrived_phase = -1;       // phase of the cluster's barrier that it has yet to wait for
 };
 
 struct WarpMeeting {
@@ -47,7 +47,7 @@ struct WarpMeeting {
 };
 
 struct Barrier {
-  int expected = 0;  // 0: nobody waits
+  int expected = 0;  // threads; 0: no thread waits
   const char* name = nullptr;
   Site site;
   std::vector<int> waiting;
@@ -60,10 +60,10 @@ struct SharedRegion {
   int64_t bytes;
 };
 
-// Threads and shared memory of one block; when they run is the cluster's business.
+// Threads and shared memory of one block; the cluster decides when threads run.
 class Block {
  public:
-  // `rank`: its number in the cluster; `arena`: of kArenaBytes, its own.
+  // `rank`: the block's number in the cluster; `arena`: kArenaBytes of its own.
   Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena);
   ~Block();
   Block(const Block&) = delete;
@@ -73,7 +73,7 @@ class Block {
 
   [[nodiscard]] int rank() const { return rank_; }
 
-  // The thread that runs; of this block.
+  // Returns the running thread, one of this block's.
   Thread& self();
 
   std::vector<Thread>& threads() { return threads_; }
@@ -90,26 +90,26 @@ class Block {
                        Complete complete,
                        bool orders_memory,
                        Site site);
-  // count 0: every thread of the block.
+  // A count of 0 means every thread of the block.
   void barrier(int id, int count, const char* name, Site site);
   void* shared(const void* key, int64_t bytes, int64_t alignment, const char* name);
   void* dynamic_shared(int64_t bytes, const char* name);
 
-  // Gives the processor away until wake(index).
+  // Suspends the running thread until wake(index).
   void wait(const char* reason, Site site);
   void wake(int index);
 
-  // Something that happens to this block by itself, whenever the scheduler likes.
+  // Starts an operation that happens to this block by itself, whenever the scheduler likes.
   void start_async(std::function<void()> operation);
 
-  // The part of shared memory that [p, p + bytes) lies in; else the error is the running thread's.
+  // Returns the offset of [p, p + bytes) in shared memory; elsewhere it is the thread's error.
   int64_t shared_offset(const void* p, int64_t bytes, const char* who);
   [[nodiscard]] std::string place(int64_t offset) const;
 
-  // Whether it is the running thread's own, or shared memory, or threadIdx and its like.
+  // Whether p is the running thread's own, in shared memory, or threadIdx and the like.
   [[nodiscard]] bool is_own(const std::byte* p);
 
-  // The cluster's; null in plain mode.
+  // Returns the cluster's detector; null in plain mode.
   RaceDetector* race();
 
   AsyncState& async() { return async_; }
@@ -121,10 +121,10 @@ class Block {
 
   Cluster& cluster_;
   int rank_;
-  int64_t shared_bytes_;  // of the launch: the dynamic part
+  int64_t shared_bytes_;  // dynamic bytes of the launch
   std::vector<Thread> threads_;
   int num_ended_ = 0;
-  std::vector<std::vector<WarpMeeting*>> meetings_;  // by warp; on the stack of who came first
+  std::vector<std::vector<WarpMeeting*>> meetings_;  // by warp; on the first lane's stack
   Barrier barriers_[16];
   std::byte* arena_;
   int64_t arena_used_ = 0;
@@ -132,12 +132,12 @@ class Block {
   AsyncState async_;
 };
 
-// Of the thread that runs, or that something happens to; never null inside a kernel.
+// Returns the block of the running thread or operation; there is one inside of kernels.
 Block& current_block();
 void add_report(const std::string& what);
 [[nodiscard]] std::string describe(Site site);
 
-// What the address sanitizer must know of memory that is no object; nothing without it.
+// Tell the address sanitizer about memory that is no object; no effect without it.
 void forbid(const void* p, int64_t bytes);
 void allow(const void* p, int64_t bytes);
 

@@ -60,14 +60,14 @@ class Recorded final : public kernels::RecordedWork {
   const std::vector<StreamWork> work_;
 };
 
-// Behind all that is in the stream so far.
+// Returns the position behind everything in the stream so far.
 int64_t end_of(CUstream_st& stream) {
   const std::scoped_lock lock(stream.mutex);
   CHECK(!stream.is_recording);
   return stream.num_begun + static_cast<int64_t>(stream.work.size());
 }
 
-// What is before `end`, taken from the stream.
+// Takes the work before `end` from the stream.
 std::vector<StreamWork> take_until(CUstream_st& stream, int64_t end) {
   std::vector<StreamWork> work;
   const std::scoped_lock lock(stream.mutex);
@@ -120,7 +120,7 @@ class ShimMemory final : public kernels::DeviceMemory {
                         std::string(purpose) + ": cannot get " + std::to_string(bytes) +
                             " bytes from the device");
     }
-    // A page that stays closed follows.
+    // An unmapped page follows.
     void* const data = mmap(nullptr,
                             static_cast<size_t>(mapped + kPage),
                             PROT_NONE,
@@ -233,7 +233,7 @@ class ShimMemory final : public kernels::DeviceMemory {
         : stream_(stream), run_until_(std::move(run_until)) {}
 
     void record() override {
-      CHECK(end_of(stream_) >= end_);  // nothing is being recorded
+      CHECK(end_of(stream_) >= end_);  // fails while recording
       enqueue(&stream_, [time = time_] { *time = Clock::now(); });
       end_ = end_of(stream_);
       was_asked_ = false;
@@ -241,7 +241,7 @@ class ShimMemory final : public kernels::DeviceMemory {
 
     void wait() override { run_until_(end_); }
 
-    // A device goes on by itself; here the one who asks lets it, and finds it done the next time.
+    // A device continues by itself; here the first question lets it, and the next finds it done.
     [[nodiscard]] bool is_done() override {
       if (!std::exchange(was_asked_, true)) return end_ == 0;
       run_until_(end_);
@@ -264,7 +264,7 @@ class ShimMemory final : public kernels::DeviceMemory {
     std::shared_ptr<Clock::time_point> time_ = std::make_shared<Clock::time_point>();
   };
 
-  // Beside the operators, in an order of its own.
+  // An order of its own, beside the operators.
   struct Lane {
     explicit Lane(ShimMemory& of) : memory(of) {}
 
@@ -310,7 +310,7 @@ class ShimMemory final : public kernels::DeviceMemory {
     }
 
    private:
-    const std::shared_ptr<Lane> lane_;  // what leads is held by the operators' stream
+    const std::shared_ptr<Lane> lane_;  // the operators' stream holds it for lead()
   };
 
   void check_not_recording() {
@@ -348,8 +348,8 @@ class ShimMemory final : public kernels::DeviceMemory {
     open_memory(PROT_NONE, nullptr);
   }
 
-  // What there is as it comes, until there will be no more. One by one: what waits for another
-  // device holds up nobody who waits for what was before it.
+  // Runs work as it comes, until there will be no more. One piece at a time: work that waits for
+  // another device must not hold up threads that wait for earlier work.
   void run_all() {
     for (;;) {
       std::vector<StreamWork> work;
@@ -391,12 +391,12 @@ class ShimMemory final : public kernels::DeviceMemory {
   const int number_;
   const bool runs_at_once_;
   CUstream_st stream_;
-  std::recursive_mutex running_;  // held while work of the device runs, with what it waits for
+  std::recursive_mutex running_;  // held while work of the device runs, and what it waits for
   uint64_t num_waits_ = 0;        // guarded by running_
   mutable std::mutex mutex_;
   std::map<std::byte*, int64_t> mapped_;  // guarded by mutex_
-  int64_t used_ = 0;                      // the same
-  // Where it runs at once; guarded by the stream's.
+  int64_t used_ = 0;                      // guarded by mutex_
+  // State of devices that run work at once; guarded by the stream's mutex.
   int64_t num_done_ = 0;
   std::condition_variable done_;
   bool is_ending_ = false;

@@ -47,7 +47,7 @@ class Bytes {
   static constexpr uintptr_t kPage = 4096;
   using Page = std::bitset<kPage>;
 
-  // f(page, first byte in it, the byte behind the last), until one is false.
+  // Calls f(page, first byte in it, one past the last), until it returns false.
   template <typename F>
   static bool for_pages(const void* p, int64_t bytes, F f) {
     auto at = reinterpret_cast<uintptr_t>(p);
@@ -65,7 +65,7 @@ class Bytes {
   Page* last_ = nullptr;
 };
 
-// What launches and copies have written since the last launch that began behind all of them.
+// Bytes written by launches and copies since the last launch that began behind all of them.
 thread_local Bytes unfinished;
 thread_local bool told = false;  // one report a launch is enough
 

@@ -9,9 +9,9 @@
 
 namespace sluice::simt {
 
-enum class MatrixType : uint8_t { kBF16, kF16, kS8, kE4M3 };  // kE4M3: of wgmma alone
+enum class MatrixType : uint8_t { kBF16, kF16, kS8, kE4M3 };  // kE4M3: wgmma only
 
-// One lane's part; `accumulators` of columns / 2 words.
+// One lane's part of wgmma; `accumulators` has columns / 2 words.
 struct MatrixOperand {
   MatrixType type;
   int columns;
@@ -19,7 +19,7 @@ struct MatrixOperand {
   uint64_t b;
   uint32_t* accumulators;
   bool accumulate;
-  const uint32_t* rows = nullptr;  // [4], A in registers; B is transposed then. Null: `a` is it
+  const uint32_t* rows = nullptr;  // [4], A in registers, with a transposed B; null: `a` is A
 };
 
 void issue_matrix(MatrixOperand operand, Site site);
@@ -58,7 +58,7 @@ void issue_wgmma_rows(MatrixType type,
 
 void copy_box(
     void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
-// To the same place in each of the cluster's blocks that have a bit.
+// Copies a box to the same place in each of the cluster's blocks whose rank has a bit.
 void copy_box_to(uint32_t ranks,
                  void* to,
                  const gpu::TensorMap& map,
@@ -95,13 +95,13 @@ namespace sluice::gpu::ptx {
 
 inline constexpr bool kHasWgmma = true;
 
-// Launches run one after the other; overlap.h says what of a thread's doings before it is reported.
+// Launches run one after the other; overlap.h lists the reports of early accesses.
 void wait_for_launches();
 
 inline void start_next_launch() {}
 
 uint32_t shared_address(const void* p);
-// Other numbers than shared_address gives: marked, and with the block's rank.
+// Returns numbers unlike shared_address's: marked, and with the block's rank.
 uint32_t peer_address(const void* p, int rank, simt::Site site = {});
 int cluster_rank();
 void cluster_arrive(simt::Site site = {});

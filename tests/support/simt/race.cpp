@@ -15,7 +15,7 @@
 namespace sluice::simt {
 
 void Clock::join(const Clock& other) {
-  if (seen.size() < other.seen.size()) {  // from before there were agents for cp.async
+  if (seen.size() < other.seen.size()) {  // it predates the agents of cp.async
     seen.resize(other.seen.size());
     visible.resize(other.seen.size());
   }
@@ -122,7 +122,7 @@ void RaceDetector::begin(int agent, const Clock& clock) {
 
 bool RaceDetector::anyone_saw_all_of(int agent) const {
   const auto at = static_cast<size_t>(agent);
-  const uint32_t released = clocks_[at].seen[at] - 1;  // 0 for an agent that did nothing
+  const uint32_t released = clocks_[at].seen[at] - 1;  // 0 for an agent without events
   return std::any_of(clocks_.begin(), clocks_.begin() + first_warp_, [&](const Clock& clock) {
     return clock.seen[at] >= released;
   });
@@ -417,7 +417,7 @@ inline void access(void* p, int64_t bytes, bool is_write, const void* pc) {
 
 }  // namespace
 
-// What -fsanitize=thread calls.
+// The functions that -fsanitize=thread calls.
 extern "C" {
 void __tsan_init() {}
 
@@ -441,7 +441,7 @@ SIMT_ACCESS(8)
 SIMT_ACCESS(16)
 #undef SIMT_ACCESS
 
-// Clang's; GCC inlines what kernels copy.
+// Clang calls these; GCC inlines what kernels copy.
 void* __tsan_memcpy(void* to, const void* from, unsigned long bytes) {
   void* const pc = __builtin_return_address(0);
   access(const_cast<void*>(from), static_cast<int64_t>(bytes), false, pc);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which accesses to memory are ordered by something. Vector clocks: each agent (a CUDA thread, the
+// Finds accesses to memory that nothing orders, by vector clocks: each agent (a CUDA thread, the
 // wgmma unit of a warp, the copies that complete on one mbarrier, a thread's cp.async) knows up to
 // which of every other agent's events it has seen. A second clock says which generic writes a proxy
 // fence has made visible to the asynchronous agents.
@@ -22,41 +22,40 @@ class Cluster;
 
 struct Clock {
   std::vector<uint32_t> seen;     // by agent
-  std::vector<uint32_t> visible;  // the same, of generic writes as asynchronous reads see them
+  std::vector<uint32_t> visible;  // likewise, generic writes as asynchronous reads see them
 
   void join(const Clock& other);
 };
 
-// Who touched a byte, and when on that agent's clock.
+// The agents that touched a byte, and the times on their clocks.
 struct Cell {
-  uint32_t write_time = 0;  // 0: nobody wrote it yet
-  uint32_t read_time = 0;   // 0: nobody read it since
+  uint32_t write_time = 0;  // 0: never written
+  uint32_t read_time = 0;   // 0: not read since
   int16_t writer = 0;
   int16_t reader = 0;  // kManyReaders: read_set
   int32_t read_set = -1;
-  int32_t atomic_set = -1;  // by agent, when it last changed the byte by an atomic
+  int32_t atomic_set = -1;  // by agent: times of its latest atomic changes
   bool open = false;
   bool async_write = false;
-  bool atomic = false;  // there were atomics since the last write
+  bool atomic = false;  // whether there were atomics since the last write
 };
 
 inline constexpr int16_t kManyReaders = -1;
 
-// Global memory as the clusters of one launch use it: nothing orders one after another but arrivals
-// at counters.
+// Global memory as one launch's clusters use it: only arrivals at counters order clusters.
 class GlobalShadow {
  public:
   struct Byte {
-    Cell cell;             // of the cluster that touched it last
-    int32_t cluster = -1;  // whose cell it is
-    int32_t writer = -1;   // cluster
-    int16_t agent = 0;     // of it, which wrote the byte last
-    uint32_t time = 0;     // when it did, on its clock
-    int32_t reader = -1;   // cluster, the first
+    Cell cell;             // the last cluster's to touch it
+    int32_t cluster = -1;  // the cluster that owns `cell`
+    int32_t writer = -1;   // the cluster that wrote it last
+    int16_t agent = 0;     // the agent there that wrote it last
+    uint32_t time = 0;     // that agent's time of the write
+    int32_t reader = -1;   // the first cluster that read it
     bool many_readers = false;
   };
 
-  // What was in front of an arrival: all that a thread of the cluster knew at its last fence.
+  // Everything in front of an arrival: a thread's knowledge of the cluster at its last fence.
   struct Arrival {
     int32_t cluster;
     Clock clock;
@@ -64,7 +63,7 @@ class GlobalShadow {
 
   Byte& at(const void* p);
 
-  // Of a counter, in order.
+  // Returns a counter's arrivals, in order.
   std::vector<Arrival>& arrivals(const void* counter) { return arrivals_[counter]; }
 
   [[nodiscard]] bool is_counter(const void* p) const { return arrivals_.contains(p); }
@@ -77,14 +76,14 @@ class GlobalShadow {
   Byte* last_ = nullptr;
 };
 
-// Of one cluster. Accesses of threads come from on_access, those of asynchronous units from read
-// and write, which look at shared memory alone. Agents are numbered through all blocks; what a
-// block has of a kind is named by the block's rank and its number there.
+// Detects the races of one cluster. on_access takes threads' accesses, read and write those of
+// asynchronous units, to shared memory alone. Agents are numbered through all blocks; a block's
+// agents of a kind are named by the block's rank and their number there.
 class RaceDetector {
  public:
-  static constexpr int kMaxMbarriers = 32;  // of a block
+  static constexpr int kMaxMbarriers = 32;  // in a block
 
-  // `arenas`: of the blocks, one behind the other.
+  // `arenas`: the blocks', one behind the other.
   RaceDetector(Cluster& cluster,
                int num_blocks,
                int num_threads,
@@ -101,24 +100,24 @@ class RaceDetector {
     return first_mbarrier_ + rank * kMaxMbarriers + index;
   }
 
-  // The cp.async of a thread. They come into being with the first that asks.
+  // Returns the agent of a thread's cp.async. The first call makes these agents.
   int copy_unit(int rank, int thread);
 
   // All of these threads of a block have met: each knows what any of them knew.
   void meet(int rank, const std::vector<int>& threads);
-  // What `agent` did so far goes into `clock`, and later events are told apart from it.
+  // Adds the agent's events so far to `clock`; its later events are told apart from them.
   void release(int agent, Clock& clock);
   void acquire(int agent, const Clock& clock);
-  // What `agent` knows goes into `clock`.
+  // Adds the agent's knowledge to `clock`.
   void add_to(Clock& clock, int agent) const;
   [[nodiscard]] uint32_t now(int agent) const;
-  // `agent` has seen the other's events up to `time`.
+  // `agent` has seen the other agent's events up to `time`.
   void learn(int agent, int other, uint32_t time);
-  // Only what the agent itself has written.
+  // Makes the agent's own writes visible to asynchronous agents, and only those.
   void proxy_fence(int agent);
-  // The agent begins an operation that knows what `clock` says and nothing else.
+  // Begins an operation of the agent that knows exactly what `clock` says.
   void begin(int agent, const Clock& clock);
-  // The same, of what the other knows.
+  // Begins an operation that knows what the other agent knows.
   void begin_like(int agent, int other) { begin(agent, clocks_[static_cast<size_t>(other)]); }
   [[nodiscard]] Clock empty_clock() const;
   // Whether some thread has seen everything that the agent released.
@@ -130,25 +129,25 @@ class RaceDetector {
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
   void write(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
 
-  // An atomic in shared memory: in any order among its like, a read and a write for others.
+  // An atomic in shared memory: unordered among atomics, a read and a write to other accesses.
   void atomic(int agent, const void* p, int64_t bytes, const void* pc);
 
-  // What the agent knows is in front of its next arrival; what it met at counters it knows now.
+  // Puts the agent's knowledge in front of its next arrival, and adds to it what counters told.
   void device_fence(int agent);
-  // At a counter in global memory, where it meets all who arrived before.
+  // Arrives at a counter in global memory, where the agent meets all that arrived before.
   void arrive(int agent, const void* counter);
 
-  // An access of the running thread, wherever it points.
+  // Checks an access of the running thread to any memory.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
-  // [p, p + bytes) of an arena may be used from now on.
+  // Allows uses of [p, p + bytes) of an arena from now on.
   void open(const std::byte* p, int64_t bytes);
   [[nodiscard]] std::string name(int agent) const;
 
  private:
-  // Where a byte is, for reports: an offset in the arenas, or global memory.
+  // The place of a byte, for reports: an offset in the arenas, or global memory.
   static constexpr int64_t kGlobal = -1;
 
-  // What an agent knows of other clusters since a fence of its own, as does who has seen the fence.
+  // An agent's knowledge of other clusters since its own fence; agents that saw the fence share it.
   struct Learned {
     int agent;
     uint32_t time;
@@ -160,7 +159,7 @@ class RaceDetector {
   void global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc);
   void read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
   void write_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
-  // Of a byte of the arenas; null and reported where it is in no array.
+  // Returns the cell of a byte of the arenas; null, with a report, if it is in no array.
   Cell* open_cell(int64_t offset, bool is_write, int agent, const void* pc);
   void note_read(Cell& cell, int agent);
   void check_reads(const Cell& cell, int agent, int64_t offset, const void* pc);
@@ -181,10 +180,11 @@ class RaceDetector {
   std::vector<std::vector<Cell>> cells_;  // by block and byte of its arena
   std::vector<std::vector<uint32_t>> read_sets_;
   std::vector<std::vector<uint32_t>> atomic_sets_;
-  std::unordered_map<int, Clock> fenced_;  // by agent: what it knew at its last device_fence
-  std::unordered_map<int, std::vector<GlobalShadow::Arrival>> met_;  // by agent, since then
+  std::unordered_map<int, Clock> fenced_;  // by agent: its knowledge at its last device_fence
+  std::unordered_map<int, std::vector<GlobalShadow::Arrival>> met_;  // by agent: arrivals since
+                                                                     // then
   std::vector<Learned> learned_;
-  std::set<std::string> told_;  // a race is reported once, whatever its bytes
+  std::set<std::string> told_;  // reported races; each is reported once for all of its bytes
 };
 
 }  // namespace sluice::simt

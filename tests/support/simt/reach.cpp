@@ -6,7 +6,7 @@
 
 #include "tests/support/simt/block.h"
 
-extern "C" const char __executable_start;  // the linker's: code and constants are between them
+extern "C" const char __executable_start;  // the linker's; code and constants begin there
 extern "C" const char __data_start;
 
 namespace sluice::simt {
@@ -39,7 +39,7 @@ bool ParameterSpace::contains(const void* p, int64_t bytes) {
 
 Reach::Reach() {
   add(&__executable_start, &__data_start - &__executable_start);
-  add(&current_thread, sizeof(current_thread));  // behind threadIdx and its like
+  add(&current_thread, sizeof(current_thread));  // read by threadIdx and the like
 }
 
 void share_heap(std::byte* begin, int64_t bytes) {
@@ -72,7 +72,7 @@ bool Reach::contains(const void* p, int64_t bytes) const {
 
 void check_reach(const void* p, int64_t bytes, const char* who, const void* pc) {
   if (reach == nullptr || ParameterSpace::contains(p, bytes) || reach->contains(p, bytes)) return;
-  reach = nullptr;  // one report is enough; and no exception, as hooks may not throw
+  reach = nullptr;  // one report is enough, and hooks may not throw
   char where[64];
   std::snprintf(where, sizeof(where), " at %p, from %p", p, pc);
   add_report(std::string(who) + ": " + std::to_string(bytes) + " bytes of host memory" + where);

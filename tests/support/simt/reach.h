@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which global memory a kernel may touch while the work of a device runs (memory.h): the device's
-// own, and what a GPU has in other spaces, constants and parameters. Tests that hand over pointers
-// into their own vectors have the heap that shared_heap.cpp shares in place of the device's memory.
-// Anything else is memory of the host, stacks and variables, which a GPU would not find. Seen in
-// files compiled with -fsanitize=thread, and of copies to shared memory everywhere.
+// The global memory that a kernel may touch while work of a device (memory.h) runs: the device's
+// own, and a GPU's other spaces, constants and parameters. Tests that pass pointers into their own
+// vectors use the heap that shared_heap.cpp shares instead of device memory. Everything else is
+// host memory, stacks and variables, which a GPU would not find. Checked in files compiled with
+// -fsanitize=thread, and for copies to shared memory everywhere.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace sluice::simt {
 
 class Reach {
  public:
-  // The program's code and constants.
+  // Contains the program's code and constants.
   Reach();
 
   void add(const void* begin, int64_t bytes);
@@ -27,17 +27,17 @@ class Reach {
   using Range = std::pair<const std::byte*, const std::byte*>;
 
   std::vector<Range> ranges_;
-  mutable Range last_{nullptr, nullptr};  // where something was found
+  mutable Range last_{nullptr, nullptr};  // the range of the last hit
 };
 
-// What every Run without a device may touch from now on; without it, anything. Called once.
+// Limits later Runs without a device to these bytes; before, they may touch anything. Called once.
 void share_heap(std::byte* begin, int64_t bytes);
 std::optional<Reach> reach_of_shared_heap();
 
-// Of the launches of this thread; null: they may touch anything.
+// The reach of this thread's launches; null: they may touch anything.
 extern constinit thread_local const Reach* reach;
 
-// A report where the bytes are not within reach; only of the first. `pc`: the place in the program.
+// Reports the first access to bytes out of reach. `pc`: the place in the program.
 void check_reach(const void* p, int64_t bytes, const char* who, const void* pc);
 
 }  // namespace sluice::simt

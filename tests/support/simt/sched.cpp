@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fibers and the order they run in.
+// Fibers, and the order in which they run.
 #include "tests/support/simt/sched.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ struct RunState {
   Mode mode = Mode::kPlain;
   int num_launches = 0;
   std::vector<std::string> reports;
-  std::optional<Reach> own_reach;  // of tests that share their heap
+  std::optional<Reach> own_reach;  // for tests that share their heap
 };
 
 thread_local RunState run_state;
@@ -68,7 +68,7 @@ thread_local int capability = kHopper;
   std::abort();
 }
 
-// What the address sanitizer must know about fibers; nothing without it.
+// Tells the address sanitizer about fibers; no effect without it.
 #ifdef SIMT_ASAN
 struct OtherStack {
   const void* bottom = nullptr;
@@ -100,7 +100,7 @@ void arrived_from_scheduler(void*) {}
 void leave_for_scheduler(void**) {}
 #endif
 
-// Stacks of fibers that have ended, for those that start.
+// Stacks of ended fibers, for new ones.
 struct StackPool {
   std::vector<std::unique_ptr<std::byte[]>> all;
   std::vector<std::byte*> unused;
@@ -118,7 +118,7 @@ struct StackPool {
 
 thread_local StackPool stack_pool;
 
-// For boost::context::fiber: the stack that was chosen already.
+// For boost::context::fiber: a stack that was chosen already.
 struct GivenStack {
   std::byte* bottom;
 
@@ -135,7 +135,7 @@ struct GivenStack {
   }
 };
 
-// Of the blocks of a cluster, one behind the other.
+// Returns the arenas of a cluster's blocks, one behind the other.
 std::byte* shared_arenas() {
   struct Free {
     void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{1024}); }
@@ -147,7 +147,7 @@ std::byte* shared_arenas() {
   return memory.get();
 }
 
-// The first seed runs the clusters in order, the others in one that nobody may rely on.
+// The first seed runs the clusters in order, others in an order that tests may not rely on.
 std::vector<unsigned> cluster_order(unsigned count) {
   std::vector<unsigned> order(count);
   for (unsigned i = 0; i < count; ++i) order[i] = i;
@@ -218,7 +218,7 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
 
 namespace {
 
-// What the launch asks for that no device gives; empty: nothing.
+// Returns what the launch asks for that no device gives; empty: nothing.
 std::string refusal_of(const LaunchShape& shape) {
   if (shape.threads < 1 || shape.threads > 1024 || shape.shared_bytes > kSharedLimit) {
     return std::to_string(shape.threads) + " threads with " + std::to_string(shape.shared_bytes) +
@@ -250,7 +250,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
     add_report("launch: " + refusal);
     return;
   }
-  const ParameterSpace closure(&body, sizeof(body));  // by which threads find their arguments
+  const ParameterSpace closure(&body, sizeof(body));  // threads find their arguments through it
   const size_t reports = run_state.reports.size();
   begin_launch(shape.overlaps);
   GlobalShadow global;
@@ -311,7 +311,7 @@ void Cluster::run(const std::function<void()>& body) {
       if (thread.stack == nullptr) start_thread(thread, body);
       resume(thread);
     }
-  } catch (const LaunchFailed&) {  // in an asynchronous operation
+  } catch (const LaunchFailed&) {  // from an asynchronous operation
     failed_ = true;
   }
   block_now = nullptr;
@@ -336,7 +336,7 @@ bool Cluster::is_starved(const Thread& thread) const {
   return thread.block->rank() * warps + thread.index / 32 == starved_warp_;
 }
 
-// The index in ready_ of who runs next, which is moved to its end.
+// Returns the index in ready_ of the thread to run next, and moves the thread to its end.
 size_t Cluster::pick() {
   size_t at = ready_.size() - 1;
   if (policy_ != Policy::kLatestFirst) at = random_.below(ready_.size());
@@ -390,7 +390,7 @@ void Cluster::resume(Thread& thread) {
   running_ = nullptr;
 }
 
-// Unwinds what has started and not ended.
+// Unwinds the threads that have started and not ended.
 void Cluster::abandon() {
   for (const std::unique_ptr<Block>& block : blocks_) {
     for (Thread& thread : block->threads()) {
@@ -415,7 +415,7 @@ void Cluster::wait(const char* reason, Site site) {
   };
 
   {
-    Arrive arrive;  // also when the fiber is unwound from here
+    Arrive arrive;  // also runs when the fiber is unwound from here
     leave_for_scheduler(&arrive.saved);
     scheduler_ = std::move(scheduler_).resume();
   }
@@ -447,7 +447,7 @@ void Cluster::wait_for_all(Site site) {
   if (race_ != nullptr) race_->acquire(thread.agent, done_clock_);
 }
 
-// The barrier waits for it no more.
+// Removes the thread from the cluster's barrier.
 void Cluster::end(Thread& thread) {
   if (!failed_) failed_ = !may_end(thread);
   thread.block->end(thread);

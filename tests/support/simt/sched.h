@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a cluster while they run: one order of all their threads and asynchronous copies.
-// A launch without clusters has clusters of one block.
+// The blocks of a running cluster: one order of all their threads and asynchronous copies. A launch
+// without clusters has clusters of one block.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -36,14 +36,14 @@ class Cluster {
  public:
   static constexpr int kMostBlocks = 8;
 
-  // `number`: which of the grid's clusters, those along x first.
+  // `number`: the cluster's number in the grid, along x first.
   Cluster(
       const LaunchShape& shape, unsigned number, uint64_t seed, Mode mode, GlobalShadow& global);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  // To the end of every thread, or of the first error.
+  // Runs until every thread has ended, or until the first error.
   void run(const std::function<void()>& body);
 
   [[nodiscard]] int size() const { return static_cast<int>(blocks_.size()); }
@@ -54,10 +54,10 @@ class Cluster {
 
   Thread& running() { return *running_; }
 
-  // An offset in the arenas of all blocks, in words.
+  // Describes an offset in the arenas of all blocks.
   [[nodiscard]] std::string place(int64_t offset) const;
 
-  // Gives the processor away until wake.
+  // Suspends the running thread until wake().
   void wait(const char* reason, Site site);
 
   void wake(Thread& thread) { ready_.push_back(&thread); }
@@ -66,11 +66,11 @@ class Cluster {
     pending_.push_back({&block, std::move(operation)});
   }
 
-  // The barrier of all threads of the cluster that have not ended, in its two halves.
+  // Arrive and wait at the barrier of all threads of the cluster that have not ended.
   void arrive(Site site);
   void wait_for_all(Site site);
 
-  // Null in plain mode.
+  // Returns null in plain mode.
   RaceDetector* race() { return race_.get(); }
 
  private:
@@ -95,7 +95,7 @@ class Cluster {
   int32_t number_;
   Random64 random_;
   Policy policy_;
-  int starved_warp_ = -1;  // counted through all blocks
+  int starved_warp_ = -1;  // number counted through all blocks
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<RaceDetector> race_;
   std::vector<Thread*> ready_;
@@ -103,7 +103,7 @@ class Cluster {
   Thread* running_ = nullptr;
   bool failed_ = false;
   boost::context::fiber scheduler_;
-  // Of the cluster's barrier.
+  // State of the cluster's barrier.
   int num_alive_;
   int num_arrived_ = 0;
   int64_t phase_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves a test program's heap to memory that the shim's launches reach, and nothing else of the
-// host: where the same tests run on a GPU, kernels find no stack and no variable of theirs
+// Moves a test program's heap to memory that the shim's launches may touch, and no other host
+// memory: on a GPU, kernels of the same tests find no stack and no variable of theirs
 // (tests/support/gpu/heap.h). Link it and tests/support/gpu/heap.cpp.
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@
 namespace sluice::simt {
 namespace {
 
-constexpr size_t kHeapBytes = size_t{64} << 30;  // of addresses; pages come as they are touched
+constexpr size_t kHeapBytes = size_t{64} << 30;  // addresses; pages come when they are touched
 
 const bool is_shared = [] {
   void* const heap = mmap(nullptr,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
-// grid cluster by cluster on the calling thread, every CUDA thread a fiber that runs until it
-// waits. Included through kernels/cuda/gpu.h only. What it sees and what it cannot see:
-// tests/README.md.
+// grid cluster by cluster on the calling thread; every CUDA thread is a fiber that runs until it
+// waits. Only kernels/cuda/gpu.h includes it. tests/README.md says what it can and cannot see.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-// There launches are real, and what is left of this is arithmetic, for models of kernels.
+// On a GPU launches are real, and only the arithmetic below remains, for models of kernels.
 #if defined(SLUICE_TESTS_ON_GPU)
 #include "tests/support/gpu/run.h"
 #endif
@@ -34,36 +33,35 @@ struct ThreadView {
   Dim3 grid_dim;
 };
 
-// Of the CUDA thread that runs now; null between launches.
+// The running CUDA thread's view; null between launches.
 extern constinit thread_local const ThreadView* current_thread;
 
 #if !defined(SLUICE_TESTS_ON_GPU)
-// What a Run looks for. kPlain: wrong bits, waits that never end, broken rules of an instruction.
-// kRace: also accesses to shared memory, and of a launch to global memory, that nothing orders, and
-// reads of shared memory that nobody wrote, in files compiled with -fsanitize=thread.
+// The errors that a Run finds. kPlain: wrong bits, waits that never end, broken rules of an
+// instruction. kRace: also unordered accesses to shared memory, and to a launch's global memory,
+// and reads of shared memory that was never written, in files compiled with -fsanitize=thread.
 enum class Mode : uint8_t { kPlain, kRace };
 
-// Holds the schedule of the launches made while it lives, and what was wrong with them. One at a
-// time; a launch without one aborts, and so does a destructor that finds reports nobody took.
+// Holds the schedule of the launches made in its lifetime, and their errors. One at a time; a
+// launch without one aborts, and so does a destructor with reports that were not taken.
 class Run {
  public:
-  // The seed picks the order of clusters, threads and asynchronous copies: 0 runs the latest that
-  // became ready first and copies as late as it can, every fourth starves one warp, others are
-  // random.
+  // The seed picks the order of clusters, threads and asynchronous copies: 0 runs the latest ready
+  // thread first and copies as late as possible, every fourth starves one warp, others are random.
   explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  // One line each, in the order found, and none after that. A launch ends at its first error; races
-  // are collected.
+  // Returns one line per error, in the order found, and clears them. A launch ends at its first
+  // error; races are collected.
   std::vector<std::string> take_reports();
-  // Of this run so far.
+  // Returns the number of launches of this run so far.
   [[nodiscard]] int num_launches() const;
 };
 
-// Which device the launches see while it lives: its compute capability, major * 10 + minor. 90
-// without one. Decides what mma_bf16's step is.
+// Sets the device that launches see in its lifetime: its compute capability, major * 10 + minor, 90
+// by default. It decides mma_bf16's step.
 class GivenDevice {
  public:
   explicit GivenDevice(int compute_capability);
@@ -71,7 +69,7 @@ class GivenDevice {
   GivenDevice(const GivenDevice&) = delete;
   GivenDevice& operator=(const GivenDevice&) = delete;
 
-  // Whether launches see it: a GPU is what it is (tests/support/gpu/run.h).
+  // Whether launches see this device; a GPU has its own (tests/support/gpu/run.h).
   [[nodiscard]] static bool is_here() { return true; }
 };
 #endif
@@ -80,7 +78,7 @@ struct LaunchShape {
   Dim3 grid;
   int threads;
   int64_t shared_bytes;
-  int cluster_blocks;  // along y
+  int cluster_blocks;  // blocks along y
   bool overlaps = false;
 };
 
@@ -88,14 +86,14 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body);
 
 }  // namespace sluice::simt
 
-struct CUstream_st;  // as in CUDA's headers; in order
+struct CUstream_st;  // declared by CUDA's headers; work is in order
 
 namespace sluice::simt {
 
-// At once without a stream; else when somebody waits for it (memory.h).
+// Runs the work at once without a stream; else when a thread waits for it (memory.h).
 void enqueue(CUstream_st* stream, std::function<void()> work);
 
-// While it lives, a kernel of this thread may read these bytes, too: its parameters. They nest.
+// Lets kernels of this thread also read these bytes, its parameters, in its lifetime. Scopes nest.
 class ParameterSpace {
  public:
   ParameterSpace(const void* begin, int64_t bytes);
@@ -103,7 +101,7 @@ class ParameterSpace {
   ParameterSpace(const ParameterSpace&) = delete;
   ParameterSpace& operator=(const ParameterSpace&) = delete;
 
-  // Whether the bytes are of one that lives.
+  // Whether the bytes are in a living ParameterSpace.
   static bool contains(const void* p, int64_t bytes);
 
  private:
@@ -112,7 +110,7 @@ class ParameterSpace {
   const ParameterSpace* outer_;
 };
 
-// Where in the kernel, for reports.
+// A place in a kernel, for reports.
 struct Site {
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();
@@ -122,9 +120,9 @@ struct Site {
 [[noreturn]] void fail(const std::string& what);
 
 // An instruction that the lanes of `mask` execute together. The last to arrive calls `complete`
-// with every lane's operand (null: not in the mask); then all go on. Lanes that arrive with the
+// with every lane's operand (null: not in the mask); then all continue. Lanes that arrive with the
 // same mask at another instruction, and lanes that have left the kernel, are errors.
-// `orders_memory`: whether what each lane wrote is then visible to the others, which a shuffle does
+// `orders_memory`: whether each lane's writes are then visible to the others, which a shuffle does
 // not promise.
 using Complete = void (*)(void* const operands[32], uint32_t mask);
 void warp_collective(uint32_t mask,
@@ -134,10 +132,10 @@ void warp_collective(uint32_t mask,
                      bool orders_memory,
                      Site site);
 
-// Threads that arrive wait until `count` have; 0: every thread of the block.
+// Waits until `count` threads have arrived; 0: every thread of the block.
 void block_barrier(int id, int count, const char* name, Site site);
 
-// The block's memory for one declaration; `key` tells declarations apart.
+// Returns the block's memory for one declaration; `key` tells declarations apart.
 void* shared_memory(const void* key, int64_t bytes, int64_t alignment, const char* name);
 void* dynamic_shared_memory(int64_t bytes, const char* name);
 
@@ -149,8 +147,8 @@ To bits_cast(From from) {
   return to;
 }
 
-// A result of an instruction for single floats as a GPU gives it: its NaN is this one, whatever the
-// operands carry (PTX ISA 8.7, "Floating Point Instructions"; an H200's tensor cores as well).
+// Returns a result of a float instruction as a GPU gives it: its NaN is this one, whatever the
+// operands' NaNs (PTX ISA 8.7, "Floating Point Instructions"; an H200's tensor cores as well).
 inline float with_gpus_nan(float result) {
   return result == result ? result : bits_cast<float>(0x7FFFFFFFU);
 }
@@ -172,7 +170,7 @@ inline int lane_id() { return static_cast<int>(current_thread->thread_idx.x % 32
 
 #define __global__
 #define __device__
-// As nvcc does it; and g++ tells the race detector of no store of what a call returns.
+// always_inline, like nvcc; and g++ reports no store of a call's result to the race detector.
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
@@ -240,7 +238,7 @@ inline int32_t __reduce_add_sync(uint32_t mask, int32_t value, sluice::simt::Sit
   return value;
 }
 
-// Lanes below `lanes` keep their own.
+// Lanes below `lanes` keep their own value.
 inline int32_t __shfl_up_sync(uint32_t mask,
                               int32_t value,
                               int lanes,
@@ -253,7 +251,7 @@ inline int32_t __shfl_up_sync(uint32_t mask,
   return static_cast<int32_t>(operand.value);
 }
 
-// The lanes that have the same value.
+// Returns the lanes that have the same value.
 inline uint32_t __match_any_sync(uint32_t mask, uint32_t value, sluice::simt::Site site = {}) {
   sluice::simt::warp_collective(
       mask, "__match_any_sync", &value, sluice::simt::complete_match, false, site);
@@ -278,7 +276,7 @@ inline float __fsqrt_rn(float a) { return sluice::simt::with_gpus_nan(__builtin_
 
 inline float __int2float_rn(int32_t a) { return static_cast<float>(a); }
 
-// What is out of range gives the range's end; NaN gives 0 to 32 bits, the highest bit to 64.
+// Values out of range give the range's end; NaN gives 0 in 32 bits, the highest bit in 64.
 inline int32_t __float2int_rn(float a) {
   const float rounded = __builtin_rintf(a);
   if (!(rounded == rounded)) return 0;
@@ -304,17 +302,17 @@ namespace sluice::gpu {
 
 using Stream = CUstream_st*;
 
-// As on the device (kernels/cuda/gpu.h).
+// Defined like the device's (kernels/cuda/gpu.h).
 int compute_capability();
 
-// As on the device; few, so that a block's share of a list of work is long.
+// Returns few, unlike a device, so that a block's share of a list of work is long.
 inline int multiprocessors() { return 5; }
 
-// Not inline: the race detector is told that these are atomic.
+// The race detector is told that these are atomic, so they are not inline.
 uint32_t shared_add(uint32_t* p, uint32_t value);
 unsigned long long shared_add(unsigned long long* p, unsigned long long value);
 
-// As on the device, in global memory; a counter that was not 0 at first is an error.
+// Like the device's, in global memory; a counter that was not 0 at first is an error.
 bool arrive_last(uint32_t* counter, uint32_t arrivals);
 
 struct LaunchShape {
@@ -323,10 +321,10 @@ struct LaunchShape {
   int threads = 128;
   int64_t shared_bytes = 0;
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
-  bool overlaps = false;   // with the launches in front (kernels/cuda/gpu.h)
+  bool overlaps = false;   // with launches in front (kernels/cuda/gpu.h)
 };
 
-// As on the device; so few that kernels which take several tiles in turn do so in small tests.
+// Returns few, unlike a device, so that kernels take several tiles in turn in small tests, too.
 template <typename... Parameters>
 int64_t clusters_at_once(const LaunchShape& shape, void (*)(Parameters...)) {
   return shape.cluster_blocks > 1 ? 1 : 3;

@@ -12,7 +12,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr uint32_t kNan = 0x7FFFFFFF;
 
-// How a float's bits are told apart; whether the highest exponent is of infinities and NaN alone.
+// The layout of a float's bits; whether the highest exponent is only for infinities and NaN.
 struct Layout {
   int exponent_bits;
   int mantissa_bits;
@@ -37,7 +37,7 @@ struct Parts {
 };
 
 Parts split(uint32_t bits, Layout layout) {
-  const uint32_t most = (1U << layout.mantissa_bits) - 1;  // of a mantissa
+  const uint32_t most = (1U << layout.mantissa_bits) - 1;  // largest mantissa
   const uint32_t mantissa = bits & most;
   const auto exponent =
       static_cast<int>(bits >> layout.mantissa_bits & ((1U << layout.exponent_bits) - 1));
@@ -53,13 +53,13 @@ Parts split(uint32_t bits, Layout layout) {
   return parts;
 }
 
-// A sum in units of 2^unit, cut toward zero to `mantissa_bits` after its first one.
+// Rounds a sum in units of 2^unit toward zero to `mantissa_bits` after its leading one.
 float round_toward_zero(int64_t sum, int unit, int mantissa_bits) {
   if (sum == 0) return 0.0F;
   const bool negative = sum < 0;
   auto magnitude = static_cast<uint64_t>(negative ? -sum : sum);
   const int top = 63 - std::countl_zero(magnitude);
-  // The lowest bit that is kept: so many below the first, or that of the subnormals.
+  // The lowest bit that is kept: `mantissa_bits` below the first, or the subnormals' lowest.
   const int drop = std::max(top - mantissa_bits, -149 - unit);
   if (drop >= 64) return negative ? -0.0F : 0.0F;
   if (drop > 0) magnitude = magnitude >> drop << drop;
@@ -67,7 +67,7 @@ float round_toward_zero(int64_t sum, int unit, int mantissa_bits) {
   return negative ? -value : value;
 }
 
-// What is summed at once: at most 32 products and c.
+// The terms of one sum: at most 32 products and c.
 class Terms {
  public:
   void add_product(const Parts& x, const Parts& y) {
@@ -91,7 +91,7 @@ class Terms {
     if (!term.special && term.significand != 0) terms_[count_++] = term;
   }
 
-  // Aligned to the largest exponent with `fraction` bits after the point.
+  // Returns the terms' sum, aligned to the largest exponent with `fraction` bits after the point.
   [[nodiscard]] float sum(int fraction, int mantissa_bits) const {
     if (nan_ || (infinite_[0] && infinite_[1])) return std::bit_cast<float>(kNan);
     if (infinite_[0] || infinite_[1]) return infinite_[1] ? -kInfinity : kInfinity;
@@ -122,7 +122,7 @@ class Terms {
 
 Layout layout_of(Float8 type) { return type == Float8::kE4M3 ? kE4M3Layout : kE5M2Layout; }
 
-// Exact: 16-bit floats have every value of both.
+// Widens exactly: 16-bit floats have every value of both types.
 uint16_t widened(Float8 type, uint8_t code) {
   if (type == Float8::kE5M2) return static_cast<uint16_t>(code << 8);
   const uint32_t sign = (code & 0x80U) << 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a warp does itself with matrices: cp.async, ldmatrix and mma.sync. A thread's copies happen
-// in order at any time between their issue and the wait that asks for them.
+// Matrix instructions of a warp: cp.async, ldmatrix and mma.sync. A thread's copies happen in order
+// at any time between their issue and the wait that asks for them.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,7 @@
 namespace sluice::simt {
 namespace {
 
-constexpr int kPiece = 16;  // bytes
+constexpr int kPiece = 16;  // bytes of a piece
 
 ThreadCopies& copies_of(int thread) {
   return current_block().async().copies[static_cast<size_t>(thread)];
@@ -114,7 +114,7 @@ void wait_copies(int pending, Site) {
   Block& block = current_block();
   const int self = block.self().index;
   ThreadCopies& copies = copies_of(self);
-  const int64_t last = copies.open_group - 1 - pending;  // to wait for
+  const int64_t last = copies.open_group - 1 - pending;  // group to wait for
   while (!copies.queue.empty() && copies.queue.front().group <= last) run_front(self);
   copies.waited = std::max(copies.waited, last);
   if (block.race() == nullptr) return;
@@ -151,7 +151,7 @@ void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
   block.start_async([self] { simt::run_front(self); });
   simt::RaceDetector* const race = block.race();
   if (race == nullptr) return;
-  // In terms of order it is written now, and unknown to all until the wait.
+  // For the race detector it is written now, and unknown to all agents until the wait.
   const int unit = race->copy_unit(block.rank(), self);
   race->begin_like(unit, block.self().agent);
   race->write(unit, simt::RaceDetector::Proxy::kGeneric, to, simt::kPiece, nullptr);
@@ -179,9 +179,9 @@ void load_matrices(uint32_t (&r)[4],
   simt::warp_collective(0xFFFFFFFFU, name, &operand, complete, false, site);
 }
 
-constexpr uint16_t kNan16 = 0x7FFF;  // what a GPU's conversions and arithmetic of 16 bits give
+constexpr uint16_t kNan16 = 0x7FFF;  // from a GPU's conversions and arithmetic of 16 bits
 
-// Wide enough for any product of two bfloat16.
+// double holds any product of two bfloat16.
 double value_of(uint32_t bf16) { return double{simt::bits_cast<float>(bf16 << 16)}; }
 
 }  // namespace
