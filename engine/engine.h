@@ -11,6 +11,7 @@
 
 #include "engine/core/engine_state.h"
 #include "engine/core/kv_event_batch.h"
+#include "engine/core/kv_transfer_report.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
@@ -83,6 +84,10 @@ class Engine {
                                              int64_t /*first*/) {
     return false;
   }
+
+  // Any thread. From now on `watcher` is told of transfers of KV; null: nobody is, also none that a
+  // call is under way for. Engines without peers tell nothing.
+  virtual void watch_kv_transfers(KvTransferWatcher* /*watcher*/) {}
 
   // Any thread. Refuses new requests; running ones go on. Returns at once.
   virtual void drain() = 0;

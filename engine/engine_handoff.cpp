@@ -63,6 +63,17 @@ void LocalEngine::advance_handoffs() {
     hold_for_store(std::move(released.request));
   }
   core_->requests.flush();
+  report_transfers();
+}
+
+void LocalEngine::report_transfers() {
+  core_->handoff->take_reports(core_->transfers);
+  if (core_->transfers.empty()) return;
+  const std::scoped_lock lock(watcher_mutex_);
+  if (transfer_watcher_ == nullptr) return;
+  for (const KvTransferReport& report : core_->transfers) {
+    transfer_watcher_->transfer_ended(report);
+  }
 }
 
 std::chrono::microseconds LocalEngine::idle_wait() const {

@@ -248,6 +248,7 @@ void LocalEngine::commit(StepWork& work) {
   ++counters_.num_steps;
   counters_.num_preemptions += output.preempted.size();
   counters_.iteration_tokens.observe(kIterationBounds, output.total_tokens);
+  counters_.step_time.observe(kStepTimeBounds, seconds);
 }
 
 void LocalEngine::publish_stats() {

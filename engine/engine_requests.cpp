@@ -127,8 +127,12 @@ void LocalEngine::take_compiled() {
 
 void LocalEngine::hold_for_cache(UncompiledRequest& held) {
   const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
-  if (has_handoff) core_->requests.note_handoff(held.request.id);
-  if (has_handoff && core_->handoff->hold(held.request, *held.handoff, Clock::now())) return;
+  if (has_handoff) {
+    const RequestId id = held.request.id;
+    core_->requests.note_handoff(id);
+    const TraceContext& trace = core_->requests.find(id)->trace;
+    if (core_->handoff->hold(held.request, *held.handoff, Clock::now(), trace)) return;
+  }
   hold_for_store(std::move(held.request));
 }
 

@@ -107,6 +107,10 @@ class LocalEngine final : public Engine {
     return true;
   }
 
+  void watch_kv_transfers(KvTransferWatcher* watcher) override {
+    const std::scoped_lock lock(watcher_mutex_);
+    transfer_watcher_ = watcher;
+  }
 
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
 
@@ -149,6 +153,7 @@ class LocalEngine final : public Engine {
     std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
     std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
     std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held
+    std::vector<KvTransferReport> transfers;     // scratch: ended transfers
     std::vector<RequestId> finished;             // this step: requests that got their last tokens
     std::vector<NewRequest> ready;               // scratch: requests that the store held
     std::vector<RequestId> resumed;              // scratch: preempted requests that the store held
@@ -183,6 +188,7 @@ class LocalEngine final : public Engine {
   void hold_for_store(NewRequest request);
   [[nodiscard]] bool fails_behind(HandoffFallback reason) const;
   void advance_handoffs();
+  void report_transfers();
   void give_back_room();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
   bool must_restart(const Request& request, const SampledRequest& sampled, TokenId token);
@@ -220,6 +226,8 @@ class LocalEngine final : public Engine {
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
+  std::mutex watcher_mutex_;        // held while the watcher is told
+  KvTransferWatcher* transfer_watcher_ = nullptr;  // guarded by watcher_mutex_; null: nobody
   std::mutex join_mutex_;
   std::thread thread_;
   std::unique_ptr<GrammarCompiler> grammars_;  // destroyed first: its threads use other members

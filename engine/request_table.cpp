@@ -25,6 +25,7 @@ void RequestTable::add(RequestId id,
   state.sampling = std::make_shared<const SamplingParams>(std::move(request.sampling));
   state.sink = &sink;
   state.arrival = request.arrival;
+  state.trace = std::move(request.trace);
   states_.emplace(id, std::move(state));
 }
 
@@ -56,10 +57,12 @@ void RequestTable::add_tokens(RequestId id,
   RequestState& state = states_.at(id);
   if (state.num_generated == state.num_given) {
     state.first_token = now;
-    stats.time_to_first_token.observe(kFirstTokenBounds, seconds_between(state.arrival, now));
+    stats.time_to_first_token.observe(
+        kFirstTokenBounds, seconds_between(state.arrival, now), state.trace);
     stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
   } else {
-    stats.inter_token_latency.observe(kInterTokenBounds, seconds_between(state.last_token, now));
+    stats.inter_token_latency.observe(
+        kInterTokenBounds, seconds_between(state.last_token, now), state.trace);
   }
   state.last_token = now;
   stats.generation_tokens += results.size();
@@ -171,7 +174,7 @@ void RequestTable::queue(OutputSink* sink, TokenOutput output) {
 void RequestTable::count_end(const RequestState& state, FinishReason reason, EngineStats& stats) {
   const Clock::time_point now = Clock::now();
   ++stats.requests_finished[static_cast<size_t>(reason)];
-  stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now));
+  stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now), state.trace);
   stats.generation_length.observe(kLengthBounds, state.num_generated);
   if (state.num_generated > state.num_given) {
     stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));

@@ -37,6 +37,7 @@ struct RequestState {
   std::shared_ptr<const Grammar> grammar;  // shared too; null: none, or still being compiled
   std::vector<TokenId> begins_behind;              // see GrammarSpec
   OutputSink* sink = nullptr;
+  TraceContext trace;
   QueuedWork queued;  // valid before it is scheduled
   Clock::time_point arrival;
   Clock::time_point first_scheduled;

@@ -9,8 +9,10 @@
 
 #include "server/api/api_errors.h"
 #include "server/front_end.h"
+#include "server/http/accept.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
+#include "server/openmetrics.h"
 
 namespace sluice {
 namespace {
@@ -154,7 +156,10 @@ void handle_load(FrontEnd& front_end, Exchange exchange) {
 
 void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
-  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  const std::string& accept = exchange.request.accept;
+  const double open = accepted_weight(accept, "application/openmetrics-text", "1.0.0");
+  const bool is_open = open > 0 && open >= accepted_weight(accept, "text/plain", "0.0.4");
+  response.content_type = is_open ? kOpenMetricsType : "text/plain; version=0.0.4; charset=utf-8";
   response.body = metrics_text(front_end.engine.stats(),
                                front_end.config,
                                front_end.model_names.front(),
@@ -164,7 +169,8 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.answer_counters,
                                front_end.handoff_fallbacks,
                                front_end.num_ignored_arguments.load(),
-                               front_end.tracer.counts());
+                               front_end.tracer.counts(),
+                               is_open ? MetricsForm::kOpenMetrics : MetricsForm::kText);
   front_end.respond(exchange, std::move(response));
 }
 

@@ -17,6 +17,7 @@
 #include "server/api/api_errors.h"
 #include "server/api/request_validator.h"
 #include "server/routes.h"
+#include "server/traces/request_span.h"
 
 namespace sluice {
 namespace {
@@ -138,6 +139,8 @@ FrontEnd::FrontEnd(const Config& server_config,
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))) {}
 
+FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
+
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
   const bool is_given = !config.chat_template.empty();
   std::string source = engine.model().chat_template;
@@ -159,6 +162,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
                                               std::move(tls),
                                               std::move(traces)));
   SLUICE_TRY_VOID(made->authenticator.load());
+  if (made->tracer.is_recording()) engine.watch_kv_transfers(&made->transfer_spans);
   return made;
 }
 
@@ -200,7 +204,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
-        return fail(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
+        return refuse(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
       }
       exchange.tenant_salt = exchange.tenant->salt();
     }
@@ -238,14 +242,11 @@ void FrontEnd::log_prompts(const std::string& request_id, const GenerationReques
     for (size_t k = 0; k < ids.size() && text.size() <= most; ++k) {
       text += tokenizer.token_bytes(ids[k]);
     }
-    log_event(LogLevel::kInfo,
-              "prompt",
-              "id",
-              request_id,
-              "tokens",
-              ids.size(),
-              "text",
-              first_characters(text, most));
+    LogLine line(LogLevel::kInfo, "prompt");
+    line.add("id", request_id).add("tokens", ids.size());
+    line.add("text", first_characters(text, most));
+    add_trace(request.trace, line);
+    line.emit();
   }
 }
 
@@ -259,6 +260,25 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
   respond(exchange, error_response(error, exchange.error_form));
+}
+
+void FrontEnd::refuse(Exchange& exchange, const Error& error) {
+  RequestSpan span(tracer, exchange.request.trace, exchange.arrival);
+  exchange.request.trace = span.context();
+  HttpResponse response = error_response(error, exchange.error_form);
+  if (span.is_recorded()) {
+    const std::string route(route_name(exchange.route_idx));
+    span.set_name(exchange.request.method + " " + route);
+    span.add("http.request.method", exchange.request.method);
+    span.add("http.route", route);
+    span.add("http.response.status_code", int64_t{response.status});
+    if (!exchange.request.request_id.empty()) {
+      span.add("gen_ai.request.id", exchange.request.request_id);
+    }
+    span.set_error(error);
+    span.end();
+  }
+  respond(exchange, std::move(response));
 }
 
 void FrontEnd::note_ignored(const IgnoredArguments& ignored) {

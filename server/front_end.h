@@ -33,6 +33,7 @@
 #include "server/metrics.h"
 #include "server/prompt/chat_template.h"
 #include "server/traces/tracer.h"
+#include "server/traces/transfer_spans.h"
 
 namespace sluice {
 
@@ -63,12 +64,17 @@ void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
 class FrontEnd {
  public:
   static Expected<std::unique_ptr<FrontEnd>> create(const Config& config, Engine& engine);
+  ~FrontEnd();
+  FrontEnd(const FrontEnd&) = delete;
+  FrontEnd& operator=(const FrontEnd&) = delete;
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
 
   // Sends and counts.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
+  // The same of a request that was not let in, which has a span all the same.
+  void refuse(Exchange& exchange, const Error& error);
   // One line, where that is asked for. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
   // A line for each prompt with its text, where that is asked for. Any thread.
@@ -129,6 +135,7 @@ class FrontEnd {
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
   Tracer tracer;
+  TransferSpans transfer_spans{tracer};
   const std::chrono::steady_clock::time_point start;
   const int64_t created;  // Unix seconds
   HttpCounters http_counters;

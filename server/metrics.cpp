@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "server/openmetrics.h"
 #include "server/routes.h"
 
 namespace sluice {
@@ -52,6 +53,16 @@ class Families {
     histogram.sample_sum = data.sum;
   }
 
+  template <size_t kNumBounds>
+  void histogram(const char* name,
+                 const char* help,
+                 const std::array<double, kNumBounds>& bounds,
+                 const TracedHistogramData<kNumBounds>& data) {
+    const HistogramData<kNumBounds>& counts = data;
+    histogram(name, help, bounds, counts);
+    exemplars_[name].assign(data.exemplars.begin(), data.exemplars.end());
+  }
+
   ClientMetric& open(const char* name, const char* help, MetricType type, Labels labels) {
     if (families_.empty() || families_.back().name != name) {
       families_.push_back(MetricFamily{name, help, type, {}});
@@ -68,13 +79,15 @@ class Families {
     return labels;
   }
 
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] std::string text(MetricsForm form) const {
+    if (form == MetricsForm::kOpenMetrics) return openmetrics_text(families_, exemplars_);
     return prometheus::TextSerializer().Serialize(families_);
   }
 
  private:
   Labels labels_;
   std::vector<MetricFamily> families_;
+  Exemplars exemplars_;
 };
 
 void add_gauges(Families& out, const EngineStats& stats, const Config& config) {
@@ -241,6 +254,10 @@ void add_histograms(Families& out, const EngineStats& stats) {
                 "Tokens per engine step.",
                 kIterationBounds,
                 stats.iteration_tokens);
+  out.histogram("sluice_step_seconds",
+                "Execution and sampling of an engine step.",
+                kStepTimeBounds,
+                stats.step_time);
 }
 
 void add_http(Families& out, const HttpCounters& http) {
@@ -259,12 +276,14 @@ void add_http(Families& out, const HttpCounters& http) {
   }
 }
 
-// The names of the gRPC ecosystem's own middleware.
-void add_grpc(Families& out, const GrpcCounters& grpc) {
+// The names of the gRPC ecosystem's own middleware. Calls that went well are there from the start,
+// so that a rate of them is one.
+void add_grpc(Families& out, const GrpcCounters& grpc, bool is_served) {
   for (size_t method = 0; method < kGrpcMethods.size(); ++method) {
     for (size_t code = 0; code < GrpcCounters::kCodes.size(); ++code) {
       const uint64_t value = grpc.value(method, code);
-      if (value == 0) continue;
+      const bool is_expected = is_served && code == 0;
+      if (value == 0 && !is_expected) continue;
       out.open("grpc_server_handled_total",
                "gRPC calls by method and status code.",
                MetricType::Counter,
@@ -460,7 +479,8 @@ std::string metrics_text(const EngineStats& stats,
                          const AnswerCounters& answers,
                          const FallbackCounters& handoff_fallbacks,
                          uint64_t num_ignored_arguments,
-                         const TracerCounts& traces) {
+                         const TracerCounts& traces,
+                         MetricsForm form) {
   Families families(model_name);
   add_gauges(families, stats, config);
   add_counters(families, stats, finished);
@@ -481,8 +501,8 @@ std::string metrics_text(const EngineStats& stats,
   add_grammars(families, stats.grammars);
   if (stats.router) add_router(families, *stats.router);
   add_http(families, http);
-  add_grpc(families, grpc);
-  return families.text();
+  add_grpc(families, grpc, config.grpc_port >= 0);
+  return families.text(form);
 }
 
 }  // namespace sluice

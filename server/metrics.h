@@ -126,6 +126,9 @@ struct AnswerCounters {
   std::atomic<uint64_t> num_reasoning_tokens{0};
 };
 
+// The text format of Prometheus, or OpenMetrics, which has exemplars as well.
+enum class MetricsForm : uint8_t { kText, kOpenMetrics };
+
 std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
@@ -135,6 +138,7 @@ std::string metrics_text(const EngineStats& stats,
                          const AnswerCounters& answers,
                          const FallbackCounters& handoff_fallbacks,
                          uint64_t num_ignored_arguments,
-                         const TracerCounts& traces);
+                         const TracerCounts& traces,
+                         MetricsForm form);
 
 }  // namespace sluice

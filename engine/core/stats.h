@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "engine/core/draft.h"
 #include "engine/core/handoff_fallback.h"
+#include "engine/core/trace_context.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -32,6 +34,35 @@ struct HistogramData {
   }
 };
 
+// A request that was counted in a bucket, and where its trace is found.
+struct Exemplar {
+  std::array<uint8_t, 16> trace_id{};  // all zero: there is none
+  std::array<uint8_t, 8> span_id{};
+  double value = 0;
+  int64_t time_ns = 0;  // since the Unix epoch
+};
+
+// The same with the latest traced request of each bucket.
+template <size_t kNumBounds>
+struct TracedHistogramData : HistogramData<kNumBounds> {
+  std::array<Exemplar, kNumBounds + 1> exemplars{};
+
+  // Where `trace` is not recorded anywhere it counts alone.
+  void observe(const std::array<double, kNumBounds>& bounds,
+               double value,
+               const TraceContext& trace) {
+    HistogramData<kNumBounds>::observe(bounds, value);
+    if (!trace.is_set() || !trace.is_sampled) return;
+    size_t i = 0;
+    while (i < kNumBounds && value > bounds[i]) ++i;
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    exemplars[i] = {trace.trace_id,
+                    trace.span_id,
+                    value,
+                    std::chrono::duration_cast<std::chrono::nanoseconds>(now).count()};
+  }
+};
+
 // vLLM's bucket bounds, so that its dashboards read ours.
 inline constexpr std::array<double, 22> kFirstTokenBounds = {
     .001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
@@ -46,6 +77,8 @@ inline constexpr std::array<double, 20> kLengthBounds = {
     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
 inline constexpr std::array<double, 13> kIterationBounds = {
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+inline constexpr std::array<double, 15> kStepTimeBounds = {
+    .001, .0025, .005, .01, .02, .03, .04, .06, .08, .1, .15, .2, .5, 1, 5};
 inline constexpr std::array<double, 12> kTransferTimeBounds = {
     .005, .01, .025, .05, .075, .1, .2, .3, .5, .75, 1, 5};
 inline constexpr std::array<double, 12> kTransferBytesBounds = {0x1p11,
@@ -183,15 +216,16 @@ struct EngineStats {
   int64_t last_progress_ns = 0;
   bool draining = false;
 
-  HistogramData<22> time_to_first_token;
-  HistogramData<19> inter_token_latency;
-  HistogramData<21> e2e_latency;
+  TracedHistogramData<22> time_to_first_token;
+  TracedHistogramData<19> inter_token_latency;
+  TracedHistogramData<21> e2e_latency;
   HistogramData<21> queue_time;
   HistogramData<21> prefill_time;
   HistogramData<21> decode_time;
   HistogramData<20> prompt_length;
   HistogramData<20> generation_length;
   HistogramData<13> iteration_tokens;
+  HistogramData<15> step_time;  // execution and sampling
 
   DraftStats drafts;
   GrammarCounters grammars;

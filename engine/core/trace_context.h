@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request's place in a distributed trace: the identifiers of W3C Trace Context, which a client
-// gives in `traceparent` and `tracestate` and a router passes to its workers. The engine ignores
-// them.
+// gives in `traceparent` and `tracestate` and a router passes to its workers. The engine
+// decides nothing by it: it notes it beside its measurements and tells it to peers of a transfer.
 #pragma once
 
 #include <array>

@@ -22,13 +22,15 @@ DecodeSide::DecodeSide(std::string space,
                        KvCacheManager& kv,
                        HandoffLinks& links,
                        HandoffStats& stats,
-                       FallbackCounters& fallbacks)
+                       FallbackCounters& fallbacks,
+                       std::vector<KvTransferReport>& reports)
     : space_(std::move(space)),
       cache_(cache),
       kv_(kv),
       links_(links),
       stats_(stats),
       fallbacks_(fallbacks),
+      reports_(reports),
       max_reserved_(max_reserved),
       times_(times),
       slots_(static_cast<size_t>(links.mover().num_slots())),
@@ -72,7 +74,10 @@ void DecodeSide::cut(Record& record) {
 
 // --- Requests ---------------------------------------------------------------------------------
 
-bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
+bool DecodeSide::hold(NewRequest& request,
+                      const HandoffSpec& spec,
+                      int64_t now_ms,
+                      const TraceContext& trace) {
   const auto fall_back = [&](HandoffFallback why) {
     fallbacks_.count(why, 1);
     return false;
@@ -97,9 +102,12 @@ bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_
   std::vector<KvBlockRef> here;
   const int32_t num_here = kv_.find_blocks(record->tokens, record->extras, {}, here);
   if (num_here * kv_.block_size() >= num_tokens) return false;
+  record->trace = trace;
+  record->held_ms = now_ms;
   const Expected<KvPeerId> peer = links_.connect(spec.peer);
   if (!peer) {
     fallbacks_.count(HandoffFallback::kPeerGone, 1);
+    report(*record, to_string(HandoffFallback::kPeerGone), now_ms);
     ready_.push_back({.request = std::move(request),
                       .seed = {},
                       .fallback = HandoffFallback::kPeerGone});
@@ -107,7 +115,6 @@ bool DecodeSide::hold(NewRequest& request, const HandoffSpec& spec, int64_t now_
   }
   record->transfer = spec.transfer;
   record->number = next_number_++;
-  record->held_ms = now_ms;
   record->check = spec.result ? spec.result->check : 0;
   record->id = request.id;
   record->adopts_seed = spec.adopts_seed;
@@ -144,6 +151,7 @@ void DecodeSide::end(RequestId id, int64_t now_ms) {
   Record* const record = find(id);
   if (record == nullptr) return;
   if (record->is_held) {
+    report(*record, "cancelled", now_ms);
     if (record->has_room) kv_.free(id);
     record->has_room = false;
     record->is_held = false;
@@ -318,11 +326,13 @@ void DecodeSide::act(Record& record,
       break;
     case Do::kLand:
       note_landed(record, now_ms);
+      report(record, kTransferDone, now_ms);
       release(record, std::nullopt);
       break;
     case Do::kFallBack:
       fallbacks_.count(action.fallback, 1);
       if (record.receive_ms) ++stats_.num_failed;
+      if (record.is_held) report(record, to_string(action.fallback), now_ms);
       release(record, action.fallback);
       break;
     case Do::kDropBlocks:
@@ -340,6 +350,19 @@ void DecodeSide::note_landed(const Record& record, int64_t now_ms) {
   stats_.transfer_time.observe(kTransferTimeBounds,
                                seconds_since(record.receive_ms.value_or(now_ms)));
   stats_.transfer_bytes.observe(kTransferBytesBounds, static_cast<double>(record.num_bytes));
+}
+
+void DecodeSide::report(const Record& record, std::string_view outcome, int64_t now_ms) {
+  if (!record.trace.is_set() || !record.trace.is_sampled) return;
+  using Time = std::chrono::steady_clock::time_point;
+  reports_.push_back({.trace = record.trace,
+                      .is_out = false,
+                      .outcome = outcome,
+                      .transport = to_string(links_.transport_kind()),
+                      .num_blocks = record.num_blocks,
+                      .num_bytes = record.num_bytes,
+                      .begin = Time(std::chrono::milliseconds(record.held_ms)),
+                      .end = Time(std::chrono::milliseconds(now_ms))});
 }
 
 DecodePhase DecodeSide::phase_of(RequestId id) const {
@@ -372,6 +395,7 @@ void DecodeSide::claim(const Record& record) {
   message.first_blocks.assign(record.first.begin(), record.first.end());
   message.transport = peer->transport;
   message.deadline_ms = static_cast<uint32_t>(times_.total);
+  if (record.trace.is_set()) message.trace = traceparent(record.trace);
   links_.send(record.state.peer, std::move(message));
 }
 
@@ -434,7 +458,8 @@ void DecodeSide::take_in(Record& record, const KvFrame& frame) {
       run.push_back(ref->block);
       record.has_arrived[static_cast<size_t>(ref - record.reserved.begin())] = true;
       ++stats_.blocks_in;
-      record.num_bytes += block_bytes;
+      record.num_bytes += static_cast<uint64_t>(block_bytes);
+      ++record.num_blocks;
       continue;
     }
     // The end, or what is not reserved, which was here already.

@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "engine/core/kv_transfer_report.h"
 #include "engine/core/stats.h"
 #include "engine/handoff/decode_state.h"
 #include "engine/handoff/fallback_counters.h"
@@ -34,7 +36,8 @@ class DecodeSide {
   };
 
   // All must outlive it. `space`: as of HandoffLinks. `max_reserved`: requests that may have blocks
-  // at once while they are held. `stats`: the counters of transfers in, which it counts.
+  // at once while they are held. `stats`: the counters of transfers in, which it counts. `reports`
+  // get those of traced requests.
   DecodeSide(std::string space,
              int32_t max_reserved,
              const DecodeTimes& times,
@@ -42,10 +45,14 @@ class DecodeSide {
              KvCacheManager& kv,
              HandoffLinks& links,
              HandoffStats& stats,
-             FallbackCounters& fallbacks);
+             FallbackCounters& fallbacks,
+             std::vector<KvTransferReport>& reports);
 
   // True: blocks of its prompt are asked for, and it comes out of take_ready(); it is moved.
-  bool hold(NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  bool hold(NewRequest& request,
+            const HandoffSpec& spec,
+            int64_t now_ms,
+            const TraceContext& trace);
   // True when it was held; it is gone.
   bool abort(RequestId id, int64_t now_ms);
   // Requests whose blocks have come, or are to be computed here.
@@ -85,6 +92,7 @@ class DecodeSide {
     KvTransferId transfer{};
     uint64_t number = 0;  // owner of its slots
     RequestId id;
+    TraceContext trace;
     NewRequest request;  // until it is released
     bool is_held = true;
     bool asks_for_room = false;
@@ -108,6 +116,7 @@ class DecodeSide {
     int64_t held_ms = 0;                // since when
     std::optional<int64_t> receive_ms;  // the first slot was posted
     uint64_t num_bytes = 0;             // that were taken in
+    int64_t num_blocks = 0;
   };
 
   using Kind = DecodeEvent::Kind;
@@ -125,6 +134,7 @@ class DecodeSide {
   void take_in(Record& record, const KvFrame& frame);
   void free_slot(int32_t slot);
   void note_landed(const Record& record, int64_t now_ms);
+  void report(const Record& record, std::string_view outcome, int64_t now_ms);
   void abort_landing(const Record& record);
   void reserve(Record& record, int64_t now_ms);
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
@@ -141,6 +151,7 @@ class DecodeSide {
   HandoffLinks& links_;
   HandoffStats& stats_;
   FallbackCounters& fallbacks_;
+  std::vector<KvTransferReport>& reports_;
   std::vector<int64_t> block_bytes_;  // by group
   const int32_t max_reserved_;
   const DecodeTimes times_;

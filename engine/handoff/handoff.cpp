@@ -35,8 +35,13 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
              HandoffLinks::create(config, role, space, cache, open, std::move(wake), backend));
   std::unique_ptr<Handoff> handoff(new Handoff(role, cache, std::move(links)));
   const int64_t progress = config.kv_transfer_timeout_ms;
-  handoff->prefill_ = std::make_unique<PrefillSide>(
-      space, prefill_times(progress), handoff->cache_, kv, *handoff->links_, handoff->stats_);
+  handoff->prefill_ = std::make_unique<PrefillSide>(space,
+                                                    prefill_times(progress),
+                                                    handoff->cache_,
+                                                    kv,
+                                                    *handoff->links_,
+                                                    handoff->stats_,
+                                                    handoff->reports_);
   handoff->decode_ = std::make_unique<DecodeSide>(space,
                                                   config.max_num_seqs,
                                                   decode_times(progress),
@@ -44,7 +49,8 @@ Expected<std::unique_ptr<Handoff>> Handoff::create(const Config& config,
                                                   kv,
                                                   *handoff->links_,
                                                   handoff->stats_,
-                                                  handoff->fallbacks_);
+                                                  handoff->fallbacks_,
+                                                  handoff->reports_);
   return handoff;
 }
 
@@ -62,12 +68,15 @@ HandoffInfo Handoff::info() const {
   return info;
 }
 
-bool Handoff::hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now) {
+bool Handoff::hold(NewRequest& request,
+                   const HandoffSpec& spec,
+                   Clock::time_point now,
+                   const TraceContext& trace) {
   if (is_draining_) return false;
   if (spec.kind == HandoffKind::kFetch) {
-    return fetches_ && decode_->hold(request, spec, to_ms(now));
+    return fetches_ && decode_->hold(request, spec, to_ms(now), trace);
   }
-  if (offers_) request.streams_kv = prefill_->admit(request, spec, to_ms(now));
+  if (offers_) request.streams_kv = prefill_->admit(request, spec, to_ms(now), trace);
   return false;
 }
 
@@ -194,6 +203,11 @@ HandoffStats Handoff::stats() const {
     stats.fallbacks[i] = fallbacks_.value(static_cast<HandoffFallback>(i));
   }
   return stats;
+}
+
+void Handoff::take_reports(std::vector<KvTransferReport>& reports) {
+  reports.clear();
+  reports.swap(reports_);
 }
 
 bool Handoff::give_back_room(Clock::time_point now) {

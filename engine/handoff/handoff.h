@@ -12,9 +12,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/kv_transfer_report.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/handoff/decode_side.h"
@@ -45,8 +47,12 @@ class Handoff {
   [[nodiscard]] HandoffInfo info() const;
 
   // True: the request's blocks are on their way, and it comes out of advance(); it is moved. One
-  // that offers is noted (and NewRequest::streams_kv set), and false.
-  bool hold(NewRequest& request, const HandoffSpec& spec, Clock::time_point now);
+  // that offers is noted (and NewRequest::streams_kv set), and false. `trace`: the request's, which
+  // the peer is told.
+  bool hold(NewRequest& request,
+            const HandoffSpec& spec,
+            Clock::time_point now,
+            const TraceContext& trace = {});
   // True when it was held; it is gone.
   bool abort(RequestId id, Clock::time_point now);
   // "claiming", "awaiting_room" or "receiving" of a request that is held; else null.
@@ -84,6 +90,14 @@ class Handoff {
 
   [[nodiscard]] HandoffStats stats() const;
 
+  // How KV comes and goes; static.
+  [[nodiscard]] std::string_view transport_name() const {
+    return to_string(links_->transport_kind());
+  }
+
+  // Replaces `reports` by the transfers of traced requests that have ended since the last call.
+  void take_reports(std::vector<KvTransferReport>& reports);
+
  private:
   Handoff(HandoffRole role, const KvRanks& cache, std::unique_ptr<HandoffLinks> links);
 
@@ -98,6 +112,7 @@ class Handoff {
   RequestId computing_{};  // the latest of them that runs, before its first token; or none
   HandoffStats stats_;     // the counters of both sides; the rest comes with stats()
   FallbackCounters fallbacks_;
+  std::vector<KvTransferReport> reports_;  // of both sides
   std::unique_ptr<PrefillSide> prefill_;
   std::unique_ptr<DecodeSide> decode_;
   std::unique_ptr<HandoffLinks> links_;         // goes first: its threads write into landing slots

@@ -108,6 +108,16 @@ void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
   step(*record, event, nullptr, {&slot, 1});
 }
 
+void PrefillSide::count_sent(Record& record, const Reading& reading) {
+  stats_.blocks_out += reading.blocks.size();
+  if (!record.sending) return;
+  record.sending->num_blocks += std::ssize(reading.blocks);
+  for (const KvBlockRef& ref : reading.blocks) {
+    record.sending->num_bytes +=
+        static_cast<uint64_t>(block_bytes_[static_cast<size_t>(ref.group)]);
+  }
+}
+
 void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
   using Completed = KvCompletion::Kind;
   if (completion.kind == Completed::kNak) return nak(completion, now_ms);
@@ -131,7 +141,7 @@ void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
       });
       again = reading != record->readings.end() && completion.kind != Completed::kSent;
       if (reading == record->readings.end()) break;
-      if (completion.kind == Completed::kSent) stats_.blocks_out += reading->blocks.size();
+      if (completion.kind == Completed::kSent) count_sent(*record, *reading);
       read_done(*record, static_cast<size_t>(reading - record->readings.begin()), now_ms);
     }
   }

@@ -26,6 +26,26 @@ KvTransferId draw_transfer() {
   return id;
 }
 
+// Why a claim is over, by the event that ended it.
+std::string_view outcome_of(PrefillEvent::Kind kind) {
+  switch (kind) {
+    case PrefillEvent::Kind::kRelease:
+      return kTransferDone;
+    case PrefillEvent::Kind::kCancel:
+      return "cancelled";
+    case PrefillEvent::Kind::kPeerDead:
+      return "peer_gone";
+    case PrefillEvent::Kind::kTimer:
+      return "too_slow";
+    case PrefillEvent::Kind::kDraining:
+      return "draining";
+    case PrefillEvent::Kind::kFailed:
+      return "prefill_failed";
+    default:
+      return "lost";
+  }
+}
+
 }  // namespace
 
 PrefillSide::PrefillSide(std::string space,
@@ -33,13 +53,15 @@ PrefillSide::PrefillSide(std::string space,
                          const KvRanks& cache,
                          KvCacheManager& kv,
                          HandoffLinks& links,
-                         HandoffStats& stats)
+                         HandoffStats& stats,
+                         std::vector<KvTransferReport>& reports)
     : space_(std::move(space)),
       times_(times),
       cache_(cache),
       kv_(kv),
       links_(links),
-      stats_(stats) {
+      stats_(stats),
+      reports_(reports) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(cache.block_bytes(group));
   }
@@ -114,7 +136,10 @@ bool PrefillSide::takes_early_claims(KvPeerId peer) const {
 
 // --- Requests ---------------------------------------------------------------------------------
 
-bool PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms) {
+bool PrefillSide::admit(const NewRequest& request,
+                        const HandoffSpec& spec,
+                        int64_t now_ms,
+                        const TraceContext& trace) {
   const int32_t num_prompt_tokens =
       static_cast<int32_t>(request.tokens.size()) - request.num_generated;
   const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
@@ -130,6 +155,7 @@ bool PrefillSide::admit(const NewRequest& request, const HandoffSpec& spec, int6
       record.state.phase == PrefillPhase::kNone || record.state.phase == PrefillPhase::kExpected;
   if (may_take) {
     record.is_serial = is_serial;
+    record.trace = trace;
     record.request = request.id;
     record.tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
     record.extras = request.extras;
@@ -248,6 +274,7 @@ void PrefillSide::step(Record& record,
   take_claim(record, event, claim, before.is_queued);
   count(before, record.state, event);
   for (const PrefillAction& action : actions) act(record, action, slots);
+  note_sending(record, before.is_claimed, event);
   settle(record, event.now_ms);
   note_end(record, event.now_ms);
 }
@@ -261,6 +288,37 @@ void PrefillSide::count(const PrefillState& before,
   if (was_offered && event.kind == Kind::kTimer && after.phase == PrefillPhase::kGone) {
     ++stats_.num_expired;
   }
+}
+
+// It ends when nothing of it is read any more.
+void PrefillSide::note_sending(Record& record, bool was_claimed, const PrefillEvent& event) {
+  const bool is_claimed = record.state.is_claimed;
+  if (was_claimed && !is_claimed && record.sending) {
+    record.sending->outcome = outcome_of(event.kind);
+  }
+  const bool is_over = record.sending && !record.sending->outcome.empty();
+  if (is_over && (record.readings.empty() || is_claimed)) report(record, event.now_ms);
+  if (!is_claimed || record.sending || !record.claim) return;
+  const TraceContext asker = parse_trace_context(record.claim->message.trace, {});
+  record.sending = Sending{.begin_ms = event.now_ms,
+                           .trace = asker.is_sampled ? asker : record.trace,
+                           .outcome = {},
+                           .num_blocks = 0,
+                           .num_bytes = 0};
+}
+
+void PrefillSide::report(Record& record, int64_t now_ms) {
+  const Sending sent = *std::exchange(record.sending, std::nullopt);
+  if (!sent.trace.is_set() || !sent.trace.is_sampled) return;
+  using Time = std::chrono::steady_clock::time_point;
+  reports_.push_back({.trace = sent.trace,
+                      .is_out = true,
+                      .outcome = sent.outcome,
+                      .transport = to_string(links_.transport_kind()),
+                      .num_blocks = sent.num_blocks,
+                      .num_bytes = sent.num_bytes,
+                      .begin = Time(std::chrono::milliseconds(sent.begin_ms)),
+                      .end = Time(std::chrono::milliseconds(now_ms))});
 }
 
 // Readings that could not begin are over at once.

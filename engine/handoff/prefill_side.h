@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/kv_transfer_report.h"
 #include "engine/core/stats.h"
 #include "engine/handoff/handoff_links.h"
 #include "engine/handoff/handoff_spec.h"
@@ -26,17 +28,21 @@ namespace sluice {
 class PrefillSide {
  public:
   // All must outlive it. `space`: as of HandoffLinks. `stats`: the counters of transfers out, which
-  // it counts.
+  // it counts. `reports` get those of traced requests.
   PrefillSide(std::string space,
               const PrefillTimes& times,
               const KvRanks& cache,
               KvCacheManager& kv,
               HandoffLinks& links,
-              HandoffStats& stats);
+              HandoffStats& stats,
+              std::vector<KvTransferReport>& reports);
 
   // A request that offers its prompt's blocks is about to run. True: they are asked for while it
   // is computed.
-  bool admit(const NewRequest& request, const HandoffSpec& spec, int64_t now_ms);
+  bool admit(const NewRequest& request,
+             const HandoffSpec& spec,
+             int64_t now_ms,
+             const TraceContext& trace);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
   // A step that retires has chosen the first token behind its prompt. What the answer to a serial
@@ -79,8 +85,19 @@ class PrefillSide {
     std::vector<KvBlockRef> blocks;  // pinned
   };
 
+  // What a decode worker takes, from its first claim on.
+  struct Sending {
+    int64_t begin_ms = 0;
+    TraceContext trace;
+    std::string_view outcome;  // empty: it goes on
+    int64_t num_blocks = 0;    // that were sent
+    uint64_t num_bytes = 0;
+  };
+
   struct Record {
     KvTransferId transfer{};
+    TraceContext trace;  // of the request that computes it
+    std::optional<Sending> sending;
     bool is_serial = false;
     bool is_gone = false;  // and in gone_
     PrefillState state;
@@ -130,6 +147,9 @@ class PrefillSide {
   void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
   void note_end(Record& record, int64_t now_ms);
   void count(const PrefillState& before, const PrefillState& after, const PrefillEvent& event);
+  void count_sent(Record& record, const Reading& reading);
+  void note_sending(Record& record, bool was_claimed, const PrefillEvent& event);
+  void report(Record& record, int64_t now_ms);
 
   const std::string space_;
   const PrefillTimes times_;
@@ -137,6 +157,7 @@ class PrefillSide {
   KvCacheManager& kv_;
   HandoffLinks& links_;
   HandoffStats& stats_;
+  std::vector<KvTransferReport>& reports_;
   std::vector<int64_t> block_bytes_;  // by group
   bool is_draining_ = false;
   std::map<KvTransferId, std::unique_ptr<Record>> records_;

@@ -257,6 +257,7 @@ void write_operation(JsonWriter& json, const Route& route) {
     write_reference(json, has_body ? body->response : "");
   }
   json.close_object();
+  if (is_text) json.key("application/openmetrics-text").raw(R"({"schema":{"type":"string"}})");
   if (has_body && body->streams) {
     // Of each event, as OpenAPI 3.2 has it.
     json.key("text/event-stream");

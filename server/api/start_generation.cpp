@@ -12,21 +12,21 @@ namespace sluice {
 
 void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode) {
   if (front_end.is_draining()) {
-    return front_end.fail(exchange,
-                          Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+    return front_end.refuse(exchange,
+                            Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
   const ValidationContext context =
       front_end.validation_context(exchange.tenant_salt, exchange.arrival);
   auto decoded = decode(context, exchange);
   front_end.note_ignored(exchange.ignored);
-  if (!decoded) return front_end.fail(exchange, decoded.error());
+  if (!decoded) return front_end.refuse(exchange, decoded.error());
   GenerationRequest& request = decoded->request;
   request.trace = exchange.request.trace;
   std::string().swap(exchange.request.body);
   const int64_t prompt_tokens = num_prompt_tokens(request);
   exchange.usage.emplace().prompt_tokens = prompt_tokens;
   const auto admitted = exchange.tenant->admit(prompt_tokens, std::chrono::steady_clock::now());
-  if (!admitted) return front_end.fail(exchange, admitted.error());
+  if (!admitted) return front_end.refuse(exchange, admitted.error());
   lease_to(request, exchange.tenant);
   auto answer =
       std::make_shared<HttpAnswer>(front_end, std::move(exchange), std::move(decoded->format));

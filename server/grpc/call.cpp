@@ -11,6 +11,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/http/io_worker.h"
 #include "server/http/request_id.h"
+#include "server/traces/request_span.h"
 
 namespace sluice {
 namespace {
@@ -72,8 +73,9 @@ void GrpcCall::on_done() {
 void GrpcCall::run() {
   last_progress_ = Clock::now();
   worker_.watch_deadlines(this, [self = shared_from_this()] { self->check_deadline(); });
+  trace_ = trace_context_of(*context_);
   if (front_end_.is_draining()) {
-    return fail(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+    return refuse(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
   IgnoredArguments ignored(unknown_arguments_rule(front_end_.config));
   auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_), ignored);
@@ -81,20 +83,39 @@ void GrpcCall::run() {
   if (ignored.size() > 0) {
     context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored.header_value());
   }
-  if (!request) return fail(request.error());
+  if (!request) return refuse(request.error());
   const int64_t prompt_tokens = num_prompt_tokens(*request);
   usage_.emplace().prompt_tokens = prompt_tokens;
   const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
-  if (!admitted) return fail(admitted.error());
+  if (!admitted) return refuse(admitted.error());
   lease_to(*request, tenant_);
-  request->trace = trace_context_of(*context_);
+  request->trace = trace_;
   context_->AddInitialMetadata("x-sluice-seed",
                                std::to_string(static_cast<int64_t>(request->seed)));
   const auto generation =
       std::make_shared<Generation>(front_end_, shared_from_this(), std::move(*request));
   generation_ = generation;
+  trace_ = generation->trace();
   if (const auto started = start(generation); !started) return fail(started.error());
   generation->start();
+}
+
+// A request that was not let in has a span all the same.
+void GrpcCall::refuse(const Error& error) {
+  RequestSpan span(front_end_.tracer, trace_, arrival_);
+  trace_ = span.context();
+  if (span.is_recorded()) {
+    const GrpcMethod& method = kGrpcMethods[method_];
+    span.set_name(std::string(method.service) + "/" + std::string(method.method));
+    span.add("rpc.system", std::string("grpc"));
+    span.add("rpc.service", std::string(method.service));
+    span.add("rpc.method", std::string(method.method));
+    span.add("rpc.grpc.status_code", int64_t{grpc_status(error.code)});
+    span.add("gen_ai.request.id", request_id_);
+    span.set_error(error);
+    span.end();
+  }
+  fail(error);
 }
 
 void GrpcCall::cancel_generation() {
@@ -174,7 +195,7 @@ void GrpcCall::log() const {
   line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
   line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
   line.add("ms", elapsed.count()).add("key", tenant_->name());
-  if (generation_ != nullptr) add_trace(generation_->trace(), line);
+  add_trace(trace_, line);
   if (usage_) log_usage(*usage_, line);
   line.emit();
 }

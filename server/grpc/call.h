@@ -86,6 +86,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   using Clock = std::chrono::steady_clock;
 
   void run();
+  void refuse(const Error& error);
   void pump();
   void cancel_generation();
   void set_status(const Error& error);
@@ -106,6 +107,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   bool writing_ = false;
   bool finished_ = false;
   std::optional<Usage> usage_;       // for the log
+  TraceContext trace_;               // for the log: the span's, or the client's
   Clock::time_point last_progress_;  // of a write, or of the status
 };
 

@@ -270,6 +270,7 @@ void Connection::read_header() {
   request.path = path_of({message.target().data(), message.target().size()});
   request.authorization = header(http::field::authorization);
   request.api_key = header("x-api-key");
+  request.accept = header(http::field::accept);
   request.request_id = safe_request_id(header("x-request-id"));
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);

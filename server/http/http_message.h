@@ -22,6 +22,7 @@ struct HttpRequest {
   std::string body;
   std::string authorization;  // header values; empty when absent
   std::string api_key;        // x-api-key
+  std::string accept;         // the first such header
   std::string request_id;     // x-request-id, empty unless it is safe to echo
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers

@@ -274,7 +274,7 @@ bool RemoteEngine::take_output(Stream& stream,
 }
 
 void RemoteEngine::note_token(Stream& stream, Time now) {
-  const Time arrival = stream.ledger.request().arrival;
+  const ValidRequest& request = stream.ledger.request();
   const bool is_first = stream.first_token_at == Time{};
   if (is_first) {
     stream.first_token_at = now;
@@ -282,9 +282,11 @@ void RemoteEngine::note_token(Stream& stream, Time now) {
   }
   const std::scoped_lock lock(stats_mutex_);
   if (is_first) {
-    stats_.time_to_first_token.observe(kFirstTokenBounds, seconds_between(arrival, now));
+    stats_.time_to_first_token.observe(
+        kFirstTokenBounds, seconds_between(request.arrival, now), request.trace);
   } else {
-    stats_.inter_token_latency.observe(kInterTokenBounds, seconds_between(stream.latest_at, now));
+    stats_.inter_token_latency.observe(
+        kInterTokenBounds, seconds_between(stream.latest_at, now), request.trace);
   }
   stream.latest_at = now;
   ++stats_.generation_tokens;
@@ -443,7 +445,7 @@ void RemoteEngine::publish(Stream& stream, TokenOutput output) {
     const double seconds = seconds_between(request.arrival, Clock::now());
     const std::scoped_lock lock(stats_mutex_);
     ++stats_.requests_finished[static_cast<size_t>(output.finish_reason)];
-    stats_.e2e_latency.observe(kRequestBounds, seconds);
+    stats_.e2e_latency.observe(kRequestBounds, seconds, request.trace);
     stats_.generation_length.observe(kLengthBounds, stream.ledger.num_tokens());
   }
   OutputBatch batch;

@@ -12,7 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kServerKind = 2;
 constexpr int kErrorStatus = 2;
 
 Json text_value(const std::string& text) { return {{"stringValue", text}}; }
@@ -47,7 +46,7 @@ Json json_of(const Span& span) {
   if (span.parent != std::array<uint8_t, 8>{}) json["parentSpanId"] = to_hex(span.parent);
   json["flags"] = span.context.is_sampled ? 1 : 0;
   json["name"] = span.name;
-  json["kind"] = kServerKind;
+  json["kind"] = static_cast<int>(span.kind);
   json["startTimeUnixNano"] = std::to_string(span.start_ns);
   json["endTimeUnixNano"] = std::to_string(span.end_ns);
   Json& attributes = json["attributes"] = Json::array();

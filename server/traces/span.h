@@ -20,7 +20,11 @@ struct SpanEvent {
   int64_t time_ns = 0;  // since the Unix epoch
 };
 
+// OTLP's numbers.
+enum class SpanKind : uint8_t { kServer = 2, kClient = 3 };
+
 struct Span {
+  SpanKind kind = SpanKind::kServer;
   TraceContext context;             // its own span_id
   std::array<uint8_t, 8> parent{};  // all zero: it has none
   std::string name;

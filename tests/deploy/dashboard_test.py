@@ -1,51 +1,58 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard asks only for metrics and labels that the server has, and is what its script makes."""
-import importlib.util
-import json
-import pathlib
-import re
+"""Dashboards and the operator's rule are what their scripts make, and are where they are loaded.
+Whether the metrics are there that they ask for: metric_names_test.py."""
 import unittest
 
-REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
-GRAFANA = REPOSITORY / "deploy/compose/grafana"
+import monitoring
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("make_dashboard", GRAFANA / "make_dashboard.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+class Dashboards(unittest.TestCase):
+    def test_are_what_the_script_makes(self):
+        folder = monitoring.COMPONENTS / "dashboards"
+        made = monitoring.script(folder / "make_dashboards.py").files()
+        self.assertEqual(sorted(made), sorted(path.name for path in folder.glob("*.json")))
+        for name, text in made.items():
+            self.assertEqual((folder / name).read_text(), text, name)
+        listed = (folder / "kustomization.yaml").read_text()
+        self.assertIn(f"files: [{', '.join(sorted(made))}]", listed)
+
+    def test_every_query_can_be_read(self):
+        queries = monitoring.queries()
+        self.assertGreater(len(queries), 80)
+        for where, expression in queries:
+            self.assertTrue(monitoring.asked(expression)[0], where)
 
 
-class Dashboard(unittest.TestCase):
-    def setUp(self):
-        self.dashboard = json.loads((GRAFANA / "sluice.json").read_text())
-        self.source = (REPOSITORY / "server/metrics.cpp").read_text()
+class Alerts(unittest.TestCase):
+    def test_the_operators_rule_is_what_the_script_makes(self):
+        folder = monitoring.COMPONENTS / "alerts"
+        self.assertEqual((folder / "prometheus_rule.yaml").read_text(),
+                         monitoring.script(folder / "make_rule.py").rule())
 
-    def expressions(self):
-        return [target["expr"] for panel in self.dashboard["panels"]
-                for target in panel["targets"]]
+    def test_prometheus_loads_them(self):
+        compose = (monitoring.REPOSITORY / "deploy/compose.yaml").read_text()
+        settings = (monitoring.REPOSITORY / "deploy/compose/prometheus.yaml").read_text()
+        self.assertIn("./kubernetes/components/alerts/alerts.yaml:/etc/prometheus/alerts.yaml:ro",
+                      compose)
+        self.assertIn("./kubernetes/components/dashboards:/etc/grafana/dashboards:ro", compose)
+        self.assertIn("rule_files: [/etc/prometheus/alerts.yaml]", settings)
 
-    def test_is_what_the_script_makes(self):
-        self.assertEqual(self.dashboard, load_script().dashboard())
 
-    def test_every_metric_is_one_the_server_has(self):
-        known = set(re.findall(r'out\.\w+\(\s*"([\w:]+)"', self.source))
-        histograms = set(re.findall(r'out\.histogram\(\s*"([\w:]+)"', self.source))
-        asked = {name for text in self.expressions()
-                 for name in re.findall(r"\b((?:vllm:|sluice_)\w+)", text)}
-        self.assertGreater(len(asked), 10)
-        for name in asked:
-            base = name.removesuffix("_bucket")
-            self.assertIn(base, known)
-            self.assertEqual(base in histograms, name.endswith("_bucket"), name)
+class Expressions(unittest.TestCase):
+    def test_are_taken_apart(self):
+        names, labels = monitoring.asked(
+            'sum by (job, le) (rate(a:b_total{x=~"y{z",w!="sum"}[5m])) / on (job) c_d offset 5m > 0.5'
+            ' and min_over_time(e[1m]) unless up')
+        self.assertEqual(names, {"a:b_total", "c_d", "e", "up"})
+        self.assertEqual(labels, {"job", "le", "x", "w"})
 
-    def test_every_label_is_one_the_server_writes(self):
-        labels = {name for text in self.expressions()
-                  for name in re.findall(r"by \((\w+)\)", text)} - {"le"}
-        for label in labels:
-            self.assertIn(f'"{label}"', self.source)
+    def test_what_nobody_has_is_found(self):
+        known = monitoring.samples('# HELP a\na{x="1",y="b"} 2\nb 3\n')
+        for expression, expected in (('sum by (x) (rate(a{job="j"}[1m])) / b', set()),
+                                     ("a + c", {"c"}), ("sum by (z) (a)", {"z"}),
+                                     ('b{x="1"}', {"x"}), ("DCGM_FI_DEV_GPU_UTIL", set())):
+            self.assertEqual(monitoring.unknown(expression, known), expected, expression)
 
 
 if __name__ == "__main__":

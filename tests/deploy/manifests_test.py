@@ -21,8 +21,10 @@ import yaml
 SCHEMAS = json.loads((pathlib.Path(__file__).parent / "resource_schemas.json").read_text())
 CUT_OFF_S = 15  # after the drain's time, for what is cut off then
 VALUES = {
-    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True},
-    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True},
+    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True,
+                   "alerts": True},
+    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True,
+                        "alerts": True},
     "cpu": {},
     "disaggregated": {"topology": "disaggregated"},
     "gpu": {"device": "cuda"},
@@ -237,6 +239,13 @@ class Chart(unittest.TestCase):
                         if not each["metadata"].get("labels"):
                             each["metadata"].pop("labels", None)
                     self.assertEqual(yaml.safe_dump(made[item]), yaml.safe_dump(object_))
+
+    def test_its_dashboards_are_the_components(self):
+        with tempfile.TemporaryDirectory() as folder:
+            expected = by_name(manifests.over(folder, "cpu", components=["dashboards"]))
+        name = "ConfigMap sluice-dashboards"
+        self.assertEqual(len(expected[name]["data"]), 4)
+        self.assertEqual(self.render({"dashboards": True})[name], expected[name])
 
     def test_values_reach_the_objects(self):
         made = self.render({

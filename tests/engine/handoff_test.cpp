@@ -236,7 +236,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
     NewRequest request = Worker::request(kPrefill, tokens_);
     HandoffSpec spec = offer_spec(door);
     if (door == HandoffDoor::kConcurrent) spec.transfer.fill(9);
-    EXPECT_FALSE(p_.handoff->hold(request, spec, now_));
+    EXPECT_FALSE(p_.handoff->hold(request, spec, now_, prefill_trace_));
     p_.kv().acquire_prefix(kPrefill, tokens_, {});
     const auto all = static_cast<int32_t>(tokens_.size());
     for (int32_t at = 32; at < all && (num_computed < 0 || at < num_computed); at += 32) {
@@ -262,7 +262,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
       spec.peer_epoch = offer->epoch;
       spec.result = offer->result;
     }
-    return d_.handoff->hold(request, spec, now_);
+    return d_.handoff->hold(request, spec, now_, decode_trace_);
   }
 
   // Both engines' loops, once.
@@ -290,6 +290,12 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
     }
   }
 
+  static std::vector<KvTransferReport> reports_of(Worker& worker) {
+    std::vector<KvTransferReport> reports;
+    worker.handoff->take_reports(reports);
+    return reports;
+  }
+
   // D's request goes on here: its first token, and its end.
   void finish() {
     ASSERT_EQ(ready_.size(), 1U);
@@ -311,6 +317,8 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   Clock::time_point now_ = Clock::now();
   bool is_idle_ = true;                     // nothing else runs at D
   std::optional<KvTransportKind> claimed_;  // by the last claim, unless a test looks at messages
+  TraceContext prefill_trace_;
+  TraceContext decode_trace_;
   std::vector<TokenId> tokens_ = prompt(150, 3);  // 9 whole blocks travel
   std::vector<DecodeSide::Released> ready_;
 };
@@ -341,6 +349,75 @@ TEST_P(HandoffTest, PartsTravelWhileThePromptIsComputed) {
   EXPECT_EQ(d_.handoff->stats().num_in, 1U);
   EXPECT_EQ(d_.cached(tokens_), 992);
   finish();
+}
+
+// A trace's first byte tells them apart.
+TraceContext trace_of(char digit) {
+  std::string text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  text[3] = digit;
+  return parse_trace_context(text, "vendor=1");
+}
+
+TEST_P(HandoffTest, BothEndsReportTheTransferOfATracedRequest) {
+  prefill_trace_ = trace_of('1');
+  decode_trace_ = trace_of('2');
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  run_until_ready();
+  finish();
+  for (Worker* worker : {&p_, &d_}) {
+    const auto reports = reports_of(*worker);
+    ASSERT_EQ(reports.size(), 1U);
+    const KvTransferReport& report = reports[0];
+    EXPECT_EQ(report.is_out, worker == &p_);
+    EXPECT_EQ(report.outcome, kTransferDone);
+    EXPECT_EQ(report.transport, worker->handoff->transport_name());
+    EXPECT_EQ(report.num_blocks, 9);
+    EXPECT_EQ(report.num_bytes, 9 * d_.bytes());
+    EXPECT_LE(report.begin, report.end);
+    // The claim has brought the context to P.
+    EXPECT_EQ(traceparent(report.trace), traceparent(decode_trace_));
+    EXPECT_TRUE(reports_of(*worker).empty());
+  }
+}
+
+TEST_P(HandoffTest, AnEndWithoutATraceReportsNothingAndTheOtherItsOwn) {
+  prefill_trace_ = trace_of('1');
+  decode_trace_ = trace_of('2');
+  decode_trace_.is_sampled = false;
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  run_until_ready();
+  finish();
+  EXPECT_TRUE(reports_of(d_).empty());
+  const auto reports = reports_of(p_);
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_EQ(traceparent(reports[0].trace), traceparent(prefill_trace_));
+}
+
+TEST_P(HandoffTest, ReportsSayWhyNothingCame) {
+  decode_trace_ = trace_of('2');
+  const auto outcome_of = [&](Worker& worker) {
+    const auto reports = reports_of(worker);
+    return reports.size() == 1 ? reports[0].outcome : "not one report";
+  };
+  // Its client leaves while P computes.
+  prefill(HandoffDoor::kConcurrent, 64);
+  ASSERT_TRUE(fetch(nullptr));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_TRUE(d_.handoff->abort(kDecode, now_));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_EQ(outcome_of(d_), "cancelled");
+  EXPECT_EQ(outcome_of(p_), "cancelled");
+  p_.handoff->end(kPrefill, now_);
+  p_.kv().free(kPrefill);
+  settle();
+  // A prompt of another process.
+  HandoffOffer stale = *prefill(HandoffDoor::kSerial);
+  stale.epoch ^= 1;
+  ASSERT_TRUE(fetch(std::make_shared<const HandoffOffer>(stale)));
+  run_until_ready();
+  EXPECT_EQ(outcome_of(d_), to_string(HandoffFallback::kRefused));
+  finish();
+  EXPECT_TRUE(reports_of(p_).empty());  // it has not served
 }
 
 // What D has already does not travel.

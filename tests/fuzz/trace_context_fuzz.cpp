@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Headers and variables of traces, of one line each: a traceparent that is taken comes back as it
-// was, whatever else is there; settings that are taken are in range and break no header.
+// was, whatever else is there; settings that are taken are in range and break no header. The first
+// line is an Accept header as well, which says how much a type is wanted and nothing else.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/trace_context.h"
+#include "server/http/accept.h"
 #include "server/traces/trace_settings.h"
 
 using namespace sluice;
@@ -33,6 +35,14 @@ void check_context(const std::string& parent, const std::string& state) {
   CHECK(context.state.empty() || context.state == state);
 }
 
+// What is named twice counts once, by its larger weight.
+void check_accept(const std::string& accept) {
+  const double weight = accepted_weight(accept, "text/plain", "0.0.4");
+  CHECK(weight >= 0 && weight <= 1);
+  CHECK(accepted_weight(accept + "," + accept, "text/plain", "0.0.4") == weight);
+  CHECK(accepted_weight(accept + ", text/plain;q=1", "text/plain", "0.0.4") == 1);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -40,6 +50,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::array<std::string, kVariables.size()> lines;
   for (std::string& line : lines) std::getline(text, line);
   check_context(lines[0], lines[1]);
+  check_accept(lines[0]);
   const auto settings = trace_settings(Config{}, [&](const char* name) -> const char* {
     for (size_t i = 0; i < kVariables.size(); ++i) {
       if (kVariables[i] == name) return lines[i].c_str();

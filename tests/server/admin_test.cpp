@@ -231,8 +231,8 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
   stats.num_blocks_used = 50;
   stats.block_size = 16;
   stats.generation_tokens = 1234;
-  stats.time_to_first_token.observe(kFirstTokenBounds, 0.03);
-  stats.time_to_first_token.observe(kFirstTokenBounds, 9999);
+  stats.time_to_first_token.observe(kFirstTokenBounds, 0.03, {});
+  stats.time_to_first_token.observe(kFirstTokenBounds, 9999, {});
   engine.set_stats(stats);
   HttpClient client(server.port());
   client.post(kChatPath, chat_body());

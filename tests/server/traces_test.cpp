@@ -3,11 +3,14 @@
 // its examples; OTLP's JSON form, opentelemetry-proto.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "engine/core/log.h"
 #include "server/traces/trace_settings.h"
 #include "server/traces/tracer.h"
 #include "tests/server/running_server.h"
@@ -220,6 +223,119 @@ TEST(Traces, AnErrorIsTheSpansStatus) {
   ASSERT_TRUE(eventually([&] { return collector.spans().size() == 1; }));
   EXPECT_EQ(collector.spans()[0]["status"]["code"], 2);
   EXPECT_EQ(attribute_of(collector.spans()[0], "error.type"), "resource_exhausted");
+}
+
+TEST(Traces, ARequestThatIsRefusedHasASpan) {
+  SpanCollector collector;
+  FakeEngine engine;
+  Config config;
+  config.otlp_traces_endpoint = collector.url();
+  config.api_key = {"right"};
+  config.enable_log_requests = true;
+  const std::string right = header_of(kParent) + "Authorization: Bearer right\r\n";
+  const std::string log = logged_by([&] {
+    RunningServer server(engine, config);
+    HttpClient client(server.port());
+    client.post(kChatPath, chat_body(R"(,"temperature":-1)"), right);
+    EXPECT_EQ(client.read_reply().status, 400);
+    client.post(kCompletionPath, R"({"prompt":"Hi"})", header_of(kParent));
+    EXPECT_EQ(client.read_reply().status, 401);
+    // A client that is not traced there is not traced here.
+    client.post(kChatPath, "{", std::string(right).replace(right.find("-01"), 3, "-00"));
+    EXPECT_EQ(client.read_reply().status, 400);
+    ASSERT_TRUE(eventually([&] { return collector.spans().size() == 2; }));
+  });
+  const auto spans = collector.spans();
+  ASSERT_EQ(spans.size(), 2U);
+  for (const auto& span : spans) {
+    EXPECT_EQ(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    EXPECT_EQ(span["parentSpanId"], "b7ad6b7169203331");
+    EXPECT_EQ(span["status"]["code"], 2);
+    EXPECT_EQ(attribute_of(span, "http.request.method"), "POST");
+    EXPECT_NE(log.find("span_id=" + span["spanId"].get<std::string>()), std::string::npos);
+  }
+  EXPECT_EQ(spans[0]["name"], std::string("POST ") + kChatPath);
+  EXPECT_EQ(attribute_of(spans[0], "http.response.status_code"), "400");
+  EXPECT_EQ(attribute_of(spans[0], "error.type"), "invalid_argument");
+  EXPECT_EQ(attribute_of(spans[1], "http.route"), kCompletionPath);
+  EXPECT_EQ(attribute_of(spans[1], "http.response.status_code"), "401");
+  EXPECT_EQ(attribute_of(spans[1], "error.type"), "unauthenticated");
+}
+
+TEST(Traces, LinesOfRequestsInJsonNameTheirSpans) {
+  SpanCollector collector;
+  FakeEngine engine;
+  Config config;
+  config.otlp_traces_endpoint = collector.url();
+  config.enable_log_requests = true;
+  config.enable_log_prompts = true;
+  init_log(LogLevel::kInfo, LogFormat::kJson);
+  const std::string log = logged_by([&] {
+    RunningServer server(engine, config);
+    HttpClient client(server.port());
+    client.post(kChatPath, chat_body(), header_of(kParent));
+    EXPECT_EQ(client.read_reply().status, 200);
+    client.post(kChatPath, "{", header_of(kParent));
+    EXPECT_EQ(client.read_reply().status, 400);
+    ASSERT_TRUE(eventually([&] { return collector.spans().size() == 2; }));
+  });
+  init_log(LogLevel::kInfo);
+  std::vector<SpanCollector::Json> lines;
+  std::istringstream text(log);
+  for (std::string line; std::getline(text, line);) {
+    auto parsed = SpanCollector::Json::parse(line);
+    if (parsed["event"] == "prompt" || parsed["event"] == "request") lines.push_back(parsed);
+  }
+  ASSERT_EQ(lines.size(), 3U) << log;
+  const auto spans = collector.spans();
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto& span = spans[i < 2 ? 0 : 1];  // a prompt and its answer, and what was refused
+    EXPECT_EQ(lines[i]["trace_id"], span["traceId"]) << lines[i];
+    EXPECT_EQ(lines[i]["span_id"], span["spanId"]) << lines[i];
+  }
+}
+
+TEST(Traces, ATransferOfKvIsBelowItsRequest) {
+  SpanCollector collector;
+  FakeEngine engine;
+  Config config;
+  config.otlp_traces_endpoint = collector.url();
+  RunningServer server(engine, config);
+  KvTransferReport report;
+  report.trace = parse_trace_context(kParent, "");
+  report.outcome = kTransferDone;
+  report.transport = "shm";
+  report.num_blocks = 9;
+  report.num_bytes = 4096;
+  report.begin = std::chrono::steady_clock::now();
+  report.end = report.begin + std::chrono::seconds(60);
+  engine.report_transfer(report);
+  report.is_out = true;
+  report.outcome = "peer_gone";
+  engine.report_transfer(report);
+  report.trace.is_sampled = false;
+  engine.report_transfer(report);
+  ASSERT_TRUE(eventually([&] { return collector.spans().size() == 2; }));
+  const auto spans = collector.spans();
+  ASSERT_EQ(spans.size(), 2U);
+  for (const auto& span : spans) {
+    EXPECT_EQ(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+    EXPECT_EQ(span["parentSpanId"], "b7ad6b7169203331");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.blocks"), "9");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.bytes"), "4096");
+    EXPECT_EQ(attribute_of(span, "sluice.kv.transport"), "shm");
+    const auto time_of = [&](const char* key) { return std::stoll(span[key].get<std::string>()); };
+    EXPECT_NEAR(time_of("endTimeUnixNano") - time_of("startTimeUnixNano"), 60e9, 10e9);
+  }
+  EXPECT_EQ(spans[0]["name"], "kv_transfer receive");
+  EXPECT_EQ(spans[0]["kind"], 3);
+  EXPECT_FALSE(spans[0].contains("status"));
+  EXPECT_EQ(attribute_of(spans[0], "sluice.kv.outcome"), "done");
+  EXPECT_EQ(spans[1]["name"], "kv_transfer send");
+  EXPECT_EQ(spans[1]["kind"], 2);
+  EXPECT_EQ(spans[1]["status"]["code"], 2);
+  EXPECT_EQ(attribute_of(spans[1], "error.type"), "peer_gone");
+  server.stop();
 }
 
 }  // namespace

@@ -119,6 +119,16 @@ class FakeEngine final : public Engine {
     found->second.aborted = true;
   }
 
+  void watch_kv_transfers(KvTransferWatcher* watcher) override {
+    const std::scoped_lock lock(mutex_);
+    transfer_watcher_ = watcher;
+  }
+
+  void report_transfer(const KvTransferReport& report) {
+    const std::scoped_lock lock(mutex_);
+    if (transfer_watcher_ != nullptr) transfer_watcher_->transfer_ended(report);
+  }
+
   EngineStats stats() const override {
     const std::scoped_lock lock(mutex_);
     EngineStats stats = stats_;
@@ -340,6 +350,7 @@ class FakeEngine final : public Engine {
   int64_t first_watched_ = -1;
   std::atomic<bool> has_events_{true};
   EngineStats stats_;
+  KvTransferWatcher* transfer_watcher_ = nullptr;
   EngineState state_;
   uint64_t last_id_ = 0;
   int num_aborted_ = 0;

@@ -4,8 +4,9 @@
 // or changes a copy's source too early gets wrong bytes. A queue beside the operators runs only
 // when a thread waits for it, in its own order or by lead(), or asks a second time whether an event
 // of it is done. Only launches and copies can touch its memory: the host's first access to it is a
-// segmentation fault. Memory that is lent is shared with other processes, which cannot write it. A recording keeps its arguments like a CUDA graph, and a thread that waits,
-// uploads, allocates or releases meanwhile ends the process.
+// segmentation fault. Memory that is lent is shared with other processes, which cannot write it. A
+// recording keeps its arguments like a CUDA graph, and a thread that waits, uploads, allocates or
+// releases meanwhile ends the process.
 #pragma once
 
 #include <condition_variable>

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// What became of one transfer of KV between this worker and a peer, for those who keep traces.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string_view>
+
+#include "engine/core/trace_context.h"
+
+namespace sluice {
+
+inline constexpr std::string_view kTransferDone = "done";
+
+struct KvTransferReport {
+  TraceContext trace;          // of the request whose prompt it is; set and sampled
+  bool is_out = false;         // this worker has computed the prompt; false: it goes on behind it
+  std::string_view outcome;    // kTransferDone, or in a word why not; static
+  std::string_view transport;  // a KvTransportKind's name; static
+  int64_t num_blocks = 0;      // that were moved
+  uint64_t num_bytes = 0;
+  std::chrono::steady_clock::time_point begin;  // out: it was claimed; in: the request came
+  std::chrono::steady_clock::time_point end;
+};
+
+// Implemented by a front end, called on the engine thread between steps: take it and return.
+class KvTransferWatcher {
+ public:
+  virtual ~KvTransferWatcher() = default;
+  virtual void transfer_ended(const KvTransferReport& report) = 0;
+};
+
+}  // namespace sluice
