@@ -112,7 +112,7 @@ TEST(GeneratedCalls, WhatIsWrittenIsParsedUnderEveryCut) {
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);
     int count = 0;
     for (const Parts& parts : transcripts(writer)) {
-      const Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+      const Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
       SCOPED_TRACE(transcript.text);
       expect_parts(writer, parts, parse_every_way(format, transcript));
       ++count;
@@ -131,7 +131,7 @@ TEST(GeneratedCalls, AnswersCutByLengthGiveABeginning) {
                       writer.takes_text_before ? "Text." : "",
                       {{"say", {{"text", "é \"😀\"\n"}, {"n", 12}}}},
                       ""};
-    Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+    Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
     const std::string whole = describe(parse_whole(format, transcript));
     transcript.reason = FinishReason::kLength;
     const std::string text = transcript.text;
@@ -171,7 +171,7 @@ TEST(GeneratedCalls, RandomArgumentsComeBack) {
       Parts parts;
       for (uint32_t n = 1 + random() % 3; n > 0; --n)
         parts.calls.push_back(random_call(random, marker));
-      const Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+      const Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
       const Pieces whole = parse_whole(format, transcript);
       expect_parts(writer, parts, whole);
       const std::vector<Chunk> chunks = split_bytes(format, transcript.text);
@@ -263,7 +263,7 @@ TEST(CallForms, WhatAFormWritesIsParsed) {
       }
       text += text_of(form.close, *format.tokenizer);
       SCOPED_TRACE(std::string(writer.calls) + ": " + text);
-      const Transcript transcript = {.text = text, .tools = schemas_of(calls)};
+      const Transcript transcript = {.text = text, .tools = tools_of(calls)};
       expect_parts(writer, parts, parse_every_way(format, transcript));
     }
   }
