@@ -91,5 +91,64 @@ TEST(SluiceService, AForcedChoiceIsAGrammar) {
   }
 }
 
+TEST(SluiceService, AThinkingBudgetAndWhatWasThoughtAreTheRequests) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  Config config = grpc_config();
+  config.reasoning_parser = "qwen3";
+  RunningServer server(engine, config);
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request = tool_request();
+  EXPECT_EQ(client.chat(request).param, "");
+  EXPECT_FALSE(engine.submitted().back().sampling.reasoning_limit.is_set());
+  const size_t length = engine.submitted().back().prompt.size();
+
+  request.set_thinking_token_budget(7);
+  v1::Message& answer = *request.add_messages();
+  answer.set_role("assistant");
+  answer.set_content("Yes");
+  answer.set_reasoning("Because");
+  EXPECT_EQ(client.chat(request).param, "");
+  EXPECT_EQ(engine.submitted().back().sampling.reasoning_limit.max_tokens, 7);
+  const size_t with_reasoning = engine.submitted().back().prompt.size();
+  answer.clear_reasoning();
+  EXPECT_EQ(client.chat(request).param, "");
+  EXPECT_LT(length, engine.submitted().back().prompt.size());
+  EXPECT_LT(engine.submitted().back().prompt.size(), with_reasoning);
+
+  request.set_thinking_token_budget(-1);
+  EXPECT_EQ(client.chat(request).param, "thinking_token_budget");
+}
+
+TEST(SluiceService, FormatsOfAnswersAreTheRequests) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest chat;
+  v1::Message& message = *chat.add_messages();
+  message.set_role("user");
+  message.set_content("Hi");
+  chat.set_response_format(R"({"type":"json_object"})");
+  EXPECT_EQ(client.chat(chat).param, "");
+  EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kAnyObject);
+  chat.set_response_format("json");
+  EXPECT_EQ(client.chat(chat).param, "response_format");
+  chat.clear_response_format();
+  chat.set_structured_outputs(R"({"regex":"a+"})");
+  EXPECT_EQ(client.chat(chat).param, "");
+  EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kRegex);
+
+  v1::CompletionRequest completion;
+  completion.add_prompts()->set_text("Hi");
+  completion.set_structured_outputs(R"({"choice":["a","b"]})");
+  EXPECT_EQ(client.complete(completion).param, "");
+  EXPECT_TRUE(engine.submitted().back().grammar.is_set());
+  completion.set_structured_outputs("[]");
+  EXPECT_EQ(client.complete(completion).param, "structured_outputs");
+}
+
 }  // namespace
 }  // namespace sluice
