@@ -6,7 +6,7 @@
   python3 bench/tool_peers.py FILE TOKENIZER_JSON [--calls FAMILY] [--show N]
 
 Needs vLLM's Python files, no GPU, and torch; TOKENIZER_JSON is a byte-level one, to which the
-families' markers are added as tokens. Each transcript goes through the parser that vLLM's server
+families' markers are added as tokens, and for the family openai must be that of gpt-oss. Each transcript goes through the parser that vLLM's server
 composes for the family, whole and token by token, and is compared with the pieces that the test
 found: reasoning and content without the white space around them, calls by name and by their
 arguments as JSON, as text where they are none. A table counts for each family what agrees, and why
@@ -83,7 +83,7 @@ TOKENS["deepseek_v31"] = TOKENS["deepseek_v3"]
 
 THINKING = ["<think>", "</think>"]
 BEGINS_THINKING = ("think>", "[THINK]", "<|channel", "|>think", "_THINKING|>", "thought process:",
-                   "<response>")
+                   "<response>", "<|message|>")
 # Tokens that end a turn, which a server does not hand to its parsers.
 ENDS = ("<|im_end|>", "<|message_sep|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "</s>",
         "<｜end▁of▁sentence｜>", "<turn|>", "[e~[", "<|observation|>", "<|end_of_msg|>", "<|eot|>")
