@@ -46,6 +46,7 @@ class ArgumentsWriter {
  private:
   Expected<Json> property(const std::string& key, const Json& value) {
     Json part = Json::array();
+    name_in_end(key);
     writer_.add(form_.key_begin, part);
     writer_.add_text(key, part);
     if (is_json(value)) {
@@ -54,12 +55,24 @@ class ArgumentsWriter {
           with_definitions(value, schema_),
           {.is_exact = rules_.is_strict, .owner = rules_.owner_of(key), .excluded = end_mark()},
           part);
-      writer_.add(form_.value_end, part);
+      writer_.add(value_end_, part);
       return part;
     }
     writer_.add(form_.key_end, part);
     SLUICE_TRY_VOID(add_string(key, value, part));
     return part;
+  }
+
+  void name_in_end(const std::string& key) {
+    value_end_.clear();
+    for (const CallPiece& piece : form_.value_end) {
+      const CallPiece one = piece.kind == CallPiece::Kind::kKey ? CallPiece{.text = key} : piece;
+      if (!one.text.empty() && !value_end_.empty() && !value_end_.back().text.empty()) {
+        value_end_.back().text += one.text;
+      } else {
+        value_end_.push_back(one);
+      }
+    }
   }
 
   // The value's types are known, and none of them is a string.
@@ -106,7 +119,7 @@ class ArgumentsWriter {
           choice.push_back({{"type", "const_string"}, {"value", text}});
         }
         part.push_back({{"type", "or"}, {"elements", std::move(choice)}});
-        writer_.add(form_.value_end, part);
+        writer_.add(value_end_, part);
         return {};
       }
       if (is_listed) SLUICE_TRY_VOID(rules_.refuse("enum", place));
@@ -132,8 +145,8 @@ class ArgumentsWriter {
 
   // What a value ends with wherever it stands; empty: a control token does.
   [[nodiscard]] std::string end_mark() const {
-    if (form_.value_end.size() != 1) return {};
-    const std::string& text = form_.value_end.front().text;
+    if (value_end_.size() != 1) return {};
+    const std::string& text = value_end_.front().text;
     const size_t first = text.find_first_not_of('\n');
     if (first == std::string::npos) return {};
     return text.substr(first, text.find_last_not_of('\n') + 1 - first);
@@ -142,13 +155,14 @@ class ArgumentsWriter {
   // The line feed before the end is none of the value, so that text may go without.
   void add_any_string(Json& part) {
     const std::string mark = end_mark();
-    if (mark.empty()) return writer_.add_free_text(form_.value_end, part);
-    const std::string& text = form_.value_end.front().text;
+    if (mark.empty()) return writer_.add_free_text(value_end_, part);
+    const std::string& text = value_end_.front().text;
     writer_.add_free_text({{.text = mark}}, part);
     writer_.add_text(text.substr(text.find(mark) + mark.size()), part);
   }
 
   const TaggedForm& form_;
+  CallPieces value_end_ = {};  // of the property that is written
   const ArgumentRules& rules_;
   const Json& schema_;
   TagWriter& writer_;

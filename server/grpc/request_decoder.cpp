@@ -4,6 +4,7 @@
 #include <sluice.pb.h>
 #include <vllm_engine.pb.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -34,6 +35,18 @@ Expected<Json> parse_object(const std::string& text, const char* name, int32_t m
                     std::string(name) + " must be the text of a JSON object" +
                         (parsed ? "." : ": " + parsed.error().message),
                     name);
+}
+
+// Members that messages hold as the text of a JSON object.
+constexpr std::array kObjects = {"chat_template_kwargs", "response_format", "structured_outputs"};
+
+Expected<void> parse_objects(Json& request, int32_t max_depth) {
+  for (const char* name : kObjects) {
+    const auto found = request.find(name);
+    if (found == request.end()) continue;
+    SLUICE_TRY(*found, parse_object(found->get<std::string>(), name, max_depth));
+  }
+  return {};
 }
 
 // The constraint's field, and what the HTTP API's structured_outputs calls it.
@@ -168,6 +181,7 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
     }
   }
   request["prompt"] = std::move(list);
+  SLUICE_TRY_VOID(parse_objects(request, context.config.max_json_depth));
   return validate_known(context, request, Endpoint::kCompletion);
 }
 
@@ -184,11 +198,7 @@ Expected<GenerationRequest> decode(const ValidationContext& context,
     request["logprobs"] = true;
     request["top_logprobs"] = std::move(count);
   }
-  if (const Json text = take(request, "chat_template_kwargs"); !text.is_null()) {
-    SLUICE_TRY(request["chat_template_kwargs"],
-               parse_object(
-                   text.get<std::string>(), "chat_template_kwargs", context.config.max_json_depth));
-  }
+  SLUICE_TRY_VOID(parse_objects(request, context.config.max_json_depth));
   if (const auto documents = request.find("documents"); documents != request.end()) {
     for (Json& document : *documents) {
       SLUICE_TRY(

@@ -8,7 +8,6 @@
 #include <unordered_set>
 
 #include "server/parse/piece_writer.h"
-#include "server/parse/tool_schemas.h"
 
 namespace sluice {
 
@@ -22,8 +21,6 @@ class ArgumentWriter {
   void raw(std::string_view json, PieceWriter& out) const;
   // Content of a string whose quotes are written with raw().
   void escaped(std::string_view bytes, PieceWriter& out) const;
-  // A value that was written as plain text: JSON if it is of one of the types, else a string.
-  void plain(std::string_view text, JsonTypes types, PieceWriter& out) const;
 
   // The end of the arguments: {} where there were none.
   void end(PieceWriter& out) const;

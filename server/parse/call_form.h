@@ -18,6 +18,7 @@ struct CallPiece {
     kFixed,     // `text` or `token`
     kNumber,    // a number of the model's choice, in decimal digits
     kJsonType,  // in front of a value: the JSON schema name of its type
+    kKey,       // behind a value: its key
   };
 
   std::string text = {};

@@ -37,6 +37,7 @@ struct CallContext {
   const CallFamily& family;
   const ToolSchemas* tools;  // null: none
   PieceWriter& out;
+  bool parses_calls;  // false: a call is text
 
   [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const {
     return tools == nullptr ? kJsonAny : tools->types_of(name, key);

@@ -47,7 +47,7 @@ inline constexpr CallText kMimoText[] = {{.begin = "<tool_call>\n<function=",
                                           .key_begin = "<parameter=",
                                           .key_end = ">",
                                           .value_end = "</parameter>\n"}};
-inline constexpr Names kXmlNames[] = {"qwen3_xml", "nemotron_v3", "step3p5"};
+inline constexpr Names kXmlNames[] = {"qwen3_xml", "nemotron_v3", "step3p5", "step5"};
 inline constexpr Names kXmlDetect[] = {"<tool_call>", "<function=", "<parameter="};
 
 inline constexpr MarkerText kSeed[] = {
@@ -65,8 +65,8 @@ inline constexpr CallText kSeedText[] = {{.begin = "<seed:tool_call>\n<function=
                                           .end = "</function>\n</seed:tool_call>",
                                           .separator = "\n",
                                           .key_begin = "<parameter=",
-                                          .key_end = ">\n",
-                                          .value_end = "\n</parameter>\n"}};
+                                          .key_end = ">",
+                                          .value_end = "</parameter>\n"}};
 inline constexpr Names kSeedDetect[] = {"<seed:tool_call>"};
 
 inline constexpr MarkerText kToolcall[] = {{kCallBegin, "<TOOLCALL>"}, {kCallEnd, "</TOOLCALL>"}};
@@ -90,6 +90,7 @@ inline constexpr MarkerText kLlama4[] = {{kCallBegin, "<|python_start|>"},
                                          {kCallEnd, "<|python_end|>"}};
 inline constexpr CallText kPythonText[] = {
     {.open = "[", .behind_name = "(", .end = ")", .separator = ", ", .close = "]"}};
+inline constexpr Names kPythonDetect[] = {"[func_name1("};
 inline constexpr Names kLlama4Detect[] = {"<|python_start|>"};
 
 inline constexpr MarkerText kLfm2[] = {{kCallBegin, "<|tool_call_start|>"},
@@ -100,6 +101,9 @@ inline constexpr CallText kLfm2Text[] = {{.open = "<|tool_call_start|>[",
                                           .separator = ", ",
                                           .close = "]<|tool_call_end|>"}};
 inline constexpr Names kLfm2Detect[] = {"<|tool_list_start|>"};
+inline constexpr Names kLfm25Detect[] = {"<|tool_call_start|>"};
+inline constexpr Names kLfm25ListDetect[] = {"List of tools: ["};
+inline constexpr DetectTexts kLfm2DetectAlso[] = {kLfm25Detect, kLfm25ListDetect};
 
 inline constexpr MarkerText kOlmo3[] = {{kCallBegin, "<function_calls>"},
                                         {kCallEnd, "</function_calls>"}};
@@ -202,31 +206,54 @@ inline constexpr CallText kGlm47Text[] = {{.begin = "<tool_call>",
                                            .key_end = "</arg_key><arg_value>",
                                            .value_end = "</arg_value>"}};
 inline constexpr Names kGlm45Names[] = {"glm"};
-inline constexpr Names kGlm47Names[] = {"poolside_v1"};
+inline constexpr Names kGlm47Names[] = {"poolside_v1", "ling3"};
 inline constexpr Names kGlmDetect[] = {"<arg_key>", "<arg_value>", "<tool_call>"};
 
+// Tags of some checkpoints have a suffix.
 inline constexpr MarkerText kHunyuanV3[] = {
     {kSectionBegin, "<tool_calls>"},
+    {kSectionBegin, "<tool_calls:opensource>"},
     {kSectionEnd, "</tool_calls>"},
+    {kSectionEnd, "</tool_calls:opensource>"},
     {kCallBegin, "<tool_call>"},
+    {kCallBegin, "<tool_call:opensource>"},
     {kCallEnd, "</tool_call>"},
+    {kCallEnd, "</tool_call:opensource>"},
     {kNameEnd, "<tool_sep>"},
+    {kNameEnd, "<tool_sep:opensource>"},
     {kKeyBegin, "<arg_key>"},
+    {kKeyBegin, "<arg_key:opensource>"},
     {kKeyEnd, "</arg_key>"},
+    {kKeyEnd, "</arg_key:opensource>"},
     {kValueBegin, "<arg_value>"},
+    {kValueBegin, "<arg_value:opensource>"},
     {kValueEnd, "</arg_value>"},
+    {kValueEnd, "</arg_value:opensource>"},
 };
-inline constexpr CallText kHunyuanV3Text[] = {{.open = "<tool_calls>\n",
-                                               .begin = "<tool_call>",
-                                               .behind_name = "<tool_sep>\n",
-                                               .end = "</tool_call>",
-                                               .separator = "\n",
-                                               .close = "\n</tool_calls>",
-                                               .key_begin = "<arg_key>",
-                                               .key_end = "</arg_key>\n<arg_value>",
-                                               .value_end = "</arg_value>\n"}};
+inline constexpr CallText kHunyuanV3Text[] = {
+    {.needs = "<tool_calls:opensource>",
+     .open = "<tool_calls:opensource>\n",
+     .begin = "<tool_call:opensource>",
+     .behind_name = "<tool_sep:opensource>\n",
+     .end = "</tool_call:opensource>",
+     .separator = "\n",
+     .close = "\n</tool_calls:opensource>",
+     .key_begin = "<arg_key:opensource>",
+     .key_end = "</arg_key:opensource>\n<arg_value:opensource>",
+     .value_end = "</arg_value:opensource>\n"},
+    {.open = "<tool_calls>\n",
+     .begin = "<tool_call>",
+     .behind_name = "<tool_sep>\n",
+     .end = "</tool_call>",
+     .separator = "\n",
+     .close = "\n</tool_calls>",
+     .key_begin = "<arg_key>",
+     .key_end = "</arg_key>\n<arg_value>",
+     .value_end = "</arg_value>\n"}};
 inline constexpr Names kHunyuanV3Names[] = {"hy_v4"};
 inline constexpr Names kHunyuanV3Detect[] = {"<tool_sep>", "<arg_key>"};
+inline constexpr Names kHunyuanV3FormatDetect[] = {"<tool_sep{}>", "<arg_key{}>"};
+inline constexpr DetectTexts kHunyuanV3DetectAlso[] = {kHunyuanV3FormatDetect};
 
 inline constexpr MarkerText kKimiK2[] = {
     {kSectionBegin, "<|tool_calls_section_begin|>"},
@@ -277,6 +304,62 @@ inline constexpr CallText kMinimaxText[] = {{.open = "<minimax:tool_call>\n",
 inline constexpr Names kMinimaxNames[] = {"minimax-m2"};
 inline constexpr Names kMinimaxDetect[] = {"<minimax:tool_call>"};
 
+// <k>v</k> for each argument, in whose place further elements may stand; a token precedes each tag.
+inline constexpr MarkerText kMinimaxM3[] = {
+    {kSectionBegin, "]<]minimax[>[<tool_call>"},
+    {kSectionEnd, "]<]minimax[>[</tool_call>"},
+    {kCallBegin, "]<]minimax[>[<invoke name=\""},
+    {kNameEnd, "\">"},
+    {kCallEnd, "]<]minimax[>[</invoke>"},
+    {kKeyBegin, "]<]minimax[>[<"},
+    {kKeyEnd, ">"},
+    {kValueEnd, "]<]minimax[>[</"},
+};
+inline constexpr CallText kMinimaxM3Text[] = {{.open = "]<]minimax[>[<tool_call>\n",
+                                               .begin = "]<]minimax[>[<invoke name=\"",
+                                               .behind_name = "\">",
+                                               .end = "]<]minimax[>[</invoke>\n",
+                                               .close = "]<]minimax[>[</tool_call>",
+                                               .key_begin = "]<]minimax[>[<",
+                                               .key_end = ">",
+                                               .value_end = "]<]minimax[>[</%k>"}};
+inline constexpr Names kMinimaxM3Detect[] = {"]<]minimax[>[", "<tool_call>", "<invoke name="};
+
+// Text with characters of XML stands in CDATA.
+inline constexpr MarkerText kMinicpm5[] = {
+    {kCallBegin, "<function name=\""},
+    {kNameEnd, "\">"},
+    {kCallEnd, "</function>"},
+    {kKeyBegin, "<param name=\""},
+    {kKeyEnd, "\">"},
+    {kKeyEndRaw, "\"><![CDATA["},
+    {kRawEnd, "]]></param>"},
+    {kValueEnd, "</param>"},
+};
+inline constexpr CallText kMinicpm5Text[] = {{.begin = "<function name=\"",
+                                              .behind_name = "\">",
+                                              .end = "</function>",
+                                              .separator = "\n",
+                                              .key_begin = "<param name=\"",
+                                              .key_end = "\">",
+                                              .value_end = "</param>"}};
+inline constexpr Names kMinicpm5Detect[] = {"<function name=\"", "<param name=\""};
+
+inline constexpr MarkerText kSolar[] = {
+    {kSectionBegin, "<|tool_calls|>"},
+    {kSectionEnd, "<|calls|>"},
+    {kCallBegin, "<|tool_call:begin|>"},
+    {kNameEnd, "<|tool_call:name|>"},
+    {kNameEnd, "<|tool_call:args|>"},
+    {kCallEnd, "<|tool_call:end|>"},
+};
+inline constexpr CallText kSolarText[] = {{.open = "<|tool_calls|>",
+                                           .begin = "<|tool_call:begin|>call%d<|tool_call:name|>",
+                                           .behind_name = "<|tool_call:args|>",
+                                           .end = "<|tool_call:end|>",
+                                           .close = "<|calls|>"}};
+inline constexpr Names kSolarDetect[] = {"<|tool_call:begin|>", "<|tool_call:args|>"};
+
 inline constexpr MarkerText kGranite[] = {{kCallBegin, "<|tool_call|>"},
                                           {kCallBegin, "<tool_call>"}};
 inline constexpr CallText kGraniteText[] = {{.needs = "<|tool_call|>",
@@ -299,6 +382,7 @@ inline constexpr CallText kGranite20bText[] = {{.begin = "<function_call> {\"nam
                                                 .behind_name = "\", \"arguments\": ",
                                                 .end = "}",
                                                 .separator = "\n"}};
+inline constexpr Names kGranite20bDetect[] = {"<function_call>"};
 inline constexpr Names kGranite20bNames[] = {"granite-20b"};
 
 inline constexpr MarkerText kHarmony[] = {
@@ -315,6 +399,31 @@ inline constexpr CallText kHarmonyText[] = {{.begin = "<|channel|>commentary to=
                                              .is_single = true}};
 inline constexpr Names kHarmonyNames[] = {"gpt-oss", "gpt_oss", "openai_gptoss"};
 inline constexpr Names kHarmonyDetect[] = {"<|channel|>", "<|message|>", "analysis"};
+
+inline constexpr MarkerText kMuse[] = {
+    {kHeaderBegin, "<|start|>"},
+    {kHeaderEnd, "<|message|>"},
+    {kMessageEnd, "<|eom|>"},
+    {kMessageEnd, "<|eot|>"},
+    {kSectionBegin, "<atem:function_calls>"},
+    {kSectionEnd, "</atem:function_calls>"},
+    {kCallBegin, "<atem:invoke name=\""},
+    {kNameEnd, "\">"},
+    {kCallEnd, "</atem:invoke>"},
+    {kKeyBegin, "<atem:parameter name=\""},
+    {kKeyEnd, "\">"},
+    {kValueEnd, "</atem:parameter>"},
+};
+inline constexpr CallText kMuseText[] = {
+    {.begin = " to=tools<|message|><atem:function_calls>\n<atem:invoke name=\"",
+     .behind_name = "\">\n",
+     .end = "</atem:invoke>\n</atem:function_calls>",
+     .key_begin = "<atem:parameter name=\"",
+     .key_end = "\">",
+     .value_end = "</atem:parameter>\n",
+     .is_single = true}};
+inline constexpr Names kMuseNames[] = {"muse_glimmer", "musespark1x"};
+inline constexpr Names kMuseDetect[] = {"<atem:function_calls>", "<atem:invoke name="};
 
 inline constexpr MarkerText kGemma4[] = {
     {kCallBegin, "<|tool_call>"}, {kCallEnd, "<tool_call|>"}, {kQuote, "<|\"|>"}};
@@ -348,7 +457,7 @@ inline constexpr CallText kCohereText[] = {
      .separator = ",\n",
      .close = "\n]<|END_ACTION|>"}};
 inline constexpr Names kCohereNames[] = {"cohere_command4"};
-inline constexpr Names kCohereDetect[] = {"<|START_ACTION|>"};
+inline constexpr Names kCohereDetect[] = {"<|START_ACTION|>", "<|END_ACTION|>"};
 
 inline constexpr MarkerText kCommandR[] = {{kCallBegin, "Action: ```json"},
                                            {kCallBegin, "Action:\n```json"},
@@ -429,6 +538,11 @@ inline constexpr Names kFunctionaryNames[] = {"functionary_v3"};
 inline constexpr Names kFunctionaryDetect[] = {
     "<function=", "</function>", "{start_tag}={function_name}"};
 
+// The prompt ends with the marker; who is called "all" is the user.
+inline constexpr MarkerText kFunctionary32[] = {{kCallBegin, ">>>"}};
+inline constexpr CallText kFunctionary32Text[] = {{.behind_name = "\n", .separator = ">>>"}};
+inline constexpr Names kFunctionary32Detect[] = {"'>>>all\\n'", "'>>>'"};
+
 inline constexpr MarkerText kGigachat3[] = {{kCallBegin, "<|function_call|>"},
                                             {kCallBegin, "function call<|role_sep|>"},
                                             {kCallEnd, "<|message_sep|>"}};
@@ -450,6 +564,7 @@ inline constexpr CallText kXlamText[] = {{.open = "[",
                                           .end = "}",
                                           .separator = ", ",
                                           .close = "]"}};
+inline constexpr Names kXlamDetect[] = {"[{\"name\": \"tool_call_name\", \"arguments\""};
 
 inline constexpr MarkerText kLongcat[] = {{kCallBegin, "<longcat_tool_call>"},
                                           {kCallEnd, "</longcat_tool_call>"}};

@@ -35,6 +35,17 @@ bool is_control_name(std::string_view text) {
          (text.starts_with("<｜") && text.ends_with("｜>"));
 }
 
+// The length of the texts, if the template holds them all; else 0.
+size_t detected_length(DetectTexts texts, std::string_view source, const Tokenizer& tokenizer) {
+  size_t length = 0;
+  const bool fits = std::ranges::all_of(texts, [&](std::string_view text) {
+    length += text.size();
+    return source.find(text) != std::string_view::npos &&
+           (!is_control_name(text) || tokenizer.find_token(text) != kInvalidToken);
+  });
+  return fits ? length : 0;
+}
+
 // The family whose texts the template holds, of several the one with the longest.
 template <typename Family>
 const Family* detect(std::span<const Family> families,
@@ -42,16 +53,15 @@ const Family* detect(std::span<const Family> families,
                      const Tokenizer& tokenizer) {
   const Family* best = nullptr;
   size_t best_length = 0;
-  for (const Family& family : families) {
-    size_t length = 0;
-    const bool fits = std::ranges::all_of(family.detect, [&](std::string_view text) {
-      length += text.size();
-      return source.find(text) != std::string_view::npos &&
-             (!is_control_name(text) || tokenizer.find_token(text) != kInvalidToken);
-    });
-    if (!fits || length <= best_length) continue;
+  const auto try_texts = [&](const Family& family, DetectTexts texts) {
+    const size_t length = detected_length(texts, source, tokenizer);
+    if (length <= best_length) return;
     best = &family;
     best_length = length;
+  };
+  for (const Family& family : families) {
+    try_texts(family, family.detect);
+    for (const DetectTexts texts : family.detect_also) try_texts(family, texts);
   }
   return best;
 }

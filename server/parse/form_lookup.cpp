@@ -9,9 +9,10 @@
 namespace sluice {
 namespace {
 
-// What "%d" and "%t" stand for; kFixed: `text` begins with neither.
+// What "%d", "%t" and "%k" stand for; kFixed: `text` begins with none of them.
 CallPiece::Kind kind_of(std::string_view text) {
   if (text.starts_with("%d")) return CallPiece::Kind::kNumber;
+  if (text.starts_with("%k")) return CallPiece::Kind::kKey;
   return text.starts_with("%t") ? CallPiece::Kind::kJsonType : CallPiece::Kind::kFixed;
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/parse/harmony_messages.h"
 
+#include <algorithm>
+
 #include "server/parse/json_text.h"
+#include "server/parse/parse_limits.h"
 
 namespace sluice {
 namespace {
@@ -9,6 +12,12 @@ namespace {
 constexpr size_t kMaxHeaderBytes = 512;
 constexpr std::string_view kRecipient = "to=";
 constexpr std::string_view kFunctions = "functions.";
+constexpr std::string_view kSelf = "self";  // is told thoughts where calls are tags
+
+std::string_view text_of(Role role, const CallFamily& family) {
+  const auto found = std::ranges::find(family.markers, role, &MarkerText::role);
+  return found == family.markers.end() ? std::string_view() : found->text;
+}
 
 std::string_view trimmed_left(std::string_view text) {
   while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
@@ -43,7 +52,9 @@ bool may_begin_header(std::string_view text) {
 
 Roles HarmonyMessages::live() const {
   constexpr Roles kAny = roles(Role::kHeaderBegin, Role::kMessageEnd, Role::kChannel);
-  return state_ == State::kHeader ? kAny | roles(Role::kHeaderEnd, Role::kConstrain) : kAny;
+  if (state_ == State::kHeader) return kAny | roles(Role::kHeaderEnd, Role::kConstrain);
+  if (tags_) return kAny | tags_->live();
+  return takes_tags() ? kAny | roles(Role::kSectionBegin, Role::kCallBegin) : kAny;
 }
 
 void HarmonyMessages::begin_output() {
@@ -64,6 +75,13 @@ void HarmonyMessages::begin_body(CallContext& context) {
   if (recipient.empty()) recipient = recipient_of(role_);
   const bool is_person =
       recipient.empty() || recipient == "user" || recipient == "assistant" || recipient == "all";
+  if (has_tags_) {
+    const bool is_thought = recipient == kSelf;
+    kind_ = is_thought ? PieceKind::kReasoning : PieceKind::kContent;
+    is_to_tool_ =
+        !is_thought && !is_person && recipient != "commentary" && recipient != "developer";
+    return;
+  }
   if (is_person) return;
   if (recipient.starts_with(kFunctions)) recipient.remove_prefix(kFunctions.size());
   if (!parse_calls_ || recipient.empty() || !context.out.begin_call(recipient, {})) {
@@ -74,7 +92,29 @@ void HarmonyMessages::begin_body(CallContext& context) {
   has_arguments_ = false;
 }
 
+void HarmonyMessages::leave_tags(bool is_content, CallContext& context) {
+  tags_.reset();
+  if (is_content) context.out.text(PieceKind::kContent, kept_);
+  kept_.clear();
+}
+
+bool HarmonyMessages::take_tags_step(Step step, std::string_view text, CallContext& context) {
+  if (context.out.call_is_open()) {
+    kept_.clear();
+  } else if (step == Step::kGoOn || step == Step::kFail) {
+    kept_ += text;
+  }
+  if (step == Step::kGoOn && kept_.size() <= kMaxBufferedBytes) return true;
+  const bool is_behind = step == Step::kDoneBefore || step == Step::kFailBefore;
+  leave_tags(step == Step::kGoOn || step == Step::kFail || step == Step::kFailBefore, context);
+  return !is_behind;
+}
+
 void HarmonyMessages::end_message(CallContext& context) {
+  if (tags_) {
+    const Step step = tags_->end(context);
+    leave_tags(step == Step::kFail || step == Step::kFailBefore, context);
+  }
   if (state_ == State::kBody && kind_ == PieceKind::kArguments) {
     if (!has_arguments_) context.out.arguments("{}");
     context.out.end_call();
@@ -93,6 +133,7 @@ Step HarmonyMessages::text(char c, CallContext& context) {
       }
       return Step::kGoOn;
     case State::kBody:
+      if (tags_ && take_tags_step(tags_->text(c, context), {&c, 1}, context)) return Step::kGoOn;
       if (kind_ != PieceKind::kArguments) {
         context.out.text(kind_, {&c, 1});
       } else if (has_arguments_ || !is_json_space(c)) {
@@ -109,6 +150,16 @@ Step HarmonyMessages::text(char c, CallContext& context) {
 
 Step HarmonyMessages::marker(Role role, CallContext& context) {
   const bool in_header = state_ == State::kHeader;
+  const bool is_of_tags = role != Role::kHeaderBegin && role != Role::kMessageEnd;
+  if (tags_ && is_of_tags) {
+    const std::string_view text = text_of(role, context.family);
+    if (take_tags_step(tags_->marker(role, context), text, context)) return Step::kGoOn;
+  }
+  if (takes_tags() && (role == Role::kSectionBegin || role == Role::kCallBegin)) {
+    tags_.emplace(role, context.family);
+    kept_ = text_of(role, context.family);
+    return Step::kGoOn;
+  }
   switch (role) {
     case Role::kHeaderEnd:
       if (in_header) begin_body(context);

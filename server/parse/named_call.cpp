@@ -39,7 +39,9 @@ Step NamedCall::begin(CallContext& context, State next) {
   const std::string header(trimmed(name_));
   if (context.family.header_is_id) id_ = header;
   const std::string_view name = context.family.header_is_id ? name_of_header(header) : header;
-  if (!is_plain_name(name) || !context.out.begin_call(name, trimmed(id_))) return Step::kFail;
+  if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
+  if (!context.parses_calls || !is_plain_name(name) || !context.out.begin_call(name, trimmed(id_)))
+    return Step::kFail;
   is_open_ = had_call_ = true;
   has_arguments_ = false;
   state_ = next;
@@ -62,11 +64,12 @@ Step NamedCall::name_text(char c, CallContext& context) {
   const CallFamily& family = context.family;
   const bool is_empty = trimmed(name_).empty();
   if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
-  if (family.type_before_name && c == '\n' && !is_empty) {
+  const bool ends = family.type_before_name || family.name_ends_at_newline;
+  if (ends && c == '\n' && !is_empty) {
     return begin(context, State::kArgumentStart);
   }
   // What was taken for a type is the name where the arguments follow it.
-  const bool is_type_name = family.type_before_name && is_empty && c == '{';
+  const bool is_type_name = family.type_before_name && !family.type_is_id && is_empty && c == '{';
   if (is_type_name) name_ = type_;
   if (is_type_name || (family.name_ends_at_brace && c == '{')) {
     const Step step = begin(context, State::kArgumentStart);
@@ -126,6 +129,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
   if (role == Role::kNameEnd && names) {
     if (state_ != State::kType) return begin(context, State::kArgumentStart);
     type_ = name_;
+    if (context.family.type_is_id) id_ = name_;
     name_.clear();
     state_ = State::kName;
     return Step::kGoOn;

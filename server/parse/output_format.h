@@ -26,6 +26,7 @@ enum class Mechanism : uint8_t {
   kBareJson,  // a JSON object that begins the answer; markers are optional
   kNamed,     // a name, then the arguments as JSON
   kTagged,    // a name, then keys and values in tags
+  kElements,  // a name, then elements that may hold others
   kPython,    // f(a=1, b="x"), alone or in a list
   kGemma,     // call:f{a:1,b:<|"|>x<|"|>}
   kHarmony,   // messages with headers: channel, recipient
@@ -48,8 +49,10 @@ enum class Role : uint8_t {
   kKeyEnd,
   kKeyEndString,  // the value is text
   kKeyEndJson,    // the value is JSON
+  kKeyEndRaw,     // the value is text up to kRawEnd, whatever other marker it holds
   kValueBegin,
   kValueEnd,
+  kRawEnd,
   kFence,  // "```json" and the like around arguments
   kQuote,  // Gemma: at both sides of a string
   kHeaderBegin,
@@ -58,6 +61,9 @@ enum class Role : uint8_t {
   kConstrain,
   kMessageEnd,
 };
+
+// Texts that a template of a family holds, all of them.
+using DetectTexts = std::span<const std::string_view>;
 
 // A set of roles, as bits.
 using Roles = uint32_t;
@@ -77,8 +83,8 @@ struct MarkerText {
 };
 
 // What a family's templates write of calls; the members are those of CallForm and TaggedForm. "%d"
-// is a number and "%t" the type of a value (CallPiece::Kind). Families of kPython and kGemma write
-// arguments in their own way, others with a `key_begin` in tags.
+// is a number, "%t" the type of a value and "%k" its key (CallPiece::Kind). Families of kPython and
+// kGemma write arguments in their own way, others with a `key_begin` in tags.
 struct CallText {
   std::string_view needs = {};  // the vocabulary has this token; otherwise the next text counts
   std::string_view open = {};
@@ -109,21 +115,25 @@ struct CallFamily {
   std::span<const MarkerText> markers = {};
   // In the order in which they are tried; the last one needs no token.
   std::span<const CallText> texts = {};
-  // Texts that a template of the family holds, all of them; none: never detected.
-  std::span<const std::string_view> detect = {};
+  DetectTexts detect = {};                        // none: not detected
+  std::span<const DetectTexts> detect_also = {};  // each is as good
   CallIdRule id_rule = CallIdRule::kAny;
-  // kJson: the name of a call that says that none is made.
+  // kJson, kNamed: the name of a call that says that none is made.
   std::string_view no_call_name = {};
   // kJson: the object's one key is the call's name.
   bool key_is_name = false;
   // The answer may begin with a call that no marker announces: '{', '[' or, for kPython, a list.
   bool bare = false;
+  // kNamed: the prompt may end with a call's marker. Names are read in requests without tools, too.
+  bool prompt_begins_call = false;
   bool type_before_name = false;  // kNamed: text up to kNameEnd is no name; a line with it follows
+  bool type_is_id = false;        // kNamed: that text is the call's id
   bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
   bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
   bool json_or_named = false;         // kNamed: '[' or '{' behind the marker begins kJson
-  bool name_ends_at_newline = false;  // kTagged: a line feed ends the name
+  bool name_ends_at_newline = false;  // kTagged, kNamed: a line feed ends the name
   bool strips_newlines = false;       // kTagged: a line feed at each side of a value is none of it
+  bool tagged_body = false;           // kHarmony: calls stand in tags in messages to tools
   bool lines = false;                 // kPython: one call a line, without a list around them
   bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
 };
@@ -132,7 +142,8 @@ struct ReasoningFamily {
   std::string_view name;  // vLLM's
   std::span<const std::string_view> aliases = {};
   std::span<const MarkerText> markers = {};  // kReasoningBegin, kReasoningEnd, kWrapBegin, kWrapEnd
-  std::span<const std::string_view> detect = {};
+  DetectTexts detect = {};
+  std::span<const DetectTexts> detect_also = {};
   std::string_view implied_by = {};  // the call family that writes both, whose reader is used
   ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.

@@ -25,11 +25,11 @@ OutputState::OutputState(std::shared_ptr<const OutputFormat> format_,
   if (has_channels()) {
     mode_ = Mode::kCalls;
     if (family->mechanism == Mechanism::kHarmony) {
-      reader_ = HarmonyMessages(options.parse_calls);
+      reader_ = HarmonyMessages(options.parse_calls, family->tagged_body);
     } else {
       reader_ = TurnTags(options.parse_calls);
     }
-  } else if (!options.parse_calls) {
+  } else if (!options.parse_calls && family != nullptr && !family->prompt_begins_call) {
     family = nullptr;
   }
 }
@@ -193,6 +193,9 @@ void OutputState::begin_calls(Role role, std::string_view marker_text) {
     case Mechanism::kTagged:
       reader_ = TaggedCall(role, *family);
       break;
+    case Mechanism::kElements:
+      reader_ = ElementCall(role);
+      break;
     case Mechanism::kPython:
       reader_ = LiteralCall(LiteralValue::Dialect::kPython, false);
       break;
@@ -226,13 +229,13 @@ void OutputState::take_step(Step step,
                             std::u16string_view symbols,
                             std::string_view text,
                             int32_t num_before,
-                            bool was_open) {
+                            bool may_be_content) {
   if (out.num_begun() != num_before) {
     kept_.clear();
     space_.clear();
     had_call_ = true;
     has_content_ = true;
-  } else if (!was_open && (step == Step::kGoOn || step == Step::kFail)) {
+  } else if (may_be_content && (step == Step::kGoOn || step == Step::kFail)) {
     const bool is_marker = symbols.size() > 1 || (!symbols.empty() && symbols[0] >= kFirstSpecial);
     if (is_marker && had_call_ && trimmed(kept_).empty()) kept_.clear();
     kept_ += text;
@@ -266,7 +269,7 @@ void OutputState::take_step(Step step,
 template <typename Read>
 void OutputState::with_reader(std::u16string_view symbols, Read read) {
   const int32_t num_before = out.num_begun();
-  const bool was_open = out.call_is_open();
+  const bool may_be_content = !out.call_is_open() && !has_channels();
   CallContext call_context = context();
   const Step step = std::visit(
       [&](auto& reader) {
@@ -278,8 +281,8 @@ void OutputState::with_reader(std::u16string_view symbols, Read read) {
       },
       reader_);
   std::string text;
-  if (!was_open) append_text_of(symbols, text);
-  take_step(step, symbols, text, num_before, was_open);
+  if (may_be_content) append_text_of(symbols, text);
+  take_step(step, symbols, text, num_before, may_be_content);
 }
 
 void OutputState::read_byte(char c) {
@@ -497,6 +500,12 @@ void OutputState::start(std::string_view prompt_tail) {
       out = PieceWriter();
     }
     return;
+  }
+  if (family != nullptr && family->prompt_begins_call) {
+    const bool is_begun = std::ranges::any_of(format->markers(), [&](const Marker& marker) {
+      return marker.role == Role::kCallBegin && prompt_tail.ends_with(marker.text);
+    });
+    if (is_begun) begin_calls(Role::kCallBegin, {});
   }
   if (format->reasoning() == nullptr) return;
   size_t last = 0;

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "server/parse/call_reader.h"
+#include "server/parse/element_call.h"
 #include "server/parse/harmony_messages.h"
 #include "server/parse/json_call.h"
 #include "server/parse/literal_call.h"
@@ -60,13 +61,14 @@ class OutputState {
                               JsonCall,
                               NamedCall,
                               TaggedCall,
+                              ElementCall,
                               LiteralCall,
                               HarmonyMessages,
                               TurnTags>;
 
   [[nodiscard]] bool has_channels() const;
 
-  [[nodiscard]] CallContext context() { return {*family, tools.get(), out}; }
+  [[nodiscard]] CallContext context() { return {*family, tools.get(), out, options.parse_calls}; }
 
   [[nodiscard]] Roles live() const;
   [[nodiscard]] Roles call_roles() const;
@@ -85,12 +87,13 @@ class OutputState {
   void content_byte(char c);
   void end_reasoning();
   void begin_calls(Role role, std::string_view marker_text);
-  // What a reader said of a symbol; `symbols`: to read it anew.
+  // What a reader said of a symbol; `symbols`: to read it anew; `may_be_content`: it may turn out
+  // to be no part of a call.
   void take_step(Step step,
                  std::u16string_view symbols,
                  std::string_view text,
                  int32_t num_before,
-                 bool was_open);
+                 bool may_be_content);
   // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
   void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);

@@ -20,7 +20,8 @@ constexpr Names kQwen3Names[] = {"smollm3",
                                  "kimi_k2",
                                  "kimi",
                                  "granite_thinking_parser",
-                                 "poolside_v1"};
+                                 "poolside_v1",
+                                 "ling3"};
 constexpr Names kForcedNames[] = {
     "deepseekv3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseek_v41"};
 constexpr Names kForcedOpenNames[] = {"deepseek-r1",
@@ -42,6 +43,10 @@ constexpr MarkerText kSeed[] = {{kReasoningBegin, "<seed:think>"},
                                 {kReasoningEnd, "</seed:think>"}};
 constexpr Names kSeedDetect[] = {"<seed:think>"};
 
+constexpr MarkerText kMinimaxM3[] = {{kReasoningBegin, "<mm:think>"},
+                                     {kReasoningEnd, "</mm:think>"}};
+constexpr Names kMinimaxM3Detect[] = {"<mm:think>"};
+
 constexpr MarkerText kGranite[] = {
     {kReasoningBegin, "<think>"},
     {kReasoningEnd, "</think>"},
@@ -61,6 +66,8 @@ constexpr Names kGemma4Detect[] = {"<|channel>", "<channel|>"};
 
 constexpr Names kHarmonyNames[] = {"gpt-oss", "gpt_oss", "openai"};
 
+constexpr Names kMuseNames[] = {"muse_glimmer", "musespark1x"};
+
 constexpr MarkerText kCohere[] = {
     {kReasoningBegin, "<|START_THINKING|>"},
     {kReasoningEnd, "<|END_THINKING|>"},
@@ -74,10 +81,23 @@ constexpr Names kCohereDetect[] = {"<|START_THINKING|>"};
 
 constexpr MarkerText kHunyuan[] = {{kReasoningBegin, "<think>"},
                                    {kReasoningEnd, "</think>"},
+                                   {kReasoningBegin, "<think:opensource>"},
+                                   {kReasoningEnd, "</think:opensource>"},
                                    {kWrapBegin, "<answer>"},
                                    {kWrapEnd, "</answer>"}};
 constexpr Names kHunyuanNames[] = {"hunyuan", "hy_v3", "hy_v4"};
 constexpr Names kHunyuanDetect[] = {"<think>", "<answer>"};
+constexpr Names kHunyuanFormatDetect[] = {"<think{}>", "</think{}>"};
+constexpr DetectTexts kHunyuanDetectAlso[] = {kHunyuanFormatDetect};
+
+constexpr MarkerText kSolar[] = {
+    {kReasoningBegin, "<|think|>"},
+    {kReasoningEnd, "<|end|><|begin|>assistant"},
+    {kReasoningEnd, "<|end|><|begin|>assistant<|content|>"},
+    {kReasoningEnd, "<|end|>"},
+    {kWrapBegin, "<|content|>"},
+};
+constexpr Names kSolarDetect[] = {"<|think|>", "<|content|>"};
 
 constexpr MarkerText kErnie[] = {{kReasoningBegin, "<think>"},
                                  {kReasoningEnd, "</think>"},
@@ -118,6 +138,7 @@ constexpr ReasoningFamily kFamilies[] = {
      .after_begin = 1,
      .before_end = 1,
      .after_end = 2},
+    {.name = "minimax_m3", .markers = kMinimaxM3, .detect = kMinimaxM3Detect},
     {.name = "granite",
      .markers = kGranite,
      .detect = kGraniteDetect,
@@ -135,6 +156,12 @@ constexpr ReasoningFamily kFamilies[] = {
      .text = {.begin = "<|channel|>analysis<|message|>",
               .end = "<|end|><|start|>assistant",
               .answer_begin = "<|channel|>final<|message|>"}},
+    {.name = "muse",
+     .aliases = kMuseNames,
+     .implied_by = "muse",
+     .text = {.begin = " to=self<|message|>",
+              .end = "<|eom|><|start|>assistant",
+              .answer_begin = " to=user<|message|>"}},
     {.name = "kimi_k3",
      .implied_by = "kimi_k3",
      .text = {.begin = "<|open|>think<|sep|>",
@@ -149,6 +176,7 @@ constexpr ReasoningFamily kFamilies[] = {
      .aliases = kHunyuanNames,
      .markers = kHunyuan,
      .detect = kHunyuanDetect,
+     .detect_also = kHunyuanDetectAlso,
      .after_begin = 1,
      .before_end = 1,
      .after_end = 1},
@@ -158,6 +186,7 @@ constexpr ReasoningFamily kFamilies[] = {
      .after_begin = 1,
      .before_end = 1,
      .after_end = 2},
+    {.name = "solar_open", .markers = kSolar, .detect = kSolarDetect},
     {.name = "apriel",
      .markers = kApriel,
      .detect = kAprielDetect,

@@ -3,6 +3,7 @@
 
 #include "server/parse/json_text.h"
 #include "server/parse/parse_limits.h"
+#include "server/parse/plain_value.h"
 
 namespace sluice {
 namespace {
@@ -27,7 +28,6 @@ void TaggedCall::start_call(const CallFamily& family) {
 Roles TaggedCall::live() const {
   switch (state_) {
     case State::kSection:
-
       return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
     case State::kType:
       return roles(Role::kNameEnd, Role::kCallEnd, Role::kSectionEnd);
@@ -40,11 +40,11 @@ Roles TaggedCall::live() const {
                    Role::kSectionBegin,
                    Role::kSectionEnd);
     case State::kKey:
-      return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson);
+      return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson, Role::kKeyEndRaw);
     case State::kKeyBehind:
       return roles(Role::kValueBegin, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
     case State::kValue:
-      return roles(Role::kValueEnd);
+      return roles(is_raw_ ? Role::kRawEnd : Role::kValueEnd);
   }
   return roles();
 }
@@ -69,6 +69,7 @@ void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
   state_ = State::kValue;
   types_ = types;
   is_string_ = types == kJsonString;
+  is_raw_ = false;
   at_value_start_ = true;
   holds_newline_ = false;
   value_.clear();
@@ -112,7 +113,7 @@ void TaggedCall::end_value(CallContext& context) {
   if (is_string_) {
     arguments_.raw("\"", context.out);
   } else {
-    arguments_.plain(value_, types_, context.out);
+    write_plain(value_, types_, arguments_, context.out);
   }
   state_ = State::kCall;
 }
@@ -172,10 +173,16 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       if (state_ != State::kKey) return Step::kGoOn;
       begin_value(role == Role::kKeyEndString ? kJsonString : kJsonAny, context);
       return Step::kGoOn;
+    case Role::kKeyEndRaw:
+      if (state_ != State::kKey) return Step::kGoOn;
+      begin_value(kJsonString, context);
+      is_raw_ = true;
+      return Step::kGoOn;
     case Role::kValueBegin:
       if (state_ == State::kKeyBehind) begin_value(context.types_of(name_, trimmed(key_)), context);
       return Step::kGoOn;
     case Role::kValueEnd:
+    case Role::kRawEnd:
       if (state_ == State::kValue) end_value(context);
       return Step::kGoOn;
     case Role::kCallBegin:

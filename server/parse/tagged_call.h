@@ -43,6 +43,7 @@ class TaggedCall {
   bool had_call_ = false;
   bool is_open_ = false;
   bool is_string_ = false;  // the value goes out as it comes
+  bool is_raw_ = false;     // it ends at kRawEnd
   bool at_value_start_ = false;
   bool holds_newline_ = false;  // of a string, which may be the one before the end marker
   JsonTypes types_ = kJsonAny;

@@ -8,7 +8,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMaxSteps = 64;  // references and branches, nested; deeper ones allow all
+constexpr int kMaxSteps = 64;        // references and branches, nested; deeper ones allow all
+constexpr int kMaxDepth = 8;         // of places in a parameter whose types are kept
+constexpr size_t kMaxPlaces = 1000;  // of a tool, behind its parameters themselves
 
 JsonTypes type_of_name(const std::string& name) {
   if (name == "string") return kJsonString;
@@ -29,6 +31,8 @@ JsonTypes type_of_value(const Json& value) {
   if (value.is_null()) return kJsonNull;
   return value.is_object() ? kJsonObject : kJsonArray;
 }
+
+using Places = std::unordered_map<std::string, JsonTypes>;
 
 // Reads schemas of one document. `budget` bounds what a document costs, whatever its references.
 struct SchemaReader {
@@ -96,6 +100,31 @@ struct SchemaReader {
     // What contradicts itself says nothing.
     return types == 0 ? kJsonAny : types;
   }
+
+  // Keeps the types of what stands in a value of the schema, of the first branch that knows it.
+  void add_places(
+      const Json& schema, const std::string& path, int depth, int steps, Places& places) {
+    if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps || --budget < 0) return;
+    const auto add = [&](const std::string& step, const Json& one) {
+      if (places.size() >= kMaxPlaces) return;
+      const std::string inner = path + ToolSchemas::kPathSeparator + step;
+      if (places.try_emplace(inner, types_of(one, 0)).second) {
+        add_places(one, inner, depth + 1, 0, places);
+      }
+    };
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "properties" && value.is_object()) {
+        for (const auto& [name, property] : value.items()) add(name, property);
+      } else if (key == "items") {
+        add("", value);
+      } else if (key == "$ref" && value.is_string()) {
+        const Json* target = find(value.get_ref<const std::string&>());
+        if (target != nullptr) add_places(*target, path, depth, steps + 1, places);
+      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+        for (const Json& branch : value) add_places(branch, path, depth, steps + 1, places);
+      }
+    }
+  }
 };
 
 }  // namespace
@@ -110,16 +139,20 @@ void ToolSchemas::add(std::string name, const nlohmann::ordered_json& parameters
   }
   const auto properties = parameters.find("properties");
   if (properties == parameters.end() || !properties->is_object()) return;
+  Places places;
   for (const auto& [key, schema] : properties->items()) {
     tool.parameters[key] = reader.types_of(schema, 0);
+    reader.add_places(schema, key, 0, 0, places);
   }
+  tool.parameters.merge(places);
 }
 
-JsonTypes ToolSchemas::types_of(std::string_view name, std::string_view key) const {
+JsonTypes ToolSchemas::types_of(std::string_view name, std::string_view path) const {
   const auto tool = tools_.find(std::string(name));
   if (tool == tools_.end()) return kJsonAny;
-  const auto found = tool->second.parameters.find(std::string(key));
-  return found == tool->second.parameters.end() ? tool->second.other : found->second;
+  const auto found = tool->second.parameters.find(std::string(path));
+  if (found != tool->second.parameters.end()) return found->second;
+  return path.find(kPathSeparator) == std::string_view::npos ? tool->second.other : kJsonAny;
 }
 
 }  // namespace sluice

@@ -25,18 +25,22 @@ inline constexpr JsonTypes kJsonAny = 127;  // also: nothing is known
 
 class ToolSchemas {
  public:
+  // Between the steps of a path into a parameter: the name of a property, or nothing for the items
+  // of an array.
+  static constexpr char kPathSeparator = '\x1f';
+
   // `parameters`: a JSON schema, any value; null: no parameters. Later ones of a name win. Types of
   // a parameter come from `type`, `const` and `enum`, through `$ref` within the schema, `anyOf`,
   // `oneOf` and `allOf`; what says nothing allows all.
   void add(std::string name, const nlohmann::ordered_json& parameters);
 
-  // Types that parameter `key` of tool `name` may have; kJsonAny where tool or parameter is
-  // unknown.
-  [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const;
+  // Types that parameter `path` of tool `name`, or what the path leads to in it, may have; kJsonAny
+  // where tool or place are unknown.
+  [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view path) const;
 
  private:
   struct Tool {
-    std::unordered_map<std::string, JsonTypes> parameters;
+    std::unordered_map<std::string, JsonTypes> parameters;  // by path
     JsonTypes other = kJsonAny;  // parameters that the schema does not name
   };
 

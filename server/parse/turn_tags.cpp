@@ -3,6 +3,7 @@
 
 #include "server/parse/json_text.h"
 #include "server/parse/parse_limits.h"
+#include "server/parse/plain_value.h"
 
 namespace sluice {
 namespace {
@@ -29,7 +30,7 @@ void TurnTags::end_argument(CallContext& context) {
   if (is_string_) {
     arguments_.raw("\"", context.out);
   } else {
-    arguments_.plain(value_, types_, context.out);
+    write_plain(value_, types_, arguments_, context.out);
   }
   place_ = Place::kCall;
 }

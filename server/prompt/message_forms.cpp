@@ -268,7 +268,8 @@ ContentForms Finder::content_of(std::string_view role) {
 }
 
 // The first way to write a call in which its name and its arguments reach the prompt: transformers'
-// own, then what some templates want instead.
+// own, then what some templates want instead. An object that is printed as Python's, and not as
+// JSON, is the last choice.
 void Finder::find_calls(MessageForms& forms) {
   const Json user = filler("user");
   Json answer = filler("tool");
@@ -281,7 +282,9 @@ void Finder::find_calls(MessageForms& forms) {
     const Json object = {{"key", text}};
     return is_text ? Json(object.dump()) : object;
   };
+  bool has_call = false;
   for (const bool is_null : {false, true}) {
+    if (has_call) return;
     for (const bool is_text : {false, true}) {
       const Json none = is_null ? Json() : Json("");
       const Call call{none, argument(kText.one, is_text)};
@@ -290,12 +293,14 @@ void Finder::find_calls(MessageForms& forms) {
       const auto named = text_with({none, call.arguments, kText.other});
       const auto other = text_with({none, argument(kText.other, is_text)});
       if (!named || *named == *text || !other || *other == *text) continue;
+      const bool is_python = !is_text && text->find("{'key': '") != std::string::npos;
+      has_call = true;
       forms.text_arguments = is_text;
       forms.null_beside_calls = is_null;
       call_ = call;
       const std::string cut = R"({"key": ")";
       forms.object_arguments = !is_text && !text_with({none, cut}) && !gave_up_;
-      return;
+      if (!is_python) return;
     }
   }
 }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs of models under two ways to cut them, for every family: the same pieces, which are valid
 // UTF-8, whole calls, and, where no call began, all of the text. Markers of the family are parts of
-// the input, so that calls are found.
+// the input, so that calls are found. SLUICE_FUZZ_MECHANISM: a number of Mechanism, whose families
+// alone are tried.
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -44,6 +46,18 @@ std::unique_ptr<Tokenizer> make_tokenizer(bool has_specials) {
     vocabulary.token_types.push_back(TokenType::kControl);
   }
   return std::move(create_tokenizer(std::move(vocabulary)).value());
+}
+
+// Those that the environment names; else all.
+std::vector<const CallFamily*> chosen_families() {
+  const char* mechanism = std::getenv("SLUICE_FUZZ_MECHANISM");
+  std::vector<const CallFamily*> families;
+  for (const CallFamily& family : call_families()) {
+    const auto number = static_cast<int>(family.mechanism);
+    if (mechanism == nullptr || std::to_string(number) == mechanism) families.push_back(&family);
+  }
+  CHECK(!families.empty());
+  return families;
 }
 
 struct Part {
@@ -138,7 +152,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::unique_ptr<Tokenizer> plain = make_tokenizer(false);
   static const std::unique_ptr<Tokenizer> special = make_tokenizer(true);
   if (size < 4) return 0;
-  const CallFamily& calls = call_families()[data[0] % call_families().size()];
+  static const std::vector<const CallFamily*> families = chosen_families();
+  const CallFamily& calls = *families[data[0] % families.size()];
   const size_t num_reasoning = reasoning_families().size();
   const size_t reasoning_idx = data[1] % (num_reasoning + 1);
   const ReasoningFamily* reasoning =
@@ -148,8 +163,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ParserOptions options{.parse_calls = (flags & 6) != 0,
                               .skip_special_tokens = (flags & 8) == 0};
   const FinishReason reason = (flags & 16) != 0 ? FinishReason::kStop : FinishReason::kLength;
-  constexpr std::string_view kTails[] = {"", "<think>\n", "</think>", "<|start|>assistant"};
-  const std::string_view tail = kTails[flags >> 5 & 3];
+  constexpr std::string_view kTails[] = {"",
+                                         "<think>\n",
+                                         "</think>",
+                                         "<|start|>assistant",
+                                         "<|start|>assistant<|channel|>final<|message|>",
+                                         "<|open|>think<|sep|>",
+                                         ">>>",
+                                         "[THINK]"};
+  const std::string_view tail = kTails[flags >> 5];
   static std::map<std::array<const void*, 3>, std::shared_ptr<const OutputFormat>> formats;
   std::shared_ptr<const OutputFormat>& format = formats[{&calls, reasoning, &tokenizer}];
   if (format == nullptr) format = resolve_format(&calls, reasoning, tokenizer);
@@ -191,8 +213,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       whole, [](const Piece& piece) { return piece.kind == PieceKind::kCallBegin; });
   const bool has_channels =
       calls.mechanism == Mechanism::kHarmony || calls.mechanism == Mechanism::kTurnTags;
-  if (has_call || reasoning != nullptr || has_channels || !options.skip_special_tokens ||
-      find_invalid_utf8(all, 0) != all.size() || (flags & 1) != 0) {
+  const bool says_none =
+      calls.prompt_begins_call ||
+      (!calls.no_call_name.empty() && all.find(calls.no_call_name) != std::string::npos);
+  if (has_call || reasoning != nullptr || has_channels || says_none ||
+      !options.skip_special_tokens || find_invalid_utf8(all, 0) != all.size() || (flags & 1) != 0) {
     return 0;
   }
   std::string found;

@@ -91,5 +91,69 @@ TEST(SluiceService, AForcedChoiceIsAGrammar) {
   }
 }
 
+TEST(SluiceService, WhatWasThoughtBeforeReachesThePrompt) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request = tool_request();
+  v1::Message& answer = *request.add_messages();
+  answer.set_role("assistant");
+  answer.set_content("Yes");
+  EXPECT_EQ(client.chat(request).param, "");
+  const size_t length = engine.submitted().back().prompt.size();
+  answer.set_reasoning("Because");
+  EXPECT_EQ(client.chat(request).param, "");
+  EXPECT_EQ(engine.submitted().back().prompt.size(),
+            length + std::string_view("<think>\nBecause\n</think>\n\n").size());
+}
+
+// This vocabulary has no tokens for the marks of reasoning, which a budget needs.
+TEST(SluiceService, AThinkingBudgetIsReadAsOverHttp) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest request = tool_request();
+  request.set_thinking_token_budget(7);
+  const auto refused = client.chat(request);
+  EXPECT_EQ(refused.param, "thinking_token_budget");
+  EXPECT_NE(refused.status.error_message().find("no tokens of this vocabulary"), std::string::npos)
+      << refused.status.error_message();
+  request.set_thinking_token_budget(-1);
+  EXPECT_EQ(client.chat(request).param, "thinking_token_budget");
+}
+
+TEST(SluiceService, FormatsOfAnswersAreTheRequests) {
+  FakeEngine engine;
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  RunningServer server(engine, grpc_config());
+  GrpcClient client(server->grpc_port());
+  v1::ChatRequest chat;
+  v1::Message& message = *chat.add_messages();
+  message.set_role("user");
+  message.set_content("Hi");
+  chat.set_response_format(R"({"type":"json_object"})");
+  EXPECT_EQ(client.chat(chat).param, "");
+  EXPECT_TRUE(engine.submitted().back().grammar.is_set());
+  chat.set_response_format("json");
+  EXPECT_EQ(client.chat(chat).param, "response_format");
+  chat.clear_response_format();
+  chat.set_structured_outputs(R"({"regex":"a+"})");
+  EXPECT_EQ(client.chat(chat).param, "");
+  EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kRegex);
+
+  v1::CompletionRequest completion;
+  completion.add_prompts()->set_text("Hi");
+  completion.set_structured_outputs(R"({"choice":["a","b"]})");
+  EXPECT_EQ(client.complete(completion).param, "");
+  EXPECT_TRUE(engine.submitted().back().grammar.is_set());
+  completion.set_structured_outputs("[]");
+  EXPECT_EQ(client.complete(completion).param, "structured_outputs");
+}
+
 }  // namespace
 }  // namespace sluice

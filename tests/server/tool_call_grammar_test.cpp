@@ -592,7 +592,8 @@ TEST(ToolCallGrammar, WhatIsForcedIsParsed) {
     for (int i = 0; i < 30; ++i) {
       const std::string text = random_walk(*grammar, random);
       SCOPED_TRACE(text);
-      OutputParser parser(resolve_format(&family, nullptr, *tokenizer), schemas, "", {});
+      const std::string_view tail = family.prompt_begins_call ? ">>>" : "";
+      OutputParser parser(resolve_format(&family, nullptr, *tokenizer), schemas, tail, {});
       Pieces pieces;
       for (const char c : text) {
         parser.feed(static_cast<uint8_t>(c), std::string_view(&c, 1), false, pieces);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/server/parse/call_generator.h"
 
-#include <iterator>
-#include <memory>
 #include <utility>
 
 namespace sluice {
@@ -193,7 +191,7 @@ std::string mimo(const Calls& calls) {
 
 std::string seed_oss(const Calls& calls) {
   return each(calls, "\n", [](const TestCall& call) {
-    return "<seed:tool_call>\n" + xml_call(call, "\n") + "</seed:tool_call>";
+    return "<seed:tool_call>\n" + xml_call(call, "") + "</seed:tool_call>";
   });
 }
 
@@ -266,6 +264,47 @@ std::string step3(const Calls& calls) {
                        invoke({call}, "steptml:", "") + "<｜tool_call_end｜>";
               }) +
          "<｜tool_calls_end｜>";
+}
+
+std::string minicpm5(const Calls& calls) {
+  return each(calls, "\n", [](const TestCall& call) {
+    const std::string arguments = parameters(call, [](const auto& key, const Json& value) {
+      const std::string text = plain(value);
+      const bool is_raw = value.is_string() && text.find_first_of("<&\n") != std::string::npos;
+      return "<param name=\"" + key + "\">" + (is_raw ? "<![CDATA[" + text + "]]>" : text) +
+             "</param>";
+    });
+    return "<function name=\"" + call.name + "\">" + arguments + "</function>";
+  });
+}
+
+std::string minimax_m3(const Calls& calls) {
+  const std::string mark = "]<]minimax[>[<";
+  const std::string text = each(calls, "", [&](const TestCall& call) {
+    const std::string arguments = parameters(call, [&](const auto& key, const Json& value) {
+      return mark + key + ">" + plain(value) + mark + "/" + key + ">";
+    });
+    return mark + "invoke name=\"" + call.name + "\">" + arguments + mark + "/invoke>\n";
+  });
+  return mark + "tool_call>\n" + text + mark + "/tool_call>";
+}
+
+std::string muse(const Calls& calls) {
+  return each(calls, "<|eom|>", [](const TestCall& call) {
+    return "<|start|>assistant to=" + call.name + "<|message|><atem:function_calls>\n" +
+           invoke({call}, "atem:", "\n") + "</atem:function_calls>";
+  });
+}
+
+std::string solar_open(const Calls& calls) {
+  return "<|tool_calls|>" +
+         each(calls,
+              "",
+              [](const TestCall& call) {
+                return "<|tool_call:begin|>a1b2c3<|tool_call:name|>" + call.name +
+                       "<|tool_call:args|>" + call.arguments.dump() + "<|tool_call:end|>";
+              }) +
+         "<|calls|>";
 }
 
 // A value as Python's repr() writes it, with JSON's escapes, which Python reads as well.
@@ -357,81 +396,7 @@ std::string kimi_k3(const Calls& calls) {
          "<|close|>tools<|sep|>";
 }
 
-const char* type_name(const Json& value) {
-  if (value.is_string()) return "string";
-  if (value.is_number_integer()) return "integer";
-  if (value.is_number()) return "number";
-  if (value.is_boolean()) return "boolean";
-  if (value.is_null()) return "null";
-  return value.is_object() ? "object" : "array";
-}
-
-std::string random_text(std::mt19937& random, std::string_view markers) {
-  constexpr std::string_view kParts[] = {
-      "a",      "word", " ", "\n",  "\"", "\\",   "é",     "日本",  "😀",     "{",    "}",
-      "[1, 2]", "<",    ">", "</x", "'",  ",",    "\\u00", "\t",    "03106", "true", "```a",
-      ";",      ":",    "=", "(",   ")",  "null", "&lt;",  "x\\ny", "#",     "\r"};
-  std::string text;
-  for (uint32_t i = random() % 8; i > 0; --i) {
-    if (!markers.empty() && random() % 6 == 0) {
-      text += markers;
-    } else {
-      text += kParts[random() % std::size(kParts)];
-    }
-  }
-  return text;
-}
-
-Json random_value(std::mt19937& random, std::string_view markers, int depth) {
-  switch (random() % (depth > 0 ? 8 : 6)) {
-    case 0:
-      return static_cast<int64_t>(random()) - (1 << 30);
-    case 1:
-      return random() % 2 == 0;
-    case 2:
-      return nullptr;
-    case 3:
-      return static_cast<double>(random() % 1000) / 8;
-    case 4:
-    case 5:
-      return random_text(random, markers);
-    case 6: {
-      Json items = Json::array();
-      for (uint32_t i = random() % 4; i > 0; --i)
-        items.push_back(random_value(random, markers, depth - 1));
-      return items;
-    }
-    default: {
-      Json items = Json::object();
-      for (uint32_t i = random() % 4; i > 0; --i) {
-        items["k" + std::to_string(i)] = random_value(random, markers, depth - 1);
-      }
-      return items;
-    }
-  }
-}
-
 }  // namespace
-
-std::shared_ptr<const ToolSchemas> schemas_of(const std::vector<TestCall>& calls) {
-  auto schemas = std::make_shared<ToolSchemas>();
-  for (const TestCall& call : calls) {
-    Json properties = Json::object();
-    for (const auto& [key, value] : call.arguments.items()) {
-      properties[key] = {{"type", type_name(value)}};
-    }
-    schemas->add(call.name, {{"type", "object"}, {"properties", properties}});
-  }
-  return schemas;
-}
-
-TestCall random_call(std::mt19937& random, std::string_view markers) {
-  TestCall call{"tool_" + std::to_string(random()), Json::object()};
-  for (uint32_t i = random() % 4; i > 0; --i) {
-    call.arguments["key" + std::to_string(i)] = random_value(random, markers, 2);
-  }
-  return call;
-}
 
 std::vector<FamilyWriter> family_writers() {
   const auto json = [](std::string_view name, auto write) {
@@ -461,6 +426,7 @@ std::vector<FamilyWriter> family_writers() {
       json("longcat", longcat),
       json("dots", dots),
       json("functionary", functionary),
+      json("solar_open", solar_open),
       json("deepseek_v3", deepseek_v3),
       json("deepseek_v31", deepseek_v31),
       json("kimi_k2", kimi_k2),
@@ -472,6 +438,8 @@ std::vector<FamilyWriter> family_writers() {
       tagged("deepseek_v32", deepseek_v32),
       tagged("minimax_m2", minimax),
       tagged("step3", step3),
+      tagged("minicpm5", minicpm5),
+      tagged("minimax_m3", minimax_m3),
       tagged("lfm2", lfm2),
       tagged("olmo3", olmo3),
       tagged("functiongemma", functiongemma),
@@ -546,6 +514,14 @@ std::vector<FamilyWriter> family_writers() {
   special.specials = {
       "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|call|>"};
   special.may_hold_markers = false;
+  writers.push_back(special);
+  special = tagged("muse", muse);
+  special.reasoning = "muse";
+  special.reasoning_begin = "<|start|>assistant to=self<|message|>";
+  special.reasoning_end = "<|eom|>";
+  special.content_begin = "<|start|>assistant to=user<|message|>";
+  special.content_end = "<|eom|>";
+  special.specials = {"<|start|>", "<|message|>", "<|eom|>", "<|eot|>"};
   writers.push_back(special);
   special = tagged("kimi_k3", kimi_k3);
   special.reasoning = "kimi_k3";

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "server/parse/tool_schemas.h"
+#include "tests/server/parse/transcript.h"
 
 namespace sluice {
 
@@ -38,7 +38,7 @@ struct FamilyWriter {
 std::vector<FamilyWriter> family_writers();
 
 // What a schema of these calls' tools says: the types of their arguments.
-std::shared_ptr<const ToolSchemas> schemas_of(const std::vector<TestCall>& calls);
+TestTools tools_of(const std::vector<TestCall>& calls);
 
 // Strings with all that JSON, tags and code escape; nested values. `markers`: text to put into
 // some.

@@ -71,7 +71,16 @@ TEST(Families, NamesOfOtherServersAreKnown) {
                                       "gigachat3",
                                       "xlam",
                                       "longcat",
-                                      "dots"}) {
+                                      "dots",
+                                      "ling3",
+                                      "step5",
+                                      "minimax_m3",
+                                      "minicpm5",
+                                      "muse",
+                                      "muse_glimmer",
+                                      "musespark1x",
+                                      "solar_open",
+                                      "functionary_v3_2"}) {
     EXPECT_NE(find_call_family(name), nullptr) << name;
   }
   for (const std::string_view name : {"qwen3",
@@ -103,7 +112,12 @@ TEST(Families, NamesOfOtherServersAreKnown) {
                                       "hunyuan_a13b",
                                       "hunyuan",
                                       "hy_v3",
-                                      "ernie45"}) {
+                                      "ernie45",
+                                      "ling3",
+                                      "minimax_m3",
+                                      "muse",
+                                      "muse_glimmer",
+                                      "solar_open"}) {
     EXPECT_NE(find_reasoning_family(name), nullptr) << name;
   }
   EXPECT_EQ(find_call_family("none"), nullptr);
@@ -134,6 +148,16 @@ TEST(Families, TemplatesShowThem) {
             "qwen3_coder qwen3");
   EXPECT_EQ(detect("<tool_call>n<arg_key>k</arg_key><arg_value> arguments"), "glm45 none");
   EXPECT_EQ(detect("<|channel|>analysis<|message|>"), "openai openai_gptoss");
+  EXPECT_EQ(detect("<function name=\"f\"><param name=\"k\">"), "minicpm5 none");
+  EXPECT_EQ(detect("]<]minimax[>[<tool_call><invoke name=\"f\"> arguments <mm:think>"),
+            "minimax_m3 minimax_m3");
+  EXPECT_EQ(detect("'<tool_sep{}>' '<arg_key{}>' '<think{}>' '</think{}>'"), "hy_v3 hunyuan_a13b");
+  EXPECT_EQ(detect("<atem:function_calls><atem:invoke name="), "muse muse");
+  EXPECT_EQ(detect("'>>>all\\n' '>>>'"), "functionary_v3_2 none");
+  EXPECT_EQ(detect("List of tools: ["), "lfm2 none");
+  EXPECT_EQ(detect("in the format of [func_name1(params_name1=params_value1)"), "pythonic none");
+  EXPECT_EQ(detect("[{\"name\": \"tool_call_name\", \"arguments\": {}}]"), "xlam none");
+  EXPECT_EQ(detect("<function_call> {\"name\": n, \"arguments\": a}"), "granite-20b-fc none");
   // A template of another model's vocabulary: its tokens are not there.
   EXPECT_EQ(detect("<|tool_calls_section_begin|>"), "none none");
 }

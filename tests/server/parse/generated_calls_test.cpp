@@ -112,7 +112,7 @@ TEST(GeneratedCalls, WhatIsWrittenIsParsedUnderEveryCut) {
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);
     int count = 0;
     for (const Parts& parts : transcripts(writer)) {
-      const Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+      const Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
       SCOPED_TRACE(transcript.text);
       expect_parts(writer, parts, parse_every_way(format, transcript));
       ++count;
@@ -131,7 +131,7 @@ TEST(GeneratedCalls, AnswersCutByLengthGiveABeginning) {
                       writer.takes_text_before ? "Text." : "",
                       {{"say", {{"text", "é \"😀\"\n"}, {"n", 12}}}},
                       ""};
-    Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+    Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
     const std::string whole = describe(parse_whole(format, transcript));
     transcript.reason = FinishReason::kLength;
     const std::string text = transcript.text;
@@ -171,7 +171,7 @@ TEST(GeneratedCalls, RandomArgumentsComeBack) {
       Parts parts;
       for (uint32_t n = 1 + random() % 3; n > 0; --n)
         parts.calls.push_back(random_call(random, marker));
-      const Transcript transcript{.text = write(writer, parts), .tools = schemas_of(parts.calls)};
+      const Transcript transcript{.text = write(writer, parts), .tools = tools_of(parts.calls)};
       const Pieces whole = parse_whole(format, transcript);
       expect_parts(writer, parts, whole);
       const std::vector<Chunk> chunks = split_bytes(format, transcript.text);
@@ -188,13 +188,15 @@ TEST(GeneratedCalls, RandomArgumentsComeBack) {
   }
 }
 
-std::string text_of(const CallPieces& pieces, const Tokenizer& tokenizer) {
+std::string text_of(const CallPieces& pieces, const Tokenizer& tokenizer, const std::string& key) {
   std::string text;
   for (const CallPiece& piece : pieces) {
     if (piece.kind == CallPiece::Kind::kNumber) {
       text += '3';
     } else if (piece.kind == CallPiece::Kind::kJsonType) {
       text += "object";
+    } else if (piece.kind == CallPiece::Kind::kKey) {
+      text += key;
     } else {
       text += piece.token == kInvalidToken ? piece.text
                                            : std::string(tokenizer.token_bytes(piece.token));
@@ -222,7 +224,7 @@ std::string gemma_value(const Json& value, const std::string& quote) {
 }
 
 std::string write(const CallForm& form, const TestCall& call, const Tokenizer& tokenizer) {
-  const auto text = [&](const CallPieces& pieces) { return text_of(pieces, tokenizer); };
+  const auto text = [&](const CallPieces& pieces) { return text_of(pieces, tokenizer, ""); };
   std::string out = text(form.begin) + call.name + text(form.behind_name);
   if (form.style == ArgumentStyle::kJson) return out + call.arguments.dump() + text(form.end);
   if (form.style == ArgumentStyle::kGemma) {
@@ -238,7 +240,7 @@ std::string write(const CallForm& form, const TestCall& call, const Tokenizer& t
     out += text(form.tagged.key_begin) + key;
     out += text(is_string ? form.tagged.key_end : form.tagged.json_key_end);
     out += is_string ? value.get<std::string>() : value.dump();
-    out += text(form.tagged.value_end);
+    out += text_of(form.tagged.value_end, tokenizer, key);
   }
   return out + text(form.end);
 }
@@ -255,15 +257,15 @@ TEST(CallForms, WhatAFormWritesIsParsed) {
     const size_t max_count = form.is_single ? 1 : calls.size();
     for (size_t count = 1; count <= max_count; ++count) {
       Parts parts;
-      std::string text = text_of(form.open, *format.tokenizer);
+      std::string text = text_of(form.open, *format.tokenizer, "");
       for (size_t i = 0; i < count; ++i) {
-        if (i > 0) text += text_of(form.separator, *format.tokenizer);
+        if (i > 0) text += text_of(form.separator, *format.tokenizer, "");
         text += write(form, calls[i], *format.tokenizer);
         parts.calls.push_back(calls[i]);
       }
-      text += text_of(form.close, *format.tokenizer);
+      text += text_of(form.close, *format.tokenizer, "");
       SCOPED_TRACE(std::string(writer.calls) + ": " + text);
-      const Transcript transcript = {.text = text, .tools = schemas_of(calls)};
+      const Transcript transcript = {.text = text, .tools = tools_of(calls)};
       expect_parts(writer, parts, parse_every_way(format, transcript));
     }
   }

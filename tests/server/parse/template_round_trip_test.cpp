@@ -88,7 +88,7 @@ Found parse_calls(const DetectedFamilies& families,
                   const Tokenizer& tokenizer,
                   const Transcript& transcript) {
   OutputParser parser(resolve_format(families.calls, families.reasoning, tokenizer),
-                      transcript.tools,
+                      transcript.tools.schemas,
                       transcript.prompt_tail,
                       {});
   Pieces pieces;
@@ -136,7 +136,7 @@ std::optional<std::string> round_trip(const ChatTemplate& chat,
   const Transcript transcript{
       .text = full->substr(common),
       .prompt_tail = full->substr(common - std::min<size_t>(common, 40), 40),
-      .tools = schemas_of(calls)};
+      .tools = tools_of(calls)};
   if (transcript.text.find(calls[0].name) == std::string::npos) return std::nullopt;
   const Found found = parse_calls(families, tokenizer, transcript);
   const bool is_same =
@@ -144,6 +144,15 @@ std::optional<std::string> round_trip(const ChatTemplate& chat,
         return a.name == b.name && nlohmann::json(a.arguments) == nlohmann::json(b.arguments);
       });
   return is_same ? "" : "written: " + transcript.text + "\nfound: " + found.pieces;
+}
+
+// MiniMax M3's template leaves null out, and what stands in elements in elements has no type of its
+// own here.
+void drop_untyped(TestCall& call) {
+  for (auto item = call.arguments.begin(); item != call.arguments.end();) {
+    const bool is_dropped = item->is_structured() || item->is_null();
+    item = is_dropped ? call.arguments.erase(item) : std::next(item);
+  }
 }
 
 void expect_round_trips(const std::filesystem::path& path, int count) {
@@ -168,6 +177,7 @@ void expect_round_trips(const std::filesystem::path& path, int count) {
         family != "llama3_json" && family != "gigachat3" && family != "openai";
     for (uint32_t n = takes_several ? 1 + random() % 2 : 1; n > 0; --n) {
       calls.push_back(random_call(random, ""));
+      if (family == "minimax_m3") drop_untyped(calls.back());
     }
     const std::optional<std::string> result = round_trip(*chat, families, *tokenizer, calls);
     if (!result) {

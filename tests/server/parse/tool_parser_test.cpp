@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "server/parse/output_format.h"
 #include "server/parse/parse_limits.h"
@@ -18,10 +19,8 @@ std::string parse(const TestFormat& format, const Transcript& transcript) {
   return describe(parse_every_way(format, transcript));
 }
 
-std::shared_ptr<const ToolSchemas> schemas(std::string_view name, std::string_view parameters) {
-  auto tools = std::make_shared<ToolSchemas>();
-  tools->add(std::string(name), Json::parse(parameters));
-  return tools;
+TestTools tools_of(std::string_view name, std::string_view parameters) {
+  return make_tools({{name, Json::parse(parameters)}});
 }
 
 TEST(ToolParser, PiecesDoNotDependOnTheCut) {
@@ -39,6 +38,23 @@ TEST(ToolParser, PiecesDoNotDependOnTheCut) {
       const size_t cuts[] = {i, j};
       ASSERT_EQ(parse_cut(format, transcript, chunks, cuts), whole) << i << " " << j;
     }
+  }
+}
+
+// What families with channels read is never kept for a call that fails.
+TEST(ToolParser, MessagesOfAnyLengthAreWhole) {
+  const std::string body(kMaxBufferedBytes + 1000, 'x');
+  for (const auto& [family, begin, end] :
+       {std::tuple<const char*, std::string, std::string>{
+            "openai", "<|start|>assistant<|channel|>final<|message|>", "<|end|>"},
+        {"muse", "<|start|>assistant to=user<|message|>", "<|eot|>"},
+        {"kimi_k3", "<|open|>response<|sep|>", "<|close|>response<|sep|>"}}) {
+    const TestFormat format(family, family == std::string("openai") ? "openai_gptoss" : family, {});
+    OutputParser parser(format.format, nullptr, "", {});
+    Pieces pieces;
+    parser.feed(0, begin + body + end, false, pieces);
+    parser.finish(FinishReason::kStop, pieces);
+    EXPECT_TRUE(joined(pieces) == (Pieces{{PieceKind::kContent, -1, body, {}}})) << family;
   }
 }
 
@@ -99,7 +115,7 @@ TEST(ToolParser, NoArgumentsIsAnEmptyObject) {
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);
     const std::vector<TestCall> calls = {{"first", Json::object()}, {"second", {{"a", "b"}}}};
     const Pieces pieces =
-        parse_every_way(format, {.text = writer.write(calls), .tools = schemas_of(calls)});
+        parse_every_way(format, {.text = writer.write(calls), .tools = tools_of(calls)});
     ASSERT_GE(pieces.size(), 3u);
     EXPECT_EQ(pieces[1].text, "{}");
     EXPECT_NE(describe(pieces).find("1 second "), std::string::npos);
@@ -278,7 +294,7 @@ TEST(TaggedArguments, TypesComeFromTheSchema) {
   const TestFormat format("qwen3_coder", "", {});
   const auto value = [&](std::string_view type, std::string_view text) {
     const auto tools =
-        schemas("f", "{\"type\": \"object\", \"properties\": {\"v\": " + std::string(type) + "}}");
+        tools_of("f", "{\"type\": \"object\", \"properties\": {\"v\": " + std::string(type) + "}}");
     const std::string found =
         parse(format,
               {.text = "<tool_call>\n<function=f>\n<parameter=v>\n" + std::string(text) +
@@ -312,7 +328,7 @@ TEST(TaggedArguments, TypesComeFromTheSchema) {
 
 TEST(TaggedArguments, UnionsAndRefs) {
   const auto types = [](std::string_view parameters) {
-    return schemas("f", parameters)->types_of("f", "v");
+    return tools_of("f", parameters).schemas->types_of("f", "v");
   };
   EXPECT_EQ(types(R"({"properties": {"v": {"anyOf": [{"type": "string"}, {"type": "null"}]}}})"),
             kJsonString | kJsonNull);
@@ -334,11 +350,11 @@ TEST(TaggedArguments, UnionsAndRefs) {
   EXPECT_EQ(types(R"({"properties": {"v": {"type": "string", "enum": [1]}}})"), kJsonAny);
   EXPECT_EQ(types("null"), kJsonAny);
   EXPECT_EQ(types("[]"), kJsonAny);
-  EXPECT_EQ(schemas("g", "{}")->types_of("f", "v"), kJsonAny);
+  EXPECT_EQ(tools_of("g", "{}").schemas->types_of("f", "v"), kJsonAny);
 
   const TestFormat format("glm45", "", {});
-  const auto tools =
-      schemas("f", R"({"properties": {"v": {"anyOf": [{"$ref": "#/$defs/point"}, {"type": "null"}]},
+  const auto tools = tools_of(
+      "f", R"({"properties": {"v": {"anyOf": [{"$ref": "#/$defs/point"}, {"type": "null"}]},
     "s": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "$defs": {"point": {"type": "object"}}})");
   EXPECT_EQ(parse(format,
                   {.text = "<tool_call>f<arg_key>v</arg_key><arg_value>{\"x\": 1}</arg_value>"

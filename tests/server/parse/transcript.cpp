@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 
 #include "engine/tokenizer/byte_level.h"
@@ -27,16 +28,25 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer(std::span<const std::string_view>
   return std::move(create_tokenizer(std::move(vocabulary)).value());
 }
 
-TestFormat::TestFormat(std::string_view calls,
-                       std::string_view reasoning,
-                       std::span<const std::string_view> specials)
-    : tokenizer(make_byte_tokenizer(specials)) {
-  const CallFamily* call_family = calls.empty() ? nullptr : find_call_family(calls);
-  const ReasoningFamily* reasoning_family =
+TestFormat::TestFormat(std::string_view call_family,
+                       std::string_view reasoning_family,
+                       std::span<const std::string_view> special_tokens)
+    : tokenizer(make_byte_tokenizer(special_tokens)),
+      calls(call_family),
+      reasoning(reasoning_family),
+      specials(special_tokens.begin(), special_tokens.end()) {
+  const CallFamily* call_row = calls.empty() ? nullptr : find_call_family(calls);
+  const ReasoningFamily* reasoning_row =
       reasoning.empty() ? nullptr : find_reasoning_family(reasoning);
-  EXPECT_TRUE(calls.empty() || call_family != nullptr) << calls;
-  EXPECT_TRUE(reasoning.empty() || reasoning_family != nullptr) << reasoning;
-  format = resolve_format(call_family, reasoning_family, *tokenizer);
+  EXPECT_TRUE(calls.empty() || call_row != nullptr) << calls;
+  EXPECT_TRUE(reasoning.empty() || reasoning_row != nullptr) << reasoning;
+  format = resolve_format(call_row, reasoning_row, *tokenizer);
+}
+
+TestTools make_tools(const nlohmann::ordered_json& parameters) {
+  auto schemas = std::make_shared<ToolSchemas>();
+  for (const auto& [name, schema] : parameters.items()) schemas->add(name, schema);
+  return {std::move(schemas), parameters};
 }
 
 std::vector<Chunk> split_bytes(const TestFormat& format, std::string_view text) {
@@ -80,7 +90,8 @@ Pieces parse_cut(const TestFormat& format,
                  const Transcript& transcript,
                  std::span<const Chunk> chunks,
                  std::span<const size_t> cuts) {
-  OutputParser parser(format.format, transcript.tools, transcript.prompt_tail, transcript.options);
+  OutputParser parser(
+      format.format, transcript.tools.schemas, transcript.prompt_tail, transcript.options);
   Pieces pieces;
   size_t next_cut = 0;
   for (size_t at = 0; at < chunks.size();) {
@@ -106,6 +117,32 @@ Pieces parse_cut(const TestFormat& format,
 Pieces parse_whole(const TestFormat& format, const Transcript& transcript) {
   return parse_cut(format, transcript, split_bytes(format, transcript.text), {});
 }
+
+namespace {
+
+void record(const TestFormat& format, const Transcript& transcript, const Pieces& pieces) {
+  const char* path = std::getenv("SLUICE_RECORD_TRANSCRIPTS");
+  if (path == nullptr) return;
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const Piece& piece : pieces) {
+    constexpr const char* kNames[] = {"reasoning", "content", "call", "arguments", "end"};
+    list.push_back({kNames[static_cast<int>(piece.kind)], piece.text, piece.model_id});
+  }
+  const Json line = {{"calls", format.calls},
+                     {"reasoning", format.reasoning},
+                     {"specials", format.specials},
+                     {"text", transcript.text},
+                     {"prompt_tail", transcript.prompt_tail},
+                     {"is_cut", transcript.reason == FinishReason::kLength},
+                     {"parses_calls", transcript.options.parse_calls},
+                     {"tools", transcript.tools.parameters},
+                     {"pieces", list}};
+  std::ofstream(path, std::ios::app)
+      << line.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n";
+}
+
+}  // namespace
 
 Pieces parse_every_way(const TestFormat& format, const Transcript& transcript) {
   const std::vector<Chunk> chunks = split_bytes(format, transcript.text);
@@ -140,6 +177,7 @@ Pieces parse_every_way(const TestFormat& format, const Transcript& transcript) {
     check(cuts);
   }
   EXPECT_EQ(num_differences, 0) << transcript.text;
+  record(format, transcript, whole);
   return whole;
 }
 

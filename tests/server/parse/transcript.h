@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,18 +23,29 @@ std::unique_ptr<Tokenizer> make_byte_tokenizer(std::span<const std::string_view>
 struct TestFormat {
   std::unique_ptr<Tokenizer> tokenizer;
   std::shared_ptr<const OutputFormat> format;
+  std::string calls;
+  std::string reasoning;
+  std::vector<std::string> specials;
 
   // Names as the flags take them; "": none.
-  TestFormat(std::string_view calls,
-             std::string_view reasoning,
-             std::span<const std::string_view> specials);
+  TestFormat(std::string_view call_family,
+             std::string_view reasoning_family,
+             std::span<const std::string_view> special_tokens);
 };
+
+// Tools of a request.
+struct TestTools {
+  std::shared_ptr<const ToolSchemas> schemas = nullptr;  // null: none
+  nlohmann::ordered_json parameters = nullptr;           // JSON schemas by the tools' names
+};
+
+TestTools make_tools(const nlohmann::ordered_json& parameters);
 
 struct Transcript {
   std::string text;
   std::string prompt_tail = {};
   FinishReason reason = FinishReason::kStop;
-  std::shared_ptr<const ToolSchemas> tools = nullptr;
+  TestTools tools = {};
   ParserOptions options = {};
 };
 
@@ -61,7 +73,8 @@ Pieces parse_whole(const TestFormat& format, const Transcript& transcript);
 
 // Parses under single cuts (all, but in long texts a sample without SLUICE_FULL), pairs of them (a
 // sample; all with SLUICE_FULL), byte by byte and under random cuts; expects that all give the
-// same, and returns it.
+// same, and returns it. SLUICE_RECORD_TRANSCRIPTS names a file to which each transcript and its
+// pieces are appended as a line of JSON, which bench/tool_peers.py reads.
 Pieces parse_every_way(const TestFormat& format, const Transcript& transcript);
 
 // "R{thought}C{text}0 name{"a": 1};1 other #id{...": reasoning, content, calls with their index;
