@@ -35,7 +35,7 @@ def knobs(binary):
 
 
 def own_address(number):
-    """Of this process alone: another one may play the same manifests."""
+    """An address of this process alone, as another one may play the same manifests."""
     return f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.{number}"
 
 
