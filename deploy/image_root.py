@@ -38,35 +38,69 @@ def libraries_of(binary):
 def install_library(path, root):
     """Puts the file where the loader looks for it; /lib and /lib64 are links into /usr."""
     real = path.resolve()
-    folder = "lib64" if path.name.startswith("ld-linux-x86-64") else f"lib/{real.parent.name}"
+    is_loader = path.name.startswith("ld-linux-x86-64")
+    folder = "lib64" if is_loader else "lib/x86_64-linux-gnu"
     target = root / "usr" / folder / path.name
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(real, target)
     target.chmod(0o755)
 
 
-def package_of(path):
-    """dpkg knows a file of a merged /usr by either of two names."""
-    real = str(path.resolve())
-    for name in (real, real.removeprefix("/usr"), str(path)):
-        found = subprocess.run(["dpkg", "-S", name], capture_output=True, text=True, check=False)
-        if found.returncode == 0:
-            return found.stdout.split(":")[0]
-    return None
+class OpenedLibrary:
+    """A library that the program opens at run time, where ldd does not see it: `PATH`, or
+    `PATH=LICENCE` where no package owns it."""
+
+    def __init__(self, text):
+        path, _, licence = text.partition("=")
+        self.path = pathlib.Path(path)
+        self.licence = pathlib.Path(licence) if licence else None
+        self.name = self.path.name.split(".so")[0]
+
+    def describe(self):
+        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return {
+            "SPDXID": f"SPDXRef-{self.name}",
+            "name": self.name,
+            "versionInfo": self.path.resolve().name.split(".so.")[-1],
+            "supplier": "NOASSERTION",
+            "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False,
+            "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": "NOASSERTION",
+            "copyrightText": f"see /usr/share/doc/{self.name}/{self.licence.name}",
+            "checksums": [{"algorithm": "SHA256", "checksumValue": digest}],
+        }
+
+
+def packages_of_files(paths):
+    """dpkg knows a file of a merged /usr by either of two names. Ends where no package owns one."""
+    names = {}
+    for path in paths:
+        real = str(path.resolve())
+        for name in (real, real.removeprefix("/usr"), str(path)):
+            names.setdefault(name, set()).add(path)
+    listed = subprocess.run(["dpkg", "-S", *names], capture_output=True, text=True, check=False).stdout
+    owners = {}
+    for package, name in re.findall(r"^([^:,\s]+)(?::\w+)?: (.+)$", listed, re.MULTILINE):
+        owners |= {path: package for path in names.get(name, ())}
+    without = sorted(str(path) for path in set(paths) - set(owners))
+    if without:
+        sys.exit(f"image_root.py: no package owns {without}")
+    return set(owners.values())
 
 
 def packages_of(libraries):
-    shipped = {package_of(path) for path in libraries}
-    if None in shipped:
-        sys.exit(f"image_root.py: no package owns one of {[str(p) for p in libraries]}")
     installed = output_of("dpkg-query", "-W", "-f", "${Package}\n").split()
-    return sorted(shipped | {name for name in installed if COMPILED_IN.match(name)})
+    return sorted(packages_of_files(libraries) | {name for name in installed if COMPILED_IN.match(name)})
 
 
-def describe(package):
-    version, architecture, source = output_of(
-        "dpkg-query", "-W", "-f", "${Version}\t${Architecture}\t${source:Package}\n", package
-    ).splitlines()[0].split("\t")
+def describe_packages(packages):
+    listed = output_of("dpkg-query", "-W", "-f",
+                       "${Package}\t${Version}\t${Architecture}\t${source:Package}\n", *packages)
+    return [describe(*line.split("\t")) for line in listed.splitlines()]
+
+
+def describe(package, version, architecture, source):
     distribution = "debian"
     release = pathlib.Path("/etc/os-release")
     if release.exists() and "ID=ubuntu" in release.read_text():
@@ -192,6 +226,8 @@ def main():
     parser.add_argument("--version", required=True)
     parser.add_argument("--xgrammar", type=pathlib.Path, required=True,
                         help="what deploy/install_xgrammar.sh prints")
+    parser.add_argument("--library", type=OpenedLibrary, nargs="*", default=[],
+                        metavar="PATH[=LICENCE]", help="opened at run time, as NCCL is by several GPUs")
     arguments = parser.parse_args()
     root = arguments.root
     root.mkdir()
@@ -202,9 +238,13 @@ def main():
     subprocess.run(["strip", str(program)], check=True)
     (root / "usr" / "bin" / "vllm").symlink_to("sluice")
 
-    libraries = libraries_of(arguments.binary)
+    without_package = [library for library in arguments.library if library.licence]
+    opened = [library.path for library in arguments.library]
+    libraries = {*libraries_of(arguments.binary), *opened,
+                 *(needed for path in opened for needed in libraries_of(path))}
     for path in libraries:
         install_library(path, root)
+    libraries -= {library.path for library in without_package}
     install_certificates(root)
     install_terminals(root)
     packages = sorted({*packages_of(libraries), "ca-certificates", "ncurses-base"})
@@ -212,13 +252,18 @@ def main():
         target = root / "usr" / "share" / "doc" / package
         target.mkdir(parents=True)
         shutil.copy2(f"/usr/share/doc/{package}/copyright", target / "copyright")
+    for library in without_package:
+        target = root / "usr" / "share" / "doc" / library.name
+        target.mkdir(parents=True)
+        shutil.copy2(library.licence, target)
     own = root / "usr" / "share" / "doc" / "sluice"
     own.mkdir(parents=True)
     shutil.copy2("LICENSE", own / "LICENSE")
     grammar = root / "usr" / "share" / "doc" / "xgrammar"
     grammar.mkdir(parents=True)
     shutil.copytree(arguments.xgrammar / "share" / "xgrammar", grammar, dirs_exist_ok=True)
-    described = [*map(describe, packages), describe_xgrammar(arguments.xgrammar)]
+    described = [*describe_packages(packages), describe_xgrammar(arguments.xgrammar),
+                 *(library.describe() for library in without_package)]
     bill = root / "usr" / "share" / "sbom" / "sluice.spdx.json"
     bill.parent.mkdir(parents=True)
     bill.write_text(json.dumps(bill_of_materials(program, arguments.version, described), indent=1))

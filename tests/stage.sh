@@ -89,7 +89,8 @@ case "$stage" in
       exit 77
     fi
     "$SLUICE_TEST_PYTHON" tests/deploy/manifests_test.py Chart \
-      Overlays.test_the_clusters_schemas_take_them Overlays.test_the_schemas_of_others_take_theirs
+      Overlays.test_the_clusters_schemas_take_them Overlays.test_the_schemas_of_others_take_theirs \
+      Overlays.test_the_schemas_of_others_find_mistakes
     ;;
   mutation)
     python3 tests/scheduler/mutations.py build

@@ -193,6 +193,33 @@ TEST(VllmCommandLine, DottedKeyOfAJsonFlagIsThatFlag) {
   EXPECT_EQ(parsed.invocation->config.speculative_config, R"({"method":"ngram"})");
 }
 
+TEST(VllmCommandLine, ShortNamesOfSpeculationAreKeysOfItsObject) {
+  const auto [parsed, text] =
+      run({"vllm", "serve", "m.gguf", "--spec-method", "ngram", "--spec-tokens=3"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.speculative_config,
+            R"({"method":"ngram","num_speculative_tokens":3})");
+  EXPECT_TRUE(run({"vllm", "serve", "m", "-sc", R"({"method":"ngram"})"}).parsed.invocation);
+}
+
+TEST(VllmCommandLine, SizesOfRecordedStepsAreOurs) {
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   "m.gguf",
+                                   "--long-prefill-token-threshold",
+                                   "64",
+                                   "--cudagraph-capture-sizes",
+                                   "1",
+                                   "8",
+                                   "--tool-call-parser",
+                                   "hermes"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(text, "");
+  EXPECT_EQ(parsed.invocation->config.long_prefill_token_threshold, 64);
+  EXPECT_EQ(parsed.invocation->config.cuda_graph_sizes, (std::vector<int32_t>{1, 8}));
+  EXPECT_TRUE(run({"vllm", "serve", "m", "--max-cudagraph-capture-size", "64"}).parsed.invocation);
+}
+
 TEST(VllmCommandLine, DottedKeysAreOneJsonObject) {
   const auto [parsed, text] = run({"vllm",
                                    "serve",
@@ -242,6 +269,23 @@ TEST(VllmCommandLine, FlagsThatChangeNoAnswerAreTaken) {
     EXPECT_NE(text.find(line), std::string::npos) << text;
   }
   EXPECT_TRUE(run({"vllm", "serve", "m", "-O", "2", "-cc.mode", "3"}).parsed.invocation);
+  const auto [many, said_of_many] = run({"vllm",
+                                         "serve",
+                                         "m.gguf",
+                                         "-ep",
+                                         "-asc",
+                                         "2",
+                                         "--numa-bind-nodes",
+                                         "0",
+                                         "1",
+                                         "--performance-mode",
+                                         "throughput",
+                                         "--no-use-tqdm-on-load",
+                                         "--port",
+                                         "7"});
+  ASSERT_TRUE(many.invocation) << said_of_many;
+  EXPECT_EQ(many.invocation->config.port, 7);
+  EXPECT_EQ(std::ranges::count(said_of_many, '\n'), 5) << said_of_many;
   const std::vector<std::vector<const char*>> neutral = {
       {"--task", "generate"},
       {"--task=auto"},
@@ -253,6 +297,9 @@ TEST(VllmCommandLine, FlagsThatChangeNoAnswerAreTaken) {
       {"--structured-outputs-config", R"({"backend": "auto"})"},
       {"--structured-outputs-config.backend", "auto"},
       {"--no-enable-lora"},
+      {"--model-impl", "vllm"},
+      {"--sse-keep-alive-interval", "0"},
+      {"-n", "1"},
       {"--reasoning-parser", ""},
       {"--tokenizer", "m"}};
   for (const std::vector<const char*>& flag : neutral) {

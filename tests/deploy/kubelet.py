@@ -26,17 +26,43 @@ class ManifestError(AssertionError):
     """The manifest asks for what the binary does not have."""
 
 
+def knobs(binary):
+    """The environment variables that the binary reads."""
+    markdown = subprocess.run([binary, "config", "--markdown"], capture_output=True, text=True,
+                              check=True).stdout
+    return {"SLUICE_" + flag.upper().replace("-", "_")
+            for flag in re.findall(r"^\| `--([a-z0-9-]+)`", markdown, re.M)}
+
+
+def own_address(number):
+    """An address of this process alone, as another one may play the same manifests."""
+    return f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.{number}"
+
+
+def at_address(value, address):
+    """What listens everywhere in a container of its own listens on its address here."""
+    everywhere = "0.0.0.0"
+    if value == everywhere or value.startswith(everywhere + ":"):
+        return address + value[len(everywhere):]
+    return value
+
+
+def with_addresses(value, names):
+    """`dns:name:port`, of which there may be several, with the addresses that names stand for."""
+    for item in value.split(",") if value.startswith("dns:") else []:
+        _, name, port = item.split(":")
+        value = value.replace(item, ",".join(f"{address}:{port}" for address in names[name]))
+    return value
+
+
 class Cluster:
     """What pods get from outside: addresses, ConfigMaps, Secrets, names, and the API server."""
 
     def __init__(self, binary, folder, items, api, secrets):
         self.binary, self.items, self.api, self.secrets = binary, items, api, secrets
         self.folder = pathlib.Path(folder)
-        self.entry, self.image_environment = image_settings()
-        markdown = subprocess.run([binary, "config", "--markdown"], capture_output=True, text=True,
-                                  check=True).stdout
-        self.knobs = {"SLUICE_" + flag.upper().replace("-", "_")
-                      for flag in re.findall(r"^\| `--([a-z0-9-]+)`", markdown, re.M)}
+        self.entry, _, self.image_environment = image_settings()
+        self.knobs = knobs(binary)
         self.names = {}  # of headless services: addresses
         self.pods = []
         self.number = 0
@@ -139,12 +165,7 @@ class Container:
 
     def placed(self, value):
         """With the pod's own address, folders, and what names of services stand for."""
-        if value == "0.0.0.0" or value.startswith("0.0.0.0:"):
-            return self.pod.address + value[len("0.0.0.0"):]
-        for item in value.split(",") if value.startswith("dns:") else []:
-            _, name, port = item.split(":")
-            addresses = self.pod.cluster.names[name]
-            value = value.replace(item, ",".join(f"{each}:{port}" for each in addresses))
+        value = with_addresses(at_address(value, self.pod.address), self.pod.cluster.names)
         for mount in self.manifest.get("volumeMounts", []):
             if value == mount["mountPath"] or value.startswith(mount["mountPath"] + "/"):
                 return str(self.pod.volume(mount["name"])) + value[len(mount["mountPath"]):]
@@ -187,8 +208,7 @@ class Pod:
         """`services`: those whose EndpointSlices have the pod while it is ready."""
         self.cluster, self.name, self.spec = cluster, name, template["spec"]
         cluster.number += 1
-        # Of this process alone: another one may play the same manifests.
-        self.address = f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.{cluster.number}"
+        self.address = own_address(cluster.number)
         self.folder = cluster.folder / name
         self.folder.mkdir()
         self.services = services

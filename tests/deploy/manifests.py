@@ -94,10 +94,9 @@ def selected(selector, labels):
 
 
 def image_settings():
-    """Entry point and environment of the image, as the Dockerfile says them."""
+    """Entry point, command and environment of the image, as the Dockerfile says them."""
     text = (REPOSITORY / "deploy/Dockerfile").read_text()
     entry = re.findall(r"^ENTRYPOINT \[\"([^\"]+)\"\]$", text, re.M)
+    command = re.findall(r"^CMD \[\"([^\"]+)\"\]$", text, re.M)
     variables = re.findall(r"(\w+)=(\S+)", re.findall(r"^ENV (PATH=.*)$", text, re.M)[0])
-    return entry, dict(variables)
-
-
+    return entry, command, dict(variables)

@@ -12,11 +12,13 @@ import json
 import logging
 import pathlib
 import re
+import subprocess
 import tempfile
 import unittest
 
 import manifests
 import yaml
+from discovery import Discovery
 
 SCHEMAS = json.loads((pathlib.Path(__file__).parent / "resource_schemas.json").read_text())
 CUT_OFF_S = 15  # after the drain's time, for what is cut off then
@@ -199,11 +201,44 @@ class Overlays(unittest.TestCase):
                     with self.subTest(overlay=name, kind=kind):
                         schemas.validate(SCHEMAS[kind]["spec"], item["spec"])
         self.assertEqual(found, set(SCHEMAS))
-        pool = copy.deepcopy(next(item for item in self.overlays["llm-d"]
-                                  if item["kind"] == "InferencePool"))
-        pool["spec"]["targetPort"] = pool["spec"].pop("targetPorts")  # a mistake is found
-        with self.assertRaises(schemas.ValidationError):
-            schemas.validate(SCHEMAS[f"{pool['apiVersion']} InferencePool"]["spec"], pool["spec"])
+
+    def test_the_schemas_of_others_find_mistakes(self):
+        schemas = package("jsonschema_rs")
+        mistakes = {
+            "HTTPRoute": lambda spec: spec["rules"][0]["backendRefs"][0].update(ports=80),
+            "InferencePool": lambda spec: spec.update(targetPort=spec.pop("targetPorts")),
+            "LeaderWorkerSet": lambda spec: spec["leaderWorkerTemplate"].update(sizes=2),
+            "PodMonitor": lambda spec: spec["podMetricsEndpoints"][0].update(interval="often"),
+            "ScaledObject": lambda spec: spec["triggers"][0]["metadata"].update(threshold=5),
+        }
+        self.assertEqual(set(mistakes), {name.split()[1] for name in SCHEMAS})
+        for kind, spoil in mistakes.items():
+            item = copy.deepcopy(next(item for items in self.overlays.values() for item in items
+                                      if item["kind"] == kind))
+            spoil(item["spec"])
+            with self.subTest(kind=kind), self.assertRaises(schemas.ValidationError):
+                schemas.validate(SCHEMAS[f"{item['apiVersion']} {kind}"]["spec"], item["spec"])
+
+    def test_keda_is_told_what_its_scaler_of_prometheus_needs(self):
+        scaled = manifests.named(self.overlays["autoscaled-keda"], "ScaledObject", "sluice-worker")
+        for trigger in scaled["spec"]["triggers"]:
+            self.assertEqual(trigger["type"], "prometheus")
+            self.assertLessEqual({"serverAddress", "query", "threshold"}, set(trigger["metadata"]))
+
+    def test_kubectl_would_create_them(self):
+        """Offline it does nothing: even without validation it asks the cluster what there is."""
+        cluster = Discovery({(item["apiVersion"], item["kind"])
+                             for items in self.overlays.values() for item in items})
+        self.addCleanup(cluster.close)
+        for name, items in self.overlays.items():
+            done = subprocess.run(
+                [manifests.kubectl(), "create", "--dry-run=client", "--validate=false", "-o", "name",
+                 "--server", cluster.url, "-f", "-"], input=yaml.safe_dump_all(items),
+                capture_output=True, text=True, env={"HOME": "/nonexistent"})
+            with self.subTest(overlay=name):
+                self.assertEqual(done.returncode, 0, done.stderr)
+                made = [line.rsplit("/", 1)[1] for line in done.stdout.splitlines()]
+                self.assertEqual(made, [item["metadata"]["name"] for item in items])
 
 
 class Chart(unittest.TestCase):
