@@ -167,7 +167,7 @@ void Connection::process_input() {
   if (state_ == State::kReading && !input_.empty() && parse_some()) dispatch();
 }
 
-// True: a whole request is there.
+// Returns true once a whole request has been parsed.
 bool Connection::parse_some() {
   if (parser_ == nullptr) {
     parser_ = std::make_unique<Parser>();
