@@ -22,7 +22,7 @@ namespace sluice {
 // or leaves it out, and gets strings.
 struct ContentForms {
   bool strings = false;
-  bool parts = false;     // every part's text does, and nothing else that a part holds
+  bool parts = false;     // every part's text reaches it, and nothing else of a part
   bool one_part = false;  // only a list of one part reaches it: neither strings nor more parts
 
   [[nodiscard]] bool any() const { return strings || parts || one_part; }
