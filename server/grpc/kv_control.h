@@ -15,20 +15,20 @@ namespace sluice {
 
 struct KvControlOptions {
   std::string listen;              // "host:port"; port 0: a free one
-  std::vector<std::string> peers;  // "host" or "host:port" that connect() may go to
-  std::string secret;              // shared by all workers; empty: loopback alone, in and out
+  std::vector<std::string> peers;  // "host" or "host:port" allowed for connect()
+  std::string secret;              // shared by all workers; empty: only loopback, in and out
   int32_t ping_ms = 1000;
   int32_t dead_ms = 5000;
 };
 
-// From --kv-listen, --kv-peers and --worker-secret. kInvalidArgument: the secret is too short.
+// Reads --kv-listen, --kv-peers and --worker-secret. kInvalidArgument: the secret is too short.
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
 // Whether a request may have this worker connect to `address`, "host:port". Without a list that is
 // this machine alone: the address comes from whoever sends requests. "*" in it: anywhere.
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address);
 
-// As OpenKvPeers. kInvalidArgument: an address beyond loopback without a secret, or one that cannot
+// An OpenKvPeers. kInvalidArgument: an address beyond loopback without a secret, or one that cannot
 // be listened at.
 Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,
                                                          const KvHello& own,
