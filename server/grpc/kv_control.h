@@ -24,8 +24,8 @@ struct KvControlOptions {
 // Reads --kv-listen, --kv-peers and --worker-secret. kInvalidArgument: the secret is too short.
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
-// Whether a request may have this worker connect to `address`, "host:port". Without a list that is
-// this machine alone: the address comes from whoever sends requests. "*" in it: anywhere.
+// Tells whether a request may have this worker connect to `address`, "host:port". Without a list
+// only this machine is allowed, because the address comes from clients. "*" in it: any address.
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address);
 
 // An OpenKvPeers. kInvalidArgument: an address beyond loopback without a secret, or one that cannot

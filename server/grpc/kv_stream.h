@@ -40,8 +40,8 @@ class KvWire {
   [[nodiscard]] virtual std::string peer() const = 0;
 };
 
-// Where the transport of a peer is found that says to listen at `address`: of every host of its
-// machine, the one that the stream goes to (`peer`: KvWire::peer()). Others are as they were.
+// Returns the address of a peer's transport that says to listen at `address`: a wildcard host
+// becomes the host that the stream goes to (`peer`: KvWire::peer()). Others stay.
 std::string reached_by(const std::string& address, std::string_view peer);
 
 class KvControlStream {
