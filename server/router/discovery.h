@@ -15,7 +15,7 @@ namespace sluice {
 class Discovery {
  public:
   // `items`: host:port, dns:name:port (asked again every 5 s), k8s:namespace/service:port (watched;
-  // the port is that of the slices where it is left out). kInvalidArgument names the item.
+  // a missing port is that of the slices). kInvalidArgument names the item.
   static Expected<std::unique_ptr<Discovery>> create(const std::vector<std::string>& items,
                                                      AddressSink sink);
   virtual ~Discovery() = default;  // returns when the sink is no longer called

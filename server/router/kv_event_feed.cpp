@@ -147,7 +147,7 @@ struct KvEventFeed::Reader {
   KvEventFeed& feed;
   PrefixIndex& index;
 
-  // False: the event is broken.
+  // Returns false if the event is broken.
   bool take(const Json& event) {
     const auto fields = fields_of(event);
     if (!fields) return false;

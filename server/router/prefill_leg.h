@@ -17,7 +17,7 @@ namespace sluice {
 class PrefillLeg {
  public:
   // Sends it. `worker`: is_prefill_worker() holds, and it stays until the leg has ended. `chain`:
-  // of the prompt's blocks, which it has afterwards. `num_uncached`: tokens that it computes.
+  // the prompt's blocks, cached there afterwards. `num_uncached`: tokens that it computes.
   static std::shared_ptr<PrefillLeg> begin(Worker& worker,
                                            const ValidRequest& request,
                                            std::vector<uint64_t> chain,

@@ -291,7 +291,7 @@ void RemoteEngine::note_token(Stream& stream, Time now) {
   stats_.last_progress_ns = to_ns(now);
 }
 
-// One that was accepted elsewhere before is not sent back for a full queue.
+// A request that was accepted before is not sent back for a full queue.
 void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
   const bool is_full =
       error.code == ErrorCode::kResourceExhausted || error.code == ErrorCode::kDeadlineExceeded;
