@@ -25,7 +25,7 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.key("max_model_len").integer(model.max_model_len);
   json.key("meta").open_object();
   json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
-  // What its answers are read with; null: they stay text.
+  // Families that parse the model's answers; null: answers stay text.
   const OutputFamilies& families = front_end.families;
   const auto family = [&](const char* key, const auto* row, bool is_read) {
     json.key(key);
@@ -40,7 +40,7 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.close_object().close_object();
 }
 
-// "org%2Fname" as "org/name": clients that put a name into a path encode it.
+// Decodes "org%2Fname" to "org/name": clients that put a name into a path encode it.
 std::string percent_decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -96,8 +96,8 @@ void handle_health(FrontEnd& front_end, Exchange exchange) {
   front_end.respond(exchange, std::move(response));
 }
 
-// As Mooncake's bootstrap server: engines by rank. Routers bring the name to decode workers, and do
-// not ask again when this process has been started anew.
+// Answers like Mooncake's bootstrap server: engines by rank. Routers bring the name to decode
+// workers, and do not ask again when this process has been restarted.
 void handle_query(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   JsonWriter json(response.body);
@@ -106,7 +106,7 @@ void handle_query(FrontEnd& front_end, Exchange exchange) {
   front_end.respond(exchange, std::move(response));
 }
 
-// In SGLang's names. Files' paths are for those with a key.
+// Uses SGLang's names. Paths of files are shown only if the client has a key.
 void handle_server_info(FrontEnd& front_end, Exchange exchange) {
   const HandoffRole role = front_end.handoff.role;
   HttpResponse response;
@@ -149,7 +149,7 @@ void handle_version(FrontEnd& front_end, Exchange exchange) {
 void handle_load(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   JsonWriter json(response.body);
-  // Requests under way, this one not counted.
+  // Requests under way without this one.
   json.open_object().key("server_load").integer(front_end.num_requests() - 1).close_object();
   front_end.respond(exchange, std::move(response));
 }

@@ -78,8 +78,8 @@ void write_handoff(JsonWriter& json, const HandoffStats& stats) {
   json.key("pinned_blocks").integer(stats.num_pinned_blocks).close_object();
 }
 
-// What a step of so many rows takes, and how likely the last of them has to be right to pay for
-// itself where one request runs: its time over that of a step of one row.
+// Writes the time of a step for each number of rows, and how likely its last row has to be right to
+// pay for itself when one request runs: the step's time over that of a step of one row.
 void write_row_times(JsonWriter& json, const std::vector<RowTime>& times) {
   json.key("row_times").open_array();
   for (size_t i = 0; i < times.size(); ++i) {
@@ -116,7 +116,7 @@ std::string state_json(const EngineState& state) {
   return out;
 }
 
-// The "Trace Event Format": complete events ("X") with microseconds; names by metadata ("M").
+// Events of the "Trace Event Format": complete ("X") with microseconds; names are metadata ("M").
 class Trace {
  public:
   Trace() : json_(out_) {
@@ -157,7 +157,7 @@ class Trace {
  private:
   static constexpr int64_t kEngine = 1;
   static constexpr int64_t kRequests = 2;
-  // Threads of the engine: steps may overlap with the work of the host for others.
+  // Threads of the engine: device steps may overlap with the host's work for other steps.
   static constexpr int64_t kHost = 0;
   static constexpr int64_t kDevice = 1;
 

@@ -50,7 +50,7 @@ Expected<ChatTemplate> given_template(const Config& config, const std::string& s
                     "chat-template");
 }
 
-// The error is one of each chat: whatever needs no template works.
+// Compiles the model's own template. An error refuses chats only; other endpoints need no template.
 Expected<ChatTemplate> own_template(const ModelInfo& model) {
   if (model.chat_template.empty()) return no_template("The model has no chat template");
   auto compiled = ChatTemplate::compile(model.chat_template);
@@ -70,7 +70,7 @@ void log_families(const OutputFamilies& families) {
             families.reasoning != nullptr ? name_of(*families.reasoning) : "none");
 }
 
-// Without --served-model-name the model goes by its file's name.
+// Returns the served names; without --served-model-name it is the name of the model's file.
 std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   if (!config.served_model_name.empty()) return config.served_model_name;
   std::string name = engine.model().path;
@@ -82,15 +82,15 @@ std::vector<std::string> names_of(const Config& config, const Engine& engine) {
   return {name};
 }
 
-// With the place where peers find the engine, they need nothing else to fetch from it.
+// Returns the engine's name with its address: peers need nothing else to fetch from it.
 std::string engine_id_of(const HandoffConfig& handoff, const std::optional<HandoffInfo>& info) {
   std::string name = handoff.engine_id.empty() ? random_id("") : handoff.engine_id;
   if (info) name += "@" + info->host + ":" + std::to_string(info->port);
   return name;
 }
 
-// What is wrong in the environment, which may be that of a whole cluster, keeps no server from
-// starting, as OpenTelemetry asks; the knob is this server's own.
+// Reads the settings of traces. An error in the environment, which may be that of a whole cluster,
+// keeps no server from starting, as OpenTelemetry asks; an error in this server's own knob does.
 Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
   auto settings = trace_settings(config, [](const char* name) { return std::getenv(name); });
   if (settings || !config.otlp_traces_endpoint.empty()) return settings;
@@ -98,7 +98,7 @@ Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
   return std::optional<TraceSettings>();
 }
 
-// Not more than `most` bytes, and none of a character that does not fit.
+// Returns at most `most` bytes of the text, and no part of a character.
 std::string_view first_characters(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   const auto continues = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all connections share: the engine, the names, keys and template of the model, the counters,
-// and the routes from method and path to a handler. Handlers run on I/O threads.
+// The state that all connections share: the engine, the model's names, keys and template, the
+// counters, and the routes from method and path to a handler. Handlers run on I/O threads.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ class LogLine;
 struct GenerationRequest;
 struct ValidationContext;
 
-// What a handler gets beside the shared state.
+// One request with what its handler needs beside the shared state.
 struct Exchange {
   HttpRequest request;
   std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
@@ -50,15 +50,15 @@ struct Exchange {
   uint64_t tenant_salt = 0;
   std::shared_ptr<Tenant> tenant;  // null on routes that need no key
   std::optional<Usage> usage;      // for the log
-  // Of the body; the answer names them.
+  // Arguments of the body that were ignored; the answer names them.
   IgnoredArguments ignored{UnknownArguments::kIgnore};
   std::chrono::steady_clock::time_point arrival;
 };
 
-// To a request's line in the log: where its trace is found, if it has one.
+// Adds the request's trace identifiers, if it has any, to its line in the log.
 void add_trace(const TraceContext& trace, LogLine& line);
 
-// The header that names them, where there are any; respond() adds it by itself.
+// Adds the header that names the ignored arguments, if there are any; respond() calls it.
 void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
 
 class FrontEnd {
@@ -70,33 +70,32 @@ class FrontEnd {
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
 
-  // Sends and counts.
+  // Sends the response and counts it.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
   // The same of a request that was not let in, which has a span all the same.
   void refuse(Exchange& exchange, const Error& error);
   // One line, where that is asked for. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
-  // A line for each prompt with its text, where that is asked for. Any thread.
+  // Logs a line for each prompt with its text, if prompts are logged. Any thread.
   void log_prompts(const std::string& request_id, const GenerationRequest& request) const;
 
-  // Any thread: counts what a request's validation left out, and logs each name once, but only a
-  // few hundred of them, as clients choose them.
+  // Counts what a request's validation left out, and logs each name once, but only a few hundred
+  // names, because clients choose them. Any thread.
   void note_ignored(const IgnoredArguments& ignored);
 
-  // Any thread: counts the handoffs that a request asked for in vain, and logs each reason, once a
-  // minute: what is computed twice in silence is never found.
+  // Counts the handoffs that a request asked for in vain, and logs each reason at most once a
+  // minute, so that nothing is computed twice in silence. Any thread.
   void note_fallbacks(const FallbackCounts& fallbacks);
 
-  // What one request is checked against; takes a seed for it. Any thread.
+  // Returns what one request is checked against, and takes a seed for it. Any thread.
   ValidationContext validation_context(uint64_t tenant_salt,
                                        std::chrono::steady_clock::time_point arrival);
 
-  // Why this server should get no requests; empty: healthy. Any thread, cheap.
+  // Returns why this server should get no requests; empty: healthy. Any thread, cheap.
   [[nodiscard]] std::string illness() const;
 
-  // Any thread: certificates and keys are read again; what is wrong with them is logged, and the
-  // old ones stay.
+  // Reads certificates and keys again; errors are logged, and the old ones stay. Any thread.
   void reload();
 
   // Any thread.
@@ -104,7 +103,7 @@ class FrontEnd {
 
   [[nodiscard]] bool is_draining() const { return draining_.load(); }
 
-  // Any thread: requests are answered as ever, but connections end with their answers.
+  // Requests are still answered, but connections end with their answers. Any thread.
   void start_leaving() { leaving_.store(true); }
 
   void request_started() { num_requests_.fetch_add(1); }
@@ -113,7 +112,7 @@ class FrontEnd {
 
   [[nodiscard]] int64_t num_requests() const { return num_requests_.load(); }
 
-  // False: at the limit; the caller closes the socket.
+  // Returns false at the limit: the caller closes the socket.
   bool connection_opened();
 
   void connection_closed() { num_connections_.fetch_sub(1); }
@@ -125,11 +124,11 @@ class FrontEnd {
 
   const Config config;
   const HandoffConfig handoff;
-  const std::string engine_id;  // by which routers name this engine to its peers
+  const std::string engine_id;  // the name by which routers tell its peers about this engine
   Engine& engine;
   const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
-  const Expected<ChatTemplate> chat_template;  // or why chats are refused
+  const Expected<ChatTemplate> chat_template;  // an error: why chats are refused
   const OutputFamilies families;               // how the model writes reasoning and calls
   const std::unique_ptr<ResponseStore> responses;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
@@ -146,7 +145,7 @@ class FrontEnd {
   std::atomic<uint64_t> num_ignored_arguments{0};
 
  private:
-  // A seed for a request without one: a function of the configured seed and the request's number.
+  // Returns a seed for a request without one: a function of the configured seed and a counter.
   uint64_t next_seed();
 
   FrontEnd(const Config& server_config,
@@ -164,8 +163,8 @@ class FrontEnd {
   std::atomic<uint64_t> num_seeds_{0};
   std::function<void()> on_quiescent_;
   std::mutex ignored_mutex_;
-  std::set<std::string> ignored_names_;  // that are logged; guarded by ignored_mutex_
-  // Of the process's clock, when a reason was last logged; 0: never.
+  std::set<std::string> ignored_names_;  // names logged so far; guarded by ignored_mutex_
+  // Time of the process's clock at which each reason was last logged; 0: never.
 };
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.

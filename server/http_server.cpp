@@ -50,7 +50,7 @@ struct HttpServer::Impl {
     front_end->on_quiescent([this] { wake(); });
   }
 
-  ~Impl() { waiter->release(); }  // the listener closes it
+  ~Impl() { waiter->release(); }  // the listener closes the descriptor
 
   Expected<void> bind_grpc(bool joins);
   Expected<void> bind_worker(bool joins);
@@ -62,7 +62,7 @@ struct HttpServer::Impl {
   void wait_for_end();
   void end_requests();
 
-  // Lets run() look at the state again.
+  // Makes run() look at the state again.
   void wake() {
     const std::scoped_lock lock(mutex);
     ++num_wakes;
@@ -72,27 +72,27 @@ struct HttpServer::Impl {
   const Config config;
   const ConnectionLimits limits;
   Engine& engine;
-  FileWatch files;  // reload_changed()'s thread
+  FileWatch files;  // used by reload_changed()'s thread
   std::unique_ptr<FrontEnd> front_end;
   std::vector<std::unique_ptr<IoWorker>> workers;
-  std::unique_ptr<GrpcServer> grpc;    // null: not asked for
-  std::unique_ptr<WorkerServer> worker_server;  // null: not asked for
-  std::unique_ptr<Listener> listener;  // worker 0's thread once it runs, and the next
+  std::unique_ptr<GrpcServer> grpc;    // null: not configured
+  std::unique_ptr<WorkerServer> worker_server;  // null: not configured
+  std::unique_ptr<Listener> listener;  // like waiter, next_worker: worker 0's thread once it runs
   std::unique_ptr<boost::asio::posix::stream_descriptor> waiter;
   size_t next_worker = 0;
 
-  std::mutex mutex;  // signals from any thread to run()
+  std::mutex mutex;  // guards the state that signals from any thread change for run()
   std::condition_variable changed;
   uint64_t num_wakes = 0;
   bool is_draining = false;
   bool is_stopping = false;
 };
 
-// Takes what waits at the listener whenever something does.
+// Accepts pending connections whenever the listener is readable.
 void HttpServer::Impl::accept() {
   waiter->async_wait(boost::asio::posix::descriptor_base::wait_read, [this](error_code error) {
     if (error || listener->descriptor() < 0) return;
-    constexpr int kMostAtOnce = 64;  // other work of this thread waits meanwhile
+    constexpr int kMostAtOnce = 64;  // bounds how long other work of this thread waits
     for (int i = 0; i < kMostAtOnce; ++i) {
       const int descriptor = listener->accept();
       if (descriptor >= 0) {
@@ -122,7 +122,7 @@ Expected<void> HttpServer::Impl::bind_worker(bool joins) {
   return {};
 }
 
-// Out of descriptors or the like: the backlog holds the others meanwhile.
+// Retries after an error such as too few descriptors; the backlog holds the connections meanwhile.
 void HttpServer::Impl::accept_later() {
   log_event(LogLevel::kWarning, "accept_failed", "error", std::strerror(errno));
   auto timer = std::make_shared<boost::asio::steady_timer>(workers.front()->context());
@@ -153,20 +153,20 @@ void HttpServer::Impl::stop_accepting() {
   listener->close();
 }
 
-// Prompts whose KV is kept for other workers.
+// Returns the number of prompts whose KV is kept for other workers.
 int64_t HttpServer::Impl::num_offers() const {
   const EngineStats stats = engine.stats();
   return stats.handoff ? stats.handoff->num_offered : 0;
 }
 
-// Returns when the server shall end: drained, out of time, or stopped. Cut streams are told so.
+// Returns when the server should end: drained, out of time, or stopped. Cut streams get an error.
 void HttpServer::Impl::wait_for_end() {
   std::unique_lock lock(mutex);
   const auto all_ended = [this] { return front_end->num_requests() == 0 && num_offers() == 0; };
   changed.wait(lock, [this] { return is_draining || is_stopping; });
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::seconds(config.drain_timeout_s);
-  // Nobody tells when a worker has taken the KV that was kept for it.
+  // No event tells when a worker has taken the KV that was kept for it.
   constexpr std::chrono::milliseconds kLook{50};
   while (!is_stopping && !all_ended() && std::chrono::steady_clock::now() < deadline) {
     const auto next_look = std::min(deadline, std::chrono::steady_clock::now() + kLook);
@@ -186,7 +186,7 @@ void HttpServer::Impl::wait_for_end() {
     worker->post([&target = *worker, reason] { target.cut_generations(reason); });
   }
   if (worker_server != nullptr) worker_server->cut_calls();
-  // A client that does not take its last bytes within this loses them.
+  // A client that does not read its last bytes within this time loses them.
   constexpr std::chrono::milliseconds kLastBytes{2000};
   constexpr std::chrono::milliseconds kLastBytesAtOnce{200};
   if (!is_stopping) changed.wait_for(lock, kLastBytes, [&] { return is_stopping || all_ended(); });
@@ -209,7 +209,7 @@ void HttpServer::Impl::end_requests() {
   while (num_watched() > 0 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // After this the engine calls no sink any more.
+  // The engine calls no sink after this.
   if (num_watched() > 0) engine.stop();
 }
 
@@ -220,7 +220,7 @@ HttpServer::~HttpServer() = default;
 Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
                                                          Engine& engine,
                                                          int inherited) {
-  // Looked at before they are read: what is written between is a change.
+  // Watched before the files are read: a write in between counts as a change.
   FileWatch files(
       {config.api_key_file, config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs});
   SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));

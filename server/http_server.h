@@ -15,7 +15,7 @@ class Engine;
 
 class HttpServer {
  public:
-  // Binds host and port (0: any free one), or a Unix socket. The engine must outlive the server.
+  // Binds host and port (0: any free port), or a Unix socket. The engine must outlive the server.
   // `inherited`: a listening socket that another process has handed over, or -1.
   static Expected<std::unique_ptr<HttpServer>> create(const Config& config,
                                                       Engine& engine,
@@ -25,24 +25,25 @@ class HttpServer {
   HttpServer& operator=(const HttpServer&) = delete;
 
   [[nodiscard]] uint16_t port() const;         // the one bound; 0: a Unix socket
-  [[nodiscard]] uint16_t grpc_port() const;    // 0: there is none
+  [[nodiscard]] uint16_t grpc_port() const;    // the bound port; 0: a Unix socket
   [[nodiscard]] uint16_t worker_port() const;  // for routers; 0: there is none
 
-  // Serves until drained or stopped. Once; when it returns the engine knows no request of ours.
+  // Serves until drained or stopped; called once. On return the engine holds none of its requests.
   void run();
 
-  // Any thread, before or during run(). drain(): accepts nothing new, /health says so, running
+  // Any thread, before or during run(). drain(): accepts nothing new, /health says so, and running
   // answers end or are cut at the drain timeout. stop(): ends everything now.
   void drain();
   void stop();
-  // Before drain(): what another process has to inherit to go on serving; and that it has. What was
-  // accepted until then is still answered, so drain() should come a moment later.
+  // Called before drain(): listening_descriptor() is the socket that another process inherits,
+  // hand_over() says that it has. Connections accepted before are still answered, so drain() should
+  // come a moment later.
   [[nodiscard]] int listening_descriptor() const;
   void hand_over();
-  // Any thread: reads certificates and keys again.
+  // Reads certificates and keys again. Any thread.
   void reload();
-  // One thread, a few times a second: reload() where their files have changed since they were read,
-  // and the call before has found them so too.
+  // Calls reload() if two calls in a row found the same change in the files of certificates and
+  // keys. One thread, a few times a second.
   void reload_changed();
 
  private:

@@ -75,7 +75,7 @@ Expected<void> run(Invocation invocation) {
   return {};
 }
 
-// On a terminal, how far the loading of weights is.
+// Shows how much of the weights is loaded, if the output is a terminal.
 class LoadingBar {
  public:
   LoadingBar() {
@@ -94,7 +94,7 @@ class LoadingBar {
 
 int run_main(int argc, const char* const* argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe or socket is a write error
-  // As a container's first process it inherits orphans; the kernel reaps what nobody waits for.
+  // A container's first process inherits orphans; the kernel reaps those that no process waits for.
   if (getpid() == 1) std::signal(SIGCHLD, SIG_IGN);
   ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.invocation) return parsed.exit_code;

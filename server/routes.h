@@ -26,7 +26,7 @@ struct Route {
 std::span<const Route> routes();
 bool route_matches(const Route& route, std::string_view path);
 
-// Label values of an HTTP counter.
+// Returns the label values of an HTTP counter.
 std::string_view route_name(size_t handler);
 std::string_view route_method(size_t handler);
 

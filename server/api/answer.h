@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol half of a generation: how one client is told what the engine made for it. HTTP and
-// gRPC implement it; everything that decides what is told (stop strings, choices, counts) is
-// Generation's. Lives on the generation's I/O thread.
+// The protocol half of a generation: tells one client what the engine made for it. HTTP and gRPC
+// implement it; Generation decides what is told (stop strings, choices, counts). Lives on the
+// generation's I/O thread.
 #pragma once
 
 #include <cstdint>
@@ -20,46 +20,50 @@ class Generation;
 class IoWorker;
 struct GenerationRequest;
 
-// What is new of one choice: at most one of these a token, and one with its end.
+// The news of one choice: at most one of these for each token, and one with its end.
 struct ChoiceNews {
   size_t choice_idx = 0;
   std::span<const Piece> pieces;                     // in order
   FinishReason finish_reason = FinishReason::kNone;  // kNone: it goes on
   std::string_view matched_stop;                     // the stop string that ended it, if one did
-  TokenId stop_token = kInvalidToken;                // the stop token that did; end tokens apart
+  TokenId stop_token = kInvalidToken;                // the stop token that did, unless it is an end
+                                                     // token
   bool has_called = false;                           // at least one of its calls has ended
   bool is_named = false;                             // the request named the function to call
   int64_t num_tokens = 0;                            // of the choice so far
-  int64_t num_cached = 0;                            // prompt tokens that were not computed anew
-  std::string_view kv_params;  // of its end, for who goes on with its KV: JSON; empty: none
+  int64_t num_cached = 0;                            // prompt tokens that came from the cache
+  std::string_view kv_params;  // at the end: JSON for the worker that goes on with its KV; empty:
+                               // none
 };
 
-// OpenAI's word for how a choice has ended; empty while it goes on. A call that the request named
-// ends with "stop", others with "tool_calls".
+// Returns OpenAI's word for how a choice has ended; empty while it goes on. A call that the request
+// named ends with "stop", others with "tool_calls".
 std::string_view finish_name(const ChoiceNews& news);
 
 class Answer {
  public:
   virtual ~Answer() = default;
 
-  // The thread of this answer, whose sink the engine is given.
+  // Returns the worker of this answer's thread, the sink that the engine is given.
   [[nodiscard]] virtual IoWorker& worker() = 0;
 
-  // What log lines call the request: its client's name for it, or the answer's own. Once prepared.
+  // Returns the request's name in log lines: the client's, or the answer's own. Valid once
+  // prepared.
   [[nodiscard]] virtual const std::string& request_id() const = 0;
 
-  // Before anything else. `request` outlives the answer's other calls, its `requests` do not.
+  // Called first. `request` outlives the answer's other calls, its `requests` do not.
   virtual void prepare(const GenerationRequest& request) = 0;
-  // All choices are with the engine. From now on the client's leaving cancels the generation.
+  // The engine has all choices. From now on a client that leaves cancels the generation.
   virtual void attach(std::shared_ptr<Generation> generation) = 0;
 
-  // The next tokens of a choice's prompt, from its second on; where asked for, before its tokens.
+  // Takes the next tokens of a choice's prompt, from its second on, before its generated tokens;
+  // called only if the request asked for them.
   virtual void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) = 0;
-  // A token of a choice; tell() follows.
+  // Takes a token of a choice; tell() follows.
   virtual void add_token(size_t choice_idx, const TokenOutput& output) = 0;
-  // `usage` of the whole request so far.
+  // Takes the news of a choice. `usage`: of the whole request so far.
   virtual void tell(const ChoiceNews& news, const Usage& usage) = 0;
-  // The news of a step are through.
+  // Called after the last news of a step.
   virtual void flush() = 0;
 
   // One of these three is the last call. `returned`: the choices to answer with, in order.

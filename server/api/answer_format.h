@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one API's wire says of a generation: the body of a whole answer, or the bytes of its events.
-// HttpAnswer owns one instance an answer and sends what it writes; a format knows nothing of
+// One API's wire form of a generation: the body of a whole answer, or the bytes of its events.
+// HttpAnswer owns one instance per answer and sends its output; a format knows nothing of
 // connections. Lives on the answer's I/O thread.
 #pragma once
 
@@ -21,24 +21,24 @@ class AnswerFormat {
   // The answer's name on the wire.
   [[nodiscard]] virtual const std::string& id() const = 0;
 
-  // The first call. `request` outlives the format's other calls, its `requests` do not.
+  // Called first. `request` outlives the format's other calls, its `requests` do not.
   virtual void prepare(const GenerationRequest& request) = 0;
 
-  // As Answer's functions of these names.
+  // Take the tokens like Answer's functions of these names.
   virtual void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) = 0;
   virtual void add_token(size_t choice_idx, const TokenOutput& output) = 0;
 
-  // For an answer in one body: keep() for all news, then whole(), once. `returned`: the choices
-  // to answer with, in order.
+  // Make an answer in one body: keep() for all news, then whole(), once. `returned`: the choices to
+  // answer with, in order.
   virtual void keep(const ChoiceNews& news) = 0;
   virtual std::string whole(std::span<const size_t> returned, const Usage& usage) = 0;
 
-  // For a stream: each appends events to `out`, or nothing. An end or an error comes last, once.
+  // Make a stream: each appends events to `out`, or nothing. An end or an error comes last, once.
   virtual void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) = 0;
   virtual void append_end(const Usage& usage, std::string& out) = 0;
   virtual void append_error(const Error& error, std::string& out) = 0;
 
-  // Keeps a stream alive that has nothing to say.
+  // Keeps a silent stream alive.
   virtual void append_ping(std::string& out) { out += ": ping\n\n"; }
 };
 

@@ -9,10 +9,10 @@
 
 namespace sluice {
 
-// Any thread.
+// Returns the prefix and new random digits. Any thread.
 std::string random_id(std::string_view prefix);
 
-// "chatcmpl-" or "cmpl-" before the digits.
+// Returns an id that begins with "chatcmpl-" or "cmpl-".
 std::string answer_id(Endpoint endpoint);
 
 }  // namespace sluice

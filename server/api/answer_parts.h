@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An answer as whole parts, for what is told of it at once: the pieces of a choice, joined. Any one
+// An answer as whole parts, for answers that are sent at once: the pieces of a choice, joined. One
 // thread at a time.
 #pragma once
 
@@ -12,19 +12,19 @@ namespace sluice {
 
 struct AnswerPart {
   PieceKind kind = PieceKind::kContent;  // kReasoning, kContent, or kCallBegin for a call
-  std::string text;                      // of a call: its arguments
-  std::string name;                      // of a call: the function's
-  std::string id;                        // of a call: the client's name for it; its owner sets it
-  bool has_ended = false;                // of a call: it is complete
+  std::string text;                      // content, or a call's arguments
+  std::string name;                      // a call's function
+  std::string id;                        // the client's name for a call; set by the owner
+  bool has_ended = false;                // a call is complete
 };
 
-// In the order of the answer; neighbours differ in kind, or are calls.
+// Parts in the order of the answer; neighbours differ in kind, or are calls.
 using AnswerParts = std::vector<AnswerPart>;
 
-// Pieces come in the order of their choice.
+// Adds the next piece of the choice.
 void add_piece(AnswerParts& parts, const Piece& piece);
 
-// All parts of a kind, joined.
+// Returns all parts of a kind, joined.
 std::string joined_text(const AnswerParts& parts, PieceKind kind);
 
 }  // namespace sluice

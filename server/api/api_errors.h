@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table from what went wrong to what HTTP and gRPC say about it, and the JSON form of an
-// error.
+// The one table from an error to its HTTP and gRPC status, and the JSON form of an error.
 #pragma once
 
 #include <string>
@@ -15,7 +14,7 @@ int grpc_status(ErrorCode code);    // a grpc::StatusCode
 int retry_after_s(ErrorCode code);  // 0: none
 int retry_after_s(const Error& error);
 
-// Whose clients read an error.
+// The API whose clients read an error.
 enum class ErrorForm : unsigned char {
   kOpenAi,     // {"error":{"message","type","param","code"}}, all four always there
   kAnthropic,  // {"type":"error","error":{"type","message"}}
@@ -23,10 +22,11 @@ enum class ErrorForm : unsigned char {
 
 std::string error_json(const Error& error, ErrorForm form = ErrorForm::kOpenAi);
 
-// The whole response; scarcity carries Retry-After.
+// Returns the whole response; errors of scarcity carry Retry-After.
 HttpResponse error_response(const Error& error, ErrorForm form = ErrorForm::kOpenAi);
 
-// For failures of HTTP itself (404, 405, 408, 413, 431, ...), which have no ErrorCode.
+// Returns the response to a failure of HTTP itself (404, 405, 408, 413, 431, ...), which has no
+// ErrorCode.
 HttpResponse http_error_response(int status, const std::string& message);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schemas of objects for families that write arguments otherwise than as JSON: what of a schema
-// such a form keeps, and what is refused by name because it cannot. Pure functions; any thread.
+// Schemas of objects for families that write arguments in another form than JSON: the keywords that
+// such a form keeps, and the refusal by name of those that it cannot. Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,33 +15,33 @@ namespace sluice {
 
 struct ArgumentRules {
   std::string tool;
-  bool is_strict = false;  // as CallableTool::is_strict
+  bool is_strict = false;  // see CallableTool::is_strict
 
-  // kUnsupported, with keyword and JSON pointer; nothing where the schema need not be kept exactly.
+  // kUnsupported, with keyword and JSON pointer; no error if the schema need not be kept exactly.
   [[nodiscard]] Expected<void> refuse(const std::string& keyword, const std::string& place) const;
 
-  // What errors of the grammar call the schema of the argument `key`.
+  // Returns the name that errors of the grammar give to the schema of the argument `key`.
   [[nodiscard]] std::string owner_of(const std::string& key) const;
 };
 
-// The first keyword that binds and is none of `known`; empty: there is none.
+// Returns the first binding keyword that is not in `known`; empty: there is none.
 std::string other_keyword(const nlohmann::ordered_json& schema,
                           std::span<const std::string_view> known);
 
 struct Argument {
   std::string key;
-  const nlohmann::ordered_json* schema;  // of the value
+  const nlohmann::ordered_json* schema;  // the value's
   bool is_required;
 };
 
-// The properties of `schema`, an object's, in its order; their schemas are parts of it. Keys that
-// do not fit, and what else the schema says of the object, are refused, or left out.
+// Returns the properties of `schema`, an object's, in its order; their schemas are parts of it.
+// Unsuitable keys, and other keywords of the object, are refused, or left out.
 Expected<std::vector<Argument>> arguments_of(const nlohmann::ordered_json& schema,
                                              const std::string& place,
                                              const ArgumentRules& rules,
                                              bool (*fits)(std::string_view key));
 
-// `value`, a part of `schema`, with the definitions into which its references lead.
+// Returns `value`, a part of `schema`, with the definitions that its references name.
 nlohmann::ordered_json with_definitions(nlohmann::ordered_json value,
                                         const nlohmann::ordered_json& schema);
 

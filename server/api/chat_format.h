@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of /v1/chat/completions: a message for each choice, or its deltas, of which each carries
-// one kind of piece. Lives on the answer's I/O thread.
+// Answers of /v1/chat/completions: a message for each choice, or its deltas, each with one kind of
+// piece. Lives on the answer's I/O thread.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ class ChatFormat final : public OpenAiFormat {
   void append_role_event(size_t choice_idx, const Usage& usage, std::string& out);
   void write_delta(size_t choice_idx, const Piece& piece, JsonWriter& json) const;
 
-  std::vector<AnswerParts> messages_;  // by choice, of a whole answer
+  std::vector<AnswerParts> messages_;  // by choice, for a whole answer
   std::vector<bool> has_role_;         // by choice: its role event is written
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of one choice to the pieces that its client gets. Without a parser all is content, as the
-// detokenizer gives it; with one, stop strings are looked for in content alone. One instance per
-// choice, on its answer's I/O thread.
+// Turns the tokens of one choice into the pieces that its client gets. Without a parser all
+// detokenized text is content; with one, stop strings are searched in content only. One instance
+// per choice, on its answer's I/O thread.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ namespace sluice {
 
 class ChoiceOutput {
  public:
-  // Both outlive the instance.
+  // Tokenizer and request outlive the instance.
   ChoiceOutput(const Tokenizer& tokenizer, const GenerationRequest& request);
 
-  // What ended the choice at a token, if anything did; nothing is appended after that.
+  // The reason why a token ended the choice, if it did; nothing is appended after that.
   struct Ending {
     int matched_stop = -1;  // index of the stop string
     bool by_call = false;   // the only call that it may make has ended
@@ -35,17 +35,17 @@ class ChoiceOutput {
   // Counts a token whose text is not part of the output.
   void skip() { ++num_tokens_; }
 
-  // Appends what one more token made certain.
+  // Appends the output that one more token made certain.
   Ending append(TokenId token, Pieces& pieces);
-  // Appends what was held back.
+  // Appends the output that was held back.
   void finish(FinishReason reason, Pieces& pieces);
 
   [[nodiscard]] int64_t num_reasoning_tokens() const;
 
-  // Adds what the choice was made of; once it has ended.
+  // Adds the choice's counts; called once it has ended.
   void count(AnswerCounters& counters) const;
 
-  // At least one call that the client was told of has ended.
+  // Tells whether a call that the client has seen has ended.
   [[nodiscard]] bool has_called() const { return num_closed_calls_ > 0; }
 
  private:
@@ -55,14 +55,14 @@ class ChoiceOutput {
 
   const Tokenizer& tokenizer_;
   const GenerationRequest& request_;
-  std::optional<Detokenizer> detokenizer_;  // or the next two
+  std::optional<Detokenizer> detokenizer_;  // unset: the next two are used
   std::optional<OutputParser> parser_;
   std::optional<StopMatcher> stops_;
   int64_t num_tokens_ = 0;
-  int32_t num_calls_ = 0;  // that the client was told of
+  int32_t num_calls_ = 0;  // calls that the client has seen
   int32_t num_closed_calls_ = 0;
   int32_t num_refused_calls_ = 0;
-  bool drops_call_ = false;  // the call under way is of a tool that is not allowed
+  bool drops_call_ = false;  // the current call is of a tool that is not allowed
   bool ended_ = false;
 };
 

@@ -23,7 +23,7 @@ class CompletionsFormat final : public OpenAiFormat {
 
   void write_behind_choices(JsonWriter&) override {}
 
-  std::vector<std::string> texts_;  // by choice, of a whole answer
+  std::vector<std::string> texts_;  // by choice, for a whole answer
 };
 
 }  // namespace sluice

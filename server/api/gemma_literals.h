@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as Gemma's models write them in calls: `{a:<|"|>text<|"|>,b:[1,2],c:{d:true}}`. One
+// Values in the form of calls of Gemma's models: `{a:<|"|>text<|"|>,b:[1,2],c:{d:true}}`. One
 // instance for a tool, one thread.
 #pragma once
 
@@ -18,7 +18,7 @@ class GemmaLiterals {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `root`: the schema into which references lead. All outlive the instance.
+  // `root`: the schema that references point into. All arguments outlive the instance.
   GemmaLiterals(const CallPieces& quote,
                 const ArgumentRules& rules,
                 const Json& root,
@@ -54,7 +54,7 @@ class GemmaLiterals {
   const ArgumentRules& rules_;
   const Json& root_;
   TagWriter& writer_;
-  int depth_ = 0;  // of values around the one that is written
+  int depth_ = 0;  // number of values around the current value
 };
 
 }  // namespace sluice

@@ -21,25 +21,25 @@ namespace sluice {
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // The answer is shared with whatever its client's end of the wire calls back.
+  // The answer is shared with the callbacks of its client's connection.
   Generation(FrontEnd& front_end, std::shared_ptr<Answer> answer, GenerationRequest request);
   ~Generation();
 
-  // Submits all choices, or answers with the error of the first that is not accepted.
+  // Submits all choices, or answers with the first error of a submission.
   void start();
 
-  // One output of the engine for `choice_idx`; flush() follows when the step's outputs are through.
+  // Takes one output of the engine for `choice_idx`; flush() follows after the step's last output.
   void accept(size_t choice_idx, const TokenOutput& output);
   void flush();
 
   // Ends the answer with an error.
   void fail(const Error& error);
-  // Ends it here, with what there is: open choices finish with kAbort.
+  // Ends the answer with the text so far: open choices finish with kAbort.
   void abort();
-  // The client is gone; there is nobody to answer.
+  // Ends the generation without an answer, because the client is gone.
   void cancel();
 
-  // Of its span, or the client's where none is recorded.
+  // Returns the context of its span, or the client's if no span is recorded.
   [[nodiscard]] const TraceContext& trace() const { return span_.context(); }
 
  private:
@@ -51,15 +51,15 @@ class Generation : public std::enable_shared_from_this<Generation> {
     FinishReason finish_reason = FinishReason::kNone;  // kNone: open
     ChoiceOutput output;
     std::string echoed;             // prompt to repeat before the first text
-    std::string_view matched_stop;  // into the request
+    std::string_view matched_stop;  // view into the request
     TokenId stop_token = kInvalidToken;
     int64_t num_tokens = 0;
-    double sum_logprobs = 0;  // of its tokens, where they are known
+    double sum_logprobs = 0;  // sum over its tokens, if they are known
     int64_t num_cached = 0;
     int64_t num_accepted_predictions = 0;
     int64_t num_rejected_predictions = 0;
-    std::string prompt_digest;  // of a prompt that is offered to other workers; empty: it is not
-    std::string kv_params;      // what its answer tells them
+    std::string prompt_digest;  // a prompt offered to other workers; empty: not offered
+    std::string kv_params;      // JSON that its answer tells other workers
     RequestTimings timings;
   };
 
@@ -81,8 +81,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;
   size_t num_open_ = 0;
   int64_t prompt_tokens_ = 0;
-  // Stop tokens where ignore_eos is set: an end among them is the client's own. Any other end is
-  // that of a text that a grammar binds.
+  // Stop tokens of a request with ignore_eos: an end token among them is the client's own. Any
+  // other end token ends a text that a grammar constrains.
   std::vector<TokenId> own_end_tokens_;
   bool done_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a generation's span says of it, in the names of OpenTelemetry's GenAI conventions, and in
-// vLLM's where those have none (gen_ai.latency.*).
+// Attributes of a generation's span, under the names of OpenTelemetry's GenAI conventions, and
+// under vLLM's if those have none (gen_ai.latency.*).
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ void describe_request(const FrontEnd& front_end,
                       const GenerationRequest& request,
                       RequestSpan& span);
 
-// `reasons`: of each choice, in order.
+// `reasons`: one for each choice, in order.
 void describe_end(const Usage& usage, std::vector<std::string> reasons, RequestSpan& span);
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation's answer over HTTP: one JSON body, or server-sent events. What they say is the
-// format's; this is the transport.
+// The transport of a generation's answer over HTTP: one JSON body, or server-sent events. The
+// format writes their contents.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arguments of a request that the server does not know. They are left out and the answer says
-// so, or the request is refused: --unknown-arguments decides. One instance a request, on the thread
-// that validates it.
+// The arguments of a request that the server does not know. Either they are left out and the answer
+// names them, or the request is refused: --unknown-arguments decides. One instance per request, on
+// the thread that validates it.
 #pragma once
 
 #include <cstddef>
@@ -20,25 +20,25 @@ enum class UnknownArguments : uint8_t { kIgnore, kRefuse };
 
 UnknownArguments unknown_arguments_rule(const Config& config);
 
-// Of an HTTP answer and of a gRPC call's initial metadata, which takes small letters only.
+// Header of an HTTP answer, and key of a gRPC call's initial metadata, which must be lower case.
 inline constexpr const char* kIgnoredArgumentsHeader = "x-sluice-ignored-arguments";
 
 class IgnoredArguments {
  public:
   explicit IgnoredArguments(UnknownArguments rule) : rule_(rule) {}
 
-  // `name` as the client wrote it, any bytes; "stream_options.x" is a member of an object.
-  // kInvalidArgument: it is refused.
+  // `name`: the client's spelling, any bytes; "stream_options.x" is a member of an object.
+  // kInvalidArgument: the argument is refused.
   Expected<void> add(std::string_view name);
 
-  // Also counts names that are not kept.
+  // Returns the number of names, including those that are not kept.
   [[nodiscard]] size_t size() const { return size_; }
 
-  // Each name once, at most 16 of them, in characters that a header and a log line may hold: other
-  // bytes are %XX, and what is longer than 64 bytes ends with "...".
+  // Returns each name once, at most 16, in characters that a header and a log line may hold: other
+  // bytes become %XX, and a name longer than 64 bytes ends with "...".
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  // The names with commas between them; "..." stands for those that are not kept.
+  // Returns the names with commas between them; "..." stands for names that are not kept.
   [[nodiscard]] std::string header_value() const;
 
  private:

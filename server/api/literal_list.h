@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Members of a list of which some may be missing, with a separator between those that are there:
-// the grammar library's tags have no such element. Pure functions; any thread.
+// Lists with optional members, and a separator between those that are present: the grammar
+// library's tags have no such element. Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,8 +12,8 @@
 namespace sluice {
 
 // Appends `items`, an array of elements of a structural tag, to `elements` in their order, with
-// `separator` between each two that are there. `required`: which of them must be; of their number.
-// The size grows as n log n of n items.
+// `separator` between any two that are present. `required`: one flag per item. The size grows as n
+// log n of n items.
 void add_list(const nlohmann::ordered_json& items,
               const std::vector<bool>& required,
               std::string_view separator,

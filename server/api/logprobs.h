@@ -17,12 +17,12 @@ namespace sluice {
 
 class LogprobsText {
  public:
-  // `skip_special_tokens`: generated ones are not in the text that offsets count in.
+  // `skip_special_tokens`: offsets count in a text without generated special tokens.
   LogprobsText(const Tokenizer& tokenizer, Endpoint endpoint, bool skip_special_tokens)
       : tokenizer_(&tokenizer), endpoint_(endpoint), skip_special_tokens_(skip_special_tokens) {}
 
-  // A prompt that is echoed as `text`: its first token, which nothing comes before, then the others
-  // with their `num_top` likeliest alternatives.
+  // Takes a prompt that is echoed as `text`: its first token, which has no log-probability, then
+  // the others with their `num_top` likeliest alternatives.
   void start_prompt(std::span<const TokenId> tokens, std::string_view text);
   void append_prompt(const PromptLogprob& scored, int32_t num_top);
 
@@ -30,11 +30,11 @@ class LogprobsText {
 
   [[nodiscard]] bool empty() const { return items_.empty(); }
 
-  // Everything since the last take(), as a JSON object.
+  // Returns everything since the last take(), as a JSON object.
   std::string take();
 
  private:
-  // Token, log-probability and alternatives of one row.
+  // The token, log-probability and alternatives of one row.
   struct Row {
     TokenId token;
     float logprob;
@@ -54,14 +54,14 @@ class LogprobsText {
   std::string token_logprobs_;
   std::string top_logprobs_;
   std::string text_offsets_;
-  int64_t num_characters_ = 0;  // of the text so far
+  int64_t num_characters_ = 0;  // characters of the text so far
   std::string partial_;         // bytes of the text's last, unfinished character
   std::vector<int64_t> prompt_offsets_;
   size_t num_prompt_ = 0;  // tokens of the prompt so far
 };
 
-// [null, {"<id>": {"logprob", "rank", "decoded_token"}, ...}, ...]: the token itself, then the
-// likeliest ones.
+// JSON of the form [null, {"<id>": {"logprob", "rank", "decoded_token"}, ...}, ...]: the token
+// itself, then the likeliest tokens.
 class PromptLogprobsText {
  public:
   explicit PromptLogprobsText(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}

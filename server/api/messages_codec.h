@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of Anthropic's Messages API as chat requests of ours. Pure functions; any thread.
+// Turns requests of Anthropic's Messages API into chat requests. Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,13 +12,12 @@
 namespace sluice {
 
 // `body`: an object that passed check_parameters(Endpoint::kMessages). Returns the body of a chat
-// with the same meaning; content that cannot be given to the model is refused by name, and what a
-// client sends of earlier answers that were not ours goes to `ignored`. Errors name Anthropic's
-// fields.
+// with the same meaning; content that the model cannot take is refused by name, and parts of
+// earlier answers that another server gave go to `ignored`. Errors name Anthropic's fields.
 Expected<nlohmann::ordered_json> chat_of_messages(const nlohmann::ordered_json& body,
                                                   IgnoredArguments& ignored);
 
-// Names that Anthropic's API has for fields of the chat.
+// Returns Anthropic's names for fields of the chat.
 std::span<const FieldName> messages_names();
 
 }  // namespace sluice

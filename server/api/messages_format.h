@@ -53,12 +53,12 @@ class MessagesFormat final : public AnswerFormat {
   const std::string id_;
   const std::string model_;
   const GenerationRequest* request_ = nullptr;
-  AnswerParts parts_;  // of a whole answer
+  AnswerParts parts_;  // for a whole answer
   std::string_view stop_reason_;
   std::optional<std::string> stop_sequence_;
   bool started_ = false;  // message_start is written
   int64_t num_blocks_ = 0;
-  std::optional<PieceKind> open_;  // the block under way, as in AnswerPart
+  std::optional<PieceKind> open_;  // kind of the current block, as in AnswerPart
 };
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the answers of OpenAI's two completion APIs have in common: identity, log-probabilities,
-// token ids, usage, errors and the end of a stream. The APIs themselves are ChatFormat and
-// CompletionsFormat. Lives on the answer's I/O thread.
+// The common part of answers of OpenAI's two completion APIs: identity, log-probabilities, token
+// ids, usage, errors and the end of a stream. ChatFormat and CompletionsFormat are the APIs
+// themselves. Lives on the answer's I/O thread.
 #pragma once
 
 #include <cstdint>
@@ -42,28 +42,29 @@ class OpenAiFormat : public AnswerFormat {
     std::string stop_reason;         // JSON; empty: null
   };
 
-  // `whole_object`, `event_object`: what the answer calls itself ("chat.completion").
+  // `whole_object`, `event_object`: the value of `object` in answers and events
+  // ("chat.completion").
   OpenAiFormat(const FrontEnd& front_end,
                Endpoint endpoint,
                std::string_view model,
                std::string_view whole_object,
                std::string_view event_object);
 
-  // Which of a choice's members an event has.
+  // The members of a choice that an event has.
   struct EventMembers {
     bool tokens = true;  // log-probabilities and token ids since the last event that had them
-    bool finish = true;  // the finish reason, where there is one
+    bool finish = true;  // the finish reason, if there is one
   };
 
-  // Of a whole answer: what a choice has before `logprobs`. `prompt_idx`: of its prompt.
+  // Writes the members before `logprobs` of a choice of a whole answer. `prompt_idx`: its prompt's.
   virtual void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) = 0;
-  // Of a whole answer: what stands behind the choices.
+  // Writes the members behind the choices of a whole answer.
   virtual void write_behind_choices(JsonWriter& json) = 0;
 
-  // Takes the ends of the choice from its news.
+  // Keeps the choice's finish and stop reasons from its news.
   void note_end(const ChoiceNews& news);
 
-  // Events: begin_event(), the choice's own members, end_event().
+  // Frame an event: begin_event(), the choice's own members, end_event().
   void begin_event(size_t choice_idx, std::string& out) const;
   void end_event(size_t choice_idx,
                  const EventMembers& members,
@@ -74,11 +75,11 @@ class OpenAiFormat : public AnswerFormat {
 
   [[nodiscard]] Choice& choice(size_t choice_idx) { return choices_[choice_idx]; }
 
-  // By prompt, where they were asked for.
+  // Tells whether the request asked for prompts' ids.
   [[nodiscard]] bool has_prompt_ids() const { return !prompts_.empty(); }
 
   void write_prompt_ids(size_t prompt_idx, JsonWriter& json) const;
-  // JSON of a whole answer; empty where they were not asked for.
+  // Returns JSON for a whole answer; empty: the request did not ask for it.
   [[nodiscard]] std::string_view prompt_logprobs(size_t prompt_idx) const;
 
  private:
@@ -91,12 +92,12 @@ class OpenAiFormat : public AnswerFormat {
   const Tokenizer& tokenizer_;
   const std::string id_;
   std::string whole_head_;  // `{"id":...,"system_fingerprint":...,"choices":[`
-  std::string event_head_;  // the same behind "data: "
+  std::string event_head_;  // the head of an event, behind "data: "
   const GenerationRequest* request_ = nullptr;
   std::vector<std::vector<TokenId>> prompts_;
-  std::vector<std::string> prompt_logprobs_;  // by prompt, of a whole answer
+  std::vector<std::string> prompt_logprobs_;  // by prompt, for a whole answer
   std::vector<Choice> choices_;
-  std::string kv_params_;  // of the first choice: JSON; empty: none
+  std::string kv_params_;  // the first choice's JSON; empty: none
 };
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the served model writes reasoning and calls of tools: chosen once, at start, by
+// The served model's way to write reasoning and calls of tools: chosen once, at start, by
 // --tool-call-parser and --reasoning-parser or from its chat template. Constant; any thread.
 #pragma once
 
@@ -22,8 +22,8 @@ struct OutputFamilies {
   bool reads_calls = true;                     // false: --tool-call-parser none, calls stay text
 };
 
-// `template_source`: the chat template in use; empty: none. kInvalidArgument: a flag names a family
-// that there is not.
+// `template_source`: the chat template in use; empty: none. kInvalidArgument: a flag names an
+// unknown family.
 Expected<OutputFamilies> choose_families(const Config& config,
                                          std::string_view template_source,
                                          const Tokenizer& tokenizer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request parameter that OpenAI's API or vLLM's extension of it knows, and what becomes of
-// it: implemented, harmless to ignore, or refused unless it has the value that changes nothing.
+// Every request parameter of OpenAI's API and vLLM's extension of it, and its treatment:
+// implemented, harmless to ignore, or refused unless it has the value that changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class IgnoredArguments;
 enum class Endpoint : uint8_t {
   kChat = 1,
   kCompletion = 2,
-  kBoth = 3,  // of those two
+  kBoth = 3,  // kChat, kCompletion
   kTokenize = 4,
   kChatOrTokenize = 5,
   kBothOrTokenize = 7,
   kDetokenize = 8,
-  kMessages = 16,   // Anthropic's, and its count of tokens
+  kMessages = 16,   // Anthropic's Messages and its token count
   kResponses = 32,  // OpenAI's second API
   kOther = 48,      // the last two
   kOpenAi = 35,     // OpenAI's three
@@ -33,10 +33,10 @@ enum class Endpoint : uint8_t {
 enum class Disposition : uint8_t {
   kImplemented,
   kIgnored,      // defined as without effect on a local engine's output
-  kNeutralOnly,  // 400 where the value asks for something and is not `is_neutral`
+  kNeutralOnly,  // 400 unless the value asks for nothing or `is_neutral`
 };
 
-// The knob that bounds a parameter, and the JSON-schema keyword which that makes.
+// The knob that bounds a parameter, and the JSON-schema keyword that it becomes.
 struct ParameterLimit {
   int32_t Config::*knob = nullptr;
   std::string_view keyword = {};
@@ -48,14 +48,14 @@ struct Parameter {
   Disposition disposition;
   // kNeutralOnly: the value asks for nothing; kIgnored: it is of the parameter's type.
   bool (*is_neutral)(const nlohmann::ordered_json&);
-  // Members of the JSON schema of the values that are taken, null apart. Empty: any value, or for a
-  // name of sampling_fields() what that row says.
+  // Members of the JSON schema of accepted values, besides null. Empty: any value, or for a name of
+  // sampling_fields() that row's rule.
   std::string_view schema;
   ParameterLimit limit;
-  // Of a value that is an object: the members that are known, with a comma behind each. Empty: any.
+  // Known members of a value that is an object, each followed by a comma. Empty: any.
   std::string_view members = {};
-  // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; null and
-  // false alone do not.
+  // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; only null
+  // and false do not.
   bool empty_asks = false;
   bool false_asks = false;        // kNeutralOnly: false asks for something
   std::string_view instead = {};  // kNeutralOnly: the parameter to use; empty: none
@@ -67,11 +67,12 @@ struct Parameter {
 
 std::span<const Parameter> request_parameters();
 
-// True: the value asks for nothing. null, false, an empty list, an object with such members alone.
+// Tells whether the value asks for nothing: null, false, an empty list, an object with such members
+// only.
 bool asks_nothing(const nlohmann::ordered_json& value);
 
-// Takes out of `body` what changes no answer: values that are neutral, and names that `endpoint`
-// does not know, members of known objects too; it adds those names to `ignored`, which may refuse
+// Removes from `body` what changes no answer: neutral values, and names that `endpoint` does not
+// know, including members of known objects; it adds those names to `ignored`, which may refuse
 // them. kUnsupported: a value that is not offered and would change the answer.
 Expected<void> check_parameters(nlohmann::ordered_json& body,
                                 Endpoint endpoint,

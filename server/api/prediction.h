@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpenAI's `prediction`: what the client expects the answer to be. Drafts follow it, so that an
-// answer which is so is computed faster; it changes none.
+// OpenAI's `prediction`: the answer that the client expects. Drafts follow it, so that an answer
+// like it is computed faster; it never changes an answer.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace sluice {
 
 class Tokenizer;
 
-// The tokens of `prediction` in a request's body, cut to the `max_tokens` that an answer may have;
-// none where it is absent. Its content is text: names of control tokens in it are text too.
+// Returns the tokens of `prediction` in a request's body, at most `max_tokens`, the limit of the
+// answer; none if it is absent. Its content is text: names of control tokens in it are text too.
 // kInvalidArgument: it is not {"type": "content", "content": a string or parts of type text}.
 Expected<std::vector<TokenId>> read_prediction(const nlohmann::ordered_json& body,
                                                const Tokenizer& tokenizer,

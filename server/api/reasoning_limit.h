@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `thinking_token_budget`: how many tokens of a chat's answer may be reasoning. Pure function; any
-// thread.
+// `thinking_token_budget`: the number of a chat answer's tokens that may be reasoning. Pure
+// function; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,8 +12,8 @@
 
 namespace sluice {
 
-// Unset where `body` names none, or the prompt with this tail (as of OutputParser) has ended the
-// reasoning of its answer. kUnsupported: the model's way to reason is not known, or its end is no
+// Unset if `body` names none, or if the prompt with this tail (see OutputParser) has ended the
+// answer's reasoning. kUnsupported: the model's form of reasoning is unknown, or its end is no
 // token of the vocabulary.
 Expected<ReasoningLimit> read_reasoning_limit(const ValidationContext& context,
                                               const nlohmann::ordered_json& body,

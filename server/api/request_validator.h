@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way from bytes of a client to a ValidRequest. Whatever passes is in range for the model;
-// whatever does not is an Error that names rule, value and field.
+// The one way from a client's bytes to a ValidRequest. A request that passes is in range for the
+// model; any other is an Error that names rule, value and field.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ namespace sluice {
 // A client's request for one or several choices.
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::kChat;
-  std::string model;                   // as the client named it
+  std::string model;                   // the client's spelling
   std::vector<ValidRequest> requests;  // choice index = prompt * n + k
-  int32_t num_choices = 1;             // of each prompt that are generated: best_of, or n
-  int32_t num_returned = 1;            // of each prompt that are answered: n, the likeliest
+  int32_t num_choices = 1;             // generated choices per prompt: best_of, or n
+  int32_t num_returned = 1;            // answered choices per prompt: n, the likeliest
   bool wants_logprobs = false;         // in the answer; best_of needs them anyway
-  int32_t num_prompt_logprobs = -1;    // of `prompt_logprobs`; -1: not in the answer
-  int32_t num_echoed_logprobs = -1;    // of the echoed prompt; -1: none
-  bool only_echo = false;              // max_tokens 0: the one token generated is not answered
-  std::shared_ptr<TenantLease> lease;  // set at admission, where the client's key counts
-  uint64_t seed = 0;                   // of choice 0
+  int32_t num_prompt_logprobs = -1;    // `prompt_logprobs`; -1: not in the answer
+  int32_t num_echoed_logprobs = -1;    // for the echoed prompt; -1: none
+  bool only_echo = false;              // max_tokens 0: the one generated token is not sent
+  std::shared_ptr<TenantLease> lease;  // set at admission, if the client's key has limits
+  uint64_t seed = 0;                   // seed of choice 0
   StopConfig stop;
   std::vector<std::string> echoed;  // text of each prompt, before its answers; empty: no echo
   bool skip_special_tokens = true;
@@ -42,13 +42,13 @@ struct GenerationRequest {
   bool include_usage = false;
   bool continuous_usage_stats = false;
   bool return_token_ids = false;
-  // How the output is read; null: all of it is content.
+  // Parses the output; null: all of it is content.
   std::shared_ptr<const OutputFormat> output_format;
-  std::string prompt_tail;  // what OutputParser starts from
+  std::string prompt_tail;  // start state of OutputParser
   ToolPlan tools;
   bool include_reasoning = true;
   bool has_prediction = false;  // the answer says how much of it was right
-  FallbackCounts fallbacks{};   // prompts that were to come from elsewhere and are computed here
+  FallbackCounts fallbacks{};   // prompts that should have come from peers
   TraceContext trace;           // the client's
 };
 
@@ -58,23 +58,25 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
                                                 Endpoint endpoint,
                                                 IgnoredArguments& ignored);
 
-// The same from what a decoder found: an object with the names of request_parameters(). Others are
-// taken out of it.
+// Validates the parameters that a decoder found: an object with the names of request_parameters().
+// Other names are removed from it.
 Expected<GenerationRequest> validate_parameters(const ValidationContext& context,
                                                 nlohmann::ordered_json& parameters,
                                                 Endpoint endpoint,
                                                 IgnoredArguments& ignored);
 
-// It is this tenant's: takes of its share, and of its limits till it ends.
+// Charges the request to the tenant: it uses the tenant's share, and counts in its limits to the
+// end.
 void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);
 
-// Of each prompt once.
+// Returns the number of prompt tokens, each prompt counted once.
 int64_t num_prompt_tokens(const GenerationRequest& request);
 
-// The seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
+// Returns the seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
 uint64_t choice_seed(uint64_t seed, uint64_t k);
 
-// The name a response echoes: the client's, or the first served one. kNotFound: not served.
+// Returns the name that a response echoes: the client's, or the first served one. kNotFound: not
+// served.
 Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
                                     const nlohmann::ordered_json& body);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of the Responses API that may be asked for again, or continued by
-// `previous_response_id`. Bounded in bytes: the ones that were used longest ago go first. In memory
-// alone, so a restart forgets them. Any thread.
+// Answers of the Responses API that may be asked for again, or continued by `previous_response_id`.
+// Bounded in bytes: the least recently used go first. Kept in memory only, so a restart forgets
+// them. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ class ResponseStore {
 
   [[nodiscard]] bool is_on() const { return max_bytes_ > 0; }
 
-  // `tenant`: whose it is; others do not find it. One that is larger than all that may be kept is
-  // not kept.
+  // Keeps an answer for its `tenant`; other tenants do not find it. An answer larger than the whole
+  // store is not kept.
   void put(uint64_t tenant, std::string_view id, StoredResponse stored);
-  // Null: there is none, or none any more.
+  // Returns null if the answer was never kept or is forgotten.
   [[nodiscard]] std::shared_ptr<const StoredResponse> find(uint64_t tenant, std::string_view id);
-  // False: there was none.
+  // Returns false if there was none.
   bool erase(uint64_t tenant, std::string_view id);
 
   [[nodiscard]] int64_t num_bytes() const;
@@ -50,7 +50,7 @@ class ResponseStore {
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;
-  Entries entries_;  // last used first; guarded by mutex_, as the next two
+  Entries entries_;  // last used first; guarded by mutex_ like the next two
   std::unordered_map<std::string, Entries::iterator> by_key_;
   int64_t num_bytes_ = 0;
 };

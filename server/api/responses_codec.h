@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of OpenAI's Responses API as chat requests of ours. Pure functions; any thread.
+// Turns requests of OpenAI's Responses API into chat requests. Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,15 +12,15 @@ namespace sluice {
 
 // `body`: an object that passed check_parameters(Endpoint::kResponses). `earlier`: messages of the
 // conversation before it, an array, without instructions. Returns the body of a chat with the same
-// meaning; what cannot be given to the model is refused by name. Errors name this API's fields.
+// meaning; content that the model cannot take is refused by name. Errors name this API's fields.
 Expected<nlohmann::ordered_json> chat_of_responses(const nlohmann::ordered_json& body,
                                                    const nlohmann::ordered_json& earlier);
 
-// The messages of a conversation that begins at `first` or at a user's message behind it, after its
-// instructions: what `truncation: auto` keeps. Null: nothing is left.
+// Returns what `truncation: auto` keeps: the instructions, and the messages from `first` or from a
+// user's message behind it. Null: nothing is left.
 nlohmann::ordered_json later_messages(const nlohmann::ordered_json& messages, size_t first);
 
-// Names that this API has for fields of the chat.
+// Returns this API's names for fields of the chat.
 std::span<const FieldName> responses_names();
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers of OpenAI's Responses API: a response object with its output items, or its events, which
-// are numbered. Items do not interleave: each is added, grown and done before the next. Lives on
-// the answer's I/O thread.
+// Answers of OpenAI's Responses API: a response object with its output items, or its numbered
+// events. Items do not interleave: each is added, grown and done before the next. Lives on the
+// answer's I/O thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace sluice {
 
 class JsonWriter;
 
-// What the answer says of the request, and where it is kept.
+// The answer's copy of the request's settings, and the store that keeps it.
 struct ResponseRecord {
   std::string settings;  // JSON members that repeat the request, with a comma before each
   std::string messages;  // JSON: the conversation so far, an array, without instructions
@@ -28,7 +28,7 @@ struct ResponseRecord {
   ResponseStore* store = nullptr;  // null: the answer is not kept
 };
 
-// `body`: as chat_of_responses() takes it.
+// Returns ResponseRecord::settings. `body`: see chat_of_responses().
 std::string response_settings(const nlohmann::ordered_json& body, bool is_stored);
 
 class ResponsesFormat final : public AnswerFormat {
@@ -82,7 +82,7 @@ class ResponsesFormat final : public AnswerFormat {
   Status status_ = Status::kInProgress;
   std::string kv_params_;  // JSON; empty: none
   bool started_ = false;   // response.created is written
-  bool has_open_ = false;  // the last item is under way
+  bool has_open_ = false;  // the last item is still growing
   int64_t num_events_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handlers of all generating endpoints do: a request is validated, admitted to its key's
-// limits, and handed to a Generation, which answers through an HttpAnswer. I/O thread of the
-// connection.
+// The common path of the handlers of all generating endpoints: a request is validated, admitted to
+// its key's limits, and handed to a Generation, which answers through an HttpAnswer. I/O thread of
+// the connection.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace sluice {
 
-// What one API makes of a request's body: the request, and how it is answered.
+// One API's reading of a request's body: the request, and the format of its answer.
 struct DecodedRequest {
   GenerationRequest request;
   std::unique_ptr<AnswerFormat> format;
 };
 
-// Runs at once, with the exchange's body; names that are left out go to `exchange.ignored`.
+// Runs at once, on the exchange's body; names that are left out go to `exchange.ignored`.
 using RequestDecoder =
     std::function<Expected<DecodedRequest>(const ValidationContext& context, Exchange& exchange)>;
 

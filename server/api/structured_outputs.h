@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request says its answer must be: `response_format` of OpenAI's API and vLLM's
-// `structured_outputs`, one of them at most. The engine compiles it and says what it refuses.
+// The constraints of a request on its answer: `response_format` of OpenAI's API and vLLM's
+// `structured_outputs`, at most one of them. The engine compiles it and reports what it refuses.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Of kind kNone where the request asks for nothing. An Error names the field and what is wrong with
-// its form: sizes, types, two constraints at once.
+// Returns kind kNone if the request asks for nothing. An Error names the field and the fault of its
+// form: sizes, types, two constraints at once.
 Expected<GrammarSpec> read_structured_outputs(const nlohmann::ordered_json& body);
 
 }  // namespace sluice

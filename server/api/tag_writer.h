@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structural tags, the grammar library's JSON for texts of which parts are bound: sequences of
+// Structural tags, the grammar library's JSON for texts with constrained parts: sequences of
 // literal pieces, free text and JSON. One instance for a GrammarSpec, one thread.
 #pragma once
 
@@ -17,41 +17,41 @@ class TagWriter {
  public:
   using Json = nlohmann::ordered_json;
 
-  // `spec` gets the control tokens that are written; outlives the instance.
+  // `spec` collects the control tokens that are written; it outlives the instance.
   explicit TagWriter(GrammarSpec& spec) : spec_(spec) {}
 
-  // The functions append to `elements`, an array; literal texts that follow each other become one.
+  // Appends to `elements`, an array, as all functions here do; adjacent literal texts become one.
   void add_text(std::string_view text, Json& elements) const;
-  // None of them is kJsonType.
+  // No piece may be kJsonType.
   void add(const CallPieces& pieces, Json& elements);
-  // Any text up to and with `end` (not empty), which it does not hold before.
+  // Appends any text up to and including `end` (not empty), which occurs only there.
   void add_free_text(const CallPieces& end, Json& elements);
 
-  // Any text without `excluded`; behind each `marker` in it stands `behind`, behind the first one
-  // the text ends unless it `repeats`.
+  // Appends any text without `excluded`; `behind` follows each `marker` in it; after the first
+  // marker the text ends unless it `repeats`.
   void add_text_with(const CallPiece& marker,
                      std::vector<std::string> excluded,
                      Json behind,
                      bool repeats,
                      Json& elements);
-  // What `format` (of JSON with white space) says.
+  // Appends the constraint of `format` (if JSON, with white space).
   void add_format(const GrammarSpec& format, Json& elements) const;
 
   struct JsonRules {
-    bool is_exact = false;  // as CallableTool::is_strict
+    bool is_exact = false;  // see CallableTool::is_strict
     std::string owner;      // errors name it: "tool 'f'"
-    // Text that the JSON does not hold, not even in its strings; empty: none.
+    // Text that the JSON must not hold, even in its strings; empty: none.
     std::string excluded = {};
   };
 
-  // JSON of the schema.
+  // Appends JSON of the schema.
   void add_json(Json schema, const JsonRules& rules, Json& elements) const;
-  // The elements of `part`, or nothing.
+  // Appends the elements of `part`, or nothing.
   void add_optional(Json part, Json& elements) const;
 
-  // One element of an array of them; an empty one is an empty text.
+  // Returns one element for an array of them; an empty array is an empty text.
   static Json sequence(Json elements);
-  // One of the elements of an array (not empty).
+  // Returns a choice between the elements of an array (not empty).
   static Json choice(Json elements);
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arguments that a family writes in tags, a key and a value at a time, bound to a tool's schema:
-// strings stand there as they are, so that the schema cannot be left to a grammar of JSON. Pure
-// functions; any thread.
+// Arguments in tags, a key and a value at a time, constrained to a tool's schema: strings stand
+// there without quotes, so that a grammar of JSON cannot keep the schema. Pure functions; any
+// thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -14,8 +14,8 @@
 namespace sluice {
 
 // Appends to `elements` the properties of `schema`, an object's, in its order and no others. A
-// string is free text, one of an `enum` or a `const`; other values are JSON of their schema.
-// kUnsupported, where `rules` are strict: a schema says more of the object or of a string;
+// string is free text, or a value of an `enum` or a `const`; other values are JSON of their schema.
+// kUnsupported if `rules` are strict and a schema has other keywords for the object or a string;
 // otherwise the arguments are wider than the schema there.
 Expected<void> add_tagged_arguments(const TaggedForm& form,
                                     const ArgumentRules& rules,

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar of an answer whose calls of tools must be as a family of models writes them, and
-// their arguments as schemas say: OutputParser gets what this has forced. Pure functions; any
-// thread.
+// The grammar of an answer whose calls of tools must have the form of a model family, and arguments
+// that follow schemas: OutputParser reads what this has forced. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -17,40 +16,40 @@ namespace sluice {
 struct CallableTool {
   std::string name;
   std::string parameters = {};  // a JSON schema; empty: any object
-  // Arguments follow the schema exactly, or the schema is refused. False: what has no exact form in
-  // the grammar is left out of the schema.
+  // Arguments follow the schema exactly, or the schema is refused. False: keywords without an exact
+  // form in the grammar are left out of the schema.
   bool is_strict = false;
 };
 
-// What stands before the part of an answer that is bound.
+// The part of an answer before the constrained part.
 struct BeforeAnswer {
   std::optional<ReasoningForm> reasoning = {};  // with its markers, or nothing
-  bool in_reasoning = false;  // the prompt has begun it: its text and its end stand there
-  std::string newlines = {};  // what may stand there without reasoning; empty: nothing
+  bool in_reasoning = false;  // the prompt has begun it: its text and end follow
+  std::string newlines = {};  // allowed there without reasoning; empty: nothing
 };
 
-// What else than calls the answer may be.
+// The alternatives of an answer to calls.
 enum class BesideCalls : uint8_t {
-  kNothing,  // it is one call at least
-  kText,     // any text, with calls inside of it; needs a form with a marker
-  kFormat,   // text of another grammar in their place
+  kNothing,  // at least one call is required
+  kText,     // any text with calls inside; needs a form with a marker
+  kFormat,   // text of another grammar instead of calls
 };
 
 struct CallRules {
   BesideCalls beside = BesideCalls::kNothing;
-  GrammarSpec format = {};     // kFormat: the other grammar, of JSON with white space
+  GrammarSpec format = {};     // kFormat: the other grammar; JSON with white space
   bool allows_several = true;  // false: exactly one call
   BeforeAnswer before = {};
 };
 
-// An answer with calls of `tools` (not empty). What the engine's grammars cannot
-// keep is the engine's error; kUnsupported: a strict schema that a form with tags cannot keep, by
-// keyword and JSON pointer.
+// Returns the grammar of an answer with calls of `tools` (not empty). The engine reports what its
+// grammars cannot keep; kUnsupported: a strict schema that a form with tags cannot keep, by keyword
+// and JSON pointer.
 Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
                                         std::span<const CallableTool> tools,
                                         const CallRules& rules);
 
-// An answer of JSON behind what stands before it; `format`: of JSON with white space.
+// Returns the grammar of an answer of JSON behind `before`; `format`: JSON with white space.
 GrammarSpec format_grammar(const GrammarSpec& format, const BeforeAnswer& before);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request has cost, as answers and the log tell it.
+// The cost of a request, for answers and the log.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
-  int64_t reasoning_tokens = 0;  // of completion_tokens
-  bool has_prediction = false;  // the client sent one; the next two are told
+  int64_t reasoning_tokens = 0;  // part of completion_tokens
+  bool has_prediction = false;  // the client sent one; the next two are set
   int64_t accepted_prediction_tokens = 0;
   int64_t rejected_prediction_tokens = 0;
-  RequestTimings timings;  // the longest of any choice; preemptions of all
+  RequestTimings timings;  // the longest of any choice; preemptions of all choices
 };
 
 void write_timings(JsonWriter& json, const RequestTimings& timings);

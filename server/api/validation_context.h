@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests are checked against: configuration, model, tokenizer, chat template. Any thread.
+// The context that requests are checked against: configuration, model, tokenizer, chat template.
+// Any thread.
 #pragma once
 
 #include <chrono>
@@ -18,19 +19,20 @@ namespace sluice {
 
 struct Config;
 
-// Everything referred to outlives the validator's calls.
+// The referenced objects outlive the validator's calls.
 struct ValidationContext {
   const Config& config;
   const ModelInfo& model;
   const Tokenizer& tokenizer;
-  const Expected<ChatTemplate>& chat_template;  // or why there is none that can be used
+  const Expected<ChatTemplate>& chat_template;  // an error: why there is none
   const std::vector<std::string>& model_names;
-  uint64_t unset_seed;  // for a request that names none
+  uint64_t unset_seed;  // seed for a request that names none
   uint64_t tenant_salt;
   std::chrono::steady_clock::time_point arrival;
-  const OutputFamilies* families = nullptr;  // how the model writes; null: plain text
-  HandoffRole role = HandoffRole::kBoth;     // of this worker
-  bool fills_context = false;  // without max_tokens a completion takes what is left, as chats do
+  const OutputFamilies* families = nullptr;  // the model's forms; null: plain text
+  HandoffRole role = HandoffRole::kBoth;     // this worker's role
+  bool fills_context = false;  // without max_tokens a completion takes all remaining context, like
+                               // a chat
 };
 
 }  // namespace sluice

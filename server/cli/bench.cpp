@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill: one request of P random tokens; the time from submit to its first token.
-// Decode: C requests at once; tokens made between the step that gave the last of them its first
-// token and the step that ended the first of them, over that time: all C decode in it, none
-// prefills. Medians over rounds, after one round that is not counted. What lies before the prompts
-// of decode requests (--context) is computed once and taken from the prefix cache: prompts are
-// computed slowly beside requests that decode, and the first of these would end before the last
-// begins.
+// Prefill: one request of P random tokens; the time from submit to its first token. Decode: C
+// requests at once; the tokens between the step with the last request's first token and the step
+// that ended the first request, over that time: all C decode, none prefills. Medians over rounds,
+// after one round that is not counted. Tokens before the prompts of decode requests (--context) are
+// computed once and come from the prefix cache: beside decoding requests prompts are computed
+// slowly, and the first request would end before the last begins.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -31,8 +30,8 @@ struct DecodeFigure {
   int32_t concurrency;
   double first_token_ms;     // of the last request to get one
   double tokens_per_second;  // all requests together
-  double idle_us;            // of a GPU before a step, the mean of all
-  uint64_t num_drafts = 0;   // of a request in a step
+  double idle_us;            // of a GPU before a step, mean of all steps
+  uint64_t num_drafts = 0;   // per request and step
   std::vector<double> accepted_at;  // by position in the draft: share of the drafts
 };
 
@@ -40,7 +39,7 @@ double milliseconds(Clock::duration duration) {
   return std::chrono::duration<double, std::milli>(duration).count();
 }
 
-// Drafts between two moments.
+// Sets the drafts between two moments.
 void set_drafts(const DraftStats& before, const DraftStats& after, DecodeFigure& figure) {
   for (size_t i = 0; i < kNumDraftSources; ++i) {
     figure.num_drafts += after.num_drafts[i] - before.num_drafts[i];
@@ -76,7 +75,7 @@ class Bench {
     return PrefillFigure{prompt_len, median(std::move(times))};
   }
 
-  // The first `count` requests that decode will have one each.
+  // Computes one context for each of the first `count` decode requests.
   Expected<void> compute_contexts(int32_t count) {
     for (int32_t i = 0; i < count; ++i) contexts_.push_back(random_prompt(options_.context));
     if (options_.context == 0) return {};
@@ -132,7 +131,7 @@ class Bench {
   }
 
  private:
-  // Fresh random tokens each time, so that the prefix cache finds nothing.
+  // Returns fresh random tokens each time, so that the prefix cache finds nothing.
   std::vector<TokenId> random_prompt(int32_t length) {
     const Tokenizer& tokenizer = engine_.tokenizer();
     std::uniform_int_distribution<TokenId> any(0, engine_.model().vocab_size - 1);
@@ -191,7 +190,7 @@ class Bench {
   Engine& engine_;
   const BenchOptions& options_;
   std::mt19937_64 random_;
-  std::vector<std::vector<TokenId>> contexts_;  // a decode request each
+  std::vector<std::vector<TokenId>> contexts_;  // one for each decode request
 };
 
 Expected<void> check_lengths(const Invocation& invocation, const ModelInfo& model) {

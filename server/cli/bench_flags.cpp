@@ -9,7 +9,7 @@ namespace {
 const auto kPositive = CLI::Range(1, 1 << 24);
 const auto kSeconds = CLI::Range(0.0, 1e9);
 
-// The options of one heading of --help.
+// The options under one heading of --help.
 class Group {
  public:
   Group(CLI::App& app, const char* heading) : app_(app), heading_(heading) {}
@@ -60,7 +60,7 @@ void add_server_flags(CLI::App& app, BenchServeOptions& options) {
   group.flag("--insecure", options.insecure, "Do not verify the server's certificate");
 }
 
-// What an engine in this process can be asked as well as a server.
+// Adds the flags of loads on a server and on an engine in this process.
 void add_data_flags(CLI::App& app, BenchDataOptions& options) {
   auto& data = options.dataset;
   Group group(app, "Data");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sluice bench throughput`: a data set answered as fast as the engine goes. `sluice bench
-// latency`: batches of one size, one after the other. Both without HTTP, with the data sets and the
-// output of `bench serve`, and the lines and JSON keys of `vllm bench throughput` and `latency`
-// beside them. As there, answers have their full length: what they say is not measured.
+// `sluice bench throughput`: a data set at the engine's full speed. `sluice bench latency`: batches
+// of one size, one after the other. Both run without HTTP, with the data sets and the output of
+// `bench serve`, plus the lines and JSON keys of `vllm bench throughput` and `latency`. Answers
+// have their full length, like vLLM's: their contents are not measured.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 double seconds(Time from, Time to) { return std::chrono::duration<double>(to - from).count(); }
 
-// Ids of common words, as `bench serve` asks a server for them.
+// Returns ids of common words, which `bench serve` asks a server for.
 load::PromptVocabulary prompt_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size) {
   load::PromptVocabulary vocabulary;
   vocabulary.vocab_size = vocab_size;
@@ -35,7 +35,7 @@ load::PromptVocabulary prompt_vocabulary(const Tokenizer& tokenizer, int32_t voc
 
 class OfflineLoad {
  public:
-  // `num_choices` conversations with each sample of `data`.
+  // Makes `num_choices` conversations with each sample of `data`.
   static Expected<OfflineLoad> create(Engine& engine,
                                       const Invocation& invocation,
                                       load::DatasetOptions data) {
@@ -50,7 +50,7 @@ class OfflineLoad {
     return dataset_->size() * static_cast<size_t>(options_->num_choices);
   }
 
-  // Conversations [first, first + count), as records whose times count from `epoch`.
+  // Runs conversations [first, first + count) into records whose times count from `epoch`.
   Expected<std::vector<load::Record>> run(size_t first,
                                           size_t count,
                                           Time epoch,
@@ -74,7 +74,7 @@ class OfflineLoad {
   OfflineLoad(Engine& engine, const BenchOfflineOptions& options, uint64_t seed)
       : engine_(&engine), options_(&options), seed_(seed) {}
 
-  // A conversation goes on with its ids: what was asked and answered before, then the next text.
+  // Continues a conversation with its ids: earlier questions and answers, then the next text.
   Expected<std::optional<OfflineRequest>> next_turn(size_t index, const Conversation& before) {
     const load::Sample sample =
         dataset_->sample(index / static_cast<size_t>(options_->num_choices));
@@ -100,7 +100,7 @@ class OfflineLoad {
     return request;
   }
 
-  // Each token is an event of its own.
+  // Makes a record in which each token is an event.
   load::Record to_record(const OfflineAnswer& answer, Time epoch) const {
     load::Record record;
     record.sent = seconds(epoch, answer.submitted);
@@ -183,7 +183,7 @@ Expected<void> show_latency(const BenchReport& report,
   for (const auto& [p, value] : spread.percentiles) {
     percentiles[load::percentile_word(p)] = value;
   }
-  // The name that vLLM gives the seconds of each batch is that of the requests' own in the details.
+  // vLLM's name for the seconds of each batch is the requests' own name in the details.
   SLUICE_TRY_VOID(report.publish(
       result,
       {},
@@ -238,7 +238,7 @@ Expected<void> run_bench_latency(const Invocation& invocation) {
   data.seed = invocation.config.seed;
   data.input_len = options.input_len;
   data.output_len = options.output_len;
-  // Each batch has prompts of its own, so that none finds those of the one before in the cache.
+  // Each batch has its own prompts, so that none finds the previous batch's in the cache.
   data.num_prompts = num_batches * static_cast<size_t>(options.batch_size);
   const BenchResultOptions outputs = result_options(options);
   SLUICE_TRY(const BenchReport report, BenchReport::create(outputs, data));

@@ -27,7 +27,7 @@ common::KvCacheTier tier_of(std::string_view medium) {
   return medium == "CPU" ? common::KV_CACHE_TIER_HOST : common::KV_CACHE_TIER_DISK;
 }
 
-// The older name of a tier.
+// Returns the older number of a tier.
 int32_t level_of(std::string_view medium) { return static_cast<int32_t>(tier_of(medium)) - 1; }
 
 template <typename Message>
@@ -64,7 +64,7 @@ void fill_removed(const KvEvent& event, common::KvBlocksRemoved& removed) {
   for (const uint64_t hash : event.hashes) removed.add_block_hashes(static_cast<int64_t>(hash));
 }
 
-// `salt`: whose prefixes are told; none: all.
+// `salt`: selects one tenant's prefixes; none: all.
 void fill_batch(const KvEventBatch& batch,
                 const std::optional<uint64_t>& salt,
                 common::KvEventBatch& message) {
@@ -91,8 +91,8 @@ void fill_batch(const KvEventBatch& batch,
   }
 }
 
-// One subscriber. The publisher's thread hands over, gRPC's threads write and end; the instance
-// lives until gRPC is through with it, and while a batch is being handed over.
+// One subscriber. The publisher's thread hands batches over, gRPC's threads write and end; the
+// instance lives until gRPC is done with it, and while a batch is being handed over.
 class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch>,
                             public KvEventWatcher {
  public:
@@ -173,11 +173,11 @@ class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch
   common::KvEventBatch message_;
   bool is_writing_ = false;
   bool is_finished_ = false;
-  std::optional<grpc::Status> ending_;  // the stream ends with it behind the write under way
+  std::optional<grpc::Status> ending_;  // status to end with after the current write
 };
 
-// Asks the engine until it has forgotten its cache or time is up. On one I/O thread, which asks
-// about every 100 ms.
+// Asks the engine until it has forgotten its cache or time is up. Runs on one I/O thread, about
+// every 100 ms.
 class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
  public:
   CacheFlush(RpcContext& rpc,
@@ -218,8 +218,8 @@ class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
 
   RpcContext& rpc_;
   IoWorker& worker_;
-  grpc::ServerUnaryReactor& reactor_;     // until it is finished
-  common::FlushCacheResponse& response_;  // the same
+  grpc::ServerUnaryReactor& reactor_;     // valid until it is finished
+  common::FlushCacheResponse& response_;  // valid until the reactor is finished
   const std::chrono::steady_clock::time_point deadline_;
   bool is_asking_ = false;
   bool is_done_ = false;

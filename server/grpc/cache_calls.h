@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What routers ask of the prefix cache over vllm.grpc.engine.VllmEngine: its changes, and to forget
+// Routers' calls about the prefix cache in vllm.grpc.engine.VllmEngine: its changes, and to forget
 // it.
 #pragma once
 
@@ -10,15 +10,15 @@ namespace sluice {
 
 class RpcContext;
 
-// gRPC's threads. A tenant with a key hears only of prefixes that are its own. UNIMPLEMENTED: the
-// server runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
+// gRPC's threads. A tenant with a key hears only of its own prefixes. UNIMPLEMENTED: the server
+// runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
 grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* subscribe_kv_events(
     RpcContext& rpc,
     grpc::CallbackServerContext& context,
     const smg::grpc::common::SubscribeKvEventsRequest& request);
 
 // gRPC's threads. Succeeds when nothing runs, before `timeout_s` has passed; tiers below the cache
-// keep what they have.
+// keep their blocks.
 grpc::ServerUnaryReactor* flush_cache(RpcContext& rpc,
                                       grpc::CallbackServerContext& context,
                                       const smg::grpc::common::FlushCacheRequest& request,

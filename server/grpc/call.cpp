@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// gRPC ends the process over a metadata value that is not.
+// Tells whether the text may be a metadata value; gRPC ends the process over any other.
 bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
@@ -119,7 +119,7 @@ void GrpcCall::refuse(const Error& error) {
 }
 
 void GrpcCall::cancel_generation() {
-  const auto generation = generation_;  // cancelling may let go of it
+  const auto generation = generation_;  // cancelling may release it
   if (generation != nullptr) generation->cancel();
 }
 
@@ -163,7 +163,7 @@ void GrpcCall::set_status(const Error& error) {
     context_->AddTrailingMetadata("x-sluice-param", error.param);
   }
   if (const int seconds = retry_after_s(error); seconds > 0) {
-    // What gRPC's own retry policy waits.
+    // The delay that gRPC's own retry policy reads.
     context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(1000 * seconds));
   }
 }
@@ -185,7 +185,7 @@ void GrpcCall::pump() {
   finish_wire(*status_);
 }
 
-// The line of FrontEnd::log_request, with gRPC's words.
+// Logs the line of FrontEnd::log_request, in gRPC's words.
 void GrpcCall::log() const {
   if (!front_end_.config.enable_log_requests) return;
   const std::chrono::duration<double, std::milli> elapsed = Clock::now() - arrival_;
@@ -200,7 +200,7 @@ void GrpcCall::log() const {
   line.emit();
 }
 
-// A client that takes nothing is cut off; what it was sent waits in gRPC until then.
+// Cuts off a client that does not read; its messages wait in gRPC until then.
 void GrpcCall::check_deadline() {
   if (!writing_ && !finished_) return;
   const std::chrono::seconds limit(front_end_.config.write_timeout_s);

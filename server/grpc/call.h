@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One generation's call. gRPC's threads enter at begin() and the on_...() functions, which only
-// post to the call's I/O thread; everything else happens there. A message leaves when the one
-// before it has, so what a slow reader has not taken waits here, merged and bounded.
+// post to the call's I/O thread; everything else happens there. A message leaves when the previous
+// one has, so the unread output of a slow reader waits here, merged and bounded.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -25,15 +25,15 @@ template <typename Response>
 class MessageWriter {
  public:
   virtual ~MessageWriter() = default;
-  virtual Response& message() = 0;  // free to be filled while no write is under way
+  virtual Response& message() = 0;  // may be filled while no write is under way
   virtual void write() = 0;         // GrpcCall::on_write_done follows
   virtual void finish(const grpc::Status& status) = 0;  // the last call
 };
 
 class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
  public:
-  // The context lives until on_done(). `name`: the message's for the request, where the call has no
-  // x-request-id.
+  // The context lives until on_done(). `name`: the message's name for the request, used if the call
+  // has no x-request-id.
   GrpcCall(FrontEnd& front_end,
            IoWorker& call_worker,
            size_t method,
@@ -65,13 +65,13 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   virtual Expected<GenerationRequest> decode(const ValidationContext& context,
                                              IgnoredArguments& ignored) = 0;
 
-  // Around the time that the engine knows the generation; start() may refuse it.
+  // Called before and after the engine knows the generation; start() may refuse it.
   virtual Expected<void> start(const std::shared_ptr<Generation>&) { return {}; }
 
   virtual void ended() {}
 
   virtual void add_news(const ChoiceNews& news) = 0;
-  // The generation is complete: what is left to say becomes pending.
+  // The generation is complete: the rest of the output becomes pending.
   virtual void complete(std::span<const size_t> returned, const Usage& usage) = 0;
   // Fills the writer's message and writes it; false: nothing is pending.
   virtual bool write_pending() = 0;
@@ -92,12 +92,12 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void set_status(const Error& error);
   void log() const;
   void check_deadline();
-  // Resets the stream. The only function besides on_done() that may meet the end of the context.
+  // Resets the stream. Only this function and on_done() may meet the end of the context.
   void reset_stream();
 
   IoWorker& worker_;
   const size_t method_;
-  const std::shared_ptr<Tenant> tenant_;  // shared with the keys, which may be read again
+  const std::shared_ptr<Tenant> tenant_;  // shared with the keys, which may be reloaded
   const Clock::time_point arrival_ = Clock::now();
   std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
   grpc::CallbackServerContext* context_;  // null: done

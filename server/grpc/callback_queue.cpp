@@ -12,7 +12,7 @@
 namespace sluice {
 namespace {
 
-// All that the call needs stays as well: gRPC may look at it behind the callback.
+// Objects of the call that stay as well: gRPC may read them after the callback.
 struct Kept {
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateChannel("unix:/nowhere/sluice", grpc::InsecureChannelCredentials());
@@ -24,7 +24,7 @@ struct Kept {
   std::promise<void> over;
 };
 
-// A channel has the queue from its first call on. This one goes nowhere and is over at once.
+// Makes the call that gives a channel its queue. It goes nowhere and is over at once.
 Kept* make_channel_that_stays() {
   auto* const kept = new Kept;
   kept->context.set_deadline(std::chrono::system_clock::now());
@@ -41,7 +41,8 @@ Kept* make_channel_that_stays() {
 }  // namespace
 
 void keep_callback_queue() {
-  static const Kept* const kept = make_channel_that_stays();  // never freed, and no leak either
+  static const Kept* const kept = make_channel_that_stays();  // never freed; still reachable, so no
+                                                              // leak
   static_cast<void>(kept);
 }
 

@@ -4,9 +4,9 @@
 
 namespace sluice {
 
-// Any thread, before a channel is made whose calls have callbacks. gRPC 1.51 ends that queue with
-// the last such channel, also while something is in it, which aborts the process or never returns:
-// this keeps it for as long as the process lives.
+// Keeps the queue for as long as the process lives. Any thread, before a channel is made whose
+// calls have callbacks. gRPC 1.51 would end the queue with the last such channel, even with work in
+// it, which aborts the process or never returns.
 void keep_callback_queue();
 
 }  // namespace sluice

@@ -25,7 +25,7 @@ const std::string& host_of(const Config& config) {
   return config.grpc_host.empty() ? config.host : config.grpc_host;
 }
 
-// Whether a socket that shares its port with nobody can be bound there.
+// Tells whether a socket that shares its port with no other can be bound there.
 bool is_free(const Config& config) {
   if (config.grpc_port == 0) return true;
   Config alone;
@@ -51,7 +51,7 @@ struct GrpcServer::Impl {
   int port = 0;
   bool is_healthy = false;
   bool is_shut_down = false;
-  std::unique_ptr<grpc::Server> server;  // last: goes before what its calls use
+  std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
 };
 
 GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -16,8 +16,9 @@ class IoWorker;
 
 class GrpcServer {
  public:
-  // Listens and answers from here on; calls wait until the workers run. All outlive the server.
-  // `joins`: another process of ours has the port and is about to end (a hot restart).
+  // Listens and answers from here on; calls wait until the workers run. All arguments outlive the
+  // server. `joins`: another process of the same service has the port and is about to end (a hot
+  // restart).
   static Expected<std::unique_ptr<GrpcServer>> create(FrontEnd& front_end,
                                                       std::vector<IoWorker*> workers,
                                                       bool joins);
@@ -25,12 +26,12 @@ class GrpcServer {
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
-  [[nodiscard]] uint16_t port() const;  // the one bound
+  [[nodiscard]] uint16_t port() const;  // the bound port
 
-  // One thread at a time. The health service says what /health says.
+  // Sets the health service's answer to that of /health. One thread at a time.
   void refresh_health();
 
-  // Accepts nothing new, cuts what runs a little later, and returns when no call is left. The
+  // Accepts nothing new, cuts running calls a little later, and returns when no call is left. The
   // workers must run until then.
   void shutdown();
 

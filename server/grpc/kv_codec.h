@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages of KV transfers between their plain form (engine/handoff/kv_messages.h) and
-// protobuf's. Decoding refuses what is out of the bounds that stand there; fields that it does not
-// know are left alone.
+// Converts control messages of KV transfers between their plain form (engine/handoff/kv_messages.h)
+// and protobuf's. Decoding refuses fields outside the bounds given there; unknown fields are
+// ignored.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ Expected<KvMessage> decode_kv_message(const kv::v1::Envelope& envelope);
 
 void encode_kv_load(const KvLoad& load, kv::v1::Load& out);
 
-// A Hello as bytes, since they are signed.
+// Returns a Hello as bytes, because they are signed.
 std::string encode_kv_hello(const KvHello& hello);
 Expected<KvHello> decode_kv_hello(const std::string& bytes);
 

@@ -33,7 +33,7 @@ constexpr size_t kMostPeers = 64;  // in each direction
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
 
-// Health and reflection are of the whole process; here they would be told to anybody.
+// Leaves out the process's health and reflection services, which here would answer any client.
 class NothingElse final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -43,7 +43,7 @@ class NothingElse final : public grpc::ServerBuilderOption {
   }
 };
 
-// gRPC's objects that have not said OnDone: the channel ends after them.
+// Counts gRPC's objects that have not called OnDone: the channel ends after them.
 class Reactors {
  public:
   void begin() {
@@ -121,7 +121,7 @@ class CallerWire final : public grpc::ClientBidiReactor<Envelope, Envelope>, pub
 
   void begin() {
     stub_.async()->Connect(&context_, this);
-    AddHold();  // until finish(): reads and writes come from other threads too
+    AddHold();  // until finish(): reads and writes also come from other threads
     stream_->start(*this);
     StartCall();
   }
@@ -190,7 +190,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   struct Peer {
     StreamPtr stream;
     KvSide side;
-    std::string address;  // of a caller's
+    std::string address;  // the caller's
   };
 
   const KvControlOptions options_;
@@ -201,7 +201,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
 
   std::mutex mutex_;
   std::condition_variable stop_;
-  std::map<uint64_t, Peer> peers_;  // guarded by mutex_, as all below
+  std::map<uint64_t, Peer> peers_;  // guarded by mutex_, like all below
   uint64_t next_id_ = 1;
   uint64_t num_steps_ = 0;
   KvLoad load_;
@@ -270,7 +270,7 @@ std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
   return streams;
 }
 
-// Null: there are too many.
+// Returns null if there are too many peers.
 std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
                                                            const std::string& address) {
   const std::scoped_lock lock(mutex_);

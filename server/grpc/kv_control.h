@@ -28,8 +28,8 @@ struct KvControlOptions {
 // too short, or as worker_tls().
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
-// Whether a request may have this worker connect to `address`, "host:port". Without a list that is
-// this machine alone: the address comes from whoever sends requests. "*" in it: anywhere.
+// Tells whether a request may have this worker connect to `address`, "host:port". Without a list
+// only this machine is allowed, because the address comes from clients. "*" in it: any address.
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address);
 
 // As OpenKvPeers. kInvalidArgument: an address beyond loopback with neither secret nor TLS, or one

@@ -69,7 +69,7 @@ Expected<KvProvenHello> verify_kv_hello(const kv::v1::SignedHello& in,
     return make_error(ErrorCode::kInvalidArgument, "a nonce has 32 bytes");
   }
   std::memcpy(proven.nonce.data(), in.nonce().data(), proven.nonce.size());
-  if (!secret.empty()) {  // before a byte of it is parsed
+  if (!secret.empty()) {  // checked before any of it is parsed
     const Mac mac = mac_of(side, secret, verifiers_nonce, proven.nonce, in.hello());
     if (in.mac().size() != mac.size() ||
         CRYPTO_memcmp(in.mac().data(), mac.data(), mac.size()) != 0) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two workers say before the first message about KV: who they are, and that both have the
-// secret. The caller sends its Hello and a nonce with the HMAC-SHA256, by the secret, of the
-// listener's nonce, its own and the Hello; the listener answers in the same way. Without a secret
-// nothing is proven, which is for loopback alone.
+// The handshake of two workers before the first message about KV: their names, and proof that both
+// have the secret. The caller sends its Hello and a nonce with the HMAC-SHA256, by the secret, of
+// the listener's nonce, its own and the Hello; the listener answers in the same way. Without a
+// secret nothing is proven, which is for loopback only.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ using KvNonce = std::array<uint8_t, 32>;
 
 enum class KvSide : uint8_t { kCaller, kListener };
 
-// Not to be guessed: nonces and tokens of sessions.
+// Fills nonces and tokens of sessions with bytes that cannot be guessed.
 void fill_random(std::span<uint8_t> bytes);
 
 void sign_kv_hello(const KvHello& hello,
@@ -35,11 +35,11 @@ void sign_kv_hello(const KvHello& hello,
 struct KvProvenHello {
   KvHello hello;
   KvNonce nonce{};
-  uint32_t version = 0;  // the highest that both have
+  uint32_t version = 0;  // the highest version that both have
 };
 
-// kUnauthenticated: not signed with this secret by that side for this nonce. kInvalidArgument: out
-// of its bounds, or no version in common.
+// kUnauthenticated: not signed with this secret by that side for this nonce. kInvalidArgument: a
+// field out of its bounds, or no version in common.
 Expected<KvProvenHello> verify_kv_hello(const kv::v1::SignedHello& hello,
                                         KvSide side,
                                         const std::string& secret,

@@ -15,7 +15,7 @@ constexpr size_t kMostQueued = 1024;        // messages in one direction
 constexpr uint32_t kReadsPerRefill = 4096;  // messages that are read from a peer in a second
 constexpr std::chrono::seconds kRefill{1};
 
-// gRPC has brackets as they are, or as a URI has them.
+// Parses gRPC's name of a peer, with brackets plain or escaped as in a URI.
 std::optional<SocketName> socket_of_peer(std::string_view peer) {
   const size_t colon = peer.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
@@ -146,7 +146,8 @@ void KvControlStream::write_next() {
   wire_->start_write(out_.front());
 }
 
-// A ping or its answer is left out where so much waits: that says as well that this side is alive.
+// Queues a message. A ping or pong is dropped if the queue is full: its messages prove life as
+// well.
 void KvControlStream::queue(kv::v1::Envelope message) {
   if (out_.size() >= kMostQueued) return;
   out_.push_back(std::move(message));
@@ -159,7 +160,7 @@ void KvControlStream::handle(const kv::v1::Envelope& in) {
     const bool waits_for_challenge = side_ == KvSide::kCaller && !has_challenge_;
     return waits_for_challenge ? handle_challenge(in) : handle_hello(in);
   }
-  // A body that is not known is a later version's.
+  // An unknown body belongs to a later version.
   if (in.body_case() == Body::kPong || in.body_case() == Body::BODY_NOT_SET) return;
   if (in.body_case() == Body::kPing) return handle_ping(in.ping());
   auto message = decode_kv_message(in);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of control messages between two workers, from the handshake to its end, without what
-// carries it: either side's gRPC object starts reads and writes for it and tells it how they ended.
+// One stream of control messages between two workers, from the handshake to its end, without the
+// transport: either side's gRPC object starts reads and writes for it and reports how they ended.
 // Any thread.
 #pragma once
 
@@ -22,45 +22,45 @@ namespace sluice {
 struct KvStreamSettings {
   KvHello own;
   std::string secret;                    // empty: none
-  std::chrono::milliseconds ping{1000};  // between two of them
-  // Without a word, within one write, or from the start to the end of Hello.
+  std::chrono::milliseconds ping{1000};  // between two pings
+  // Limit of silence, of one write, and of the time from the start to the end of Hello.
   std::chrono::milliseconds dead{5000};
 };
 
-// One operation of each kind at a time; none inside of a call into the stream is told before that
-// call has returned.
+// The transport of a stream. One operation of each kind at a time; none started inside a call into
+// the stream is reported before that call has returned.
 class KvWire {
  public:
   virtual ~KvWire() = default;
   virtual void start_read(kv::v1::Envelope& into) = 0;
   virtual void start_write(const kv::v1::Envelope& message) = 0;
-  // The last call. `is_refused`: the peer, not what it wanted, was wrong.
+  // The last call. `is_refused`: the peer itself, not its message, was wrong.
   virtual void finish(bool is_refused, const std::string& reason) = 0;
-  // Of the peer, as "ipv4:127.0.0.1:4711".
+  // Returns the peer's address, such as "ipv4:127.0.0.1:4711".
   [[nodiscard]] virtual std::string peer() const = 0;
 };
 
-// Where the transport of a peer is found that says to listen at `address`: of every host of its
-// machine, the one that the stream goes to (`peer`: KvWire::peer()). Others are as they were.
+// Returns the address of a peer's transport that says to listen at `address`: a wildcard host
+// becomes the host that the stream goes to (`peer`: KvWire::peer()). Others stay.
 std::string reached_by(const std::string& address, std::string_view peer);
 
 class KvControlStream {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `sink` gets KvPeerUp, messages and KvPeerDown; the latter of a listener's stream only after
-  // the first. Settings and sink outlive it.
+  // `sink` gets KvPeerUp, messages and KvPeerDown; a listener's stream reports KvPeerDown only
+  // after KvPeerUp. Settings and sink outlive it.
   KvControlStream(KvPeerId id, KvSide side, const KvStreamSettings& settings, KvPeerSink& sink);
 
   [[nodiscard]] KvPeerId id() const { return id_; }
 
-  // The wire lives until it has been told to finish, or longer.
+  // The wire lives until finish() is called on it, or longer.
   void start(KvWire& wire);
   void on_read(bool ok);
   void on_write(bool ok);
-  // False: it is over, or the peer does not read.
+  // Returns false if the stream is over, or if the peer does not read.
   bool send(const KvMessage& message);
-  // About ten times a second.
+  // Called about ten times a second.
   void tick(Clock::time_point now, uint64_t num_steps, const KvLoad& load);
   void close(const std::string& reason);
   [[nodiscard]] bool is_over() const;
@@ -68,7 +68,7 @@ class KvControlStream {
  private:
   enum class State : uint8_t { kHandshake, kUp, kOver };
 
-  // With mutex_.
+  // Called with mutex_ held.
   void end(bool is_refused, const std::string& reason);
   void handle(const kv::v1::Envelope& in);
   void handle_challenge(const kv::v1::Envelope& in);
@@ -91,13 +91,13 @@ class KvControlStream {
   bool has_challenge_ = false;
   kv::v1::Envelope in_;
   std::deque<kv::v1::Envelope> out_;   // the first one is being written while is_writing_
-  std::deque<kv::v1::Envelope> held_;  // until it is up
+  std::deque<kv::v1::Envelope> held_;  // until the stream is up
   bool is_writing_ = false;
   bool is_reading_ = false;
-  uint32_t reads_left_ = 0;  // until the next refill: what a peer may say in a second
+  uint32_t reads_left_ = 0;  // messages that the peer may send before the next refill, in a second
   Clock::time_point refill_at_;
   Clock::time_point heard_at_;
-  Clock::time_point wrote_at_;  // when the write that goes on began
+  Clock::time_point wrote_at_;  // start of the current write
   Clock::time_point ping_at_;
   uint64_t num_pings_ = 0;
   uint64_t num_steps_ = 0;

@@ -21,10 +21,10 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// An item of a list is 16 bytes here and may be one on the wire.
+// Limits lists: an item is 16 bytes here and may be one on the wire.
 constexpr int kMaxListItems = 1 << 22;
 
-// The double that a client meant when it wrote 0.7, not the one next to 0.7F.
+// Returns the double of the float's shortest text: 0.7, not the double next to 0.7F.
 double widen(float value) {
   char digits[32];
   const auto written = std::to_chars(std::begin(digits), std::end(digits), value);
@@ -33,7 +33,7 @@ double widen(float value) {
   return wide;
 }
 
-// `index` < 0: a field that is not repeated.
+// `index` < 0: the field is not repeated.
 Expected<Json> value_json(const Message& message,
                           const FieldDescriptor* field,
                           int index,
@@ -117,7 +117,7 @@ Expected<Json> list_json(const Message& message,
 Expected<Json> message_json(const Message& message, IgnoredArguments& ignored) {
   const Reflection* reflection = message.GetReflection();
   const auto& unknown = reflection->GetUnknownFields(message);
-  // A type without fields stands for something that is refused whole, by its own name.
+  // A type without fields stands for a feature that is refused whole, by its own name.
   for (int i = 0; message.GetDescriptor()->field_count() > 0 && i < unknown.field_count(); ++i) {
     SLUICE_TRY_VOID(ignored.add(message.GetDescriptor()->name() + "." +
                                 std::to_string(unknown.field(i).number())));

@@ -16,7 +16,7 @@ namespace sluice {
 class IgnoredArguments;
 
 // A field whose number the message type does not know goes to `ignored`, as "SamplingParams.28".
-// kInvalidArgument: it is refused there, or a list is out of bounds.
+// kInvalidArgument: `ignored` refuses it, or a list is out of bounds.
 Expected<nlohmann::ordered_json> message_json(const google::protobuf::Message& message,
                                               IgnoredArguments& ignored);
 

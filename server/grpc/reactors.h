@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gRPC's callback objects of a generation, one type for each kind of call. They hand over to the
-// GrpcCall and delete themselves when gRPC is through with them.
+// gRPC's callback objects of a generation, one type for each kind of call. They pass events to the
+// GrpcCall and delete themselves when gRPC is done with them.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// A reactor that never gets a call is finished at once.
+// The reactor of a stream; without a call it is finished at once.
 template <typename Response>
 class StreamReactor final : public grpc::ServerWriteReactor<Response>,
                             public MessageWriter<Response> {
@@ -40,7 +40,7 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>,
   }
 
  private:
-  std::shared_ptr<GrpcCall> call_;  // its posted work and its generation have it too
+  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
   Response message_;
 };
 
@@ -70,7 +70,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor, public MessageWriter
   }
 
  private:
-  std::shared_ptr<GrpcCall> call_;  // its posted work and its generation have it too
+  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
   Response& response_;
 };
 

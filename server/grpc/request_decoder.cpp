@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace engine = vllm::grpc::engine;
 
-// Moves a member out; null when it is not there.
+// Moves a member out; null if it is absent.
 Json take(Json& object, const char* name) {
   const auto found = object.find(name);
   if (found == object.end()) return nullptr;
@@ -78,7 +78,7 @@ Expected<void> move_transfer(Json& request, Json& parameters, int32_t max_depth)
   Json typed = take(request, "kv_transfer_params");
   const Json text = take(request, "kv_transfer_params_json");
   if (text.is_null()) {
-    // It has an address and no name of a transfer, of which nothing can be fetched.
+    // The message has an address and no transfer's name, so nothing can be fetched.
     if (typed.is_object()) typed["do_remote_prefill"] = true;
     if (typed.is_object()) parameters["kv_transfer_params"] = std::move(typed);
     return {};
@@ -88,7 +88,7 @@ Expected<void> move_transfer(Json& request, Json& parameters, int32_t max_depth)
   return {};
 }
 
-// What `sampling` holds joins the request's own members.
+// Moves the members of `sampling` to the request's own.
 void move_sampling(Json& request, bool stream) {
   Json sampling = take(request, "sampling");
   if (sampling.is_object()) {
@@ -113,7 +113,7 @@ void to_openai_tool_calls(Json& message) {
   }
 }
 
-// Names come from the messages' own definitions: what the table does not know is refused.
+// Validates fields under the messages' own names: names outside the table are refused.
 Expected<GenerationRequest> validate_known(const ValidationContext& context,
                                            Json& parameters,
                                            Endpoint endpoint) {
@@ -130,7 +130,7 @@ Expected<GenerationRequest> decode(ValidationContext context,
   Json parameters = take(request, "sampling_params");
   if (parameters.is_null()) parameters = Json::object();
   take(request, "request_id");
-  take(parameters, "grammar_from_first_token");  // of a constraint, and those are refused
+  take(parameters, "grammar_from_first_token");  // part of a constraint, and those are refused
   Json tokenized = take(request, "tokenized");
   if (tokenized.is_object()) {
     Json ids = take(tokenized, "input_ids");
@@ -145,7 +145,7 @@ Expected<GenerationRequest> decode(ValidationContext context,
                       "data_parallel_rank must be 0, got " + rank.dump() + ".",
                       "data_parallel_rank");
   }
-  // The rest is under its own name, which the table takes or refuses.
+  // Other fields keep their own name, which the table accepts or refuses.
   for (auto& [name, value] : request.items()) parameters[name] = std::move(value);
   const std::string constraint = move_constraint(parameters);
   parameters["skip_special_tokens"] = message.sampling_params().skip_special_tokens();

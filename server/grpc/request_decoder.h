@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the messages of both gRPC services to the one validator's parameters.
+// Turns the messages of both gRPC services into the one validator's parameters.
 #pragma once
 
 #include <string>
@@ -18,12 +18,12 @@ class ChatRequest;
 class CompletionRequest;
 }  // namespace v1
 
-// An error's `param` is the field of the message where that has another name. `ignored`: gets the
-// fields that are known neither by name nor by number; one that is known by name is never left out.
+// An error's `param` is the field of the message if that has another name. `ignored`: gets the
+// fields that are known neither by name nor by number; a field known by name is never left out.
 Expected<GenerationRequest> decode(ValidationContext context,
                                    const vllm::grpc::engine::GenerateRequest& request,
                                    IgnoredArguments& ignored);
-// `stream`: the method's, which the messages do not say.
+// `stream`: tells which method was called, because the messages do not.
 Expected<GenerationRequest> decode(const ValidationContext& context,
                                    const v1::CompletionRequest& request,
                                    IgnoredArguments& ignored,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the gRPC services share: who may call, the calls' threads, and their names for Abort.
+// State shared by the gRPC services: authentication, the calls' threads, and their names for Abort.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -22,34 +22,34 @@ class Generation;
 class IoWorker;
 class Tenant;
 
-// The running generations that clients gave a name to; those of one I/O thread, used on it only.
-// Tenants do not see each other's.
+// The running generations with a client's name, by tenant and name; one map for each I/O thread,
+// used on it only. Tenants do not see each other's.
 using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Generation>>;
 
-// "" without one.
+// Returns "" without such metadata.
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key);
 
-// What the client calls its request, in x-request-id; "" without one.
+// Returns the client's name for its request, from x-request-id; "" without one.
 std::string request_id_of(const grpc::CallbackServerContext& context);
 
-// What it gives in traceparent and tracestate.
+// Returns the client's traceparent and tracestate.
 TraceContext trace_context_of(const grpc::CallbackServerContext& context);
 
-// The status that tells of `error`.
+// Returns the status that reports `error`.
 grpc::Status to_status(const Error& error);
 
 class RpcContext {
  public:
   RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> workers);
 
-  // gRPC's threads. Whose key the call brings, or kUnauthenticated.
+  // Returns the tenant of the call's key, or kUnauthenticated. gRPC's threads.
   [[nodiscard]] Expected<std::shared_ptr<Tenant>> authenticate(
       const grpc::CallbackServerContext& context) const;
-  // The same for a call that generates: also counts it, to be uncounted by its end, and echoes its
-  // x-request-id, as finish() does.
+  // Authenticates a call that generates: also counts it, to be uncounted by its end, and echoes its
+  // x-request-id, like finish().
   [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(grpc::CallbackServerContext& context);
 
-  // A request of the same name comes to the same thread; "" to any.
+  // Returns the same thread for requests of one name; any thread for "".
   [[nodiscard]] size_t worker_idx(const std::string& name);
 
   // Ends a call that was not admitted.
@@ -70,7 +70,7 @@ class RpcContext {
 
   FrontEnd& front_end;
   const std::vector<IoWorker*> workers;  // outlive the calls
-  std::vector<NamedGenerations> named;   // one a worker, used on its thread
+  std::vector<NamedGenerations> named;   // one for each worker, used on its thread
 
  private:
   std::atomic<size_t> next_worker_{0};

@@ -18,7 +18,8 @@
 namespace sluice {
 namespace {
 
-// What it calls errors are mostly the failures of single clients, who could fill a log with them.
+// Logs gRPC's errors as debug: most are failures of single clients, which could fill a log with
+// them.
 void log_of_grpc(gpr_log_func_args* args) {
   const bool is_error = args->severity == GPR_LOG_SEVERITY_ERROR;
   log_event(is_error ? LogLevel::kDebug : LogLevel::kTrace,
@@ -66,19 +67,20 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_connections);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.idle_timeout_s * kMs);
-  // A peer that has vanished is noticed; one that asks for that often is let.
+  // Pings notice a vanished peer; clients may ping that often too.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, config.ping_interval_s * kMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config.write_timeout_s * kMs);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5 * kMs);
-  // Inflating has no bound of its own: a message of a few kilobytes could take gigabytes.
+  // Compressed messages are refused, because inflating has no bound of its own: a few kilobytes
+  // could become gigabytes.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
-  // Connections that say nothing are not kept either.
+  // Silent connections are closed too.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.request_timeout_s * kMs);
-  // For the next process of a hot restart; is_free() keeps others off.
+  // The next process of a hot restart shares the port; is_free() keeps other servers off.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 1);
 }
 

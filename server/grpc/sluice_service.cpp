@@ -46,7 +46,7 @@ class SluiceCall final : public GrpcCall {
 
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
-    // The identity, the same in each message of a stream.
+    // The identity is equal in each message of a stream.
     head_.set_id(answer_id(request.endpoint));
     if (request_id_.empty()) request_id_ = head_.id();
     head_.set_created(static_cast<int64_t>(std::time(nullptr)));
@@ -127,7 +127,7 @@ class SluiceCall final : public GrpcCall {
     }
   }
 
-  static constexpr size_t kBytesOfLogprob = 64;  // about, as an object
+  static constexpr size_t kBytesOfLogprob = 64;  // an estimate for an object
 
   void fill_logprobs(TokenId id,
                      float logprob,
@@ -158,7 +158,7 @@ class SluiceCall final : public GrpcCall {
     }
   }
 
-  // A stream's message carries all that is new of all choices.
+  // A stream's message carries all pending output of all choices.
   bool write_pending() override {
     v1::GenerationResponse& response = writer_.message();
     if (pending_bytes_ > 0) {
@@ -199,12 +199,12 @@ class SluiceCall final : public GrpcCall {
   const Tokenizer& tokenizer_;
   const Request& message_;
   const bool stream_;
-  MessageWriter<v1::GenerationResponse>& writer_;  // the reactor, until finish_wire()
-  const GenerationRequest* request_ = nullptr;     // the generation's
+  MessageWriter<v1::GenerationResponse>& writer_;  // the reactor; valid until finish_wire()
+  const GenerationRequest* request_ = nullptr;     // owned by the generation
   v1::GenerationResponse head_;
   v1::GenerationResponse last_;  // a stream's usage, or the whole answer
   bool has_last_ = false;
-  std::vector<v1::Choice> choices_;  // streamed: what is not sent yet
+  std::vector<v1::Choice> choices_;  // streamed: not sent yet
   std::vector<bool> is_pending_;
 };
 

@@ -28,7 +28,7 @@ Expected<std::vector<NamedFile>> TokenizerBundleSource::files() const {
                         "chat-template");
     }
   }
-  // Readers prefer it to what the other files say.
+  // Readers prefer this file to the template in other files.
   constexpr const char* kName = "chat_template.jinja";
   std::erase_if(files, [](const NamedFile& own) { return own.name == kName; });
   files.push_back({kName, text.str()});

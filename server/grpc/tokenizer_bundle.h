@@ -20,15 +20,16 @@ struct TokenizerBundle {
   std::string sha256;  // hex
 };
 
-// Made at the first call, and kept: the model does not change.
+// Makes the bundle at the first call, and keeps it: the model does not change.
 class TokenizerBundleSource {
  public:
-  // `given_template`: a file or a template (--chat-template) in place of the model's own; empty:
+  // `given_template`: a file or a template (--chat-template) instead of the model's own; empty:
   // none.
   TokenizerBundleSource(const Engine& engine, std::string given_template)
       : engine_(engine), template_(std::move(given_template)) {}
 
-  // Any thread; the first call takes up to seconds, others wait for it. What fails is tried again.
+  // Any thread; the first call takes up to seconds, during which other calls wait. Failures are
+  // retried.
   Expected<std::shared_ptr<const TokenizerBundle>> get();
 
  private:

@@ -73,7 +73,7 @@ class VllmCall final : public GrpcCall {
     prompt_logprobs_.add_top_logprobs();
   }
 
-  // There is one prompt, which the first choice scores.
+  // The only prompt is scored by the first choice.
   void add_prompt(size_t, std::span<const PromptLogprob> scored) override {
     for (const PromptLogprob& token : scored) {
       prompt_logprobs_.add_token_logprobs()->set_value(token.logprob);
@@ -107,7 +107,7 @@ class VllmCall final : public GrpcCall {
   struct Choice {
     std::vector<TokenId> token_ids;
     engine::OutputLogProbs logprobs;  // not sent yet
-    size_t num_sent = 0;              // of token_ids
+    size_t num_sent = 0;              // items of token_ids that were sent
     uint32_t prompt_tokens = 0;
     uint32_t num_tokens = 0;
     uint32_t num_cached = 0;
@@ -115,7 +115,7 @@ class VllmCall final : public GrpcCall {
     std::string_view matched_stop;
     TokenId stop_token = kInvalidToken;
     std::string kv_params;   // JSON; empty: none
-    bool completed = false;  // its complete is sent
+    bool completed = false;  // its complete message is sent
   };
 
   Expected<GenerationRequest> decode(const ValidationContext& context,
@@ -224,7 +224,7 @@ class VllmCall final : public GrpcCall {
     }
   }
 
-  // Only what a stream's reader could have taken counts; an answer in one piece is no backlog.
+  // Counts only what a stream's reader could have read; an answer in one piece is no backlog.
   void recount_pending() {
     pending_bytes_ = 0;
     for (const Choice& choice : choices_) {
@@ -239,11 +239,11 @@ class VllmCall final : public GrpcCall {
   const std::pair<uint64_t, std::string> name_;
   bool is_named_ = false;
   const engine::GenerateRequest& message_;
-  MessageWriter<engine::GenerateResponse>& writer_;  // the reactor, until finish_wire()
-  const GenerationRequest* request_ = nullptr;       // the generation's
+  MessageWriter<engine::GenerateResponse>& writer_;  // the reactor; valid until finish_wire()
+  const GenerationRequest* request_ = nullptr;       // owned by the generation
   std::vector<Choice> choices_;
   engine::InputLogProbs prompt_logprobs_;
-  std::vector<size_t> returned_;  // when the generation is complete
+  std::vector<size_t> returned_;  // set when the generation is complete
 };
 
 // Sends an archive in pieces and deletes itself. gRPC's threads, which also make the first archive.

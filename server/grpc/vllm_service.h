@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// vllm.grpc.engine.VllmEngine: token ids in, token ids out, as routers in front of vLLM speak it.
+// The service vllm.grpc.engine.VllmEngine, which routers for vLLM call: token ids in, token ids
+// out.
 #pragma once
 
 #include <grpcpp/impl/service_type.h>

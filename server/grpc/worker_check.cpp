@@ -13,7 +13,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMostStopTokens = 1024;
-constexpr size_t kMostBadWords = 8192;  // a word of a client has several sequences
+constexpr size_t kMostBadWords = 8192;  // a client's word has several sequences
 constexpr size_t kMostMarkerTokens = 64;
 constexpr float kMostBias = 100;
 
@@ -31,7 +31,7 @@ Expected<void> check_fields(const SamplingParams& sampling) {
   for (const SamplingField& field : sampling_fields()) {
     if (field.name == "seed") continue;  // any 64 bits
     const double value = field.get(sampling);
-    // A float is the one that is nearest to what a client may write.
+    // The bound of a float is the float nearest to a client's decimal.
     const bool is_float = field.kind == ParamKind::kNumber;
     const double least = is_float ? static_cast<float>(field.min) : field.min;
     const double most = is_float ? static_cast<float>(field.max) : field.max;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A router's requests are as little to be trusted as any other message: whatever passes here is in
-// range for the model, as what request_validator.h makes is.
+// Checks a router's requests, which are not trusted more than other messages: a request that passes
+// is in range for the model, like one from request_validator.h.
 #pragma once
 
 #include "engine/core/status.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests and their outputs as messages of sluice.worker.v1, and back. Each structure is taken
-// apart whole, so that a field that is added to it and not to its message does not compile.
+// Converts requests and their outputs to messages of sluice.worker.v1, and back. Each structure is
+// taken apart whole, so that a field that is added to it and not to its message does not compile.
 #pragma once
 
 #include <chrono>
@@ -20,15 +20,15 @@ class TokenOutput;
 
 using WorkerClock = std::chrono::steady_clock;
 
-// `now`: a request's age travels instead of its arrival, as clocks of machines differ.
+// `now`: a request's age is sent instead of its arrival, because clocks of machines differ.
 void encode(const ValidRequest& from, WorkerClock::time_point now, worker::v1::Request& to);
-// kInvalidArgument: the message cannot be of encode(). What it holds may still be out of range for
-// the model: check_request() (worker_check.h).
+// kInvalidArgument: encode() cannot have made the message. Its values may still be out of range for
+// the model: see check_request() (worker_check.h).
 Expected<ValidRequest> decode(const worker::v1::Request& from, WorkerClock::time_point now);
 
-// Without the request's id, which is the worker's own.
+// Leaves out the request's id, which is the worker's own.
 void encode(const TokenOutput& from, worker::v1::TokenOutput& to);
-// kInvalidArgument: the message cannot be of encode().
+// kInvalidArgument: encode() cannot have made the message.
 Expected<TokenOutput> decode(const worker::v1::TokenOutput& from);
 
 void encode(const Error& from, worker::v1::Refusal& to);

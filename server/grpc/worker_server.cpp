@@ -24,13 +24,13 @@ namespace sluice {
 namespace {
 
 constexpr std::chrono::milliseconds kLastBytes{500};
-constexpr int kMostRequestBytes = 64 << 20;  // a prompt of a whole context, and its grammar
+constexpr int kMostRequestBytes = 64 << 20;  // a prompt that fills the context, and its grammar
 
 tl::unexpected<Error> invalid(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, "--worker-listen: " + message, "worker-listen");
 }
 
-// Without the process's reflection, which answers whoever asks.
+// Leaves out the process's reflection, which answers any client.
 class WithoutPlugins final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments*) override {}
@@ -49,7 +49,7 @@ Expected<void> check_exposure(const SocketName& name, const Config& config) {
                  "with --ssl-certfile, --ssl-ca-certs and --ssl-cert-reqs 2.");
 }
 
-// Whether a socket that shares its port with nobody can be bound there.
+// Tells whether a socket that shares its port with no other can be bound there.
 bool is_free(const SocketName& name) {
   if (name.port == 0) return true;
   Config alone;
@@ -66,7 +66,7 @@ struct WorkerServer::Impl {
   WorkerService service;
   int port = 0;
   bool is_shut_down = false;
-  std::unique_ptr<grpc::Server> server;  // last: goes before what its calls use
+  std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
 };
 
 WorkerServer::WorkerServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

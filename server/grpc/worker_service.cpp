@@ -25,7 +25,8 @@ namespace {
 
 namespace wire = worker::v1;
 
-// What a router has not taken yet of one answer; log-probabilities of a long prompt are much.
+// Limit of one answer's output that a router has not read; log-probabilities of a long prompt are
+// large.
 constexpr size_t kMostPendingBytes = size_t{64} << 20;
 
 uint64_t random_epoch() {
@@ -33,7 +34,8 @@ uint64_t random_epoch() {
   return (static_cast<uint64_t>(device()) << 32 | device()) | 1;
 }
 
-// Of --kv-events-config, which the engine has accepted; empty: nothing is published.
+// Returns the endpoint of --kv-events-config, which the engine has accepted; empty: nothing is
+// published.
 std::string kv_events_endpoint(const Config& config) {
   using Json = nlohmann::json;
   const Json given = Json::parse(config.kv_events_config, nullptr, /*allow_exceptions=*/false);
@@ -86,11 +88,11 @@ class FilesReactor final : public grpc::ServerWriteReactor<wire::FilePiece> {
 
   std::vector<NamedFile> files_;
   size_t file_idx_ = 0;
-  size_t num_sent_ = 0;  // of that file
+  size_t num_sent_ = 0;  // bytes of that file that were sent
   wire::FilePiece piece_;
 };
 
-// A call that is refused. Deletes itself.
+// Refuses a call. Deletes itself.
 class RefusedReactor final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
  public:
   explicit RefusedReactor(const grpc::Status& status) { Finish(status); }
@@ -100,7 +102,7 @@ class RefusedReactor final : public grpc::ServerWriteReactor<wire::GenerateRespo
 
 }  // namespace
 
-// One request's call: gRPC's object, which is kept by itself until OnDone() and by what is posted.
+// One request's call: gRPC's object, which holds itself until OnDone() and is held by posted tasks.
 class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
  public:
   WorkerCall(WorkerService& service, ValidRequest request)
@@ -110,7 +112,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
         num_prompt_tokens_(static_cast<int64_t>(request_.prompt.size())),
         position_(static_cast<int32_t>(request_.generated.size())) {}
 
-  // gRPC's threads.
+  // Called on gRPC's threads.
   static WorkerCall* begin(WorkerService& service, ValidRequest request) {
     auto call = std::make_shared<WorkerCall>(service, std::move(request));
     WorkerCall* const reactor = call.get();
@@ -140,7 +142,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     service_.post([call = std::move(self_)] {});
   }
 
-  // The service's thread from here on.
+  // Functions below run on the service's thread.
   void accept(const TokenOutput& output) {
     if (is_queued_) leave_queue();
     const bool is_end = output.finish_reason != FinishReason::kNone;
@@ -163,7 +165,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     pump();
   }
 
-  // Without what it has not taken.
+  // Ends the call without its unread output.
   void finish(const grpc::Status& status) {
     if (is_finished_) return;
     status_ = status;
@@ -186,7 +188,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     is_finished_ = true;
     if (!status_->ok()) span_.set_error({ErrorCode::kUnavailable, status_->error_message(), {}});
     span_.end();
-    const auto kept = std::move(kept_);  // may be the last reference but gRPC's
+    const auto kept = std::move(kept_);  // may be the last reference except gRPC's
     service_.calls_.erase(kept);
     Finish(*status_);
   }
@@ -238,14 +240,14 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
 
   WorkerService& service_;
   std::shared_ptr<WorkerCall> self_;  // until OnDone()
-  // The service's thread's.
+  // Members below belong to the service's thread.
   std::shared_ptr<WorkerCall> kept_;  // until Finish()
   ValidRequest request_;              // until it is submitted
   RequestSpan span_;
   const int64_t num_prompt_tokens_;
   int32_t position_;
-  std::optional<RequestId> id_;  // while the engine has it
-  bool is_queued_ = false;       // no output has come
+  std::optional<RequestId> id_;  // set while the engine has the request
+  bool is_queued_ = false;       // no output has come yet
   wire::GenerateResponse pending_;
   wire::GenerateResponse sent_;
   size_t pending_bytes_ = 0;

@@ -30,7 +30,7 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
   WorkerService(const WorkerService&) = delete;
   WorkerService& operator=(const WorkerService&) = delete;
 
-  // gRPC's threads.
+  // Called on gRPC's threads.
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const worker::v1::DescribeRequest* request,
                                      worker::v1::Description* response) override;
@@ -43,10 +43,10 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
                                      const worker::v1::GetStateRequest* request,
                                      worker::v1::State* response) override;
 
-  // Engine thread.
+  // Called on the engine thread.
   void publish(OutputBatch batch) override;
 
-  // Any thread.
+  // Called on any thread.
   void post(std::function<void()> task);
   void cut_calls();
 
@@ -56,7 +56,7 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
   friend class WorkerCall;
 
   [[nodiscard]] bool is_allowed(const grpc::CallbackServerContext& context) const;
-  // OK: the request may run.
+  // Returns OK if the request may run.
   grpc::Status read_request(const grpc::CallbackServerContext& context,
                             const worker::v1::GenerateRequest& message,
                             ValidRequest& request) const;
@@ -70,10 +70,10 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
   std::atomic<int64_t> queued_tokens_{0};
   boost::asio::io_context context_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
-  // The thread's own.
+  // Members below belong to the service's thread.
   std::unordered_map<RequestId, std::shared_ptr<WorkerCall>> by_id_;
-  std::unordered_set<std::shared_ptr<WorkerCall>> calls_;  // that are not finished
-  std::thread thread_;                                     // last
+  std::unordered_set<std::shared_ptr<WorkerCall>> calls_;  // not finished
+  std::thread thread_;                                     // last: uses the members above
 };
 
 }  // namespace sluice

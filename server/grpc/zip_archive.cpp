@@ -26,7 +26,7 @@ void append_u32(std::string& out, uint32_t value) {
   append_u16(out, static_cast<uint16_t>(value >> 16));
 }
 
-// Without zlib's own header. Empty: it has no memory.
+// Deflates without zlib's own header. Empty: out of memory.
 std::string deflate_raw(std::string_view content) {
   z_stream stream = {};
   constexpr int kLevel = 3;  // half the time of the default for a tenth more bytes
@@ -56,7 +56,7 @@ Expected<void> ZipArchive::add(std::string_view name, std::string_view content) 
                       std::string(name) + ": found " + std::to_string(content.size()) +
                           " bytes, which the archive cannot hold");
   }
-  std::string common;  // to both places
+  std::string common;  // written to both places
   append_u16(common, kVersion);
   append_u16(common, 0);  // flags
   append_u16(common, kDeflated);
@@ -69,12 +69,12 @@ Expected<void> ZipArchive::add(std::string_view name, std::string_view content) 
   append_u16(common, static_cast<uint16_t>(name.size()));
   append_u16(common, 0);  // extra field
   append_u32(directory_, kDirectorySignature);
-  append_u16(directory_, kVersion);  // of the writer
+  append_u16(directory_, kVersion);  // the writer's version
   directory_ += common;
   append_u16(directory_, 0);  // comment
   append_u16(directory_, 0);  // disk
   append_u16(directory_, 0);  // internal attributes
-  append_u32(directory_, 0);  // external ones
+  append_u32(directory_, 0);  // external attributes
   append_u32(directory_, static_cast<uint32_t>(files_.size()));
   directory_ += name;
   append_u32(files_, kFileSignature);

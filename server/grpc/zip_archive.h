@@ -12,10 +12,10 @@ namespace sluice {
 
 class ZipArchive {
  public:
-  // `name`: ASCII. kResourceExhausted: zlib has no memory, or there is more than ZIP can hold.
+  // `name`: ASCII. kResourceExhausted: zlib is out of memory, or the archive exceeds ZIP's limits.
   Expected<void> add(std::string_view name, std::string_view content);
 
-  // The whole archive, after which nothing can be added.
+  // Returns the whole archive; nothing can be added after it.
   [[nodiscard]] std::string finish();
 
  private:

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one place where Asio's and Beast's non-template code is compiled.
+// The only unit that compiles Asio's and Beast's non-template code.
 #include <boost/asio/impl/src.hpp>
 #include <boost/beast/src.hpp>

@@ -24,12 +24,12 @@ using boost::system::error_code;
 
 namespace {
 
-// A chunk header or the rest of a header may wait unparsed for so long; and so much pipelined input
-// is kept while a request is answered.
+// Limit of unparsed bytes in a chunk header or the rest of a header, and of pipelined input that is
+// kept while a request is answered.
 constexpr size_t kMaxUnparsedBytes = 64 << 10;
 constexpr std::chrono::seconds kLingerTime{2};
 
-// A target's path: of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
+// Returns the path of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
 std::string path_of(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!boost::beast::iequals(target.substr(0, scheme.size()), scheme)) continue;
@@ -39,12 +39,12 @@ std::string path_of(std::string_view target) {
     break;
   }
   std::string_view path = target.substr(0, target.find('?'));
-  // Of a path with a slash behind it: the same without. One slash alone is the path of "/".
+  // A slash at the end is dropped, unless it is the whole path.
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   return std::string(path);
 }
 
-// The value of the Origin line among the header lines that are there to their ends; empty: none is.
+// Returns the value of the Origin line among the complete header lines; empty: there is none.
 std::string_view origin_line(std::string_view lines) {
   constexpr std::string_view kName = "origin:";
   for (size_t end = lines.find("\r\n"); end != std::string_view::npos; end = lines.find("\r\n")) {
@@ -59,7 +59,8 @@ std::string_view origin_line(std::string_view lines) {
   return {};
 }
 
-// The library takes line ends inside of a quoted extension, where a proxy may see the chunk begin.
+// Refuses line ends inside a quoted extension, which the library takes, while a proxy may see the
+// chunk begin there.
 void check_extension(std::uint64_t, boost::beast::string_view extension, error_code& error) {
   const bool is_one_line = std::ranges::all_of(
       extension, [](char c) { return static_cast<unsigned char>(c) >= 0x20 || c == '\t'; });
@@ -87,8 +88,8 @@ struct Connection::Parser {
   bool header_checked = false;
   bool header_read = false;
   bool is_gzip = false;
-  // From the header alone: the library puts trailers among its fields, and a trailer must not say
-  // who asks or what becomes of the connection (RFC 9110, 6.5.1).
+  // Filled from the header alone: the library puts trailers among its fields, and a trailer must
+  // not name the client or the connection's fate (RFC 9110, 6.5.1).
   HttpRequest request;
   bool keep_alive = false;
 };
@@ -108,7 +109,7 @@ Connection::Connection(StreamSocket socket,
 Connection::~Connection() = default;
 
 void Connection::start() {
-  error_code ignored;  // both only tune; the connection works without
+  error_code ignored;  // both options only tune; the connection works without
   socket_.non_blocking(true, ignored);
   socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
   wait_readable();
@@ -148,7 +149,7 @@ void Connection::on_readable() {
   wait_readable();
 }
 
-// False: nothing more can come. What the peer has to be told of that is sent if it fits at once.
+// Returns false if nothing more can come. A last alert for the peer is sent if it fits at once.
 bool Connection::decrypt(std::string_view received) {
   const bool goes_on = tls_->receive(received, input_, tls_reply_);
   if (tls_reply_.size() > kMaxUnparsedBytes) return false;
@@ -161,12 +162,12 @@ bool Connection::decrypt(std::string_view received) {
   return false;
 }
 
-// Parses what has arrived; the next request waits in input_ until this one is answered.
+// Parses the received bytes; the next request waits in input_ until this one is answered.
 void Connection::process_input() {
   if (state_ == State::kReading && !input_.empty() && parse_some()) dispatch();
 }
 
-// True: a whole request is there.
+// Returns true once a whole request has been parsed.
 bool Connection::parse_some() {
   if (parser_ == nullptr) {
     parser_ = std::make_unique<Parser>();
@@ -180,7 +181,7 @@ bool Connection::parse_some() {
     const size_t taken =
         beast.put(boost::asio::const_buffer(input_.data() + offset, input_.size() - offset), error);
     offset += taken;
-    // The parser's own limit forgets the lines of a header that it has taken before.
+    // The parser's own limit does not count header lines that it has consumed before.
     if (!parser_->header_checked) parser_->header_bytes += taken;
     if (parser_->header_bytes > limits_.max_header_bytes) error = http::error::header_limit;
     if (error) break;
@@ -214,7 +215,8 @@ bool Connection::parse_some() {
   return !error && beast.is_done();
 }
 
-// What the parser lets pass and RFC 9112 (3.2, 6.1, 6.3) does not; then 100-continue.
+// Refuses headers that the parser accepts and RFC 9112 (3.2, 6.1, 6.3) forbids; then answers
+// 100-continue.
 bool Connection::check_header() {
   const auto& message = parser_->beast.get();
   const auto num_lengths = message.count(http::field::content_length);
@@ -297,7 +299,7 @@ void Connection::dispatch() {
   worker_.handle(std::move(request), shared_from_this());
 }
 
-// False: the answer says why it cannot be.
+// Returns false after answering why the body cannot be inflated.
 bool Connection::inflate_body(std::string& body) {
   auto inflated = inflate_gzip(body, limits_.max_body_bytes, limits_.max_gzip_ratio);
   if (!inflated) {
@@ -309,8 +311,8 @@ bool Connection::inflate_body(std::string& body) {
   return true;
 }
 
-// As far as it has come of a request that may not be whole. Trailers are not asked: once the header
-// is read, what it said counts.
+// Returns the Origin of a request that may be incomplete. Trailers are not read: after the header,
+// only the header's value counts.
 std::string Connection::received_origin(std::string_view unparsed) const {
   if (parser_ == nullptr) return std::string(origin_line(unparsed));
   if (parser_->header_read) return parser_->request.origin;
@@ -319,7 +321,7 @@ std::string Connection::received_origin(std::string_view unparsed) const {
                         : std::string(parsed.data(), parsed.size());
 }
 
-// Answers what could not be parsed; nothing after it can be trusted.
+// Answers input that could not be parsed; nothing after it can be trusted.
 void Connection::fail_request(int status, const std::string& message) {
   cors_lines_ = limits_.cors.header_lines(received_origin(input_));
   input_.clear();
@@ -375,7 +377,7 @@ void Connection::write(std::string_view bytes) {
 
 bool Connection::flush() {
   if (state_ != State::kHandling) return false;
-  // What earlier calls left unsent counts: a single event may be larger than the bound.
+  // Bytes that earlier calls left unsent count: a single event may be larger than the bound.
   if (pending_.size() > limits_.max_stream_buffer_bytes && writing_) {
     close();
     return false;
@@ -435,7 +437,7 @@ void Connection::start_write() {
       });
 }
 
-// Everything pending, as it goes out.
+// Moves everything pending to the outgoing bytes, encrypted if the connection is TLS.
 void Connection::append_outgoing() {
   if (tls_ == nullptr) {
     outgoing_.swap(pending_);
@@ -457,7 +459,7 @@ void Connection::on_written(size_t num_bytes) {
   if (!writing_ && state_ == State::kHandling && response_complete_) after_response();
 }
 
-// Everything of the response is with the kernel.
+// Called when the kernel has taken the whole response.
 void Connection::after_response() {
   worker_.request_done();
   constexpr size_t kKeptCapacity = 64 << 10;
@@ -472,7 +474,7 @@ void Connection::after_response() {
   wait_readable();
 }
 
-// Closing with unread input would reset the connection and could destroy the response on its way.
+// Reads on before closing: unread input would reset the connection and could destroy the response.
 void Connection::linger() {
   state_ = State::kLingering;
   input_.clear();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One HTTP/1.1 connection: bytes in, requests to the handler one at a time in order, bytes out.
-// Owned by its pending operations and its worker's list; touched on its worker's thread only.
+// One HTTP/1.1 connection: bytes in, requests to the handler one at a time in order, bytes out. Its
+// pending operations and its worker's list own it; only its worker's thread touches it.
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
@@ -19,7 +19,7 @@ namespace sluice {
 
 struct Config;
 
-// Of any family: TCP or Unix.
+// A stream socket of any family: TCP or Unix.
 using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
 // Bounds of a connection, from the configuration.
@@ -51,12 +51,12 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   Connection& operator=(const Connection&) = delete;
 
   void start();
-  // Called a few times a second: deadlines and pings.
+  // Checks deadlines and sends pings; called a few times a second.
   void check_deadlines(Clock::time_point now);
-  // Ends it at once; the handler of an open request hears of the disconnect.
+  // Ends the connection at once; the handler of an open request is told of the disconnect.
   void close();
 
-  // ResponseWriter.
+  // Implements ResponseWriter.
   void send(HttpResponse response) override;
   void start_stream(const HttpHeaders& headers) override;
   void write(std::string_view bytes) override;
@@ -96,17 +96,17 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   State state_ = State::kReading;
 
   std::string input_;               // received, not yet parsed
-  std::unique_ptr<Parser> parser_;  // of the request being read
-  bool reading_ = false;            // a wait for input is under way
+  std::unique_ptr<Parser> parser_;  // reads the current request
+  bool reading_ = false;            // an input wait is under way
 
   std::string pending_;   // framed output that waits for the write under way
   std::string chunk_;     // stream bytes that wait for flush()
   std::string outgoing_;  // being written
-  size_t num_sent_ = 0;   // of outgoing_
+  size_t num_sent_ = 0;   // bytes of outgoing_ already sent
   bool writing_ = false;
   std::string tls_reply_;  // handshake and alerts, as they go out
 
-  // Of the request being answered.
+  // State of the request being answered.
   bool keep_alive_ = true;
   bool is_head_ = false;
   bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// What a script of another origin may read, besides the few headers that it always may.
+// Headers that a script of another origin may read, besides the few that it always may.
 constexpr std::string_view kExposed =
     "Access-Control-Expose-Headers: x-sluice-ignored-arguments, x-sluice-seed, x-request-id, "
     "retry-after\r\n";
@@ -23,7 +23,7 @@ std::string join(const std::vector<std::string>& list) {
   return joined;
 }
 
-// Visible ASCII: what a header line may repeat.
+// Tells whether the text is visible ASCII, which a header line may repeat.
 bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
 }
@@ -43,7 +43,7 @@ bool CorsPolicy::allows(std::string_view origin) const {
 }
 
 std::string CorsPolicy::header_lines(std::string_view origin) const {
-  // Browsers take no star together with credentials.
+  // Browsers refuse a star together with credentials.
   if (any_origin_ && !with_credentials_) {
     return "Access-Control-Allow-Origin: *\r\n" + std::string(kExposed);
   }
@@ -58,7 +58,7 @@ std::string CorsPolicy::header_lines(std::string_view origin) const {
 HttpHeaders CorsPolicy::preflight_headers(std::string_view origin,
                                           std::string_view wanted_headers) const {
   if (!any_origin_ && !allows(origin)) return {};
-  // A star does not stand for Authorization, nor for anything together with credentials.
+  // A star does not cover Authorization, nor anything together with credentials.
   std::string headers = headers_;
   if (headers.empty()) {
     const bool repeats = !wanted_headers.empty() && is_plain(wanted_headers);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which pages of other origins a browser lets use the server (the Fetch standard's CORS protocol).
+// The pages of other origins that a browser lets use the server (the Fetch standard's CORS
+// protocol).
 #pragma once
 
 #include <string>
@@ -16,10 +17,12 @@ class CorsPolicy {
  public:
   explicit CorsPolicy(const Config& config);
 
-  // Header lines of every response to a request with this Origin header; empty: it had none.
+  // Returns the header lines of every response to a request with this Origin header; empty: no
+  // header.
   [[nodiscard]] std::string header_lines(std::string_view origin) const;
 
-  // What a preflight is told besides. `wanted_headers`: its Access-Control-Request-Headers.
+  // Returns the additional headers of a preflight's answer. `wanted_headers`: the preflight's
+  // Access-Control-Request-Headers.
   [[nodiscard]] HttpHeaders preflight_headers(std::string_view origin,
                                               std::string_view wanted_headers) const;
 
@@ -30,7 +33,7 @@ class CorsPolicy {
   bool any_origin_;
   bool with_credentials_;
   std::string methods_;
-  std::string headers_;  // empty: whatever is asked for
+  std::string headers_;  // empty: all requested headers are allowed
 };
 
 }  // namespace sluice

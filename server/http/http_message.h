@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a handler sees of HTTP: a parsed request and the means to answer it, free of the library
-// that parses and writes. Everything here belongs to the I/O thread of its connection.
+// A handler's view of HTTP: a parsed request and the means to answer it, free of the library that
+// parses and writes. Everything here belongs to the I/O thread of its connection.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct HttpRequest {
   std::string request_id;     // x-request-id, empty unless it is safe to echo
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers
-  TraceContext trace;          // of traceparent and tracestate
+  TraceContext trace;          // parsed from traceparent and tracestate
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -46,11 +46,11 @@ class ResponseWriter {
 
   virtual void send(HttpResponse response) = 0;
 
-  // Status 200 and the headers of an event stream; nothing leaves before flush().
+  // Begins a response with status 200 and these headers; nothing leaves before flush().
   virtual void start_stream(const HttpHeaders& headers) = 0;
   virtual void write(std::string_view bytes) = 0;
-  // One chunk and one write for everything pending; while an earlier write is under way the bytes
-  // wait and join the next one. False: the reader is too slow, the connection is closed.
+  // Sends everything pending as one chunk with one write; while an earlier write is under way the
+  // bytes wait and join the next one. False: the reader is too slow, the connection is closed.
   virtual bool flush() = 0;
   virtual void finish_stream() = 0;
 

@@ -40,7 +40,7 @@ Expected<std::string> inflate_gzip(std::string_view compressed,
   int status = Z_OK;
   while (status == Z_OK) {
     const size_t done = out.size();
-    // One byte more than allowed tells that there is more.
+    // One byte beyond the limit shows that the output is too large.
     const uint64_t room = std::min<uint64_t>(bound + 1 - done, 256 << 10);
     out.resize(done + room);
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + done);

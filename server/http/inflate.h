@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Small bodies may expand beyond the ratio: up to here it is not looked at.
+// Bodies up to this size may expand beyond the ratio.
 inline constexpr uint64_t kUncheckedInflatedBytes = 64 << 10;
 
 // kResourceExhausted: larger than `max_bytes`, or than `max_ratio` times the compressed size.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One I/O thread: its event loop, its connections and the generations whose tokens it writes. It is
-// the sink its own requests name, so a step costs one hand-over per I/O thread. Everything but
+// the sink of its own requests, so a step costs one hand-over per I/O thread. Everything but
 // publish(), post() and the atomics belongs to its thread.
 #pragma once
 
@@ -32,28 +32,28 @@ class IoWorker final : public OutputSink {
 
   void run();  // the thread's body
 
-  // Any thread: runs `task` on this worker's thread.
+  // Runs `task` on this worker's thread. Any thread.
   void post(std::function<void()> task);
 
-  // Engine thread.
+  // Takes the tokens of a step. Engine thread.
   void publish(OutputBatch batch) override;
 
-  // The worker's thread from here on.
+  // Methods below run on the worker's thread.
   void adopt(StreamSocket socket);
   void remove(Connection& connection);
   void close_connections();
   void cut_generations(const Error& reason);
 
   void handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
-  // Around every request, from dispatch to its last byte (or the connection's end).
+  // Called at the dispatch of every request, and at its last byte (or the connection's end).
   void request_started();
   void request_done();
   void count_rejected(int status);
 
-  // Tokens of `id` go to choice `choice` of `generation` until its finish reason has come.
+  // Delivers the tokens of `id` to choice `choice` of `generation` up to its finish reason.
   void watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice);
 
-  // What the engine says of itself, on this thread.
+  // Asks the engine for its state; `done` runs on this thread.
   void ask_state(int32_t num_steps, std::function<void(const EngineState&)> done);
 
   // Calls `check` about every 100 ms until forget_deadlines(key).
@@ -63,7 +63,8 @@ class IoWorker final : public OutputSink {
 
   std::span<char> scratch() { return scratch_; }
 
-  // Any thread: requests whose end, and questions whose answer, the engine has not yet reported.
+  // Returns the number of requests whose end, and of questions whose answer, the engine has not yet
+  // reported. Any thread.
   [[nodiscard]] int64_t num_watched() const { return num_watched_.load(); }
 
  private:
@@ -82,7 +83,7 @@ class IoWorker final : public OutputSink {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_map<RequestId, Target> targets_;
   std::unordered_map<const void*, std::function<void()>> deadline_checks_;
-  std::vector<std::shared_ptr<Generation>> touched_;  // during deliver()
+  std::vector<std::shared_ptr<Generation>> touched_;  // changed by deliver()
   std::vector<char> scratch_;
   std::atomic<int64_t> num_watched_{0};
 };

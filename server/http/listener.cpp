@@ -23,10 +23,10 @@ tl::unexpected<Error> uds_error(const std::string& path, const std::string& what
   return make_error(ErrorCode::kUnavailable, "--uds: '" + path + "' " + what + ".", "uds");
 }
 
-// Makes way for a new socket file.
+// Removes a stale socket file at the path.
 Expected<void> remove_stale(const std::string& path, const sockaddr_un& address) {
   struct stat found = {};
-  if (::lstat(path.c_str(), &found) != 0) return {};  // bind() says what else may be wrong
+  if (::lstat(path.c_str(), &found) != 0) return {};  // bind() reports other errors
   if (!S_ISSOCK(found.st_mode)) return uds_error(path, "exists and is no socket");
   const int probe = ::socket(AF_UNIX, kSocketFlags, 0);
   const bool in_use =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where connections come from: a TCP port, or a Unix socket in the file system.
+// The source of connections: a TCP port, or a Unix socket in the file system.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@ struct Config;
 
 class Listener {
  public:
-  // --uds, or --host and --port (0: any free one). A socket file that nobody listens on any more is
-  // replaced; one in use, or a file that is no socket, is refused.
+  // Listens at --uds, or at --host and --port (0: any free port). A socket file without a listener
+  // is replaced; one in use, or a file that is no socket, is refused.
   static Expected<std::unique_ptr<Listener>> create(const Config& config);
-  // A listening socket of the same configuration that another process has handed over.
+  // Takes over a listening socket of the same configuration from another process.
   static Expected<std::unique_ptr<Listener>> adopt(const Config& config, int descriptor);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // A connected, non-blocking socket, the caller's to close; -1: errno says why there is none.
+  // Returns a connected, non-blocking socket that the caller closes; -1: errno says why there is
+  // none.
   [[nodiscard]] int accept() const;
   // Stops listening; later calls of accept() fail.
   void close();
 
-  // Another process listens on the socket now and removes its file.
+  // Keeps the socket's file, because another process listens on the socket and removes it.
   void hand_over() { path_.clear(); }
 
   [[nodiscard]] int descriptor() const { return descriptor_; }  // -1: closed

@@ -7,7 +7,7 @@ namespace sluice {
 
 std::string safe_request_id(std::string given) {
   constexpr size_t kMaxLength = 512;
-  // Routers add a name of their own behind the client's.
+  // Routers append a name of their own to the client's.
   given.resize(std::min(given.size(), given.find(',')));
   const bool is_safe = given.size() <= kMaxLength && std::ranges::all_of(given, [](char c) {
                          return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "host:port" as flags have it, with IPv6 addresses in brackets.
+// Names of sockets in flags: "host:port", with IPv6 addresses in brackets.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,15 @@ struct SocketName {
   bool operator==(const SocketName&) const = default;
 };
 
-// Nothing: the text is none.
+// Returns nothing if the text is no such name.
 std::optional<SocketName> parse_socket_name(std::string_view text);
 std::string text_of(const SocketName& name);
 
-// Every address of a machine, to which nobody can connect: "*", 0.0.0.0, ::.
+// Tells whether the host stands for every address, to which no client can connect: "*", 0.0.0.0,
+// ::.
 bool is_any_host(std::string_view host);
 
-// Of this machine alone, whatever resolves it: localhost, 127.0.0.0/8, ::1.
+// Tells whether the host is this machine under any resolver: localhost, 127.0.0.0/8, ::1.
 bool is_loopback(std::string_view host);
 
 }  // namespace sluice

@@ -43,7 +43,7 @@ Expected<void> check_readable(const char* flag, const std::string& path) {
   return {};
 }
 
-// Keys with a passphrase would make OpenSSL ask at the terminal.
+// Refuses keys with a passphrase, for which OpenSSL would ask at the terminal.
 int refuse_passphrase(char*, int, int, void*) { return 0; }
 
 void warn_if_expired(const std::string& path, const SSL_CTX* context) {
@@ -73,7 +73,7 @@ bool TlsSession::receive(std::string_view cipher, std::string& plain, std::strin
   CHECK_LE(cipher.size(), static_cast<size_t>(std::numeric_limits<int>::max()));
   const int length = static_cast<int>(cipher.size());
   if (BIO_write(SSL_get_rbio(ssl_), cipher.data(), length) != length) return false;
-  std::array<char, 16384> buffer;  // a record
+  std::array<char, 16384> buffer;  // one record
   int count = 0;
   while ((count = SSL_read(ssl_, buffer.data(), static_cast<int>(buffer.size()))) > 0) {
     plain.append(buffer.data(), static_cast<size_t>(count));
@@ -204,7 +204,7 @@ std::unique_ptr<TlsSession> TlsContext::create_session() {
     const std::scoped_lock lock(mutex_);
     context = context_;
   }
-  SSL* const ssl = SSL_new(context.get());  // holds the context itself
+  SSL* const ssl = SSL_new(context.get());  // holds a reference to the context
   BIO* const input = BIO_new(BIO_s_mem());
   BIO* const output = BIO_new(BIO_s_mem());
   if (ssl == nullptr || input == nullptr || output == nullptr) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS as a filter between bytes: a session turns what was received into plain text and plain text
-// into what to send, and touches no socket. OpenSSL over memory buffers, TLS 1.2 and 1.3.
+// TLS as a filter between bytes: a session turns received bytes into plain text and plain text into
+// bytes to send, and touches no socket. OpenSSL over memory buffers, TLS 1.2 and 1.3.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace sluice {
 
 struct Config;
 
-// One connection's; on its I/O thread.
+// The TLS state of one connection; used on its I/O thread.
 class TlsSession {
  public:
   explicit TlsSession(ssl_st* ssl) : ssl_(ssl) {}
@@ -26,10 +26,10 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // Appends what `cipher` says to `plain` and what has to go back (handshake, alerts) to `reply`.
-  // False: the peer has closed, or does not speak TLS; nothing more can be received.
+  // Decrypts `cipher` onto `plain` and appends the bytes to send back (handshake, alerts) to
+  // `reply`. False: the peer has closed, or does not speak TLS; nothing more can be received.
   [[nodiscard]] bool receive(std::string_view cipher, std::string& plain, std::string& reply);
-  // Appends `plain` in encrypted form. Once the handshake is done.
+  // Appends `plain` in encrypted form. Called once the handshake is done.
   void send(std::string_view plain, std::string& cipher);
   // Appends the notice that no more will be sent.
   void close(std::string& cipher);
@@ -42,22 +42,22 @@ class TlsSession {
   ssl_st* ssl_;
 };
 
-// Certificate, key and the authorities of client certificates.
+// The certificate, its key and the authorities of client certificates.
 class TlsContext {
  public:
-  // Null without --ssl-certfile. The error is one line with the flag and the file.
+  // Returns null without --ssl-certfile. The error is one line with the flag and the file.
   static Expected<std::unique_ptr<TlsContext>> create(const Config& config);
 
-  // Any thread: reads the files again. On error the old ones stay in use.
+  // Reads the files again. On error the old ones stay in use. Any thread.
   Expected<void> reload();
 
-  // Any thread. Null: out of memory.
+  // Returns null if memory is exhausted. Any thread.
   [[nodiscard]] std::unique_ptr<TlsSession> create_session();
 
  private:
   struct Files {
     std::string certificate;
-    std::string key;  // empty: in the certificate's file
+    std::string key;  // empty: the certificate's file holds it
     std::string authorities;
     int client_certificates;  // 0: not asked for; 1: checked when given; 2: required
   };

@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-// Null when absent or null.
+// Returns null if the field is absent or null.
 const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& body, std::string_view name);
 
 Expected<bool> read_bool(const nlohmann::ordered_json& body, std::string_view name, bool fallback);
@@ -23,7 +23,7 @@ Expected<std::optional<int64_t>> read_integer(const nlohmann::ordered_json& body
                                               std::string_view name,
                                               int64_t min,
                                               int64_t max);
-// One value as an integer; 3.0 counts as 3.
+// Reads one value as an integer; 3.0 counts as 3.
 Expected<int64_t> to_integer(const nlohmann::ordered_json& value,
                              const std::string& name,
                              int64_t min,
@@ -32,9 +32,9 @@ Expected<std::vector<TokenId>> to_token_ids(const nlohmann::ordered_json& array,
                                             const std::string& name,
                                             int32_t vocab_size);
 
-// A value as an error message shows it: JSON, shortened.
+// Returns a value in the form of an error message: JSON, shortened.
 std::string show_value(const nlohmann::ordered_json& value);
-// A client's text inside of a sentence: one line of valid UTF-8, shortened.
+// Returns a client's text for the inside of a sentence: one line of valid UTF-8, shortened.
 std::string show_text(std::string_view text);
 
 }  // namespace sluice

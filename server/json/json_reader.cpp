@@ -80,7 +80,7 @@ class TreeBuilder {
   struct Level {
     Json* node;
     std::string key;
-    size_t index = 0;                    // of the key among the members
+    size_t index = 0;                    // the key's place among the members
     std::map<std::string, size_t> keys;  // ordered: hashes could be made to collide
   };
 

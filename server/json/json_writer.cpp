@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Length of the well-formed sequence at `text[i]`, or minus the length of the maximal invalid part
-// (Unicode 15, section 3.9, table 3-7).
+// Returns the length of the well-formed sequence at `text[i]`, or minus the length of the maximal
+// invalid part (Unicode 15, section 3.9, table 3-7).
 int utf8_sequence(std::string_view text, size_t i) {
   const auto byte = [&](size_t k) { return static_cast<unsigned char>(text[k]); };
   const unsigned char lead = byte(i);

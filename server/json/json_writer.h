@@ -9,13 +9,14 @@
 
 namespace sluice {
 
-// `text` as a quoted JSON string.
+// Appends `text` as a quoted JSON string.
 void append_json_string(std::string& out, std::string_view text);
 
-// Shortest form that reads back to the same float; infinities and NaN, which JSON lacks, as -9999.
+// Appends the shortest form that reads back to the same float; infinities and NaN, which JSON
+// lacks, become -9999.
 void append_json_float(std::string& out, float value);
 
-// Objects and arrays with the commas in the right places.
+// Writes objects and arrays with commas in the right places.
 class JsonWriter {
  public:
   explicit JsonWriter(std::string& out) : out_(out) {}
@@ -49,7 +50,7 @@ class JsonWriter {
   bool needs_comma_ = false;
 };
 
-// Valid UTF-8 with one U+FFFD for each maximal invalid part.
+// Returns valid UTF-8 with one U+FFFD for each maximal invalid part.
 std::string to_valid_utf8(std::string_view bytes);
 
 }  // namespace sluice

@@ -72,7 +72,7 @@ Authenticator::Authenticator(const Config& config)
   Keys keys;
   for (const std::string& key : given_keys_) {
     const Digest digest = digest_of(key);
-    // The same key twice is one tenant.
+    // A repeated key is one tenant.
     (void)add_key("key-" + std::to_string(keys.size() + 1), digest, limits_, keys);
   }
   keys_ = std::make_shared<const Keys>(std::move(keys));
@@ -121,7 +121,7 @@ Expected<void> Authenticator::add_line(std::string_view line, Keys& keys) const 
 
 Expected<void> Authenticator::load() {
   if (file_.empty()) return {};
-  errno = 0;  // streams do not say why they fail
+  errno = 0;  // streams do not set an error when they fail
   std::ifstream in(file_, std::ios::binary);
   std::string text(kMaxFileBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
@@ -143,7 +143,7 @@ Expected<void> Authenticator::load_text(std::string_view text) {
     if (is_given) fresh.push_back(key);
   }
   const size_t num_given = fresh.size();
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // as editors of Windows write it
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // written by editors of Windows
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   size_t line_number = 0;
   for (size_t at = 0; at < text.size();) {
@@ -151,7 +151,7 @@ Expected<void> Authenticator::load_text(std::string_view text) {
     ++line_number;
     const auto added = add_line(text.substr(at, end - at), fresh);
     if (!added) {
-      // Without the line's text: it may hold a key.
+      // The line's text is left out, because it may hold a key.
       return invalid("--api-key-file: '" + file_ + "' line " + std::to_string(line_number) + ": " +
                      added.error().message + ".");
     }
@@ -172,11 +172,11 @@ std::shared_ptr<Tenant> Authenticator::find_tenant(const HttpRequest& request) c
   if (strncasecmp(request.authorization.c_str(), "Bearer ", kSchemeLength) == 0) {
     key = request.authorization.substr(kSchemeLength);
   }
-  // Nobody's, though a file may hold the digest of nothing: what an unset variable hashes to.
+  // The empty key is nobody's, though a file may hold its digest: the hash of an unset variable.
   if (key.empty()) return nullptr;
   const Digest given = digest_of(key);
   const Key* found = nullptr;
-  for (const Key& candidate : *known) {  // no early exit
+  for (const Key& candidate : *known) {  // no early exit: the time tells nothing
     if (CRYPTO_memcmp(given.data(), candidate.digest.data(), given.size()) == 0) {
       found = &candidate;
     }

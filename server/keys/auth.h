@@ -24,16 +24,16 @@ struct Config;
 
 class Authenticator {
  public:
-  // --api-key, --api-key-file and the limits of keys; load() reads the file.
+  // Takes --api-key, --api-key-file and the limits of keys; load() reads the file.
   explicit Authenticator(const Config& config);
 
-  // Any thread: reads the key file, again too. On error the old keys stay. Tenants are known by
-  // their names: with a new key they keep what they owe.
+  // Reads the key file, at start and again later. On error the old keys stay. Tenants are known by
+  // their names: with a new key they keep what they owe. Any thread.
   Expected<void> load();
-  // The same with what the file holds.
+  // Loads the keys of `text`, the contents of a key file.
   Expected<void> load_text(std::string_view text);
 
-  // Any thread. Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: not let in.
+  // Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: the client is refused. Any thread.
   [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
 
  private:
@@ -55,7 +55,7 @@ class Authenticator {
   const std::vector<std::string> given_keys_;
   const std::string file_;
   const TenantLimits limits_;
-  const std::shared_ptr<Tenant> everybody_;  // where there are no keys
+  const std::shared_ptr<Tenant> everybody_;  // the tenant of all requests without keys
   mutable std::mutex mutex_;
   std::shared_ptr<const Keys> keys_;  // guarded by mutex_
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SHA-256, for keys and for what sets caches apart.
+// SHA-256, for API keys and for the salts that separate caches.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ using Digest = std::array<unsigned char, 32>;
 
 Digest digest_of(std::string_view bytes);
 
-// Its first eight bytes, as a prefix cache's salt.
+// Returns the digest's first eight bytes, as a prefix cache's salt.
 uint64_t salt_of(const Digest& digest);
 
 }  // namespace sluice

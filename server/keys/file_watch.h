@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that others write while this process runs: keys and certificates, as a Kubernetes Secret
-// brings them (another file behind the same link) or an editor leaves them (the same file, longer).
+// Watches files that other programs write while this process runs: keys and certificates, from a
+// Kubernetes Secret (another file behind the same link) or an editor (the same file, longer).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@ namespace sluice {
 
 class FileWatch {
  public:
-  // What the files are now is known; empty paths name none.
+  // Records the present state of the files; empty paths name none.
   explicit FileWatch(const std::vector<std::string>& paths);
 
-  // One thread, which asks again and again: true once for each change, when two calls in a row have
-  // found the same, so that a file is not taken while it is written. A file that has gone has
-  // changed.
+  // Returns true once for each change, when two calls in a row have found the same state, so that a
+  // file is not read while it is written. A missing file counts as a change. Called again and again
+  // on one thread.
   [[nodiscard]] bool has_changed();
 
  private:
-  // What tells one state of a file from another; links are followed.
+  // The values that tell one state of a file from another; links are followed.
   struct Stamp {
     uint64_t device = 0;
     uint64_t inode = 0;
@@ -37,8 +37,8 @@ class FileWatch {
   [[nodiscard]] Stamps look() const;
 
   std::vector<std::string> paths_;
-  Stamps known_;  // what has_changed() has told of
-  Stamps last_;   // what the last call has found
+  Stamps known_;  // the state that has_changed() last reported
+  Stamps last_;   // the state that the last call found
 };
 
 }  // namespace sluice

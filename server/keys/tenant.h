@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds an API key: a name, a share of the prefix cache, and what they may take at a time and a
-// minute. Any thread.
+// The holder of an API key: a name, a share of the prefix cache, and limits on concurrent requests
+// and on use per minute. Any thread.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// 0: no limit.
+// Limits of one tenant; 0: no limit.
 struct TenantLimits {
   int32_t concurrency = 0;  // requests under way
   int32_t requests_per_minute = 0;
@@ -31,17 +31,17 @@ class Tenant {
 
   [[nodiscard]] uint64_t salt() const { return salt_; }
 
-  // Whose share of the engine it takes; 0 where there are no keys. Keys of one name share.
+  // Identifies the tenant's share of the engine; 0: there are no keys. Keys of one name share.
   [[nodiscard]] TenantId id() const { return id_; }
 
-  // One more request: counts it and its prompt, or says with kResourceExhausted which limit it
-  // passes and when it will not. Buckets hold a minute's worth and refill steadily; tokens are
-  // owed, so a request runs as soon as there is one.
+  // Counts one more request and its prompt, or says with kResourceExhausted which limit it exceeds
+  // and how long that lasts. Buckets hold a minute's worth and refill steadily; tokens are owed, so
+  // a request runs if the bucket holds at least one.
   Expected<void> admit(int64_t prompt_tokens, Clock::time_point now);
-  // It has ended, `generated_tokens` later.
+  // Counts the end of a request after `generated_tokens`.
   void finish(int64_t generated_tokens);
 
-  // New limits from a file that was read again; what is under way and owed stays.
+  // Replaces the limits by those of a file that was read again; open requests and debts stay.
   void set_limits(const TenantLimits& limits);
 
  private:
@@ -51,7 +51,7 @@ class Tenant {
   const std::string name_;
   const uint64_t salt_;
   const TenantId id_;
-  std::mutex mutex_;  // everything below
+  std::mutex mutex_;  // guards everything below
   TenantLimits limits_;
   int32_t num_running_ = 0;
   double requests_;  // left
@@ -59,7 +59,7 @@ class Tenant {
   Clock::time_point refilled_;
 };
 
-// A request that a tenant was granted, until it goes.
+// A request granted to a tenant; the destructor finishes it.
 class TenantLease {
  public:
   explicit TenantLease(std::shared_ptr<Tenant> tenant) : tenant_(std::move(tenant)) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When requests are to start, decided before the first is sent: an open loop, in which a slow
+// The start times of requests, decided before the first is sent: an open loop, in which a slow
 // server cannot slow its own load down.
 #pragma once
 
@@ -24,7 +24,7 @@ struct ArrivalPlan {
 
 // Seconds from the start, ascending. Gaps are Gamma(burstiness, 1 / (rate * burstiness)). Without a
 // ramp they are scaled so that the last arrival is at count / rate: runs of one rate offer the same
-// load whatever the seed, which is also what vLLM's client does.
+// load whatever the seed, like runs of vLLM's client.
 std::vector<double> plan_arrivals(const ArrivalPlan& plan);
 
 }  // namespace sluice::load

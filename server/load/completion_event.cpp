@@ -6,7 +6,7 @@
 namespace sluice::load {
 namespace {
 
-// Whose members are being read.
+// The object whose members are being read.
 enum class Place : uint8_t {
   kRoot,
   kChoices,  // the array
@@ -62,7 +62,7 @@ class Reader {
     return true;
   }
 
-  // At the opening quote; `out` gets what is between the quotes.
+  // Reads from the opening quote; `out` gets the text between the quotes.
   bool read_string(std::string_view& out) {
     const size_t begin = ++at_;
     for (; at_ < json_.size(); ++at_) {
@@ -134,7 +134,7 @@ class Reader {
     }
   }
 
-  // A value whose members, if it has any, are at `place`.
+  // Reads a value whose members, if it has any, are at `place`.
   bool read_value(Place place, int depth) {
     skip_space();
     if (at_ >= json_.size()) return false;
@@ -180,7 +180,7 @@ class Reader {
     return true;
   }
 
-  // Whether a JSON text is not null, not false and not empty.
+  // Tells whether a JSON text is not null, not false and not empty.
   static bool is_filled(std::string_view value) {
     if (value.starts_with('{') || value.starts_with('[')) {
       return value.substr(1, value.size() - 2).find_first_not_of(" \n\t\r") !=

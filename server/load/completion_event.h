@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a load test needs of one JSON object of a completion stream (or of a whole answer), read in
-// one pass without a tree: at a million tokens a second a tree per token is what costs.
+// The members of one JSON object of a completion stream (or of a whole answer) that a load test
+// needs, read in one pass: at a million tokens a second, a tree per token would cost most.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace sluice::load {
 
 struct CompletionEvent {
   bool has_choices = false;    // at least one choice
-  std::string_view text;       // new text of the choice as JSON spells it, without the quotes
+  std::string_view text;       // new text of the choice, JSON-escaped, without the quotes
   bool has_text = false;       // text, reasoning or a tool call that is not empty
   bool is_finished = false;    // a finish_reason that is not null or empty
   bool has_error = false;      // a member "error" other than null, false, "", {} and []
@@ -20,8 +20,8 @@ struct CompletionEvent {
   int64_t cached_tokens = -1;
 };
 
-// False: `json` is not one valid JSON object (RFC 8259; nesting at most 64 deep; UTF-8 is not
-// checked). Views in `event` point into `json`.
+// Returns false if `json` is not one valid JSON object (RFC 8259; nesting at most 64 deep; UTF-8 is
+// not checked). Views in `event` point into `json`.
 [[nodiscard]] bool read_completion_event(std::string_view json, CompletionEvent& event);
 
 }  // namespace sluice::load

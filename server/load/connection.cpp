@@ -12,7 +12,7 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kSmallBuffer = 2 << 10;  // many idle streams; grows for one that brings much
+constexpr size_t kSmallBuffer = 2 << 10;  // small for many idle streams; grows for busy ones
 constexpr size_t kLargeBuffer = 64 << 10;
 constexpr std::string_view kDone = "[DONE]";  // data of a stream's last event
 constexpr size_t kShownBytes = 200;           // of a body or an event in an error message
@@ -118,8 +118,7 @@ void Connection::send() {
   transport_->write(exchange_->request);
 }
 
-// A server that refuses a request may close before it has read all of it; its answer is read even
-// so.
+// Reads the answer even after an error: a server that refuses a request may close early.
 void Connection::on_written(error_code) {
   last_progress_ = Clock::now();
   read_more();
@@ -147,7 +146,7 @@ void Connection::parse() {
             buffer_.begin() + static_cast<ptrdiff_t>(num_unparsed_),
             buffer_.begin());
   num_unparsed_ -= consumed;
-  if (!exchange_->record.is_ok()) {  // an event said so
+  if (!exchange_->record.is_ok()) {  // an event reported an error
     drop_transport();
     return finish();
   }
@@ -167,7 +166,7 @@ void Connection::on_end_of_file(error_code error) {
   drop_transport();
   const bool has_begun = parser_->has_begun();
   // A server may close a kept-alive connection just when the next request comes; that is no answer
-  // to the request, which goes out again on a new connection. Its start stays what it was.
+  // to it. The request is sent again on a new connection and keeps its start time.
   if (!has_begun && reused_) {
     reused_ = false;
     return open();
@@ -196,7 +195,7 @@ void Connection::on_answer_end() {
   finish();
 }
 
-// Tokens without text are known from usage, and come with an event all the same.
+// Judges the tokens. Those without text are known from usage, and still come with an event.
 void Connection::judge_tokens() {
   const Record& record = exchange_->record;
   const bool has_token =
@@ -207,7 +206,7 @@ void Connection::judge_tokens() {
 void Connection::judge_stream() {
   Record& record = exchange_->record;
   if (!record.is_ok()) return;
-  // Some servers end the stream right behind its last event, without the empty line.
+  // Some servers end the stream right after its last event, without the empty line.
   if (events_.unended_data() == kDone) {
     record.is_done = true;
   } else if (events_.is_inside_event()) {
@@ -256,7 +255,7 @@ void Connection::on_body(std::string_view bytes) {
 void Connection::on_event(std::string_view data) {
   Record& record = exchange_->record;
   if (!record.is_ok()) return;
-  if (data.empty() || data == "null") return;  // what some servers send to keep a stream alive
+  if (data.empty() || data == "null") return;  // some servers send these to keep a stream alive
   if (data == kDone) {
     record.is_done = true;
     return;

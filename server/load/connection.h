@@ -23,9 +23,10 @@ class Connection;
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
-  // The exchange is over; its record says how. The connection may start another one at once.
+  // The exchange is over; its record holds the outcome. The connection may start another one at
+  // once.
   virtual void on_exchange_end(Connection& connection) = 0;
-  // Around every attempt to connect.
+  // Called before and after every attempt to connect.
   virtual void on_connect_begin() = 0;
   virtual void on_connect_end() = 0;
 };
@@ -34,8 +35,8 @@ struct Exchange {
   std::string request;  // head and body as sent
   Record record;
   bool keep_text = false;
-  bool is_plain = false;  // any answer with status 200 will do; it is in `body`
-  std::string body;       // of an answer that is no event stream, at most kMaxBodyBytes of it
+  bool is_plain = false;  // any answer with status 200 will do; it goes to `body`
+  std::string body;       // an answer without events, at most kMaxBodyBytes
 };
 
 class Connection final : TransportEvents, ResponseSink, SseSink {
@@ -45,10 +46,10 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
   Connection(TransportFactory& factory, ConnectionOwner& owner, Clock::time_point run_start);
   ~Connection() override;
 
-  // Not while an exchange runs.
+  // Starts an exchange; never called while another runs.
   void start(std::unique_ptr<Exchange> exchange);
 
-  // The owner takes it in on_exchange_end().
+  // Returns the finished exchange; called in on_exchange_end().
   std::unique_ptr<Exchange> take_exchange() { return std::move(exchange_); }
 
   // Ends the exchange with `kind`.
@@ -58,7 +59,7 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
 
   [[nodiscard]] bool is_busy() const { return busy_; }
 
-  // Of the last byte in either direction, or the start.
+  // Returns the time of the last byte in either direction, or of the start.
   [[nodiscard]] Clock::time_point last_progress() const { return last_progress_; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets that are made: random, prefix_repetition and multi_turn.
+// Generated data sets: random, prefix_repetition and multi_turn.
 #include "server/load/dataset.h"
 
 #include <algorithm>
@@ -102,7 +102,7 @@ class RandomDataset final : public Dataset {
   const PromptMaker maker_;
 };
 
-// Equally many prompts for each of a few prefixes, in random order.
+// A data set with equally many prompts for each of a few prefixes, in random order.
 class PrefixRepetitionDataset final : public Dataset {
  public:
   explicit PrefixRepetitionDataset(const DatasetOptions& options)

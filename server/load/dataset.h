@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is asked: prompts with lengths, made from a seed or read from a file. A sample is made when
+// Data sets: prompts with lengths, made from a seed or read from a file. A sample is made when
 // it is needed and is the same each time, so that 10^6 long prompts need no memory.
 #pragma once
 
@@ -16,10 +16,10 @@ namespace sluice::load {
 // One request; a conversation has several, each sent when the answer before it has ended.
 struct Turn {
   std::string text;                // the prompt, or the user's message
-  std::vector<int32_t> token_ids;  // instead of the text, for the completions API
+  std::vector<int32_t> token_ids;  // used instead of the text, for the completions API
   int32_t input_len = 0;           // tokens as far as known; 0: unknown
   int32_t output_len = 0;          // max_tokens
-  double delay_s = 0;              // after the answer before it
+  double delay_s = 0;              // after the previous answer
 };
 
 struct Sample {
@@ -32,12 +32,12 @@ class Dataset {
   [[nodiscard]] virtual size_t size() const = 0;
   [[nodiscard]] virtual Sample sample(size_t index) const = 0;
 
-  // Seconds from the start, ascending, one for each sample; empty: no times of its own.
+  // Returns seconds from the start, ascending, one for each sample; empty: the set has no times.
   [[nodiscard]] virtual std::vector<double> arrivals() const { return {}; }
 };
 
-// What random prompts are made of: the server's ids of kPromptWords, any id below a size, or, with
-// neither, the words themselves, of which most vocabularies make one token each.
+// The material of random prompts: the server's ids of kPromptWords, any id below a size, or, with
+// neither, the words themselves, most of which are one token in most vocabularies.
 struct PromptVocabulary {
   std::vector<int32_t> ids;
   int32_t vocab_size = 0;
@@ -52,7 +52,7 @@ struct DatasetOptions {
   int32_t output_len = 128;
   bool has_output_len = false;          // replaces the lengths of a file
   double range_ratio = 0;               // lengths are uniform in (1 -+ ratio) times theirs
-  int32_t prefix_len = 0;               // random: tokens that all prompts share at their beginning
+  int32_t prefix_len = 0;               // random: length of the common beginning of all prompts
   int32_t repetition_prefix_len = 256;  // prefix_repetition
   int32_t repetition_suffix_len = 256;
   int32_t repetition_num_prefixes = 10;

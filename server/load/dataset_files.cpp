@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Data sets with prompts of their own: ShareGPT (one request of each conversation, or all of its
-// turns) and JSON lines of {"prompt", "output_tokens"}.
+// Data sets from files: ShareGPT (one request of each conversation, or all of its turns) and JSON
+// lines of {"prompt", "output_tokens"}.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -9,15 +9,15 @@
 namespace sluice::load {
 namespace {
 
-// vLLM's bounds for a ShareGPT request: what is shorter or longer is left out.
+// vLLM's bounds for a ShareGPT request: shorter and longer ones are left out.
 constexpr int32_t kMinTokens = 4;
 constexpr int32_t kMaxPromptTokens = 1024;
 constexpr int32_t kMaxTotalTokens = 2048;
-constexpr int32_t kDefaultOutputLen = 256;  // of a line that names none
+constexpr int32_t kDefaultOutputLen = 256;  // for a line without a length
 
 class ListDataset final : public Dataset {
  public:
-  // With fewer samples than prompts the list starts again.
+  // The list repeats if it has fewer samples than prompts.
   ListDataset(std::vector<Sample> samples, const DatasetOptions& options)
       : samples_(std::move(samples)), num_prompts_(options.num_prompts) {
     Random random(options.seed, /*index=*/0);
@@ -52,7 +52,7 @@ const std::string* text_of(const nlohmann::json& object, const char* name) {
              : nullptr;
 }
 
-// The human's messages with the lengths of the answers that followed.
+// Returns the human's messages with the lengths of the answers that followed.
 Sample turns_of(const nlohmann::json& conversation, const DatasetOptions& options) {
   Sample sample;
   const auto messages = conversation.find("conversations");

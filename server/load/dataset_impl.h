@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the data sets share. Only their own files include it.
+// The common part of the data sets. Only their own files include it.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace sluice::load {
 
-// A run of `count` random tokens, appended to `turn`.
+// Appends a run of `count` random tokens to `turn`.
 class PromptMaker {
  public:
   explicit PromptMaker(const PromptVocabulary& vocabulary);
@@ -22,10 +22,10 @@ class PromptMaker {
   std::vector<std::string_view> words_;
 };
 
-// A length drawn from [length * (1 - ratio), length * (1 + ratio)], at least 1.
+// Draws a length from [length * (1 - ratio), length * (1 + ratio)], at least 1.
 int32_t draw_length(Random& random, int32_t length, double ratio);
 
-// Tokens that a text is likely to have: English comes to about four bytes a token.
+// Estimates the tokens of a text: English has about four bytes a token.
 int32_t estimate_tokens(std::string_view text);
 
 Expected<std::string> read_file(const std::string& path);

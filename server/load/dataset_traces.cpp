@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Traces: when requests came and how long they were, without their text. Formats: Mooncake (JSON
-// lines; milliseconds; a hash stands for a block of 512 tokens, the same wherever it recurs), Azure
-// LLM inference (CSV; date and time) and BurstGPT (CSV; seconds). Prompts are made to the lengths.
+// Traces: times and lengths of requests, without their text. Formats: Mooncake (JSON lines;
+// milliseconds; a hash stands for a block of 512 tokens, equal at each occurrence), Azure LLM
+// inference (CSV; date and time) and BurstGPT (CSV; seconds). Prompts have the traced lengths.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -15,7 +15,7 @@
 namespace sluice::load {
 namespace {
 
-constexpr int32_t kBlockTokens = 512;  // of a Mooncake hash
+constexpr int32_t kBlockTokens = 512;  // tokens that a Mooncake hash stands for
 constexpr int64_t kMaxTokens = 1 << 24;
 
 struct TraceRow {
@@ -23,7 +23,7 @@ struct TraceRow {
   int32_t input_len = 0;
   int32_t output_len = 0;
   std::vector<uint64_t> hashes;
-  size_t line = 0;  // of the file
+  size_t line = 0;  // number in the file
 };
 
 class TraceDataset final : public Dataset {
@@ -45,7 +45,7 @@ class TraceDataset final : public Dataset {
     int32_t missing = row.input_len;
     for (const uint64_t hash : row.hashes) {
       if (missing == 0) break;
-      // The last block of a prompt may be cut; what is left of it is still the block's beginning.
+      // The last block of a prompt may be cut; its tokens are still the block's beginning.
       const int32_t count = std::min(missing, kBlockTokens);
       Random block(options_.seed ^ 0x626c6f636bULL, hash);
       maker_.append(block, count, turn);
@@ -93,7 +93,7 @@ std::optional<int32_t> to_length(std::string_view text) {
   return static_cast<int32_t>(*value);
 }
 
-// Days since 1970-01-01 of a date of the proleptic Gregorian calendar (H. Hinnant's algorithm).
+// Returns days since 1970-01-01 of a proleptic Gregorian date (H. Hinnant's algorithm).
 int64_t days_of(int64_t year, int64_t month, int64_t day) {
   year -= month <= 2 ? 1 : 0;
   const int64_t era = (year >= 0 ? year : year - 399) / 400;
@@ -103,7 +103,7 @@ int64_t days_of(int64_t year, int64_t month, int64_t day) {
   return era * 146097 + day_of_era - 719468;
 }
 
-// "2023-11-16 18:17:03.9799600", with anything after the fraction (a zone) left aside.
+// Parses "2023-11-16 18:17:03.9799600", and ignores text after the fraction (a zone).
 std::optional<double> to_time(std::string_view text) {
   const std::string copy(text.substr(0, 40));
   int year = 0;
@@ -153,7 +153,7 @@ std::optional<TraceRow> read_mooncake(std::string_view line) {
   return row;
 }
 
-// Columns by their names in the first line; the names differ between the formats' versions.
+// Columns, found by their names in the first line; the names differ between the formats' versions.
 struct Columns {
   size_t time = SIZE_MAX;
   size_t input = SIZE_MAX;
@@ -212,7 +212,7 @@ Expected<std::unique_ptr<Dataset>> read_trace(const DatasetOptions& options) {
       return make_error(ErrorCode::kDataLoss,
                         place + ": is no line of a " + options.name + " trace");
     }
-    // Failed requests of BurstGPT have no answer; nothing can be asked for them.
+    // Failed requests of BurstGPT have no answer, so they cannot be sent again.
     if (row->output_len < 1 || row->input_len < 1) continue;
     if (options.has_output_len) row->output_len = options.output_len;
     row->line = number;

@@ -77,7 +77,7 @@ ResponseParser::Status ResponseParser::feed(std::string_view bytes, size_t& cons
         boost::asio::const_buffer(bytes.data() + consumed, bytes.size() - consumed), error);
     consumed += taken;
     if (error == http::error::need_more) {
-      // What is left is the beginning of a header or of a chunk's head.
+      // The rest is the beginning of a header or of a chunk's head.
       if (bytes.size() - consumed <= kMaxUnparsedBytes) return Status::kMore;
       error = http::error::header_limit;
     }

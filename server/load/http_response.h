@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One HTTP/1.1 response from bytes that come in any pieces; the body is handed on as it comes.
+// Parses one HTTP/1.1 response from bytes in any pieces; the body is passed on as it comes.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ class ResponseParser {
  public:
   enum class Status { kMore, kDone, kBad };
 
-  // A response whose head, or a chunk whose head, is longer is bad.
+  // Limit of the head of a response or chunk; a longer one is an error.
   static constexpr size_t kMaxUnparsedBytes = 64 << 10;
 
   explicit ResponseParser(ResponseSink& sink);
   ~ResponseParser();
 
-  // Takes what it can of `bytes` (the rest comes first next time) and says how much that was.
+  // Consumes a part of `bytes` (the rest comes first next time); `consumed`: its size.
   Status feed(std::string_view bytes, size_t& consumed);
   // The connection has ended: kDone if that ends the message in order.
   Status end_of_file();

@@ -19,10 +19,10 @@ using boost::system::error_code;
 
 namespace {
 
-// Attempts to connect at a time: more only overflow the server's queue of them.
+// Limits simultaneous attempts to connect: more only overflow the server's queue of them.
 constexpr size_t kMaxConnecting = 256;
 constexpr auto kSweepInterval = std::chrono::milliseconds(100);
-// From the plan's zero to the first intended start: the loop is running by then.
+// Time from the plan's zero to the first intended start: the loop is running by then.
 constexpr auto kLead = std::chrono::milliseconds(5);
 
 double thread_cpu_seconds() {
@@ -34,7 +34,7 @@ double thread_cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Each stream is a descriptor; the soft limit is often 1024 and may be raised by anyone.
+// Raises the soft limit, which is often 1024 and may be raised by anyone: a stream is a descriptor.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -42,7 +42,7 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// What is due to start: the first turn of a sample, or a later one.
+// A start that is due: the first turn of a sample, or a later one.
 struct Due {
   double at = 0;
   size_t sample = 0;
@@ -91,7 +91,7 @@ class LoadRun final : public ConnectionOwner {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
 
-  // The earliest start that the plan still holds.
+  // Returns the earliest start that the plan still holds.
   [[nodiscard]] const Due* next_due() {
     if (next_arrival_ < arrivals_.size()) {
       first_turn_ = {arrivals_[next_arrival_], next_arrival_, 0};
@@ -195,7 +195,7 @@ class LoadRun final : public ConnectionOwner {
     const auto next = static_cast<size_t>(record.turn) + 1;
     if (result_.is_interrupted) return;
     if (record.turn == 0 && record.text.empty() && !histories_.contains(index)) {
-      // Conversations of one turn, the common case, never kept their text.
+      // Conversations of one turn, the common case, kept no text.
       if (dataset_.sample(index).turns.size() == 1) return;
     }
     const Sample sample = dataset_.sample(index);
@@ -232,7 +232,7 @@ class LoadRun final : public ConnectionOwner {
   void sweep() {
     const auto limit = std::chrono::duration<double>(options_.timeout_s);
     const auto at_now = Clock::now();
-    sweeping_ = true;  // what ends here starts nothing before the loop over connections is over
+    sweeping_ = true;  // timeouts start nothing before the loop over connections is over
     if (options_.stop != nullptr && options_.stop->load()) interrupt();
     for (size_t i = 0; i < connections_.size(); ++i) {
       Connection& connection = *connections_[i];
@@ -279,7 +279,7 @@ class LoadRun final : public ConnectionOwner {
   size_t next_arrival_ = 0;
   Due first_turn_;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> later_turns_;
-  std::queue<Due> waiting_;  // due, and kept back by the limit on concurrency
+  std::queue<Due> waiting_;  // due, but held back by the limit on concurrency
   std::unordered_map<size_t, std::vector<SpokenTurn>> histories_;  // of running conversations
 
   std::vector<std::unique_ptr<Connection>> connections_;
@@ -297,7 +297,7 @@ class LoadRun final : public ConnectionOwner {
   RunResult result_;
 };
 
-// Runs the loop until its one exchange has ended.
+// Runs the loop to the end of its one exchange.
 class OneExchange final : public ConnectionOwner {
  public:
   OneExchange(TransportFactory& factory, boost::asio::io_context& loop, double timeout_s)
@@ -325,7 +325,7 @@ class OneExchange final : public ConnectionOwner {
 
   void on_connect_end() override {}
 
-  std::unique_ptr<Exchange> exchange;  // once it has ended
+  std::unique_ptr<Exchange> exchange;  // set when it has ended
 
  private:
   Connection connection_;
@@ -343,7 +343,7 @@ Expected<RunResult> run_load(const Server& server,
   boost::asio::io_context loop(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE);
   SLUICE_TRY(const auto factory,
              create_transport_factory(loop, server.address, server.verification));
-  // Connections close before the loop, which holds their handlers, goes.
+  // Connections close before the loop, which holds their handlers, is destroyed.
   LoadRun run(*factory, loop, format, dataset, arrivals, options);
   return run.run();
 }

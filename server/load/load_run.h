@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the requests of a plan to one server and records what happens: one thread, one event loop.
+// Sends the requests of a plan to one server and records the outcome: one thread, one event loop.
 // Starts follow the plan whatever the server does; with a limit on concurrency a request waits for
+// its turn, and its record shows how long.
 // its turn, and its record shows for how long.
 #pragma once
 
@@ -36,26 +37,26 @@ struct RunOptions {
 };
 
 struct RunResult {
-  std::vector<Record> records;  // by intended start
+  std::vector<Record> records;  // ordered by intended start
   double duration_s = 0;        // to the end of the last request
   double cpu_s = 0;             // of the client's thread
   bool is_interrupted = false;
 };
 
-// The name was looked up and the certificate policy decided by whoever made `server`.
+// The server of a run; the caller has resolved its name and decided the certificate policy.
 struct Server {
   ServerAddress address;
   Verification verification = Verification::kCertificate;
 };
 
-// `arrivals`: seconds, ascending, one for each sample of `dataset` that is to be sent.
+// `arrivals`: seconds, ascending, one for each sample of `dataset` to send.
 Expected<RunResult> run_load(const Server& server,
                              const RequestFormat& format,
                              const Dataset& dataset,
                              const std::vector<double>& arrivals,
                              const RunOptions& options);
 
-// One request outside the measurement. kUnavailable says why there is no answer with status 200.
+// Sends one request outside the measurement. kUnavailable says why no answer has status 200.
 Expected<std::string> fetch(const Server& server, const std::string& request, double timeout_s);
 
 }  // namespace sluice::load

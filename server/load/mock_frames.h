@@ -10,13 +10,13 @@ namespace sluice::load {
 
 enum class MockApi : uint8_t { kCompletions, kChat };
 
-// One chunk of a chunked body.
+// Returns one chunk of a chunked body.
 std::string http_chunk(std::string_view body);
-// A whole answer that is no stream.
+// Returns a whole answer that is no stream.
 std::string http_answer(std::string_view status, std::string_view headers, std::string_view body);
 std::string stream_head();
 std::string token_event(MockApi api);  // without chunk framing
-// finish_reason, usage if wanted, [DONE] and the end of the body.
+// Returns finish_reason, usage if wanted, [DONE] and the end of the body.
 std::string stream_end(MockApi api, int64_t prompt_tokens, int64_t completion_tokens, bool usage);
 
 }  // namespace sluice::load

@@ -29,7 +29,7 @@ namespace {
 
 constexpr size_t kMaxRequestBytes = 64 << 20;
 constexpr int64_t kDefaultTokens = 16;
-// Between two looks at the sockets: so many streams sent to, so many connections taken.
+// Limits of streams written, and of connections accepted, between two polls of the sockets.
 constexpr size_t kMaxWrites = 256;
 constexpr int kMaxAccepts = 256;
 
@@ -47,7 +47,7 @@ constexpr std::pair<const char*, MockFault> kFaults[] = {
     {"not-http", MockFault::kNotHttp},
 };
 
-// The integer after `name` in a body that the client wrote; a mock need not parse JSON.
+// Returns the integer after `name` in a body from the load client; a mock need not parse JSON.
 int64_t find_integer(std::string_view body, std::string_view name, int64_t fallback) {
   const size_t found = body.rfind(name);
   if (found == std::string_view::npos) return fallback;
@@ -96,7 +96,7 @@ struct MockServer::Impl {
 
   [[nodiscard]] double now() const { return to_seconds(Clock::now() - start); }
 
-  // Nothing leaves while the server is stalled.
+  // Returns the time of an event: no byte leaves while the server is stalled.
   [[nodiscard]] double after_stall(double at) const {
     const double begin = first_request + script.stall_at_s;
     const double end = begin + script.stall_for_s;
@@ -119,7 +119,7 @@ struct MockServer::Impl {
   boost::asio::steady_timer timer;
   std::vector<char> scratch;
   std::string chunks[2];  // one token's, by MockApi
-  std::string writes[2];  // events_per_write of them
+  std::string writes[2];  // events_per_write of the chunks
   uint64_t next_id = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers;
   std::priority_queue<Due, std::vector<Due>, std::greater<>> due;
@@ -152,7 +152,8 @@ class MockServer::Impl::Peer {
 
   void set_due(double at) { due_ = at; }
 
-  // Sends what is due. True: the stream goes on at once, and the socket took everything.
+  // Sends the events that are due. True: the stream continues at once, and the socket took
+  // everything.
   bool advance() {
     is_blocked_ = !unsent_.empty();
     if (is_blocked_) return false;
@@ -339,7 +340,7 @@ class MockServer::Impl::Peer {
     if (std::exchange(is_blocked_, false) && is_busy_) owner_.make_ready(id_);
   }
 
-  // Destroys this.
+  // Ends the connection and destroys this object.
   void leave() {
     const bool held_slot = is_busy_ && is_served_;
     Impl& owner = owner_;
@@ -358,13 +359,13 @@ class MockServer::Impl::Peer {
   MockApi api_ = MockApi::kCompletions;
   bool is_busy_ = false;
   bool is_served_ = false;   // has a slot
-  bool is_blocked_ = false;  // goes on when the socket has room
+  bool is_blocked_ = false;  // continues when the socket has room
   bool has_fault_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t num_tokens_ = 0;
   int64_t num_events_ = 0;
   int64_t sent_events_ = 0;
-  double due_ = 0;  // of the next event
+  double due_ = 0;  // time of the next event
 };
 
 void MockServer::Impl::accept() {
@@ -391,7 +392,7 @@ void MockServer::Impl::admit(Peer& peer, double at) {
   peer.begin(at);
 }
 
-// A slot is free since `at`.
+// Gives away a slot that is free since `at`.
 void MockServer::Impl::release(double at) {
   --num_served;
   while (!queue.empty() && num_served < std::max(1, script.slots)) {
@@ -418,7 +419,7 @@ void MockServer::Impl::arm_timer() {
   timer.expires_at(start + std::chrono::duration_cast<Clock::duration>(
                                std::chrono::duration<double>(due.top().at)));
   timer.async_wait([this](error_code error) {
-    if (error) return;  // armed again for something earlier
+    if (error) return;  // armed again for an earlier time
     const double at_now = now();
     while (!due.empty() && due.top().at <= at_now) {
       const uint64_t id = due.top().peer;
@@ -441,7 +442,7 @@ void MockServer::Impl::pump_later() {
   boost::asio::post(loop, [this] { pump(); });
 }
 
-// One write for each stream that has something to send, then whatever came in meanwhile.
+// Writes once for each stream with events to send, then handles the input that came meanwhile.
 void MockServer::Impl::pump() {
   is_pumping = false;
   for (size_t left = std::min(ready.size(), kMaxWrites); left > 0; --left) {

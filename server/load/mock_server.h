@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A completion server without a model: tokens come at times that a script fixes, so that what a
-// client reports can be compared with the truth, and as fast as sockets allow when the script has
-// no delays. It can also fail in each way that a client must recognize. One thread.
+// A completion server without a model: tokens come at scripted times, so that a client's figures
+// can be compared with the truth, or as fast as sockets allow if the script has no delays. It can
+// also fail in each way that a client must recognize. One thread.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,19 @@ enum class MockFault : uint8_t {
   kNotHttp,      // answers in another protocol
 };
 
-// By its name on the command line: "half-frame".
+// Parses a fault's name on the command line: "half-frame".
 Expected<MockFault> parse_mock_fault(std::string_view name);
 
 struct MockScript {
   double ttft_s = 0;
   double itl_s = 0;              // between two events; 0: as fast as the socket takes them
-  int32_t tokens_per_event = 1;  // as usage counts them
+  int32_t tokens_per_event = 1;  // counted like usage
   int32_t events_per_write = 1;  // sent with one system call; their times are the first one's
   int32_t slots = 0;             // requests served at a time, the rest wait in order; 0: all
   double stall_at_s = 0;         // from the first request on: nothing is sent for stall_for_s,
   double stall_for_s = 0;        //   and what was due in that time is sent at its end
   MockFault fault = MockFault::kNone;
-  int32_t fault_every = 1;  // the fault hits each so many requests
+  int32_t fault_every = 1;  // the fault hits every fault_every-th request
   bool reports_usage = true;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that are the same on every machine and standard library, because a seed names a
-// whole load test. Generator: SplitMix64 (Steele, Lea, Flood 2014); normal: polar method; gamma:
+// Random numbers that are equal on every machine and standard library, because a seed names a whole
+// load test. Generator: SplitMix64 (Steele, Lea, Flood 2014); normal: polar method; gamma:
 // Marsaglia and Tsang 2000.
 #pragma once
 
@@ -12,7 +12,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
-  // An independent stream for part `index` of what `seed` fixes.
+  // Makes an independent stream for part `index` of the load that `seed` names.
   Random(uint64_t seed, uint64_t index);
 
   uint64_t next();

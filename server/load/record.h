@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happened to one request. Times are seconds from the start of the run; the intended start was
-// fixed before the run, so a latency counted from it holds whatever queued in the client too.
+// The outcome of one request. Times are seconds from the start of the run; the intended start was
+// fixed before the run, so a latency counted from it includes the wait in the client.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class ErrorKind : uint8_t {
   kTimeout,      // no byte for --timeout-s
   kNoAnswer,     // closed before the first byte of an answer
   kDied,         // closed in the middle of an answer
-  kHalfFrame,    // the same, inside an event
+  kHalfFrame,    // closed inside an event
   kTruncated,    // ended in order, without finish_reason and [DONE]
   kBadHttp,      // not HTTP/1.1
   kNoToken,      // complete, without a token
@@ -33,8 +33,8 @@ std::string_view to_string(ErrorKind kind);
 inline constexpr double kNever = -1;
 
 struct Record {
-  int32_t sample = 0;             // of the data set
-  int32_t turn = 0;               // of its conversation
+  int32_t sample = 0;             // index in the data set
+  int32_t turn = 0;               // index in its conversation
   double intended = 0;            // start by the schedule
   double sent = kNever;           // start of the exchange, connecting included
   double first_chunk = kNever;    // first event with a choice
@@ -44,7 +44,7 @@ struct Record {
   std::vector<float> gaps;        // seconds between events with text
   int32_t requested_tokens = 0;   // max_tokens
   int32_t planned_input_len = 0;  // tokens, by the data set; 0: unknown
-  int64_t prompt_tokens = -1;     // by usage; -1: not given
+  int64_t prompt_tokens = -1;     // from usage; -1: not given
   int64_t completion_tokens = -1;
   int64_t cached_tokens = -1;
   int32_t num_text_chunks = 0;
@@ -54,7 +54,7 @@ struct Record {
   ErrorKind error = ErrorKind::kNone;
   std::string error_message;
   double retry_after = kNever;  // seconds, with kRateLimited, if given
-  std::string text;             // as JSON spells it; only when asked for
+  std::string text;             // JSON-escaped; only if requested
 
   [[nodiscard]] bool is_ok() const { return error == ErrorKind::kNone; }
 

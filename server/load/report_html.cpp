@@ -17,11 +17,11 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kCurvePoints = 240;
 constexpr size_t kMinTimeSteps = 24;
 constexpr size_t kMaxTimeSteps = 240;
-constexpr size_t kEventsPerStep = 8;    // of a timeline at least, or it shows single events
+constexpr size_t kEventsPerStep = 8;    // minimum, or the timeline would show single events
 constexpr size_t kShownRequests = 300;  // bars of the request chart
 constexpr size_t kShownDots = 2000;
 
-// Six digits are more than a screen shows.
+// Rounds to six digits, which are enough for a screen.
 double rounded(double value) {
   if (value == 0 || !std::isfinite(value)) return 0;
   const double scale = std::pow(10, 5 - std::floor(std::log10(std::abs(value))));
@@ -41,7 +41,7 @@ std::vector<const Record*> evenly(const std::vector<const Record*>& records, siz
   return chosen;
 }
 
-// Values at even quantiles, and at the rarest ones, where tails are.
+// Returns values at even quantiles, and at the rarest ones for the tails.
 Json curve(const char* label, std::vector<double> values) {
   std::vector<double> quantiles;
   for (size_t i = 0; i <= kCurvePoints; ++i) {
@@ -136,7 +136,7 @@ Json bars(const std::vector<const Record*>& sent) {
   return list;
 }
 
-// Per request: tokens a second of its stream against its time to first token.
+// Returns for each request its stream's tokens per second and its time to first token.
 Json dots(const std::vector<const Record*>& done) {
   Json list = Json::array();
   for (const Record* record : evenly(done, kShownDots)) {

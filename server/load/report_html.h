@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as one HTML file that needs nothing else: no request leaves it, whatever the server's error
-// messages hold. Its size does not grow with the number of requests: curves are given at a few
-// hundred quantiles, the timeline in a few hundred steps, and of many requests an even choice.
+// A run as one self-contained HTML file: it sends no request, whatever the server's error messages
+// hold. Its size does not grow with the number of requests: curves have a few hundred quantiles,
+// the timeline has a few hundred steps, and an even choice stands for many requests.
 #pragma once
 
 #include <limits>
@@ -12,7 +12,7 @@
 
 namespace sluice::load {
 
-// One rate of a sweep.
+// The outcome of one rate of a sweep.
 struct SweepPoint {
   double rate = std::numeric_limits<double>::infinity();  // offered, requests per second
   bool is_sustained = false;  // the server kept up, and met the goal if there is one

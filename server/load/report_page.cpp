@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report's page: style and drawing code; texts from the data go in as text nodes only.
+// The report's page: style and drawing code; texts of the data are inserted as text nodes only.
 #include "server/load/report_html.h"
 
 namespace sluice::load {

@@ -98,7 +98,7 @@ std::string RequestFormat::post(const Turn& turn, const std::vector<SpokenTurn>&
     for (const SpokenTurn& spoken : history) body += spoken.question + spoken.answer + R"(\n)";
     body += text + '"';
   }
-  // Both names of the chat API's limit are understood everywhere; the older one by more servers.
+  // Servers accept both names of the chat API's limit; more of them the older name.
   body += R"(,"max_tokens":)" + std::to_string(turn.output_len) + tail_ + "}";
   return post_json(endpoint_, body);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns samples into HTTP requests: what is the same in all of them is written once.
+// Turns samples into HTTP requests; their common part is written once.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RequestOptions {
   std::string extra_body;  // JSON object whose members are added, or replace ours; empty: none
 };
 
-// What a conversation has said so far; texts as JSON spells them, without quotes.
+// An earlier turn of a conversation; its texts are JSON-escaped, without quotes.
 struct SpokenTurn {
   std::string question;
   std::string answer;
@@ -53,13 +53,13 @@ class RequestFormat {
   RequestFormat() = default;
 
   Api api_ = Api::kCompletions;
-  std::string prefix_;  // path of the base URL
+  std::string prefix_;  // the base URL's path
   std::string endpoint_;
   std::string headers_;  // each with its CRLF
   std::string tail_;     // members after the prompt and max_tokens, each with a comma before it
 };
 
-// `text` between the quotes of a JSON string.
+// Escapes `text` for the inside of a JSON string.
 std::string json_escaped(std::string_view text);
 
 }  // namespace sluice::load

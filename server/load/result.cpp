@@ -11,7 +11,7 @@
 namespace sluice::load {
 namespace {
 
-constexpr size_t kWidth = 50;  // of a header, and of a label with its value
+constexpr size_t kWidth = 50;  // of a header line, and of a label with its value
 
 std::string header(const std::string& title, char fill) {
   const size_t missing = kWidth - std::min(kWidth, title.size());
@@ -53,7 +53,7 @@ std::string metric_block(const Metric& metric) {
 bool is_shown(const Result& result, const std::string& name) {
   const auto& shown = result.shown_metrics;
   if (std::find(shown.begin(), shown.end(), name) != shown.end()) return true;
-  // What waiting in the client added is never left out where there can be any.
+  // Latency added by waiting in the client is always shown if there can be any.
   const bool open_loop = !std::isinf(result.options.request_rate);
   if (name == "client_queue_time") return result.labels.max_concurrency.has_value();
   if (name == "ttft_including_client_queue" || name == "e2el_including_client_queue") {

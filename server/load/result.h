@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run as `vllm bench serve` shows and saves it: its console block and its JSON keys, with more
-// beside them.
+// A run in the form of `vllm bench serve`: its console block and its JSON keys, and more beside
+// them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -15,7 +15,7 @@
 
 namespace sluice::load {
 
-// What was asked for, as the result names it.
+// The options of a run, under the names of the result.
 struct ResultLabels {
   std::string title = "Serving Benchmark Result";
   std::string date;  // "20261121-153000"
@@ -50,7 +50,7 @@ enum class Detail : uint8_t { kSummary, kRequests };
 
 nlohmann::ordered_json result_json(const Result& result, Detail detail);
 
-// "99", "99.9": as keys and labels have it.
+// Returns "99", "99.9": the spelling of keys and labels.
 std::string percentile_word(double p);
 
 }  // namespace sluice::load

@@ -89,7 +89,7 @@ void add_metrics(const Summary& summary, Json& json) {
   }
 }
 
-// Only when the server speculated.
+// Adds the speculation's figures, if the server speculated.
 void add_speculation(const std::vector<MetricChange>& changes, Json& json) {
   const std::optional<Speculation> found = speculation_of(changes);
   if (!found) return;

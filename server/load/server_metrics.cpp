@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMaxMetrics = 4096;
 
-// Where the name and its labels end; npos when the labels have no end.
+// Returns the end of the name and its labels; npos: the labels have no end.
 size_t end_of_labels(std::string_view line, size_t brace) {
   bool quoted = false;
   for (size_t i = brace + 1; i < line.size(); ++i) {
@@ -25,7 +25,7 @@ size_t end_of_labels(std::string_view line, size_t brace) {
   return std::string_view::npos;
 }
 
-// `{position="3"}` where the labels have one; empty: they have none.
+// Returns `{position="3"}` if the labels have one; otherwise empty.
 std::string position_of(std::string_view labels) {
   constexpr std::string_view kName = "position=\"";
   const size_t begin = labels.find(kName);

@@ -8,7 +8,7 @@
 namespace sluice::load {
 namespace {
 
-// What a line says of the field data; null: it is another field or a comment.
+// Returns the line's value of the field data; null: another field or a comment.
 std::optional<std::string_view> data_of(std::string_view line) {
   constexpr std::string_view kField = "data:";
   if (!line.starts_with(kField)) return std::nullopt;
@@ -17,7 +17,7 @@ std::optional<std::string_view> data_of(std::string_view line) {
   return line;
 }
 
-// Of the first LF or CR; nothing where there is none.
+// Returns the position of the first LF or CR; nothing: there is none.
 std::optional<size_t> end_of_line(std::string_view bytes) {
   const auto position = [](std::string_view text, char c) {
     const void* found = std::memchr(text.data(), c, text.size());

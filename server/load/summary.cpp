@@ -8,7 +8,7 @@
 namespace sluice::load {
 namespace {
 
-// `sorted` is not empty.
+// Returns a percentile; `sorted` is not empty.
 double percentile(const std::vector<double>& sorted, double p) {
   const double rank = p / 100 * static_cast<double>(sorted.size() - 1);
   const auto below = static_cast<size_t>(rank);
@@ -80,7 +80,7 @@ void note_checks(const Record& record, Summary& summary) {
   if (record.output_len() < record.requested_tokens) ++summary.short_answers;
 }
 
-// vLLM's definitions: tokens in whole seconds from the first start; requests under way at a time.
+// Finds vLLM's peaks: tokens in whole seconds from the first start; concurrent requests.
 void find_peaks(const std::vector<const Record*>& done, Summary& summary) {
   if (done.empty()) return;
   double begin = done.front()->sent;
@@ -214,7 +214,7 @@ Summary summarize(const std::vector<Record>& records,
   find_peaks(done, summary);
   const double seconds = std::max(summary.duration_s, 1e-9);
   summary.request_throughput = static_cast<double>(summary.completed) / seconds;
-  // In a window, what streams begun before it say counts too, and what is said after it does not.
+  // A window counts tokens of streams that began before it, and none that come after it.
   summary.output_throughput =
       (window.is_whole ? static_cast<double>(summary.total_output_tokens) : tokens_in_window) /
       seconds;

@@ -2,8 +2,8 @@
 // The figures of a run. Definitions (t: seconds of the record):
 //   TTFT = first_token - sent; E2EL = last_token - sent; TPOT = (E2EL - TTFT) / (tokens - 1);
 //   ITL = gaps between events with text; client queue time = sent - intended;
-//   "incl. client queue" = counted from the intended start: what a user who came at that time saw.
-// Percentiles interpolate linearly between ranks, as numpy's default does.
+//   "incl. client queue" = counted from the intended start: the latency for a user of that time.
+// Percentiles interpolate linearly between ranks, like numpy's default.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ struct Distribution {
   double std = 0;
   double min = 0;
   double max = 0;
-  std::vector<std::pair<double, double>> percentiles;  // (p, value), in the order asked for
+  std::vector<std::pair<double, double>> percentiles;  // (p, value), in the requested order
 };
 
-// Of nothing: zeros.
+// Describes values; zeros if there are none.
 Distribution describe(std::vector<double> values, const std::vector<double>& percentiles);
 
 struct Goal {  // milliseconds; an unset one is met
@@ -69,10 +69,10 @@ struct Summary {
   size_t max_concurrent_requests = 0;
   std::vector<Metric> metrics;
 
-  // What does not add up.
+  // Counts of inconsistencies.
   size_t without_usage = 0;        // completed, tokens counted by events
-  size_t chunk_disagreements = 0;  // usage says other than the number of events with text
-  size_t short_answers = 0;        // fewer tokens than asked for
+  size_t chunk_disagreements = 0;  // usage differs from the number of events with text
+  size_t short_answers = 0;        // fewer tokens than requested
   int64_t total_text_chunks = 0;
   int64_t total_cached_tokens = 0;
   std::map<ErrorKind, size_t> errors;

@@ -7,7 +7,7 @@
 namespace sluice::load {
 namespace {
 
-constexpr double kHighestShare = 1.15;  // of the capacity that all requests at once showed
+constexpr double kHighestShare = 1.15;  // of the capacity measured with all requests at once
 constexpr int kRefinements = 2;
 
 class Sweep {
@@ -37,7 +37,7 @@ class Sweep {
   }
 
  private:
-  // False: interrupted.
+  // Returns false if interrupted.
   Expected<bool> try_rate(double rate) {
     SLUICE_TRY(Result at_rate, measure_(rate));
     const bool is_first = result_.points.size() == 1;

@@ -24,7 +24,7 @@ class TransportEvents {
  public:
   virtual ~TransportEvents() = default;
   virtual void on_connected() = 0;
-  // `in_handshake`: the connection stood, TLS did not.
+  // `in_handshake`: the connection was made, the TLS handshake failed.
   virtual void on_connect_failed(const std::string& reason, bool in_handshake) = 0;
   virtual void on_written(boost::system::error_code error) = 0;
   virtual void on_read(boost::system::error_code error, size_t num_bytes) = 0;
@@ -36,10 +36,10 @@ class Transport : public std::enable_shared_from_this<Transport> {
 
   // The pending handlers own the transport too, so it may be dropped at any time after close().
   virtual void connect() = 0;
-  virtual void write(std::string_view bytes) = 0;  // all of them; the caller keeps them
-  virtual void read(std::span<char> buffer) = 0;   // some; the caller keeps the buffer
+  virtual void write(std::string_view bytes) = 0;  // writes all bytes, which the caller keeps
+  virtual void read(std::span<char> buffer) = 0;   // reads some bytes; the caller keeps the buffer
 
-  // No event comes after it.
+  // Closes the stream; no event comes after it.
   void close() {
     events_ = nullptr;
     close_socket();
@@ -57,23 +57,23 @@ struct ServerAddress {
   bool tls = false;
   std::string host;
   std::string port;
-  std::string path;  // before the endpoint's; without a slash at its end
+  std::string path;  // precedes the endpoint's; no slash at its end
 
-  // As a Host header has it.
+  // Returns the value of a Host header.
   [[nodiscard]] std::string authority() const;
 };
 
-// http://host:port/path or https://...
+// Parses http://host:port/path or https://...
 Expected<ServerAddress> parse_base_url(const std::string& url);
 
 // An HTTP proxy: TLS goes through a tunnel that CONNECT opens.
 struct Proxy {
   std::string host;
   std::string port;
-  std::string authorization;  // of Proxy-Authorization; empty: none
+  std::string authorization;  // for Proxy-Authorization; empty: none
 };
 
-// Makes transports to one server, whose name was looked up once.
+// Makes transports to one server, whose name was resolved once.
 class TransportFactory {
  public:
   virtual ~TransportFactory() = default;
@@ -83,8 +83,8 @@ class TransportFactory {
 enum class Verification : uint8_t { kCertificate, kNone };
 
 // kUnavailable: the host (or the proxy) has no address. The loop outlives the factory. Through a
-// proxy, a plain transport speaks to the proxy itself: what is written names the whole URL.
-// `ca_file`: PEM certificates to verify with in place of the system's; empty: those.
+// proxy, a plain transport speaks to the proxy itself: requests name the whole URL. `ca_file`: PEM
+// certificates to verify with instead of the system's; empty: the system's.
 Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
     boost::asio::io_context& loop,
     const ServerAddress& address,

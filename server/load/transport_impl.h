@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two transports share: connecting to the first of several endpoints that answers. Only
-// the transport's own files include it.
+// The common part of the two transports: connecting to the first of several endpoints that answers.
+// Only the transport's own files include it.
 #pragma once
 
 #include <boost/asio/connect.hpp>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS, and the one place where Asio's non-template TLS code is compiled.
+// TLS transport, and the only unit that compiles Asio's non-template TLS code.
 #include <algorithm>
 #include <array>
 #include <boost/asio/ssl/host_name_verification.hpp>
@@ -27,7 +27,7 @@ struct TlsTarget {
   std::string tunnel_request;  // for a proxy; empty: none
 };
 
-// More than a proxy has to say before the tunnel stands.
+// Limit of a proxy's answer before the tunnel is open.
 constexpr size_t kMaxTunnelAnswer = 16 << 10;
 
 class TlsTransport final : public Transport {
@@ -85,7 +85,7 @@ class TlsTransport final : public Transport {
                              });
   }
 
-  // The server says nothing before the handshake, so what comes is the proxy's answer alone.
+  // Reads the proxy's answer alone, because the server sends nothing before the handshake.
   void read_tunnel_answer() {
     stream_.next_layer().async_read_some(boost::asio::buffer(tunnel_buffer_),
                                          [self = shared(), this](error_code error, size_t size) {
@@ -100,7 +100,7 @@ class TlsTransport final : public Transport {
                                          });
   }
 
-  // "HTTP/1.1 200 Connection established", or any other 2xx.
+  // Checks for "HTTP/1.1 200 Connection established", or any other 2xx.
   void check_tunnel_answer() {
     constexpr size_t kStatus = 9;
     if (tunnel_answer_.starts_with("HTTP/1.") && tunnel_answer_[kStatus] == '2') return handshake();
@@ -126,7 +126,7 @@ class TlsTransport final : public Transport {
     });
   }
 
-  // "certificate verify failed" alone does not say what is wrong with it.
+  // Returns why TLS failed: "certificate verify failed" alone does not say what is wrong.
   std::string reason(error_code failed) {
     const auto verdict = SSL_get_verify_result(stream_.native_handle());
     if (verdict == X509_V_OK) return failed.message();

@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// For the renders that find what a template takes: a few small messages.
+// Limits of the renders that find the forms of messages: a few small messages each.
 constexpr TemplateLimits kFindingLimits = {
     .fuel = 1'000'000, .max_output_bytes = 1 << 20, .max_memory_bytes = 8 << 20};
 
@@ -99,7 +99,7 @@ Expected<ChatTemplate> ChatTemplate::compile(std::string_view source,
       .max_output_bytes = std::min(limits.max_output_bytes, kFindingLimits.max_output_bytes),
       .max_memory_bytes = std::min(limits.max_memory_bytes, kFindingLimits.max_memory_bytes),
       .max_depth = limits.max_depth};
-  // Renders are compared: the time stands still.
+  // The time stands still, because renders are compared.
   const TemplateClock still = [now = impl->clock()] { return now; };
   impl->forms = find_message_forms(impl->block, [&](const Json& variables) {
     return impl->render(variables, finding, still).map([](const jinja::Text& text) {

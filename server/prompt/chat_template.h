@@ -25,11 +25,11 @@ struct TemplateLimits {
   int32_t max_depth = 64;               // nesting of syntax, macro calls and values
 };
 
-// Seconds since the epoch for strftime_now, which tells them as local time (TZ); empty: the
-// system's clock.
+// Returns seconds since the epoch for strftime_now, which prints them as local time (TZ); empty:
+// the system's clock.
 using TemplateClock = std::function<int64_t()>;
 
-// A rendered prompt. Spans tell what the template wrote from what came out of its inputs: only
+// A rendered prompt. Spans tell the template's own text from text of its inputs: only
 // template text may become special tokens.
 struct RenderedSpan {
   std::string text;
@@ -38,8 +38,8 @@ struct RenderedSpan {
 
 class ChatTemplate {
  public:
-  // kInvalidArgument with line number: what is wrong in the source. Renders small conversations to
-  // find forms().
+  // kInvalidArgument with line number: an error in the source. Renders small conversations to find
+  // forms().
   static Expected<ChatTemplate> compile(std::string_view source,
                                         const TemplateLimits& limits = {},
                                         TemplateClock clock = {});
@@ -47,7 +47,7 @@ class ChatTemplate {
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // What it takes of messages; fit_messages() applies it.
+  // Returns the forms of messages that the template takes; fit_messages() applies them.
   [[nodiscard]] const MessageForms& forms() const;
 
   // `variables`: a JSON object (ordered) with messages, tools, add_generation_prompt, bos_token,
@@ -56,7 +56,7 @@ class ChatTemplate {
   // with its line; kResourceExhausted: a limit.
   [[nodiscard]] Expected<std::vector<RenderedSpan>> render(
       const nlohmann::ordered_json& variables) const;
-  // The same as one string.
+  // Renders like render(), as one string.
   [[nodiscard]] Expected<std::string> render_text(const nlohmann::ordered_json& variables) const;
 
  private:
@@ -65,11 +65,12 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
-// `given` of --chat-template is the template itself: it holds {{, {% or {# and names no file.
+// Tells whether `given` of --chat-template is the source itself: it holds {{, {% or {# and names no
+// file.
 bool is_template_source(const std::string& given);
 
-// Renders the JSON object in `json_text` as Hugging Face would: messages, add_generation_prompt,
-// tokens and extra variables come from it; tools and documents it lacks are none.
+// Renders the JSON object in `json_text` as Hugging Face does: messages, add_generation_prompt,
+// tokens and extra variables come from it; missing tools and documents count as none.
 Expected<std::string> render_file(std::string_view template_source, std::string_view json_text);
 
 }  // namespace sluice

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A text in two versions that share no letter: what it reaches differs between them.
+// A text in two versions that share no letter: anything that it reaches differs between them.
 struct Versions {
   std::string_view one;
   std::string_view other;
@@ -26,7 +26,7 @@ constexpr Versions kText = {"qzvxkjw", "bhgmpdy"};
 // A role that no template names.
 constexpr std::string_view kOtherRole = "qzvxkj";
 
-// Templates that ask for an id want nine letters and digits.
+// An id that templates accept: some want nine letters and digits.
 constexpr std::string_view kCallId = "call12345";
 
 Json message(std::string_view role, Json content) {
@@ -46,7 +46,7 @@ Json a_tool(std::string_view name = "f") {
 
 Json a_document() { return Json::array({{{"title", "d"}, {"text", "d"}, {"contents", "d"}}}); }
 
-// Joins what two contents hold, as one instruction.
+// Joins the contents of two messages into one instruction.
 Json joined(const Json& first, const Json& second) {
   if (first.is_string() && second.is_string()) {
     return first.get<std::string>() + "\n\n" + second.get<std::string>();
@@ -75,7 +75,7 @@ class Finder {
     std::string_view name = kText.one;
   };
 
-  // Where a role's message stands among the others.
+  // The position of a role's message among the others.
   enum class Place : uint8_t {
     kAlone,
     kFirst,         // before a user's
@@ -85,7 +85,7 @@ class Finder {
     kBehindCall,    // behind a user's and an assistant's call
   };
 
-  // Messages around those, for a template that asks for them.
+  // Messages around a placed message, for a template that requires them.
   enum class Frame : uint8_t { kNone, kSystem, kAssistant, kSystemAndAssistant, kSystemAndUser };
   static constexpr std::array kFrames = {Frame::kNone,
                                          Frame::kSystem,
@@ -95,10 +95,10 @@ class Finder {
 
   using With = std::function<Json(std::string_view)>;
 
-  // Nothing: the template fails, or finding was given up.
+  // Returns nothing if the template fails, or if finding was given up.
   std::optional<std::string> rendered(Json messages);
   std::optional<std::string> rendered_in_frames(const Json& messages);
-  // A text that the messages are made with reaches the prompt.
+  // Tells whether a text that the messages are made with reaches the prompt.
   bool reaches(const With& messages_with);
   bool reaches_in_frames(const With& messages_with);
   [[nodiscard]] Json filler(std::string_view role) const;
@@ -115,10 +115,10 @@ class Finder {
 
   const TemplateRender& render_;
   std::vector<std::string> tokens_;  // names of tokens that the template reads
-  Json tools_;                       // without any, unless the template fails then
-  Json documents_;                   // likewise
-  bool fills_with_parts_ = false;    // contents of the other messages
-  Call call_{"", Json::object()};    // that the template takes
+  Json tools_;                       // empty, unless the template fails without
+  Json documents_;                   // empty, unless the template fails without
+  bool fills_with_parts_ = false;    // contents of the other messages are parts
+  Call call_{"", Json::object()};    // a call that the template takes
   bool gave_up_ = false;
 };
 
@@ -201,7 +201,7 @@ Json Finder::placed(Place place, Json self) const {
   return {};
 }
 
-// The usual one first.
+// Returns the places for a role's message, the usual place first.
 std::vector<Finder::Place> Finder::places_of(std::string_view role) {
   if (role == "user") return {Place::kAlone};
   if (role == "assistant") return {Place::kBetweenUsers, Place::kBehindUser};
@@ -210,7 +210,7 @@ std::vector<Finder::Place> Finder::places_of(std::string_view role) {
   return {Place::kBehindCall, Place::kFirst, Place::kBehindAnswer};
 }
 
-// What a template asks for before it renders anything.
+// Finds the tools, documents and parts that a template needs to render anything.
 void Finder::find_setting() {
   for (const bool has_documents : {false, true}) {
     for (const bool has_tools : {false, true}) {
@@ -243,7 +243,7 @@ ContentForms Finder::content_in(std::string_view role, Place place, Frame frame)
                 shows([&](std::string_view text) {
                   return Json::array({part("u"), part(text)});
                 }) &&
-                // It does where a list is printed as a whole.
+                // It also shows if the template prints a list as a whole.
                 !shows([&](std::string_view text) {
                   return Json::array({part("u", text), part("u")});
                 });
@@ -253,7 +253,7 @@ ContentForms Finder::content_in(std::string_view role, Place place, Frame frame)
   return found;
 }
 
-// Decided by the first frame that renders.
+// Finds the forms of a role's contents; the first frame that renders decides.
 ContentForms Finder::content_of(std::string_view role) {
   for (const Frame frame : kFrames) {
     bool renders = false;
@@ -322,7 +322,7 @@ void Finder::find_instructions(const jinja::NamedRoles& named, MessageForms& for
   const Json user = filler("user");
   const Json assistant = filler("assistant");
   const bool takes = content_of("developer").any();
-  // An error of the template's own says why; silence does not.
+  // Refusal counts only as an error of the template's own, which says why.
   const bool refuses =
       named.has_developer && !rendered_in_frames(placed(Place::kFirst, filler("developer")));
   forms.takes_developer = takes || refuses || gave_up_;
@@ -375,7 +375,7 @@ MessageForms Finder::find(const jinja::NamedRoles& named) {
   return forms;
 }
 
-// JSON as a template's tojson writes it.
+// Returns the JSON as a template's tojson writes it.
 std::string text_of(const Json& json) {
   const jinja::Limits limits = {.fuel = 10'000'000,
                                 .max_output_bytes = 16 << 20,
@@ -424,7 +424,7 @@ void fit_calls(const MessageForms& forms, Json& message) {
   if (forms.null_beside_calls && message["content"] == "") message["content"] = nullptr;
 }
 
-// A text of as many characters, with white space at the same places.
+// Returns another text with as many characters and white space at the same places.
 std::string another(std::string_view text) {
   std::string made;
   for (const char c : text) {
@@ -436,7 +436,7 @@ std::string another(std::string_view text) {
   return made;
 }
 
-// Into one at the front, where not all would reach the prompt.
+// Joins the instructions into one at the front, if not all would reach the prompt.
 void join_instructions(const MessageForms& forms, Json& messages) {
   const auto is_instruction = [](const Json& message) {
     return message["role"] == "system" || message["role"] == "developer";
@@ -515,7 +515,8 @@ MessageForms forms_of_request(const MessageForms& forms,
     };
     const auto as_it_is = rendered(messages);
     if (!as_it_is) continue;
-    // Both ends of a list, so that none which shows one of its parts alone is taken for it.
+    // The first and the last part are changed, so that a template which shows only one is not taken
+    // for a list's.
     const auto reaches = [&](bool front) {
       Json changed = messages;
       Json* text = &changed[index]["content"];

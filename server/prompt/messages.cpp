@@ -26,7 +26,7 @@ bool is_empty(const Json& value) {
   return value.is_null() || (value.is_structured() && value.empty()) || value == "";
 }
 
-// The member that holds the text of a part of this type; empty: there is none that we render.
+// Returns the member with the text of a part of this type; empty: none that is rendered.
 std::string_view text_member(std::string_view type) {
   if (type == "text" || type == "input_text" || type == "output_text") return "text";
   return type == "refusal" ? "refusal" : "";
@@ -73,7 +73,7 @@ Expected<Json> normal_content(const Json& message, const std::string& place) {
                  show_value(*found) + ".");
 }
 
-// Templates' integers have 64 bits.
+// Tells whether an integer exceeds the 64 bits of templates' integers.
 bool has_large_integer(const Json& json) {
   if (json.is_structured()) return std::ranges::any_of(json, has_large_integer);
   return json.is_number_unsigned() &&
@@ -95,10 +95,10 @@ Json normal_arguments(const Json& function, const ArgumentRules& rules) {
   return is_parsed ? *parsed : Json(text);
 }
 
-// A member that is required: null counts as an empty text.
+// Returns a required member: null counts as an empty text.
 Json required_text(const Json& value) { return value.is_null() ? Json("") : value; }
 
-// Members stay where they were: templates that print the function show it.
+// Normalizes a function. Members keep their order, which templates that print it show.
 Json normal_function(const Json& given, const ArgumentRules& rules) {
   Json arguments = normal_arguments(given, rules);
   Json function = Json::object();
@@ -148,7 +148,7 @@ Expected<Json> normal_calls(const Json& given,
   return calls;
 }
 
-// The names that reasoning has in messages; the first that says something counts.
+// Names of a message's reasoning; the first that is not null counts.
 constexpr std::array<const char*, 3> kReasoningFields = {
     "reasoning_content", "thinking", "reasoning"};
 
@@ -159,7 +159,7 @@ const Json* find_reasoning(const Json& message) {
   return nullptr;
 }
 
-// The call that OpenAI's older form of a message holds; null: it holds none.
+// Returns the call of a message in OpenAI's older form; null: it has none.
 Expected<Json> older_call(const Json& message,
                           const std::string& place,
                           const ArgumentRules& rules) {
@@ -184,7 +184,8 @@ Expected<Json> normal_message(const Json& given,
   const Json* reasoning = find_reasoning(given);
   const bool has_reasoning = reasoning != nullptr && !is_empty(*reasoning);
   Json message = Json::object();
-  // Templates that print the whole message show where transformers puts it.
+  // The member stands where transformers puts it, which templates that print the whole message
+  // show.
   if (has_reasoning && find_field(given, "thinking") == nullptr) message["thinking"] = *reasoning;
   for (const auto& [name, value] : given.items()) {
     if (name == "content") {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one form of a conversation, whatever API it came by and whatever its client wrote. Templates
-// never see another: fit_messages() brings it into what a template takes. Pure functions; any
-// thread.
+// The one form of a conversation, whatever its API and client. Templates never see another:
+// fit_messages() brings it into the form that a template takes. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +10,13 @@
 
 namespace sluice {
 
-// How the arguments of calls are read.
+// Rules for reading the arguments of calls.
 struct ArgumentRules {
-  int32_t max_depth = 64;   // of their JSON
+  int32_t max_depth = 64;   // maximum nesting of their JSON
   bool keeps_text = false;  // text stays as it was sent, for a template that wants text
 };
 
-// `given`: an array of at least one message, in OpenAI's form. In what comes back, for every role:
+// `given`: an array of at least one message, in OpenAI's form. In the result, for every role:
 // - `role` is a string that is not empty; which roles there are, the template decides;
 // - `content` is there: a string, or an array of {"type": "text", "text": string}; null is "", and
 //   so is a missing one of an assistant, a tool or a function. A string among the parts is a text

@@ -35,8 +35,8 @@ tl::unexpected<Error> invalid(std::string message, std::string param) {
   return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
 }
 
-// Longest token of any vocabulary we can serve; a text longer than the context times this cannot
-// fit, which is known before the time is spent on tokenizing it.
+// Longest token of any vocabulary that is served. A text longer than the context times this cannot
+// fit, which is known before it is tokenized.
 constexpr int64_t kMaxTokenBytes = 1024;
 
 Expected<void> check_text_size(const ValidationContext& context, size_t num_bytes) {
@@ -45,7 +45,7 @@ Expected<void> check_text_size(const ValidationContext& context, size_t num_byte
   return tl::unexpected(context_length_error(context.model, 1, least_tokens));
 }
 
-// What a template may quote; null where there are none.
+// Returns the documents that a template may quote; null: there are none.
 Expected<Json> read_documents(const Json& body) {
   const Json* documents = find_field(body, "documents");
   if (documents == nullptr) return Json(nullptr);
@@ -78,7 +78,7 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
     return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
   }
   for (const auto& [name, value] : kwargs->items()) {
-    // Texts of tokens count as the template's own.
+    // Texts of tokens count as the template's own text.
     if ((name.ends_with("_token") && value.is_string()) ||
         std::ranges::find(kReservedVariables, name) != kReservedVariables.end()) {
       return invalid("chat_template_kwargs must not set `" + name + "`.", "chat_template_kwargs");
@@ -88,12 +88,12 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   return {};
 }
 
-// Where a mark in the last message's text stands: behind its last character that is no white space,
-// or behind all of it and before a space, where transformers puts its own.
+// Position of a mark in the last message's text: behind its last character that is no white space,
+// or behind all of it and before a space, like transformers' own mark.
 enum class MarkPlace : uint8_t { kBehindText, kBehindAll };
 
-// The last message's text with a mark in it: where the mark is rendered, the prompt ends, with the
-// white space that the template kept.
+// The last message's text with a mark in it: the prompt ends at the rendered mark, with the white
+// space that the template kept.
 struct MarkedEnd {
   std::string mark;
   std::string text;      // without white space around it
@@ -109,7 +109,8 @@ tl::unexpected<Error> no_final_text() {
       "continue_final_message");
 }
 
-// Letters alone, which no template takes apart, and that nothing else which it may print holds.
+// Returns a mark of letters only, which no template takes apart, and which the request does not
+// hold.
 std::string unused_mark(const Json& body, const Json& messages) {
   const auto text_of = [](const Json& json) {
     return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -143,7 +144,7 @@ Expected<MarkedEnd> mark_end(const Json& body, MarkPlace place, Json& messages) 
   return end;
 }
 
-// Ends the spans at the mark and returns the text that stood behind it, as much as `trailing` has.
+// Ends the spans at the mark and returns up to `trailing.size()` characters of the text behind it.
 std::optional<std::string> cut_at_mark(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   for (size_t i = spans.size(); i-- > 0;) {
     std::string& text = spans[i].text;
@@ -163,7 +164,7 @@ std::string text_of(const std::vector<RenderedSpan>& spans) {
   return text;
 }
 
-// The final text stands right before the mark.
+// Cuts at a mark that stands right behind the final text.
 bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   const auto behind = cut_at_mark(end, spans);
   if (!behind || !text_of(spans).ends_with(end.text)) return false;
@@ -177,8 +178,8 @@ bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   return true;
 }
 
-// The rule of transformers: the final text stands anywhere, and white space before the mark goes
-// where the template dropped the space behind it.
+// Cuts by the rule of transformers: the final text stands anywhere, and white space before the mark
+// is dropped if the template dropped the space behind it.
 bool cut_behind_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   if (text_of(spans).find(end.text) == std::string::npos) return false;
   const auto behind = cut_at_mark(end, spans);
@@ -196,12 +197,12 @@ bool cut_behind_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
 Expected<std::vector<RenderedSpan>> render_chat(const ChatTemplate& chat, const Json& variables) {
   auto spans = chat.render(variables);
   if (spans) return spans;
-  // The template's limits speak of this request's size, not of the server's load.
+  // The template's limits concern this request's size, not the server's load.
   return invalid("The chat template failed: " + spans.error().message, "messages");
 }
 
-// A template that takes the text apart may have rendered the mark away from it: the second place is
-// for those.
+// Renders with the mark at either place: a template that takes the text apart may separate the mark
+// from it at the first.
 Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
                                                      const Json& body,
                                                      const Json& messages,
@@ -226,8 +227,8 @@ std::string text_behind_inputs(const std::vector<RenderedSpan>& spans) {
   return text;
 }
 
-// Of `rendered`, which ends inside the last message: what is not also rendered without that
-// message.
+// Returns the part of `rendered`, which ends inside the last message, that differs from the
+// conversation rendered without that message.
 std::string continued_turn(const ChatTemplate& chat,
                            const Json& messages,
                            std::string rendered,
@@ -284,7 +285,7 @@ void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
   for (const auto& [name, text] : tokenizer.named_tokens()) {
     if (!variables.contains(name)) variables[name] = text;
   }
-  // Templates print these unasked.
+  // Templates print these variables without testing for them.
   for (const char* name : {"bos_token", "eos_token"}) {
     if (!variables.contains(name)) variables[name] = "";
   }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From `messages` or `prompt` to token ids. In a text prompt the names of control tokens are those
-// tokens, as clients that render chats or FIM prompts themselves mean them. Contents of chat
-// messages never become control tokens: in a rendered chat only what the template itself wrote is
-// parsed for them.
+// Turns `messages` or `prompt` into token ids. In a text prompt the names of control tokens are
+// those tokens, because clients that render chats or FIM prompts mean them so. Contents of chat
+// messages never become control tokens: only the template's own text is parsed for them.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +17,27 @@ namespace sluice {
 
 struct ChatPrompt {
   std::vector<TokenId> ids;  // at least one
-  // What the template wrote behind the last message; where that is continued, the message and what
-  // stands before it of its turn. It tells whether the output begins inside reasoning.
+  // The template's text behind the last message; if that message is continued, its turn up to the
+  // end. It tells whether the output begins inside reasoning.
   std::string tail;
 };
 
 Expected<ChatPrompt> chat_prompt(const ValidationContext& context,
                                  const nlohmann::ordered_json& body);
 
-// A string, a list of strings, a list of ids or a list of lists of ids.
+// Returns the ids of a prompt: a string, a list of strings, a list of ids or a list of lists of
+// ids.
 Expected<std::vector<std::vector<TokenId>>> completion_prompts(const ValidationContext& context,
                                                                const nlohmann::ordered_json& body);
 
-// truncate_prompt_tokens and truncation_side. `reserved`: tokens that -1 leaves for the output.
-// Returns of each prompt whether it was cut.
+// Applies truncate_prompt_tokens and truncation_side. `reserved`: tokens that -1 leaves for the
+// output. Returns for each prompt whether it was cut.
 Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
                                              const nlohmann::ordered_json& body,
                                              int32_t reserved,
                                              std::vector<std::vector<TokenId>>& prompts);
 
-// Variables for chat templates: the tokenizer's named tokens, bos_token and eos_token in any case.
+// Adds variables for chat templates: the tokenizer's named tokens; bos_token and eos_token always.
 void add_special_token_names(const Tokenizer& tokenizer, nlohmann::ordered_json& variables);
 
 // Tokenizes a rendered chat as one text: pieces may span the border between template and message.
@@ -45,8 +45,8 @@ void encode_spans(const Tokenizer& tokenizer,
                   const std::vector<RenderedSpan>& spans,
                   std::vector<TokenId>& out);
 
-// What `echo` puts before each answer of a completion: a text as it was sent; of ids, and of a text
-// that was cut, what they decode to, without a beginning-of-text token that completions start with.
+// Returns the text that `echo` puts before each answer of a completion: a text as it was sent; for
+// ids, and for a text that was cut, their decoded text without the beginning-of-text token.
 std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
                                       const nlohmann::ordered_json& body,
                                       const std::vector<std::vector<TokenId>>& prompts,

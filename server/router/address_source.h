@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A place that says where workers are.
+// A source of workers' addresses.
 #pragma once
 
 #include <functional>
@@ -8,15 +8,15 @@
 
 namespace sluice {
 
-// Gets all addresses of a source, "host:port" each, ascending, whenever they have changed. Any
-// thread, one call at a time.
+// Gets all addresses of a source, "host:port" each, ascending, after every change. Any thread, one
+// call at a time.
 using AddressSink = std::function<void(std::vector<std::string>)>;
 
-// One item of --workers that is not an address itself.
+// An item of --workers that is not itself an address.
 class AddressSource {
  public:
-  virtual ~AddressSource() = default;  // returns when the sink is not called any more
-  // Hands over from here on, whenever the addresses have changed.
+  virtual ~AddressSource() = default;  // returns when the sink is no longer called
+  // Calls the sink from here on, after every change of the addresses.
   virtual void begin(AddressSink sink) = 0;
 };
 

@@ -44,7 +44,7 @@ void Breaker::failed(Time now) {
   if (errors_.size() >= kMostErrors) open(now);
 }
 
-// Many requests may tell of one death.
+// Opens once, though many requests may report one death.
 void Breaker::died(Time now) {
   if (!is_open_ || is_probing_) open(now);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a worker gets requests after it has failed. A value without clock, thread or I/O.
+// Decides whether a worker gets requests after it has failed. A value without clock, thread or I/O.
 //
 // Closed: all. Open: none. After a second, doubling to 30 with each failure, half open: one request
 // is the probe, whose success closes it. A death opens it at once, errors when there are 5 in 10 s.
@@ -30,25 +30,26 @@ class Breaker {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // Where it stands; half open also while its probe is out.
+  // Returns the state; half open also while its probe is out.
   [[nodiscard]] BreakerState state(Time now) const;
-  // Whether a request may be sent now.
+  // Tells whether a request may be sent now.
   [[nodiscard]] bool allows(Time now) const;
 
-  // When it will be half open; not in the future unless it is open.
+  // Returns when it will be half open; in the future only if it is open.
   [[nodiscard]] Time opens_until() const { return until_; }
 
-  // A request that allows() let through is sent; one of the next four follows for each.
+  // Records that a request that allows() permitted is sent; one of the next four calls follows for
+  // each.
   void sent(Time now);
-  void succeeded();       // closes it if it is a probe's; late news of an older request do not
+  void succeeded();       // closes it for a probe; older requests do not
   void failed(Time now);  // with an error of the worker's own
-  void died(Time now);    // it did not answer, or its process has gone
-  void gave_up();         // the request ended before it told anything
+  void died(Time now);    // the worker did not answer, or its process has gone
+  void gave_up();         // the request ended without a verdict
 
  private:
   void open(Time now);
 
-  std::deque<Time> errors_;  // the latest ones while closed
+  std::deque<Time> errors_;  // the latest errors while closed
   bool is_open_ = false;
   bool is_probing_ = false;
   Time until_{};

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// What a running request costs those that come after it, in tokens of a prompt.
+// Cost of a running request for later requests, in tokens of a prompt.
 constexpr int64_t kTokensPerActive = 32;
 constexpr int64_t kGuardPercent = 20;
 

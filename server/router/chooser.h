@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which worker a request goes to. A function of what is known of the candidates, and of random
+// Chooses the worker for a request: a function of the known state of the candidates, and of random
 // bits; no clock, thread or I/O.
 #pragma once
 
@@ -11,8 +11,8 @@
 namespace sluice {
 
 struct Candidate {
-  int64_t cached_tokens = 0;  // of the request's, as far as is known
-  int64_t queued_tokens = 0;  // of prompts in front of it
+  int64_t cached_tokens = 0;  // the request's tokens known to be cached
+  int64_t queued_tokens = 0;  // tokens of prompts that wait in front of it
   int64_t num_active = 0;     // requests that it runs
 };
 
@@ -21,16 +21,16 @@ struct Candidate {
 // best, again of two random ones the less loaded one, so that a prefix that all requests share
 // does not send all of them to one worker.
 //
-// `num_tokens`: the request's. `random`: any 64 bits a call. At least one candidate.
+// `num_tokens`: the request's. `random`: returns any 64 bits. At least one candidate.
 size_t choose_worker(std::span<const Candidate> candidates,
                      int64_t num_tokens,
                      const std::function<uint64_t()>& random);
 
-// Whether another worker should compute the prompt for the one that answers: there is enough to
-// compute, and it gets there as early. A worker that decodes is slowed down by what it does not
-// have to compute itself, so its running requests count against it.
+// Tells whether another worker should compute the prompt for the answering one: there is enough to
+// compute, and it finishes as early. A worker that decodes is slowed down by prompts, so its
+// running requests count against it.
 //
-// `least_tokens`: that the answering worker would have to compute; less is not worth a transfer.
+// `least_tokens`: minimum for the answering worker to compute; fewer are not worth a transfer.
 bool is_prompt_better_elsewhere(const Candidate& answers,
                                 const Candidate& prefills,
                                 int64_t num_tokens,

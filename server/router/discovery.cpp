@@ -30,7 +30,7 @@ tl::unexpected<Error> invalid(const std::string& item) {
                     "workers");
 }
 
-// Asks again and again. A name that cannot be resolved leaves what there was.
+// Resolves a name repeatedly. If it cannot be resolved, the last addresses stay.
 class DnsSource final : public AddressSource {
  public:
   explicit DnsSource(SocketName name) : name_(std::move(name)) {}
@@ -99,7 +99,8 @@ class JoinedDiscovery final : public Discovery {
   }
 
   std::mutex mutex_;
-  std::vector<std::vector<std::string>> found_;  // by source, then the fixed ones; under mutex_
+  std::vector<std::vector<std::string>> found_;  // by source, then the fixed ones; guarded by
+                                                 // mutex_
   const AddressSink sink_;
   std::vector<std::unique_ptr<AddressSource>> sources_;  // last: their threads use the rest
 };

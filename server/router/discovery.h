@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a router's workers are: named one by one, behind a DNS name, or in the EndpointSlices of a
-// Kubernetes service. Threads of its own ask again; what they find is handed over whole.
+// Finds a router's workers: named one by one, behind a DNS name, or in the EndpointSlices of a
+// Kubernetes service. Its own threads ask again; each result is handed over whole.
 #pragma once
 
 #include <memory>
@@ -15,16 +15,16 @@ namespace sluice {
 class Discovery {
  public:
   // `items`: host:port, dns:name:port (asked again every 5 s), k8s:namespace/service:port (watched;
-  // the port is that of the slices where it is left out). kInvalidArgument names the item.
+  // a missing port is that of the slices). kInvalidArgument names the item.
   static Expected<std::unique_ptr<Discovery>> create(const std::vector<std::string>& items,
                                                      AddressSink sink);
-  virtual ~Discovery() = default;  // returns when the sink is not called any more
+  virtual ~Discovery() = default;  // returns when the sink is no longer called
 
-  // The sink is called from here on, with those that are named one by one at once.
+  // The sink is called from here on, at once with the addresses of --workers itself.
   virtual void begin() = 0;
 };
 
-// What a name stands for now: "address:port" each, ascending. An empty list: nothing.
+// Returns the present addresses of a name: "address:port" each, ascending. An empty list: none.
 std::vector<std::string> resolve_name(const std::string& name, int32_t port);
 
 }  // namespace sluice

@@ -33,7 +33,7 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Tokens are renewed: read for each request.
+// Reads the token, for each request again, because tokens are renewed.
 std::string read_token(const std::string& account) {
   std::ifstream file(account + "/token", std::ios::binary);
   std::string token((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -59,7 +59,7 @@ std::string text_in(const Json& object, const char* name) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-// A condition that is not said: ready is, terminating is not.
+// Returns a condition. `unsaid`: its value if missing (ready counts as true, terminating as false).
 bool condition(const Json& endpoint, const char* name, bool unsaid) {
   const Json& value = member(member(endpoint, "conditions"), name);
   return value.is_boolean() ? value.get<bool>() : unsaid;
@@ -94,7 +94,7 @@ tl::unexpected<Error> no_answer(const char* what) {
                     std::string("The API server's answer is no ") + what + ".");
 }
 
-// Lines of a watch, or one whole document.
+// Takes the lines of a watch, or one whole document.
 class JsonSink final : public hub::HttpSink {
  public:
   using Take = std::function<Expected<void>(std::string_view)>;
@@ -170,7 +170,7 @@ class SliceSource final : public AddressSource {
     }
   }
 
-  // What is known stays known when the API server is gone. Returns when a watch has ended.
+  // Returns when a watch has ended. Known addresses stay when the API server is gone.
   Expected<void> list_and_watch(const std::stop_token& stop, const AddressSink& sink) {
     EndpointSlices slices(place_.port);
     const auto take_list = [&](std::string_view json) { return slices.take_list(json); };
@@ -184,7 +184,7 @@ class SliceSource final : public AddressSource {
       sink(known);
       return {};
     };
-    for (;;) {  // a watch ends by itself; the next one goes on where it was
+    for (;;) {  // a watch ends by itself; the next one continues
       const std::string query = "&watch=1&allowWatchBookmarks=true&timeoutSeconds=25" +
                                 ("&resourceVersion=" + slices.version());
       SLUICE_TRY_VOID(fetch(stop, query, true, take_line));

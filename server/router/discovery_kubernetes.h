@@ -17,25 +17,25 @@
 namespace sluice {
 
 // "namespace/service" or "namespace/service:port". kInvalidArgument: it is neither, or the process
-// is in no cluster (KUBERNETES_SERVICE_HOST and _PORT name the API server; an URL in
-// SLUICE_KUBERNETES_API is taken instead, as are other files in SLUICE_KUBERNETES_ACCOUNT).
+// is in no cluster (KUBERNETES_SERVICE_HOST and _PORT name the API server; a URL in
+// SLUICE_KUBERNETES_API overrides them, and SLUICE_KUBERNETES_ACCOUNT the account's folder).
 Expected<std::unique_ptr<AddressSource>> watch_service(const std::string& item);
 
-// What the slices of a service say, as lists and events tell it. A value without I/O.
+// The state of a service's slices, from lists and events. A value without I/O.
 class EndpointSlices {
  public:
-  // The port for those slices; 0: the slices' first one.
+  // `port`: for all slices; 0: the slices' first port.
   explicit EndpointSlices(int32_t port) : port_(port) {}
 
-  // An EndpointSliceList: all that there is. kDataLoss: it is none.
+  // Takes an EndpointSliceList: all slices. kDataLoss: the text is none.
   Expected<void> take_list(std::string_view json);
-  // A line of a watch. kDataLoss: it is none, or says that the list is too old: list again.
+  // Takes a line of a watch. kDataLoss: it is none, or says that the list is too old: list again.
   Expected<void> take_event(std::string_view json);
 
-  // Of endpoints that are ready and not about to end; "address:port" each, ascending.
+  // Returns the endpoints that are ready and not about to end: "address:port" each, ascending.
   [[nodiscard]] std::vector<std::string> addresses() const;
 
-  // Where a watch begins.
+  // Returns the version at which a watch begins.
   [[nodiscard]] const std::string& version() const { return version_; }
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Refuses what is nested deeper than a message is, which its reader would follow by recursion.
+// Refuses values nested deeper than a message, because their reader would follow them by recursion.
 class ShallowSax final : public Json::json_sax_t {
  public:
   bool null() override { return true; }
@@ -55,7 +55,7 @@ Json read_message(std::span<const uint8_t> message) {
   return Json::from_msgpack(message.begin(), message.end(), true, false);
 }
 
-// The members of an event, whichever of the two forms it has.
+// The members of an event, in either of its two forms.
 struct Fields {
   std::string type;
   const Json* hashes = nullptr;
@@ -113,7 +113,7 @@ bool is_text(const Json* value, const char* text) {
   return value != nullptr && value->is_string() && value->get_ref<const std::string&>() == text;
 }
 
-// What attention reads, of the first group of layers.
+// Tells whether the event concerns attention's cache: the first group of layers, on the GPU.
 bool counts(const Fields& fields) {
   const bool is_first = fields.group == nullptr || *fields.group == 0;
   return is_first && is_text(fields.medium, "GPU");
@@ -129,8 +129,8 @@ std::optional<std::vector<uint64_t>> numbers_in(const Json* array) {
   return numbers;
 }
 
-// [tenant's salt, adapter, media] of the first block; nothing: all 0, or media, which no prompt
-// here has.
+// Returns the root for [tenant's salt, adapter, media] of the first block; nothing: all 0, or
+// media, which no prompt here has.
 std::optional<uint64_t> root_of(const Fields& fields) {
   if (fields.extra_keys == nullptr || fields.extra_keys->is_null()) return chain_root(0, 0);
   const Json& keys = *fields.extra_keys;
@@ -147,7 +147,7 @@ struct KvEventFeed::Reader {
   KvEventFeed& feed;
   PrefixIndex& index;
 
-  // False: the event is broken.
+  // Returns false if the event is broken.
   bool take(const Json& event) {
     const auto fields = fields_of(event);
     if (!fields) return false;
@@ -157,7 +157,7 @@ struct KvEventFeed::Reader {
       return true;
     }
     if (fields->type == "BlockRemoved") return remove(*fields);
-    return fields->type != "BlockStored" || store(*fields);  // others may come
+    return fields->type != "BlockStored" || store(*fields);  // later events may be valid
   }
 
   bool remove(const Fields& fields) {
@@ -178,7 +178,7 @@ struct KvEventFeed::Reader {
     const auto tokens = numbers_in(fields.token_ids);
     const bool has_size = fields.block_size != nullptr && fields.block_size->is_number_integer();
     const auto block_size = has_size ? fields.block_size->get<int64_t>() : 0;
-    constexpr int64_t kMostTokens = 4096;  // of a block
+    constexpr int64_t kMostTokens = 4096;  // in a block
     if (!hashes || !tokens || block_size < 1 || block_size > kMostTokens) return false;
     const auto size = static_cast<size_t>(block_size);
     if (tokens->size() != hashes->size() * size) return false;
@@ -192,7 +192,7 @@ struct KvEventFeed::Reader {
     } else {
       return false;
     }
-    if (!own) return true;  // it hangs on what is not known
+    if (!own) return true;  // its parent is not known
     for (size_t i = 0; i < hashes->size(); ++i) {
       own = chain_next(*own, std::span(*tokens).subspan(i * size, size));
       feed.own_hashes_[(*hashes)[i]] = *own;

@@ -62,7 +62,7 @@ void KvEventSubscriber::run() {
   while (!is_ending_) {
     zmq_pollitem_t item = {socket.get(), -1, ZMQ_POLLIN, 0};
     if (zmq_poll(&item, 1, kPollMs) <= 0) continue;
-    // Topic, number, payload.
+    // Frames: topic, number, payload.
     std::vector<std::vector<uint8_t>> frames = receive(socket.get());
     if (frames.size() != 3 || frames[1].size() != kNumberBytes) continue;
     uint64_t number = 0;

@@ -18,9 +18,9 @@ struct KvEventMessage {
 
 class KvEventSubscriber {
  public:
-  // `endpoint`: of ZeroMQ, such as tcp://10.0.0.1:5557. `take` gets each message, on that thread.
+  // `endpoint`: ZeroMQ's, such as tcp://10.0.0.1:5557. `take` gets each message, on that thread.
   KvEventSubscriber(std::string endpoint, std::function<void(KvEventMessage)> take);
-  ~KvEventSubscriber();  // returns when `take` is not called any more
+  ~KvEventSubscriber();  // returns when `take` is no longer called
   KvEventSubscriber(const KvEventSubscriber&) = delete;
   KvEventSubscriber& operator=(const KvEventSubscriber&) = delete;
 
@@ -35,8 +35,8 @@ class KvEventSubscriber {
   std::thread thread_;
 };
 
-// Where a router reaches what a worker binds: a host of * or 0.0.0.0 is the worker's own. Empty:
-// an endpoint that is no TCP.
+// Returns a worker's bound endpoint for a router: a host of * or 0.0.0.0 becomes the worker's own.
+// Empty: an endpoint that is no TCP.
 std::string reachable_endpoint(const std::string& bound, const std::string& worker_host);
 
 }  // namespace sluice

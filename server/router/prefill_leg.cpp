@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-// A worker that listens everywhere is found where the router finds it.
+// Returns the KV address; a worker that listens everywhere has the host that the router knows.
 std::string kv_address(const Worker& worker) {
   const HandoffInfo& info = *worker.description->model.handoff;
   const auto name = parse_socket_name(worker.address);
@@ -87,7 +87,7 @@ void PrefillLeg::take_news(const CallNews& news) {
   const bool is_over = std::ranges::any_of(news.outputs, has_ended);
   if (std::ranges::any_of(news.outputs, has_token)) worker_->prefixes.add(chain_);
   if (news.accepted || news.refusal || is_over) {
-    worker_->breaker.succeeded();  // it has answered
+    worker_->breaker.succeeded();  // the worker has answered
     has_answered_ = true;
   }
   if (is_over || news.refusal) leave();
@@ -101,7 +101,7 @@ void PrefillLeg::take_end(CallEnd end) {
   } else if (end == CallEnd::kDenied || end == CallEnd::kFailed) {
     worker_->breaker.failed(now);
   } else if (!has_answered_) {
-    worker_->breaker.gave_up();  // it may have been the request that tries the worker out
+    worker_->breaker.gave_up();  // the request may have been the breaker's probe
   }
   leave();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's prompt at a worker that computes KV for the worker that answers: a second request,
-// whose one token nobody reads. It may fail in any way: whoever answers then computes the prompt
+// A request's prompt at a worker that computes KV for the answering worker: a second request, whose
+// one token is dropped. It may fail in any way: the answering worker then computes the prompt
 // itself. On the router's thread.
 #pragma once
 
@@ -17,22 +17,22 @@ namespace sluice {
 class PrefillLeg {
  public:
   // Sends it. `worker`: is_prefill_worker() holds, and it stays until the leg has ended. `chain`:
-  // of the prompt's blocks, which it has afterwards. `num_uncached`: tokens that it computes.
+  // the prompt's blocks, cached there afterwards. `num_uncached`: tokens that it computes.
   static std::shared_ptr<PrefillLeg> begin(Worker& worker,
                                            const ValidRequest& request,
                                            std::vector<uint64_t> chain,
                                            int64_t num_uncached);
-  ~PrefillLeg();  // as end()
+  ~PrefillLeg();  // calls end()
   PrefillLeg(const PrefillLeg&) = delete;
   PrefillLeg& operator=(const PrefillLeg&) = delete;
 
-  // What the worker that answers is told.
+  // Returns the spec for the answering worker.
   [[nodiscard]] const HandoffSpec& fetch() const { return fetch_; }
 
-  // Null: it is over.
+  // Returns null if the leg is over.
   [[nodiscard]] const Worker* worker() const { return worker_; }
 
-  // The prefill is not wanted any more; again: nothing.
+  // Ends a prefill that is no longer wanted; later calls do nothing.
   void end();
 
  private:
@@ -50,9 +50,9 @@ class PrefillLeg {
   std::shared_ptr<WorkerCallHandle> call_;
 };
 
-// Whether it computes prompts for others, and does not fetch what others have computed.
+// Tells whether the worker computes prompts for others, and does not fetch their KV.
 bool is_prefill_worker(const Worker& worker);
-// Whether it takes KV that another worker computes.
+// Tells whether the worker takes KV that another worker computes.
 bool is_decode_worker(const Worker& worker);
 
 }  // namespace sluice

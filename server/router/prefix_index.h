@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of prompts a worker is known to have in its cache: a chain of hashes over whole
+// The blocks of prompts that a worker is known to have in its cache: a chain of hashes over whole
 // blocks, each of all tokens in front of its end, of the tenant's salt and of the adapter, so that
-// equal hashes are equal prefixes. Bounded; what was used longest ago is forgotten. One thread.
+// equal hashes are equal prefixes. Bounded; the least recently used are forgotten. One thread.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +16,26 @@
 
 namespace sluice {
 
-// Where a chain begins, and its next hash: of one more block of tokens.
+// Return the root of a chain, and the next hash: for one more block of tokens.
 uint64_t chain_root(uint64_t tenant_salt, int32_t adapter_id);
 uint64_t chain_next(uint64_t hash, std::span<const uint64_t> tokens);
 
-// The hashes of a request's whole blocks, the first one first; prompt, then what was generated.
+// Returns the hashes of a request's whole blocks in order: the prompt, then generated tokens.
 std::vector<uint64_t> block_chain(const ValidRequest& request, int32_t block_size);
 
 class PrefixIndex {
  public:
-  // What a worker cannot hold it does not have: its own blocks, or fewer.
+  // Bounds the index by the worker's number of blocks, or fewer.
   void set_capacity(size_t most_blocks);
 
-  // The worker has these: it has computed a request with this chain.
+  // Adds a chain: the worker has computed a request with it.
   void add(std::span<const uint64_t> chain);
-  // It has evicted one.
+  // Removes one block, which the worker has evicted.
   void remove(uint64_t block);
-  // Nothing is known any more: it has restarted, or what it told was not all.
+  // Forgets everything: the worker has restarted, or its events were incomplete.
   void clear();
 
-  // Blocks from the front of the chain that it has.
+  // Returns the number of blocks from the front of the chain that the worker has.
   [[nodiscard]] size_t num_known(std::span<const uint64_t> chain) const;
 
   [[nodiscard]] size_t size() const { return entries_.size(); }
@@ -44,7 +44,7 @@ class PrefixIndex {
   void shrink();
 
   size_t most_blocks_ = 0;
-  std::list<uint64_t> by_age_;  // the oldest first
+  std::list<uint64_t> by_age_;  // the least recently used first
   std::unordered_map<uint64_t, std::list<uint64_t>::iterator> entries_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which worker a request of the router goes to, and how long it waits for one.
+// Chooses the worker for a request of the router, and bounds the wait for one.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenTries{300};  // of a parked request
+constexpr std::chrono::milliseconds kBetweenTries{300};  // tries of a parked request
 
 Candidate candidate_of(const Worker& worker, const std::vector<uint64_t>& chain) {
   const WorkerLoad& load = worker.health.load();
@@ -28,8 +28,8 @@ std::vector<Candidate> candidates_of(const std::vector<Worker*>& workers,
 
 }  // namespace
 
-// Workers that compute prompts for others get whole requests only where there are no others: each
-// can compute them.
+// Workers that compute prompts for others get whole requests only if there are no other workers:
+// each can compute them.
 void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   const Time now = Clock::now();
   std::vector<Worker*> usable = workers_.usable(model_.system_fingerprint, now);
@@ -56,7 +56,8 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   stream.worker = &worker;
   ++worker.num_streams;
   stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
-  if (stream.prefill != nullptr) stream.queued_tokens = 0;  // it computes them only if that fails
+  if (stream.prefill != nullptr) stream.queued_tokens = 0;  // it computes them only if the prefill
+                                                            // fails
   worker.queued_tokens += stream.queued_tokens;
   worker.breaker.sent(now);
   const uint32_t attempt = stream.ledger.begin_attempt();
@@ -71,7 +72,7 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
       });
 }
 
-// Log-probabilities of a prompt come from computing it; KV that moves does not give them.
+// A prompt's log-probabilities need its computation; moved KV does not give them.
 void RemoteEngine::begin_prefill(Stream& stream,
                                  const Candidate& answers,
                                  const std::vector<Worker*>& workers) {

@@ -24,7 +24,7 @@ double seconds_between(std::chrono::steady_clock::time_point from,
   return std::chrono::duration<double>(to - from).count();
 }
 
-// What another worker may do better.
+// Tells whether the error is the worker's own, so that another may succeed.
 bool is_workers_own(ErrorCode code) {
   return code == ErrorCode::kInternal || code == ErrorCode::kUnavailable ||
          code == ErrorCode::kDataLoss;
@@ -92,7 +92,7 @@ RemoteEngine::~RemoteEngine() { stop(); }
 
 void RemoteEngine::stop() {
   {
-    const std::scoped_lock lock(stats_mutex_);  // what is submitted is posted before what follows
+    const std::scoped_lock lock(stats_mutex_);  // a submitted stream is posted before later calls
     if (stopped_.exchange(true)) return;
     draining_ = true;
   }
@@ -110,7 +110,7 @@ void RemoteEngine::stop() {
   loop_->end();
 }
 
-// The first worker's model is this engine's.
+// Takes the first worker's model as this engine's.
 void RemoteEngine::learn_model(Worker& worker) {
   if (!learned_ || is_learning_ || !worker.description) return;
   is_learning_ = true;
@@ -147,7 +147,7 @@ void RemoteEngine::take_model(const WorkerDescription& description,
                                  std::to_string(description.model.vocab_size) + "."));
   }
   model_ = description.model;
-  model_.handoff.reset();  // of the worker, not of the router
+  model_.handoff.reset();  // the worker's, not the router's
   finish({});
   publish_stats();
 }
@@ -229,7 +229,7 @@ void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
     stream->waits_since = Time{};
     stream->worker->breaker.succeeded();
   }
-  const std::shared_ptr<Stream> kept = streams_.at(id);  // the last output may end it
+  const std::shared_ptr<Stream> kept = streams_.at(id);  // the last output may erase it
   if (!news.outputs.empty()) leave_queue(*kept);
   int32_t position = news.position;
   for (TokenOutput& output : news.outputs) {
@@ -241,7 +241,7 @@ bool RemoteEngine::take_output(Stream& stream,
                                uint32_t attempt,
                                int32_t& position,
                                TokenOutput& output) {
-  if (output.finish_reason == FinishReason::kAbort) {  // not ours: the worker stops
+  if (output.finish_reason == FinishReason::kAbort) {  // the router did not abort: the worker stops
     stream.worker->health.drains();
     lose_worker(stream);
     return false;
@@ -267,7 +267,7 @@ bool RemoteEngine::take_output(Stream& stream,
     const int32_t block_size = stream.worker->description->block_size;
     stream.worker->prefixes.add(block_chain(stream.ledger.request(), block_size));
   }
-  stream.call.reset();  // it ends by itself
+  stream.call.reset();  // the call ends by itself
   leave_worker(stream);
   streams_.erase(stream.id);
   return false;
@@ -293,7 +293,7 @@ void RemoteEngine::note_token(Stream& stream, Time now) {
   stats_.last_progress_ns = to_ns(now);
 }
 
-// One that was accepted elsewhere before is not sent back for a full queue.
+// A request that was accepted before is not sent back for a full queue.
 void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
   const bool is_full =
       error.code == ErrorCode::kResourceExhausted || error.code == ErrorCode::kDeadlineExceeded;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine without a model: requests go to workers (`sluice serve --worker-listen`), and their
-// tokens come back. What is above it is the same front end, so all APIs work through a router, and
-// the text of a stream comes from one detokenizer however many workers had a part in it.
+// tokens come back. The front end above it is unchanged, so all APIs work through a router, and one
+// detokenizer makes the text of a stream however many workers took part.
 //
 // A stream whose worker is lost goes on with another worker of the same fingerprint from prompt,
 // seed and tokens so far, which gives the same tokens; without one it waits, and then ends with an
@@ -35,9 +35,9 @@ namespace sluice {
 
 class RemoteEngine final : public Engine {
  public:
-  // Looks for workers as --workers says and returns when the first one has answered: its model and
+  // Looks for the workers of --workers and returns when the first has answered: its model and
   // fingerprint are this engine's. `tokenizer`: null: the worker's files make one.
-  // kInvalidArgument: --workers is none; else what is wrong with the worker's tokenizer.
+  // kInvalidArgument: --workers is empty or wrong; other errors concern the worker's tokenizer.
   static Expected<std::unique_ptr<RemoteEngine>> create(const Config& config,
                                                         std::unique_ptr<Tokenizer> tokenizer);
   ~RemoteEngine() override;
@@ -63,7 +63,7 @@ class RemoteEngine final : public Engine {
   using Clock = std::chrono::steady_clock;
   using Time = Clock::time_point;
 
-  // The router's thread's, as is all below that is not said to be another's.
+  // The router's thread owns this and all below, unless another is named.
   struct Stream {
     Stream(RequestId own_id, ValidRequest request, OutputSink& its_sink)
         : id(own_id), sink(&its_sink), ledger(std::move(request)) {}
@@ -71,21 +71,21 @@ class RemoteEngine final : public Engine {
     RequestId id;
     OutputSink* sink;
     StreamLedger ledger;
-    std::vector<uint64_t> chain;  // of its prompt's blocks
+    std::vector<uint64_t> chain;  // its prompt's blocks
     Worker* worker = nullptr;     // null: parked
-    int64_t queued_tokens = 0;    // that it has to compute before its first output
+    int64_t queued_tokens = 0;    // tokens to compute before its first output
     std::shared_ptr<WorkerCallHandle> call;
     std::shared_ptr<PrefillLeg> prefill;  // null: the worker computes its prompt
     Time parked_at{};       // while it has no worker
-    Time waits_since{};     // no worker has accepted it since
-    Time tried_at{};        // by a worker that had no room
+    Time waits_since{};     // time since which no worker has accepted it
+    Time tried_at{};        // last try at a worker that had no room
     Time first_token_at{};  // none yet: the clock's epoch
-    Time latest_at{};       // the latest token
+    Time latest_at{};       // time of the latest token
   };
 
   RemoteEngine(const Config& config, std::unique_ptr<Tokenizer> tokenizer);
 
-  // What the first worker tells.
+  // Asks the first worker for its model.
   void learn_model(Worker& worker);
   void take_model(const WorkerDescription& description, Expected<std::vector<NamedFile>> files);
 
@@ -94,7 +94,7 @@ class RemoteEngine final : public Engine {
 
   void begin(std::shared_ptr<Stream> stream);
   void dispatch(Stream& stream, const Worker* but = nullptr);
-  // By one of `workers`, if that is better than where the request is answered.
+  // Prefills at one of `workers`, if that is better than at the answering worker.
   void begin_prefill(Stream& stream,
                      const Candidate& answers,
                      const std::vector<Worker*>& workers);
@@ -105,22 +105,23 @@ class RemoteEngine final : public Engine {
 
   void take_news(RequestId id, uint32_t attempt, CallNews news);
   void take_end(RequestId id, uint32_t attempt, CallEnd end, const std::string& reason);
-  // False: the stream's attempt or the stream has ended.
+  // Returns false if the stream's attempt or the stream has ended.
   bool take_output(Stream& stream, uint32_t attempt, int32_t& position, TokenOutput& output);
   void take_refusal(Stream& stream, const Error& error);
   void note_token(Stream& stream, Time now);
 
   static void leave_queue(Stream& stream);
-  // With the time after which a client may try again.
+  // The error carries the time after which a client may try again.
   static Error unavailable(const char* message);
 
-  // The attempt has ended without the request's end.
+  // Ends an attempt before the request's end.
   void leave_worker(Stream& stream);
-  void lose_worker(Stream& stream);                     // goes on elsewhere
-  void fail_attempt(Stream& stream, const Error& why);  // the same, while retries are left
+  void lose_worker(Stream& stream);                     // continues elsewhere
+  void fail_attempt(Stream& stream, const Error& why);  // continues elsewhere while retries are
+                                                        // left
   void lose_all_of(Worker& worker);
 
-  // The request's end.
+  // End the request.
   void fail(Stream& stream, const Error& error);
   void end(Stream& stream, FinishReason reason);
   void publish(Stream& stream, TokenOutput output);
@@ -140,11 +141,11 @@ class RemoteEngine final : public Engine {
   Time waiting_said_at_{};
   bool has_stopped_ = false;
 
-  // Written by the router's thread before create() returns.
+  // Members written by the router's thread before create() returns.
   ModelInfo model_;
   std::vector<NamedFile> files_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::function<void(Expected<void>)> learned_;  // empty: it has been called
+  std::function<void(Expected<void>)> learned_;  // empty: already called
 
   std::atomic<uint64_t> next_id_ = 1;
   std::atomic<bool> draining_ = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many retries the traffic can bear: a tenth of the requests, and a few for those who have just
-// begun. A value without clock, thread or I/O.
+// The number of retries that the traffic can bear: a tenth of the requests, and a few at the start.
+// A value without clock, thread or I/O.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ class RetryBudget {
  public:
   void request_came() { left_ = std::min(left_ + kShare, kMost); }
 
-  // Takes one retry; false: there is none left.
+  // Takes one retry; false: none is left.
   [[nodiscard]] bool take() {
     if (left_ < 1) return false;
     left_ -= 1;
@@ -20,7 +20,7 @@ class RetryBudget {
 
  private:
   static constexpr double kShare = 0.1;
-  static constexpr double kMost = 100;  // of a burst
+  static constexpr double kMost = 100;  // retries in a burst
 
   double left_ = 3;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's thread: what happens to workers and requests happens there, one thing after the
-// other. Callbacks of gRPC and of discovery hold the loop and post to it; once it has ended, what
-// they post is never run.
+// The router's thread: all changes of workers and requests happen there, one after the other.
+// Callbacks of gRPC and of discovery hold the loop and post to it; tasks posted after its end are
+// never run.
 #pragma once
 
 #include <boost/asio/executor_work_guard.hpp>
@@ -29,7 +29,7 @@ class RouterLoop {
     thread_ = std::thread([this] { context_.run(); });
   }
 
-  // Any thread.
+  // Posts a task. Any thread.
   void post(std::function<void()> task) {
     const std::scoped_lock lock(mutex_);
     if (has_ended_) return;
@@ -38,7 +38,7 @@ class RouterLoop {
     });
   }
 
-  // Any thread but its own: returns when nothing runs any more and nothing waits.
+  // Returns when no task runs or waits any more. Any thread but its own.
   void end() {
     {
       const std::scoped_lock lock(mutex_);
@@ -47,7 +47,7 @@ class RouterLoop {
     context_.stop();
     if (thread_.joinable()) thread_.join();
     context_.restart();
-    context_.poll();  // lets go of what waited
+    context_.poll();  // releases tasks that waited
   }
 
  private:

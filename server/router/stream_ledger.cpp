@@ -19,8 +19,8 @@ uint32_t StreamLedger::begin_attempt() {
 
 ValidRequest StreamLedger::attempt_request() const {
   ValidRequest request = request_;
-  if (attempt_ > 1) request.handoff.reset();  // it was the first attempt's
-  // They came before the first token.
+  if (attempt_ > 1) request.handoff.reset();  // it belonged to the first attempt
+  // Prompt log-probabilities came before the first token.
   if (request.generated.size() > num_given_) request.sampling.num_prompt_logprobs = -1;
   return request;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pings tell of a worker: whether it answers, moves on while it has work, and drains. A value
-// without clock, thread or I/O.
+// A worker's health by its pings: whether it answers, progresses while it has work, and drains. A
+// value without clock, thread or I/O.
 #pragma once
 
 #include <chrono>
@@ -8,14 +8,14 @@
 
 namespace sluice {
 
-// As the worker said it last.
+// The load that the worker reported last.
 struct WorkerLoad {
-  uint64_t epoch = 0;      // of the process
-  uint64_t num_steps = 0;  // moves while it has work
+  uint64_t epoch = 0;      // identifies the process
+  uint64_t num_steps = 0;  // grows while it has work
   bool is_draining = false;
   int64_t num_running = 0;
   int64_t num_waiting = 0;
-  int64_t queued_tokens = 0;  // of prompts without a token yet
+  int64_t queued_tokens = 0;  // tokens of prompts without an output yet
   int64_t num_blocks_total = 0;
   int64_t num_blocks_used = 0;
 };
@@ -27,21 +27,21 @@ class WorkerHealth {
   enum class Status : uint8_t {
     kUnknown,  // has not answered yet
     kLive,     // answers; may be draining
-    kSilent,   // has stopped to answer
-    kStuck,    // answers, and its work does not move
+    kSilent,   // no longer answers
+    kStuck,    // answers, but its work does not progress
   };
 
   static constexpr std::chrono::milliseconds kPingInterval{1000};
-  // From the latest answer: with the ping's own interval and deadline within 5 s of a stop.
+  // Time since the latest answer: with the ping's own interval and deadline within 5 s of a stop.
   static constexpr std::chrono::milliseconds kMostSilence{3500};
   static constexpr std::chrono::milliseconds kMostStandstill{30'000};
 
   void answered(const WorkerLoad& load, Time now);
 
-  // Its connection is gone or refused: silent until it answers again.
+  // The connection is gone or refused: silent until the worker answers again.
   void lost() { has_answered_ = false; }
 
-  // It takes no more requests, whatever it said last.
+  // The worker takes no more requests, whatever it reported last.
   void drains() { load_.is_draining = true; }
 
   [[nodiscard]] Status status(Time now) const;
@@ -53,7 +53,7 @@ class WorkerHealth {
   bool has_answered_ = false;
   bool ever_answered_ = false;
   Time answered_at_{};
-  Time moved_at_{};  // num_steps has changed, or there was no work
+  Time moved_at_{};  // num_steps changed, or there was no work
 };
 
 }  // namespace sluice

@@ -28,7 +28,7 @@ constexpr size_t kMostTokenizerBytes = size_t{1} << 30;
 grpc::ChannelArguments channel_arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
-  // Workers come back at the address that they had.
+  // Workers restart at the address that they had.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
@@ -80,7 +80,7 @@ CallEnd to_end(const grpc::Status& status) {
   }
 }
 
-// A unary call's memory, until its callback has run.
+// Memory of a unary call until its callback has run.
 template <typename Request, typename Response>
 struct UnaryCall {
   grpc::ClientContext context;
@@ -127,7 +127,7 @@ CallNews to_news(const wire::GenerateResponse& message) {
   return news;
 }
 
-// Kept by itself until OnDone().
+// Holds itself until OnDone().
 class GenerateCall final : public grpc::ClientReadReactor<wire::GenerateResponse>,
                            public WorkerCallHandle {
  public:
@@ -176,7 +176,7 @@ class GenerateCall final : public grpc::ClientReadReactor<wire::GenerateResponse
   wire::GenerateResponse response_;
 };
 
-// Collects the files. Deletes itself.
+// Collects the tokenizer's files. Deletes itself.
 class FilesCall final : public grpc::ClientReadReactor<wire::FilePiece> {
  public:
   using Files = std::vector<NamedFile>;

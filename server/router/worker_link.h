@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The way to one worker: sluice.worker.v1 over one channel of gRPC. Whatever comes back is handed
-// to the router's thread by the loop; nothing here decides.
+// The way to one worker: sluice.worker.v1 over one gRPC channel. The loop takes all replies to the
+// router's thread; nothing here decides.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -28,46 +28,46 @@ struct WorkerDescription {
   std::vector<TokenId> end_tokens;
   int32_t block_size = 0;  // at least 1
   int32_t max_logprobs = 0;
-  std::string kv_events_endpoint;  // as the worker binds it; empty: none
+  std::string kv_events_endpoint;  // the worker's bound endpoint; empty: none
 };
 
 // One message of a request's call.
 struct CallNews {
   bool accepted = false;
-  std::optional<Error> refusal;  // the engine has not accepted it
+  std::optional<Error> refusal;  // the engine's, if it has not accepted
   int32_t position = 0;          // tokens of the answer in front of the outputs
   std::vector<TokenOutput> outputs;
   bool is_broken = false;  // the message cannot be read
 };
 
-// How a call ended.
+// The end of a call.
 enum class CallEnd : uint8_t {
   kComplete,
-  kLost,        // the worker or the way to it
+  kLost,        // the worker or the connection is gone
   kOtherModel,  // the worker has another fingerprint
-  kDenied,      // it does not let this router in
+  kDenied,      // the worker refuses this router
   kInvalid,     // the request breaks a rule of the worker
-  kFailed,      // with an error of its own
+  kFailed,      // the worker failed with an error of its own
 };
 
 class WorkerCallHandle {
  public:
   virtual ~WorkerCallHandle() = default;
-  // Any thread. The worker aborts the request; the end comes as kLost.
+  // Cancels the call: the worker aborts the request; the end comes as kLost. Any thread.
   virtual void cancel() = 0;
 };
 
 class WorkerLink {
  public:
-  // `address`: host:port. Connects when it is used.
+  // `address`: host:port. Connects at the first use.
   WorkerLink(const Config& config, const std::string& address, std::shared_ptr<RouterLoop> loop);
 
-  // Each: `done` once, on the loop's thread, unless the loop has ended before.
+  // Each calls `done` once, on the loop's thread, unless the loop has ended before.
   void describe(std::function<void(Expected<WorkerDescription>)> done);
   void ping(std::function<void(Expected<WorkerLoad>)> done);
   void fetch_tokenizer(std::function<void(Expected<std::vector<NamedFile>>)> done);
 
-  // `news` for each message and then `end` once, on the loop's thread.
+  // Calls `news` for each message and then `end` once, on the loop's thread.
   std::shared_ptr<WorkerCallHandle> generate(
       const ValidRequest& request,
       const std::string& fingerprint,
@@ -78,7 +78,7 @@ class WorkerLink {
   const std::string secret_;
   std::shared_ptr<RouterLoop> loop_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::shared_ptr<worker::v1::Worker::Stub> stub_;  // calls have it too
+  std::shared_ptr<worker::v1::Worker::Stub> stub_;  // calls hold it too
 };
 
 }  // namespace sluice

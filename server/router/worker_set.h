@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workers of a router: who there is, whom it pings, and who may get a request. On the router's
-// thread.
+// The workers of a router: which exist, which it pings, and which may get a request. On the
+// router's thread.
 #pragma once
 
 #include <chrono>
@@ -31,16 +31,16 @@ struct Worker {
   WorkerLink link;
   WorkerHealth health;
   Breaker breaker;
-  PrefixIndex prefixes;  // by what it was sent, and by its events
+  PrefixIndex prefixes;  // filled by requests sent to it, and by its events
   KvEventFeed events;
-  std::unique_ptr<KvEventSubscriber> subscriber;  // null: it publishes none
-  std::optional<WorkerDescription> description;   // of the process that answers pings
+  std::unique_ptr<KvEventSubscriber> subscriber;  // null: it publishes no events
+  std::optional<WorkerDescription> description;   // describes the process that answers pings
   bool is_pinging = false;
   bool is_describing = false;
-  bool is_leaving = false;  // discovery does not name it any more
+  bool is_leaving = false;  // discovery no longer names it
   std::chrono::steady_clock::time_point pinged_at{};
   int64_t num_streams = 0;
-  int64_t queued_tokens = 0;  // of those that have no output of it yet
+  int64_t queued_tokens = 0;  // tokens of requests without an output yet
 };
 
 class WorkerSet {
@@ -48,7 +48,7 @@ class WorkerSet {
   using Time = std::chrono::steady_clock::time_point;
 
   struct Events {
-    std::function<void(Worker&)> lost;  // it is silent, stuck or another process: its streams too
+    std::function<void(Worker&)> lost;  // it is silent, stuck or replaced: so are its streams
     std::function<void(Worker&)> changed;  // it may take requests now
   };
 
@@ -57,20 +57,20 @@ class WorkerSet {
 
   void set_events(Events events) { events_ = std::move(events); }
 
-  // Those that there are from now on; the others get no more requests and go when they have none.
+  // Replaces the addresses; workers that are gone get no more requests and are removed when idle.
   void set_addresses(const std::vector<std::string>& addresses);
 
-  // Pings and judges whoever it is time for.
+  // Pings and judges the workers that are due.
   void tick(Time now);
 
-  // Workers of this fingerprint that may get a request now.
+  // Returns the workers of this fingerprint that may get a request now.
   [[nodiscard]] std::vector<Worker*> usable(const std::string& fingerprint, Time now) const;
-  // One whose model is known, or null.
+  // Returns a worker whose model is known, or null.
   [[nodiscard]] Worker* any_described() const;
 
   [[nodiscard]] const std::vector<std::unique_ptr<Worker>>& all() const { return workers_; }
 
-  // Its description is asked for again.
+  // Asks again for the worker's description.
   void describe(Worker& worker);
 
   [[nodiscard]] std::vector<WorkerStats> stats(const std::string& fingerprint, Time now) const;

@@ -10,7 +10,7 @@
 #include "server/front_end.h"
 #include "server/keys/digest.h"
 
-// The pieces in the order of the page, with labels around what the policy has hashes of.
+// The pieces in the order of the page, with labels around the text that the policy hashes.
 asm(R"(
   .pushsection .rodata
 sluice_page_begin:
@@ -57,7 +57,7 @@ std::string_view between(const char* begin, const char* end) {
   return {begin, static_cast<size_t>(end - begin)};
 }
 
-// A source of the policy: inline text with this hash.
+// Returns a source of the policy: inline text with this hash.
 std::string hash_source(std::string_view text) {
   const Digest digest = digest_of(text);
   const std::string_view bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
