@@ -37,7 +37,7 @@ class ShmRing {
   // Also adds what was copied out to `sum` if it is not null.
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum, bool& wakes_other);
 
-  // Writes `parts` behind room for `front_bytes`, which depend on the sum of `parts`: all of them, or
+  // Writes `parts` behind room for `front_bytes`, which depend on the sum of `parts`: all, or
   // false where there is no room now. The reader sees nothing before publish() writes the front.
   std::optional<bool> copy(size_t front_bytes,
                            std::span<const std::span<const std::byte>> parts,
