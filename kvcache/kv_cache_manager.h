@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who owns which KV block: ids and counts only. The scheduler sees this header and nothing else of
+// The owners of KV blocks: ids and counts only. The scheduler sees this header and nothing else of
 // the cache; the bytes live in kv_storage.h.
 //
 // Life of a block: free -> referenced(n) -> cached (refcount 0, contents kept, findable) -> free,

@@ -187,7 +187,7 @@ class Pod:
         """`services`: those whose EndpointSlices have the pod while it is ready."""
         self.cluster, self.name, self.spec = cluster, name, template["spec"]
         cluster.number += 1
-        # Of this process alone: another one may play the same manifests.
+        # The address is this process's alone: another one may play the same manifests.
         self.address = f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.{cluster.number}"
         self.folder = cluster.folder / name
         self.folder.mkdir()

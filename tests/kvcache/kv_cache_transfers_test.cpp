@@ -400,7 +400,7 @@ class TwoWorkers {
         Worker::content(tokens, extras, (entry + 1) * per_entry(group));
   }
 
-  // What the request holds of whole entries that a query at `end` reads is what it should be.
+  // Checks the contents of the request's whole entries that a query at `end` reads.
   void check(Worker& worker,
              std::span<const TokenId> tokens,
              const PrefixExtras& extras,

@@ -139,7 +139,7 @@ TEST_P(KvTransportTest, FramesOfAnySizeArrive) {
   EXPECT_EQ(receiver->counts().frames_stale, 0u);
 }
 
-// What the sender does follows from what the receiver has posted: however close behind.
+// The sender acts on what the receiver has posted, however close behind.
 TEST_P(KvTransportTest, ASlotIsThereForAFrameThatWasSentAfterItWasPosted) {
   open();
   const KvTransferRef ref = test::test_transfer(1);

@@ -90,7 +90,7 @@ TokenId any_of(std::span<const uint32_t> row, std::mt19937& random) {
   return kInvalidToken;
 }
 
-// Goes at random through a grammar: one whose masks take too long delays whoever runs beside it.
+// Walks at random through a grammar: slow masks would delay the requests that run beside it.
 Expected<void> probe(const Grammar& grammar, int32_t width) {
   constexpr int kSteps = 64;
   constexpr int kMostSlow = 3;

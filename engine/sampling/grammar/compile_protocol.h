@@ -33,7 +33,7 @@ inline constexpr int32_t kMostPatience = 6;
 // The stack of a compile process: it refuses grammars that need more, so none needs more elsewhere.
 inline constexpr int64_t kCompileStackBytes = int64_t{4} << 20;
 
-// What the worker's process needs to begin.
+// The data that the worker's process starts with.
 struct CompileSetup {
   GrammarVocabulary vocabulary;
   GrammarLimits grammar;

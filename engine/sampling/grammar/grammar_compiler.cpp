@@ -87,7 +87,7 @@ GrammarCounters GrammarCompiler::counters() const {
   return counters_;
 }
 
-// Where this thread has no more stack than the processes, nothing is small enough for it.
+// If this thread has no more stack than the processes, it must compile no grammar itself.
 void GrammarCompiler::set_up() {
   setup_ = {.vocabulary = vocabulary_(), .grammar = options_.grammar, .limits = options_.compile};
   if (thread_stack_bytes() < 3 * kCompileStackBytes / 2) setup_.limits.small_ms = 0;

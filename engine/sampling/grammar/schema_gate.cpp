@@ -293,7 +293,7 @@ class GateWriter {
       prefix.push_back(std::move(*written));
     }
     const auto length = static_cast<int64_t>(prefix.size());
-    // What is not named does not follow a prefix, unless so many items must.
+    // Unnamed items do not follow a prefix, unless so many items are required.
     const bool may_follow =
         most > length && (prefix.empty() || form.has_rest || form.min_size > length);
     std::optional<Json> rest;

@@ -13,7 +13,7 @@ constexpr int64_t kEndless = StringSize::kEndless;
 
 // A character of a string that needs no escape in JSON.
 constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
-// What negated classes leave out besides: the same.
+// Characters that negated classes leave out too, for the same reason.
 constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
 
 // "{2,5}", "{2,}".
