@@ -10,7 +10,7 @@ namespace sluice {
 
 namespace {
 
-// By worth: how many releases later the block counts as released, in pools of blocks.
+// How many releases later a cached block counts as released, in pools of blocks, by worth.
 constexpr std::array<int32_t, BlockPool::kMaxWorth + 1> kCredits = {0, 1, 2, 3, 16};
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of one KV group: who may write where. Ids and counts only; engine thread only.
+// The blocks of one KV group, their owners and states. Ids and counts only; engine thread only.
 //
 // A block is in exactly one of four states:
 //   free        no owner, no transfer, contents meaningless: on the free list
@@ -7,14 +7,14 @@
 //               evictable
 //   referenced  one owner or more
 //   held        no owner, but another worker is still reading or writing it, or a pin keeps it
-// Each time that a block is taken for new contents its generation goes up by one, so whoever has
-// (block, generation) can tell whether the block still holds what it held. A pin keeps contents for
-// another worker for a time: as a transfer does it, of at most a quota of the pool's blocks.
-// Flat arrays and intrusive lists; nothing is allocated after construction.
+// A block's generation goes up by one each time that the block is taken for new contents, so the
+// pair (block, generation) tells whether the block still holds what it held. A pin keeps contents
+// for another worker for a time, like a transfer; pins have a quota of the pool's blocks. Arrays
+// are flat, lists are intrusive; nothing is allocated after construction.
 //
-// Cached blocks go in the order of their last release, where each level of worth counts as a later
-// one: least recently used, with a credit for what it would cost to lose it (the GreedyDual idea of
-// Young, with few levels and so in constant time). A credit ages as others are released.
+// Cached blocks are evicted in the order of their last release, where each level of worth counts as
+// a later release: least recently used, with a credit for the cost of losing the block (Young's
+// GreedyDual, with few levels and so in constant time). A credit ages as other blocks are released.
 #pragma once
 
 #include <cstdint>
@@ -32,35 +32,35 @@ class BlockPool {
 
   struct Taken {
     BlockId block = kNullBlock;    // kNullBlock: nothing available
-    int32_t evicted_tag = kNoTag;  // the tag it lost, when a cached block had to go
+    int32_t evicted_tag = kNoTag;  // the tag that the block lost, if it was a cached one
   };
 
   // `max_pinned`: blocks that may be pinned at once.
   explicit BlockPool(int32_t num_blocks, int32_t max_pinned = 0);
 
-  // A block with one owner and no tag: a free one, else the one that evict() gives up.
+  // Returns a block with one owner and no tag: a free one, else the one that evict() gives up.
   [[nodiscard]] Taken take();
-  // One more owner of a referenced, cached or held block.
+  // Adds one owner to a referenced, cached or held block.
   void share(BlockId block);
-  // One owner less. The last one leaves a tagged block cached and any other free. `worth`, 0 to
-  // kMaxWorth, is what the contents are worth from now on.
+  // Takes one owner away. The last release leaves a tagged block cached and any other free.
+  // `worth`, 0 to kMaxWorth, is what the contents are worth from now on.
   void release(BlockId block, int32_t worth = 0);
 
   // Marks the contents as worth keeping; `tag` comes back from take() or evict() when they
   // are lost. The block must be referenced and have no tag.
   void set_tag(BlockId block, int32_t tag);
-  // The contents of a block that has a tag are not to be found any more. A cached one is free then.
+  // Makes the contents of a tagged block unfindable. A cached block becomes free.
   void clear_tag(BlockId block);
-  // Gives up a cached block; its tag, or kNoTag when there is none.
+  // Gives up a cached block and returns its tag, or kNoTag when there is none.
   int32_t evict();
 
   // Transfers are counted apart from owners: the block returns to a list only when both are zero.
-  // Any block: a step in flight may read one that has been given up since.
+  // The block may be in any state: a step in flight may read one that has been given up since.
   void begin_transfer(BlockId block);
   void end_transfer(BlockId block);
 
-  // Keeps a referenced, cached or held block from being freed or taken until as many unpin().
-  // False: it is not pinned yet, and the quota is used up.
+  // Keeps a referenced, cached or held block from being freed or taken until as many unpin() calls.
+  // Returns false where the block is not pinned yet and the quota is used up.
   [[nodiscard]] bool pin(BlockId block);
   void unpin(BlockId block);
 
@@ -69,7 +69,7 @@ class BlockPool {
     return b.refcount > 0 || b.num_transfers > 0 || b.tag != kNoTag;
   }
 
-  // Goes up by one each time that the block is taken.
+  // A number that goes up by one each time that the block is taken.
   [[nodiscard]] uint32_t generation(BlockId block) const {
     return blocks_[index(block)].generation;
   }
@@ -90,7 +90,7 @@ class BlockPool {
 
   [[nodiscard]] int32_t num_referenced() const { return num_referenced_; }
 
-  // Every block in exactly one state and on exactly the list of that state. Empty when right.
+  // Checks that every block is in exactly one state and on the list of that state. "" when right.
   [[nodiscard]] std::string check_integrity() const;
 
  private:
@@ -118,7 +118,7 @@ class BlockPool {
 
   static size_t index(BlockId block) { return static_cast<size_t>(block.value); }
 
-  [[nodiscard]] static ListId list_of(const Block& block);  // of an idle one
+  [[nodiscard]] static ListId list_of(const Block& block);  // the list of an idle block
   void append(ListId list, int32_t block);
   void unlink(ListId list, int32_t block);
   void unlink_if_idle(int32_t block);

@@ -17,7 +17,7 @@ class IndexMap {
  public:
   static constexpr int32_t kAbsent = -1;
 
-  // At most `max_entries` ids at once.
+  // The map holds at most `max_entries` ids at a time.
   explicit IndexMap(int32_t max_entries) {
     size_t capacity = 8;
     while (capacity < static_cast<size_t>(max_entries) * 2) capacity *= 2;

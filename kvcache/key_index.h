@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which node of the prefix index has which key (kv_key.h): open addressing, sized at construction.
+// A map from keys (kv_key.h) to nodes of the prefix index: open addressing, sized at construction.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class KeyIndex {
     return kAbsent;
   }
 
-  // The node has no key yet, and no other has this one.
+  // The node must have no key yet, and the key no node.
   void insert(int32_t node, const KvKey& key) {
     keys_[static_cast<size_t>(node)] = key;
     size_t i = home(key);

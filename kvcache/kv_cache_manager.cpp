@@ -17,7 +17,7 @@ KvCacheManager::~KvCacheManager() = default;
 
 // Fills `chain` and returns how many of its blocks every group can serve. One pass: full groups cut
 // the chain at their first gap; a window group allows a cut where enough blocks before it are
-// there, a state group where a snapshot is.
+// present, a state group where a snapshot is.
 int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
                                           const PrefixExtras& extras) {
   const auto block_size = static_cast<size_t>(options.block_size);
@@ -96,7 +96,7 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   return num_found;
 }
 
-// Tokens after the whole blocks that a cached block begins with.
+// Returns how many tokens behind the whole blocks a cached block begins with.
 int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
                                            std::span<const TokenId> tokens,
                                            int32_t num_hit_blocks) {
@@ -112,7 +112,7 @@ int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
   return match.num_tokens;
 }
 
-// The first block that is taken is the one to copy to. If it is the cached one itself, because
+// Takes the block to copy to as the request's next one. If that is the cached block itself, because
 // there is no other, its contents are where they should be.
 void KvCacheManager::Impl::copy_partial(int32_t slot) {
   KvHolder& holder = slots[static_cast<size_t>(slot)];
@@ -121,7 +121,7 @@ void KvCacheManager::Impl::copy_partial(int32_t slot) {
   for (size_t g = 0; g < groups.size(); ++g) {
     const BlockId from = index.block(node, static_cast<int32_t>(g));
     CHECK_NE(from, kNullBlock);
-    groups[g].pool.share(from);  // and so the one used last
+    groups[g].pool.share(from);  // share and release make it the last one to be evicted
     release(groups[g], from);
     copies.push_back({.group = static_cast<int32_t>(g), .from = from, .to = kNullBlock});
   }
@@ -145,7 +145,7 @@ bool KvCacheManager::has_room(RequestId id,
   for (const KvGroup& group : m.groups) {
     const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
-    // The newcomer counts as a holder too: it will want its next block, like the others.
+    // The newcomer counts as a holder too: it will need its next block, like the others.
     const int64_t spare =
         std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
     const bool grows =
@@ -228,7 +228,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
     if (!ends_entry(group, i)) continue;
     const BlockId block = group.entry(slot, entry_of(group, i));
     const auto group_index = static_cast<int32_t>(g);
-    // Somebody else may have computed the same prefix first: that block stays the findable one.
+    // Another request may have computed the prefix first: then its block stays the findable one.
     if (block == kNullBlock || index.block(node, group_index) != kNullBlock) continue;
     make_findable(node, group_index, block);
   }
@@ -251,7 +251,7 @@ void KvCacheManager::Impl::index_blocks(int32_t slot,
                                         int32_t num_blocks) {
   const KvHolder& holder = slots[static_cast<size_t>(slot)];
   if (!options.enable_prefix_caching || holder.is_unsound) return;
-  // Nothing behind a block that is still to come.
+  // A block behind one that is still to come must not become findable.
   if (holder.num_arrived < holder.num_arriving) {
     num_blocks = std::min(num_blocks, holder.num_arrived);
   }
@@ -380,7 +380,7 @@ void KvCacheManager::reset_prefix_cache() {
   Impl& m = *impl_;
   int64_t num_cached = 0;
   for (const KvGroup& group : m.groups) num_cached += group.pool.num_cached();
-  // Blocks in use stay findable; without any, one event says it all.
+  // Blocks in use stay findable; if there are none, one event says it all.
   const bool clears = num_cached == m.index.num_blocks();
   KvEventSink* const events = m.events;
   if (clears) m.events = nullptr;
@@ -417,7 +417,7 @@ int32_t KvCacheManager::num_entries(int32_t group, int32_t num_tokens) const {
   return impl_->groups[static_cast<size_t>(group)].entries_for(num_tokens);
 }
 
-// Tables against pools: refcounts are the holders found, tags and index entries name each other.
+// Checks tables against pools: refcounts are the holders found, tags and index entries agree.
 std::string KvCacheManager::Impl::check_tables() const {
   for (size_t g = 0; g < groups.size(); ++g) {
     const KvGroup& group = groups[g];

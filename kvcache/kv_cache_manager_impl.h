@@ -19,13 +19,13 @@
 
 namespace sluice {
 
-// One KV group: its blocks and, for each slot, one block table.
+// One KV group: its block pool and, for each slot, one block table.
 struct KvGroup {
   KvGroupSpec spec;
   BlockPool pool;
-  int32_t tokens_per_entry = 0;  // of a block table
+  int32_t tokens_per_entry = 0;  // tokens of one entry of a block table
   int32_t max_entries = 0;
-  // Entries that a request computed one token at a time holds at most.
+  // The most entries that a request computed one token at a time holds.
   int32_t max_held = 0;
   std::vector<BlockId> tables;       // [slot][max_entries]
   std::vector<int32_t> num_entries;  // [slot]
@@ -67,7 +67,7 @@ struct KvGroup {
     return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
   }
 
-  // Of tables for `num_tokens` tokens those that a query behind them reads, whole ones.
+  // The whole entries of a table for `num_tokens` tokens that a query behind them reads.
   [[nodiscard]] KvRange needed_entries(int32_t num_tokens) const;
 
   [[nodiscard]] BlockId& entry(int32_t slot, int32_t i) {
@@ -93,13 +93,13 @@ struct KvHolder {
   bool in_use = false;
   PrefixExtras extras;
   int32_t num_indexed = 0;              // leading full blocks already in the prefix index
-  int32_t cursor = PrefixIndex::kRoot;  // node of the last of them, pinned
-  int32_t num_queried = 0;              // tokens; counted when the first allocation succeeds
+  int32_t cursor = PrefixIndex::kRoot;  // node of the last indexed block, pinned
+  int32_t num_queried = 0;              // tokens asked for; counted by the first allocation
   int32_t num_found = 0;
-  int32_t partial_node = PrefixIndex::kAbsent;  // to be copied by the first allocation
-  int32_t num_kept_tokens = 0;                  // leading ones, that stay longer
-  int32_t num_arriving = 0;  // leading blocks that are there or come from elsewhere; 0: none comes
-  int32_t num_arrived = 0;   // of them, that are there and checked
+  int32_t partial_node = PrefixIndex::kAbsent;  // node whose block the first allocation copies
+  int32_t num_kept_tokens = 0;                  // leading tokens that stay cached longer
+  int32_t num_arriving = 0;  // leading blocks, present or coming from elsewhere; 0: none comes
+  int32_t num_arrived = 0;   // those of num_arriving that are present and checked
   bool is_unsound = false;   // computed behind what was unpublished: none of it becomes findable
 };
 
@@ -113,10 +113,10 @@ struct KvCacheManager::Impl {
   std::vector<int32_t> chain;       // scratch: nodes of the prefix being looked up
   std::vector<int32_t> run_length;  // scratch, per group: blocks present in a row
   std::vector<KvBlockCopy> copies;  // not taken yet
-  bool copies_blocks = true;        // false: a state is that of one length alone
+  bool copies_blocks = true;        // false with a kState group: a state fits one length
   uint64_t prefix_queries = 0;
   uint64_t prefix_hits = 0;
-  KvEventSink* events = nullptr;  // null: nobody listens
+  KvEventSink* events = nullptr;  // null: no listener
 
   static int32_t node_capacity(const KvManagerOptions& options,
                                const std::vector<KvGroupSpec>& specs) {
@@ -210,9 +210,9 @@ struct KvCacheManager::Impl {
                std::vector<KvBlockRef>& reserved);
   void drop_subtree(int32_t top);
   bool has_kept_blocks(std::span<const int32_t> nodes) const;
-  // The pinned node of the next block, if need be in place of a cached one; kAbsent: there is none.
+  // The pinned node of the next block; may evict a cached block to get one. kAbsent: none left.
   int32_t next_node(int32_t parent, std::span<const TokenId> ids, const PrefixExtras& extras);
-  // The first `num_blocks` of the request, as far as nodes go.
+  // Indexes the first `num_blocks` blocks of the request, as far as nodes are left.
   void index_blocks(int32_t slot, std::span<const TokenId> tokens, int32_t num_blocks);
   bool index_next_block(int32_t slot, std::span<const TokenId> tokens);
   [[nodiscard]] std::string check_tables() const;

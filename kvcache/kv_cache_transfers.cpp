@@ -36,7 +36,7 @@ void KvCacheManager::name_blocks(std::string space) {
   impl_->index.set_key_space(std::move(space));
 }
 
-// Of the nodes in `chain`, which begin a prefix of `num_tokens` tokens.
+// Collects blocks of the nodes in `chain`, which begin a prefix of `num_tokens` tokens.
 int32_t KvCacheManager::Impl::collect(int32_t num_tokens,
                                       std::span<const int32_t> first_wanted,
                                       std::vector<KvBlockRef>& found) const {
@@ -86,7 +86,7 @@ int32_t KvCacheManager::find_blocks(std::span<const KvKey> keys,
     }
     std::ranges::reverse(m.chain);
     const auto length = static_cast<int32_t>(m.chain.size());
-    // A prefix that ends inside of an entry cannot be gone on with.
+    // A request cannot continue from a prefix that ends inside of an entry.
     const int32_t num_tokens = length * block_size();
     if (length == 0 || max_transferred(num_tokens + 1) != num_tokens) continue;
     const size_t num_found = found.size();
@@ -178,7 +178,7 @@ void KvCacheManager::publish(RequestId id, std::span<const TokenId> tokens, int3
   m.index_blocks(slot, tokens, holder.num_arrived);
 }
 
-// Children first, so that no parent goes before them.
+// Nodes go children first, so that no parent goes before its children.
 void KvCacheManager::Impl::drop_subtree(int32_t top) {
   std::vector<int32_t> nodes = {top};
   for (size_t i = 0; i < nodes.size(); ++i) {
@@ -218,7 +218,7 @@ void KvCacheManager::unpublish(RequestId id, int32_t num_tokens) {
 
 // --- What comes from below --------------------------------------------------------------------
 
-// Of the groups that keep every token.
+// Whether the nodes have all blocks of the groups that keep every token.
 bool KvCacheManager::Impl::has_kept_blocks(std::span<const int32_t> nodes) const {
   return std::ranges::all_of(nodes, [this](int32_t node) {
     for (size_t g = 0; g < groups.size(); ++g) {

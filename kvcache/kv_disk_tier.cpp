@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kUnfinished = ".tmp";
-constexpr int64_t kUnfinishedSeconds = 600;  // nobody writes one file for so long
+constexpr int64_t kUnfinishedSeconds = 600;  // no process writes one file for so long
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
@@ -87,7 +87,7 @@ class Folder final : public KvPlace {
 
   void remove(const TierIndex::Name& name) override { ::unlink(path_of(name).c_str()); }
 
-  // The files of this size that are blocks by name, oldest use first.
+  // Lists the files of this size whose names are those of blocks, the oldest use first.
   [[nodiscard]] Expected<std::vector<TierIndex::Name>> list(int64_t file_bytes) const;
 
  private:
@@ -98,7 +98,7 @@ class Folder final : public KvPlace {
   }
 
   std::string path_;
-  bool writing_fails_ = false;  // the last time; one line is logged when it begins
+  bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
 };
 
 std::error_code Folder::prepare() const {
@@ -106,12 +106,12 @@ std::error_code Folder::prepare() const {
   std::filesystem::create_directories(path_, error);
   if (error) return error;
   if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) return {errno, std::generic_category()};
-  // What a conversation said can be told from its KV.
+  // The folder is private: a conversation can be reconstructed from its KV.
   std::filesystem::permissions(path_, std::filesystem::perms::owner_all, error);
   return error;
 }
 
-// Names, sizes and times only; contents are checked when they are read.
+// Reads names, sizes and times only; contents are checked when they are read.
 Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) const {
   std::error_code error = prepare();
   std::filesystem::directory_iterator entries;
@@ -121,7 +121,7 @@ Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) const {
                       "--kv-disk-path: " + path_ + ": " + error.message(),
                       "kv-disk-path");
   }
-  std::vector<std::pair<int64_t, TierIndex::Name>> found;  // with its time of last use
+  std::vector<std::pair<int64_t, TierIndex::Name>> found;  // names with their time of last use
   int64_t num_ignored = 0;
   std::string first_ignored;
   const auto now = static_cast<int64_t>(::time(nullptr));
@@ -189,7 +189,7 @@ bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
   const std::string path = path_of({name.key, name.parent});
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (fd.get() < 0) {
-    if (errno == ENOENT) return false;  // another process made room
+    if (errno == ENOENT) return false;  // another process removed it to make room
     log_event(LogLevel::kWarning, "kv_file_ignored", "file", path, "reason", error_text(errno));
     return false;
   }
@@ -206,7 +206,7 @@ bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
         LogLevel::kWarning, "kv_file_ignored", "file", path, "reason", status.error().message);
     return false;
   }
-  ::futimens(fd.get(), nullptr);  // the order of use is known after a restart
+  ::futimens(fd.get(), nullptr);  // keeps the order of use across a restart
   return true;
 }
 

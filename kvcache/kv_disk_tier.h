@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of KV in files of a folder, behind the cache and across restarts: `<key>-<parent's
-// key>.kv` (kv_file.h).
+// A tier of KV blocks in files of a folder, which outlive a restart. File names are
+// `<key>-<parent's key>.kv` (kv_file.h).
 //
 // A file is written under another name and renamed, so that nobody reads half of one; it is not
-// synced, so a crash of the machine may leave less, which its checksum tells. A file that is
+// synced, so a crash of the machine may leave a part, which the checksum detects. A file that is
 // truncated, corrupt or another block's counts as absent, with one line in the log. Several
 // processes may share a folder: equal names have equal contents.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace sluice {
 
-// Looks through the folder, which is made if it is not there, before it returns. kInvalidArgument:
-// it cannot be used.
+// Scans the folder before it returns, and makes it if it is not there. kInvalidArgument: the folder
+// cannot be used.
 Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,
                                                       const std::string& folder,
                                                       std::function<void()> wake);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What changes in the prefix index and in the tiers below it, for routers that send a request where
-// its prefix is cached.
+// Changes in the prefix index and in the tiers below it, reported for routers that send a request
+// to the server where its prefix is cached.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace sluice {
 
-// Where a block lies.
+// The memory or medium that a block lies in.
 enum class KvMedium : uint8_t { kDevice, kHost, kDisk };
 
-// One block of one group has become findable.
+// A block of one group that has become findable.
 struct StoredBlock {
-  uint64_t hash = 0;                    // of the whole prefix that it ends, extras included
-  std::optional<uint64_t> parent_hash;  // of the prefix before it
-  std::span<const TokenId> token_ids;   // block_size of them; valid during the call
+  uint64_t hash = 0;                    // hash of the whole prefix up to its end, and extras
+  std::optional<uint64_t> parent_hash;  // hash of the prefix before the block
+  std::span<const TokenId> token_ids;   // block_size token ids; valid during the call
   PrefixExtras extras;
   int32_t group = 0;
   KvMedium medium = KvMedium::kDevice;
 };
 
-// Called on the engine thread by the manager and the store of the tiers, in the order of the
-// changes: note and return.
+// The manager and the tiers' store call it on the engine thread, in the order of the changes. A
+// call must only note the change and return.
 class KvEventSink {
  public:
   virtual ~KvEventSink() = default;

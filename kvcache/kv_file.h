@@ -26,12 +26,12 @@ struct KvFileName {
 
 inline constexpr int64_t kKvFileTokensAt = 72;
 
-// A multiple of 64.
+// The size of header and token ids, a multiple of 64.
 constexpr int64_t kv_file_header_bytes(int32_t block_size) {
   return align_up(kKvFileTokensAt + block_size * int64_t{sizeof(TokenId)}, 64);
 }
 
-// `file` is header and payload, the payload in place.
+// Writes the header of `file`, which is header and payload, the payload already in place.
 void seal_kv_file(const KvFileName& name, std::span<std::byte> file);
 
 // kDataLoss when `file` is anything but the sealed block of this name and size.

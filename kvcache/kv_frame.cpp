@@ -100,7 +100,7 @@ Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> byte
   uint64_t sum = 0;
   read(sum);
   if (sum != kernels::kv_checksum(bytes.first<kSumAt>())) return refuse("wrong sum of a header");
-  // Behind the sum: a wrong version is another program, not a flipped bit.
+  // The version is checked after the sum: a wrong one is another program, not a flipped bit.
   if (version != kVersion) {
     return make_error(
         ErrorCode::kDataLoss,
@@ -131,7 +131,7 @@ std::optional<uint64_t> kv_frame_piece_bytes(const KvFrame& frame, const KvFrame
       !is_part(frame.first_block, frame.num_blocks, UINT32_MAX)) {
     return std::nullopt;
   }
-  // 16 and 16 bits, then 32 each time.
+  // The factors are 16 and 16 bits, then 32 bits each time.
   const uint64_t heads = uint64_t{frame.num_layers} * frame.num_heads;
   const auto block = checked_mul(heads, group.head_bytes);
   return block ? checked_mul(*block, frame.num_blocks) : std::nullopt;

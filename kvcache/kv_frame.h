@@ -44,11 +44,11 @@ enum class KvFrameKind : uint16_t {
 struct KvFrame {
   KvFrameKind kind = KvFrameKind::kData;
   KvTransferRef ref;
-  uint32_t slot = 0;  // the receiver's
+  uint32_t slot = 0;  // the receiver's slot
   uint32_t slot_generation = 0;
-  // Which part of the prompt's KV: blocks of a group, counted from the prompt's first block, in
-  // layers counted inside the group and KV heads counted over the whole model. The payload is block
-  // by block, each in the order of kv_piece.h.
+  // The part of the prompt's KV: blocks of a group, counted from the prompt's first block, in
+  // layers counted inside the group and KV heads counted over the whole model. The payload goes
+  // block by block, each block in the order of kv_piece.h.
   uint16_t group = 0;
   uint16_t flags = 0;  // none are defined: 0
   uint16_t first_layer = 0;
@@ -59,41 +59,40 @@ struct KvFrame {
   uint32_t num_blocks = 0;
   uint64_t payload_bytes = 0;
   uint64_t payload_sum = 0;
-  uint64_t sequence = 0;  // of the sender's frames in one session, from 1
-  uint64_t epoch = 0;     // of the sender's process
+  uint64_t sequence = 0;  // counts the sender's frames in one session, from 1
+  uint64_t epoch = 0;     // names the sender's process
 
   friend bool operator==(const KvFrame&, const KvFrame&) = default;
 };
 
-// What both sides of a session agreed on, by which sizes of frames are checked.
+// The sizes that both sides of a session agreed on; frames are checked against them.
 struct KvFrameLayout {
   struct Group {
     uint16_t num_layers = 0;
     uint16_t num_heads = 0;   // KV heads of the model; 1 where a group has none
-    uint32_t head_bytes = 0;  // of one block of one layer and one head: all planes and scales
+    uint32_t head_bytes = 0;  // one block of one layer and one head: all planes and scales
   };
 
   std::vector<Group> groups;
-  uint64_t slot_bytes = 0;  // the most that a payload has
+  uint64_t slot_bytes = 0;  // the most bytes of a payload
 };
 
-// Whether frames can be checked by it: at least one group, nothing of size 0, a slot of at most
-// kKvMostSlotBytes.
+// Whether frames can be checked against it: at least one group, nothing of size 0, a slot of at
+// most kKvMostSlotBytes.
 bool is_kv_layout(const KvFrameLayout& layout);
 
-// Bytes that the pieces which a DATA or NAK frame names have. Nothing where they are not in the
-// layout.
+// The bytes of the pieces that a DATA or NAK frame names; nullopt where they are not in the layout.
 std::optional<uint64_t> kv_frame_piece_bytes(const KvFrame& frame, const KvFrameLayout& layout);
 
 void encode_kv_frame(const KvFrame& frame, std::span<std::byte, kKvFrameBytes> out);
 
-// kDataLoss: another magic, version or kind, or the header sum is wrong. Says nothing about the
-// values of the fields.
+// Fails with kDataLoss for another magic, version or kind, or a wrong header sum. The values of the
+// fields are not checked.
 Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> bytes);
 
-// kDataLoss where the frame is not one that a peer with this layout and epoch sends: before a byte
-// of its payload is read. The pieces of DATA and NAK frames are in the layout and fit in a
-// slot, and a DATA frame has as many bytes; the others have no payload.
+// Fails with kDataLoss where no peer with this layout and epoch sends such a frame; called before a
+// byte of its payload is read. The pieces of DATA and NAK frames must be in the layout and fit in a
+// slot, and a DATA frame must have as many bytes; other frames have no payload.
 Expected<void> check_kv_frame(const KvFrame& frame, const KvFrameLayout& layout, uint64_t epoch);
 
 }  // namespace sluice

@@ -13,37 +13,37 @@ namespace sluice {
 
 enum class KvGroupKind : uint8_t {
   kFull,    // every token's KV is kept
-  kWindow,  // the last `window` tokens'
+  kWindow,  // the KV of the last `window` tokens is kept
   kLatent,  // one compressed vector per token (k_dim, v_dim)
   kState,   // a fixed-size state every `interval` tokens
 };
 
-// One array that each layer of a group has: K, V, a latent, a state. An entry of it is `num_heads`
-// parts of equal size; ranks share a plane out by its heads.
+// One array that each layer of a group has: K, V, a latent, a state. Its entry consists of
+// `num_heads` parts of equal size; ranks divide a plane among them by its heads.
 struct KvPlane {
   enum class Per : uint8_t { kToken, kEntry };
 
   int32_t num_heads = 1;
-  int32_t width = 0;            // elements of one head, of each token or of the entry
+  int32_t width = 0;            // elements of one head: per token, or per entry
   DType dtype = DType::kBF16;   // types of 8 bits have a scale beside them (kernels/attention.h)
   Per per = Per::kToken;
 
   friend bool operator==(const KvPlane&, const KvPlane&) = default;
 };
 
-// Layers that share one block table. A model has one or more groups; a prefix hit is the longest
-// that all groups can serve.
+// The shape of the layers that share one block table. A model has one or more groups; a prefix hit
+// is the longest that all groups can serve.
 struct KvGroupSpec {
   KvGroupKind kind = KvGroupKind::kFull;
-  int32_t window = 0;      // kWindow: tokens seen, the own one included
+  int32_t window = 0;      // kWindow: tokens seen, the query's own included
   int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
                            // i holds the state after (i + 1) * interval tokens
   int32_t num_blocks = 0;  // capacity of the group's pool
   int32_t num_layers = 0;
-  std::vector<KvPlane> planes = {};  // of each layer, in the order of their bytes
+  std::vector<KvPlane> planes = {};  // planes of each layer, in the order of their bytes
 };
 
-// Tokens that one entry of the group's block table is for.
+// The number of tokens that one entry of the group's block table covers.
 constexpr int32_t tokens_per_entry(const KvGroupSpec& group, int32_t block_size) {
   return group.kind == KvGroupKind::kState ? group.interval : block_size;
 }

@@ -14,7 +14,7 @@ std::optional<std::vector<KvHeadSource>> head_sources(const KvRange& wanted,
     };
     const auto rank = std::ranges::find_if(ranks, has_head);
     if (rank == ranks.end()) return {};
-    // As far as no lower rank has what follows.
+    // The range ends where a lower rank has the next heads.
     int32_t end = std::min(wanted.end(), rank->end());
     for (auto lower = ranks.begin(); lower != rank; ++lower) {
       if (lower->first > head && lower->count > 0) end = std::min(end, lower->first);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name of one block's KV outside of this process: a hash chain over everything that the block's
-// bytes are a function of. SHA-256 cut to 128 bits, because what lies on disk may have been
-// computed for somebody who would like a collision.
+// The name of one block's KV outside of this process: a hash chain over everything that determines
+// the block's bytes. It is SHA-256 cut to 128 bits, because a tenant who wants a collision may have
+// computed what lies on disk.
 #pragma once
 
 #include <array>
@@ -28,11 +28,11 @@ struct KvKeyHash {
   }
 };
 
-// `fingerprint` names model, build and dtypes; it does not say how long a block is.
+// Names a key space by model, build and dtypes (`fingerprint`) and by the block size.
 std::string kv_key_space(std::string_view fingerprint, int32_t block_size);
-// The parent of first blocks. `space` names who may share: model, build, dtypes and block layout.
+// The parent key of first blocks. `space`: model, build, dtypes and block layout, see above.
 KvKey kv_root_key(std::string_view space, const PrefixExtras& extras);
-// The block of `token_ids` behind the prefix `parent`.
+// The key of the block of `token_ids` behind the prefix `parent`.
 KvKey kv_next_key(const KvKey& parent, std::span<const TokenId> token_ids);
 
 }  // namespace sluice

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of the paged cache travels at once: one block of one group, in some of the group's layers
-// and some of its KV heads. Plain values, shared by storage, transports and the handoff.
+// The unit of KV that travels: one block of one group, in some of the group's layers and some of
+// its KV heads. Plain values, shared by storage, transports and the handoff.
 //
 // The bytes of a piece have one order everywhere: layer by layer, in each layer plane by plane (K,
-// then V), in each plane head by head, and of a head the codes or floats of the block's tokens with
+// then V), in each plane head by head; a head is the codes or floats of the block's tokens with
 // their scales behind them. KvStorage::add_spans() names them in this order without copying, so
-// what one worker gathers another can scatter, whose ranks may share the heads out in another way
-// (kv_ranks.h).
+// another worker can scatter the bytes that one gathers, even where its ranks divide the heads
+// differently (kv_ranks.h).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// The integers from `first` to before end().
+// The integers from `first` up to, but not including, end().
 struct KvRange {
   int32_t first = 0;
   int32_t count = 0;
@@ -26,19 +26,19 @@ struct KvRange {
   friend constexpr bool operator==(const KvRange&, const KvRange&) = default;
 };
 
-// What both have; a count of 0 where that is nothing.
+// The range that both have; its count is 0 where they have nothing in common.
 constexpr KvRange intersection(const KvRange& a, const KvRange& b) {
   const int32_t first = std::max(a.first, b.first);
   return {.first = first, .count = std::max(0, std::min(a.end(), b.end()) - first)};
 }
 
-// A piece of one rank's cache. A block id means something in its own process alone and never
-// leaves it: what travels is a position and a key.
+// A piece of one rank's cache. A block id is valid in its own process only and never leaves it: a
+// position and a key travel instead.
 struct KvPiece {
   int32_t group = 0;
   BlockId block;
-  KvRange layers;  // of the group, counted inside it
-  KvRange heads;   // of the rank, counted from the first KV head that it has
+  KvRange layers;  // counted inside the group
+  KvRange heads;   // counted from the rank's first KV head
 
   friend bool operator==(const KvPiece&, const KvPiece&) = default;
 };

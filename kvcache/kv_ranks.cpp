@@ -58,7 +58,7 @@ void KvRanks::add_spans(int32_t group,
                         BlockId block,
                         std::vector<std::span<const std::byte>>& spans) const {
   if (ranks_.size() == 1) return first().add_spans(first().whole(group, block), spans);
-  // Of each source a span for each layer and plane.
+  // `by_source` gets, source by source, a span for each layer and plane.
   std::vector<std::span<const std::byte>> by_source;
   for (const KvHeadSource& source : sources_) {
     const Rank& rank = ranks_[static_cast<size_t>(source.rank)];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The caches of a worker's ranks as the one cache that other workers see: a block has all KV heads
+// Presents the caches of a worker's ranks as one cache to other workers: a block has all KV heads
 // of the model, and its bytes are in the order of kv_piece.h whichever rank has which head. So
 // workers with different numbers of ranks exchange whole blocks, and neither asks how the other
-// shares its heads out. Where there are fewer heads than ranks several ranks have the same one:
-// what leaves is the lowest rank's, and what arrives goes to each of them.
+// divides its heads. With fewer heads than ranks several ranks have the same head: the lowest
+// rank's copy is sent, and an arriving one is written to each of them.
 #pragma once
 
 #include <cstddef>
@@ -16,41 +16,40 @@
 
 namespace sluice {
 
-// One thread at a time, which steps of any rank that use the same blocks are in order with.
+// Used by one thread at a time, ordered with the steps of any rank that use the same blocks.
 class KvRanks {
  public:
   struct Rank {
     KvStorage* storage = nullptr;
-    KvRange heads;  // of the model; each plane of the storage has as many
+    KvRange heads;  // counted over the model; each plane of the storage has as many
   };
 
-  // The storages must outlive it. One rank has all heads, of planes of any shape.
+  // One rank with all heads; its planes may have any shape. The storages must outlive this object.
   explicit KvRanks(KvStorage& only);
-  // Several, in the host's memory, which share block ids and between them have heads 0 to before
-  // `num_heads`.
+  // Several ranks in host memory that share block ids and together have heads 0 to num_heads - 1.
   KvRanks(std::vector<Rank> ranks, int32_t num_heads);
 
   [[nodiscard]] int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
 
-  // With the planes of the whole model.
+  // The groups with the planes of the whole model.
   [[nodiscard]] std::span<const KvGroupSpec> groups() const { return groups_; }
 
-  // The most KV heads that a rank has of any group.
+  // The most KV heads that a rank has in any group.
   [[nodiscard]] int32_t max_heads_of_rank() const;
 
-  // One block of a group: all layers, planes and heads.
+  // The bytes of one block of a group: all layers, planes and heads.
   [[nodiscard]] int64_t block_bytes(int32_t group) const {
     return block_bytes_[static_cast<size_t>(group)];
   }
 
-  // As KvStorage::add_spans() of a whole block.
+  // Appends the spans of a whole block, like KvStorage::add_spans().
   void add_spans(int32_t group,
                  BlockId block,
                  std::vector<std::span<const std::byte>>& spans) const;
-  // block_bytes() bytes in that order, as KvStorage::copy_in().
+  // Copies block_bytes() bytes in, in that order, like KvStorage::copy_in().
   void copy_in(int32_t group, BlockId block, std::span<const std::byte> bytes) const;
 
-  // Rank 0's; of a device's memory the only one.
+  // The storage of rank 0; device memory has no other rank.
   [[nodiscard]] KvStorage& first() const { return *ranks_.front().storage; }
 
  private:
@@ -59,7 +58,7 @@ class KvRanks {
   std::vector<Rank> ranks_;
   std::vector<KvGroupSpec> groups_;
   std::vector<int64_t> block_bytes_;   // by group
-  std::vector<KvHeadSource> sources_;  // of all heads, where there are several ranks
+  std::vector<KvHeadSource> sources_;  // sources of all heads, where there are several ranks
 };
 
 }  // namespace sluice

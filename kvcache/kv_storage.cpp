@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-// One head's part of an entry.
+// The bytes of one head's part of an entry.
 int64_t head_bytes(const KvPlane& plane, int32_t num_tokens) {
   const int32_t num_rows = plane.per == KvPlane::Per::kToken ? num_tokens : 1;
   return kernels::kv_head_bytes(plane.dtype, plane.width, num_rows);
@@ -118,7 +118,7 @@ void KvStorage::for_spans(const KvPiece& piece, const Body& body) const {
   for (int32_t layer = piece.layers.first; layer < piece.layers.end(); ++layer) {
     for (size_t i = 0; i < place.planes.size(); ++i) {
       const PlanePlace& plane = place.planes[i];
-      // A whole piece has all heads of each plane, and any other as many of each.
+      // A whole piece has all heads of each plane, any other piece equally many of each.
       const int32_t count = std::min(piece.heads.count, shape.planes[i].num_heads);
       const int64_t at = place.begin + layer * place.layer_bytes + plane.begin +
                          piece.block.value * plane.block_bytes +
@@ -199,7 +199,7 @@ void KvStorage::copy_in(const KvPiece& piece, std::span<const std::byte> bytes) 
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
-  // As far from one block to the other as they are apart in an array of such blocks.
+  // Blocks lie in an array, so the distance follows from their ids.
   for_spans(whole(group, from), [&](std::span<std::byte> source) {
     const auto bytes = static_cast<int64_t>(source.size());
     buffer_.memory().copy(
@@ -207,8 +207,8 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
   });
 }
 
-// The first tokens write a few lines of each layer while this runs: they find small pages, which
-// cost the system little to clear, and get huge ones here, with their contents.
+// While this runs, the first tokens write a few lines of each layer: they find small pages, which
+// are cheap for the system to clear and become huge ones here, with their contents.
 Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
   thread_ = std::thread([this, bytes, huge] {
     back(bytes, huge);
@@ -217,9 +217,9 @@ Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
   });
 }
 
-// Each call holds the lock of the process's mappings, for which every page fault and every growing
-// heap waits: a thread of low priority would be put aside with it, on a busy machine for up to half
-// a second. This one has the priority of the others, asks for one huge page at a time, and rests.
+// Each madvise() call holds the lock of the process's mappings, for which page faults and growing
+// heaps wait: a thread of low priority, preempted with it, would hold them up by half a second on a
+// busy machine. This thread has normal priority, asks for one huge page at a time, and rests.
 void Prefault::back(std::span<std::byte> bytes, bool huge) {
   using Clock = std::chrono::steady_clock;
   constexpr size_t kPiece = size_t{2} << 20;  // one huge page

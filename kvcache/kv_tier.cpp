@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Of all buffers, as far as their number allows.
+// The aimed-at size of all buffers; their number has a minimum and a maximum.
 constexpr int64_t kBufferBytes = int64_t{32} << 20;
 constexpr int64_t kMinBuffers = 8;
 constexpr int64_t kMaxBuffers = 64;
@@ -95,7 +95,7 @@ void KvTier::queue(Kind kind, const KvFileName& name, int32_t buffer, uint64_t t
   jobs_.push_urgent({kind, {name.key, name.parent}, buffer, ticket});
 }
 
-// The one that is wanted has not been written yet.
+// Evicts down to the limit. `wanted` needs no removal: it has not been written yet.
 void KvTier::evict_but(const KvKey& wanted) {
   while (const auto name = index_.evict()) {
     tell(name->key, false);
@@ -136,7 +136,7 @@ void KvTier::collect(std::vector<Loaded>& loaded) {
     if (done.ok) {
       if (done.job.kind == Kind::kSave && index_.contains(name.key)) tell(name.key, true);
     } else if (index_.contains(name.key)) {
-      // Whatever is there, broken or written meanwhile, would take room that nobody counts.
+      // Any file that is there, broken or written meanwhile, would take space that is not counted.
       index_.erase(name.key);
       tell(name.key, false);
       queue(Kind::kRemove, {name.key, name.parent, {}}, kNone, 0);
@@ -166,7 +166,7 @@ void KvTier::run() {
 void KvTier::do_job(const Job& job) {
   using Clock = std::chrono::steady_clock;
   if (job.kind == Kind::kRemove) return place_->remove(job.name);
-  if (job.kind == Kind::kLoad && closing_) return;  // nobody collects
+  if (job.kind == Kind::kLoad && closing_) return;  // the owner collects no more
   const Clock::time_point started = Clock::now();
   const bool ok = job.kind == Kind::kSave ? place_->put(file_name(job), block_bytes(job.buffer))
                                           : place_->get(file_name(job), block_bytes(job.buffer));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two workers name the KV of one prompt that goes from one to the other.
+// The name that two workers use for the KV of one prompt that goes from one to the other.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@ namespace sluice {
 
 using KvTransferId = std::array<uint8_t, 16>;
 
-// One transfer of one receiver: `attempt` tells a second try from what is left of its first.
+// One transfer of one receiver: `attempt` tells a second try from leftovers of the first.
 struct KvTransferRef {
   KvTransferId transfer{};
   uint32_t attempt = 0;

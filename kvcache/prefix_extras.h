@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes equal tokens unequal for the prefix index: a value that goes with a request's tokens.
+// Values of a request that make equal tokens unequal for the prefix index.
 #pragma once
 
 #include <cstdint>

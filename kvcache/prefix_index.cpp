@@ -16,7 +16,7 @@
 namespace sluice {
 namespace {
 
-// Children looked at for a partial match: a lookup stays short however many prompts there are.
+// Children examined for a partial match, so that a lookup is short however many prompts there are.
 constexpr int kMaxChildrenSeen = 16;
 
 }  // namespace
@@ -95,7 +95,7 @@ void PrefixIndex::find_chain(std::span<const TokenId> token_ids,
                              std::vector<int32_t>& chain) const {
   const auto block_size = static_cast<size_t>(block_size_);
   int32_t parent = kRoot;
-  std::optional<uint64_t> hash;  // not the parent's: the next one need not wait for its node
+  std::optional<uint64_t> hash;  // kept apart from `parent`, so hashing need not wait for a node
   for (size_t end = block_size; end <= token_ids.size(); end += block_size) {
     const std::span<const TokenId> own = token_ids.subspan(end - block_size, block_size);
     hash = prefix_hash(hash, own, extras);
@@ -135,8 +135,7 @@ int32_t PrefixIndex::find_or_insert_pinned(int32_t parent,
   return added;
 }
 
-// Computing a block again costs about the same for all; how often that would be is told by the
-// past.
+// Recomputing a block costs about the same for all; past hits tell how often that would happen.
 int32_t PrefixIndex::worth(int32_t node) const {
   const Node& n = at(node);
   if (n.is_kept) return BlockPool::kMaxWorth;
@@ -209,7 +208,7 @@ void PrefixIndex::unpin(int32_t node) {
   drop_if_unused(node);
 }
 
-// Going away may leave the parent without a reason to stay, and so on up.
+// Removing a node may leave its parent without a use, and so on up.
 void PrefixIndex::drop_if_unused(int32_t node) {
   while (node != kRoot) {
     Node& dropped = nodes_[static_cast<size_t>(node)];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which prefixes are cached, and in which blocks. A tree of nodes, one for each block_size tokens
-// of a prefix; a node names the block that holds these tokens' KV in each group, where one does.
-// The tail of a prefix, less than a block, may have a node too: it has no children, and serves who
-// goes on in the same way with a copy.
+// The index of cached prefixes and the blocks that hold them. It is a tree of nodes, one for each
+// block_size tokens of a prefix; a node names the block that holds these tokens' KV in each group
+// that has one. The tail of a prefix, less than a block, may have a node too: it has no children,
+// and a request that goes on in the same way uses a copy of its block.
 //
 // A node is found by a chained hash (xxHash64 family, seeded with the parent's hash) in an open-
 // addressing table, and then compared: parent node, token ids and extras must be equal, so a
@@ -26,8 +26,8 @@
 
 namespace sluice {
 
-// Of the whole prefix that `token_ids` end; `parent` is that of the prefix before them. The same in
-// every process.
+// The hash of the whole prefix that `token_ids` end; `parent` is the hash of the prefix before
+// them. It is equal in every process.
 uint64_t prefix_hash(std::optional<uint64_t> parent,
                      std::span<const TokenId> token_ids,
                      const PrefixExtras& extras);
@@ -39,30 +39,30 @@ class PrefixIndex {
 
   PrefixIndex(int32_t max_nodes, int32_t block_size, int32_t num_groups);
 
-  // Appends the nodes of the blocks that `token_ids` begin with, as far as they are there.
+  // Appends the nodes of the leading blocks of `token_ids`, up to the first that is not there.
   void find_chain(std::span<const TokenId> token_ids,
                   const PrefixExtras& extras,
                   std::vector<int32_t>& chain) const;
-  // The existing node or a new one without blocks, pinned once; kAbsent when all nodes are in use.
-  // Here `token_ids` may be fewer, for a tail.
+  // Returns the existing node or a new one without blocks, pinned once; kAbsent when all nodes are
+  // in use. `token_ids` may be less than a block, for a tail.
   [[nodiscard]] int32_t find_or_insert_pinned(int32_t parent,
                                               std::span<const TokenId> token_ids,
                                               const PrefixExtras& extras);
 
-  // Whole blocks have keys from now on, in this space. Before the first node.
+  // Gives whole blocks keys in this space from now on. Called before the first node.
   void set_key_space(std::string space);
-  // The node of the block of this key, or kAbsent.
+  // The node of the block with this key, or kAbsent.
   [[nodiscard]] int32_t find_key(const KvKey& key) const {
     return keys_ ? keys_->find(key) : kAbsent;
   }
 
-  // Children of a node: the last to come, and who came before; kAbsent behind the last.
+  // The children of a node, the newest first; kAbsent behind the last.
   [[nodiscard]] int32_t first_child(int32_t node) const { return at(node).first_child; }
 
   [[nodiscard]] int32_t next_sibling(int32_t node) const { return at(node).next_sibling; }
 
-  // A child of `parent` that begins with the most of `token_ids`, among those that came last and
-  // have a block in every group.
+  // The child of `parent` that shares the longest beginning with `token_ids`, among the newest
+  // children that have a block in every group.
   struct PartialMatch {
     int32_t node = kAbsent;
     int32_t num_tokens = 0;
@@ -89,13 +89,13 @@ class PrefixIndex {
   void attach(int32_t node, int32_t group, BlockId block);
   void detach(int32_t node, int32_t group);
 
-  // An admission has found the prefix. To be told of its ancestors too.
+  // Counts an admission that found the prefix. The caller counts it for all ancestors too.
   void count_hit(int32_t node) { ++nodes_[static_cast<size_t>(node)].num_hits; }
 
-  // Somebody has asked for the prefix to be kept long. Of its ancestors too.
+  // Keeps the prefix cached for long. The caller does so for all ancestors too.
   void keep(int32_t node) { nodes_[static_cast<size_t>(node)].is_kept = true; }
 
-  // What its blocks are worth to the pool: 0 to BlockPool::kMaxWorth, never more than its parent's.
+  // The worth of the node's blocks to the pool: 0 to BlockPool::kMaxWorth, at most its parent's.
   [[nodiscard]] int32_t worth(int32_t node) const;
 
   // A pinned node and its ancestors stay, with or without blocks. The root needs no pin.
@@ -104,9 +104,9 @@ class PrefixIndex {
 
   [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
 
-  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }  // attached, all groups
+  [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }  // attached blocks, all groups
 
-  // `pins` lists the node of each pin held. Empty when right.
+  // Checks all invariants. `pins` lists the node of each pin held. Returns "" when right.
   [[nodiscard]] std::string check_integrity(std::span<const int32_t> pins) const;
 
  private:
@@ -117,8 +117,8 @@ class PrefixIndex {
     int32_t num_users = 0;   // children and pins
     int32_t num_blocks = 0;
     int32_t num_tokens = 0;
-    int32_t first_child = kAbsent;   // the last to come
-    int32_t next_sibling = kAbsent;  // came before
+    int32_t first_child = kAbsent;   // the newest child
+    int32_t next_sibling = kAbsent;  // the next older one
     int32_t previous_sibling = kAbsent;
     uint32_t num_hits = 0;
     bool is_kept = false;
@@ -169,7 +169,7 @@ class PrefixIndex {
   std::vector<int32_t> table_;   // node or kAbsent; a power of two, at most half full
   size_t mask_ = 0;
   std::string key_space_;
-  std::optional<KeyIndex> keys_;  // of whole blocks; empty without a space
+  std::optional<KeyIndex> keys_;  // keys of whole blocks; empty without a space
 };
 
 }  // namespace sluice

@@ -20,7 +20,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 }  // namespace
 
-// In lines of their own, since each side writes one of them.
+// The two sides write to different cache lines.
 struct ShmRing::Shared {
   alignas(64) std::atomic<uint64_t> written;
   std::atomic<uint32_t> reader_waits;
@@ -32,7 +32,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 Expected<int> ShmRing::make_file(uint64_t bytes) {
   const int file = memfd_create("sluice-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  // Backed at once, so that neither side is ended by memory that is not there.
+  // The pages are allocated now, so that a lack of memory kills neither side later.
   const auto size = static_cast<off_t>(kPageBytes + bytes);
   if (file >= 0 && posix_fallocate(file, 0, size) == 0 &&
       fcntl(file, F_ADD_SEALS, kSeals | F_SEAL_SEAL) == 0) {
@@ -84,7 +84,7 @@ std::optional<uint64_t> ShmRing::unread() const {
 std::optional<uint64_t> ShmRing::room_for(uint64_t wanted) {
   auto used = used_by_writer();
   if (used && bytes_ - *used < wanted) {
-    // Either this side sees the room that is made now, or the other one sees that this side waits.
+    // Either this side sees the room that is made now, or the reader sees that this side waits.
     shared_.writer_waits.store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     used = used_by_writer();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes from one process to another through memory that both map: one writes, one reads. The reader
-// makes the memory, of a size that nobody can change afterwards. Neither believes what the other
-// one writes into it: positions are kept privately and the other's is checked each time, and bytes
-// are copied out before anyone looks at them.
+// Carries bytes from one process to another through memory that both map: one writes, one reads.
+// The reader makes the memory, whose size nobody can change afterwards. Neither side trusts the
+// other: each keeps its position privately, checks the other's each time, and copies bytes out
+// before it looks at them.
 #pragma once
 
 #include <atomic>
@@ -22,23 +22,23 @@ inline constexpr uint64_t kShmMostRingBytes = uint64_t{1} << 30;
 
 class ShmRing {
  public:
-  // A file in memory for a ring of `bytes`, sealed. The caller closes it.
+  // Makes a sealed file in memory for a ring of `bytes`. The caller closes it.
   static Expected<int> make_file(uint64_t bytes);
-  // kDataLoss: not such a file of this size. The file may be closed afterwards.
+  // Fails with kDataLoss unless it is such a file of this size. The file may be closed afterwards.
   static Expected<std::unique_ptr<ShmRing>> map(int file, uint64_t bytes);
   ~ShmRing();
   ShmRing(const ShmRing&) = delete;
   ShmRing& operator=(const ShmRing&) = delete;
 
-  // How many of the bytes were taken, or copied out: at least one where there is room, or
-  // something. Nothing: the other side's position is none. `wakes_other`: the other side has found
-  // it full, or empty, and waits to be woken.
+  // Returns how many bytes were taken or copied out: at least one where there is room or something
+  // to read; nullopt where the other side's position is impossible. `wakes_other`: the other side
+  // has found the ring full, or empty, and waits to be woken.
   std::optional<size_t> write(std::span<const std::byte> bytes, bool& wakes_other);
-  // `sum`, if there is one, also gets what was copied out.
+  // Also adds what was copied out to `sum` if it is not null.
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum, bool& wakes_other);
 
-  // Parts behind room for `front_bytes` that are known when they have been summed: all of them, or
-  // false where there is no room now. Nothing is to be read before publish() has written the front.
+  // Writes `parts` behind room for `front_bytes`, which depend on the sum of `parts`: all, or
+  // false where there is no room now. The reader sees nothing before publish() writes the front.
   std::optional<bool> copy(size_t front_bytes,
                            std::span<const std::span<const std::byte>> parts,
                            kernels::KvChecksum& sum);
@@ -52,7 +52,7 @@ class ShmRing {
   ShmRing(std::byte* memory, uint64_t bytes);
   [[nodiscard]] std::optional<uint64_t> used_by_writer() const;
   [[nodiscard]] std::optional<uint64_t> unread() const;
-  // Fewer than `wanted` bytes: the reader is asked to wake this side.
+  // Returns the free bytes. If fewer than `wanted`, the reader is asked to wake this side.
   std::optional<uint64_t> room_for(uint64_t wanted);
   void put(uint64_t position, std::span<const std::byte> bytes, kernels::KvChecksum* sum);
   void advance(uint64_t count, bool& wakes_other);
@@ -61,7 +61,7 @@ class ShmRing {
   const uint64_t bytes_;
   Shared& shared_;
   uint64_t position_ = 0;  // bytes written, or read, so far
-  uint64_t copied_ = 0;    // behind it, by copy()
+  uint64_t copied_ = 0;    // bytes behind it, written by copy()
 };
 
 }  // namespace sluice

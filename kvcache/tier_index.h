@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which blocks of KV lie in a tier below the cache, and which of them goes when it is full: the
-// least recently used one that no other block there follows, so that a prefix is lost from its end.
-// Names only, no bytes, clocks or threads; one thread.
+// The KV blocks that lie in a tier below the cache, and which of them goes when it is full: the
+// least recently used block that no other block there follows, so that a prefix is lost from its
+// end. Names only, no bytes, clocks or threads; one thread.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ class TierIndex {
 
   [[nodiscard]] bool contains(const KvKey& key) const { return entries_.contains(key); }
 
-  // As the most recently used; one that is there already is only touched.
+  // Adds the block as the most recently used; a block that is there already is only touched.
   void insert(const Name& name);
-  // Just used. Unknown keys are ignored.
+  // Makes the block the most recently used. Unknown keys are ignored.
   void touch(const KvKey& key);
-  // Lost or found broken. Unknown keys are ignored.
+  // Removes a block that was lost or found broken. Unknown keys are ignored.
   void erase(const KvKey& key);
-  // While there are more entries than may be: takes the next to go.
+  // Removes and returns the next block to go, if there are more entries than max_entries.
   std::optional<Name> evict();
 
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
-  // Empty when right. Tests.
+  // Returns "" when right. For tests.
   [[nodiscard]] std::string check_integrity() const;
 
  private:
@@ -51,7 +51,7 @@ class TierIndex {
   int64_t max_entries_;
   uint64_t next_stamp_ = 0;
   std::unordered_map<KvKey, Entry, KvKeyHash> entries_;
-  // Entries by parent, whether or not that is an entry itself.
+  // Number of entries by parent key, whether or not the parent is an entry itself.
   std::unordered_map<KvKey, int64_t, KvKeyHash> num_children_;
   std::set<std::pair<uint64_t, KvKey>> leaves_;  // by stamp
 };

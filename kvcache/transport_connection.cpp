@@ -8,10 +8,10 @@
 namespace sluice {
 namespace {
 
-// Of a payload that is read and summed at a time: the nearest caches still have it.
+// A payload is read and summed in parts of this size, so that the sum finds them in cache.
 constexpr size_t kReadBytes = size_t{64} << 10;
 constexpr size_t kReadBytesPerTurn = size_t{1} << 20;
-constexpr size_t kMostParts = 1024;  // of one vectored write: IOV_MAX
+constexpr size_t kMostParts = 1024;  // parts of one vectored write: IOV_MAX
 
 iovec part_of(std::span<const std::byte> bytes, size_t offset) {
   return {.iov_base = const_cast<std::byte*>(bytes.data() + offset),
@@ -196,7 +196,7 @@ std::optional<KvConnection::Progress> KvConnection::copy_outgoing() {
     case KvStream::Copied::kEnded:
       return Progress::kLost;
     case KvStream::Copied::kNotNow:
-      // No part of it has been sent: an abort takes it back without this connection.
+      // No part of the frame has been sent: an abort takes it back and the connection stays.
       session_->queue.push_front(std::move(*current_));
       current_.reset();
       return Progress::kBlocked;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of a session and what is on its way on it in both directions; and what a session
-// keeps. The transport's thread alone (transport_stream.cpp).
+// One stream of a session and what is in transit on it in both directions; and the state of a
+// session. The transport's thread alone (transport_stream.cpp).
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class KvConnection;
 
 struct KvPostedSlot {
   KvLanding landing;
-  KvConnection* reader = nullptr;  // whose payload is landing in it
+  KvConnection* reader = nullptr;  // the connection whose payload is landing in the slot
 };
 
 struct KvSessionState {
@@ -40,19 +40,19 @@ struct KvSessionState {
   [[nodiscard]] bool is_receiver() const { return !options.address.empty(); }
 };
 
-// What connections need of the transport.
+// The transport's services to its connections.
 class KvConnectionOwner {
  public:
   virtual ~KvConnectionOwner() = default;
-  // Null: nobody has this token.
+  // The session with this token, or null.
   virtual KvSessionState* find_session(const KvSessionToken& token) = 0;
   virtual void complete(KvCompletion completion) = 0;
-  // Of what a peer says whenever it likes. False: more often than one that means well.
+  // Reports a frame that a peer may send at any time. False: more often than an honest peer does.
   virtual bool tell_once(KvCompletion completion) = 0;
-  // A slot or a queued frame is the caller's again.
+  // Gives a slot or a queued frame back to the caller.
   virtual void release_one() = 0;
   virtual KvAtomicCounts& atomic_counts() = 0;
-  virtual std::span<std::byte> scratch() = 0;  // for payloads that nobody waits for
+  virtual std::span<std::byte> scratch() = 0;  // for payloads without a posted slot
 };
 
 class KvConnection {
@@ -60,33 +60,33 @@ class KvConnection {
   using Clock = std::chrono::steady_clock;
 
   enum class Progress : uint8_t {
-    kBlocked,  // until the next edge
+    kBlocked,  // nothing more to do before the next edge
     kMore,     // there may be more to do
-    kLater,    // likewise, when what the owner has said meanwhile is done
+    kLater,    // likewise, after the owner's commands so far are done
     kLost,     // the stream has ended
     kRefused,  // the peer sent what no peer sends
   };
 
-  // With a session: dialled for it. Without: accepted, and whose it is its HELLO says.
+  // With a session: dialled for it. Without: accepted, and its HELLO names the session.
   KvConnection(uint64_t id,
                std::unique_ptr<KvStream> stream,
                KvSessionState* session,
                KvConnectionOwner& owner);
-  // A slot that was being written is posted again, and a frame of which a part was sent is the
-  // first of the queue again.
+  // Posts a slot that was being written again, and puts a frame of which a part was sent back to
+  // the front of the queue.
   ~KvConnection();
   KvConnection(const KvConnection&) = delete;
   KvConnection& operator=(const KvConnection&) = delete;
 
-  // At most about a MiB.
+  // Reads at most about 1 MiB.
   Progress read_some();
-  // At most one frame.
+  // Writes at most one frame.
   Progress write_some();
 
-  // The slot's memory is not touched any more: the rest of its payload is read away.
+  // The slot's memory is not touched any more: the rest of its payload is read and discarded.
   void drop_landing() { landing_ = nullptr; }
 
-  // Of which a part may have been sent; null: none.
+  // The frame of which a part may have been sent, or null.
   [[nodiscard]] const KvFrame* outgoing() const { return current_ ? &current_->frame : nullptr; }
 
   [[nodiscard]] bool wants_to_write() const {
@@ -99,7 +99,7 @@ class KvConnection {
 
   [[nodiscard]] Clock::time_point since() const { return since_; }
 
-  // Set by edges, cleared when a call says kBlocked.
+  // Readiness, set by edges and cleared when a call returns kBlocked.
   bool may_read = true;
   bool may_write = true;
 
@@ -112,7 +112,7 @@ class KvConnection {
   Progress read_payload();
   void end_payload();
   bool begin_outgoing();
-  // Nothing: it goes by write().
+  // Returns nullopt where the frame must go by write().
   std::optional<Progress> copy_outgoing();
   void encode_outgoing(uint64_t payload_sum);
   void end_outgoing();
@@ -126,11 +126,11 @@ class KvConnection {
   // Reading.
   std::array<std::byte, kKvFrameBytes> header_ = {};
   size_t header_bytes_ = 0;
-  // A frame for what is not known here: its peer may have heard of it first.
+  // A frame that names something not known here yet: its peer may have heard of it first.
   std::optional<KvFrame> early_;
-  KvFrame frame_;                    // whose payload is read
+  KvFrame frame_;                    // frame whose payload is read
   uint64_t payload_left_ = 0;        // 0: a header comes next
-  KvPostedSlot* landing_ = nullptr;  // null: nobody waits for the payload
+  KvPostedSlot* landing_ = nullptr;  // null: the payload has no posted slot
   kernels::KvChecksum payload_sum_;
 
   // Writing.
@@ -138,7 +138,7 @@ class KvConnection {
   std::optional<KvOutgoing> current_;
   std::array<std::byte, kKvFrameBytes> out_header_ = {};
   size_t out_part_ = 0;    // 0: the header, then the payload's spans
-  size_t out_offset_ = 0;  // in that part
+  size_t out_offset_ = 0;  // offset in that part
 };
 
 }  // namespace sluice

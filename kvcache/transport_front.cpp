@@ -77,7 +77,7 @@ bool KvTransportFront::take_one(KvSession session) {
 void KvTransportFront::tell(Command command) {
   commands_.push_urgent(std::move(command));
   const uint64_t one = 1;
-  // Full only where the thread has been told more often than it can have missed.
+  // A full counter fails the write, but then the thread has a wake-up pending.
   [[maybe_unused]] const auto written = ::write(wake_fd_, &one, sizeof(one));
 }
 

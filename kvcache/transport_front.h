@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner's half of a transport that has a thread of its own: calls become commands, which the
-// thread does in order, and completions come back with poll(). Sessions and their tokens are
+// thread executes in order, and completions come back with poll(). Sessions and their tokens are
 // checked here, so that the thread finds each session that a command names.
 #pragma once
 
@@ -36,13 +36,13 @@ struct KvOutgoing {
   KvPayload payload;
 };
 
-// All bytes are looked at, whatever they are.
+// Compares in constant time: looks at all bytes, whatever they are.
 bool is_same_token(const KvSessionToken& a, const KvSessionToken& b);
 
 class KvTransportFront : public KvTransport {
  public:
   static constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
-  static constexpr uint64_t kNoStream = 0;           // in epoll(): none of the transport's own
+  static constexpr uint64_t kNoStream = 0;           // datum in epoll() of no stream
   static constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
 
   ~KvTransportFront() override;
@@ -81,7 +81,7 @@ class KvTransportFront : public KvTransport {
 
   using Command = std::variant<OpenCommand, PostCommand, SendCommand, AbortCommand, CloseCommand>;
 
-  // `wake`: as in KvTransportOptions.
+  // For `wake` see KvTransportOptions.
   explicit KvTransportFront(std::function<void()> wake);
 
   // Owner's thread.
@@ -90,25 +90,25 @@ class KvTransportFront : public KvTransport {
   // ready, edge by edge and with kNoStream, for commands and for `listener`. kResourceExhausted: no
   // descriptor is left.
   Expected<void> start(int listener, std::function<void()> body);
-  // The thread's wait ends, and then the thread: first of all in the destructor of whatever body()
-  // uses. Nothing, where it has not begun.
+  // Ends the thread's wait, and then the thread; does nothing if it has not been started. The
+  // destructor of the class that owns what body() uses calls it first.
   void end();
 
-  // The transport's thread.
+  // Called on the transport's thread, as are all calls below.
   [[nodiscard]] bool is_closing() const { return closing_; }
 
   [[nodiscard]] int epoll() const { return epoll_; }
 
   void drain_commands(std::vector<Command>& out) { commands_.drain(out); }
 
-  // A slot or a queued frame is the caller's again.
+  // Gives a slot or a queued frame back to the caller.
   void release_outstanding() { --num_outstanding_; }
 
   void add_completion(const KvCompletion& completion) { fresh_.push_back(completion); }
 
-  // Of what a peer says whenever it likes. False: more often than one that means well.
+  // Reports a frame that a peer may send at any time. False: more often than an honest peer does.
   bool add_told(const KvCompletion& completion);
-  // What was added since the last call.
+  // Hands the owner the completions added since the last call.
   void tell_owner();
 
   KvAtomicCounts counts_;
@@ -121,8 +121,8 @@ class KvTransportFront : public KvTransport {
   Inbox<Command> commands_;
   Inbox<KvCompletion> completions_;
   std::atomic<size_t> num_outstanding_ = 0;
-  std::atomic<size_t> num_told_ = 0;  // what peers said since the last poll()
-  std::atomic<bool> woken_ = false;   // since the last poll()
+  std::atomic<size_t> num_told_ = 0;  // what peers reported since the last poll()
+  std::atomic<bool> woken_ = false;   // true since the last poll()
   std::atomic<bool> closing_ = false;
   int wake_fd_ = -1;
   int epoll_ = -1;

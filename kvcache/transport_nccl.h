@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// As make_kv_transport().
+// Makes the transport; errors are those of make_kv_transport().
 Expected<std::unique_ptr<KvTransport>> make_nccl_transport(KvTransportOptions options);
 
 }  // namespace sluice

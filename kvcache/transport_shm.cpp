@@ -27,10 +27,10 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31676e69524b4c53;  // "SLKRing1" as bytes
 constexpr size_t kNumFiles = 3;                  // the ring, bytes in it, room in it
-// Bytes that become visible to the other side together: it begins while the rest is copied.
+// Bytes that the reader gets to see at a time: it begins while the rest is copied.
 constexpr size_t kCommitBytes = size_t{128} << 10;
 
-// What the dialler sends first, with the files.
+// The dialler's first message, which carries the files.
 struct Setup {
   uint64_t magic = kMagic;
   uint64_t ring_bytes = 0;
@@ -63,7 +63,7 @@ class File {
 
 void signal(const File& event) {
   const uint64_t one = 1;
-  // A full counter has an edge that nobody has seen yet.
+  // A full counter fails the write, but then an edge is pending that the peer has not seen yet.
   [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof(one));
 }
 
@@ -197,14 +197,14 @@ KvStream::Copied ShmSender::copy(size_t header_bytes,
   if (!ring_) return Copied::kNotNow;
   uint64_t total = header_bytes;
   for (const std::span<const std::byte> part : payload) total += part.size();
-  // Of less than half the reader has one while the next one is written.
+  // A payload of less than half the ring can be read while the next one is written.
   if (total > ring_->bytes() / 2) return Copied::kNever;
   const auto copied = ring_->copy(header_bytes, payload, sum);
   if (!copied) return Copied::kEnded;
   return *copied ? Copied::kAll : Copied::kNotNow;
 }
 
-// 0: not there yet. Nothing: not what a receiver sends.
+// Returns 0 while the setup is not there, nullopt if it is not what a receiver sends.
 std::optional<size_t> ShmSender::take_setup() {
   Setup setup{};
   iovec part{.iov_base = &setup, .iov_len = sizeof(setup)};
@@ -228,7 +228,7 @@ std::optional<size_t> ShmSender::take_setup() {
       if (num_files < files.size()) files[num_files++] = std::move(file);
     }
   }
-  // The kernel gives what was sent with files in one piece.
+  // The kernel delivers data sent with files in one piece.
   if (count != sizeof(setup) || setup.magic != kMagic || num_files != kNumFiles ||
       (message.msg_flags & MSG_CTRUNC) != 0) {
     return std::nullopt;
@@ -272,7 +272,7 @@ class ShmStreams final : public KvStreamMaker {
   const uint64_t ring_bytes_;
 };
 
-// A name in the abstract space: it is gone with the process, and no file is left.
+// The name is in the abstract space: it ends with the process, and no file is left.
 std::pair<sockaddr_un, socklen_t> socket_name(std::string_view name) {
   sockaddr_un at{};
   at.sun_family = AF_UNIX;

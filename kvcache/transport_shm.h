@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames through shared memory (transport_stream.h), between processes of one user on one machine.
 // The receiver dials the sender's unix socket, which has a random name, and passes a ring that it
-// made (shm_ring.h) and two eventfds; what it says itself goes through the socket, whose end is the
-// end of both. Addresses are "shm:<boot id>:<name>": one of another boot or machine is none here.
+// made (shm_ring.h) and two eventfds; it sends its own frames through the socket, whose end ends
+// both. Addresses are "shm:<boot id>:<name>"; another boot's or machine's is not an address here.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// options.listen is not used. kUnsupported: the machine has no boot id, or no unix sockets.
+// Ignores options.listen. kUnsupported: the machine has no boot id, or no unix sockets.
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options);
 
 // Likewise, where addresses are "<place>:<name>", and one of another place is none.

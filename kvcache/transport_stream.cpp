@@ -22,9 +22,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = KvCompletion::Kind;
 
-constexpr size_t kMostStrangers = 64;  // connections that have not said whose they are
+constexpr size_t kMostStrangers = 64;  // connections that have not sent a HELLO
 constexpr int kTickMs = 50;            // while there is something to time
-constexpr int kNice = 2;  // behind threads of front ends, before those that compute
+constexpr int kNice = 2;  // lower priority than front ends' threads, higher than those that compute
 
 class StreamTransport final : public KvTransportFront, private KvConnectionOwner {
  public:
@@ -85,9 +85,9 @@ class StreamTransport final : public KvTransportFront, private KvConnectionOwner
 
   // The transport's thread.
   std::map<KvSession, std::unique_ptr<KvSessionState>> sessions_;
-  std::map<uint64_t, std::unique_ptr<KvConnection>> connections_;  // behind the sessions: first out
+  std::map<uint64_t, std::unique_ptr<KvConnection>> connections_;  // destroyed before sessions_
   uint64_t next_id_ = kNoStream + 1;
-  std::vector<uint64_t> order_;  // of connections, in this turn
+  std::vector<uint64_t> order_;  // connections in the order of this turn
   size_t turn_ = 0;
   std::vector<Command> drained_;
   std::vector<std::byte> scratch_;
@@ -109,7 +109,7 @@ void StreamTransport::do_one(OpenCommand& command) {
   const KvSession id = session->options.session;
   sessions_.emplace(id, std::move(session));
   for (const auto& [number, connection] : connections_) {
-    if (connection->session() == nullptr) connection->may_read = true;  // it may be theirs
+    if (connection->session() == nullptr) connection->may_read = true;  // it may be its own
   }
 }
 
@@ -131,7 +131,7 @@ void StreamTransport::do_one(SendCommand& command) {
 void StreamTransport::do_one(AbortCommand& command) {
   KvSessionState& session = *sessions_.at(command.session);
   take_back(session, &command.ref);
-  // One that cannot be told learns it from the control channel.
+  // A peer that gets no END learns of it from the control channel.
   const bool can_tell = !session.connections.empty() && session.queue.size() < kMostTold;
   if (!session.is_receiver() && can_tell) {
     KvFrame frame;
@@ -152,11 +152,11 @@ void StreamTransport::do_one(CloseCommand& command) {
   complete({Kind::kClosed, command.session, {}});
 }
 
-// Slots and frames of the attempt, or all of them.
+// Takes back slots and frames of the attempt, or all of them.
 void StreamTransport::take_back(KvSessionState& session, const KvTransferRef* ref) {
   const auto is_meant = [ref](const KvTransferRef& other) { return !ref || *ref == other; };
-  // What comes behind a part of a frame would be read as its rest; the frame goes back to the
-  // queue.
+  // A frame behind a partly sent one would be read as its rest, so the connection ends and the
+  // frame goes back to the queue.
   std::vector<uint64_t> broken;
   for (const KvConnection* connection : session.connections) {
     const KvFrame* frame = connection->outgoing();
@@ -230,7 +230,7 @@ void StreamTransport::end_connection(uint64_t id, bool is_refused) {
   session->dial_at = std::max(session->dial_at, Clock::now() + options_.redial_time);
 }
 
-// Whether there may be more to do at once.
+// Returns whether there may be more to do at once.
 bool StreamTransport::pump_one(KvConnection& connection) {
   using Progress = KvConnection::Progress;
   bool more = false;
@@ -253,7 +253,7 @@ bool StreamTransport::pump_one(KvConnection& connection) {
   return more;
 }
 
-// The one that comes first is another one each time: no frame waits for a slow connection twice.
+// Another connection comes first each time: no frame waits for a slow connection twice.
 bool StreamTransport::pump() {
   order_.clear();
   for (const auto& [id, connection] : connections_) order_.push_back(id);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A KvTransport over byte streams: frames go one after the other on each of a session's streams.
-// What streams are made of (sockets, a ring in shared memory) is a KvStreamMaker's; sessions,
-// slots, checks of everything that comes in, and the thread are here, once for all of them.
+// A KvTransport over byte streams: frames go one after the other on each of a session's streams. A
+// KvStreamMaker provides the streams (sockets, a ring in shared memory); sessions, slots, checks of
+// everything that comes in, and the thread are here, once for all of them.
 //
-// The dialler's first frame is HELLO with the session's token. Nobody who has not sent that gets a
-// byte, and has five seconds for it, in which the session may still be opened: the peer may have
-// been told of it first. At most 64 are kept waiting. After it a receiver sends NAK alone, and a
-// sender DATA and END.
+// The dialler's first frame is HELLO with the session's token. A peer gets no byte before it, and
+// has five seconds for it, in which the session may still be opened: the peer may hear of it first.
+// At most 64 peers are kept waiting. After HELLO a receiver sends NAK alone, and a sender DATA and
+// END.
 #pragma once
 
 #include <memory>

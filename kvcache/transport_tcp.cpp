@@ -18,13 +18,12 @@
 namespace sluice {
 namespace {
 
-// Buffers of sockets are the kernel's to choose: a size that is set ends its tuning, and without
-// privileges is capped below what tuning reaches.
+// Socket buffers are left to the kernel: setting a size ends its tuning, and without privileges is
+// capped below what tuning reaches.
 class TcpStream final : public KvStream {
  public:
   explicit TcpStream(int fd) : fd_(fd) {
-    // A path that has gone without a word is found, though whether the peer lives is known
-    // elsewhere.
+    // Keepalive detects a path that is silently gone; whether the peer lives is known elsewhere.
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
     set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
     set(IPPROTO_TCP, TCP_KEEPINTVL, 1);

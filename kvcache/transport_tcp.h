@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames over TCP (transport_stream.h). Addresses are numbers: "127.0.0.1:4711", "[::1]:4711";
-// names are not looked up here. What travels is not encrypted, and the session's token is read by
-// whoever reads the network: between machines that do not trust it, TLS or a private network below
-// is needed.
+// names are not looked up here. Traffic is not encrypted, and whoever reads the network reads the
+// session's token: between machines that do not trust it, TLS or a private network below is needed.
 #pragma once
 
 #include <memory>
@@ -13,7 +12,7 @@
 
 namespace sluice {
 
-// Listens at options.listen. kInvalidArgument: that is no address, or not one of this machine.
+// Listens at options.listen. kInvalidArgument: not an address, or not one of this machine.
 Expected<std::unique_ptr<KvStreamMaker>> make_tcp_streams(const KvTransportOptions& options);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@
 
 namespace {
 
-// As of a directory that has the configuration alone.
+// A checkpoint whose directory has the configuration alone.
 class ConfiguredCheckpoint final : public sluice::Checkpoint {
  public:
   explicit ConfiguredCheckpoint(sluice::HfConfig config)

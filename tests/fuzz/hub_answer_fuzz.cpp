@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a hub says of a repository: no answer leads outside of the cache's folders.
+// A hub's answers about a repository: none leads outside of the cache's folders.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

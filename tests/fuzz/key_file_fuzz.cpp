@@ -22,7 +22,7 @@ std::shared_ptr<Tenant> holder(const Authenticator& keys, const std::string& key
   return keys.find_tenant(request);
 }
 
-// Who a line of a file that was taken says has a key; unless it holds the key's digest.
+// The name in an accepted line has a key, unless the line holds the key's digest.
 void check_line(const Authenticator& keys, const std::string& line) {
   std::istringstream words(line.substr(0, line.find('#')));
   std::string name;

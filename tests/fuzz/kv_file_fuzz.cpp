@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     seal_kv_file(name, sealed);
     CHECK(std::equal(bytes.begin(), bytes.end(), sealed.begin()));
   }
-  // The same bytes as a payload are sealed and taken.
+  // A payload of these bytes is sealed and accepted.
   std::vector<std::byte> file(static_cast<size_t>(kv_file_header_bytes(4)));
   file.insert(file.end(), bytes.begin(), bytes.end());
   seal_kv_file(name, file);

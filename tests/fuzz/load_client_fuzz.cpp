@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server may send to the load client: HTTP framing, events and JSON. However the bytes are
-// cut, body and events are the same, and a JSON library agrees on what is an object.
+// A server's answers to the load client: HTTP framing, events and JSON. However the bytes are cut,
+// body and events are the same, and a JSON library agrees on what is an object.
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>

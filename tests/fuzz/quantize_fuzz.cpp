@@ -38,7 +38,7 @@ constexpr std::string_view kConfig =
     R"({"model_type":"llama","num_hidden_layers":1,"hidden_size":64,"intermediate_size":64,)"
     R"("num_attention_heads":4,"vocab_size":64,"rms_norm_eps":1e-5})";
 
-// Of a quantized input, whose codes are then the fuzzer's.
+// Quantizations of an input, whose codes are then the fuzzer's.
 constexpr const char* kQuantizations[] = {
     "",
     R"({"quant_method":"compressed-tensors","format":"float-quantized",)"

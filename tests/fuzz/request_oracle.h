@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What both fuzzers of requests check against, and what they ask of the result: what passes must be
-// in range, what does not must carry a one-line message.
+// The checks that both fuzzers of requests make: a request that passes must be in range, one that
+// does not must carry a one-line message.
 #pragma once
 
 #include <algorithm>

@@ -62,7 +62,7 @@ TEST(BlockPool, AWorthierBlockGoesLaterAndNotNever) {
     pool.release(taken.block);
     ASSERT_LT(num_turns, 100);
   }
-  // As if released four releases later.
+  // The block counts as released four releases later.
   EXPECT_EQ(num_turns, 4);
 }
 

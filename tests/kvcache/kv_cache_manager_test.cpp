@@ -99,7 +99,7 @@ TEST(KvCacheManager, ABlockThatBeginsLikeTheNextOneIsCopied) {
                                       {1, last_of_window, kv.block_table(kB, 1)[2]}}));
   EXPECT_NE(kv.block_table(kB, 0)[2], last);
   EXPECT_EQ(kv.check_integrity(), "");
-  // Once only.
+  // The copy is made only once.
   ASSERT_TRUE(kv.allocate_slots(kB, 16));
   EXPECT_TRUE(copies_of(kv).empty());
 }
@@ -118,7 +118,7 @@ TEST(KvCacheManager, TheTailOfAPrefixServesWhoGoesOn) {
   EXPECT_EQ(kv.acquire_prefix(kB, iota(20), {}), 11);
   ASSERT_TRUE(kv.allocate_slots(kB, 20));
   EXPECT_EQ(copies_of(kv), (std::vector<KvBlockCopy>{{0, tail, kv.block_table(kB, 0)[2]}}));
-  // Of another tenant it is another prefix.
+  // Another tenant's prefix is a different one.
   EXPECT_EQ(kv.acquire_prefix(kC, iota(20), {.tenant_salt = 1}), 0);
   kv.free(kC);
   // A tail that begins what is known already is not kept a second time.
@@ -382,7 +382,7 @@ TEST(PrefixIndex, FullIndexRefusesAndRecoversWhenANodeGoes) {
   EXPECT_EQ(index.check_integrity({}), "");
 }
 
-// What a router would know: the chain of each findable block, by hash.
+// A router's knowledge: the chain of each findable block, by hash.
 class Listener final : public KvEventSink {
  public:
   void stored(const StoredBlock& block) override {

@@ -103,9 +103,9 @@ TEST(KvTransfers, BlocksAreFoundAsTheyAreComputed) {
   EXPECT_EQ(places(found(kv, prefix, 2)), (Places{{0, 0}, {0, 1}}));
   kv.cache_blocks(kA, tokens, 18);
   EXPECT_EQ(places(found(kv, prefix, 4)), (Places{{0, 0}, {0, 1}, {0, 2}, {1, 2}, {0, 3}, {1, 3}}));
-  // What the other has already is left out.
+  // Entries that the other worker has already are left out.
   EXPECT_EQ(places(found(kv, prefix, 4, {3, 2})), (Places{{1, 2}, {0, 3}, {1, 3}}));
-  // Of others nothing.
+  // Another tenant finds nothing.
   std::vector<KvBlockRef> blocks;
   EXPECT_EQ(kv.find_blocks(prefix, {.tenant_salt = 1}, {}, blocks), 0);
   EXPECT_TRUE(blocks.empty());
@@ -188,7 +188,7 @@ TEST(KvTransfers, WhatDoesNotArriveIsFreeAgain) {
   std::vector<KvBlockRef> reserved;
   ASSERT_TRUE(kv.reserve(kA, 24, reserved));
   kv.publish(kA, tokens, 8);
-  // Somebody still writes into the last one.
+  // A transfer still writes into the last block.
   kv.begin_transfer(0, reserved[5].block);
   kv.free(kA);
   EXPECT_EQ(kv.usage().num_cached, 2);
@@ -270,7 +270,7 @@ TEST(KvTransfers, WhatATierHasIsFoundLikeWhatWasComputed) {
   EXPECT_EQ(kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer), 16);
   EXPECT_EQ(kv.check_integrity(), "");
   kv.free(kA);
-  // What is there is not there twice, and nothing is put behind a gap or for others.
+  // Present blocks are not inserted twice, and nothing is put behind a gap or for others.
   inserted.clear();
   EXPECT_EQ(kv.insert(tokens, {}, {2, 2}, std::span(groups).last(2), inserted), 2);
   EXPECT_EQ(kv.insert(iota(24, 100), {}, {2, 2}, std::span(groups).last(2), inserted), 0);
@@ -400,7 +400,7 @@ class TwoWorkers {
         Worker::content(tokens, extras, (entry + 1) * per_entry(group));
   }
 
-  // What the request holds of whole entries that a query at `end` reads is what it should be.
+  // Checks the contents of the request's whole entries that a query at `end` reads.
   void check(Worker& worker,
              std::span<const TokenId> tokens,
              const PrefixExtras& extras,

@@ -107,7 +107,7 @@ TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
     };
     copy_out(from, kept);
     EXPECT_TRUE(std::ranges::equal(all, before));
-    // What is copied in is what was copied out, and as many bytes change as a block has at most.
+    // Copying in uses the bytes copied out, and changes at most a block's bytes.
     for (const KvPiece& piece : to) storage->copy_in(piece, half_of(kept, piece.group));
     storage->wait();
     std::vector<std::byte> again(kept.size());

@@ -55,7 +55,7 @@ class Worker {
     }
   }
 
-  // What other workers see.
+  // The cache that other workers see.
   KvRanks whole() {
     if (ranks_.size() == 1) return KvRanks(storages_.front());
     std::vector<KvRanks::Rank> all;
@@ -125,7 +125,7 @@ std::vector<std::byte> bytes_of(const KvRanks& whole, BlockId block) {
   return bytes;
 }
 
-// What leaves is what one rank alone has, and what arrives is in every rank that has the head.
+// Each head is sent by one rank, and arrives in every rank that has it.
 void expect_same_blocks(const std::vector<std::vector<KvRange>>& workers, DType dtype) {
   for (const std::vector<KvRange>& sender : workers) {
     for (const std::vector<KvRange>& receiver : workers) {

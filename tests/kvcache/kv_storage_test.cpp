@@ -60,7 +60,7 @@ TEST(Prefault, BacksEveryPageAndKeepsContents) {
   }
 }
 
-// As pieces, one after the other: of a group behind another one, with planes that differ.
+// The bytes are those of the pieces, one after the other; here behind a group of other planes.
 TEST(KvStorage, BlocksAreGatheredAndScatteredAsTheirPiecesAre) {
   KvGroupSpec window{.kind = KvGroupKind::kWindow, .window = 32, .num_blocks = 5, .num_layers = 2};
   window.planes.assign(2, {.num_heads = 3, .width = 24, .dtype = DType::kI8});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What networks and hostile peers do to the TCP transport.
+// The TCP transport against broken networks and hostile peers.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -89,7 +89,7 @@ class RawSocket {
     return send(bytes);
   }
 
-  // Until the peer ends the connection; how many bytes came before.
+  // Reads to the end of the connection and returns how many bytes came before.
   [[nodiscard]] size_t bytes_until_end() const {
     std::array<std::byte, 4096> bytes;
     size_t total = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every transport does, run over each kind.
+// Behaviour of every transport, run over each kind.
 #include "kvcache/kv_transport.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST_P(KvTransportTest, FramesOfAnySizeArrive) {
   EXPECT_EQ(receiver->counts().frames_stale, 0u);
 }
 
-// What the sender does follows from what the receiver has posted: however close behind.
+// The sender acts on what the receiver has posted, however close behind.
 TEST_P(KvTransportTest, ASlotIsThereForAFrameThatWasSentAfterItWasPosted) {
   open();
   const KvTransferRef ref = test::test_transfer(1);
@@ -262,7 +262,7 @@ TEST_P(KvTransportTest, ClosingGivesEverythingBackAndTheTokenEndsWithIt) {
   ASSERT_TRUE(sender_.wait_for(Kind::kClosed));
   EXPECT_FALSE(sender_->send(test::kTestSession, frame, {bytes}));
   EXPECT_EQ(sender_.all().back().kind, Kind::kClosed);
-  // The same number and token again.
+  // A session may use the closed one's number and token.
   open();
   ASSERT_TRUE(receiver_->post(test::kTestSession, landing(0, 1, ref)));
   ASSERT_TRUE(sender_->send(test::kTestSession, frame, {bytes}));

@@ -120,7 +120,7 @@ def check_responses(url):
     more = client.responses.create(model="fake", previous_response_id=whole.id, input=results)
     assert more.previous_response_id == whole.id
     assert more.usage.input_tokens > whole.usage.input_tokens - 300
-    # The same with all items sent again.
+    # All items are sent again.
     items = [item.model_dump(exclude_none=True) for item in whole.output]
     client.responses.create(model="fake", store=False, input=ASK + items + results)
     assert client.responses.retrieve(whole.id).output_text == whole.output_text

@@ -145,7 +145,7 @@ TEST_F(Apis, TruncationDropsTheFirstTurns) {
   EXPECT_NE(prompt.find("Last"), std::string::npos);
   EXPECT_EQ(prompt.find("Turn 0"), std::string::npos);
   EXPECT_NE(prompt.find("Turn 18"), std::string::npos);
-  // As much as fits: with one turn more it would not have.
+  // The prompt has as many turns as fit: one more would not.
   EXPECT_GT(engine_.submitted().back().prompt.size(), 600U - 20U - 130U);
 }
 

@@ -406,7 +406,7 @@ TEST(Completions, EchoWithLogprobsScoresThePrompt) {
   EXPECT_EQ(logprobs["top_logprobs"][0], nullptr);
   EXPECT_EQ(logprobs["top_logprobs"][3], (Json{{"a", -0.5}, {"z", -1.0}}));
   EXPECT_EQ(logprobs["top_logprobs"][4], (Json{{"a", -0.5}, {"H", -0.5}}));
-  // The same in a stream, in its first event.
+  // A stream gives it in its first event.
   const HttpReply reply = post(server, kCompletionPath, body + R"(,"stream":true})");
   const Json first = Json::parse(data_of_events(reply.body).at(0))["choices"][0];
   EXPECT_EQ(first["logprobs"], logprobs);

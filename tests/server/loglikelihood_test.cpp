@@ -25,7 +25,7 @@ struct Scored {
   bool is_greedy = true;
 };
 
-// As lm-eval reads an answer: the first token has no score, the last one was generated.
+// Reads an answer like lm-eval: the first token has no score, the last one was generated.
 Scored read_answer(const Json& logprobs, size_t context_len) {
   Scored scored;
   const Json& values = logprobs["token_logprobs"];

@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of the last request.
+// The prompt of the last request.
 std::string prompt_text(const FakeEngine& engine) {
   const ValidRequest request = engine.submitted().back();
   std::string text;
@@ -61,7 +61,7 @@ class Parameters : public ::testing::Test {
     return chat(more)["choices"][0]["message"]["content"].get<std::string>();
   }
 
-  // What the last request asked the engine to continue.
+  // The text that the last request asked the engine to continue.
   [[nodiscard]] std::string last_prompt() const { return prompt_text(engine_); }
 
   FakeEngine engine_;
@@ -386,7 +386,7 @@ TEST_F(Parameters, PriorityDeadlineAndSeedReachTheEngine) {
   const HttpReply reply = ask(Endpoint::kCompletion, {{"priority", -3}});
   EXPECT_EQ(engine_.submitted().back().priority, -3);
   EXPECT_EQ(engine_.submitted().back().max_queue_wait_ms, 0);
-  // Who names no seed is told the one that was taken, and gets the same answer with it.
+  // A client that names no seed is told the chosen one, and gets the same answer with it.
   const int64_t seed = std::stoll(reply.header("X-Sluice-Seed"));
   EXPECT_EQ(engine_.submitted().back().sampling.seed, static_cast<uint64_t>(seed));
   const HttpReply again = ask(Endpoint::kCompletion, {{"seed", seed}});

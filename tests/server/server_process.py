@@ -42,7 +42,7 @@ class Server:
                 break
         else:
             raise AssertionError(f"no server: {self.log} {self.process.stderr.read()}")
-        # Whoever leaves a pipe unread stops the writer.
+        # An unread pipe would block the server.
         for pipe in (self.process.stdout, self.process.stderr):
             threading.Thread(target=self.log.extend, args=(pipe,), daemon=True).start()
         model_card = json.loads(self.get("/v1/models"))["data"][0]

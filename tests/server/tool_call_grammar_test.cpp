@@ -577,7 +577,7 @@ void expect_weather(const Json& arguments) {
   }
 }
 
-// Of each family: whatever its grammar allows is calls, with arguments of the schema.
+// Each family's grammar allows only calls, with arguments of the schema.
 TEST(ToolCallGrammar, WhatIsForcedIsParsed) {
   const auto tokenizer = make_byte_tokenizer({});
   auto schemas = std::make_shared<ToolSchemas>();

@@ -60,7 +60,7 @@ void fall_behind_with_time() {
   setitimer(ITIMER_PROF, &timer, nullptr);
 }
 
-// Of this process's address space, in bytes.
+// The size of this process's address space, in bytes.
 rlim_t address_space() {
   std::ifstream statm("/proc/self/statm");
   rlim_t pages = 0;
@@ -80,7 +80,7 @@ double processor_ms(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
   return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
-// Some allowed token.
+// Returns some allowed token.
 TokenId any_of(std::span<const uint32_t> row, std::mt19937& random) {
   const size_t begin = random() % row.size();
   for (size_t i = 0; i < row.size(); ++i) {
@@ -90,7 +90,7 @@ TokenId any_of(std::span<const uint32_t> row, std::mt19937& random) {
   return kInvalidToken;
 }
 
-// Goes at random through a grammar: one whose masks take too long delays whoever runs beside it.
+// Walks at random through a grammar: slow masks would delay the requests that run beside it.
 Expected<void> probe(const Grammar& grammar, int32_t width) {
   constexpr int kSteps = 64;
   constexpr int kMostSlow = 3;
@@ -116,7 +116,7 @@ Expected<void> probe(const Grammar& grammar, int32_t width) {
   return {};
 }
 
-// Of this process, at most so far.
+// The peak resident size of this process so far, in bytes.
 int64_t resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -140,7 +140,7 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
   return bytes;
 }
 
-// In the forked process; never returns.
+// Runs in the forked process; never returns.
 [[noreturn]] void compile_and_exit(const GrammarBackend& backend,
                                    const CompileSetup& setup,
                                    const GrammarSpec& spec,
@@ -155,7 +155,7 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
   try {
     result = compile_and_save(backend, setup, spec);
   } catch (const std::bad_alloc&) {
-    // The result says so.
+    // The result reports the failure.
   }
   const bool sent = write_frame(out, encode_reply(result), Clock::now() + kForever);
   _exit(sent ? 0 : 1);
@@ -163,7 +163,7 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
 
 enum class Wait { kOver, kLate, kStarved };
 
-// Until the process gives a result, ends, or has no time left.
+// Waits for the process to give a result, to end, or to run out of time.
 Wait wait_for_result(int pipe, pid_t pid, const CompileLimits& limits) {
   clockid_t clock{};
   const bool has_clock = clock_getcpuclockid(pid, &clock) == 0;
@@ -179,7 +179,7 @@ Wait wait_for_result(int pipe, pid_t pid, const CompileLimits& limits) {
   return Wait::kOver;
 }
 
-// What ended a process that gave no result.
+// The error for a process that ended without a result.
 Expected<std::string> ending(int status, Wait wait, const CompileLimits& limits) {
   if (wait == Wait::kLate) return too_complex(std::to_string(limits.wall_s) + " s");
   if (wait == Wait::kStarved) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine and its compile process say to each other, as frames: the setup once, then a
-// spec and its reply in turns.
+// Frames between the engine and its compile process: the setup once, then specs and replies in
+// turn.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace sluice {
 
 // Limits of one grammar's compilation.
 struct CompileLimits {
-  // A busy machine gives a process little of that time: one that had less than kFairProcessorMs of
-  // a processor when it is over may go on for up to kMostPatience times as long.
+  // Wall time. A process that has had less than kFairProcessorMs of a processor when it is over, on
+  // a busy machine, may go on for up to kMostPatience times as long.
   int32_t wall_s = 5;
   int32_t cpu_s = 2;
   int64_t memory_bytes = int64_t{1} << 30;  // beyond what the vocabulary takes
   int64_t result_bytes = int64_t{64} << 20;
-  // What took no more is small: whoever asked can compile it again, for less than it takes to hand
-  // it over. 0 ms: nothing is.
+  // A grammar that took no more than this is small: the engine can compile it again for less than
+  // its transfer costs. 0 ms: no grammar is small.
   int32_t small_ms = 100;  // of processor time
   int64_t small_bytes = int64_t{32} << 20;
 };
@@ -30,10 +30,10 @@ struct CompileLimits {
 inline constexpr double kFairProcessorMs = 500;
 inline constexpr int32_t kMostPatience = 6;
 
-// Of a process that compiles: what needs more is refused, so that it never needs more elsewhere.
+// The stack of a compile process: it refuses grammars that need more, so none needs more elsewhere.
 inline constexpr int64_t kCompileStackBytes = int64_t{4} << 20;
 
-// What the worker's process needs to begin.
+// The data that the worker's process starts with.
 struct CompileSetup {
   GrammarVocabulary vocabulary;
   GrammarLimits grammar;
@@ -49,7 +49,7 @@ Expected<CompileSetup> decode_setup(std::string_view bytes);
 std::string encode_spec(const GrammarSpec& spec);
 Expected<GrammarSpec> decode_spec(std::string_view bytes);
 
-// An empty text: the grammar compiles, and is small.
+// An empty text means that the grammar compiles, and is small.
 std::string encode_reply(const Expected<std::string>& result);
 Expected<std::string> decode_reply(std::string_view bytes);
 

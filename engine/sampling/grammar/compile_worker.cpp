@@ -21,7 +21,7 @@ namespace sluice {
 namespace {
 
 constexpr auto kStartTime = std::chrono::seconds(30);
-// Beyond the limit that the worker itself keeps.
+// Extra time beyond the limit that the worker itself keeps.
 constexpr auto kSlack = std::chrono::seconds(2);
 
 }  // namespace

@@ -27,14 +27,13 @@ class CompileWorker {
   CompileWorker(const CompileWorker&) = delete;
   CompileWorker& operator=(const CompileWorker&) = delete;
 
-  // By one thread, which lives as long as the worker: the process ends with it. Returns what
-  // GrammarBackend::save() gives, within the limits; nothing of a grammar that is small by them.
+  // Called by one thread, which lives as long as the worker: the process ends with it. Returns the
+  // bytes of GrammarBackend::save() within the limits, or "" for a grammar that is small by them.
   // kInvalidArgument, kUnsupported: the grammar is refused, or took too much; kUnavailable: the
   // process cannot be started, or has died.
   [[nodiscard]] Expected<std::string> compile(const GrammarSpec& spec);
 
-  // Any thread: what is being compiled ends at once with kUnavailable, and so does all that
-  // follows.
+  // Ends the compile in progress, and all later ones, at once with kUnavailable. Any thread.
   void cancel();
 
  private:
@@ -49,9 +48,9 @@ class CompileWorker {
   int pid_ = -1;
 };
 
-// Whether the program was started as such a worker.
+// Whether the program was started as a compile worker.
 [[nodiscard]] bool is_compile_worker(int argc, const char* const* argv);
-// The worker's side: serves until the other end is gone, and returns the exit code. The process has
+// The worker's side: serves while the other end is there and returns the exit code. The process has
 // one thread.
 int run_compile_worker();
 

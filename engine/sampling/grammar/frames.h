@@ -13,11 +13,11 @@ namespace sluice {
 
 using FrameDeadline = std::chrono::steady_clock::time_point;
 
-// True: there is something to read, or the other end is gone. False: the deadline has passed.
+// Returns true when there is something to read or the other end is gone, false at the deadline.
 [[nodiscard]] bool wait_readable(int fd, FrameDeadline deadline);
-// False: the other end is gone, or the deadline has passed.
+// Returns false when the other end is gone or the deadline has passed.
 [[nodiscard]] bool write_frame(int fd, std::string_view bytes, FrameDeadline deadline);
-// Nothing: the same, or the frame is longer than `max_bytes`.
+// Returns nullopt in these cases too, and for a frame longer than `max_bytes`.
 [[nodiscard]] std::optional<std::string> read_frame(int fd,
                                                     size_t max_bytes,
                                                     FrameDeadline deadline);
@@ -33,7 +33,7 @@ class FieldWriter {
   std::string bytes_;
 };
 
-// What is behind the end reads as 0 and empty, and is_complete() is false.
+// Fields behind the end of the bytes read as 0 and empty, and is_complete() is then false.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : rest_(bytes) {}

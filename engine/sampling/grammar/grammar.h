@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled grammars over a vocabulary: which tokens may come next. A Grammar is immutable and
-// shared by all answers that follow it, on any thread; each of them has a matcher of its own.
+// Compiled grammars over a vocabulary, which tell the tokens that may come next. A Grammar is
+// immutable, and shared on any thread by all answers that follow it; each has its own matcher.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// Of a row of a mask over so many tokens.
+// The number of 32-bit words in a mask row for `vocab_size` tokens.
 [[nodiscard]] inline size_t token_mask_words(int32_t vocab_size) {
   return static_cast<size_t>(ceil_div(vocab_size, 32));
 }
@@ -28,7 +28,7 @@ enum class Allowed : uint8_t {
   kNothing,  // no token leads on: the grammar has no text that begins like this
 };
 
-// Where one answer stands in its grammar. One thread at a time.
+// The position of one answer in its grammar. One thread at a time.
 class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
@@ -38,11 +38,11 @@ class GrammarMatcher {
   virtual bool accept(TokenId token) = 0;
   // Takes back the latest tokens, an end token among them; at most as many as were accepted.
   virtual void rollback(int32_t num_tokens) = 0;
-  // Writes what may come next: bit i % 32 of word i / 32 is token i. End tokens are allowed where
-  // the text is complete. `row`: token_mask_words() of the vocabulary's width. Behind an end
-  // token: kNothing.
+  // Writes which tokens may come next: bit i % 32 of word i / 32 is token i. End tokens are allowed
+  // where the text is complete. `row` has token_mask_words() of the vocabulary's width. Returns
+  // kNothing behind an end token.
   virtual Allowed fill(std::span<uint32_t> row) = 0;
-  // The text could end here.
+  // Whether the text could end here.
   [[nodiscard]] virtual bool is_completed() const = 0;
 };
 
@@ -78,9 +78,9 @@ class GrammarBackend {
   [[nodiscard]] virtual Expected<std::shared_ptr<const Grammar>> compile(
       const GrammarSpec& spec) const = 0;
 
-  // As bytes for load() of another process with the same vocabulary.
+  // Returns the grammar as bytes for load() in another process with the same vocabulary.
   [[nodiscard]] virtual std::string save(const Grammar& grammar) const = 0;
-  // kDataLoss: what save() gave was changed on the way.
+  // Fails with kDataLoss where the bytes are not what save() returned.
   [[nodiscard]] virtual Expected<std::shared_ptr<const Grammar>> load(
       std::string bytes, const GrammarSpec& spec) const = 0;
 };

@@ -87,7 +87,7 @@ GrammarCounters GrammarCompiler::counters() const {
   return counters_;
 }
 
-// Where this thread has no more stack than the processes, nothing is small enough for it.
+// If this thread has no more stack than the processes, it must compile no grammar itself.
 void GrammarCompiler::set_up() {
   setup_ = {.vocabulary = vocabulary_(), .grammar = options_.grammar, .limits = options_.compile};
   if (thread_stack_bytes() < 3 * kCompileStackBytes / 2) setup_.limits.small_ms = 0;
@@ -138,7 +138,7 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
   return (*backend_)->load(std::move(bytes), spec);
 }
 
-// With the lock.
+// The caller holds the lock.
 void GrammarCompiler::finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result) {
   const bool may_differ_next_time = !result && result.error().code == ErrorCode::kUnavailable;
   if (!result) ++counters_.num_refused;
@@ -158,7 +158,7 @@ void GrammarCompiler::finish(const Job& job, Expected<std::shared_ptr<const Gram
   job.pending->is_ready_.store(true, std::memory_order_release);
 }
 
-// With the lock: the least recently used go, of `tenant` first what it has beyond its share.
+// Drops the least recently used, first `tenant`'s beyond its share. The caller holds the lock.
 void GrammarCompiler::make_room(TenantId tenant) {
   const auto drop_last = [this](auto may_go) {
     const auto last = std::find_if(entries_.rbegin(), entries_.rend(), [&](const Entry& entry) {
@@ -176,7 +176,7 @@ void GrammarCompiler::make_room(TenantId tenant) {
   }
 }
 
-// With the lock. Answers that follow the grammar keep it.
+// The caller holds the lock. Answers that follow the grammar keep it alive.
 void GrammarCompiler::erase(Entries::iterator entry) {
   counters_.cached_bytes -= entry->bytes;
   const auto held = tenant_bytes_.find(entry->key.tenant);

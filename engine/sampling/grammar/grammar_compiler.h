@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From what requests ask for to compiled grammars: a cache, and threads that wait for the processes
-// which compile. One compile for those who ask for the same at the same time.
+// Turns requests' grammar specs into compiled grammars: a cache, and threads that wait for the
+// processes that compile. Requests for the same grammar at the same time share one compile.
 //
 // Compiled grammars are kept by tenant and by all of the text, not by a hash of it: a tenant learns
 // nothing of another's by how long a compile takes, and no two texts can be taken for each other. A
@@ -33,7 +33,7 @@ namespace sluice {
 // A grammar that is being compiled, or has been.
 class PendingGrammar {
  public:
-  // Any thread. result() may be called once it is.
+  // Whether result() may be called. Any thread.
   [[nodiscard]] bool is_ready() const { return is_ready_.load(std::memory_order_acquire); }
 
   // kInvalidArgument or kUnsupported: the request is at fault; kUnavailable: try again.
@@ -66,7 +66,7 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Any thread, at once. kResourceExhausted: too many wait.
+  // Returns at once. Any thread. kResourceExhausted: too many grammars wait.
   [[nodiscard]] Expected<std::shared_ptr<const PendingGrammar>> request(const GrammarSpec& spec,
                                                                         TenantId tenant);
 

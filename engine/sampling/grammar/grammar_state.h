@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where one request stands in its grammar, by the tokens of its answer: it begins behind the tokens
-// that the request names, and goes back where the answer does, as with drafts that were refused. A
-// function of those tokens alone: preemption keeps it, and whoever continues a stream gets it from
-// the tokens. By one thread at a time.
+// The position of one request in its grammar, by the tokens of its answer: the grammar begins
+// behind the tokens that the request names, and the position goes back with the answer, as after
+// refused drafts. It depends on those tokens alone: preemption keeps it, and a continued stream
+// restores it from its tokens. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@ namespace sluice {
 
 class GrammarState {
  public:
-  // `begins_behind`: as in GrammarSpec.
+  // For `begins_behind` see GrammarSpec.
   GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> begins_behind);
 
-  // Moves to where the answer stands: behind `generated`, all of its tokens. False: the grammar
-  // refuses one of them; then it stands before that.
+  // Moves to behind `generated`, all tokens of the answer. False: the grammar refuses one of them;
+  // the position is then before that token.
   [[nodiscard]] bool follow(std::span<const TokenId> generated);
 
-  // Whether the next token is bound.
+  // Whether the grammar restricts the next token.
   [[nodiscard]] bool is_bound() const { return matcher_ != nullptr; }
 
-  // Goes on by one token, as follow() would with it; a later follow() takes it back where the
-  // answer did not go so.
+  // Advances by one token, like follow() with it added; a later follow() takes it back if the
+  // answer went another way.
   [[nodiscard]] bool accept(TokenId token);
 
-  // Without what the matcher takes.
+  // The bytes of this object without the matcher's.
   [[nodiscard]] int64_t memory_bytes() const {
     return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));
   }
 
-  // What may come next, where it is bound.
+  // Writes which tokens may come next. The next token must be bound.
   Allowed fill(std::span<uint32_t> row) { return matcher_->fill(row); }
 
-  // The answer could end here.
+  // Whether the answer could end here.
   [[nodiscard]] bool is_completed() const { return is_bound() && matcher_->is_completed(); }
 
  private:

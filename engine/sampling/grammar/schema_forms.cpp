@@ -12,7 +12,7 @@ namespace {
 using Json = SchemaJson;
 using Kind = SchemaForm::Kind;
 
-// Work beyond all that schemas within the limits need.
+// More work than any schema within the limits needs.
 constexpr int64_t kMaxWork = 400000;
 
 const Json* member(const Json& schema, const char* name) {
@@ -76,7 +76,7 @@ void escape_pointer(std::string_view name, std::string& out) {
   }
 }
 
-// "%25" and the like.
+// Decodes "%25" and other percent escapes.
 std::string percent_decoded(std::string_view text) {
   std::string out;
   const auto digit = [](char c) {
@@ -138,7 +138,7 @@ bool SchemaReader::spend() {
   return !error_;
 }
 
-// Counts, and notes where everything is.
+// Counts the schema's values and notes their places.
 void SchemaReader::survey(const Json& value, const std::string& place, int32_t depth) {
   if (error_) return;
   if (depth > limits_.max_depth) {
@@ -285,7 +285,7 @@ bool SchemaReader::holds_anything(const Json& schema) {
   return schema == true || (schema.is_object() && schema.empty());
 }
 
-// What has no form here.
+// Refuses keywords that have no form here.
 void SchemaReader::refuse_unknown(const Json& schema) {
   for (const char* const word : {"$dynamicRef", "$recursiveRef"}) {
     if (has(schema, word)) refuse(word, &schema);

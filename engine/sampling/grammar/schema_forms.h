@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a JSON schema says, as a choice of forms that each have one type or a list of values: the
-// conjunctions of JSON Schema (allOf, siblings, references beside keywords) become intersections.
-// Meanings are exact; where there is no exact form, an error names keyword and place.
+// A JSON schema as a choice of forms that each have one type or a list of values: the conjunctions
+// of JSON Schema (allOf, siblings, keywords beside references) become intersections. Meanings are
+// exact; where there is no exact form, an error names keyword and place.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 namespace sluice {
 
 using SchemaJson = nlohmann::ordered_json;
-// Parts of the document that all hold; none: anything.
+// Parts of the document that all hold; an empty list allows anything.
 using Schemas = std::vector<const SchemaJson*>;
 
 struct SchemaForm {
@@ -86,16 +86,16 @@ struct SchemaForm {
 
 using SchemaForms = std::vector<SchemaForm>;
 
-// Reads parts of one document. Once there is an error, what is returned means nothing.
+// Reads parts of one document. After an error the returned values mean nothing.
 class SchemaReader {
  public:
   // `root` outlives the reader.
   SchemaReader(const SchemaJson& root, bool is_best_effort, const SchemaLimits& limits);
 
-  // No forms: nothing is valid.
+  // Returns the forms; an empty list means that no value is valid.
   SchemaForms read(const Schemas& schemas);
 
-  // Where a reference leads, through those that are nothing but references; null with an error.
+  // The schema that a reference leads to, through chains of references; null with an error.
   const SchemaJson* resolve(const SchemaJson& schema);
 
   [[nodiscard]] static bool is_only_reference(const SchemaJson& schema);
@@ -104,7 +104,7 @@ class SchemaReader {
 
   bool is_valid(const SchemaJson& value, const Schemas& schemas);
 
-  // An error, but with best effort, where the keyword is left out.
+  // Reports an error; with best effort, leaves the keyword out instead.
   void refuse(std::string_view keyword, const SchemaJson* schema);
   void fail(ErrorCode code, std::string message);
 

@@ -32,7 +32,7 @@ class GateWriter {
  public:
   GateWriter(SchemaReader& reader, const SchemaLimits& limits) : reader_(reader), limits_(limits) {}
 
-  // Nothing: no value is valid, or there is an error.
+  // Returns nullopt where no value is valid, or there is an error.
   std::optional<Json> document(const Json& root) {
     std::optional<Json> top = write({&root});
     if (!top) return std::nullopt;
@@ -70,7 +70,7 @@ class GateWriter {
     return reference({target});
   }
 
-  // To the definition of what holds for all of `schemas`.
+  // Refers to the definition of the values for which all of `schemas` hold.
   std::optional<Json> reference(Schemas schemas) {
     std::ranges::sort(schemas);
     const auto [found, is_new] = by_schemas_.try_emplace(schemas, definitions_.size());
@@ -102,7 +102,7 @@ class GateWriter {
     return Json{{"$ref", "#/$defs/" + name_of(found->second)}};
   }
 
-  // Inside of an array or object, where what is open may recur.
+  // Writes a part of an array or object, where open definitions may recur.
   std::optional<Json> write_inside(const Schemas& schemas) {
     std::vector<size_t> outside;
     std::swap(outside, direct_);
@@ -230,7 +230,7 @@ class GateWriter {
     return out;
   }
 
-  // Larger bounds are narrowed.
+  // Narrows larger bounds to the limit.
   [[nodiscard]] int64_t bounded(int64_t size) const {
     return std::min(size, limits_.max_repetitions);
   }
@@ -293,7 +293,7 @@ class GateWriter {
       prefix.push_back(std::move(*written));
     }
     const auto length = static_cast<int64_t>(prefix.size());
-    // What is not named does not follow a prefix, unless so many items must.
+    // Unnamed items do not follow a prefix, unless so many items are required.
     const bool may_follow =
         most > length && (prefix.empty() || form.has_rest || form.min_size > length);
     std::optional<Json> rest;
@@ -332,7 +332,7 @@ class GateWriter {
     return closed_object(form, std::move(properties));
   }
 
-  // Nothing but the properties.
+  // Writes an object with exactly the given properties.
   std::optional<Json> closed_object(const SchemaForm& form, Json properties) {
     const auto count = static_cast<int64_t>(properties.size());
     if (form.min_size > count || static_cast<int64_t>(form.required.size()) > form.max_size) {
@@ -383,7 +383,7 @@ class GateWriter {
     return closed_object(form, std::move(properties));
   }
 
-  // Names that match the one pattern.
+  // Writes an object whose names match one pattern.
   std::optional<Json> write_patterned(const SchemaForm& form) {
     const bool is_alone = form.pattern_properties.size() == 1 && form.properties.empty() &&
                           form.required.empty() && form.names.empty() && form.min_size <= 1;

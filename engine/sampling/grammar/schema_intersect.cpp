@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds for all of several forms, what is valid in one, and whether two share a value.
+// The intersection of forms, the values valid in a form, and whether two forms share a value.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ void narrow_range(SchemaForm& a, const SchemaForm& b) {
   a.multiples.insert(a.multiples.end(), b.multiples.begin(), b.multiples.end());
 }
 
-// Characters of UTF-8.
+// Counts the characters of UTF-8 text.
 int64_t num_characters(const std::string& text) {
   return std::ranges::count_if(text,
                                [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; });
@@ -85,7 +85,7 @@ SchemaForms SchemaReader::intersect(const SchemaForms& a, const SchemaForms& b) 
   return out;
 }
 
-// Neither is a reference, but beside anything.
+// Neither form is a reference, unless the other is kAny.
 std::optional<SchemaForm> SchemaReader::intersect(const SchemaForm& a, const SchemaForm& b) {
   if (a.kind == Kind::kAny) return b;
   if (b.kind == Kind::kAny) return a;
@@ -204,7 +204,7 @@ bool SchemaReader::are_disjoint(const SchemaForms& a, const SchemaForms& b, int3
   });
 }
 
-// False where it cannot be told.
+// Returns false where that cannot be decided.
 bool SchemaReader::are_disjoint(const SchemaForm& a, const SchemaForm& b, int32_t depth) {
   constexpr int32_t kDeepest = 3;
   if (!spend() || depth > kDeepest) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How large a JSON schema may be.
+// Limits on the size of a JSON schema.
 #pragma once
 
 #include <cstdint>

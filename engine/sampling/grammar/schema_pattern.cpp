@@ -13,7 +13,7 @@ constexpr int64_t kEndless = StringSize::kEndless;
 
 // A character of a string that needs no escape in JSON.
 constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
-// What negated classes leave out besides: the same.
+// Characters that negated classes leave out too, for the same reason.
 constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
 
 // "{2,5}", "{2,}".
@@ -23,7 +23,7 @@ std::string braces(int64_t min, int64_t max) {
 
 int64_t sum(int64_t a, int64_t b) { return a > kEndless - b ? kEndless : a + b; }
 
-// kEndless times nothing is nothing.
+// Multiplies; kEndless times 0 is 0.
 int64_t product(int64_t a, int64_t b) {
   if (a == 0 || b == 0) return 0;
   return a > kEndless / b ? kEndless : a * b;
@@ -143,7 +143,7 @@ class PatternWriter {
     return size;
   }
 
-  // How often what stands before it may come.
+  // Reads how often the piece before it may come.
   StringSize quantifier() {
     StringSize count{.min = 1, .max = 1};
     const char c = peek();

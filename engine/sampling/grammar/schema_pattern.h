@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// Characters of a string: at least, and at most.
+// The least and the greatest number of characters of a string.
 struct StringSize {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
@@ -28,7 +28,7 @@ std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
                                                    int64_t max_count,
                                                    const StringSize& size = {});
 
-// Any characters.
+// An expression for any characters.
 std::string pattern_of_length(const StringSize& size);
 
 }  // namespace sluice

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kBestEffort = "is_best_effort";
 constexpr const char* kOwner = "owner";
 
-// What stands beside a schema for the gate alone.
+// The members beside a schema that are for the gate alone.
 struct Beside {
   bool is_best_effort;
   std::string owner;

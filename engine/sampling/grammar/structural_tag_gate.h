@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// The tag to compile. Any thread. kInvalidArgument: no such JSON, the older form without `format`,
-// or beyond a limit; otherwise as gate_schema().
+// Returns the tag to compile. Any thread. kInvalidArgument: not JSON, the older form without
+// `format`, or beyond a limit; other errors are those of gate_schema().
 [[nodiscard]] Expected<std::string> gate_structural_tag(std::string_view tag,
                                                         bool is_best_effort,
                                                         const SchemaLimits& limits);

@@ -177,7 +177,7 @@ class XGrammarBackend final : public GrammarBackend {
                  xgrammar::GrammarCompiler compiler(info_, 1, false);
                  return compile_with(compiler, spec);
                }));
-    // What the library leaves out, it says in a warning.
+    // The library reports what it leaves out in a warning.
     if (!warning().empty()) {
       return make_error(ErrorCode::kUnsupported, one_line(warning()));
     }

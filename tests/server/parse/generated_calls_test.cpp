@@ -205,7 +205,7 @@ std::string text_of(const CallPieces& pieces, const Tokenizer& tokenizer, const 
   return text;
 }
 
-// As forced calls write it: JSON, and a family's own word where it has one.
+// Writes a value like forced calls: JSON, and a family's own word where it has one.
 std::string python_value(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
   return value.is_null() ? "None" : value.dump();

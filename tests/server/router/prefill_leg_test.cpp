@@ -103,7 +103,7 @@ TEST(PrefillLeg, WhatIsShortOrCachedStaysWhereItIsAnswered) {
   EXPECT_EQ(text_of(finish(pair, sink, router.submit(sink, request_of(prompt_of(15))))),
             kHelloAndEnd);
   EXPECT_FALSE(pair.decode->submitted().back().handoff);
-  // Of 40 tokens the decode worker has 32 from the second time on.
+  // The decode worker has 32 of 40 tokens from the second time on.
   for (int i = 0; i < 2; ++i) {
     const RequestId id = router.submit(sink, request_of(prompt_of(40)));
     EXPECT_EQ(text_of(finish(pair, sink, id)), kHelloAndEnd);
