@@ -358,7 +358,7 @@ void DecodeSide::report(const Record& record, std::string_view outcome, int64_t 
   reports_.push_back({.trace = record.trace,
                       .is_out = false,
                       .outcome = outcome,
-                      .transport = to_string(links_.transport_kind()),
+                      .transport = to_string(record.transport),
                       .num_blocks = record.num_blocks,
                       .num_bytes = record.num_bytes,
                       .begin = Time(std::chrono::milliseconds(record.held_ms)),
@@ -384,7 +384,7 @@ void DecodeSide::add_gauges(HandoffStats& stats) const {
 }
 
 // It names the transport, which is known when the peer has come: come() says it then.
-void DecodeSide::claim(const Record& record) {
+void DecodeSide::claim(Record& record) {
   const HandoffPeer* const peer = links_.find(record.state.peer);
   if (peer == nullptr) return;
   KvClaim message;
@@ -393,7 +393,8 @@ void DecodeSide::claim(const Record& record) {
   message.num_prompt_tokens = static_cast<uint32_t>(record.num_prompt_tokens);
   message.last_key = record.key;
   message.first_blocks.assign(record.first.begin(), record.first.end());
-  message.transport = peer->transport;
+  record.transport = peer->transport;
+  message.transport = record.transport;
   message.deadline_ms = static_cast<uint32_t>(times_.total);
   if (record.trace.is_set()) message.trace = traceparent(record.trace);
   links_.send(record.state.peer, std::move(message));

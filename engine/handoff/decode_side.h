@@ -93,6 +93,7 @@ class DecodeSide {
     uint64_t number = 0;  // owner of its slots
     RequestId id;
     TraceContext trace;
+    KvTransportKind transport = KvTransportKind::kNone;  // that the last claim named
     NewRequest request;  // until it is released
     bool is_held = true;
     bool asks_for_room = false;
@@ -128,7 +129,7 @@ class DecodeSide {
   void act(Record& record, const DecodeAction& action, const KvFrame* frame, int64_t now_ms);
   void cut(Record& record);
   void begin_again(Record& record);
-  void claim(const Record& record);
+  void claim(Record& record);
   void post(Record& record, int32_t count);
   bool post_slot(Record& record, int32_t slot);
   void take_in(Record& record, const KvFrame& frame);

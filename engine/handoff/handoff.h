@@ -90,11 +90,6 @@ class Handoff {
 
   [[nodiscard]] HandoffStats stats() const;
 
-  // How KV comes and goes; static.
-  [[nodiscard]] std::string_view transport_name() const {
-    return to_string(links_->transport_kind());
-  }
-
   // Replaces `reports` by the transfers of traced requests that have ended since the last call.
   void take_reports(std::vector<KvTransferReport>& reports);
 

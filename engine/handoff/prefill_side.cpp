@@ -302,6 +302,7 @@ void PrefillSide::note_sending(Record& record, bool was_claimed, const PrefillEv
   const TraceContext asker = parse_trace_context(record.claim->message.trace, {});
   record.sending = Sending{.begin_ms = event.now_ms,
                            .trace = asker.is_sampled ? asker : record.trace,
+                           .transport = record.claim->message.transport,
                            .outcome = {},
                            .num_blocks = 0,
                            .num_bytes = 0};
@@ -314,7 +315,7 @@ void PrefillSide::report(Record& record, int64_t now_ms) {
   reports_.push_back({.trace = sent.trace,
                       .is_out = true,
                       .outcome = sent.outcome,
-                      .transport = to_string(links_.transport_kind()),
+                      .transport = to_string(sent.transport),
                       .num_blocks = sent.num_blocks,
                       .num_bytes = sent.num_bytes,
                       .begin = Time(std::chrono::milliseconds(sent.begin_ms)),

@@ -89,6 +89,7 @@ class PrefillSide {
   struct Sending {
     int64_t begin_ms = 0;
     TraceContext trace;
+    KvTransportKind transport = KvTransportKind::kNone;
     std::string_view outcome;  // empty: it goes on
     int64_t num_blocks = 0;    // that were sent
     uint64_t num_bytes = 0;

@@ -370,7 +370,8 @@ TEST_P(HandoffTest, BothEndsReportTheTransferOfATracedRequest) {
     const KvTransferReport& report = reports[0];
     EXPECT_EQ(report.is_out, worker == &p_);
     EXPECT_EQ(report.outcome, kTransferDone);
-    EXPECT_EQ(report.transport, worker->handoff->transport_name());
+    ASSERT_TRUE(claimed_);
+    EXPECT_EQ(report.transport, to_string(*claimed_));
     EXPECT_EQ(report.num_blocks, 9);
     EXPECT_EQ(report.num_bytes, 9 * d_.bytes());
     EXPECT_LE(report.begin, report.end);
