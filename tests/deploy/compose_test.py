@@ -207,13 +207,18 @@ def what_it_names_is_there(binary, model):
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             if source.startswith("."):
-                assert (DEPLOY / source).is_file(), f"{name}: {source}"
+                assert (DEPLOY / source).exists(), f"{name}: {source}"
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), f"{name} is reached from outside: {port}"
     scraped = yaml.safe_load((DEPLOY / "compose/prometheus.yaml").read_text())["scrape_configs"]
-    for target in [t for job in scraped for each in job["static_configs"] for t in each["targets"]]:
-        host, port = target.split(":")
-        assert host in found and port == "8000", target
+    for job in scraped:
+        targets = [t for each in job.get("static_configs", []) for t in each["targets"]]
+        targets += [f"{name}:{each['port']}" for each in job.get("dns_sd_configs", [])
+                    for name in each["names"]]
+        assert targets, job
+        for target in targets:
+            host, port = target.split(":")
+            assert host in found and port == "8000", target
     source = yaml.safe_load((DEPLOY / "compose/grafana/datasource.yaml").read_text())
     for each in source["datasources"]:
         assert re.fullmatch(r"http://(\w+):9090", each["url"])[1] in found, each

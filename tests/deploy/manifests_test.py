@@ -209,6 +209,7 @@ class Overlays(unittest.TestCase):
             "InferencePool": lambda spec: spec.update(targetPort=spec.pop("targetPorts")),
             "LeaderWorkerSet": lambda spec: spec["leaderWorkerTemplate"].update(sizes=2),
             "PodMonitor": lambda spec: spec["podMetricsEndpoints"][0].update(interval="often"),
+            "PrometheusRule": lambda spec: spec["groups"][0]["rules"][0].update(exprs="up"),
             "ScaledObject": lambda spec: spec["triggers"][0]["metadata"].update(threshold=5),
         }
         self.assertEqual(set(mistakes), {name.split()[1] for name in SCHEMAS})
