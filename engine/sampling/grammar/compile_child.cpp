@@ -39,9 +39,9 @@ void set_limit(decltype(RLIMIT_AS) what, rlim_t value) {
   setrlimit(what, &limit);
 }
 
-// A grammar's process falls behind those that compute by so many levels each time that it has used
-// so much of a processor: most grammars are through before, and a hostile one has a tenth of a busy
-// processor soon.
+// A grammar's process loses kNiceStep levels of priority for each kNiceAfterUs of processor time
+// that it has used. Most grammars are compiled before the first step; a hostile one soon has a
+// tenth of a busy processor, and the rest stays with the threads that compute.
 constexpr int kNiceStep = 3;
 constexpr suseconds_t kNiceAfterUs = 100'000;
 
