@@ -231,11 +231,14 @@ class Overlays(unittest.TestCase):
         cluster = Discovery({(item["apiVersion"], item["kind"])
                              for items in self.overlays.values() for item in items})
         self.addCleanup(cluster.close)
+        # kubectl makes its home where there is none, and keeps there what the cluster answered.
+        home = tempfile.TemporaryDirectory()
+        self.addCleanup(home.cleanup)
         for name, items in self.overlays.items():
             done = subprocess.run(
                 [manifests.kubectl(), "create", "--dry-run=client", "--validate=false", "-o", "name",
                  "--server", cluster.url, "-f", "-"], input=yaml.safe_dump_all(items),
-                capture_output=True, text=True, env={"HOME": "/nonexistent"})
+                capture_output=True, text=True, env={"HOME": home.name})
             with self.subTest(overlay=name):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 made = [line.rsplit("/", 1)[1] for line in done.stdout.splitlines()]

@@ -393,7 +393,7 @@ TEST(UnixSocket, ReplacesAFileOfADeadServerAndNothingElse) {
   ::unlink(path.c_str());
   config.uds = std::string(200, 'x');
   EXPECT_EQ(HttpServer::create(config, engine).error().param, "uds");
-  config.uds = "/nonexistent/socket";
+  config.uds = "/dev/null/socket";
   EXPECT_EQ(HttpServer::create(config, engine).error().param, "uds");
 }
 
