@@ -41,7 +41,7 @@ case "$stage" in
       GTEST_FILTER+=":CudaSampling.TopPEnds*:*/CudaExperts.Bf16Rows*:*/CudaLinearFp8.ManyRows*"
       GTEST_FILTER+=":*/CudaLinearFp8.ARowHasTheSame*:CudaDrafts.*:Determinism.TokensAndLogprobs*"
       GTEST_FILTER+=":Matrix.AnyTwoWays*:Attention.LongContexts*:*/Linear.EqualsThePlainLoop*xInt16"
-      # A worker that comes back within a second is not reached in time on a busy machine.
+      # Fails on a busy machine, for a cause that is not known; the Release run has it.
       GTEST_FILTER+=":PrefillLeg.APrefillWorkerThatDiesOrFails*"
       export GTEST_FILTER
       run_tests build-sanitize -L unit -E '^(cuda_ranks|cuda_planted)_test$'
