@@ -32,7 +32,7 @@ void TierEvents::note(size_t tier, const KvKey& key, bool is_there) {
   const auto expected = place.expected.extract(key);
   if (is_there) {
     if (expected.empty()) return;
-    const Expected& block = expected.mapped();
+    const Awaited& block = expected.mapped();
     tell(place, {key, block.hash, block.parent_hash, block.token_ids, block.extras});
     return;
   }

@@ -42,7 +42,7 @@ class TierEvents {
   void note(size_t tier, const KvKey& key, bool is_there);
 
  private:
-  struct Expected {
+  struct Awaited {
     uint64_t hash = 0;
     std::optional<uint64_t> parent_hash;
     std::vector<TokenId> token_ids;
@@ -51,8 +51,8 @@ class TierEvents {
 
   struct Tier {
     KvMedium medium;
-    std::unordered_map<KvKey, Expected, KvKeyHash> expected;  // at most one per buffer of the tier
-    std::unordered_map<KvKey, uint64_t, KvKeyHash> told;      // reported, with its hash
+    std::unordered_map<KvKey, Awaited, KvKeyHash> expected;  // at most one per buffer of the tier
+    std::unordered_map<KvKey, uint64_t, KvKeyHash> told;     // reported, with its hash
   };
 
   void tell(Tier& tier, const Block& block);
