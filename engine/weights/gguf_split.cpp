@@ -29,7 +29,7 @@ std::string five_digits(uint64_t number) {
 }
 
 // Takes five digits off the end of `text`.
-std::optional<uint64_t> take_number(std::string_view& text) {
+std::optional<uint64_t> take_five_digits(std::string_view& text) {
   if (text.size() < kDigits) return std::nullopt;
   const std::string_view digits = text.substr(text.size() - kDigits);
   uint64_t value = 0;
@@ -54,9 +54,9 @@ std::string GgufPartName::path_of(uint64_t other) const {
 std::optional<GgufPartName> parse_gguf_part_name(std::string_view path) {
   std::string_view rest = path;
   if (!take_end(rest, ".gguf")) return std::nullopt;
-  const auto count = take_number(rest);
+  const auto count = take_five_digits(rest);
   if (!count || !take_end(rest, "-of-")) return std::nullopt;
-  const auto part = take_number(rest);
+  const auto part = take_five_digits(rest);
   if (!part || !take_end(rest, "-") || *part == 0 || *part > *count) return std::nullopt;
   return GgufPartName{.prefix = std::string(rest), .part = *part, .count = *count};
 }
