@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/core/probe_run.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 
@@ -41,20 +42,14 @@ class IndexMap {
     ++size_;
   }
 
-  // The id must be present. Later members of the probe run move up, so no tombstones collect.
+  // The id must be present.
   void erase(Id id) {
-    size_t hole = home(id);
-    while (cells_[hole].id != id || cells_[hole].index == kAbsent) {
-      CHECK(cells_[hole].index != kAbsent);
-      hole = (hole + 1) & mask_;
+    size_t i = home(id);
+    while (cells_[i].id != id || cells_[i].index == kAbsent) {
+      CHECK(cells_[i].index != kAbsent);
+      i = (i + 1) & mask_;
     }
-    for (size_t i = (hole + 1) & mask_; cells_[i].index != kAbsent; i = (i + 1) & mask_) {
-      if (((i - home(cells_[i].id)) & mask_) >= ((i - hole) & mask_)) {
-        cells_[hole] = cells_[i];
-        hole = i;
-      }
-    }
-    cells_[hole] = {};
+    close_hole(cells_, i, Cell{}, [this](const Cell& cell) { return home(cell.id); });
     --size_;
   }
 
@@ -64,6 +59,8 @@ class IndexMap {
   struct Cell {
     Id id;
     int32_t index = kAbsent;
+
+    bool operator==(const Cell&) const = default;
   };
 
   // Ids are mostly consecutive; the multiplication spreads them.

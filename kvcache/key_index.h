@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/core/probe_run.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
@@ -38,17 +39,10 @@ class KeyIndex {
     cells_[i] = node;
   }
 
-  // Later members of the probe run move up, so no tombstones collect.
   void erase(int32_t node) {
-    size_t hole = home(key(node));
-    while (cells_[hole] != node) hole = (hole + 1) & mask_;
-    for (size_t i = (hole + 1) & mask_; cells_[i] != kAbsent; i = (i + 1) & mask_) {
-      if (((i - home(key(cells_[i]))) & mask_) >= ((i - hole) & mask_)) {
-        cells_[hole] = cells_[i];
-        hole = i;
-      }
-    }
-    cells_[hole] = kAbsent;
+    size_t i = home(key(node));
+    while (cells_[i] != node) i = (i + 1) & mask_;
+    close_hole(cells_, i, kAbsent, [this](int32_t other) { return home(key(other)); });
   }
 
  private:

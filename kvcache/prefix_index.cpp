@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "engine/core/probe_run.h"
 #include "engine/core/status.h"
 #include "kvcache/block_pool.h"
 
@@ -226,18 +227,11 @@ void PrefixIndex::drop_if_unused(int32_t node) {
   }
 }
 
-// Backward-shift deletion: later members of the probe run move up, so no tombstones collect.
 void PrefixIndex::erase_from_table(int32_t node) {
-  size_t hole = nodes_[static_cast<size_t>(node)].hash & mask_;
-  while (table_[hole] != node) hole = (hole + 1) & mask_;
-  for (size_t i = (hole + 1) & mask_; table_[i] != kAbsent; i = (i + 1) & mask_) {
-    const size_t home = nodes_[static_cast<size_t>(table_[i])].hash & mask_;
-    if (((i - home) & mask_) >= ((i - hole) & mask_)) {
-      table_[hole] = table_[i];
-      hole = i;
-    }
-  }
-  table_[hole] = kAbsent;
+  const auto home = [this](int32_t of) { return nodes_[static_cast<size_t>(of)].hash & mask_; };
+  size_t i = home(node);
+  while (table_[i] != node) i = (i + 1) & mask_;
+  close_hole(table_, i, kAbsent, home);
 }
 
 std::string PrefixIndex::check_integrity(std::span<const int32_t> pins) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "engine/core/probe_run.h"
 #include "engine/core/status.h"
 
 namespace sluice {
@@ -68,9 +69,13 @@ TokenId SuffixTree::token_at(uint32_t position) const {
 
 // Nodes and the table that finds them.
 
+size_t SuffixTree::home_of(int32_t parent, TokenId token) const {
+  return static_cast<size_t>(hash_of(parent, token)) & (table_.size() - 1);
+}
+
 size_t SuffixTree::slot_of(int32_t parent, TokenId token) const {
   const size_t mask = table_.size() - 1;
-  size_t slot = static_cast<size_t>(hash_of(parent, token)) & mask;
+  size_t slot = home_of(parent, token);
   while (table_[slot] != kNone &&
          (at(table_[slot]).parent != parent || at(table_[slot]).token != token)) {
     slot = (slot + 1) & mask;
@@ -135,20 +140,12 @@ int32_t SuffixTree::add_child(int32_t parent, TokenId token, uint32_t where, int
   return node;
 }
 
-// Removes a node without children. Later entries of the table move up to stay reachable.
+// Removes a node without children.
 void SuffixTree::remove_node(int32_t node) {
   const Node removed = at(node);
-  const size_t mask = table_.size() - 1;
-  size_t hole = slot_of(removed.parent, removed.token);
-  table_[hole] = kNone;
-  for (size_t slot = (hole + 1) & mask; table_[slot] != kNone; slot = (slot + 1) & mask) {
-    const Node& other = at(table_[slot]);
-    const size_t home = static_cast<size_t>(hash_of(other.parent, other.token)) & mask;
-    if (((slot - home) & mask) < ((slot - hole) & mask)) continue;
-    table_[hole] = table_[slot];
-    table_[slot] = kNone;
-    hole = slot;
-  }
+  close_hole(table_, slot_of(removed.parent, removed.token), kNone, [this](int32_t other) {
+    return home_of(at(other).parent, at(other).token);
+  });
   if (removed.previous != kNone) at(removed.previous).next = removed.next;
   if (removed.next != kNone) at(removed.next).previous = removed.previous;
   if (at(removed.parent).first_child == node) at(removed.parent).first_child = removed.next;

@@ -113,6 +113,7 @@ class SuffixTree {
 
   [[nodiscard]] TokenId token_at(uint32_t position) const;  // kInvalidToken: end mark
   [[nodiscard]] uint32_t end_position() const;
+  [[nodiscard]] size_t home_of(int32_t parent, TokenId token) const;
   [[nodiscard]] size_t slot_of(int32_t parent, TokenId token) const;
   [[nodiscard]] int32_t find_child(int32_t parent, TokenId token) const;
   [[nodiscard]] bool text_ends_at(const Place& place) const;
