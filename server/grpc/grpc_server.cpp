@@ -14,7 +14,6 @@
 #include "server/grpc/server_settings.h"
 #include "server/grpc/sluice_service.h"
 #include "server/grpc/vllm_service.h"
-#include "server/http/listener.h"
 
 namespace sluice {
 namespace {
@@ -23,15 +22,6 @@ constexpr std::chrono::milliseconds kLastBytes{500};
 
 const std::string& host_of(const Config& config) {
   return config.grpc_host.empty() ? config.host : config.grpc_host;
-}
-
-// Tells whether a socket that shares its port with no other can be bound there.
-bool is_free(const Config& config) {
-  if (config.grpc_port == 0) return true;
-  Config alone;
-  alone.host = host_of(config);
-  alone.port = config.grpc_port;
-  return Listener::create(alone).has_value();
 }
 
 std::string address_of(const Config& config) {
@@ -72,7 +62,8 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
   builder.AddListeningPort(address, server_credentials(config), &impl->port);
   builder.RegisterService(impl->vllm.get());
   builder.RegisterService(impl->sluice.get());
-  if (joins || is_free(config)) impl->server = builder.BuildAndStart();
+  if (joins || is_port_free(host_of(config), config.grpc_port))
+    impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {
     return make_error(ErrorCode::kUnavailable,
                       "Cannot serve gRPC on " + address +

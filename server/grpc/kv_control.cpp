@@ -3,9 +3,6 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <kv_control.grpc.pb.h>
@@ -22,6 +19,7 @@
 
 #include "server/grpc/callback_queue.h"
 #include "server/grpc/kv_stream.h"
+#include "server/grpc/server_settings.h"
 #include "server/http/socket_name.h"
 
 namespace sluice {
@@ -32,16 +30,6 @@ using kv::v1::Envelope;
 constexpr size_t kMostPeers = 64;  // in each direction
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
-
-// Leaves out the process's health and reflection services, which here would answer any client.
-class NothingElse final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->clear();
-  }
-};
 
 // Counts gRPC's objects that have not called OnDone: the channel ends after them.
 class Reactors {
@@ -235,8 +223,7 @@ Expected<void> GrpcKvChannel::start() {
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
-  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  builder.SetOption(std::make_unique<NothingElse>());
+  leave_out_open_services(builder);
   builder.AddListeningPort(options_.listen, mutual_server_credentials(options_.tls), &port);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();

@@ -2,8 +2,11 @@
 #include "server/grpc/server_settings.h"
 
 #include <grpc/support/log.h>
+#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/server_builder.h>
@@ -11,9 +14,11 @@
 #include <array>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "engine/core/config.h"
 #include "engine/core/log.h"
+#include "server/http/listener.h"
 
 namespace sluice {
 namespace {
@@ -31,6 +36,15 @@ void log_of_grpc(gpr_log_func_args* args) {
             "message",
             args->message);
 }
+
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
 
 }  // namespace
 
@@ -80,8 +94,21 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   // Silent connections are closed too.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.request_timeout_s * kMs);
-  // The next process of a hot restart shares the port; is_free() keeps other servers off.
+  // The next process of a hot restart shares the port; is_port_free() keeps other servers off.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 1);
+}
+
+void leave_out_open_services(grpc::ServerBuilder& builder) {
+  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+  builder.SetOption(std::make_unique<WithoutPlugins>());
+}
+
+bool is_port_free(const std::string& host, int32_t port) {
+  if (port == 0) return true;
+  Config alone;
+  alone.host = host;
+  alone.port = port;
+  return Listener::create(alone).has_value();
 }
 
 }  // namespace sluice

@@ -4,7 +4,9 @@
 
 #include <grpcpp/security/server_credentials.h>
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 namespace grpc {
 class ServerBuilder;
@@ -22,5 +24,11 @@ void set_up_grpc();
 std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config);
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config);
+
+// Leaves out the process's health and reflection services, which answer any client.
+void leave_out_open_services(grpc::ServerBuilder& builder);
+
+// Tells whether a socket that shares its port with no other can be bound there.
+bool is_port_free(const std::string& host, int32_t port);
 
 }  // namespace sluice

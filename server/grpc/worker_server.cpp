@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/worker_server.h"
 
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -12,12 +9,10 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "server/front_end.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_service.h"
-#include "server/http/listener.h"
 #include "server/http/socket_name.h"
 
 namespace sluice {
@@ -30,16 +25,6 @@ tl::unexpected<Error> invalid(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, "--worker-listen: " + message, "worker-listen");
 }
 
-// Leaves out the process's reflection, which answers any client.
-class WithoutPlugins final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->clear();
-  }
-};
-
 Expected<void> check_exposure(const SocketName& name, const Config& config) {
   if (is_loopback(name.host) || !config.worker_secret.empty()) return {};
   constexpr int kRequired = 2;
@@ -47,15 +32,6 @@ Expected<void> check_exposure(const SocketName& name, const Config& config) {
   return invalid(name.host +
                  " is no loopback address; set --worker-secret, or require client certificates "
                  "with --ssl-certfile, --ssl-ca-certs and --ssl-cert-reqs 2.");
-}
-
-// Tells whether a socket that shares its port with no other can be bound there.
-bool is_free(const SocketName& name) {
-  if (name.port == 0) return true;
-  Config alone;
-  alone.host = name.host;
-  alone.port = name.port;
-  return Listener::create(alone).has_value();
 }
 
 }  // namespace
@@ -84,13 +60,12 @@ Expected<std::unique_ptr<WorkerServer>> WorkerServer::create(FrontEnd& front_end
   auto impl = std::make_unique<Impl>(front_end);
   grpc::ServerBuilder builder;
   set_limits(builder, config);
-  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
-  builder.SetOption(std::make_unique<WithoutPlugins>());
+  leave_out_open_services(builder);
   builder.SetMaxReceiveMessageSize(
       std::max(kMostRequestBytes, static_cast<int>(config.max_body_bytes)));
   builder.AddListeningPort(text_of(*name), server_credentials(config), &impl->port);
   builder.RegisterService(&impl->service);
-  if (joins || is_free(*name)) impl->server = builder.BuildAndStart();
+  if (joins || is_port_free(name->host, name->port)) impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {
     return make_error(ErrorCode::kUnavailable,
                       "--worker-listen: cannot listen on " + config.worker_listen +
