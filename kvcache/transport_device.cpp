@@ -26,9 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = KvCompletion::Kind;
 
-constexpr size_t kMostStrangers = 64;  // connections that have not said whose they are
-constexpr size_t kMostInPair = 16;     // payloads of a sender
-constexpr size_t kMostOfPeer = 1024;   // that a receiver takes ahead of its GPU
+constexpr size_t kMostInPair = 16;    // payloads of a sender
+constexpr size_t kMostOfPeer = 1024;  // that a receiver takes ahead of its GPU
 // How soon something is looked at again that nobody says a word of.
 constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // links that begin and end
@@ -80,10 +79,7 @@ class DeviceTransport final : public KvTransportFront {
   DeviceTransport(std::unique_ptr<DeviceLinks> links,
                   std::unique_ptr<KvStreamMaker> maker,
                   KvTransportOptions options)
-      : KvTransportFront(options.wake),
-        links_(std::move(links)),
-        maker_(std::move(maker)),
-        options_(std::move(options)) {}
+      : KvTransportFront(std::move(maker), std::move(options)), links_(std::move(links)) {}
 
   ~DeviceTransport() override { end(); }
 
@@ -93,21 +89,14 @@ class DeviceTransport final : public KvTransportFront {
 
   [[nodiscard]] bool moves_device_memory() const override { return true; }
 
-  [[nodiscard]] std::string address() const override { return maker_->address(); }
-
  private:
-  [[nodiscard]] bool is_address(std::string_view address) const override {
-    return maker_->is_address(address);
-  }
-
-  void run();
+  void run() override;
+  void do_one(OpenCommand& command) override;
+  void do_one(PostCommand& command) override;
+  void do_one(SendCommand& command) override;
+  void do_one(AbortCommand& command) override;
+  void do_one(CloseCommand& command) override;
   void wait();
-  void do_commands();
-  void do_one(OpenCommand& command);
-  void do_one(PostCommand& command);
-  void do_one(SendCommand& command);
-  void do_one(AbortCommand& command);
-  void do_one(CloseCommand& command);
   void accept_all();
   void advance_strangers();
   void adopt(std::unique_ptr<DevicePair> pair);
@@ -126,13 +115,10 @@ class DeviceTransport final : public KvTransportFront {
   Session* find_sender(const KvSessionToken& token);
 
   const std::unique_ptr<DeviceLinks> links_;
-  const std::unique_ptr<KvStreamMaker> maker_;
-  const KvTransportOptions options_;
   kernels::DeviceBuffer unread_;  // for payloads that nobody waits for
   std::map<KvSession, Session> sessions_;
   std::list<std::unique_ptr<DevicePair>> strangers_;
   uint64_t next_pair_ = kNoStream + 1;
-  std::vector<Command> drained_;
   std::vector<uint64_t> done_;
 };
 
@@ -141,17 +127,10 @@ Expected<void> DeviceTransport::start() {
       unread_,
       kernels::DeviceBuffer::allocate(
           *options_.device, static_cast<int64_t>(options_.slot_bytes), "KV that nobody waits for"));
-  return KvTransportFront::start(maker_->listener(), [this] { run(); });
+  return KvTransportFront::start();
 }
 
 // --- Commands --------------------------------------------------------------------------------
-
-void DeviceTransport::do_commands() {
-  drain_commands(drained_);
-  for (Command& command : drained_) {
-    std::visit([this](auto& one) { do_one(one); }, command);
-  }
-}
 
 void DeviceTransport::do_one(OpenCommand& command) {
   const KvSession id = command.options.session;
@@ -176,13 +155,7 @@ void DeviceTransport::do_one(SendCommand& command) {
 void DeviceTransport::do_one(AbortCommand& command) {
   Session& session = sessions_.at(command.session);
   take_back(session, &command.ref);
-  const bool can_tell = session.pair != nullptr && session.queue.size() < kMostTold;
-  if (!session.is_receiver() && can_tell) {
-    KvFrame frame;
-    frame.kind = KvFrameKind::kEnd;
-    frame.ref = command.ref;
-    session.queue.push_back({frame, {}});
-  }
+  if (!session.is_receiver() && session.pair != nullptr) queue_end(session.queue, command.ref);
   session.aborted.push_back({command.ref, Clock::now() + kGrace});
   end_aborted(session);
 }
@@ -197,25 +170,18 @@ void DeviceTransport::do_one(CloseCommand& command) {
 
 // Slots and queued frames of the attempt, or all of them; not what is in the link.
 void DeviceTransport::take_back(Session& session, const KvTransferRef* ref) {
-  const auto is_meant = [ref](const KvTransferRef& other) { return !ref || *ref == other; };
   std::erase_if(session.posted, [&](const auto& entry) {
-    if (!is_meant(entry.second.landing.ref)) return false;
+    if (!is_of(entry.second.landing.ref, ref)) return false;
     release_outstanding();
     return true;
   });
-  std::erase_if(session.queue, [&](const KvOutgoing& outgoing) {
-    if (!is_meant(outgoing.frame.ref)) return false;
-    if (outgoing.frame.kind != KvFrameKind::kEnd) release_outstanding();
-    return true;
-  });
+  take_back_frames(session.queue, ref);
 }
 
 void DeviceTransport::end_aborted(Session& session) {
   std::erase_if(session.aborted, [&](const Aborted& aborted) {
     if (session.has_in_pair(aborted.ref)) return false;
-    KvFrame gone;
-    gone.ref = aborted.ref;
-    add_completion({Kind::kWriterGone, session.options.session, gone});
+    add_writer_gone(session.options.session, aborted.ref);
     return true;
   });
   const Clock::time_point now = Clock::now();

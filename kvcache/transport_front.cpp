@@ -16,8 +16,11 @@ bool is_same_token(const KvSessionToken& a, const KvSessionToken& b) {
   return difference == 0;
 }
 
-KvTransportFront::KvTransportFront(std::function<void()> wake)
-    : wake_(std::move(wake)), commands_(kMostOutstanding), completions_(kMostOutstanding) {}
+KvTransportFront::KvTransportFront(std::unique_ptr<KvStreamMaker> maker, KvTransportOptions options)
+    : maker_(std::move(maker)),
+      options_(std::move(options)),
+      commands_(kMostOutstanding),
+      completions_(kMostOutstanding) {}
 
 KvTransportFront::~KvTransportFront() {
   for (const int fd : {wake_fd_, epoll_}) {
@@ -27,19 +30,19 @@ KvTransportFront::~KvTransportFront() {
 
 // --- Owner's thread --------------------------------------------------------------------------
 
-Expected<void> KvTransportFront::start(int listener, std::function<void()> body) {
+Expected<void> KvTransportFront::start() {
   wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (wake_fd_ < 0 || epoll_ < 0) {
     return make_error(ErrorCode::kResourceExhausted, "KV transport: no descriptors are left");
   }
-  for (const int fd : {wake_fd_, listener}) {
+  for (const int fd : {wake_fd_, maker_->listener()}) {
     epoll_event event{};
     event.events = EPOLLIN | EPOLLET;
     event.data.u64 = kNoStream;
     CHECK_EQ(epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event), 0);
   }
-  thread_ = std::thread(std::move(body));
+  thread_ = std::thread([this] { run(); });
   return {};
 }
 
@@ -124,6 +127,36 @@ KvTransportCounts KvTransportFront::counts() const {
 
 // --- The transport's thread ------------------------------------------------------------------
 
+void KvTransportFront::do_commands() {
+  commands_.drain(drained_);
+  for (Command& command : drained_) {
+    std::visit([this](auto& one) { do_one(one); }, command);
+  }
+}
+
+void KvTransportFront::add_writer_gone(KvSession session, const KvTransferRef& ref) {
+  KvFrame gone;
+  gone.ref = ref;
+  add_completion({KvCompletion::Kind::kWriterGone, session, gone});
+}
+
+void KvTransportFront::queue_end(std::deque<KvOutgoing>& queue, const KvTransferRef& attempt) {
+  if (queue.size() >= kMostTold) return;
+  KvFrame frame;
+  frame.kind = KvFrameKind::kEnd;
+  frame.ref = attempt;
+  queue.push_back({frame, {}});
+}
+
+void KvTransportFront::take_back_frames(std::deque<KvOutgoing>& queue,
+                                        const KvTransferRef* attempt) {
+  std::erase_if(queue, [&](const KvOutgoing& outgoing) {
+    if (!is_of(outgoing.frame.ref, attempt)) return false;
+    if (outgoing.frame.kind != KvFrameKind::kEnd) release_outstanding();
+    return true;
+  });
+}
+
 bool KvTransportFront::add_told(const KvCompletion& completion) {
   if (++num_told_ > kMostTold) return false;
   add_completion(completion);
@@ -134,7 +167,7 @@ void KvTransportFront::tell_owner() {
   if (fresh_.empty()) return;
   for (const KvCompletion& completion : fresh_) completions_.push_urgent(completion);
   fresh_.clear();
-  if (!woken_.exchange(true) && wake_) wake_();
+  if (!woken_.exchange(true) && options_.wake) options_.wake();
 }
 
 }  // namespace sluice

@@ -10,7 +10,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "kvcache/transport_connection.h"
@@ -22,41 +21,26 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Kind = KvCompletion::Kind;
 
-constexpr size_t kMostStrangers = 64;  // connections that have not sent a HELLO
-constexpr int kTickMs = 50;            // while there is something to time
+constexpr int kTickMs = 50;  // while there is something to time
 constexpr int kNice = 2;  // lower priority than front ends' threads, higher than those that compute
 
 class StreamTransport final : public KvTransportFront, private KvConnectionOwner {
  public:
   StreamTransport(std::unique_ptr<KvStreamMaker> maker, KvTransportOptions options)
-      : KvTransportFront(options.wake),
-        maker_(std::move(maker)),
-        options_(std::move(options)),
-        scratch_(size_t{64} << 10) {}
+      : KvTransportFront(std::move(maker), std::move(options)), scratch_(size_t{64} << 10) {}
 
   ~StreamTransport() override { end(); }
 
-  Expected<void> start() {
-    return KvTransportFront::start(maker_->listener(), [this] { run(); });
-  }
-
   [[nodiscard]] std::string_view kind() const override { return maker_->kind(); }
 
-  [[nodiscard]] std::string address() const override { return maker_->address(); }
-
  private:
-  [[nodiscard]] bool is_address(std::string_view address) const override {
-    return maker_->is_address(address);
-  }
-
   // The transport's thread.
-  void run();
-  void do_commands();
-  void do_one(OpenCommand& command);
-  void do_one(PostCommand& command);
-  void do_one(SendCommand& command);
-  void do_one(AbortCommand& command);
-  void do_one(CloseCommand& command);
+  void run() override;
+  void do_one(OpenCommand& command) override;
+  void do_one(PostCommand& command) override;
+  void do_one(SendCommand& command) override;
+  void do_one(AbortCommand& command) override;
+  void do_one(CloseCommand& command) override;
   void take_back(KvSessionState& session, const KvTransferRef* ref);
   void accept_all();
   bool add_connection(std::unique_ptr<KvStream> stream, KvSessionState* session);
@@ -80,27 +64,16 @@ class StreamTransport final : public KvTransportFront, private KvConnectionOwner
 
   std::span<std::byte> scratch() override { return scratch_; }
 
-  const std::unique_ptr<KvStreamMaker> maker_;
-  const KvTransportOptions options_;
-
   // The transport's thread.
   std::map<KvSession, std::unique_ptr<KvSessionState>> sessions_;
   std::map<uint64_t, std::unique_ptr<KvConnection>> connections_;  // destroyed before sessions_
   uint64_t next_id_ = kNoStream + 1;
   std::vector<uint64_t> order_;  // connections in the order of this turn
   size_t turn_ = 0;
-  std::vector<Command> drained_;
   std::vector<std::byte> scratch_;
 };
 
 // --- The transport's thread: commands --------------------------------------------------------
-
-void StreamTransport::do_commands() {
-  drain_commands(drained_);
-  for (Command& command : drained_) {
-    std::visit([this](auto& one) { do_one(one); }, command);
-  }
-}
 
 void StreamTransport::do_one(OpenCommand& command) {
   auto session = std::make_unique<KvSessionState>();
@@ -132,16 +105,9 @@ void StreamTransport::do_one(AbortCommand& command) {
   KvSessionState& session = *sessions_.at(command.session);
   take_back(session, &command.ref);
   // A peer that gets no END learns of it from the control channel.
-  const bool can_tell = !session.connections.empty() && session.queue.size() < kMostTold;
-  if (!session.is_receiver() && can_tell) {
-    KvFrame frame;
-    frame.kind = KvFrameKind::kEnd;
-    frame.ref = command.ref;
-    session.queue.push_back({frame, {}});
-  }
-  KvFrame gone;
-  gone.ref = command.ref;
-  complete({Kind::kWriterGone, command.session, gone});
+  const bool can_tell = !session.connections.empty();
+  if (!session.is_receiver() && can_tell) queue_end(session.queue, command.ref);
+  add_writer_gone(command.session, command.ref);
 }
 
 void StreamTransport::do_one(CloseCommand& command) {
@@ -154,19 +120,18 @@ void StreamTransport::do_one(CloseCommand& command) {
 
 // Takes back slots and frames of the attempt, or all of them.
 void StreamTransport::take_back(KvSessionState& session, const KvTransferRef* ref) {
-  const auto is_meant = [ref](const KvTransferRef& other) { return !ref || *ref == other; };
   // A frame behind a partly sent one would be read as its rest, so the connection ends and the
   // frame goes back to the queue.
   std::vector<uint64_t> broken;
   for (const KvConnection* connection : session.connections) {
     const KvFrame* frame = connection->outgoing();
-    if (frame && frame->kind == KvFrameKind::kData && is_meant(frame->ref)) {
+    if (frame && frame->kind == KvFrameKind::kData && is_of(frame->ref, ref)) {
       broken.push_back(connection->id());
     }
   }
   for (const uint64_t id : broken) connections_.erase(id);
   for (auto at = session.posted.begin(); at != session.posted.end();) {
-    if (!is_meant(at->second.landing.ref)) {
+    if (!is_of(at->second.landing.ref, ref)) {
       ++at;
       continue;
     }
@@ -174,11 +139,7 @@ void StreamTransport::take_back(KvSessionState& session, const KvTransferRef* re
     at = session.posted.erase(at);
     release_one();
   }
-  std::erase_if(session.queue, [&](const KvOutgoing& outgoing) {
-    if (!is_meant(outgoing.frame.ref)) return false;
-    if (outgoing.frame.kind != KvFrameKind::kEnd) release_one();
-    return true;
-  });
+  take_back_frames(session.queue, ref);
 }
 
 // --- The transport's thread: connections -----------------------------------------------------
