@@ -27,24 +27,15 @@ Roles ElementCall::live() const {
     case State::kCall:
       return roles(
           Role::kKeyBegin, Role::kValueEnd, Role::kCallBegin, Role::kCallEnd, Role::kSectionEnd);
-    case State::kTag:
+    case State::kKey:
     case State::kEndTag:
       return roles(Role::kKeyEnd);
     case State::kValue:
       return roles(Role::kValueEnd, Role::kCallEnd, Role::kSectionEnd) |
              (is_string_ ? roles() : roles(Role::kKeyBegin));
+    default:
+      return roles();
   }
-  return roles();
-}
-
-Step ElementCall::begin(CallContext& context) {
-  const std::string name(trimmed(name_));
-  if (!is_plain_name(name) || !context.out.begin_call(name, {})) return Step::kFail;
-  name_ = name;
-  is_open_ = had_call_ = true;
-  arguments_ = ArgumentWriter();
-  state_ = State::kCall;
-  return Step::kGoOn;
 }
 
 void ElementCall::begin_element(CallContext& context) {
@@ -100,63 +91,39 @@ void ElementCall::end_element(CallContext& context) {
   state_ = elements_.empty() ? State::kCall : State::kValue;
 }
 
-void ElementCall::value_text(char c, CallContext& context) {
-  if (is_string_) {
-    arguments_.escaped({&c, 1}, context.out);
-    return;
-  }
-  if (elements_.back().holds_elements) return;  // between elements
-  value_ += c;
-  if (value_.size() <= kMaxBufferedBytes) return;
-  is_string_ = true;
-  arguments_.raw("\"", context.out);
-  arguments_.escaped(value_, context.out);
-  value_.clear();
-}
-
-void ElementCall::finish_call(CallContext& context) {
+void ElementCall::end_elements(CallContext& context) {
   while (!elements_.empty()) end_element(context);
-  arguments_.end(context.out);
-  context.out.end_call();
-  is_open_ = false;
 }
 
 Step ElementCall::text(char c, CallContext& context) {
   switch (state_) {
-    case State::kSection:
-      if (is_json_space(c)) return Step::kGoOn;
-      return had_call_ ? Step::kDoneBefore : Step::kFail;
-    case State::kName:
-      name_ += c;
-      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
     case State::kCall:
       return Step::kGoOn;
-    case State::kTag:
+    case State::kKey:
     case State::kEndTag:
       if (tag_.size() < kMaxBufferedBytes) tag_ += c;
       return Step::kGoOn;
     case State::kValue:
-      value_text(c, context);
+      if (is_string_ || !elements_.back().holds_elements) add_to_value(c, context);
       return Step::kGoOn;
+    default:
+      return outer_text(c, context);
   }
-  return Step::kFail;
 }
 
 Step ElementCall::marker(Role role, CallContext& context) {
-  if (state_ == State::kName && role != Role::kSectionBegin && role != Role::kCallBegin) {
-    const Step step = begin(context);
-    if (step != Step::kGoOn) return step;
-  }
+  const Step step = end_name(role, context);
+  if (step != Step::kGoOn) return step;
   switch (role) {
     case Role::kNameEnd:
       return Step::kGoOn;
     case Role::kKeyBegin:
       if (!is_open_ || elements_.size() == kMaxArgumentDepth) return Step::kGoOn;
-      state_ = State::kTag;
+      state_ = State::kKey;
       tag_.clear();
       return Step::kGoOn;
     case Role::kKeyEnd:
-      if (state_ == State::kTag) begin_element(context);
+      if (state_ == State::kKey) begin_element(context);
       if (state_ == State::kEndTag && !elements_.empty()) end_element(context);
       if (state_ == State::kEndTag) state_ = State::kCall;
       return Step::kGoOn;
@@ -165,33 +132,15 @@ Step ElementCall::marker(Role role, CallContext& context) {
       state_ = State::kEndTag;
       tag_.clear();
       return Step::kGoOn;
-    case Role::kCallBegin:
-      if (state_ == State::kName) return Step::kFailBefore;
-      if (is_open_) finish_call(context);
-      state_ = State::kName;
-      name_.clear();
-      return Step::kGoOn;
-    case Role::kCallEnd:
-    case Role::kSectionBegin:
-      if (state_ == State::kName) return Step::kFailBefore;
-      if (is_open_) finish_call(context);
-      state_ = State::kSection;
-      return Step::kGoOn;
-    case Role::kSectionEnd:
-      if (is_open_) finish_call(context);
-      return had_call_ ? Step::kDone : Step::kFail;
     default:
-      if (is_open_) finish_call(context);
-      return had_call_ && state_ != State::kName ? Step::kDoneBefore : Step::kFailBefore;
+      end_elements(context);
+      return outer_marker(role, context);
   }
 }
 
 Step ElementCall::end(CallContext& context) {
-  if (is_open_) {
-    finish_call(context);
-    return Step::kDoneBefore;
-  }
-  return state_ == State::kSection && had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+  end_elements(context);
+  return end_calls(context);
 }
 
 }  // namespace sluice

@@ -8,15 +8,14 @@
 #include <string>
 #include <vector>
 
-#include "server/parse/argument_writer.h"
 #include "server/parse/call_reader.h"
+#include "server/parse/call_tags.h"
 
 namespace sluice {
 
-class ElementCall {
+class ElementCall : CallTags {
  public:
-  explicit ElementCall(Role role)
-      : state_(role == Role::kCallBegin ? State::kName : State::kSection) {}
+  ElementCall(Role role, const CallFamily& family) : CallTags(role, family) {}
 
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);
@@ -24,15 +23,6 @@ class ElementCall {
   Step end(CallContext& context);
 
  private:
-  enum class State : uint8_t {
-    kSection,  // between calls
-    kName,
-    kCall,    // between arguments
-    kTag,     // in the tag that begins an element
-    kValue,   // in an element
-    kEndTag,  // in the tag that ends one
-  };
-
   // An element that is open.
   struct Element {
     size_t outer_path_size;
@@ -41,22 +31,13 @@ class ElementCall {
     bool is_array = false;
   };
 
-  Step begin(CallContext& context);
   void begin_element(CallContext& context);
   void end_element(CallContext& context);
-  void value_text(char c, CallContext& context);
-  void finish_call(CallContext& context);
+  void end_elements(CallContext& context);
 
-  State state_;
-  bool had_call_ = false;
-  bool is_open_ = false;
-  bool is_string_ = false;  // the innermost element's text goes out as it comes
-  std::string name_;
   std::string tag_;
-  std::string path_;   // of the innermost element, as ToolSchemas takes it
-  std::string value_;  // its text so far
+  std::string path_;  // of the innermost element, as ToolSchemas takes it
   std::vector<Element> elements_;
-  ArgumentWriter arguments_;
 };
 
 }  // namespace sluice

@@ -194,7 +194,7 @@ void OutputState::begin_calls(Role role, std::string_view marker_text) {
       reader_ = TaggedCall(role, *family);
       break;
     case Mechanism::kElements:
-      reader_ = ElementCall(role);
+      reader_ = ElementCall(role, *family);
       break;
     case Mechanism::kPython:
       reader_ = LiteralCall(LiteralValue::Dialect::kPython, false);

@@ -15,16 +15,6 @@ bool has_value_marker(const CallFamily& family) {
 
 }  // namespace
 
-TaggedCall::TaggedCall(Role role, const CallFamily& family) {
-  if (role == Role::kCallBegin) start_call(family);
-}
-
-void TaggedCall::start_call(const CallFamily& family) {
-  state_ = family.type_before_name ? State::kType : State::kName;
-  name_.clear();
-  arguments_ = ArgumentWriter();
-}
-
 Roles TaggedCall::live() const {
   switch (state_) {
     case State::kSection:
@@ -45,24 +35,9 @@ Roles TaggedCall::live() const {
       return roles(Role::kValueBegin, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
     case State::kValue:
       return roles(is_raw_ ? Role::kRawEnd : Role::kValueEnd);
+    default:
+      return roles();
   }
-  return roles();
-}
-
-Step TaggedCall::begin(CallContext& context) {
-  const std::string name(trimmed(name_));
-  if (!is_plain_name(name) || !context.out.begin_call(name, {})) return Step::kFail;
-  name_ = name;
-  is_open_ = had_call_ = true;
-  state_ = State::kCall;
-  return Step::kGoOn;
-}
-
-void TaggedCall::finish_call(CallContext& context) {
-  if (state_ == State::kValue) end_value(context);
-  arguments_.end(context.out);
-  context.out.end_call();
-  is_open_ = false;
 }
 
 void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
@@ -96,20 +71,11 @@ void TaggedCall::value_text(char c, CallContext& context) {
       return;
     }
   }
-  if (is_string_) {
-    arguments_.escaped({&c, 1}, context.out);
-    return;
-  }
-  value_ += c;
-  if (value_.size() <= kMaxBufferedBytes) return;
-  // Too long to be looked at as a whole: a string, from here on.
-  is_string_ = true;
-  arguments_.raw("\"", context.out);
-  arguments_.escaped(value_, context.out);
-  value_.clear();
+  add_to_value(c, context);
 }
 
 void TaggedCall::end_value(CallContext& context) {
+  if (state_ != State::kValue) return;
   if (is_string_) {
     arguments_.raw("\"", context.out);
   } else {
@@ -120,17 +86,6 @@ void TaggedCall::end_value(CallContext& context) {
 
 Step TaggedCall::text(char c, CallContext& context) {
   switch (state_) {
-    case State::kSection:
-      if (is_json_space(c)) return Step::kGoOn;
-      return had_call_ ? Step::kDoneBefore : Step::kFail;
-    case State::kType:
-      return Step::kGoOn;
-    case State::kName:
-      if (context.family.name_ends_at_newline && c == '\n' && !trimmed(name_).empty()) {
-        return begin(context);
-      }
-      name_ += c;
-      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
     case State::kCall:
     case State::kKeyBehind:
       return Step::kGoOn;
@@ -140,23 +95,22 @@ Step TaggedCall::text(char c, CallContext& context) {
     case State::kValue:
       value_text(c, context);
       return Step::kGoOn;
+    default:
+      return outer_text(c, context);
   }
-  return Step::kFail;
 }
 
 Step TaggedCall::marker(Role role, CallContext& context) {
   if (role == Role::kFence) return Step::kGoOn;  // between a call's type and its name
-  if (state_ == State::kName && role != Role::kSectionBegin && role != Role::kCallBegin) {
-    const Step step = begin(context);
-    if (step != Step::kGoOn) return step;
-  }
+  const Step step = end_name(role, context);
+  if (step != Step::kGoOn) return step;
   switch (role) {
     case Role::kNameEnd:
       if (state_ == State::kType) state_ = State::kName;
       return Step::kGoOn;
     case Role::kKeyBegin:
       if (!is_open_) return Step::kFailBefore;
-      if (state_ == State::kValue) end_value(context);
+      end_value(context);
       state_ = State::kKey;
       key_.clear();
       return Step::kGoOn;
@@ -183,35 +137,17 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       return Step::kGoOn;
     case Role::kValueEnd:
     case Role::kRawEnd:
-      if (state_ == State::kValue) end_value(context);
+      end_value(context);
       return Step::kGoOn;
-    case Role::kCallBegin:
-      if (state_ == State::kName || state_ == State::kType) return Step::kFailBefore;
-      if (is_open_) finish_call(context);
-      start_call(context.family);
-      return Step::kGoOn;
-    case Role::kCallEnd:
-    case Role::kSectionBegin:
-      if (state_ == State::kName || state_ == State::kType) return Step::kFailBefore;
-      if (is_open_) finish_call(context);
-      state_ = State::kSection;
-      return Step::kGoOn;
-    case Role::kSectionEnd:
-      if (is_open_) finish_call(context);
-      return had_call_ ? Step::kDone : Step::kFail;
     default:
-      if (is_open_) finish_call(context);
-      return had_call_ && state_ != State::kName && state_ != State::kType ? Step::kDoneBefore
-                                                                           : Step::kFailBefore;
+      end_value(context);
+      return outer_marker(role, context);
   }
 }
 
 Step TaggedCall::end(CallContext& context) {
-  if (is_open_) {
-    finish_call(context);
-    return Step::kDoneBefore;
-  }
-  return state_ == State::kSection && had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+  end_value(context);
+  return end_calls(context);
 }
 
 }  // namespace sluice
