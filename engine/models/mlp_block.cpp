@@ -217,16 +217,12 @@ void MlpBlock::forward(const ForwardContext& context,
   project_to_stream(context, pair.down, down_in, buffers.parts, out, epilogue, then);
 }
 
-void MlpBlock::forward_experts(const ForwardContext& context,
-                               const ModelConfig& config,
-                               const float* x,
-                               int64_t x_stride,
-                               const MlpBuffers& buffers,
-                               float scale,
-                               ProjectionOutput out) const {
+std::span<const int32_t> MlpBlock::route(const ForwardContext& context,
+                                         const MoeConfig& moe,
+                                         const float* x,
+                                         int64_t x_stride,
+                                         const MlpBuffers& buffers) const {
   const kernels::ExecContext& exec = context.exec;
-  const MoeConfig& moe = config.moe;
-  const int64_t hidden = config.hidden;
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   LinearInput router_in = buffers.router_in;
   router_in.set_num_rows(num_tokens);
@@ -247,7 +243,21 @@ void MlpBlock::forward_experts(const ForwardContext& context,
                        .num_pairs = num_pairs,
                        .rows = buffers.rows,
                        .experts = buffers.experts});
-  const std::span<const int32_t> rows(buffers.rows, static_cast<size_t>(num_pairs));
+  return {buffers.rows, static_cast<size_t>(num_pairs)};
+}
+
+void MlpBlock::forward_experts(const ForwardContext& context,
+                               const ModelConfig& config,
+                               const float* x,
+                               int64_t x_stride,
+                               const MlpBuffers& buffers,
+                               float scale,
+                               ProjectionOutput out) const {
+  const kernels::ExecContext& exec = context.exec;
+  const MoeConfig& moe = config.moe;
+  const int64_t hidden = config.hidden;
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  const std::span<const int32_t> rows = route(context, moe, x, x_stride, buffers);
   const int32_t num_rows = max_rows(config, num_tokens);
   LinearInput expert_in = buffers.expert_in;
   expert_in.set_num_rows(num_rows);

@@ -96,6 +96,13 @@ class MlpBlock {
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
                                        Projection Pair::*projection,
                                        int64_t part_width);
+  // Chooses the experts of rows x, and returns the places of (token, choice) pairs among the rows
+  // that experts read.
+  std::span<const int32_t> route(const ForwardContext& context,
+                                 const MoeConfig& moe,
+                                 const float* x,
+                                 int64_t x_stride,
+                                 const MlpBuffers& buffers) const;
   // Runs the chosen experts' matrices over their rows.
   static void run_experts(const kernels::ExecContext& exec,
                           const GroupedByFormat& grouped,
