@@ -273,6 +273,78 @@ MemoryPlan begin_plan(const FixedMemory& fixed) {
   return plan;
 }
 
+// Sets the context and returns the bytes for KV. One request at full length must fit in them;
+// without --max-model-len the context shrinks to that.
+Expected<int64_t> fit_request(const Config& config,
+                              const ModelConfig& model,
+                              const FixedMemory& fixed,
+                              const RequestShape& shape,
+                              int64_t bytes_per_block,
+                              MemoryPlan& plan) {
+  const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
+  const int64_t other_bytes =
+      plan.on_device ? fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes
+                     : plan.side_bytes();
+  const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
+  const int64_t left =
+      std::max<int64_t>(0,
+                        plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
+                            plan.logits_bytes - other_bytes - draft_bytes);
+  const int64_t share = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
+  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : share;
+  const int64_t affordable_len =
+      shape.affordable_blocks(plan, budget, ceil_div(wanted_len, config.block_size)) *
+      config.block_size;
+  const int64_t one_request = shape.bytes(plan, ceil_div(wanted_len, config.block_size));
+  const int64_t max_len = std::min(wanted_len, affordable_len);
+  if (max_len < wanted_len && config.max_model_len > 0) {
+    return does_not_fit(plan,
+                        "at least " + mib(one_request) + " for one request",
+                        "--max-model-len " + std::to_string(affordable_len) + " would fit");
+  }
+  if (budget > left) {
+    return does_not_fit(plan,
+                        mib(budget) + " as asked for",
+                        "--kv-cache-memory " + std::to_string(left) + " would fit");
+  }
+  if (max_len < config.block_size) {
+    return does_not_fit(
+        plan,
+        "at least " + mib(bytes_per_block) + " for one block, of " + mib(budget),
+        config.kv_cache_memory > 0 ? "set a larger --kv-cache-memory" : "free memory");
+  }
+  plan.max_model_len = static_cast<int32_t>(max_len);
+  plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
+  return budget;
+}
+
+// Gives every group its share of as many full-length requests as the budget holds.
+void add_kv_blocks(const Config& config,
+                   const RequestShape& shape,
+                   int64_t budget,
+                   MemoryPlan& plan) {
+  const int64_t blocks_per_request = ceil_div(int64_t{plan.max_model_len}, config.block_size);
+  const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
+  int64_t planned = budget;
+  if (config.kv_cache_memory == 0) {
+    const int64_t usual = plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
+    planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
+  }
+  for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
+    const auto part = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
+    const auto num_blocks = static_cast<int64_t>(part / request_bytes);
+    KvGroupSpec& group = plan.kv_groups[i];
+    group.num_blocks = static_cast<int32_t>(
+        std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));
+    plan.kv_bytes += group.num_blocks * kv_block_bytes(group, config.block_size);
+  }
+  if (plan.draft) add_draft_blocks(plan);
+  for (const KvGroupSpec& group : plan.kv_groups) {
+    if (group.kind != KvGroupKind::kWindow) continue;
+    plan.window_tokens.push_back(int64_t{group.num_blocks} * config.block_size);
+  }
+}
+
 }  // namespace
 
 Expected<MemoryPlan> plan_memory(const Config& config,
@@ -313,64 +385,9 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                           mib(available_memory_bytes()) +
                           "; set a smaller --kv-offloading-size or another --speculative-config");
   }
-
-  // KV of one request at full length must fit; without --max-model-len the context shrinks to that.
-  const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
-  const int64_t other_bytes =
-      plan.on_device ? fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes
-                     : plan.side_bytes();
-  const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
-  const int64_t left =
-      std::max<int64_t>(0,
-                        plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
-                            plan.logits_bytes - other_bytes - draft_bytes);
-  const int64_t share = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
-  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : share;
-  const int64_t affordable_len =
-      shape.affordable_blocks(plan, budget, ceil_div(wanted_len, config.block_size)) *
-      config.block_size;
-  const int64_t one_request = shape.bytes(plan, ceil_div(wanted_len, config.block_size));
-  const int64_t max_len = std::min(wanted_len, affordable_len);
-  if (max_len < wanted_len && config.max_model_len > 0) {
-    return does_not_fit(plan,
-                        "at least " + mib(one_request) + " for one request",
-                        "--max-model-len " + std::to_string(affordable_len) + " would fit");
-  }
-  if (budget > left) {
-    return does_not_fit(plan,
-                        mib(budget) + " as asked for",
-                        "--kv-cache-memory " + std::to_string(left) + " would fit");
-  }
-  if (max_len < config.block_size) {
-    return does_not_fit(
-        plan,
-        "at least " + mib(bytes_per_block) + " for one block, of " + mib(budget),
-        config.kv_cache_memory > 0 ? "set a larger --kv-cache-memory" : "free memory");
-  }
-  plan.max_model_len = static_cast<int32_t>(max_len);
-  plan.rope_bytes = fixed.rope_bytes_per_token * max_len;
-
-  // Every group gets its share of as many full-length requests as the budget holds.
-  const int64_t blocks_per_request = ceil_div(max_len, config.block_size);
-  const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
-  int64_t planned = budget;
-  if (config.kv_cache_memory == 0) {
-    const int64_t usual = plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
-    planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
-  }
-  for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
-    const auto part = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
-    const auto num_blocks = static_cast<int64_t>(part / request_bytes);
-    KvGroupSpec& group = plan.kv_groups[i];
-    group.num_blocks = static_cast<int32_t>(
-        std::min<int64_t>(num_blocks, std::numeric_limits<int32_t>::max() / 2));
-    plan.kv_bytes += group.num_blocks * kv_block_bytes(group, config.block_size);
-  }
-  if (plan.draft) add_draft_blocks(plan);
-  for (size_t i = 0; i < layouts.size(); ++i) {
-    if (layouts[i].spec.kind != KvGroupKind::kWindow) continue;
-    plan.window_tokens.push_back(int64_t{plan.kv_groups[i].num_blocks} * config.block_size);
-  }
+  SLUICE_TRY(const int64_t budget,
+             fit_request(config, model, fixed, shape, bytes_per_block, plan));
+  add_kv_blocks(config, shape, budget, plan);
   return plan;
 }
 
