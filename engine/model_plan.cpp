@@ -204,6 +204,27 @@ FixedMemory fixed_memory(const Config& config,
   return fixed;
 }
 
+Expected<void> check_tiers(const Config& config) {
+  const bool has_tier = config.kv_offloading_size > 0 || !config.kv_disk_path.empty();
+  if (config.tensor_parallel_size <= 1 || !has_tier) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "--tensor-parallel-size: found " + std::to_string(config.tensor_parallel_size) +
+                        " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
+                    "tensor-parallel-size");
+}
+
+Expected<void> check_all_used(const Config& config,
+                              const ModelConfig& model,
+                              const WeightStore& weights) {
+  const std::vector<std::string> unused = weights.unused();
+  if (unused.empty()) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
+                        std::to_string(unused.size() - 1) +
+                        " more that have no place in architecture " + model.architecture +
+                        ", expected none");
+}
+
 }  // namespace
 
 std::vector<int32_t> taps_of(const PlannedModel& planned) {
@@ -211,14 +232,7 @@ std::vector<int32_t> taps_of(const PlannedModel& planned) {
 }
 
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
-  if (config.tensor_parallel_size > 1 &&
-      (config.kv_offloading_size > 0 || !config.kv_disk_path.empty())) {
-    return make_error(ErrorCode::kUnsupported,
-                      "--tensor-parallel-size: found " +
-                          std::to_string(config.tensor_parallel_size) +
-                          " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
-                      "tensor-parallel-size");
-  }
+  SLUICE_TRY_VOID(check_tiers(config));
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
@@ -263,14 +277,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
     planned.largest.add(names_and_shapes->largest());
   }
-  const std::vector<std::string> unused = names_and_shapes->unused();
-  if (!unused.empty()) {
-    return make_error(ErrorCode::kUnsupported,
-                      config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
-                          std::to_string(unused.size() - 1) +
-                          " more that have no place in architecture " + planned.model.architecture +
-                          ", expected none");
-  }
+  SLUICE_TRY_VOID(check_all_used(config, planned.model, *names_and_shapes));
   // A device's weights are in its own memory: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
