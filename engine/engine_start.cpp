@@ -100,37 +100,27 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
   return engine;
 }
 
-Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& open_peers) {
-  SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
-  SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
-  for (const std::string& key : speculation.without_meaning) {
-    log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
-  }
-  SLUICE_TRY(const HandoffConfig handoff, handoff_config(config_));
-  for (const std::string& member : handoff.without_meaning) {
-    log_event(LogLevel::kWarning, "kv_transfer_config_without_meaning", "member", member);
-  }
-  SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
-  CheckpointText text = runner->take_text();
+Expected<void> LocalEngine::take_description(ModelRunner& runner) {
+  CheckpointText text = runner.take_text();
   tokenizer_ = std::move(text.tokenizer);
-  if (tokenizer_->vocab_size() > runner->model().vocab_size) {
+  if (tokenizer_->vocab_size() > runner.model().vocab_size) {
     return make_error(ErrorCode::kDataLoss,
                       config_.model + ": tokenizer: found " +
                           std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
-                          std::to_string(runner->model().vocab_size) + " rows");
+                          std::to_string(runner.model().vocab_size) + " rows");
   }
   tell_loading(1, 1);  // unpacked parts have no bytes in earlier progress
-  info_.architecture = runner->model().architecture;
+  info_.architecture = runner.model().architecture;
   info_.path = config_.model;
   info_.chat_template = std::move(text.chat_template);
-  info_.vocab_size = runner->model().vocab_size;
-  info_.max_model_len = runner->plan().max_model_len;
-  info_.num_parameters = runner->num_parameters();
-  info_.system_fingerprint = runner->fingerprint();
-  info_.backend = runner->device().name();
-  info_.memory_plan = runner->plan().describe();
+  info_.vocab_size = runner.model().vocab_size;
+  info_.max_model_len = runner.plan().max_model_len;
+  info_.num_parameters = runner.num_parameters();
+  info_.system_fingerprint = runner.fingerprint();
+  info_.backend = runner.device().name();
+  info_.memory_plan = runner.plan().describe();
   SLUICE_TRY(const GenerationDefaults defaults,
-             read_generation_defaults(config_, runner->checkpoint()));
+             read_generation_defaults(config_, runner.checkpoint()));
   if (defaults.end_tokens) {
     const Expected<void> replaced = tokenizer_->replace_more_ends(*defaults.end_tokens);
     if (!replaced) {
@@ -146,6 +136,21 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
   if (!defaults.summary.empty()) {
     log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
   }
+  return {};
+}
+
+Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& open_peers) {
+  SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
+  SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
+  for (const std::string& key : speculation.without_meaning) {
+    log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
+  }
+  SLUICE_TRY(const HandoffConfig handoff, handoff_config(config_));
+  for (const std::string& member : handoff.without_meaning) {
+    log_event(LogLevel::kWarning, "kv_transfer_config_without_meaning", "member", member);
+  }
+  SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
+  SLUICE_TRY_VOID(take_description(*runner));
   core_ = std::make_unique<Core>(config_, speculation, std::move(runner), *tokenizer_);
   grammars_ = std::make_unique<GrammarCompiler>(
       [this] { return grammar_vocabulary(*tokenizer_, info_.vocab_size); },

@@ -170,6 +170,8 @@ class LocalEngine final : public Engine {
         gate_(config) {}
 
   Expected<void> load(const RankGroups& groups, const OpenKvPeers& open_peers);
+  // Takes the tokenizer, info_, and the model's own defaults of sampling.
+  Expected<void> take_description(ModelRunner& runner);
   Expected<void> open_handoff(const HandoffConfig& part, const OpenKvPeers& open_peers);
   void run();
   void drain_inbox();
