@@ -12,65 +12,53 @@
 
 namespace sluice {
 
-// The reactor of a stream; without a call it is finished at once.
-template <typename Response>
-class StreamReactor final : public grpc::ServerWriteReactor<Response>,
-                            public MessageWriter<Response> {
+// What the reactors share. Without a call they are finished at once.
+template <typename Reactor, typename Response>
+class CallReactor : public Reactor, public MessageWriter<Response> {
  public:
   void begin(std::shared_ptr<GrpcCall> call) {
     call_ = std::move(call);
     call_->begin();
   }
 
+  void finish(const grpc::Status& status) override { this->Finish(status); }
+
+  void OnCancel() override {
+    if (call_ != nullptr) call_->on_cancel();
+  }
+
+  void OnDone() override {
+    if (call_ != nullptr) call_->on_done();
+    delete this;
+  }
+
+ protected:
+  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
+};
+
+template <typename Response>
+class StreamReactor final : public CallReactor<grpc::ServerWriteReactor<Response>, Response> {
+ public:
   Response& message() override { return message_; }
 
   void write() override { this->StartWrite(&message_); }
 
-  void finish(const grpc::Status& status) override { this->Finish(status); }
-
-  void OnWriteDone(bool ok) override { call_->on_write_done(ok); }
-
-  void OnCancel() override {
-    if (call_ != nullptr) call_->on_cancel();
-  }
-
-  void OnDone() override {
-    if (call_ != nullptr) call_->on_done();
-    delete this;
-  }
+  void OnWriteDone(bool ok) override { this->call_->on_write_done(ok); }
 
  private:
-  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
   Response message_;
 };
 
 template <typename Response>
-class UnaryReactor final : public grpc::ServerUnaryReactor, public MessageWriter<Response> {
+class UnaryReactor final : public CallReactor<grpc::ServerUnaryReactor, Response> {
  public:
   explicit UnaryReactor(Response& response) : response_(response) {}
 
-  void begin(std::shared_ptr<GrpcCall> call) {
-    call_ = std::move(call);
-    call_->begin();
-  }
-
   Response& message() override { return response_; }
 
-  void write() override { call_->on_write_done(true); }  // leaves with the status
-
-  void finish(const grpc::Status& status) override { this->Finish(status); }
-
-  void OnCancel() override {
-    if (call_ != nullptr) call_->on_cancel();
-  }
-
-  void OnDone() override {
-    if (call_ != nullptr) call_->on_done();
-    delete this;
-  }
+  void write() override { this->call_->on_write_done(true); }  // leaves with the status
 
  private:
-  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
   Response& response_;
 };
 
