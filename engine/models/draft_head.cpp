@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "engine/weights/checkpoint.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
@@ -31,6 +32,19 @@ void DraftHead::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   Arena arena(buffer);
   buffers_ = layout(bounds, arena);
   number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
+}
+
+Expected<void> configure_head(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  if (config.num_layers != 1) {
+    return metadata.wrong("block_count", std::to_string(config.num_layers), "1, of a head");
+  }
+  HeadConfig& head = config.head;
+  head.has_embedding = checkpoint.has("token_embd.weight");
+  head.target_vocab = config.vocab_size;
+  head.target_hidden = config.hidden;
+  config.tied_embeddings = false;
+  return {};
 }
 
 // --- Loading ---------------------------------------------------------------------------------

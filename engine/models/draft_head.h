@@ -111,6 +111,9 @@ Expected<Projection> load_matrix(const Projection::Part& part,
                                  const ModelOptions& options,
                                  WeightStore& weights);
 
+// ModelSpec::configure of a head with a checkpoint of its own. kDataLoss: not one layer.
+Expected<void> configure_head(const Checkpoint& checkpoint, ModelConfig& config);
+
 // ModelSpec::build of a head.
 template <typename Head>
 Expected<std::unique_ptr<Model>> build_head(ModelConfig config,

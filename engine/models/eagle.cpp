@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/eagle.h"
 
-#include "engine/models/config_reader.h"
 #include "engine/models/draft_head.h"
-#include "engine/weights/checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -43,24 +41,11 @@ void EagleHead::logits(const ForwardContext& context, std::span<const int32_t> r
   write_logits(context, rows.size(), out);
 }
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
-  const Metadata& metadata = checkpoint.metadata();
-  if (config.num_layers != 1) {
-    return metadata.wrong("block_count", std::to_string(config.num_layers), "1, of a head");
-  }
-  HeadConfig& head = config.head;
-  head.has_embedding = checkpoint.has("token_embd.weight");
-  head.target_vocab = config.vocab_size;
-  head.target_hidden = config.hidden;
-  config.tied_embeddings = false;
-  return {};
-}
-
 }  // namespace
 
 const ModelSpec kEagleSpec = {.architecture = "",
                               .hf_model_type = "",
-                              .configure = configure,
+                              .configure = configure_head,
                               .build = build_head<EagleHead>,
                               .is_head = true};
 

@@ -101,13 +101,9 @@ Expected<void> read_taps(const Metadata& metadata, HeadConfig& head) {
 }
 
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(configure_head(checkpoint, config));
   const Metadata& metadata = checkpoint.metadata();
-  if (config.num_layers != 1) {
-    return metadata.wrong("block_count", std::to_string(config.num_layers), "1, of a head");
-  }
   HeadConfig& head = config.head;
-  head.has_embedding = checkpoint.has("token_embd.weight");
-  head.target_vocab = config.vocab_size;
   SLUICE_TRY(head.target_hidden,
              metadata.get_count_or("head.target_hidden_size", 1 << 20, config.hidden));
   SLUICE_TRY(head.norm_before_residual, metadata.get_bool_or("head.norm_before_residual", false));
@@ -117,7 +113,6 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(config.vocab_size,
              metadata.get_count_or(
                  "head.vocab_size", static_cast<uint64_t>(head.target_vocab), head.target_vocab));
-  config.tied_embeddings = false;
   config.attention_in = 2 * config.hidden;
   const std::span<const int64_t> offsets = checkpoint.id_offsets();
   const bool fits = offsets.empty() ? config.vocab_size == head.target_vocab
