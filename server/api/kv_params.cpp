@@ -23,10 +23,6 @@ constexpr size_t kMaxTextBytes = 512;  // addresses, names of engines and transf
 constexpr size_t kMaxHandoffs = 4096;  // one for each prompt or choice
 constexpr const char* kTransfer = "kv_transfer_params";
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
 // A member of `object`, which goes by `place` in messages; empty: absent or null.
 Expected<std::string> read_text(const Json& object, const char* name, const std::string& place) {
   const Json* value = find_field(object, name);

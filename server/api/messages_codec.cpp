@@ -15,14 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
-tl::unexpected<Error> unsupported(std::string message, std::string param) {
-  return make_error(ErrorCode::kUnsupported, std::move(message), std::move(param));
-}
-
 // A block's type; empty where it is none.
 std::string type_of(const Json& block) {
   const Json* type = block.is_object() ? find_field(block, "type") : nullptr;

@@ -29,10 +29,6 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxStopStringBytes = 1024;
 constexpr int32_t kDefaultCompletionTokens = 16;
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
 Expected<void> read_sampling_field(const Json& body,
                                    const SamplingField& field,
                                    SamplingParams& sampling) {

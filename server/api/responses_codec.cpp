@@ -15,14 +15,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
-tl::unexpected<Error> unsupported(std::string message, std::string param) {
-  return make_error(ErrorCode::kUnsupported, std::move(message), std::move(param));
-}
-
 std::string string_member(const Json& object, const char* name) {
   const Json* value = find_field(object, name);
   return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();

@@ -26,10 +26,6 @@ constexpr size_t kMaxChoices = 10000;
 constexpr size_t kMaxNameBytes = 64;
 constexpr int32_t kMaxSchemaDepth = 80;
 
-tl::unexpected<Error> invalid(const std::string& message, std::string_view param) {
-  return make_error(ErrorCode::kInvalidArgument, message, std::string(param));
-}
-
 Expected<void> check_size(size_t bytes,
                           size_t most,
                           const std::string& what,

@@ -21,10 +21,6 @@ constexpr size_t kMaxStopTokenIds = 1024;
 constexpr size_t kMaxBadWordBytes = 1024;
 constexpr double kMaxBias = 100;
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
 Expected<void> check_count(const std::string& name, size_t count, size_t most) {
   if (count <= most) return {};
   return invalid(name + " may have at most " + std::to_string(most) + " entries, got " +

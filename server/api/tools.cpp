@@ -20,14 +20,6 @@ constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxToolBytes = 1 << 20;  // of all tools' JSON
 constexpr size_t kMaxNameBytes = 64;
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
-tl::unexpected<Error> unsupported(std::string message, std::string param) {
-  return make_error(ErrorCode::kUnsupported, std::move(message), std::move(param));
-}
-
 // Null where there are none; an empty list, which many clients send, is none.
 const Json* find_tools(const Json& body) {
   const Json* tools = find_field(body, "tools");

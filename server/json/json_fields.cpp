@@ -4,12 +4,21 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "server/json/json_writer.h"
 
 namespace sluice {
 
 using Json = nlohmann::ordered_json;
+
+tl::unexpected<Error> invalid(std::string message, std::string_view param) {
+  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::string(param));
+}
+
+tl::unexpected<Error> unsupported(std::string message, std::string_view param) {
+  return make_error(ErrorCode::kUnsupported, std::move(message), std::string(param));
+}
 
 const Json* find_field(const Json& body, std::string_view name) {
   const auto found = body.find(std::string(name));
@@ -35,19 +44,16 @@ Expected<bool> read_bool(const Json& body, std::string_view name, bool fallback)
   const Json* value = find_field(body, name);
   if (value == nullptr) return fallback;
   if (!value->is_boolean()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      std::string(name) + " must be a boolean, got " + show_value(*value) + ".",
-                      std::string(name));
+    return invalid(std::string(name) + " must be a boolean, got " + show_value(*value) + ".", name);
   }
   return value->get<bool>();
 }
 
 Expected<int64_t> to_integer(const Json& value, const std::string& name, int64_t min, int64_t max) {
   const auto out_of_range = [&] {
-    return make_error(ErrorCode::kInvalidArgument,
-                      name + " must be in [" + std::to_string(min) + ", " + std::to_string(max) +
-                          "], got " + show_value(value) + ".",
-                      name);
+    return invalid(name + " must be in [" + std::to_string(min) + ", " + std::to_string(max) +
+                       "], got " + show_value(value) + ".",
+                   name);
   };
   int64_t number = 0;
   if (value.is_number_unsigned()) {
@@ -62,16 +68,12 @@ Expected<int64_t> to_integer(const Json& value, const std::string& name, int64_t
     const double real = value.get<double>();
     constexpr double kMaxExact = 9007199254740992.0;  // 2^53
     if (real != std::floor(real)) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        name + " must be an integer, got " + show_value(value) + ".",
-                        name);
+      return invalid(name + " must be an integer, got " + show_value(value) + ".", name);
     }
     if (std::abs(real) > kMaxExact) return out_of_range();
     number = static_cast<int64_t>(real);
   } else {
-    return make_error(ErrorCode::kInvalidArgument,
-                      name + " must be an integer, got " + show_value(value) + ".",
-                      name);
+    return invalid(name + " must be an integer, got " + show_value(value) + ".", name);
   }
   if (number < min || number > max) return out_of_range();
   return number;
@@ -91,9 +93,7 @@ Expected<std::vector<TokenId>> to_token_ids(const Json& array,
                                             const std::string& name,
                                             int32_t vocab_size) {
   if (!array.is_array()) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      name + " must be an array of token ids, got " + show_value(array) + ".",
-                      name);
+    return invalid(name + " must be an array of token ids, got " + show_value(array) + ".", name);
   }
   std::vector<TokenId> ids;
   ids.reserve(array.size());

@@ -15,6 +15,10 @@
 
 namespace sluice {
 
+// What is wrong with the field, by its path.
+tl::unexpected<Error> invalid(std::string message, std::string_view param);
+tl::unexpected<Error> unsupported(std::string message, std::string_view param);
+
 // Returns null if the field is absent or null.
 const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& body, std::string_view name);
 

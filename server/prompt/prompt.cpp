@@ -31,10 +31,6 @@ constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
                                                                 "continue_final_message",
                                                                 "tokenize"};
 
-tl::unexpected<Error> invalid(std::string message, std::string param) {
-  return make_error(ErrorCode::kInvalidArgument, std::move(message), std::move(param));
-}
-
 // Longest token of any vocabulary that is served. A text longer than the context times this cannot
 // fit, which is known before it is tokenized.
 constexpr int64_t kMaxTokenBytes = 1024;
