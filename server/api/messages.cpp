@@ -21,10 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, bool may_be_silent) {
-  SLUICE_TRY(Json body, parse_json(exchange.request.body, context.config.max_json_depth));
-  if (!body.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
-  }
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kMessages, exchange.ignored));
   if (!may_be_silent && find_field(body, "max_tokens") == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "max_tokens is missing.", "max_tokens");

@@ -99,10 +99,7 @@ void write_prompt(JsonWriter& json,
 }
 
 Expected<std::string> render(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
-  SLUICE_TRY(Json body, parse_json(exchange.request.body, front_end.config.max_json_depth));
-  if (!body.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
-  }
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, front_end.config.max_json_depth));
   const ValidationContext context =
       front_end.validation_context(exchange.tenant_salt, exchange.arrival);
   const auto request = validate_parameters(context, body, endpoint, exchange.ignored);

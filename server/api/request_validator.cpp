@@ -475,8 +475,7 @@ Expected<GenerationRequest> validate_generation(const ValidationContext& context
                                                 std::string_view body_text,
                                                 Endpoint endpoint,
                                                 IgnoredArguments& ignored) {
-  SLUICE_TRY(Json body, parse_json(body_text, context.config.max_json_depth));
-  if (!body.is_object()) return invalid("The request body must be a JSON object.", "");
+  SLUICE_TRY(Json body, parse_body(body_text, context.config.max_json_depth));
   return validate_parameters(context, body, endpoint, ignored);
 }
 

@@ -120,10 +120,7 @@ Expected<void> check_include(const Json& body) {
 Expected<DecodedRequest> decode(const FrontEnd& front_end,
                                 const ValidationContext& context,
                                 Exchange& exchange) {
-  SLUICE_TRY(Json body, parse_json(exchange.request.body, context.config.max_json_depth));
-  if (!body.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
-  }
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kResponses, exchange.ignored));
   SLUICE_TRY_VOID(check_include(body));
   const Json* metadata = find_field(body, "metadata");

@@ -17,10 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Expected<Json> read_body(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
-  SLUICE_TRY(Json body, parse_json(exchange.request.body, front_end.config.max_json_depth));
-  if (!body.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
-  }
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, front_end.config.max_json_depth));
   const auto checked = check_parameters(body, endpoint, exchange.ignored);
   front_end.note_ignored(exchange.ignored);
   if (!checked) return tl::unexpected(checked.error());

@@ -157,6 +157,12 @@ Expected<Json> parse_json(std::string_view body, int32_t max_depth) {
   return parse(body, max_depth, Writer::kClient);
 }
 
+Expected<Json> parse_body(std::string_view body, int32_t max_depth) {
+  SLUICE_TRY(Json parsed, parse_json(body, max_depth));
+  if (parsed.is_object()) return parsed;
+  return make_error(ErrorCode::kInvalidArgument, "The request body must be a JSON object.");
+}
+
 Expected<Json> parse_written_json(std::string_view text, int32_t max_depth) {
   return parse(text, max_depth, Writer::kModel);
 }

@@ -18,6 +18,9 @@ inline constexpr int64_t kMaxJsonMembers = 4096;  // members of one object; look
 // kInvalidArgument names the rule and the place.
 Expected<nlohmann::ordered_json> parse_json(std::string_view body, int32_t max_depth);
 
+// parse_json() of a request's body, which must be an object.
+Expected<nlohmann::ordered_json> parse_body(std::string_view body, int32_t max_depth);
+
 // JSON that a model wrote, as Python's json.loads reads it: of equal keys the last one's value
 // counts, in the first one's place. Bounded like parse_json(); an integer that neither int64 nor
 // uint64 holds is an error, since its digits would be lost.
