@@ -19,6 +19,7 @@
 
 #include "engine/core/config.h"
 #include "engine/core/queue.h"
+#include "engine/core/times.h"
 #include "engine/drafting.h"
 #include "engine/engine.h"
 #include "engine/handoff/handoff.h"
@@ -235,18 +236,6 @@ class LocalEngine final : public Engine {
   std::unique_ptr<GrammarCompiler> grammars_;  // destroyed first: its threads use other members
 };
 
-inline int64_t to_ns(Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
 inline int64_t now_ns() { return to_ns(Clock::now()); }
-
-inline int64_t to_ms(Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-}
-
-inline double seconds_between(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 }  // namespace sluice

@@ -5,14 +5,12 @@
 #include <chrono>
 #include <cmath>
 
+#include "engine/core/times.h"
+
 namespace sluice {
 namespace {
 
-int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+int64_t now_ms() { return to_ms(std::chrono::steady_clock::now()); }
 
 }  // namespace
 

@@ -5,16 +5,10 @@
 #include <charconv>
 #include <utility>
 
+#include "engine/core/times.h"
 #include "kvcache/kv_key.h"
 
 namespace sluice {
-namespace {
-
-int64_t to_ms(Handoff::Clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
-}
-
-}  // namespace
 
 Handoff::Handoff(HandoffRole role, const KvRanks& cache, std::unique_ptr<HandoffLinks> links)
     : offers_(role != HandoffRole::kDecode),

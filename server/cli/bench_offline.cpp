@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/request_validator.h"
 #include "server/cli/bench_report.h"
@@ -20,8 +21,6 @@ namespace {
 
 using Time = OfflineAnswer::Time;
 using Json = nlohmann::ordered_json;
-
-double seconds(Time from, Time to) { return std::chrono::duration<double>(to - from).count(); }
 
 // Returns ids of common words, which `bench serve` asks a server for.
 load::PromptVocabulary prompt_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size) {
@@ -103,20 +102,21 @@ class OfflineLoad {
   // Makes a record in which each token is an event.
   load::Record to_record(const OfflineAnswer& answer, Time epoch) const {
     load::Record record;
-    record.sent = seconds(epoch, answer.submitted);
+    record.sent = seconds_between(epoch, answer.submitted);
     record.intended = record.sent;
-    record.end = seconds(epoch, answer.ended);
+    record.end = seconds_between(epoch, answer.ended);
     record.requested_tokens = answer.max_tokens;
     record.prompt_tokens = static_cast<int64_t>(answer.prompt.size());
     record.completion_tokens = static_cast<int64_t>(answer.tokens.size());
     record.cached_tokens = answer.num_cached_tokens;
     record.num_text_chunks = static_cast<int32_t>(answer.tokens.size());
     if (!answer.times.empty()) {
-      record.first_chunk = record.first_token = seconds(epoch, answer.times.front());
-      record.last_token = seconds(epoch, answer.times.back());
+      record.first_chunk = record.first_token = seconds_between(epoch, answer.times.front());
+      record.last_token = seconds_between(epoch, answer.times.back());
     }
     for (size_t i = 1; i < answer.times.size(); ++i) {
-      record.gaps.push_back(static_cast<float>(seconds(answer.times[i - 1], answer.times[i])));
+      record.gaps.push_back(
+          static_cast<float>(seconds_between(answer.times[i - 1], answer.times[i])));
     }
     record.is_finished = record.is_done = answer.finish_reason == FinishReason::kLength;
     if (!record.is_done) {
@@ -258,8 +258,8 @@ Expected<void> run_bench_latency(const Invocation& invocation) {
     SLUICE_TRY(const auto records, offline.run(i * batch, batch, epoch.value_or(begin), how));
     if (!is_measured) continue;
     const Time end = std::chrono::steady_clock::now();
-    latencies.push_back(seconds(begin, end));
-    result.run.duration_s = seconds(*epoch, end);
+    latencies.push_back(seconds_between(begin, end));
+    result.run.duration_s = seconds_between(*epoch, end);
     result.run.records.insert(result.run.records.end(), records.begin(), records.end());
   }
   BenchReport::clear_progress();

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/core/times.h"
 #include "engine/tokenizer/hf_tokenizer.h"
 
 namespace sluice {
@@ -14,15 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::seconds kBetweenComplaints{5};
 constexpr int32_t kRetryAfterS = 1;  // a breaker's first wait
-
-int64_t to_ns(std::chrono::steady_clock::time_point time) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-}
-
-double seconds_between(std::chrono::steady_clock::time_point from,
-                       std::chrono::steady_clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 // Tells whether the error is the worker's own, so that another may succeed.
 bool is_workers_own(ErrorCode code) {
