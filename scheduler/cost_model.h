@@ -24,6 +24,8 @@ struct StepShape {
     (decode ? num_decode_pairs : num_prefill_pairs) +=
         num_tokens * start + num_tokens * (num_tokens + 1) / 2;
   }
+
+  [[nodiscard]] int64_t num_rows() const { return num_prefill_tokens + num_decode_tokens; }
 };
 
 class CostModel {

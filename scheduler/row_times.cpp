@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kNumSingles = 8;  // buckets of one size each
 constexpr double kMinMs = 1e-3;
 
-int64_t rows_of(const StepShape& shape) {
-  return shape.num_prefill_tokens + shape.num_decode_tokens;
-}
-
 }  // namespace
 
 size_t RowTimes::bucket_of(int64_t num_rows) {
@@ -38,7 +34,7 @@ int64_t RowTimes::bucket_end(size_t bucket) {
 
 void RowTimes::observe(const StepShape& shape, double ms) {
   CHECK(ms > 0);
-  Bucket& bucket = buckets_[bucket_of(rows_of(shape))];
+  Bucket& bucket = buckets_[bucket_of(shape.num_rows())];
   bucket.samples[bucket.count % kNumSamples] = {shape, ms};
   ++bucket.count;
 }
@@ -91,7 +87,7 @@ RowTimes::Known RowTimes::nearest(int64_t num_rows) const {
 
 double RowTimes::predict_one(const CostModel& cost, const StepShape& shape) const {
   const double fitted = std::max(cost.predict_ms(shape), kMinMs);
-  const int64_t num_rows = rows_of(shape);
+  const int64_t num_rows = shape.num_rows();
   const Known known = nearest(num_rows);
   if (known.below < 0) return fitted * (known.above < 0 ? 1 : ratio(cost, known.above_bucket()));
   const double low = ratio(cost, known.below_bucket());
@@ -108,7 +104,7 @@ double RowTimes::beyond(const CostModel& cost,
                         const StepShape& shape,
                         double ratio,
                         int64_t num_known) const {
-  const int64_t num_rows = rows_of(shape);
+  const int64_t num_rows = shape.num_rows();
   const int64_t num_tried = num_known <= kNumSingles ? 2 * num_known : num_known + num_known / 4;
   StepShape known = shape;
   known.num_decode_tokens = std::max<int64_t>(shape.num_decode_tokens - (num_rows - num_known), 0);

@@ -23,10 +23,6 @@ constexpr double kRepayment = 0.01;   // a share of all steps, counted in their 
 constexpr double kDriftStep = 0.01;
 constexpr double kMaxDrift = 4;  // bound on one step's ratio, and inverse bound
 
-int64_t rows_of(const StepShape& shape) {
-  return shape.num_prefill_tokens + shape.num_decode_tokens;
-}
-
 }  // namespace
 
 SpeculationBudget::SpeculationBudget(const Options& options)
@@ -100,7 +96,7 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
   shapes[0] = limits.shape;
   sizes[0] = 0;
   size_t count = 1;
-  const int64_t num_plain = rows_of(limits.shape);
+  const int64_t num_plain = limits.shape.num_rows();
   for (size_t bucket = RowTimes::bucket_of(num_plain); sizes[count - 1] < most; ++bucket) {
     const bool is_last = bucket + 1 >= RowTimes::kNumBuckets;
     const int64_t end = RowTimes::bucket_end(bucket) - num_plain;
@@ -181,7 +177,7 @@ DraftDecision SpeculationBudget::choose(const CostModel& cost,
     if (had_offer) decision.off = DraftsOff::kAcceptance;
     return decision;
   }
-  const size_t bucket = RowTimes::bucket_of(rows_of(limits.shape));
+  const size_t bucket = RowTimes::bucket_of(limits.shape.num_rows());
   if (!times_.is_known(bucket)) return decision;  // undrafted steps come first
   const Choice choice = best_rows(cost, limits);
   const bool gains = choice.gain > (is_on_ ? kGainToGoOn : kGainToBegin);
@@ -227,7 +223,7 @@ double SpeculationBudget::plain_ms(const CostModel& cost, const StepShape& plain
 void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& step) {
   ++num_steps_;
   if (!(step.ms > 0) || options_.is_fixed) return;
-  const bool is_known = times_.is_known(RowTimes::bucket_of(rows_of(step.plain)));
+  const bool is_known = times_.is_known(RowTimes::bucket_of(step.plain.num_rows()));
   const double plain = plain_ms(cost, step.plain);
   times_.observe(step.shape, step.ms);
   if (step.num_draft_rows == 0 && step.plain.num_prefill_tokens == 0 && is_known) {
