@@ -268,6 +268,18 @@ void DecodeSide::begin_again(Record& record) {
   cut(record);
 }
 
+void DecodeSide::ask_again(Record& record, const DecodeAction& action, const KvFrame& frame) {
+  LandingSlot& slot = slots_[frame.slot];
+  slot.post(record.number, action.attempt);
+  if (!post_slot(record, static_cast<int32_t>(frame.slot))) return;
+  KvFrame nak = frame;
+  nak.kind = KvFrameKind::kNak;
+  nak.slot_generation = slot.generation;
+  nak.payload_bytes = 0;
+  nak.payload_sum = 0;
+  static_cast<void>(links_.mover().send_nak(record.state.peer.value, nak));
+}
+
 void DecodeSide::act(Record& record,
                      const DecodeAction& action,
                      const KvFrame* frame,
@@ -306,18 +318,9 @@ void DecodeSide::act(Record& record,
       take_in(record, *frame);
       free_slot(static_cast<int32_t>(frame->slot));
       break;
-    case Do::kNak: {
-      LandingSlot& slot = slots_[frame->slot];
-      slot.post(record.number, action.attempt);
-      if (!post_slot(record, static_cast<int32_t>(frame->slot))) break;
-      KvFrame nak = *frame;
-      nak.kind = KvFrameKind::kNak;
-      nak.slot_generation = slot.generation;
-      nak.payload_bytes = 0;
-      nak.payload_sum = 0;
-      static_cast<void>(links_.mover().send_nak(peer.value, nak));
+    case Do::kNak:
+      ask_again(record, action, *frame);
       break;
-    }
     case Do::kFreeSlot:
       free_slot(static_cast<int32_t>(frame->slot));
       break;

@@ -129,6 +129,7 @@ class DecodeSide {
   void act(Record& record, const DecodeAction& action, const KvFrame* frame, int64_t now_ms);
   void cut(Record& record);
   void begin_again(Record& record);
+  void ask_again(Record& record, const DecodeAction& action, const KvFrame& frame);
   void claim(Record& record);
   void post(Record& record, int32_t count);
   bool post_slot(Record& record, int32_t slot);
