@@ -12,6 +12,7 @@
 
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
+#include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
 #include "server/api/api_errors.h"
@@ -321,9 +322,6 @@ std::string FrontEnd::illness() const {
   const EngineStats stats = engine.stats();
   if (stats.draining) return "The engine is draining.";
   if (stats.router && stats.router->num_usable == 0) return "No worker is there.";
-  const auto to_ns = [](auto time) {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
-  };
   const int64_t now = to_ns(std::chrono::steady_clock::now());
   const int64_t limit = int64_t{config.unhealthy_after_s} * 1'000'000'000;
   if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
