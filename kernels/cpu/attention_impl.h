@@ -1,288 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. Up to kRowsTogether
-// query rows share each load of K and V. With more rows, a tile of K and V is converted to floats
-// once, unless widening in registers is faster (kWidensFast). Neither changes a bit.
+// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. With more than
+// kRowsTogether rows, a tile of K and V is converted to floats once, unless widening in registers
+// is faster (kWidensFast). That changes no bit.
 #pragma once
 
 #include "kernels/cpu/attention_block.h"
+#include "kernels/cpu/attention_tile_impl.h"
 #include "kernels/cpu/math16.h"
 #include "kernels/cpu/vec16.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-constexpr int32_t kTile = 64;
-constexpr int32_t kTileVectors = kTile / 16;
 constexpr int32_t kPartition = 512;
 constexpr float kLowest = -3.40282347e+38F;
-
-// The rows that share each load, and the most vectors of 16 per row whose accumulators fit the
-// registers, by the number of rows. kWidensBF16Fast: see LoadF32.
-#if defined(SLUICE_ISA_SCALAR)
-constexpr int32_t kRowsTogether = 4;
-constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 1, 1, 1, 1};
-constexpr bool kWidensBF16Fast = false;
-#elif defined(SLUICE_ISA_AVX512)
-constexpr int32_t kRowsTogether = 6;
-constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 4, 4, 4, 4, 4};
-constexpr bool kWidensBF16Fast = true;
-#else
-constexpr int32_t kRowsTogether = 4;
-constexpr int32_t kVectorsTogether[kRowsTogether + 1] = {0, 4, 2, 2, 1};
-constexpr bool kWidensBF16Fast = false;
-#endif
-
-// How a cache's elements are read, and the unit of its scales, if any. kWidensFast: widening
-// elements again for each kRowsTogether rows is faster than once for all rows, through memory.
-struct LoadF32 {
-  using Element = float;
-  static constexpr bool kScaled = false;
-  static constexpr bool kWidensFast = true;
-
-  SLUICE_INLINE static V16 load16(const float* p) { return load(p); }
-};
-
-struct LoadF16 {
-  using Element = uint16_t;
-  static constexpr bool kScaled = false;
-  static constexpr bool kWidensFast = false;
-
-  SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_half(p); }
-};
-
-struct LoadBF16 {
-  using Element = uint16_t;
-  static constexpr bool kScaled = false;
-  static constexpr bool kWidensFast = kWidensBF16Fast;
-
-  SLUICE_INLINE static V16 load16(const uint16_t* p) { return load_bf16(p); }
-};
-
-struct LoadI8 {
-  using Element = int8_t;
-  static constexpr bool kScaled = true;
-  static constexpr bool kWidensFast = false;
-  static constexpr float kScaleUnit = 1.0F;
-
-  SLUICE_INLINE static V16 load16(const int8_t* p) { return to_float(load_narrow(p)); }
-};
-
-struct LoadE4M3 {
-  using Element = uint8_t;
-  static constexpr bool kScaled = true;
-  static constexpr bool kWidensFast = false;
-  static constexpr float kScaleUnit = 256.0F;  // load_e4m3 gives values / 256
-
-  SLUICE_INLINE static V16 load16(const uint8_t* p) { return load_e4m3(p); }
-};
-
-// One tile as the inner loops read it. Element d of keys [16 v, 16 v + 16) starts at
-// k[v] + d * k_stride; v[v] is [16][head_dim].
-template <typename Element>
-struct TileView {
-  const Element* k[kTileVectors];
-  const Element* v[kTileVectors];
-  int64_t k_stride;
-  // The next tile, prefetched while this one is read, since blocks lie anywhere and are too short
-  // for the hardware to follow. Null: nothing.
-  const TileView* next = nullptr;
-};
-
-// Scales of the keys of one tile.
-struct TileScales {
-  alignas(64) float k[kTile];
-  alignas(64) float v[kTile];
-};
-
-// The keys of a tile that a row sees: [begin, end).
-struct KeyRange {
-  int32_t begin;
-  int32_t end;
-};
-
-// Runs call.operator()<rows>(), with kRowsTogether where `rows` is larger.
-template <int kRows = 1, typename Call>
-SLUICE_INLINE void with_rows(int32_t rows, Call call) {
-  if constexpr (kRows < kRowsTogether) {
-    if (rows > kRows) return with_rows<kRows + 1>(rows, call);
-  }
-  call.template operator()<kRows>();
-}
-
-// scores[r][16 v ...] = q_r . k for `kVectors` vectors from `v`.
-template <typename Load, int kRows, int kVectors>
-SLUICE_INLINE void score_vectors(const TileView<typename Load::Element>& tile,
-                                 int32_t v,
-                                 int32_t width,
-                                 const float* const* q,
-                                 float* scores) {
-  V16 acc[kRows][kVectors];
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) acc[r][i] = zero();
-  }
-  constexpr int32_t kLine = 64 / sizeof(typename Load::Element);
-  const typename Load::Element* k[kVectors];
-#pragma GCC unroll 4
-  for (int i = 0; i < kVectors; ++i) k[i] = tile.k[v + i];
-  int64_t offset = 0;
-  for (int32_t d = 0; d < width; ++d, offset += tile.k_stride) {
-    V16 keys[kVectors];
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) keys[i] = Load::load16(k[i] + offset);
-    if (tile.next != nullptr && offset % kLine < tile.k_stride) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) __builtin_prefetch(tile.next->k[v + i] + offset);
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < kRows; ++r) {
-      const V16 query = broadcast(q[r][d]);
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(query, keys[i], acc[r][i]);
-    }
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) store(scores + r * kTile + 16 * (v + i), acc[r][i]);
-  }
-}
-
-// Scores of vectors [begin, end) of the tile for kRows rows.
-template <typename Load, int kRows>
-[[gnu::noinline]] static void score_rows(const TileView<typename Load::Element>& tile,
-                                         int32_t begin,
-                                         int32_t end,
-                                         int32_t width,
-                                         const float* const* q,
-                                         float* scores) {
-  constexpr int kVectors = kVectorsTogether[kRows];
-  int32_t v = begin;
-  for (; v + kVectors <= end; v += kVectors) {
-    score_vectors<Load, kRows, kVectors>(tile, v, width, q, scores);
-  }
-  if constexpr (kVectors > 1) {
-    for (; v < end; ++v) score_vectors<Load, kRows, 1>(tile, v, width, q, scores);
-  }
-}
-
-// o_r[16 i ...] = o_r * keep[r] + sum over the keys [begin, end), in order, for kVectors vectors of
-// the output.
-template <typename Load, int kRows, int kVectors>
-SLUICE_INLINE void value_vectors(const TileView<typename Load::Element>& tile,
-                                 KeyRange keys,
-                                 int32_t head_dim,
-                                 int32_t d,
-                                 const float* weights,
-                                 const float* keep,
-                                 float* o) {
-  constexpr int32_t kLine = 64 / sizeof(typename Load::Element);
-  V16 acc[kRows][kVectors];
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) {
-      acc[r][i] = mul(load(o + r * head_dim + d + 16 * i), broadcast(keep[r]));
-    }
-  }
-  for (int32_t begin = keys.begin; begin < keys.end;) {
-    const int32_t v = begin / 16;
-    const int32_t end = 16 * (v + 1) < keys.end ? 16 * (v + 1) : keys.end;
-    const int64_t first = (begin % 16) * int64_t{head_dim} + d;
-    const typename Load::Element* row = tile.v[v] + first;
-    const typename Load::Element* ahead = tile.next != nullptr ? tile.next->v[v] + first : nullptr;
-    for (int32_t j = begin; j < end; ++j, row += head_dim) {
-      V16 values[kVectors];
-#pragma GCC unroll 4
-      for (int i = 0; i < kVectors; ++i) values[i] = Load::load16(row + 16 * i);
-      if (ahead != nullptr) {
-#pragma GCC unroll 4
-        for (int i = 0; i < 16 * kVectors; i += kLine) __builtin_prefetch(ahead + i);
-        ahead += head_dim;
-      }
-#pragma GCC unroll 6
-      for (int r = 0; r < kRows; ++r) {
-        const V16 weight = broadcast(weights[r * kTile + j]);
-#pragma GCC unroll 4
-        for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(weight, values[i], acc[r][i]);
-      }
-    }
-    begin = end;
-  }
-#pragma GCC unroll 6
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 4
-    for (int i = 0; i < kVectors; ++i) store(o + r * head_dim + d + 16 * i, acc[r][i]);
-  }
-}
-
-template <typename Load, int kRows>
-[[gnu::noinline]] static void value_rows(const TileView<typename Load::Element>& tile,
-                                         KeyRange keys,
-                                         int32_t head_dim,
-                                         const float* weights,
-                                         const float* keep,
-                                         float* o) {
-  constexpr int kVectors = kVectorsTogether[kRows];
-  int32_t d = 0;
-  for (; d + 16 * kVectors <= head_dim; d += 16 * kVectors) {
-    value_vectors<Load, kRows, kVectors>(tile, keys, head_dim, d, weights, keep, o);
-  }
-  if constexpr (kVectors > 1) {
-    for (; d < head_dim; d += 16) {
-      value_vectors<Load, kRows, 1>(tile, keys, head_dim, d, weights, keep, o);
-    }
-  }
-}
-
-// Adds the keys that one row alone sees.
-template <typename Load>
-SLUICE_INLINE void value_row(const TileView<typename Load::Element>& tile,
-                             KeyRange keys,
-                             int32_t head_dim,
-                             const float* weights,
-                             float* keep,
-                             float* o) {
-  if (keys.begin >= keys.end) return;
-  value_rows<Load, 1>(tile, keys, head_dim, weights, keep, o);
-  *keep = 1;
-}
-
-// Rows with different ranges share the keys that all of them see and take the rest one by one, each
-// in the order of its keys. A row's first call multiplies its output by keep[r] and sets that to 1;
-// a row without keys keeps its output.
-template <typename Load>
-SLUICE_INLINE void value_some(int rows,
-                              const TileView<typename Load::Element>& tile,
-                              const KeyRange* ranges,
-                              int32_t head_dim,
-                              const float* weights,
-                              float* keep,
-                              float* o) {
-  KeyRange common = ranges[0];
-  for (int r = 1; r < rows; ++r) {
-    if (ranges[r].begin > common.begin) common.begin = ranges[r].begin;
-    if (ranges[r].end < common.end) common.end = ranges[r].end;
-  }
-  if (common.begin >= common.end) {
-    for (int r = 0; r < rows; ++r) {
-      value_row<Load>(tile, ranges[r], head_dim, weights + r * kTile, keep + r, o + r * head_dim);
-    }
-    return;
-  }
-  for (int r = 0; r < rows; ++r) {
-    const KeyRange before = {ranges[r].begin, common.begin};
-    value_row<Load>(tile, before, head_dim, weights + r * kTile, keep + r, o + r * head_dim);
-  }
-  with_rows(rows, [&]<int kRows>() {
-    value_rows<Load, kRows>(tile, common, head_dim, weights, keep, o);
-  });
-  for (int r = 0; r < rows; ++r) {
-    keep[r] = 1;
-    const KeyRange after = {common.end, ranges[r].end};
-    value_row<Load>(tile, after, head_dim, weights + r * kTile, keep + r, o + r * head_dim);
-  }
-}
 
 // Running state of a block's rows: of the current partition, or of the merged earlier ones.
 struct RowStates {
@@ -327,8 +57,8 @@ SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine 
 }
 
 // Turns the scores of `count` rows, at most 16, into weights exp(s - m') of V, unspecified for keys
-// that a row does not see. Updates m and l; keep is the factor for the outputs so far. Rows go side
-// by side, since each is a chain of dependent operations. kWhole: all rows see the whole tile.
+// that a row does not see. Updates m and l; `rescale` is the factor for the outputs so far. Rows go
+// side by side, since each is a chain of dependent operations. kWhole: all rows see the whole tile.
 // `scales` is null for a cache without scales.
 template <bool kWhole>
 [[gnu::noinline]] static void softmax_rows(const AttentionBlock& block,
@@ -339,7 +69,7 @@ template <bool kWhole>
                                            float* scores,
                                            float* m,
                                            float* l,
-                                           float* keep) {
+                                           float* rescale) {
   const int first = kWhole ? 0 : keys.begin / 16;
   const int last = kWhole ? kTileVectors : (keys.end + 15) / 16;
   V16 rows[16];
@@ -367,7 +97,7 @@ template <bool kWhole>
   const V16 m_new = max(m_old, largest);
   const V16 factor = exp(sub(m_old, m_new));
   store(m, m_new);
-  store(keep, factor);
+  store(rescale, factor);
   for (int32_t r = 0; r < count; ++r) {
     float* const row = scores + r * kTile;
     const V16 m_row = broadcast(m[r]);
@@ -413,20 +143,33 @@ SLUICE_INLINE void merge_row(float* m,
 // out = o / l, after the sink, if any, has joined l.
 SLUICE_INLINE void finish_row(
     float m, float l, const float* o, const float* sink, int32_t width, float* out) {
-  V16 keep = broadcast(1.0F);
+  V16 rescale = broadcast(1.0F);
   if (sink != nullptr) {
     alignas(64) float weights[16] = {};
     const float m_new = m > *sink ? m : *sink;
     weights[0] = m - m_new;
     weights[1] = *sink - m_new;
     store(weights, exp(load(weights)));
-    keep = broadcast(weights[0]);
+    rescale = broadcast(weights[0]);
     l = __builtin_fmaf(1.0F, weights[1], l * weights[0]);
   }
   const V16 denominator = broadcast(l);
   int32_t d = 0;
-  for (; d + 16 <= width; d += 16) store(out + d, div(mul(load(o + d), keep), denominator));
-  if (d < width) store_partial(out + d, div(mul(load(o + d), keep), denominator), width - d);
+  for (; d + 16 <= width; d += 16) store(out + d, div(mul(load(o + d), rescale), denominator));
+  if (d < width) store_partial(out + d, div(mul(load(o + d), rescale), denominator), width - d);
+}
+
+// Writes the output of row r of the block, at state m, l and o.
+SLUICE_INLINE void write_row(
+    const AttentionBlock& block, int32_t r, float m, float l, const float* o) {
+  const int32_t token = (block.row_begin + r) / block.group;
+  const int32_t head = (block.row_begin + r) % block.group;
+  finish_row(m,
+             l,
+             o,
+             block.sinks != nullptr ? block.sinks + head : nullptr,
+             block.width,
+             block.out + token * block.out_stride + int64_t{head} * block.width);
 }
 
 // The rows of one block during attention.
@@ -566,7 +309,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
                                RowStates& states) {
   float* scores = block.scratch;
   KeyRange ranges[kAttentionMaxRows];
-  alignas(64) float keep[kAttentionMaxRows];
+  alignas(64) float rescale[kAttentionMaxRows];
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     with_rows(block.num_rows - r, [&]<int kRows>() {
       score_rows<Load, kRows>(
@@ -591,18 +334,18 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
             scores + base * kTile,
             states.m + base,
             states.l + base,
-            keep + base);
+            rescale + base);
   }
   for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
     const int32_t together =
         block.num_rows - r < kRowsTogether ? block.num_rows - r : kRowsTogether;
-    value_some<Load>(together,
-                     tile,
-                     ranges + r,
-                     block.head_dim,
-                     scores + r * kTile,
-                     keep + r,
-                     states.o + int64_t{r} * block.head_dim);
+    weigh_values<Load>(together,
+                       tile,
+                       ranges + r,
+                       block.head_dim,
+                       scores + r * kTile,
+                       rescale + r,
+                       states.o + int64_t{r} * block.head_dim);
   }
 }
 
@@ -692,14 +435,7 @@ SLUICE_INLINE void attend(const AttentionBlock& block) {
   }
   if (block.partials != nullptr) return;
   for (int32_t r = 0; r < block.num_rows; ++r) {
-    const int32_t token = (block.row_begin + r) / block.group;
-    const int32_t head = (block.row_begin + r) % block.group;
-    finish_row(merged.m[r],
-               merged.l[r],
-               merged.o + int64_t{r} * head_dim,
-               block.sinks != nullptr ? block.sinks + head : nullptr,
-               block.width,
-               block.out + token * block.out_stride + int64_t{head} * block.width);
+    write_row(block, r, merged.m[r], merged.l[r], merged.o + int64_t{r} * head_dim);
   }
 }
 
@@ -739,13 +475,7 @@ static void attention_merge(const AttentionBlock& block) {
                 next,
                 head_dim);
     }
-    const int32_t head = row % block.group;
-    finish_row(merged[head_dim],
-               merged[head_dim + 1],
-               merged,
-               block.sinks != nullptr ? block.sinks + head : nullptr,
-               block.width,
-               block.out + row / block.group * block.out_stride + int64_t{head} * block.width);
+    write_row(block, r, merged[head_dim], merged[head_dim + 1], merged);
   }
 }
 
