@@ -56,13 +56,9 @@ MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
 MAY_SLEEP = ("server/http_server.cpp",)  # a bounded wait while the process ends
 SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # Units that include each other, still to be taken apart: the number may only fall.
-MAX_UNIT_CYCLES = 8
+MAX_UNIT_CYCLES = 5
 KNOWN_UNIT_CYCLES = (
     ("engine/weights", "gguf gguf_parse"),
-    ("kernels", "attention cpu/read_ahead cpu/simd device elementwise gemm"),
-    ("kernels/cpu", "channel channel_amx channel_avx2 channel_avx512"),
-    ("kernels/cuda", "attention_list attention_list_copies attention_list_memory "
-                     "attention_list_outputs attention_list_scores"),
     ("server", "api/generation http/connection http/io_worker"),
     ("server", "front_end metrics routes"),
     ("server/hub", "hub hub_client"),
