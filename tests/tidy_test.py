@@ -18,8 +18,9 @@ PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
 SELF = "tests/tidy_test.py"  # holds the bad snippets
 
 # The rooms of engine/, lowest first: one may use those before it, where ALLOWED lets it.
-ENGINE_ORDER = ("core", "tokenizer", "weights", "models", "sampling/grammar", "sampling", "spec", "tiers",
-                "handoff", "", "quantize")
+ENGINE_ORDER = ("core", "tokenizer/tables", "tokenizer/text", "tokenizer/models", "tokenizer",
+                "tokenizer/pipeline", "tokenizer/files", "weights", "models", "sampling/grammar",
+                "sampling", "spec", "tiers", "handoff", "", "quantize")
 ENGINE_FLOOR = ("engine/parallel.h",)  # of the top folder, and below models: how ranks meet
 # What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
 CORE = "engine/core/"

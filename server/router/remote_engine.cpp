@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 
 namespace sluice {
 namespace {
