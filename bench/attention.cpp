@@ -19,7 +19,7 @@
 #include "bench/probes.h"
 #include "engine/core/aligned_buffer.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace sluice::bench {
 namespace {

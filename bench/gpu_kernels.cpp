@@ -21,8 +21,8 @@
 #include "bench/cublas_lt.h"
 #include "bench/gpu_rig.h"
 #include "engine/core/types.h"
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ops.h"
 #include "quant/repack.h"
 
 namespace sluice::bench {

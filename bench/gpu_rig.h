@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "kernels/cuda/open.h"
+#include "kernels/cuda/open_device.h"
 #include "kernels/device_memory.h"
 
 namespace sluice::bench {

@@ -25,7 +25,7 @@
 #include "engine/grammar_vocabulary.h"
 #include "engine/sampling/grammar/grammar.h"
 #include "engine/sampling/grammar/schema_gate.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
-#include "kernels/cpu/runtime.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace sluice::bench {
 namespace {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/vocabulary_file.h"
 

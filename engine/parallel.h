@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensor parallelism: how the ranks that share a model's layers exchange results. The only
-// collective is a gather: kernels/parts.h sums in order of rank, because a library's reduction adds
-// in an order of its own.
+// collective is a gather: kernels/partial_sums.h sums in order of rank, because a library's
+// reduction adds in an order of its own.
 #pragma once
 
 #include <atomic>

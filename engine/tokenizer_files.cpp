@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/gguf.h"
 
 namespace sluice {

@@ -12,7 +12,7 @@
 // fma(x_b, e_b, x_a * e_a) for l and each o[d]; tiles and partitions without a visible key are left
 // out. A sink logit s joins last: m' = max(m, s), l = l * exp(m - m') + exp(s - m'),
 // o[d] = o[d] * exp(m - m'). Output o[d] / l. exp and tanh are this library's
-// (kernels/cpu/math16.h). Cost is linear in the visible keys.
+// (kernels/cpu/isa/math16.h). Cost is linear in the visible keys.
 //
 // An int8 or fp8 cache holds codes for k_j[d] and v_j[d], and for every key fp32 scales for K and
 // V. The chain's result is multiplied by K's scale before anything else; p_j is multiplied by V's

@@ -3,9 +3,9 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/cpu_operators.h"
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/row_steps.h"
 #include "kernels/trace.h"
 

@@ -34,8 +34,8 @@
 //                             columns along absolute k.
 //
 // A layer may be computed for some of the segments alone (Segments). That gives the value of their
-// subtree, before scales of whole rows, and parts.h joins such values to the bits of the whole.
-// With kE4M3Group, the borders of their columns are multiples of 128, or k.
+// subtree, before scales of whole rows, and partial_sums.h joins such values to the bits of the
+// whole. With kE4M3Group, the borders of their columns are multiples of 128, or k.
 //
 // INT8 weights with a scale per output (kInt8Channel) times int8 rows with a scale each
 // (kInt8Token): isum = the exact int32 dot product over all of K, at most kMaxChannelK, and
@@ -187,8 +187,8 @@ int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatric
 // x: [num_rows, k >= 0], x_stride in elements. With `rows`, row i / repeat of x goes to row rows[i]
 // of out, and other rows of out do not change. With `magnitudes`, out is kInt8Token or kE4M3Token
 // and x some columns of wider rows, which are split into as many parts as there are entries: the
-// largest of magnitudes[..][i] (row_magnitudes(), parts.h) replaces row i's own, also where the
-// scale is static, since values that are not finite must be found.
+// largest of magnitudes[..][i] (row_magnitudes(), partial_sums.h) replaces row i's own, also where
+// the scale is static, since values that are not finite must be found.
 struct QuantizeArgs {
   const float* x;
   int64_t x_stride;

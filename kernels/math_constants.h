@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of this library's exp, log and tanh, for the CPU (kernels/cpu/math16.h) and CUDA
+// The numbers of this library's exp, log and tanh, for the CPU (kernels/cpu/isa/math16.h) and CUDA
 // (kernels/cuda/math.h): both compute the same bits. Coefficients are minimax fits (Remez in 40
 // digits) rounded to float; the digit is the power they belong to.
 #pragma once

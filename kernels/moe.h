@@ -77,7 +77,7 @@ struct LinearExpertsArgs {
 
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args);
 
-// join_parts() of parts.h for the rows of every expert; rows of no expert are left unchanged.
+// join_parts() of partial_sums.h for the rows of every expert; rows of no expert stay unchanged.
 struct JoinExpertPartsArgs {
   std::span<const float* const> parts;     // each [x.num_rows, n], the rows of all experts
   Activations x;                           // some of the columns; num_rows: a bound of the rows

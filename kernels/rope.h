@@ -27,7 +27,7 @@ struct RopeParams {
 };
 
 // cos and sin of every (position, pair), computed in double by fixed polynomials
-// (kernels/cpu/math64.h, no libm) and rounded once: angle = position * f_i,
+// (kernels/cpu/rows/math64.h, no libm) and rounded once: angle = position * f_i,
 // f_i = freq_base^(-2 i / rotary_dim) * freq_scale / freq_factors[i]; both are multiplied by
 // attention_factor before rounding. Angles up to 1e6 rad.
 //

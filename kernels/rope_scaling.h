@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The published ways to stretch rotary positions past the trained context, as divisors of each
 // pair's frequency (RopeParams::freq_factors). Computed in double by fixed polynomials
-// (kernels/cpu/math64.h) and rounded once, so that every machine has the same factors.
+// (kernels/cpu/rows/math64.h) and rounded once, so that every machine has the same factors.
 #pragma once
 
 #include <vector>

@@ -18,7 +18,7 @@
 // first of the order.
 // Log-probabilities: x_i - (max + log(sum exp(x_j - max))) over the unmodified logits of the whole
 // vocabulary, masked tokens included; sum in 16 lanes (j % 16, in order), folded by halves. exp and
-// log are this library's (kernels/cpu/math16.h).
+// log are this library's (kernels/cpu/isa/math16.h).
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/trace.h"
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_operators.h"
 
 namespace sluice::kernels {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/elementwise.h"
 #include "kernels/moe.h"
-#include "kernels/parts.h"
+#include "kernels/partial_sums.h"
 
 namespace sluice {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "engine/parallel.h"
-#include "kernels/parts.h"
+#include "kernels/partial_sums.h"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,7 @@
 #include "engine/core/version.h"
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/tokenizer_output.h"
-#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/mapped_file.h"
 
 namespace sluice {

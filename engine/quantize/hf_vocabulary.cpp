@@ -7,10 +7,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/tokenizer/json_parts.h"
-#include "engine/tokenizer/pretokenizer_names.h"
-#include "engine/tokenizer/token_pipeline.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/pretokenizer_names.h"
+#include "engine/tokenizer/pipeline/token_pipeline.h"
+#include "engine/tokenizer/text/utf8.h"
 #include "engine/weights/gguf_parse.h"
 
 namespace sluice {

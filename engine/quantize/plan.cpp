@@ -9,7 +9,7 @@
 
 #include "engine/core/log.h"
 #include "engine/quantize/source_rows.h"
-#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/text/regex.h"
 #include "engine/weights/gguf_parse.h"
 
 namespace sluice {

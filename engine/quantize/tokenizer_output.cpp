@@ -5,7 +5,7 @@
 
 #include "engine/core/log.h"
 #include "engine/quantize/hf_vocabulary.h"
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/mapped_file.h"
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/utf8.h"
 
 namespace sluice {
 

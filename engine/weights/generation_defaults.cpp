@@ -10,7 +10,7 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/core/suggest.h"
-#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/mapped_file.h"
 

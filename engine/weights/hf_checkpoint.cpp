@@ -11,7 +11,7 @@
 #include <set>
 
 #include "engine/core/log.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_defaults.h"
 #include "engine/weights/quant_methods.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "engine/tokenizer/regex.h"
+#include "engine/tokenizer/text/regex.h"
 #include "quant/scheme.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/cpu_operators.h"
 
 namespace sluice::kernels::cpu {
 namespace {

@@ -10,7 +10,7 @@ namespace sluice::kernels {
 namespace {
 
 // A transport's thread has no ExecContext, and each loop is a few lines: instruction sets are
-// attributes of functions here, not files of the table (kernels/cpu/simd.h).
+// attributes of functions here, not files of the table (kernels/cpu/isa/simd.h).
 
 uint64_t sum_scalar(const std::byte* words, uint64_t num_words, uint64_t first_index) {
   uint64_t sum = 0;

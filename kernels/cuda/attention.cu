@@ -7,7 +7,7 @@
 #include <bit>
 
 #include "engine/core/status.h"
-#include "kernels/cuda/attention_list.h"
+#include "kernels/cuda/attention_list_work.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of few rows a request, decodes above all, over caches of 16 and 8 bits on Hopper, by
-// the definition in launch.h. A block walks its share of the list (attention_list.h) while one of
-// its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each has
-// scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of all of
-// them (attention_list_outputs.h), so that the warps meet twice a partition.
+// the definition in launch.h. A block walks its share of the list (attention_list_work.h) while
+// one of its warps copies (attention_list_copies.h). Eight warps take a partition at a time: each
+// has scores and weights of one of its 8 tiles (attention_list_scores.h), then an eighth of d of
+// all of them (attention_list_outputs.h), so that the warps meet twice a partition.
 #include <algorithm>
 #include <cstddef>
 
 #include "engine/core/status.h"
-#include "kernels/cuda/attention_list.h"
 #include "kernels/cuda/attention_list_copies.h"
 #include "kernels/cuda/attention_list_memory.h"
 #include "kernels/cuda/attention_list_outputs.h"
 #include "kernels/cuda/attention_list_scores.h"
+#include "kernels/cuda/attention_list_work.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/gpu.h"

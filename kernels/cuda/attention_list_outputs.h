@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/attention_list.h"
 #include "kernels/cuda/attention_list_memory.h"
+#include "kernels/cuda/attention_list_work.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_tiles.h"
 #include "kernels/cuda/gpu.h"

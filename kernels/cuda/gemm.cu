@@ -6,10 +6,10 @@
 #include <array>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.h"
 
 namespace sluice::kernels::cuda {

@@ -16,7 +16,7 @@
 #include "kernels/kv_blocks.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
-#include "kernels/parts.h"
+#include "kernels/partial_sums.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
 
@@ -83,8 +83,8 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 
 // Samples in three launches: two of rows in pieces, a block each, then one of one block a row.
 // Rows, the memory they point to (top_logprobs too) and the workspace
-// (cuda::sampling_workspace_bytes of ops.h for at least as many rows) are in device memory, and so
-// are the results. At most kMaxVocabSize tokens.
+// (cuda::sampling_workspace_bytes of cuda_operators.h for at least as many rows) are in device
+// memory, and so are the results. At most kMaxVocabSize tokens.
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
 void launch_place_following(Stream stream, const PlaceFollowingArgs& args);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, log and tanh of kernels/cpu/math16.h for one lane: the same operations in the same order, so
-// the same bits.
+// exp, log and tanh of kernels/cpu/isa/math16.h for one lane: the same operations in the same
+// order, so the same bits.
 #pragma once
 
 #include <cmath>

@@ -16,7 +16,7 @@
 
 #include "engine/core/status.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/open.h"
+#include "kernels/cuda/open_device.h"
 
 namespace sluice::kernels::cuda {
 namespace {

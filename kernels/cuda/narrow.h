@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floats to and from 16 and 8 bits, in integer steps: the bits of kernels/cpu/vec16_scalar.h and
-// kernels/cpu/rows_impl.h on every device.
+// Floats to and from 16 and 8 bits, in integer steps: the bits of kernels/cpu/isa/vec16_scalar.h
+// and kernels/cpu/rows/rows_impl.h on every device.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // NVTX ranges, whose header looks for a listening tool at its first call. None has listened yet.
 #include <nvtx3/nvToolsExt.h>
 
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_operators.h"
 
 namespace sluice::kernels::cuda {
 

@@ -6,10 +6,10 @@
 // sorted only where they are returned.
 #include "kernels/sampling.h"
 
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.h"
-#include "kernels/cuda/ops.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/sampling_filters.h"

@@ -95,7 +95,7 @@ __device__ __forceinline__ Philox philox(uint32_t counter, uint64_t position, ui
   return {{c[0], c[1], c[2], c[3]}};
 }
 
-// Returns the Gumbel noise of 32 random bits; kernels/cpu/sampling_impl.h explains the formula.
+// Returns the Gumbel noise of 32 random bits; kernels/cpu/rows/sampling_impl.h explains it.
 __device__ __forceinline__ float gumbel(uint32_t bits) {
   const auto n = static_cast<int32_t>(bits >> 1 | 1U);
   const float rest = __fmul_rn(__int2float_rn(INT32_MAX - n + 1), 0x1p-31F);

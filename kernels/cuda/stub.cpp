@@ -2,8 +2,8 @@
 // Stands in for the CUDA backend in programs without its objects. Device::create refuses kCuda
 // there, so reaching an operator is a bug.
 #include "engine/core/status.h"
-#include "kernels/cuda/open.h"
-#include "kernels/cuda/ops.h"
+#include "kernels/cuda/cuda_operators.h"
+#include "kernels/cuda/open_device.h"
 
 namespace sluice::kernels::cuda {
 namespace {

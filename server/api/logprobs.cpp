@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/utf8.h"
 #include "server/api/text_offsets.h"
 #include "server/json/json_writer.h"
 

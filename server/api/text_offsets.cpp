@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/utf8.h"
 
 namespace sluice {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "engine/engine.h"
 #include "engine/inspect.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "server/cli/command.h"
 #include "server/cli/listen_lines.h"
 #include "server/cli/signal_watcher.h"

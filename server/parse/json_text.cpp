@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/parse/json_text.h"
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/utf8.h"
 #include "server/parse/parse_limits.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/utf8.h"
 #include "server/parse/json_text.h"
 #include "server/parse/parse_limits.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/tokenizer/base64.h"
+#include "engine/tokenizer/text/base64.h"
 #include "server/api/api_errors.h"
 #include "server/front_end.h"
 #include "server/keys/digest.h"

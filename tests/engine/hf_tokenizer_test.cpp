@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/json_parts.h"
+#include "engine/tokenizer/files/json_parts.h"
 #include "tests/engine/token_cases.h"
 #include "tests/support/captured_log.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A GGUF file's vocabulary as tokenizer.json, read back by our reader, which agrees with the
 // `tokenizers` package (hf_tokenizer_test): both must give the same ids.
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/files/tokenizer_json.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/tokenizer/base64.h"
 #include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/hf_tokenizer.h"
-#include "engine/tokenizer/token_pipeline.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/pipeline/token_pipeline.h"
+#include "engine/tokenizer/text/base64.h"
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 

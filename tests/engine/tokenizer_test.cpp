@@ -8,7 +8,7 @@
 #include <random>
 #include <sstream>
 
-#include "engine/tokenizer/tokenizer_json.h"
+#include "engine/tokenizer/files/tokenizer_json.h"
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 #include "tests/support/captured_log.h"

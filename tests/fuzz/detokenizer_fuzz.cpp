@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/tokenizer/byte_level.h"
 #include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/byte_level.h"
+#include "engine/tokenizer/text/utf8.h"
 
 namespace sluice {
 namespace {

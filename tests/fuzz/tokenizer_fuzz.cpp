@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "engine/core/log.h"
-#include "engine/tokenizer/byte_level.h"
+#include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace sluice {

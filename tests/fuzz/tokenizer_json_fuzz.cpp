@@ -7,7 +7,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 
 namespace sluice {
 namespace {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "engine/tokenizer/byte_level.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/byte_level.h"
+#include "engine/tokenizer/text/utf8.h"
 #include "server/parse/json_text.h"
 #include "server/parse/output_format.h"
 #include "server/parse/output_parser.h"

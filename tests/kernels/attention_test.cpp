@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
 #include "kernels/rope.h"
 #include "quant/format.h"
 #include "quant/kv_code.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
 #include "quant/format.h"
 #include "quant/repack.h"
 #include "tests/kernels/devices.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
 #include "kernels/gemm.h"
 #include "tests/kernels/devices.h"
 

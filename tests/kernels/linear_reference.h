@@ -49,7 +49,7 @@ class AlignedBuffer {
 // Extreme values have extreme codes and sub-scales, degenerate ones degenerate scales.
 using Values = ::sluice::test::PlainValues;
 
-// Returns all formats except kInt8Channel, which channel_test.cpp has.
+// Returns all formats except kInt8Channel, which linear_w8a8_test.cpp has.
 inline std::vector<WeightFormat> tested_formats() {
   std::vector<WeightFormat> formats;
   for (const FormatInfo& info : format_table()) formats.push_back(info.format);

@@ -9,8 +9,8 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/cpu/math64.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/rows/math64.h"
 #include "tests/kernels/devices.h"
 
 namespace sluice::kernels {

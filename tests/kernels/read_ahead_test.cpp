@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that linear layers bring to caches for the attention after them, and the time when
 // they do. linear_check.h checks that results do not change.
-#include "kernels/cpu/read_ahead.h"
+#include "kernels/cpu/linear/read_ahead.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
 #include "kernels/gemm.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"

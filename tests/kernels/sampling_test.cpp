@@ -11,7 +11,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/isa/simd.h"
 #include "tests/kernels/devices.h"
 
 namespace sluice::kernels {

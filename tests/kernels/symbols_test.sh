@@ -17,7 +17,25 @@ if [[ -n $found ]]; then
   status=1
 fi
 
-weak=$(nm --demangle --print-file-name "$archive" | grep -E '(simd|linear[0-9]*(_[a-z]+)?|channel|e4m3)_(scalar|avx2|avx512|amx|bf16)' |
+# Every object of one instruction set is of one of these families.
+members=$(ar t "$archive")
+families=('simd' 'linear(_[a-z0-9]+)*' 'w8a8' 'e4m3')
+isa_files=''
+for family in "${families[@]}"; do
+  isa_file="${family}_(scalar|avx2|avx512|amx|bf16)\\.cpp\\.o"
+  isa_files+="${isa_files:+|}$isa_file"
+  if ! grep -qxE "$isa_file" <<< "$members"; then
+    echo "no object of the family $family in $archive"
+    status=1
+  fi
+done
+unknown=$(grep -E '_(scalar|avx2|avx512|amx|bf16)\.' <<< "$members" | grep -vxE "$isa_files" || true)
+if [[ -n $unknown ]]; then
+  printf 'objects of one instruction set but of no known family:\n%s\n' "$unknown"
+  status=1
+fi
+
+weak=$(nm --demangle --print-file-name "$archive" | grep -E "[:/]($isa_files):" |
   grep -E ' [WVuw] ' | grep -vE 'sluice::kernels::cpu::(scalar|avx2|avx512)::' || true)
 if [[ -n $weak ]]; then
   printf 'weak symbols in instruction-set files:\n%s\n' "$weak"

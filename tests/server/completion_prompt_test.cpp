@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/tokenizer/hf_tokenizer.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "server/api/request_validator.h"
 #include "server/api/text_offsets.h"
 #include "server/json/json_writer.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/open.h"
+#include "kernels/cuda/open_device.h"
 #include "kernels/device_memory.h"
 #include "tests/support/kv_pair.h"
 

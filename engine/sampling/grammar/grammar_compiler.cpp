@@ -15,7 +15,7 @@
 namespace sluice {
 namespace {
 
-// Threads that compute have this nice value, too (kernels/cpu/runtime.cpp).
+// Threads that compute have this nice value, too (kernels/cpu/thread_pool.cpp).
 constexpr int kNice = 5;
 
 // Puts this thread, and the processes that it starts, on a level with those that compute.

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/ops.h"
 #include "tests/kernels/cuda/schedules.h"
 #include "tests/kernels/devices.h"
 

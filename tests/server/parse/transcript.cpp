@@ -8,8 +8,8 @@
 #include <fstream>
 #include <random>
 
-#include "engine/tokenizer/byte_level.h"
-#include "engine/tokenizer/utf8.h"
+#include "engine/tokenizer/text/byte_level.h"
+#include "engine/tokenizer/text/utf8.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "engine/core/status.h"
-#include "kernels/cuda/open.h"
+#include "kernels/cuda/open_device.h"
 #include "tests/support/gpu/heap.h"
 
 namespace {

@@ -27,7 +27,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "kernels/cuda/open.h"
+#include "kernels/cuda/open_device.h"
 #include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/simt.h"

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes the tokenizers of GGUF files, by tokenizer.ggml.model. Errors as in create_tokenizer().
+#pragma once
+
+#include <memory>
+
+#include "engine/core/status.h"
+#include "engine/tokenizer/pipeline/token_pipeline.h"
+#include "engine/tokenizer/tokenizer.h"
+
+namespace sluice {
+
+// For "gpt2".
+Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary);
+// For "llama": of all adjacent pairs the one whose merged token has the best score is merged.
+Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary vocabulary);
+// For "gemma4": merges over characters.
+Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary);
+// For "t5".
+Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary);
+
+}  // namespace sluice

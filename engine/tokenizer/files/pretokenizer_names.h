@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pre-tokenizers of GGUF's names (tokenizer.ggml.pre): the regular expressions of the models'
+// tokenizer.json files, each isolating its matches, and further settings of those files that GGUF
+// implies by the name.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/tokenizer/pipeline/pretokenizer.h"
+
+namespace sluice {
+
+struct NamedPretokenizer {
+  std::vector<PretokenizerStage> stages;
+  std::vector<std::string_view> patterns;  // the expressions of `stages`
+  bool whole_words_first = false;          // a piece equal to a token becomes that token
+  bool nfc = false;                        // text is normalized to NFC first
+};
+
+// The meaning of an empty name, as in llama.cpp.
+inline constexpr std::string_view kUsualPretokenizer = "default";
+
+// kUnsupported names `pre` and the known names.
+Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
+
+// Returns the first name whose stages have these expressions and the same NFC setting, preferring
+// one that agrees in whole words. Empty: there is none.
+std::string name_of_pretokenizer(const std::vector<std::string>& patterns,
+                                 bool whole_words_first,
+                                 bool nfc);
+
+}  // namespace sluice

@@ -1,7 +1,0 @@
-// SPDX-License-Identifier: Apache-2.0
-// Integer linear layers of many rows without VNNI. See vec16.h for what may be included here.
-#define SLUICE_ISA_AVX2
-
-#include "kernels/cpu/vec16.h"
-// vec16.h comes first: it names the namespace that the kernels live in.
-#include "kernels/cpu/gemm_open_impl.h"

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/norm.h"
+
+#include "engine/core/status.h"
+#include "kernels/cpu/cpu_operators.h"
+#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/rows/row_operators.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace sluice::kernels::cpu {
+
+void run_rows(const SimdTable& simd, const RmsNormArgs& args, int64_t begin, int64_t end) {
+  DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
+  for (int64_t row = begin; row < end; ++row) {
+    simd.rms_norm_row(
+        args.x + row * args.x_stride, args.weight, args.eps, quantized_row(args.out, row));
+  }
+}
+
+void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, int64_t end) {
+  DCHECK(args.x_stride >= int64_t{args.num_heads} * args.n);
+  for (int64_t row = begin; row < end; ++row) {
+    float* const x = args.x + row * args.x_stride;
+    for (int32_t head = 0; head < args.num_heads; ++head) {
+      simd.norm_in_place(x + int64_t{head} * args.n, args.weight, args.eps, args.n);
+    }
+  }
+}
+
+void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  const auto rows = [&](int64_t begin, int64_t end, int32_t) { run_rows(simd, args, begin, end); };
+  ctx.pool->parallel_for_chunked(
+      args.out.num_rows, {.chunk = rows_per_claim(args.out.num_rows)}, rows);
+}
+
+void head_norm(const ExecContext& ctx, const HeadNormArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows,
+                         [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });
+}
+
+}  // namespace sluice::kernels::cpu

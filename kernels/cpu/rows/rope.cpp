@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/rope.h"
+
+#include <algorithm>
+
+#include "engine/core/status.h"
+#include "kernels/cpu/cpu_operators.h"
+#include "kernels/cpu/isa/simd.h"
+#include "kernels/cpu/rows/math64.h"
+#include "kernels/cpu/rows/row_operators.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace sluice::kernels {
+
+RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
+    : num_pairs_(params.rotary_dim / 2),
+      num_positions_(num_positions),
+      style_(params.style),
+      attention_factor_(static_cast<double>(params.attention_factor)) {
+  CHECK(params.rotary_dim % 2 == 0);
+  CHECK(params.freq_factors.empty() ||
+        params.freq_factors.size() >= static_cast<size_t>(num_pairs_));
+  const double log2_base = cpu::log2_f64(static_cast<double>(params.freq_base));
+  step_.resize(static_cast<size_t>(num_pairs_));
+  for (int32_t i = 0; i < num_pairs_; ++i) {
+    const double exponent = static_cast<double>(2 * i) / params.rotary_dim;
+    double freq = cpu::exp2_f64(-exponent * log2_base) * static_cast<double>(params.freq_scale);
+    if (!params.freq_factors.empty()) {
+      freq /= static_cast<double>(params.freq_factors[static_cast<size_t>(i)]);
+    }
+    step_[static_cast<size_t>(i)] = freq;
+  }
+  const size_t size = static_cast<size_t>(num_positions) * static_cast<size_t>(num_pairs_);
+  cos_ = std::make_unique_for_overwrite<float[]>(size);
+  sin_ = std::make_unique_for_overwrite<float[]>(size);
+}
+
+Expected<void> RopeTable::place_on(DeviceMemory& memory) {
+  CHECK_EQ(num_ready_, 0);
+  if (memory.is_host()) return {};
+  SLUICE_TRY(device_rows_, DeviceBuffer::allocate(memory, bytes(), "rotary positions"));
+  return {};
+}
+
+const float* RopeTable::device_sin() const {
+  if (device_rows_.data() == nullptr) return nullptr;
+  return device_cos() + int64_t{num_positions_} * num_pairs_;
+}
+
+void RopeTable::prepare(int32_t end) {
+  constexpr int32_t kPiece = 64;  // positions; a decode does not compute rows in each step
+  CHECK_LE(end, num_positions_);
+  if (end <= num_ready_) return;
+  end = static_cast<int32_t>(std::min<int64_t>(align_up(end, kPiece), num_positions_));
+  const int32_t first = num_ready_;
+  auto at = static_cast<size_t>(num_ready_) * static_cast<size_t>(num_pairs_);
+  for (; num_ready_ < end; ++num_ready_) {
+    for (const double step : step_) {
+      const cpu::SinCos value = cpu::sincos_f64(static_cast<double>(num_ready_) * step);
+      cos_[at] = static_cast<float>(value.cos * attention_factor_);
+      sin_[at] = static_cast<float>(value.sin * attention_factor_);
+      ++at;
+    }
+  }
+  if (device_rows_.data() == nullptr) return;
+  DeviceMemory& memory = device_rows_.memory();
+  const int64_t bytes = int64_t{end - first} * num_pairs_ * static_cast<int64_t>(sizeof(float));
+  std::byte* const cos = device_rows_.data() + (reinterpret_cast<const std::byte*>(cos_row(first)) -
+                                                reinterpret_cast<const std::byte*>(cos_row(0)));
+  memory.upload(cos, reinterpret_cast<const std::byte*>(cos_row(first)), bytes);
+  memory.upload(
+      cos + device_rows_.size() / 2, reinterpret_cast<const std::byte*>(sin_row(first)), bytes);
+}
+
+int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {
+  return num_positions * (params.rotary_dim / 2) * 2 * static_cast<int64_t>(sizeof(float));
+}
+
+namespace cpu {
+
+void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin, int64_t end) {
+  const KvLayerView& kv = args.kv;
+  const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
+  const int64_t head_dim = cached_head_dim(kv.head_dim);
+  const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  const int64_t block_bytes = kv.num_kv_heads * head_bytes;
+  DCHECK(args.positions.size() == args.slot_mapping.size());
+  DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
+  for (int64_t token = begin; token < end; ++token) {
+    const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
+    if (slot < 0) continue;
+    float* const q = args.q + token * args.q_stride;
+    float* const k = args.k + token * args.k_stride;
+    if (args.table != nullptr) {
+      const int32_t position = args.positions[static_cast<size_t>(token)];
+      RopeRow row{.x = q,
+                  .cos = args.table->cos_row(position),
+                  .sin = args.table->sin_row(position),
+                  .num_heads = args.num_heads,
+                  .head_dim = kv.head_dim,
+                  .num_pairs = args.table->num_pairs(),
+                  .halves = args.table->style() == RopeStyle::kHalves};
+      simd.rope_row(row);
+      row.x = k;
+      row.num_heads = kv.num_kv_heads;
+      simd.rope_row(row);
+    }
+    const int64_t at = slot / kv.block_size * block_bytes;
+    const int64_t offset = slot % kv.block_size;
+    const bool scaled = has_kv_scales(kv.dtype);
+    const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
+    simd.kv_row({.k = k,
+                 .v = args.v + token * args.v_stride,
+                 .k_slot = kv.k + at + offset * element,
+                 .v_slot = kv.v + at + offset * head_dim * element,
+                 .k_scale = scaled ? reinterpret_cast<float*>(kv.k + scale_at) : nullptr,
+                 .v_scale = scaled ? reinterpret_cast<float*>(kv.v + scale_at) : nullptr,
+                 .head_bytes = head_bytes,
+                 .dtype = kv.dtype,
+                 .num_kv_heads = kv.num_kv_heads,
+                 .width = kv.head_dim,
+                 .head_dim = static_cast<int32_t>(head_dim),
+                 .block_size = kv.block_size});
+  }
+}
+
+void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
+  constexpr int64_t kTokensPerClaim = 4;
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for_chunked(
+      static_cast<int64_t>(args.positions.size()),
+      {.chunk = kTokensPerClaim},
+      [&](int64_t begin, int64_t end, int32_t) { run_rows(simd, args, begin, end); });
+}
+
+}  // namespace cpu
+}  // namespace sluice::kernels

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators of kernels/partial_sums.h, and the join of a linear layer's segments that mma.sync
+// ran side by side, which are one device's parts. No GPU has joined parts of FP8 and NVFP4 yet.
+#include "kernels/partial_sums.h"
+
+#include <algorithm>
+
+#include "engine/core/status.h"
+#include "kernels/cuda/gemm_block.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/overlap.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/rows.h"
+
+namespace sluice::kernels::cuda {
+namespace {
+
+namespace ptx = gpu::ptx;
+
+constexpr int kFoldThreads = 128;
+
+template <typename Format>
+__device__ __forceinline__ void fold_element(
+    const Outputs& outputs, const Parts& parts, int32_t expert, int32_t output, int32_t token) {
+  using Sum = typename Format::Sum;
+  const int64_t at = int64_t{token} * outputs.n + output;
+  Sum s[kSegments];
+#pragma unroll
+  for (int i = 0; i < kSegments; ++i) {
+    if (i < parts.count) s[i] = static_cast<const Sum*>(parts.parts[i])[at];
+  }
+  finish<Format>(outputs, fold_segments(s, parts.count), expert, output, token);
+}
+
+// Blocks have tokens along x, outputs along y.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1)
+    fold_kernel(const __grid_constant__ Outputs outputs, const __grid_constant__ Parts parts) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const auto token = static_cast<int32_t>(blockIdx.x);
+  const auto output = static_cast<int32_t>(blockIdx.y * kFoldThreads + threadIdx.x);
+  if (output < outputs.n) fold_element<Format>(outputs, parts, 0, output, token);
+}
+
+// Blocks have outputs along x, experts along y, each with all of its rows.
+template <typename Format>
+__global__ void __launch_bounds__(kFoldThreads, 1)
+    fold_experts_kernel(const __grid_constant__ Outputs outputs,
+                        const __grid_constant__ Parts parts) {
+  for_tiles<1, true, kFoldThreads>(outputs, [&](const Tile& tile) {
+    const int32_t output = tile.output + static_cast<int32_t>(threadIdx.x);
+    if (output >= outputs.n) return;
+    fold_element<Format>(outputs, parts, tile.expert, output, tile.token);
+  });
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    row_magnitudes_kernel(const __grid_constant__ RowMagnitudesArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const int64_t row = blockIdx.x;
+  const float* const x = args.x + row * args.x_stride;
+  const bool wide = is_wide(x);
+  int32_t mine = 0;
+#pragma unroll 4
+  for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < args.n; i += 4 * kRowThreads) {
+    const int32_t bits = largest_of(load_four(x, i, args.n, wide));
+    mine = bits > mine ? bits : mine;
+  }
+  const int32_t largest = largest_of_block(mine);
+  if (threadIdx.x == 0) args.out[row] = largest;
+}
+
+template <typename Format>
+void start_fold(Stream stream, const Outputs& outputs, const Parts& parts) {
+  if (has_experts(outputs)) {
+    return gpu::launch(stream,
+                       {.blocks_x = ceil_div(outputs.n, kFoldThreads),
+                        .blocks_y = max_chosen(outputs),
+                        .threads = kFoldThreads},
+                       fold_experts_kernel<Format>,
+                       outputs,
+                       parts);
+  }
+  const gpu::LaunchShape shape{.blocks_x = outputs.num_rows,
+                               .blocks_y = ceil_div(outputs.n, kFoldThreads),
+                               .threads = kFoldThreads,
+                               .overlaps = overlaps(LaunchKind::kRows, outputs.num_rows)};
+  gpu::launch(stream, shape, fold_kernel<Format>, outputs, parts);
+}
+
+}  // namespace
+
+void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
+  switch (format) {
+    case MatrixFormat::kInt8:
+      return start_fold<Int8Sums>(stream, outputs, parts);
+    case MatrixFormat::kE4M3:
+      return start_fold<E4M3Sums>(stream, outputs, parts);
+    default:
+      return start_fold<FloatSums>(stream, outputs, parts);
+  }
+}
+
+void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts) {
+  start_fold<HeadSums>(stream, outputs, parts);
+}
+
+void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
+  CHECK_LE(args.parts.size(), size_t{kSegments});
+  const PackedWeight& weight = *args.weight;
+  const bool int8 = weight.format == WeightFormat::kInt8Channel;
+  const bool e4m3 = weight.format == WeightFormat::kE4M3Channel;
+  Outputs outputs{};
+  outputs.k = weight.k;
+  outputs.n = weight.n;
+  outputs.num_rows = args.x.num_rows;
+  outputs.bias = args.bias;
+  outputs.add = args.epilogue == Epilogue::kAdd;
+  outputs.out = args.out;
+  outputs.out_stride = args.out_stride;
+  if (experts != nullptr) {
+    outputs.experts = experts->rows;
+    outputs.expert_stride = experts->stride;
+  }
+  if (int8 || e4m3) {
+    CHECK(args.x.format == (int8 ? ActivationFormat::kInt8Token : ActivationFormat::kE4M3Token));
+    const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
+    outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
+    outputs.heads = static_cast<const std::byte*>(args.x.data);
+    outputs.block_bytes =
+        int8 ? token_block_bytes(args.x.k) : e4m3_block_bytes(args.x.format, args.x.k);
+  }
+  Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
+  std::ranges::copy(args.parts, parts.parts);
+  if (weight.format == WeightFormat::kNVFP4) {
+    outputs.heads = weight.data;
+    outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
+    return launch_fold_heads(stream, outputs, parts);
+  }
+  const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
+  launch_fold(stream, format, outputs, parts);
+}
+
+void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {
+  gpu::launch(stream,
+              {.blocks_x = args.num_rows,
+               .threads = kRowThreads,
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
+              row_magnitudes_kernel,
+              args);
+}
+
+}  // namespace sluice::kernels::cuda
