@@ -34,9 +34,6 @@ std::string shown_type(const Value& value) {
       break;
   }
   if (value.markup()) return "markupsafe.Markup object";
-  if (value.is(Kind::kSequence) && value.as<Sequence>().is_group) {
-    return "jinja2.filters._GroupTuple object";
-  }
   return std::string(type_name(value)) + " object";
 }
 
@@ -131,11 +128,9 @@ Expected<std::optional<Value>> number_attribute(Runtime& runtime,
 }
 
 bool escapes_arguments(std::string_view method) {
-  constexpr std::array<std::string_view, 16> kPlain = {"split",
+  constexpr std::array<std::string_view, 13> kPlain = {"split",
                                                        "rsplit",
                                                        "splitlines",
-                                                       "partition",
-                                                       "rpartition",
                                                        "removeprefix",
                                                        "removesuffix",
                                                        "find",
@@ -145,7 +140,6 @@ bool escapes_arguments(std::string_view method) {
                                                        "count",
                                                        "startswith",
                                                        "endswith",
-                                                       "format_map",
                                                        "join"};
   return std::find(kPlain.begin(), kPlain.end(), method) == kPlain.end();
 }
@@ -210,12 +204,8 @@ Expected<std::optional<Value>> own_attribute(Runtime& runtime,
                                      : macro_attribute(runtime, value, name));
     return std::optional<Value>(std::move(found));
   }
-  if (value.is(Kind::kFunction)) return function_attribute(runtime, value, name);
+  if (value.is(Kind::kFunction)) return std::optional<Value>();
   if (value.number() && !is_hidden(name)) return number_attribute(runtime, value, name);
-  if (value.is(Kind::kSequence) && value.as<Sequence>().is_group) {
-    if (name == "grouper") return std::optional<Value>(value.as<Sequence>().items[0]);
-    if (name == "list") return std::optional<Value>(value.as<Sequence>().items[1]);
-  }
   const MethodEntry* method = find_method(value, name);
   if (method == nullptr && !is_hidden(name)) return std::optional<Value>();
   if (method == nullptr || method->function == nullptr) {

@@ -7,7 +7,7 @@
 
 namespace sluice::jinja {
 
-enum class LetterCase : uint8_t { kUpper, kLower, kTitle, kFold };
+enum class LetterCase : uint8_t { kUpper, kLower, kTitle };
 
 // Appends `value` in that case as UTF-8. A sigma at the end of a word is the caller's business.
 void append_case(std::string& out, char32_t value, LetterCase to);

@@ -6,18 +6,12 @@
 
 namespace sluice::jinja {
 
-enum class CharClass : uint16_t {
+enum class CharClass : uint8_t {
   kAlpha = 1U << 0,
-  kDecimal = 1U << 1,
-  kDigit = 1U << 2,
-  kNumeric = 1U << 3,
-  kPrintable = 1U << 4,
-  kCased = 1U << 5,
-  kIgnorable = 1U << 6,
-  kUpper = 1U << 7,
-  kLower = 1U << 8,
-  kTitle = 1U << 9,
-  kWord = 1U << 10,
+  kDigit = 1U << 1,
+  kPrintable = 1U << 2,
+  kCased = 1U << 3,
+  kIgnorable = 1U << 4,
 };
 
 bool in_class(char32_t value, CharClass which);

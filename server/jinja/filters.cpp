@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters on single values: conversions, numbers, JSON. Those that lay out text are in
-// text_filters.cpp, those on sequences in sequence_filters.cpp.
+// Filters on single values: text, conversions, numbers, JSON. Those on sequences are in
+// sequence_filters.cpp.
 #include "server/jinja/filters.h"
 
 #include <algorithm>
@@ -67,6 +67,36 @@ Result cased(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(Value mapped, map_case(runtime, text.text(), kMap));
   mapped.set_markup(self.markup());
   return mapped;
+}
+
+// Words start after white space and one of - ( { [ <, unlike str.title().
+Result title(Runtime& runtime, const Value& self, const CallArgs& args) {
+  SLUICE_TRY_VOID(bind(runtime, "title", args, {}).map([](const Bound&) {}));
+  SLUICE_TRY(const Value value, to_text(runtime, self));
+  const Text& text = value.text();
+  const auto separates = [&](size_t pos) {
+    constexpr std::u32string_view kOpen = U"-({[<";
+    const char32_t c = decode_at(text.view(), pos).value;
+    return is_space(c) || kOpen.find(c) != std::u32string_view::npos;
+  };
+  TextBuilder out(runtime);
+  for (size_t pos = 0; pos < text.size() && !out.overflowed();) {
+    const size_t first = decode_at(text.view(), pos).size;
+    SLUICE_TRY(const Value initial,
+               map_case(runtime, text.substr(pos, pos + first), CaseMap::kUpper));
+    out.append(initial.text());
+    size_t end = pos + first;
+    if (separates(pos)) {
+      pos = end;
+      continue;
+    }
+    while (end < text.size() && !separates(end)) end += decode_at(text.view(), end).size;
+    SLUICE_TRY(const Value others,
+               map_case(runtime, text.substr(pos + first, end), CaseMap::kLower));
+    out.append(others.text());
+    pos = end;
+  }
+  return out.finish();
 }
 
 Result trim(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -288,17 +318,10 @@ Result default_value(Runtime& runtime, const Value& self, const CallArgs& args) 
 }
 
 Result format(Runtime& runtime, const Value& self, const CallArgs& args) {
+  if (!args.named.empty()) return runtime.fail("format takes no named arguments");
   SLUICE_TRY(const Value text, to_text(runtime, self));
-  if (args.named.empty()) {
-    SLUICE_TRY(const Value values, runtime.sequence(args.positional, SequenceKind::kTuple));
-    return percent_format(runtime, text.text(), values);
-  }
-  SLUICE_TRY(auto dict, runtime.dict(Origin::kTemplate));
-  for (const auto& [name, value] : args.named) {
-    SLUICE_TRY(Value key, runtime.text(name, Origin::kTemplate));
-    SLUICE_TRY_VOID(runtime.insert(*dict, std::move(key), value));
-  }
-  return percent_format(runtime, text.text(), Value(Kind::kDict, dict.get()));
+  SLUICE_TRY(const Value values, runtime.sequence(args.positional, SequenceKind::kTuple));
+  return percent_format(runtime, text.text(), values);
 }
 
 Result attr(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -318,6 +341,7 @@ constexpr std::array kFilters = {
     FilterEntry{"upper", cased<CaseMap::kUpper>},
     FilterEntry{"lower", cased<CaseMap::kLower>},
     FilterEntry{"capitalize", cased<CaseMap::kCapitalize>},
+    FilterEntry{"title", title},
     FilterEntry{"trim", trim},
     FilterEntry{"string", string},
     FilterEntry{"safe", safe},
@@ -344,9 +368,8 @@ NativeFunction find_entry(std::span<const FilterEntry> table, std::string_view n
 }
 
 NativeFunction find_filter(std::string_view name) {
-  if (const NativeFunction found = find_entry(kFilters, name)) return found;
-  const NativeFunction text_filter = find_text_filter(name);
-  return text_filter != nullptr ? text_filter : find_sequence_filter(name);
+  const NativeFunction found = find_entry(kFilters, name);
+  return found != nullptr ? found : find_sequence_filter(name);
 }
 
 }  // namespace sluice::jinja

@@ -17,13 +17,7 @@ struct FilterEntry {
 // `self` is the filtered value. Null when there is no such filter.
 NativeFunction find_filter(std::string_view name);
 NativeFunction find_sequence_filter(std::string_view name);
-NativeFunction find_text_filter(std::string_view name);
 
 NativeFunction find_entry(std::span<const FilterEntry> table, std::string_view name);
-
-// Filters with a file of their own.
-Result word_wrap(Runtime& runtime, const Value& self, const CallArgs& args);
-Result strip_tags(Runtime& runtime, const Value& self, const CallArgs& args);
-Result pretty_print(Runtime& runtime, const Value& self, const CallArgs& args);
 
 }  // namespace sluice::jinja

@@ -122,46 +122,6 @@ Result strftime_now(Runtime& runtime, const Value&, const CallArgs& args) {
   return runtime.text(std::string(buffer.data(), size - 1), bound[0].text().overall());
 }
 
-Result cycler_next(Runtime&, const Value& self, const CallArgs&) {
-  auto& cycler = self.as<Function>();
-  const Value item = cycler.state[static_cast<size_t>(cycler.position)];
-  cycler.position = (cycler.position + 1) % static_cast<int64_t>(cycler.state.size());
-  return item;
-}
-
-Result cycler_reset(Runtime&, const Value& self, const CallArgs&) {
-  self.as<Function>().position = 0;
-  return {};
-}
-
-Result cycler_call(Runtime& runtime, const Value&, const CallArgs&) {
-  return runtime.fail("'Cycler' object is not callable");
-}
-
-Result make_cycler(Runtime& runtime, const Value&, const CallArgs& args) {
-  if (args.positional.empty()) return runtime.fail("at least one item has to be provided");
-  SLUICE_TRY(Value cycler, runtime.function("cycler", cycler_call, Value()));
-  SLUICE_TRY_VOID(
-      runtime.grow(*cycler.object(), static_cast<int64_t>(args.positional.size() * sizeof(Value))));
-  cycler.as<Function>().state = args.positional;
-  return cycler;
-}
-
-// Empty on the first call, the separator after it.
-Result joiner_call(Runtime& runtime, const Value& self, const CallArgs&) {
-  auto& joiner = self.as<Function>();
-  if (joiner.position++ > 0) return joiner.state[0];
-  return runtime.text("", Origin::kTemplate);
-}
-
-Result make_joiner(Runtime& runtime, const Value&, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "joiner", args, {"sep"}));
-  SLUICE_TRY(const Value comma, runtime.text(", ", Origin::kTemplate));
-  SLUICE_TRY(const Value state, runtime.function("joiner", joiner_call, Value()));
-  state.as<Function>().state = {bound.get(0, comma)};
-  return runtime.function("joiner", joiner_call, state);
-}
-
 struct Entry {
   std::string_view name;
   NativeFunction function;
@@ -173,26 +133,9 @@ constexpr std::array kGlobals = {
     Entry{"dict", make_dict},
     Entry{"namespace", make_namespace},
     Entry{"strftime_now", strftime_now},
-    Entry{"cycler", make_cycler},
-    Entry{"joiner", make_joiner},
 };
 
 }  // namespace
-
-Expected<std::optional<Value>> function_attribute(Runtime& runtime,
-                                                  const Value& value,
-                                                  std::string_view name) {
-  const auto& function = value.as<Function>();
-  if (function.function != cycler_call) return std::optional<Value>();
-  if (name == "current") {
-    return std::optional<Value>(function.state[static_cast<size_t>(function.position)]);
-  }
-  if (name != "next" && name != "reset") return std::optional<Value>();
-  const bool next = name == "next";
-  SLUICE_TRY(Value method,
-             runtime.function(next ? "next" : "reset", next ? cycler_next : cycler_reset, value));
-  return std::optional<Value>(std::move(method));
-}
 
 tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name) {
   return runtime.fail(

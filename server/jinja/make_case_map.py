@@ -4,8 +4,7 @@
 import pathlib
 import unicodedata
 
-FLAGS = ["Alpha", "Decimal", "Digit", "Numeric", "Printable", "Cased", "Ignorable", "Upper",
-         "Lower", "Title", "Word"]
+FLAGS = ["Alpha", "Digit", "Printable", "Cased", "Ignorable"]
 
 
 def runs(mapping):
@@ -42,26 +41,18 @@ def table(name, mapping):
     return f"constexpr std::array<Run, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
 
 
-def lower_all(text):
-    return "".join(char.lower() for char in text)
-
-
 def expansions(name, mapping):
     cells = []
     for code in range(0x110000):
         mapped = mapping(chr(code))
-        upper = chr(code).upper()
-        # What folds to several characters mostly folds to its upper case in lower case.
-        is_regular = mapping == str.casefold and len(upper) > 1 and mapped == lower_all(upper)
-        if not is_regular and (len(mapped) > 1 or mapping == str.casefold and len(upper) > 1):
+        if len(mapped) > 1:
             points = ", ".join(f"0x{ord(c):X}" for c in mapped)
             cells.append(f"{{0x{code:X}, {{{points}}}}}")
     return f"constexpr std::array<Expansion, {len(cells)}> {name} = {{{{\n{fill(cells)}\n}}}};\n"
 
 
 def case_map():
-    mappings = {"Upper": str.upper, "Lower": str.lower, "Title": str.title,
-                "Fold": str.casefold}
+    mappings = {"Upper": str.upper, "Lower": str.lower, "Title": str.title}
     tables = "\n".join(table(f"k{name}", mapping) + expansions(f"k{name}Long", mapping)
                        for name, mapping in mappings.items())
     return f"""// SPDX-License-Identifier: Apache-2.0
@@ -126,18 +117,6 @@ void map(const std::array<Run, N>& runs,
   append_utf8(out, map_one(runs, value));
 }}
 
-// What the table of exceptions does not say: several characters fold to the lower case of the
-// upper case.
-void fold(char32_t value, std::string& out) {{
-  const Expansion* upper = find_expansion(kUpperLong, value);
-  if (upper == nullptr || find_expansion(kFoldLong, value) != nullptr) {{
-    return map(kFold, kFoldLong, value, out);
-  }}
-  for (const char32_t c : upper->to) {{
-    if (c != 0) append_utf8(out, map_one(kLower, c));
-  }}
-}}
-
 }}  // namespace
 
 void append_case(std::string& out, char32_t value, LetterCase to) {{
@@ -148,8 +127,6 @@ void append_case(std::string& out, char32_t value, LetterCase to) {{
       return map(kLower, kLowerLong, value, out);
     case LetterCase::kTitle:
       return map(kTitle, kTitleLong, value, out);
-    case LetterCase::kFold:
-      return fold(value, out);
   }}
 }}
 
@@ -161,9 +138,7 @@ def classes(char):
     # str.lower() writes a final sigma after a cased character, ignorable ones between them or not.
     cased = (char + "Σ").lower().endswith("ς")
     ignorable = not cased and ("A" + char + "Σ").lower().endswith("ς")
-    tests = [char.isalpha(), char.isdecimal(), char.isdigit(), char.isnumeric(),
-             char.isprintable(), cased, ignorable, char.isupper(), char.islower(),
-             char.istitle() and not char.isupper(), char.isalnum() or char == "_"]
+    tests = [char.isalpha(), char.isdigit(), char.isprintable(), cased, ignorable]
     return sum(1 << bit for bit, test in enumerate(tests) if test)
 
 
@@ -188,7 +163,7 @@ namespace {{
 // From this code point on, up to the next row.
 struct Row {{
   char32_t first;
-  uint16_t classes;
+  uint8_t classes;
 }};
 
 // clang-format off
@@ -202,7 +177,7 @@ constexpr std::array<Row, {len(cells)}> kRows = {{{{
 bool in_class(char32_t value, CharClass which) {{
   const auto after = std::upper_bound(
       kRows.begin(), kRows.end(), value, [](char32_t v, const Row& row) {{ return v < row.first; }});
-  return ((after - 1)->classes & static_cast<uint16_t>(which)) != 0;
+  return ((after - 1)->classes & static_cast<uint8_t>(which)) != 0;
 }}
 
 }}  // namespace sluice::jinja
@@ -219,7 +194,7 @@ def header():
 
 namespace sluice::jinja {{
 
-enum class CharClass : uint16_t {{
+enum class CharClass : uint8_t {{
 {rows}
 }};
 

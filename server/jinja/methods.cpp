@@ -224,60 +224,10 @@ Result format(Runtime& runtime, const Value& self, const CallArgs& args) {
   return brace_format(runtime, self.text(), args);
 }
 
-template <bool kLast>
-Result partition(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "partition", args, {"sep"}, 1));
-  SLUICE_TRY(const Text* separator, needed_text(runtime, bound, 0));
-  if (separator->empty()) return runtime.fail("empty separator");
-  const Text& text = self.text();
-  const size_t found =
-      kLast ? text.view().rfind(separator->view()) : text.view().find(separator->view());
-  const bool none = found == std::string_view::npos;
-  const size_t cut = none ? (kLast ? 0 : text.size()) : found;
-  const size_t after = none ? cut : found + separator->size();
-  std::vector<Value> parts;
-  for (const auto& [begin, end] :
-       {std::pair<size_t, size_t>(0, cut), {cut, after}, {after, text.size()}}) {
-    SLUICE_TRY(Value part, runtime.text(text.substr(begin, end)));
-    parts.push_back(std::move(part));
-  }
-  return runtime.sequence(std::move(parts), SequenceKind::kTuple);
-}
-
-enum class Justify : uint8_t { kLeft, kRight, kCenter, kZero };
-
-template <Justify kSide>
-Result justify(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "justify", args, {"width", "fillchar"}, 1));
-  SLUICE_TRY(const int64_t width, to_integer(runtime, bound[0], "width"));
-  SLUICE_TRY(const Text* given, optional_text(runtime, bound, 1));
-  const Text space(kSide == Justify::kZero ? "0" : " ", Origin::kTemplate);
-  const Text& fill = given == nullptr ? space : *given;
-  if (count_characters(fill.view()) != 1) return runtime.fail("the fill must be one character");
-  const Text& text = self.text();
-  const int64_t padding =
-      std::max<int64_t>(width - static_cast<int64_t>(count_characters(text.view())), 0);
-  SLUICE_TRY_VOID(runtime.reserve(padding));
-  // str.center() puts the odd one at the left when the width is odd.
-  const int64_t left = kSide == Justify::kLeft     ? 0
-                       : kSide == Justify::kCenter ? padding / 2 + (padding & width & 1)
-                                                   : padding;
-  const bool sign =
-      kSide == Justify::kZero && !text.empty() && (text.view()[0] == '-' || text.view()[0] == '+');
-  TextBuilder out(runtime);
-  out.append(text, 0, sign ? 1 : 0);
-  out.fill(fill.view(), fill.overall(), left);
-  out.append(text, sign ? 1 : 0, text.size());
-  out.fill(fill.view(), fill.overall(), padding - left);
-  return out.finish();
-}
-
 template <CharClass kClass>
 bool is_a(char32_t c) {
   return in_class(c, kClass);
 }
-
-bool is_alnum(char32_t c) { return is_a<CharClass::kAlpha>(c) || is_a<CharClass::kNumeric>(c); }
 
 template <bool (*kPredicate)(char32_t)>
 Result all_are(Runtime& runtime, const Value& self, const CallArgs& args) {
@@ -287,71 +237,6 @@ Result all_are(Runtime& runtime, const Value& self, const CallArgs& args) {
     if (!kPredicate(decode_at(view, pos).value)) return Value(false);
   }
   return Value(!view.empty());
-}
-
-template <bool kUpper>
-Result is_case(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
-  return Value(is_all_case(self.view(), kUpper));
-}
-
-Result is_title(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
-  bool any = false;
-  bool inside_word = false;
-  const std::string_view view = self.view();
-  for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
-    const char32_t c = decode_at(view, pos).value;
-    const bool raised = in_class(c, CharClass::kUpper) || in_class(c, CharClass::kTitle);
-    const bool lower = in_class(c, CharClass::kLower);
-    if ((raised && inside_word) || (lower && !inside_word)) return Value(false);
-    inside_word = raised || lower;
-    any = any || inside_word;
-  }
-  return Value(any);
-}
-
-// True of the empty string too.
-template <bool kAscii>
-Result all_plain(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "predicate", args, {}).map([](const Bound&) {}));
-  const std::string_view view = self.view();
-  for (size_t pos = 0; pos < view.size(); pos += decode_at(view, pos).size) {
-    const char32_t c = decode_at(view, pos).value;
-    if (kAscii ? c >= 0x80 : !in_class(c, CharClass::kPrintable)) return Value(false);
-  }
-  return Value(true);
-}
-
-Result expand_tabs(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "expandtabs", args, {"tabsize"}));
-  SLUICE_TRY(const int64_t tab, optional_int(runtime, bound, 0, 8));
-  const Text& text = self.text();
-  TextBuilder out(runtime);
-  int64_t column = 0;
-  for (size_t pos = 0; pos < text.size() && !out.overflowed();) {
-    const CodePoint point = decode_at(text.view(), pos);
-    if (point.value == '\t') {
-      const int64_t spaces = tab > 0 ? tab - column % tab : 0;
-      out.fill(" ", text.origin_at(pos), spaces);
-      column += spaces;
-    } else {
-      out.append(text, pos, pos + point.size);
-      column = point.value == '\n' || point.value == '\r' ? 0 : column + 1;
-    }
-    pos += point.size;
-  }
-  return out.finish();
-}
-
-Result format_map(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "format_map", args, {"mapping"}, 1));
-  if (!bound[0].is(Kind::kDict)) return runtime.fail("format_map() needs a mapping");
-  CallArgs named;
-  for (const auto& [key, value] : bound[0].as<Dict>().entries) {
-    if (key.is(Kind::kString)) named.named.emplace_back(std::string(key.view()), value);
-  }
-  return brace_format(runtime, self.text(), named);
 }
 
 // keys, values, items.
@@ -413,20 +298,6 @@ Result list_count(Runtime& runtime, const Value& self, const CallArgs& args) {
   return Value(count);
 }
 
-// Letters and underscores, and behind the first digits and marks.
-Result is_identifier(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "isidentifier", args, {}).map([](const Bound&) {}));
-  const std::string_view view = self.view();
-  for (size_t pos = 0; pos < view.size();) {
-    const auto [value, size] = decode_at(view, pos);
-    const bool fits = value == U'_' || in_class(value, CharClass::kAlpha) ||
-                      (pos > 0 && in_class(value, CharClass::kWord));
-    if (!fits) return Value(false);
-    pos += size;
-  }
-  return Value(!view.empty());
-}
-
 constexpr std::array kStringMethods = {
     MethodEntry{"split", split},
     MethodEntry{"rsplit", rsplit},
@@ -441,10 +312,8 @@ constexpr std::array kStringMethods = {
     MethodEntry{"replace", replace},
     MethodEntry{"upper", cased<CaseMap::kUpper>},
     MethodEntry{"lower", cased<CaseMap::kLower>},
-    MethodEntry{"casefold", cased<CaseMap::kFold>},
     MethodEntry{"title", cased<CaseMap::kTitle>},
     MethodEntry{"capitalize", cased<CaseMap::kCapitalize>},
-    MethodEntry{"swapcase", cased<CaseMap::kSwap>},
     MethodEntry{"find", find<false, false>},
     MethodEntry{"rfind", find<true, false>},
     MethodEntry{"index", find<false, true>},
@@ -452,26 +321,9 @@ constexpr std::array kStringMethods = {
     MethodEntry{"count", count_text},
     MethodEntry{"join", join},
     MethodEntry{"format", format},
-    MethodEntry{"partition", partition<false>},
-    MethodEntry{"rpartition", partition<true>},
-    MethodEntry{"ljust", justify<Justify::kLeft>},
-    MethodEntry{"rjust", justify<Justify::kRight>},
-    MethodEntry{"center", justify<Justify::kCenter>},
-    MethodEntry{"zfill", justify<Justify::kZero>},
     MethodEntry{"isdigit", all_are<is_a<CharClass::kDigit>>},
-    MethodEntry{"isdecimal", all_are<is_a<CharClass::kDecimal>>},
-    MethodEntry{"isnumeric", all_are<is_a<CharClass::kNumeric>>},
     MethodEntry{"isalpha", all_are<is_a<CharClass::kAlpha>>},
-    MethodEntry{"isalnum", all_are<is_alnum>},
     MethodEntry{"isspace", all_are<is_space>},
-    MethodEntry{"isupper", is_case<true>},
-    MethodEntry{"islower", is_case<false>},
-    MethodEntry{"istitle", is_title},
-    MethodEntry{"isidentifier", is_identifier},
-    MethodEntry{"isascii", all_plain<true>},
-    MethodEntry{"isprintable", all_plain<false>},
-    MethodEntry{"expandtabs", expand_tabs},
-    MethodEntry{"format_map", format_map},
 };
 
 constexpr std::array kDictMethods = {

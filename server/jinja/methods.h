@@ -2,7 +2,6 @@
 // Methods of strings, lists and dicts, and the global functions.
 #pragma once
 
-#include <optional>
 #include <string_view>
 
 #include "server/jinja/value.h"
@@ -18,10 +17,6 @@ struct MethodEntry {
 const MethodEntry* find_method(const Value& value, std::string_view name);
 // A namespace refuses names that start with an underscore.
 tl::unexpected<Error> underscore_error(const Runtime& runtime, std::string_view name);
-// Attributes of the objects that a global made.
-Expected<std::optional<Value>> function_attribute(Runtime& runtime,
-                                                  const Value& value,
-                                                  std::string_view name);
 // Null when there is no such global.
 NativeFunction find_global(std::string_view name);
 // Python's split: `separator` null splits at runs of white space.
@@ -31,9 +26,7 @@ enum class StripSide : uint8_t { kBoth, kLeft, kRight };
 Result strip_text(Runtime& runtime, const Text& text, const Text* characters, StripSide side);
 Result replace_text(
     Runtime& runtime, const Text& text, const Text& from, const Text& to, int64_t count);
-enum class CaseMap : uint8_t { kUpper, kLower, kTitle, kCapitalize, kSwap, kFold };
-// str.isupper() and str.islower().
-bool is_all_case(std::string_view text, bool upper);
+enum class CaseMap : uint8_t { kUpper, kLower, kTitle, kCapitalize };
 Result map_case(Runtime& runtime, const Text& text, CaseMap map);
 
 }  // namespace sluice::jinja

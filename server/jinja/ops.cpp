@@ -342,13 +342,7 @@ Result escaped_values(Runtime& runtime, const Value& values) {
     }
     return runtime.sequence(std::move(items), SequenceKind::kTuple);
   }
-  if (!values.is(Kind::kDict)) return escape_html(runtime, values);
-  SLUICE_TRY(auto escaped, runtime.dict(values.as<Dict>().origin));
-  for (const auto& [key, value] : values.as<Dict>().entries) {
-    SLUICE_TRY(Value text, value.number() ? Result(value) : escape_html(runtime, value));
-    SLUICE_TRY_VOID(runtime.insert(*escaped, key, std::move(text)));
-  }
-  return Value(Kind::kDict, escaped.get());
+  return escape_html(runtime, values);
 }
 
 Result arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {

@@ -167,44 +167,6 @@ Result sum(Runtime& runtime, const Value& self, const CallArgs& args) {
   return total;
 }
 
-Result groupby(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound,
-             bind(runtime, "groupby", args, {"attribute", "default", "case_sensitive"}, 1));
-  SLUICE_TRY(const std::vector<Value> items, iterate(runtime, self));
-
-  struct Member {
-    Value shown;
-    Value item;
-  };
-
-  std::vector<Keyed> order_of;
-  std::vector<Member> members;
-  for (const Value& item : items) {
-    SLUICE_TRY(Value shown, attribute_path(runtime, item, bound[0], bound.get(1)));
-    SLUICE_TRY(Value key, sort_key(runtime, shown, Value(), bound.flag(2, false)));
-    order_of.push_back({std::move(key), Value(static_cast<int64_t>(members.size()))});
-    members.push_back({std::move(shown), item});
-  }
-  SLUICE_TRY_VOID(sort_keyed(runtime, order_of, /*reverse=*/false));
-  std::vector<Value> groups;
-  for (size_t i = 0; i < order_of.size();) {
-    const Value& shown = members[static_cast<size_t>(order_of[i].item.integer())].shown;
-    std::vector<Value> group;
-    const size_t first = i;
-    bool same = true;
-    while (same) {
-      group.push_back(members[static_cast<size_t>(order_of[i].item.integer())].item);
-      if (++i == order_of.size()) break;
-      SLUICE_TRY(same, equals(runtime, order_of[first].key, order_of[i].key));
-    }
-    SLUICE_TRY(Value list, runtime.sequence(std::move(group)));
-    SLUICE_TRY(Value pair, runtime.sequence({shown, std::move(list)}, SequenceKind::kTuple));
-    pair.as<Sequence>().is_group = true;
-    groups.push_back(std::move(pair));
-  }
-  return runtime.sequence(std::move(groups));
-}
-
 Result count(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY_VOID(bind(runtime, "length", args, {}).map([](const Bound&) {}));
   SLUICE_TRY(const int64_t size, length(runtime, self));
@@ -293,65 +255,6 @@ Result reverse(Runtime& runtime, const Value& self, const CallArgs& args) {
       std::move(all), once ? SequenceKind::kList : SequenceKind::kGenerator, origin_of(self));
 }
 
-// Any item will do where a request repeated must give the same prompt: the choice depends on the
-// number of items alone.
-Result random(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "random", args, {}).map([](const Bound&) {}));
-  if (self.is(Kind::kUndefined)) return undefined_error(runtime, self);
-  SLUICE_TRY(const int64_t size, length(runtime, self));
-  if (size == 0) return runtime.undefined("No random item, sequence was empty.");
-  constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;
-  const uint64_t mixed = (static_cast<uint64_t>(size) * kMultiplier) >> 32;
-  return get_item(runtime, self, Value(static_cast<int64_t>(mixed % static_cast<uint64_t>(size))));
-}
-
-Result batch(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "batch", args, {"linecount", "fill_with"}, 1));
-  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
-  std::vector<Value> rows;
-  std::vector<Value> row;
-  for (const Value& item : all) {
-    // Whatever equals no length never ends a row; 0 ends one before the first item.
-    SLUICE_TRY(const bool full, equals(runtime, Value(static_cast<int64_t>(row.size())), bound[0]));
-    if (full) {
-      SLUICE_TRY(Value list, runtime.sequence(std::exchange(row, {})));
-      rows.push_back(std::move(list));
-    }
-    row.push_back(item);
-  }
-  if (!row.empty()) {
-    if (bound.has(1) && !bound[1].is(Kind::kNone)) {
-      SLUICE_TRY(const int64_t size, to_integer(runtime, bound[0], "linecount"));
-      if (size > kMaxRange) return runtime.fail("batch: linecount is out of range");
-      row.resize(std::max(row.size(), static_cast<size_t>(std::max<int64_t>(size, 0))), bound[1]);
-    }
-    SLUICE_TRY(Value list, runtime.sequence(std::move(row)));
-    rows.push_back(std::move(list));
-  }
-  return runtime.sequence(std::move(rows), SequenceKind::kGenerator);
-}
-
-Result slice(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY(const Bound bound, bind(runtime, "slice", args, {"slices", "fill_with"}, 1));
-  SLUICE_TRY(const int64_t slices, to_integer(runtime, bound[0], "slices"));
-  if (slices == 0) return runtime.fail("integer division or modulo by zero");
-  if (slices > kMaxRange) return runtime.fail("slice: slices is out of range");
-  SLUICE_TRY(const std::vector<Value> all, iterate(runtime, self));
-  const auto size = static_cast<int64_t>(all.size());
-  std::vector<Value> columns;
-  auto at = all.begin();
-  for (int64_t i = 0; i < slices; ++i) {
-    const bool extra = i < size % slices;
-    const int64_t take = size / slices + (extra ? 1 : 0);
-    std::vector<Value> column(at, at + take);
-    at += take;
-    if (bound.has(1) && !bound[1].is(Kind::kNone) && !extra) column.push_back(bound[1]);
-    SLUICE_TRY(Value list, runtime.sequence(std::move(column)));
-    columns.push_back(std::move(list));
-  }
-  return runtime.sequence(std::move(columns), SequenceKind::kGenerator);
-}
-
 tl::unexpected<Error> no_such(const Runtime& runtime, const char* what, const Value& name) {
   return runtime.fail("No " + std::string(what) + " named '" +
                       std::string(name.is(Kind::kString) ? name.view() : type_name(name)) + "'.");
@@ -426,11 +329,7 @@ constexpr std::array kFilters = {
     FilterEntry{"min", extreme<false>},
     FilterEntry{"max", extreme<true>},
     FilterEntry{"sum", sum},
-    FilterEntry{"groupby", groupby},
     FilterEntry{"reverse", reverse},
-    FilterEntry{"random", random},
-    FilterEntry{"batch", batch},
-    FilterEntry{"slice", slice},
     FilterEntry{"map", map},
     FilterEntry{"select", select<false, true>},
     FilterEntry{"reject", select<false, false>},

@@ -54,20 +54,16 @@ bool is_final_sigma(std::string_view view, size_t pos) {
   return after;
 }
 
-LetterCase letter_case(CaseMap map, char32_t c, bool first, bool inside_word) {
+LetterCase letter_case(CaseMap map, bool first, bool inside_word) {
   switch (map) {
     case CaseMap::kUpper:
       return LetterCase::kUpper;
     case CaseMap::kLower:
       return LetterCase::kLower;
-    case CaseMap::kFold:
-      return LetterCase::kFold;
     case CaseMap::kTitle:
       return inside_word ? LetterCase::kLower : LetterCase::kTitle;
     case CaseMap::kCapitalize:
       return first ? LetterCase::kTitle : LetterCase::kLower;
-    case CaseMap::kSwap:
-      return in_class(c, CharClass::kUpper) ? LetterCase::kLower : LetterCase::kUpper;
   }
   return LetterCase::kLower;
 }
@@ -149,19 +145,6 @@ Result replace_text(
   return out.finish();
 }
 
-bool is_all_case(std::string_view text, bool upper) {
-  bool any = false;
-  for (size_t pos = 0; pos < text.size(); pos += decode_at(text, pos).size) {
-    const char32_t c = decode_at(text, pos).value;
-    const bool wanted = in_class(c, upper ? CharClass::kUpper : CharClass::kLower);
-    const bool other = in_class(c, upper ? CharClass::kLower : CharClass::kUpper) ||
-                       in_class(c, CharClass::kTitle);
-    if (other) return false;
-    any = any || wanted;
-  }
-  return any;
-}
-
 Result map_case(Runtime& runtime, const Text& text, CaseMap map) {
   TextBuilder out(runtime);
   const std::string_view view = text.view();
@@ -170,11 +153,9 @@ Result map_case(Runtime& runtime, const Text& text, CaseMap map) {
   for (size_t pos = 0; pos < view.size() && !out.overflowed();) {
     const CodePoint point = decode_at(view, pos);
     std::string bytes;
-    const LetterCase to = letter_case(map, point.value, pos == 0, inside_word);
+    const LetterCase to = letter_case(map, pos == 0, inside_word);
     constexpr char32_t kMalformed = 0xFFFD;
-    const bool other_case =
-        in_class(point.value, CharClass::kUpper) || in_class(point.value, CharClass::kLower);
-    if (point.value == kMalformed || (map == CaseMap::kSwap && !other_case)) {
+    if (point.value == kMalformed) {
       bytes = view.substr(pos, point.size);
     } else if (point.value == kSigma && to == LetterCase::kLower && is_final_sigma(view, pos)) {
       bytes = "\xCF\x82";

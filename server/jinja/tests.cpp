@@ -5,9 +5,7 @@
 #include <array>
 
 #include "server/jinja/filters.h"
-#include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
-#include "server/jinja/print.h"
 #include "server/jinja/runtime.h"
 
 namespace sluice::jinja {
@@ -88,12 +86,6 @@ Expected<bool> divisible(Runtime& runtime, const Value& self, const CallArgs& ar
   return !truthy(rest);
 }
 
-template <bool kUpper>
-Expected<bool> is_case(Runtime& runtime, const Value& self, const CallArgs&) {
-  SLUICE_TRY(const Value text, to_text(runtime, self));
-  return is_all_case(text.view(), kUpper);
-}
-
 Expected<bool> same_as(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Value other, single(runtime, args));
   if (self.kind() != other.kind()) return false;
@@ -111,8 +103,6 @@ Expected<bool> is_test(Runtime& runtime, const Value& self, const CallArgs&) {
   return self.is(Kind::kString) && find_test(self.view()) != nullptr;
 }
 
-Expected<bool> is_escaped(Runtime&, const Value& self, const CallArgs&) { return self.markup(); }
-
 constexpr std::array kTests = {
     Entry{"defined", alone<is_defined<true>>},
     Entry{"undefined", alone<is_defined<false>>},
@@ -128,15 +118,12 @@ constexpr std::array kTests = {
     Entry{"sequence", alone<is_sequence>},
     Entry{"iterable", alone<is_iterable>},
     Entry{"callable", alone<is_callable>},
-    Entry{"escaped", alone<is_escaped>},
     Entry{"sameas", same_as},
     Entry{"filter", alone<is_filter>},
     Entry{"test", alone<is_test>},
     Entry{"odd", alone<parity<1>>},
     Entry{"even", alone<parity<0>>},
     Entry{"divisibleby", divisible},
-    Entry{"lower", alone<is_case<false>>},
-    Entry{"upper", alone<is_case<true>>},
     Entry{"in", compares<Op::kIn>},
     Entry{"eq", compares<Op::kEq>},
     Entry{"equalto", compares<Op::kEq>},

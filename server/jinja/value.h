@@ -218,7 +218,6 @@ struct Sequence : Object {
   Origin origin;  // who wrote the brackets and commas
   std::vector<Value> items;
   int64_t range[3] = {0, 0, 1};  // start, stop, step
-  bool is_group = false;         // a pair of groupby's, which has names for its items
 };
 
 struct Dict : Object {
@@ -248,16 +247,11 @@ struct Function : Object {
   Function(std::string_view n, NativeFunction f, Value s)
       : name(n), function(f), self(std::move(s)) {}
 
-  void drop_references() override {
-    self = Value();
-    state.clear();
-  }
+  void drop_references() override { self = Value(); }
 
   std::string_view name;
   NativeFunction function;
   Value self;
-  std::vector<Value> state;  // cycler: its items
-  int64_t position = 0;
 };
 
 // Names of one scope; lookup goes up the parents. Keys point into the syntax tree or the inputs.

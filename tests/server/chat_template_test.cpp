@@ -194,21 +194,15 @@ TEST(ChatTemplate, StopsWhatGrowsTooLarge) {
 // Arguments that ask filters and methods for gigabytes, or for endless work.
 TEST(ChatTemplate, HostileArgumentsEndWithinTheCaps) {
   const char* sources[] = {
-      "{{ 'a' | center(10**9) }}",
-      "{{ 'a'.center(10**9) }}",
-      "{{ 'a'.ljust(10**9) }}",
-      "{{ 'a'.rjust(10**9, 'b') }}",
-      "{{ 'a'.zfill(10**9) }}",
-      "{{ 'a\tb'.expandtabs(10**9) }}",
       "{{ 'a\nb' | indent(10**9) }}",
       "{{ 'a\nb' | indent('x' * 10**6, true) | indent('y' * 10**6) | indent('z' * 10**9) }}",
       "{{ '%1000000000d' % 1 }}",
       "{{ '%.1000000000f' % 1.5 }}",
-      "{{ '%*d' % (10**9, 1) }}",
+      "{{ '%.1000000000d' % 1 }}",
       "{{ '%1000000000s' | format('x') }}",
       "{{ '{:1000000000}'.format(1) }}",
       "{{ '{:.1000000000f}'.format(1.5) }}",
-      "{{ '{:{}}'.format('x', 10**9) }}",
+      "{{ '{1000000000}'.format('x') }}",
       "{{ range(10**9) | list }}",
       "{{ range(10**9) | join }}",
       "{{ range(0, -10**9, -1) | sum }}",
@@ -218,22 +212,16 @@ TEST(ChatTemplate, HostileArgumentsEndWithinTheCaps) {
       "{{ ('ab' * 10**6) | replace('a', 'c' * 10**6) }}",
       "{{ (range(10**5) | list) | join('x' * 10**6) }}",
       "{{ ('x' * 10**6).join(range(10**5) | map('string')) }}",
-      "{{ ['a'] | batch(10**9, 'b') | list }}",
-      "{{ ['a'] | slice(10**9, 'b') | list }}",
-      "{{ ('a ' * 10**7) | wordwrap(1, true, 'x' * 10**6) }}",
-      "{{ ('a' * 10**7) | wordwrap(1, true, 'x' * 1000) }}",
       "{{ ('&' * 10**8) | e }}",
-      "{{ ('\n' * 10**8) | urlencode }}",
-      "{{ ('<a>' * 10**7) | striptags * 10**3 }}",
-      "{{ ('a' * 10**9) | truncate(10) }}",
+      "{{ ('a ' * 10**8) | title }}",
       "{{ ('a,' * 10**8).split(',') }}",
       "{{ ('a\n' * 10**8).splitlines() }}",
       "{{ ('a' * 10**8) | list }}",
       "{{ ('a' * 10**8) | tojson | tojson | tojson }}",
       "{{ {'a': 'x' * 10**6} | tojson(indent=10**9) }}",
       "{{ [[[1]]] | tojson(indent=10**8) }}",
-      "{{ ([[1] * 1000] * 1000 * 1000) | pprint }}",
-      "{{ ([1] * 10**6) | map('string') | map('center', 10**4) | join }}",
+      "{{ ([[1] * 1000] * 1000 * 1000) | string }}",
+      "{{ ([1] * 10**6) | map('string') | map('replace', '1', 'x' * 10**4) | join }}",
       "{{ 10 ** (10 ** 9) }}",
       "{{ 2 ** 100000 }}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(64) %}{% set ns.l = ns.l + ns.l %}{% "
@@ -241,12 +229,12 @@ TEST(ChatTemplate, HostileArgumentsEndWithinTheCaps) {
       "{% set ns = namespace(l=[]) %}{% set ns.l = [ns] %}{{ ns.l | tojson }}",
       "{% set l = [] %}{% for i in range(10**9) %}{{ l.append(l) }}{% endfor %}",
       "{% set l = [] %}{% set _ = l.append(l) %}{{ l | tojson }}",
-      "{% set l = [] %}{% set _ = l.append(l) %}{{ l | pprint }}{{ l == [l] }}",
+      "{% set l = [] %}{% set _ = l.append(l) %}{{ l | string }}{{ l == [l] }}",
       "{% macro f(n) %}{{ f(n) ~ f(n) }}{% endmacro %}{{ f(1) }}",
       "{% macro f(n) %}{{ caller() }}{% call f(n) %}{{ caller() }}{% endcall %}{% endmacro %}"
       "{% call f(1) %}x{% endcall %}",
       "{% for a in range(10**5) %}{% for b in range(10**5) %}{% endfor %}{% endfor %}",
-      "{{ (range(10**5) | list) | sort(attribute='x') | groupby('y') | list * 10**6 }}",
+      "{{ (range(10**5) | list) | sort(attribute='x') | list * 10**6 }}",
       "{{ ((range(99999) | list) * 50) | unique | list }}",
       "{% for i in range(10**5) %}{{ range(10**5) | sum }}{% endfor %}",
       "{{ ('ab' * 10**7).count('ab' * 10**6 ~ 'c') ~ 'x' * 10**9 }}",
@@ -297,6 +285,111 @@ TEST(ChatTemplate, ReportsIntegerOverflow) {
   EXPECT_EQ(error_of("{{ 10 ** 30 }}"), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of("{{ -(-9223372036854775807 - 1) }}"), ErrorCode::kInvalidArgument);
   EXPECT_EQ(error_of("{{ 99999999999999999999 }}"), ErrorCode::kInvalidArgument);
+}
+
+// What jinja2 or Python has and no published chat template uses.
+TEST(ChatTemplate, RefusesByNameWhatNoChatTemplateUses) {
+  const auto refuses = [](const std::string& source, const std::string& named) {
+    const auto result = render(source, {{"s", "a"}, {"n", 1}});
+    ASSERT_FALSE(result) << source << " rendered " << *result;
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument) << source;
+    EXPECT_NE(result.error().message.find(named), std::string::npos) << result.error().message;
+  };
+  for (const std::string name : {"batch",
+                                 "center",
+                                 "filesizeformat",
+                                 "forceescape",
+                                 "groupby",
+                                 "pprint",
+                                 "random",
+                                 "slice",
+                                 "striptags",
+                                 "truncate",
+                                 "urlencode",
+                                 "wordcount",
+                                 "wordwrap",
+                                 "xmlattr"}) {
+    refuses("{{ s | " + name + " }}", "No filter named '" + name + "'");
+    refuses("{{ [s] | map('" + name + "') | list }}", "No filter named '" + name + "'");
+  }
+  for (const std::string name : {"escaped", "lower", "upper"}) {
+    refuses("{{ s is " + name + " }}", "No test named '" + name + "'");
+    refuses("{{ [s] | select('" + name + "') | list }}", "No test named '" + name + "'");
+  }
+  for (const std::string name : {"casefold",
+                                 "center",
+                                 "expandtabs",
+                                 "format_map",
+                                 "isalnum",
+                                 "isascii",
+                                 "isdecimal",
+                                 "islower",
+                                 "isnumeric",
+                                 "isidentifier",
+                                 "isprintable",
+                                 "istitle",
+                                 "isupper",
+                                 "ljust",
+                                 "rjust",
+                                 "partition",
+                                 "rpartition",
+                                 "swapcase",
+                                 "zfill"}) {
+    refuses("{{ s." + name + "() }}", "'str object' has no attribute '" + name + "'");
+  }
+  for (const std::string name : {"cycler", "joiner"}) {
+    refuses("{{ " + name + "(s) }}", "'" + name + "' is undefined");
+  }
+}
+
+TEST(ChatTemplate, RefusesFormatsThatNoChatTemplateUses) {
+  for (const std::string format : {"%r",
+                                   "%a",
+                                   "%c",
+                                   "%e",
+                                   "%g",
+                                   "%o",
+                                   "%u",
+                                   "%X",
+                                   "%ld",
+                                   "%+d",
+                                   "% d",
+                                   "%#x",
+                                   "%*d",
+                                   "%(s)s"}) {
+    const auto result = render("{{ '" + format + "' % n }}", {{"n", 1}});
+    ASSERT_FALSE(result) << format << " rendered " << *result;
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument) << format;
+    EXPECT_NE(result.error().message.find("unsupported format character"), std::string::npos)
+        << result.error().message;
+  }
+  for (const std::string field : {"{!r}",
+                                  "{0.real}",
+                                  "{0[a]}",
+                                  "{0.__class__}",
+                                  "{:{}}",
+                                  "{:,}",
+                                  "{:_}",
+                                  "{:+}",
+                                  "{: }",
+                                  "{:#x}",
+                                  "{:^5}",
+                                  "{:*>5}",
+                                  "{:=5}",
+                                  "{:e}",
+                                  "{:g}",
+                                  "{:%}",
+                                  "{:c}",
+                                  "{:n}",
+                                  "{:o}"}) {
+    const auto result = render("{{ '" + field + "'.format(n, 5) }}", {{"n", 1}});
+    ASSERT_FALSE(result) << field << " rendered " << *result;
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument) << field;
+    EXPECT_NE(result.error().message.find("unsupported format"), std::string::npos)
+        << result.error().message;
+  }
+  EXPECT_EQ(error_of("{{ '%s' | format(a=1) }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(error_of("{{ '{:.2}'.format(1.5) }}"), ErrorCode::kInvalidArgument);
 }
 
 TEST(ChatTemplate, RefusesCharactersByTheirNames) {
