@@ -53,6 +53,7 @@ void Breaker::gave_up() { is_probing_ = false; }
 
 void Breaker::open(Time now) {
   wait_ = wait_ == milliseconds(0) ? kFirstWait : std::min(2 * wait_, kLongestWait);
+  opened_at_ = now;
   until_ = now + wait_;
   is_open_ = true;
   is_probing_ = false;

@@ -35,6 +35,9 @@ class Breaker {
   // Tells whether a request may be sent now.
   [[nodiscard]] bool allows(Time now) const;
 
+  // Returns when it opened last; the clock's beginning if it never did.
+  [[nodiscard]] Time opened_at() const { return opened_at_; }
+
   // Returns when it will be half open; in the future only if it is open.
   [[nodiscard]] Time opens_until() const { return until_; }
 
@@ -52,6 +55,7 @@ class Breaker {
   std::deque<Time> errors_;  // the latest errors while closed
   bool is_open_ = false;
   bool is_probing_ = false;
+  Time opened_at_{};
   Time until_{};
   std::chrono::milliseconds wait_{0};  // of the latest opening; 0: none since a success
 };

@@ -46,6 +46,9 @@ class WorkerHealth {
 
   [[nodiscard]] Status status(Time now) const;
 
+  // Tells whether the worker has answered a ping at that time or later.
+  [[nodiscard]] bool has_answered_since(Time time) const { return answered_at_ >= time; }
+
   [[nodiscard]] const WorkerLoad& load() const { return load_; }
 
  private:

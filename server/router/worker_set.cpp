@@ -73,7 +73,9 @@ std::vector<Worker*> WorkerSet::usable(const std::string& fingerprint, Time now)
     if (!worker->description || worker->description->model.system_fingerprint != fingerprint) {
       continue;
     }
-    if (worker->breaker.allows(now)) found.push_back(worker.get());
+    // After a loss another process may be there, which only a ping's answer tells.
+    const bool is_seen = worker->health.has_answered_since(worker->breaker.opened_at());
+    if (is_seen && worker->breaker.allows(now)) found.push_back(worker.get());
   }
   return found;
 }

@@ -2,12 +2,17 @@
 // A router's engine over workers of this process: real gRPC, engines without a model.
 #include "server/router/remote_engine.h"
 
+#include <arpa/inet.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <worker.grpc.pb.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -126,6 +131,49 @@ TEST(RemoteEngine, ALostStreamWaitsForItsWorkerToComeBack) {
   worker.start_again();
   ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
   for (int i = 0; i < 4; ++i) worker->step();
+  EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+}
+
+// Accepts connections to a port of this machine and never says a word.
+class MuteListener {
+ public:
+  explicit MuteListener(int port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    const int on = 1;
+    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_port = htons(static_cast<uint16_t>(port));
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+    EXPECT_EQ(listen(socket_, 16), 0);
+  }
+
+  ~MuteListener() { close(socket_); }
+
+ private:
+  int socket_;
+};
+
+// The breaker's second may be over before the router has seen which process is there now.
+TEST(RemoteEngine, AfterALossAWorkerIsUsedOnceItHasAnswered) {
+  TestWorker worker;
+  Router router({&worker});
+  CollectingSink sink;
+  const RequestId id = router.submit(sink, request_of());
+  ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
+  worker.stop();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 0; }));
+  {
+    const MuteListener mute(worker.port());
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+    while (std::chrono::steady_clock::now() < end) {
+      ASSERT_EQ(router.num_usable(), 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  worker.start_again();
+  ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
+  for (int i = 0; i < 6; ++i) worker->step();
   EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
 }
 

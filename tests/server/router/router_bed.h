@@ -37,6 +37,8 @@ class TestWorker {
 
   FakeEngine* operator->() { return engine_.get(); }
 
+  [[nodiscard]] int port() const { return port_; }
+
   [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
   void stop() {
