@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container, mutation: whether the simulator sees bugs, routers: two servers, and pairs that split
-# requests, behind routers of others, kubernetes: manifests by the cluster's own schemas, and by Helm.
+# container, reproducible: the same binary from two folders, mutation: whether the simulator sees
+# bugs, routers: two servers, and pairs that split requests, behind routers of others, kubernetes:
+# manifests by the cluster's own schemas, and by Helm.
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
@@ -101,6 +102,18 @@ case "$stage" in
     ;;
   image)
     python3 deploy/image_test.py
+    ;;
+  reproducible)
+    # Two folders of different names and depths; ccache would hand the first one's objects out again.
+    folders="$(mktemp -d)"
+    trap 'rm -rf "$folders"' EXIT
+    for copy in "$folders/a" "$folders/another/folder"; do
+      mkdir -p "$copy"
+      git archive HEAD | tar -x -C "$copy"
+      (cd "$copy" && CCACHE_DISABLE=1 cmake --preset cpu >/dev/null &&
+        CCACHE_DISABLE=1 ninja -C build sluice)
+    done
+    cmp "$folders/a/build/sluice" "$folders/another/folder/build/sluice"
     ;;
   fuzz)
     # The folder of the other sanitizer stage: every library is compiled for both at once.
