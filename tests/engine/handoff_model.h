@@ -131,6 +131,7 @@ struct Message {
 };
 
 enum class Step : uint8_t {
+  // Of the prefill worker.
   kPRequest,
   kPOtherPrompt,
   kPStep,
@@ -142,6 +143,7 @@ enum class Step : uint8_t {
   kPQuota,
   kPForget,
   kPPeerDead,
+  // Of the decode worker.
   kDRequest,
   kDRoom,
   kDTimer,
@@ -154,6 +156,7 @@ enum class Step : uint8_t {
   kDSlotsBack,
   kDSlotsFree,
   kDPeerGone,
+  // Of the stream between them.
   kDeliver,
   kFlip,
   kCut,

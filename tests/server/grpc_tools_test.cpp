@@ -11,26 +11,32 @@
 namespace sluice {
 namespace {
 
+FakeEngine& with_tools(FakeEngine& engine) {
+  engine.editable_model().chat_template = kToolTemplate;
+  engine.editable_model().max_model_len = 4096;
+  return engine;
+}
+
+// A server of a model whose template knows tools, and its client.
+struct ToolServer {
+  FakeEngine engine;
+  RunningServer server{with_tools(engine), grpc_config()};
+  GrpcClient client{server->grpc_port()};
+};
+
 v1::ChatRequest tool_request() {
-  v1::ChatRequest request;
-  v1::Message& message = *request.add_messages();
-  message.set_role("user");
-  message.set_content("Hi");
+  v1::ChatRequest request = chat_request();
   request.add_tools(R"({"type":"function","function":{"name":"add"}})");
   request.add_tools(R"({"type":"function","function":{"name":"now"}})");
   return request;
 }
 
 TEST(SluiceService, GivesReasoningAndCallsWholeAndStreamed) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  engine.editable_model().max_model_len = 2048;
-  engine.say(
+  ToolServer tools;
+  tools.engine.say(
       "<think>\nA\n</think>\n\nText <tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":  1}}\n"
       "</tool_call>\n<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>");
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
-  const auto whole = client.chat(tool_request());
+  const auto whole = tools.client.chat(tool_request());
   ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
   const v1::Choice& choice = whole.messages.front().choices(0);
   EXPECT_EQ(choice.reasoning(), "A");
@@ -43,7 +49,7 @@ TEST(SluiceService, GivesReasoningAndCallsWholeAndStreamed) {
   EXPECT_EQ(choice.tool_calls(1).name(), "now");
   EXPECT_GT(whole.messages.front().usage().reasoning_tokens(), 0);
 
-  const auto streamed = client.stream_chat(tool_request());
+  const auto streamed = tools.client.stream_chat(tool_request());
   ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
   std::string reasoning;
   std::map<int, v1::AnswerToolCall> calls;
@@ -65,94 +71,72 @@ TEST(SluiceService, GivesReasoningAndCallsWholeAndStreamed) {
 }
 
 TEST(SluiceService, RefusesAToolThatIsNoJson) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
+  ToolServer tools;
   v1::ChatRequest request = tool_request();
   request.add_tools("{");
-  EXPECT_EQ(client.chat(request).param, "tools");
+  EXPECT_EQ(tools.client.chat(request).param, "tools");
   request = tool_request();
   request.set_tool_choice("{}");
-  EXPECT_EQ(client.chat(request).param, "tool_choice");
+  EXPECT_EQ(tools.client.chat(request).param, "tool_choice");
 }
 
 TEST(SluiceService, AForcedChoiceIsAGrammar) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  engine.editable_model().max_model_len = 4096;
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
+  ToolServer tools;
   v1::ChatRequest request = tool_request();
   for (const char* choice : {"required", R"({"type":"function","function":{"name":"add"}})"}) {
     request.set_tool_choice(choice);
-    EXPECT_EQ(client.chat(request).param, "");
-    EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << choice;
+    EXPECT_EQ(tools.client.chat(request).param, "");
+    EXPECT_EQ(tools.engine.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << choice;
   }
 }
 
 TEST(SluiceService, WhatWasThoughtBeforeReachesThePrompt) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  engine.editable_model().max_model_len = 4096;
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
+  ToolServer tools;
   v1::ChatRequest request = tool_request();
   v1::Message& answer = *request.add_messages();
   answer.set_role("assistant");
   answer.set_content("Yes");
-  EXPECT_EQ(client.chat(request).param, "");
-  const size_t length = engine.submitted().back().prompt.size();
+  EXPECT_EQ(tools.client.chat(request).param, "");
+  const size_t length = tools.engine.submitted().back().prompt.size();
   answer.set_reasoning("Because");
-  EXPECT_EQ(client.chat(request).param, "");
-  EXPECT_EQ(engine.submitted().back().prompt.size(),
+  EXPECT_EQ(tools.client.chat(request).param, "");
+  EXPECT_EQ(tools.engine.submitted().back().prompt.size(),
             length + std::string_view("<think>\nBecause\n</think>\n\n").size());
 }
 
 // This vocabulary has no tokens for the marks of reasoning, which a budget needs.
 TEST(SluiceService, AThinkingBudgetIsReadAsOverHttp) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  engine.editable_model().max_model_len = 4096;
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
+  ToolServer tools;
   v1::ChatRequest request = tool_request();
   request.set_thinking_token_budget(7);
-  const auto refused = client.chat(request);
+  const auto refused = tools.client.chat(request);
   EXPECT_EQ(refused.param, "thinking_token_budget");
   EXPECT_NE(refused.status.error_message().find("no tokens of this vocabulary"), std::string::npos)
       << refused.status.error_message();
   request.set_thinking_token_budget(-1);
-  EXPECT_EQ(client.chat(request).param, "thinking_token_budget");
+  EXPECT_EQ(tools.client.chat(request).param, "thinking_token_budget");
 }
 
 TEST(SluiceService, FormatsOfAnswersAreTheRequests) {
-  FakeEngine engine;
-  engine.editable_model().chat_template = kToolTemplate;
-  engine.editable_model().max_model_len = 4096;
-  RunningServer server(engine, grpc_config());
-  GrpcClient client(server->grpc_port());
-  v1::ChatRequest chat;
-  v1::Message& message = *chat.add_messages();
-  message.set_role("user");
-  message.set_content("Hi");
+  ToolServer tools;
+  v1::ChatRequest chat = chat_request();
   chat.set_response_format(R"({"type":"json_object"})");
-  EXPECT_EQ(client.chat(chat).param, "");
-  EXPECT_TRUE(engine.submitted().back().grammar.is_set());
+  EXPECT_EQ(tools.client.chat(chat).param, "");
+  EXPECT_TRUE(tools.engine.submitted().back().grammar.is_set());
   chat.set_response_format("json");
-  EXPECT_EQ(client.chat(chat).param, "response_format");
+  EXPECT_EQ(tools.client.chat(chat).param, "response_format");
   chat.clear_response_format();
   chat.set_structured_outputs(R"({"regex":"a+"})");
-  EXPECT_EQ(client.chat(chat).param, "");
-  EXPECT_EQ(engine.submitted().back().grammar.kind, GrammarKind::kRegex);
+  EXPECT_EQ(tools.client.chat(chat).param, "");
+  EXPECT_EQ(tools.engine.submitted().back().grammar.kind, GrammarKind::kRegex);
 
   v1::CompletionRequest completion;
   completion.add_prompts()->set_text("Hi");
   completion.set_structured_outputs(R"({"choice":["a","b"]})");
-  EXPECT_EQ(client.complete(completion).param, "");
-  EXPECT_TRUE(engine.submitted().back().grammar.is_set());
+  EXPECT_EQ(tools.client.complete(completion).param, "");
+  EXPECT_TRUE(tools.engine.submitted().back().grammar.is_set());
   completion.set_structured_outputs("[]");
-  EXPECT_EQ(client.complete(completion).param, "structured_outputs");
+  EXPECT_EQ(tools.client.complete(completion).param, "structured_outputs");
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A collector of spans on a free loopback port: takes OTLP over HTTP, one request a connection, and
-// keeps the spans.
+// keeps the spans. A client's trace context to send, and what a span below it says.
 #pragma once
 
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,6 +18,14 @@
 #include <vector>
 
 namespace sluice {
+
+inline constexpr const char* kTraceparent =
+    "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+inline void expect_below_traceparent(const nlohmann::json& span) {
+  EXPECT_EQ(span["traceId"], "0af7651916cd43dd8448eb211c80319c");
+  EXPECT_EQ(span["parentSpanId"], "b7ad6b7169203331");
+}
 
 class SpanCollector {
  public:

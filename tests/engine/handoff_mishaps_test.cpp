@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong or ends early in a handoff: the request goes on, and nothing stays held.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "tests/engine/handoff_rig.h"
+
+namespace sluice::testing {
+namespace {
+
+TEST_P(HandoffTest, AWorkerThatEndsWaitsNotLongForAClaim) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  p_.handoff->drain(now_);
+  now_ += std::chrono::seconds(1);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 1U);
+  now_ += std::chrono::seconds(2);
+  turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 0U);
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 0);
+}
+
+TEST_P(HandoffTest, AReusedIdWithAnotherPromptIsRefused) {
+  auto offer = prefill(HandoffDoor::kSerial);
+  tokens_ = prompt(150, 70);
+  HandoffOffer forged = *offer;
+  forged.result = {};
+  NewRequest request = Worker::request(kDecode, tokens_);
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, offer->transfer, "p:1", offer->epoch);
+  ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
+  run_until_ready();
+  EXPECT_EQ(d_.cached(tokens_), 0);
+  EXPECT_EQ(d_.handoff->stats().bytes_in, 0U);
+  finish();
+}
+
+TEST_P(HandoffTest, AnOfferOfAnEarlierProcessIsRefused) {
+  auto offer = prefill(HandoffDoor::kSerial);
+  HandoffOffer stale = *offer;
+  stale.epoch ^= 1;
+  ASSERT_TRUE(fetch(std::make_shared<const HandoffOffer>(stale)));
+  run_until_ready();
+  EXPECT_EQ(d_.cached(tokens_), 0);
+  finish();
+}
+
+TEST_P(HandoffTest, AnotherModelIsRefused) {
+  Worker other(peers_, "o", GetParam().transport, GetParam().prefill, "another model");
+  prefill(HandoffDoor::kSerial);
+  NewRequest request = Worker::request(kDecode, tokens_);
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {1}, "o:1");
+  ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
+  run_until_ready();
+  finish();
+}
+
+TEST_P(HandoffTest, APeerThatIsNotAllowedIsNotAsked) {
+  NewRequest request = Worker::request(kDecode, tokens_);
+  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, {1}, "nobody:1");
+  EXPECT_TRUE(d_.handoff->hold(request, spec, now_));
+  turn();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_EQ(ready_[0].request.tokens, tokens_);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kPeerGone);
+  d_.expect_at_rest();
+}
+
+// Each message lost, the first time and always: right bytes or none, and nothing stays held.
+TEST_P(HandoffTest, LostMessagesDelayAndHarmNothing) {
+  if (GetParam().prefill != Cache::kHost || GetParam().decode != Cache::kHost) {
+    GTEST_SKIP() << "what is lost is of the control channel";
+  }
+  for (const bool is_always : {false, true}) {
+    for (size_t index = 0; index < std::variant_size_v<KvMessage>; ++index) {
+      SCOPED_TRACE(index);
+      bool was_lost = false;
+      peers_.drop = [&](const KvMessage& message) {
+        if (message.index() != index || (was_lost && !is_always)) return false;
+        return was_lost = true;
+      };
+      p_.kv().reset_prefix_cache();
+      d_.kv().reset_prefix_cache();
+      ready_.clear();
+      const auto offer = prefill(HandoffDoor::kSerial);
+      ASSERT_TRUE(fetch(offer));
+      run_until_ready();
+      d_.cached(tokens_);
+      finish();
+    }
+  }
+}
+
+TEST_P(HandoffTest, ADeadPeerUnpinsAndFallsBack) {
+  for (int turns = 0; turns < 12; ++turns) {
+    SCOPED_TRACE(turns);
+    p_.kv().reset_prefix_cache();
+    d_.kv().reset_prefix_cache();
+    ready_.clear();
+    const auto offer = prefill(HandoffDoor::kSerial);
+    ASSERT_TRUE(fetch(offer));
+    for (int i = 0; i < turns && ready_.empty(); ++i) turn();
+    peers_.cut();
+    run_until_ready(400);
+    d_.cached(tokens_);
+    finish();
+  }
+}
+
+TEST_P(HandoffTest, EveryEndOfARequestReleasesBothSides) {
+  for (int turns = 0; turns < 16; ++turns) {
+    SCOPED_TRACE(turns);
+    p_.kv().reset_prefix_cache();
+    d_.kv().reset_prefix_cache();
+    ready_.clear();
+    const auto offer = prefill(HandoffDoor::kSerial);
+    ASSERT_TRUE(fetch(offer));
+    for (int i = 0; i < turns && ready_.empty(); ++i) turn();
+    const bool was_held = ready_.empty();
+    EXPECT_EQ(d_.handoff->abort(kDecode, now_), was_held);
+    d_.handoff->end(kDecode, now_);
+    settle();
+    p_.expect_at_rest();
+    d_.expect_at_rest();
+  }
+}
+
+TEST_P(HandoffTest, AFailedPrefillIsComputedHere) {
+  ASSERT_TRUE(fetch(nullptr));
+  turn();
+  prefill(HandoffDoor::kConcurrent, 100);
+  for (int i = 0; i < 20; ++i) {
+    turn();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  p_.kv().free(kPrefill);
+  p_.handoff->end(kPrefill, now_);
+  run_until_ready();
+  EXPECT_EQ(
+      d_.handoff->stats().fallbacks[static_cast<size_t>(HandoffFallback::kPrefillFailed)],
+      1U);
+  d_.cached(tokens_);
+  finish();
+}
+
+TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  const std::vector<TokenId> other = prompt(1000, 90);
+  d_.kv().acquire_prefix(RequestId(1), other, {});
+  ASSERT_TRUE(d_.kv().allocate_slots(RequestId(1), 1000));  // 63 of 64 blocks
+  ASSERT_TRUE(fetch(offer));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_TRUE(ready_.empty());
+  EXPECT_FALSE(d_.handoff->give_back_room(now_));
+  d_.kv().free(RequestId(1));
+  turn();
+  EXPECT_TRUE(!ready_.empty() || d_.handoff->give_back_room(now_));
+  run_until_ready();
+  d_.cached(tokens_);
+  finish();
+}
+
+// The claim has left out what was here then.
+TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
+  d_.kv().acquire_prefix(RequestId(1), tokens_, {});
+  d_.compute(RequestId(1), tokens_, 48);
+  d_.kv().free(RequestId(1));
+  ASSERT_EQ(d_.cached(tokens_), 48);
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  d_.kv().reset_prefix_cache();
+  run_until_ready();
+  EXPECT_EQ(d_.handoff->stats().blocks_in, 6U);
+  EXPECT_EQ(d_.cached(tokens_), 0);
+  finish();
+}
+
+// One after the other, so that they do not keep others from their steps.
+TEST_P(HandoffTest, PromptsToComputeHereComeOneAtATimeWhereOthersRun) {
+  is_idle_ = false;
+  for (uint64_t id = 201; id < 205; ++id) {
+    NewRequest request = Worker::request(RequestId(id), prompt(150, static_cast<TokenId>(id)));
+    KvTransferId transfer{};
+    transfer[0] = static_cast<uint8_t>(id);
+    HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, transfer, "nobody:1");
+    ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
+  }
+  turn();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_TRUE(ready_[0].request.is_fallback);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kPeerGone);
+  turn();
+  EXPECT_EQ(ready_.size(), 1U);
+  EXPECT_TRUE(d_.handoff->compare(RequestId(201), 1, now_));  // it has its first token
+  turn();
+  ASSERT_EQ(ready_.size(), 2U);
+  EXPECT_TRUE(d_.handoff->abort(RequestId(203), now_));
+  d_.handoff->end(RequestId(202), now_);
+  turn();
+  ASSERT_EQ(ready_.size(), 3U);
+  EXPECT_EQ(ready_[2].request.id, RequestId(204));
+}
+
+TEST_P(HandoffTest, ADuplicateRoomIsAnOrdinaryRequest) {
+  ASSERT_TRUE(fetch(nullptr));
+  NewRequest request = Worker::request(RequestId(201), tokens_);
+  HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
+  spec.transfer.fill(9);
+  EXPECT_FALSE(d_.handoff->hold(request, spec, now_));
+  prefill(HandoffDoor::kConcurrent);
+  NewRequest again = Worker::request(RequestId(101), tokens_);
+  EXPECT_FALSE(p_.handoff->hold(again, offer_spec(HandoffDoor::kConcurrent, spec.transfer), now_));
+  p_.handoff->end(RequestId(101), now_);
+  run_until_ready();
+  EXPECT_EQ(d_.cached(tokens_), 144);
+  finish();
+}
+
+TEST_P(HandoffTest, TimersFireInAnIdleEngine) {
+  peers_.drop = [](const KvMessage& message) { return std::holds_alternative<KvClaim>(message); };
+  ASSERT_TRUE(fetch(nullptr));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(ready_.empty());
+    ASSERT_TRUE(d_.handoff->next_timer().has_value());
+    now_ = *d_.handoff->next_timer();
+    turn();
+  }
+  ASSERT_EQ(ready_.size(), 1U);
+  finish();
+}
+
+// Messages that no peer of ours sends.
+TEST_P(HandoffTest, NonsenseReachesNoCheck) {
+  peers_.change = [](KvMessage& message) {
+    if (auto* claim = std::get_if<KvClaim>(&message)) claim->first_blocks = {7, 7, 4'000'000'000U};
+    if (auto* credit = std::get_if<KvCredit>(&message)) credit->slots[0].bytes = 1;
+  };
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  run_until_ready();
+  d_.cached(tokens_);
+  finish();
+  peers_.change = [](KvMessage& message) {
+    if (auto* credit = std::get_if<KvCredit>(&message)) {
+      credit->slots[0] = {
+          .slot = 4'000'000'000U, .generation = 4'000'000'000U, .bytes = UINT32_MAX};
+    }
+    if (auto* final = std::get_if<KvFinal>(&message)) final->num_blocks = UINT32_MAX;
+  };
+  ready_.clear();
+  p_.kv().reset_prefix_cache();
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  run_until_ready();
+  d_.cached(tokens_);
+  finish();
+}
+
+}  // namespace
+}  // namespace sluice::testing
