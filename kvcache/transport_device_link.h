@@ -62,7 +62,7 @@ class DeviceLinks {
   virtual ~DeviceLinks() = default;
   [[nodiscard]] virtual std::string_view kind() const = 0;  // as in --kv-transport
 
-  // Of the offer that a sender says.
+  // Returns the size of a sender's offer.
   [[nodiscard]] virtual size_t offer_bytes() const = 0;
   // `payloads`: KvSessionOptions::payloads. `offer`: offer_bytes(), which are filled in.
   virtual Expected<std::unique_ptr<DeviceLink>> offer(std::span<const std::byte> payloads,

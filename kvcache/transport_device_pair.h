@@ -44,8 +44,8 @@ class DevicePair {
 
   [[nodiscard]] DeviceLink& link() { return *link_; }
 
-  // As DeviceLink::advance(), and tells the peer what the link has to say, and once that a
-  // receiver's is ready.
+  // Advances the link, tells the peer what the link has to say and, once, that a receiver's link is
+  // ready.
   void advance_link(std::vector<uint64_t>& done, uint64_t own_epoch);
 
   void note_ready() { is_peer_ready_ = true; }

@@ -21,7 +21,7 @@
 
 namespace sluice {
 
-// As make_kv_transport(). kUnsupported: as make_shm_streams().
+// Makes the transport like make_kv_transport(). kUnsupported: as for make_shm_streams().
 Expected<std::unique_ptr<KvTransport>> make_ipc_transport(KvTransportOptions options);
 
 }  // namespace sluice

@@ -89,7 +89,7 @@ struct DecodeState {
 
 struct DecodeEvent {
   enum class Kind : uint8_t {
-    // Of this worker.
+    // Events of this worker.
     kStart,      // peer, is_early, num_parts
     kRoom,       // the scheduler has given the request its blocks
     kSlotsFree,  // landing slots of others have come back

@@ -65,8 +65,8 @@ class Handoff {
                                              TokenId token,
                                              uint64_t seed,
                                              uint64_t check);
-  // The same of a request that was held: false where the peer's logits were others. What was
-  // computed for it does not count then.
+  // A request that was held has chosen its first token. False: the peer's logits were others, and
+  // what was computed for the request does not count.
   bool compare(RequestId id, uint64_t check, Clock::time_point now);
   // The step has retired, and blocks of it are findable.
   void retire(Clock::time_point now);

@@ -44,16 +44,15 @@ class KvMover {
   // Landing slots; 0: nothing is fetched.
   [[nodiscard]] int32_t num_slots() const { return slots_.num_landing; }
 
-  // As those of KvTransports.
+  // open() and use() are those of KvTransports.
   virtual Expected<void> open(size_t transport, const KvSessionOptions& options) {
     return transports_->open(transport, options);
   }
 
   bool use(KvSession session, size_t transport) { return transports_->use(session, transport); }
 
-  // As KvTransport::send() of a kData frame whose payload are these blocks of its group, whole and
-  // in order. They are computed by steps that were launched before, and keep what they have until
-  // the completion.
+  // Sends a kData frame like KvTransport::send(). Its payload are these blocks of its group, whole
+  // and in order: steps launched before compute them, and they keep it until the completion.
   [[nodiscard]] virtual bool send(KvSession session,
                                   const KvFrame& frame,
                                   std::span<const BlockId> blocks) = 0;
@@ -62,14 +61,14 @@ class KvMover {
     return transports_->send(session, frame, {});
   }
 
-  // As KvTransport::post().
+  // Posts a landing slot, like KvTransport::post().
   [[nodiscard]] virtual bool post(KvSession session,
                                   const KvTransferRef& ref,
                                   uint32_t slot,
                                   uint32_t generation) = 0;
 
-  // Of a slot that has arrived since the last poll(): whole blocks of a group from byte `at` on,
-  // into blocks that are the caller's. Steps that are launched from now on see them.
+  // Copies whole blocks of a group, from byte `at` on, out of a slot that arrived since the last
+  // poll() into blocks of the caller's. Steps that are launched from now on see them.
   virtual void take_in(uint32_t slot,
                        int64_t at,
                        int32_t group,

@@ -19,9 +19,9 @@ struct KvPart {
   friend bool operator==(const KvPart&, const KvPart&) = default;
 };
 
-// Of a prefix of `num_tokens` tokens (KvCacheManager::max_transferred()), from first_wanted[group]
-// on (empty: all), in the order in which they are computed. block_bytes[group]: of one entry; a
-// slot has room for one of any group.
+// Returns the parts of a prefix of `num_tokens` tokens (KvCacheManager::max_transferred()), from
+// first_wanted[group] on (empty: all), in the order in which they are computed.
+// block_bytes[group]: of one entry; a slot has room for one of any group.
 std::vector<KvPart> cut_into_parts(const KvCacheManager& kv,
                                    int32_t num_tokens,
                                    std::span<const int32_t> first_wanted,

@@ -77,10 +77,10 @@ struct PrefillState {
   bool owes_released = false;  // kDrain: when it ends
   bool is_queued = false;      // kDrain: a newer claim of the same peer waits for its end
   KvPeerId peer;               // of the last claim that was taken; kept when it is given up
-  uint32_t attempt = 0;        // the same; 0: none was
+  uint32_t attempt = 0;        // of the last claim that was taken; 0: none was
   uint32_t queued_attempt = 0;
   KvKey key{};  // of the last block: the request's, in kExpected the claim's
-  // Of the claim's cut; 0 without a claim.
+  // Parts of the claim's cut; 0 without a claim.
   int32_t num_parts = 0;
   int32_t num_ready = 0;
   int32_t num_begun = 0;    // parts that have been read or are: the first ones
@@ -95,7 +95,7 @@ struct PrefillState {
 
 struct PrefillEvent {
   enum class Kind : uint8_t {
-    // Of this worker.
+    // Events of this worker.
     kAdmitted,  // a request with this transfer is about to run: key, and num_parts, num_ready of
                 // the claim that waits for it
     kReady,     // a step retired: num_ready
@@ -123,9 +123,9 @@ struct PrefillEvent {
   uint64_t epoch = 0;  // that the claim is for; 0: for whoever gets the request
   KvKey key{};
   bool is_compatible = true;  // what the peer's Hello says, and the transport it wants
-  // Of the claim: all its blocks are in the cache. With kPartRead: of the claim that is queued.
+  // All blocks of the claim (kPartRead: of the queued claim) are in the cache.
   bool is_cached = false;
-  int32_t num_parts = 0;  // the same
+  int32_t num_parts = 0;  // of the claim whose blocks is_cached means
   int32_t num_ready = 0;
   int32_t num_credits = 0;
   int32_t part = 0;
@@ -142,10 +142,10 @@ struct PrefillAction {
     kFinalFailed,
     kReleased,
     kRenewAck,
-    // Of the prompt's blocks, as far as the quota goes.
+    // All of the prompt's blocks, as far as the quota goes.
     kPinAll,
     kUnpinAll,
-    // Of `count` parts from `part` on.
+    // `count` parts from `part` on.
     kPinPart,
     kUnpinPart,
     kReadPart,      // each goes into the slot of the oldest credit

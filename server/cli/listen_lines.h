@@ -9,7 +9,7 @@ namespace sluice {
 struct Config;
 class HttpServer;
 
-// Of the HTTP API; `port`: the one bound.
+// Returns the URL of the HTTP API; `port`: the one bound.
 std::string url_of(const Config& config, int port);
 
 // A line for gRPC and one for routers, where there are such listeners.

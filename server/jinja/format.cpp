@@ -67,7 +67,7 @@ std::string printed(const Spec& spec, char conversion, int64_t precision, double
   return {buffer.data(), static_cast<size_t>(std::clamp(size, 0, 699))};
 }
 
-// As 'g', but with a digit behind the point, and an exponent one digit earlier.
+// Prints like 'g', but with a digit behind the point, and an exponent one digit earlier.
 std::string general_with_point(double real, const Spec& spec) {
   const int64_t digits = std::max<int64_t>(spec.precision, 1);
   std::string text = printed(spec, 'e', digits - 1, real);

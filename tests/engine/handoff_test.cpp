@@ -271,7 +271,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
     d_.handoff->advance(now_, is_idle_, ready_);
   }
 
-  // Until D's request is ready; the clock runs when nothing moves.
+  // Runs until D's request is ready; the clock runs when nothing moves.
   void run_until_ready(int most = 3000) {
     for (int i = 0; i < most && ready_.empty(); ++i) {
       turn();
