@@ -33,8 +33,8 @@ struct KvSlotPlan {
   }
 };
 
-// What a worker with --kv-transport offers its peers, the preferred first. `on_device`: its cache
-// is a device's.
+// Returns the kinds that a worker with --kv-transport offers, the preferred first. `on_device`: its
+// cache is a device's.
 std::vector<KvTransportKind> kv_transport_kinds_of(const std::string& transport, bool on_device);
 
 // Plans the slots of a worker whose largest block of a KV group has so many bytes. `on_device`: its
