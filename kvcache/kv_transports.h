@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transports of one worker, the preferred first, and the one that each of its sessions goes by.
-// The sender does not know at first which one its peer dials: it opens its half of a session by
-// each that both have, all under one number and token, and use() says which it is.
+// The transports of one worker, the preferred first, and the one that each session of it uses. The
+// sender does not know at first which one its peer dials: it opens its half of a session by each
+// that both have, all under one number and token, and use() tells which it is.
 //
-// Calls are those of KvTransport, on the owner's thread.
+// All calls are like those of KvTransport, on the owner's thread.
 #pragma once
 
 #include <cstddef>
