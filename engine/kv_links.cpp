@@ -230,7 +230,7 @@ class Link {
     frame.first_block = static_cast<uint32_t>(source_.size() / block_bytes() - blocks_left_);
     frame.num_blocks = static_cast<uint32_t>(num_blocks);
     frame.payload_bytes = bytes.size();
-    // As it lies in a cache: K and V of each layer of each block for themselves.
+    // The parts are those of a cache: K and V of each layer of each block.
     const size_t span = half_head_bytes() * static_cast<uint64_t>(options_.num_kv_heads);
     KvPayload payload;
     for (size_t at = 0; at < bytes.size(); at += span) payload.push_back(bytes.subspan(at, span));

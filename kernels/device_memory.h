@@ -162,7 +162,7 @@ class DeviceMemory {
   // it. kUnavailable: there is no such allocation of so many bytes, or this device does not reach
   // it; says which.
   virtual Expected<const std::byte*> borrow(const MemoryLoan& loan) = 0;
-  // Once no copy from it is under way.
+  // Ends a loan; no copy from it is under way.
   virtual void give_back(const std::byte* data) = 0;
 
   // Free bytes of a device; 0 for the host, which the memory plan's available_memory_bytes()

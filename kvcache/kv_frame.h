@@ -7,8 +7,8 @@
 //     8  transfer, 16      38  flags, 2               48  block first, 4     80  sender epoch, 8
 //    24  attempt, 4        40  layer first, 2         52  block count, 4     88  header sum, 8
 // The header sum is kv_checksum() of the 88 bytes before it, the payload sum that of the payload.
-// Neither is a secret: they find faults, not forgers. Between devices nobody sums; by CUDA IPC the
-// payload's sum is instead the byte of the sender's lent memory where the payload begins.
+// Neither is a secret: they find faults, not forgers. Between devices nothing is summed; by CUDA
+// IPC the payload's sum is instead the byte of the sender's lent memory where the payload begins.
 #pragma once
 
 #include <array>
@@ -33,12 +33,10 @@ enum class KvFrameKind : uint16_t {
   kEnd = 2,    // the sender has given this attempt up: no payload of it follows
   kNak = 3,    // the receiver asks for the piece once more, in this slot of a new generation
   kHello = 4,  // the first frame of a connection: its transfer is the session's token
-  // Between devices alone (transport_device.h). By a receiver: its end of the connection's link is
-  // there; it has read the payload of the sender's frame with this sequence. By the sender, to the
-  // latter: nobody had written there meanwhile.
-  kReady = 5,
-  kRead = 6,
-  kKept = 7,
+  // Kinds between devices alone (transport_device.h).
+  kReady = 5,  // the receiver's end of the connection's link is there
+  kRead = 6,   // the receiver has read the payload of the sender's frame with this sequence
+  kKept = 7,   // the sender's answer to kRead: nobody had written there meanwhile
 };
 
 struct KvFrame {

@@ -17,8 +17,8 @@
 // timer that ends a transfer.
 //
 // All calls come from the owner's thread (the engine's), and none of them waits. One thread of the
-// transport's own moves bytes. What a call was given (slots, payloads) belongs to that thread until
-// the completion that says otherwise.
+// transport's own moves bytes. Slots and payloads that a call was given belong to that thread
+// until the completion that says otherwise.
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ struct KvSessionOptions {
   uint64_t peer_epoch = 0;  // frames of another epoch close their connection
   KvFrameLayout layout;
   // Sender, of a kind whose peers read payloads where they lie: the allocation, from its first byte
-  // on, that all of the session's lie in.
+  // on, that has all payloads of the session.
   std::span<const std::byte> payloads;
 };
 
@@ -77,7 +77,7 @@ struct KvCompletion {
     // Receiver: the sender has given the attempt up.
     kEnded,
     // Both: abort() is done. No slot and no payload of the attempt is touched any more, and no
-    // other completion of it follows but kNak, which a peer may say at any time.
+    // other completion of it follows but kNak, which a peer may send at any time.
     kWriterGone,
     // Both: close() is done, likewise for all of the session.
     kClosed,
@@ -110,8 +110,8 @@ class KvTransport {
   [[nodiscard]] virtual bool moves_device_memory() const { return false; }
   // The address at which receivers dial this worker.
   [[nodiscard]] virtual std::string address() const = 0;
-  // Whether a receiver here could dial it: an address of this kind, and where that says so of a
-  // machine and device that this one reaches.
+  // Whether a receiver here could dial it: an address of this kind, which names no machine or
+  // device out of this one's reach.
   [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
 
   // Fails with kInvalidArgument: not an address of this transport, an empty layout, or a session or

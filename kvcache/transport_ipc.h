@@ -10,9 +10,9 @@
 // somebody else's. A payload has arrived when the receiver has said that it was copied and the
 // sender that it had not changed by then; a sender that gave the payload up says no such thing.
 //
-// What comes of a copy from memory that its owner has released, or whose process has died, CUDA
-// leaves undefined. Such copies are of payloads that nobody waits for any more; but where they are
-// an error of the receiver's GPU, the receiver ends with it.
+// CUDA leaves undefined what a copy gives if its source was released or its source's process died.
+// Such copies are of payloads that nobody waits for any more; but if one is an error of the
+// receiver's GPU, the receiver ends with it.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace sluice {
 
-// As make_kv_transport(). kUnsupported: as make_shm_streams().
+// Makes the transport like make_kv_transport(). kUnsupported: as for make_shm_streams().
 Expected<std::unique_ptr<KvTransport>> make_ipc_transport(KvTransportOptions options);
 
 }  // namespace sluice

@@ -42,8 +42,8 @@ class IpcSender final : public DeviceLink {
   const std::span<const std::byte> lent_;
   State state_ = State::kReady;
   std::deque<uint64_t> unread_;  // numbers of payloads that the peer has not read
-  std::vector<uint64_t> read_;   // since advance()
-  std::vector<uint64_t> kept_;   // that the peer is to be told of
+  std::vector<uint64_t> read_;   // read by the peer since advance()
+  std::vector<uint64_t> kept_;   // to be reported to the peer as kept
 };
 
 class IpcReceiver final : public DeviceLink {
@@ -87,9 +87,9 @@ class IpcReceiver final : public DeviceLink {
   const std::unique_ptr<kernels::DeviceQueue> queue_;
   State state_ = State::kReady;
   std::deque<Copy> copying_;     // in the order of queue_
-  std::deque<uint64_t> copied_;  // the sender has not said yet that they had been kept
-  std::vector<uint64_t> kept_;   // since advance()
-  std::vector<uint64_t> fresh_;  // copied, and the sender is to be told
+  std::deque<uint64_t> copied_;  // not yet reported by the sender as kept
+  std::vector<uint64_t> kept_;   // reported as kept since advance()
+  std::vector<uint64_t> fresh_;  // to be reported to the sender as copied
 };
 
 }  // namespace sluice

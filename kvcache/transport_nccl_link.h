@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator of two workers, and the sends or receives that are in it one after the other: the
-// link of a session over NCCL (transport_nccl.h). The communicator is non-blocking, which is asked
-// how far it is, and is given up on a thread of its own, since NCCL takes most of a second for it.
+// The link of a session over NCCL (transport_nccl.h): a communicator of two workers with sends or
+// receives one after the other. The communicator is non-blocking: it is asked how far it is, and is
+// aborted on a thread of its own, since NCCL takes most of a second for that.
 //
-// What is in it waits on the GPU for its counterpart, as NCCL notices no peer that is gone: whoever
-// knows that the peer has died calls abort().
+// An operation waits on the GPU for its counterpart, because NCCL does not notice that a peer is
+// gone: the caller that knows it calls abort().
 #pragma once
 
 #include <atomic>
@@ -24,8 +24,8 @@ namespace sluice {
 
 class NcclLink final : public DeviceLink {
  public:
-  // Rank 0 and 1 of the same id make one. All must outlive it; the calling thread is the device's
-  // (DeviceMemory::enter()).
+  // Ranks 0 and 1 of the same id make one link. All arguments outlive it; the calling thread is the
+  // device's (DeviceMemory::enter()).
   NcclLink(const kernels::NcclLibrary& library,
            kernels::DeviceMemory& memory,
            const kernels::NcclId& id,
@@ -36,7 +36,7 @@ class NcclLink final : public DeviceLink {
 
   [[nodiscard]] State state() const override { return state_; }
 
-  // The other rank calls the counterpart of as many bytes as often and in the same order.
+  // The other rank calls the counterparts, with as many bytes and in the same order.
   void send(uint64_t number, std::span<const std::byte> bytes) override;
 
   [[nodiscard]] uint64_t place_of(std::span<const std::byte>) const override { return 0; }
@@ -61,7 +61,7 @@ class NcclLink final : public DeviceLink {
     const std::byte* from = nullptr;  // of a send
     std::byte* to = nullptr;          // of a receive
     size_t bytes = 0;
-    std::unique_ptr<kernels::DeviceEvent> done;  // once it is in the queue
+    std::unique_ptr<kernels::DeviceEvent> done;  // null until it is in the queue
   };
 
   [[nodiscard]] kernels::NcclResult ask();

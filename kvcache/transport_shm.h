@@ -17,11 +17,11 @@ namespace sluice {
 // Ignores options.listen. kUnsupported: the machine has no boot id, or no unix sockets.
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options);
 
-// Likewise, where addresses are "<place>:<name>", and one of another place is none.
+// Makes streams with addresses "<place>:<name>"; one of another place is not an address here.
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& place,
                                                              const KvTransportOptions& options);
 
-// Another one after each start of the machine. kUnsupported: there is none.
+// Returns an id that each start of the machine changes. kUnsupported: there is none.
 Expected<std::string> machine_boot_id();
 
 }  // namespace sluice

@@ -5,8 +5,7 @@
 //
 // The dialler's first frame is HELLO with the session's token. A peer gets no byte before it, and
 // has five seconds for it, in which the session may still be opened: the peer may hear of it first.
-// At most 64 peers are kept waiting. After HELLO a receiver sends NAK alone, and a sender DATA and
-// END.
+// At most 64 peers wait. After HELLO a receiver sends only NAK, and a sender only DATA and END.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Frames over TCP (transport_stream.h). Addresses are numbers: "127.0.0.1:4711", "[::1]:4711";
-// names are not looked up here. Traffic is not encrypted, and whoever reads the network reads the
-// session's token: between machines that do not trust it, TLS or a private network below is needed.
+// names are not looked up here. Traffic is not encrypted, and a reader of the network reads the
+// session's token: if the network is not trusted, TLS or a private network below is needed.
 #pragma once
 
 #include <memory>

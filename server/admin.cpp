@@ -106,7 +106,7 @@ void handle_query(FrontEnd& front_end, Exchange exchange) {
   front_end.respond(exchange, std::move(response));
 }
 
-// Uses SGLang's names. Paths of files are shown only if the client has a key.
+// Uses SGLang's names; model_path is a served name, because clients need no key.
 void handle_server_info(FrontEnd& front_end, Exchange exchange) {
   const HandoffRole role = front_end.handoff.role;
   HttpResponse response;

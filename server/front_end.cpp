@@ -90,8 +90,8 @@ std::string engine_id_of(const HandoffConfig& handoff, const std::optional<Hando
   return name;
 }
 
-// Reads the settings of traces. An error in the environment, which may be that of a whole cluster,
-// keeps no server from starting, as OpenTelemetry asks; an error in this server's own knob does.
+// Reads the settings of traces. Errors in the environment, which may be that of a whole cluster,
+// only turn traces off, as OpenTelemetry asks, unless this server's own knob asks for traces.
 Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
   auto settings = trace_settings(config, [](const char* name) { return std::getenv(name); });
   if (settings || !config.otlp_traces_endpoint.empty()) return settings;

@@ -73,7 +73,7 @@ class FrontEnd {
   // Sends the response and counts it.
   void respond(const Exchange& exchange, HttpResponse response);
   void fail(const Exchange& exchange, const Error& error);
-  // The same of a request that was not let in, which has a span all the same.
+  // Fails a request that was not let in, which has a span all the same.
   void refuse(Exchange& exchange, const Error& error);
   // One line, where that is asked for. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
@@ -164,7 +164,6 @@ class FrontEnd {
   std::function<void()> on_quiescent_;
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_names_;  // names logged so far; guarded by ignored_mutex_
-  // Time of the process's clock at which each reason was last logged; 0: never.
 };
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.

@@ -65,6 +65,9 @@ KNOWN_UNIT_CYCLES = (
     ("server/hub", "hub hub_client"),
     ("server/jinja", "methods ops print runtime"),
 )
+# A comment names its subject first: it is understood without the line above it.
+BEGINNINGS = re.compile(r"[/#]+<?\s*(Of|As|The same|Until|Once)\b")
+MAX_BEGINNINGS = 15
 BANNED = (
     (re.compile(r"std::w?regex\b"), "std::regex"),
     (re.compile(r"std::endl\b"), "std::endl"),
@@ -389,6 +392,34 @@ def knob_rows(tree):
             yield f"engine/core/config.h:1: Config::{name} has no row in config_knobs.cpp"
 
 
+def comment_lines(path, text):
+    """(line number, column, comment) of each line with a comment; literals hold none."""
+    code = strip(text, comments=False) if is_cpp(path) else text
+    pattern = re.compile(r"//" if is_cpp(path) else r"(?<!\S)#+(?=\s)")
+    for number, (line, source) in enumerate(zip(code.split("\n"), text.split("\n")), 1):
+        match = pattern.search(line)
+        if match:
+            yield number, match.start(), source[match.start():]
+
+
+def comment_beginnings(tree):
+    """A block goes on in the next line's comment if that begins in the same column and has its line
+    for itself."""
+    found = []
+    for path in tree:
+        if path.endswith((".md", ".json", ".jinja")):
+            continue
+        lines = tree[path].split("\n")
+        last = None
+        for number, column, comment in comment_lines(path, tree[path]):
+            goes_on = last == (number - 1, column) and not lines[number - 1][:column].strip()
+            last = (number, column)
+            if not goes_on and BEGINNINGS.match(comment):
+                found.append(f"{path}:{number}: a comment with its subject missing: {comment}")
+    if len(found) > MAX_BEGINNINGS:
+        yield from found
+
+
 def coroutines(tree):
     """g++ 12 miscompiles these in an expression with co_await, without a warning."""
     for path in filter(is_cpp, tree):
@@ -408,7 +439,7 @@ def coroutines(tree):
 
 RULES = (include_edges, include_cycles, engine_layers, unit_cycles, file_length, line_length, function_length, device_conditions,
          banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
-         dead_files, readmes, links, knob_rows, coroutines)
+         dead_files, readmes, links, knob_rows, comment_beginnings, coroutines)
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 LONG_BODY = "  f();\n" * 101
@@ -455,6 +486,10 @@ SELF_TESTS = {  # rule -> trees that it must flag
     links: [{"README.md": "[x](engine/nothing.md)"}],
     knob_rows: [{"engine/core/config.h": "struct Config {\n  int32_t port = 1;  // x\n};",
                  "engine/core/config_knobs.cpp": "&Config::porter>"}],
+    comment_beginnings: [{"engine/a.h": "// Of a worker.\n// Whole.\nint x;\n" * 16},
+                         {"tests/a.py": "x = 1  # Until then.\n" * 16},
+                         {"a/a.cpp": "int a;  // As b.\n        // More.\n" * 10,
+                          "a/b.yaml": "# The same.\na: b\n" * 6}],
     coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"},
                  {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
                  {"server/a.cpp": "co_await run([t] { return t; });"}],
@@ -473,8 +508,9 @@ GOOD = {
     "kernels/README.md": "\n",
     "server/a.cpp": SPDX + "Task f() { auto r = co_await g(x, 1); if (r) { h(); } }\n",
     "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config_knobs.cpp\n",
-    "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp)\n",
+    "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp b.cpp)\n",
     "engine/README.md": "[knobs](core/config.h) [up](../server) [web](https://example.org)\n",
+    "server/b.cpp": SPDX + "// Words:\n// Of two lines.\nint x;\n" * 16,
     "server/README.md": "~/.cache/work/x and ${HOME}/work/ are no machine's\n",
 }
 

@@ -42,12 +42,12 @@ struct Exemplar {
   int64_t time_ns = 0;  // since the Unix epoch
 };
 
-// The same with the latest traced request of each bucket.
+// A histogram with the latest traced request of each bucket.
 template <size_t kNumBounds>
 struct TracedHistogramData : HistogramData<kNumBounds> {
   std::array<Exemplar, kNumBounds + 1> exemplars{};
 
-  // Where `trace` is not recorded anywhere it counts alone.
+  // A value is only counted if `trace` is recorded nowhere.
   void observe(const std::array<double, kNumBounds>& bounds,
                double value,
                const TraceContext& trace) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a transition wants done, in order. Both machines of a handoff answer an event with a handful
-// of actions, so there is no allocation in one.
+// The actions that a transition wants, in order. Both machines of a handoff answer an event with a
+// handful of them, so a list does not allocate.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode worker's handoffs: holds a request outside of the scheduler while its blocks come,
-// driving a machine (decode_state.h) for each. What has come is then found as any cached prefix.
+// The decode worker's handoffs: holds a request outside of the scheduler while its blocks come, and
+// drives a machine (decode_state.h) for each. Blocks that came are found like any cached prefix.
 // Engine thread only.
 #pragma once
 
@@ -28,16 +28,16 @@ namespace sluice {
 
 class DecodeSide {
  public:
-  // What a held request becomes.
+  // A request that is held no longer.
   struct Released {
     NewRequest request;
-    std::optional<uint64_t> seed;  // the peer's, where the request adopts it
-    std::optional<HandoffFallback> fallback;  // its blocks have not come
+    std::optional<uint64_t> seed;  // the peer's, if the request adopts it
+    std::optional<HandoffFallback> fallback;  // why its blocks have not come
   };
 
-  // All must outlive it. `space`: as of HandoffLinks. `max_reserved`: requests that may have blocks
-  // at once while they are held. `stats`: the counters of transfers in, which it counts. `reports`
-  // get those of traced requests.
+  // All arguments outlive it. `space`: see HandoffLinks. `max_reserved`: most held requests that
+  // have blocks at once. `stats`: gets the counts of transfers in. `reports`: get the transfers of
+  // traced requests.
   DecodeSide(std::string space,
              int32_t max_reserved,
              const DecodeTimes& times,
@@ -48,39 +48,39 @@ class DecodeSide {
              FallbackCounters& fallbacks,
              std::vector<KvTransferReport>& reports);
 
-  // True: blocks of its prompt are asked for, and it comes out of take_ready(); it is moved.
+  // True: the request is moved; blocks of its prompt are asked for, and take_ready() returns it.
   bool hold(NewRequest& request,
             const HandoffSpec& spec,
             int64_t now_ms,
             const TraceContext& trace);
-  // True when it was held; it is gone.
+  // Drops the request. False: it is not held.
   bool abort(RequestId id, int64_t now_ms);
-  // Requests whose blocks have come, or are to be computed here.
+  // Appends requests whose blocks have come, or are to be computed here.
   void take_ready(std::vector<Released>& ready);
   // A request that had been held has chosen its first token, from a row of logits with this check
-  // (0: not known): false where the peer's row had another one. Its blocks are not findable any
-  // more then, and nothing that was computed behind them counts.
+  // (0: not known). False: the peer's row had another check, so the blocks are no longer findable,
+  // and nothing that was computed behind them counts.
   bool compare(RequestId id, uint64_t check, int64_t now_ms);
-  // It is gone. Ids without a handoff are ignored.
+  // The request is gone. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
   void complete(const KvCompletion& completion, int64_t now_ms);
   void come(KvPeerId peer, int64_t now_ms);
   void lose(KvPeerId peer, int64_t now_ms);
-  // Between steps: room for those that wait for it, and timers.
+  // Gives room to requests that wait for it, and fires timers. Called between steps.
   void advance_all(int64_t now_ms);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
 
-  // Blocks are kept for what is on its way.
+  // Tells whether blocks are reserved for parts that are on their way.
   [[nodiscard]] bool has_room() const;
-  // Gives them back: their requests are computed here.
+  // Gives reserved blocks back: their requests are computed here.
   void give_back_room(int64_t now_ms);
 
-  // kNone of a request without a handoff.
+  // Returns kNone for a request without a handoff.
   [[nodiscard]] DecodePhase phase_of(RequestId id) const;
-  // Gauges of transfers in.
+  // Sets the gauges of transfers in.
   void add_gauges(HandoffStats& stats) const;
 
   [[nodiscard]] size_t num_live() const { return records_.size(); }
@@ -93,30 +93,30 @@ class DecodeSide {
     uint64_t number = 0;  // owner of its slots
     RequestId id;
     TraceContext trace;
-    KvTransportKind transport = KvTransportKind::kNone;  // that the last claim named
+    KvTransportKind transport = KvTransportKind::kNone;  // in the last claim
     NewRequest request;  // until it is released
     bool is_held = true;
     bool asks_for_room = false;
     bool has_room = false;
     bool adopts_seed = false;
-    uint64_t epoch = 0;  // that the claim names
+    uint64_t epoch = 0;  // in the claim
     DecodeState state;
     PrefixExtras extras;
-    std::vector<TokenId> tokens;  // of the prompt, that can travel
+    std::vector<TokenId> tokens;  // of the prompt; those that can travel
     KvKey key{};
     int32_t num_prompt_tokens = 0;
-    std::vector<int32_t> first;  // entry by group, that is not there
+    std::vector<int32_t> first;  // the first missing entry, by group
     std::vector<KvPart> parts;   // of this attempt
     std::vector<bool> has_part;
     std::vector<KvBlockRef> reserved;
     std::vector<bool> has_arrived;  // by block of `reserved`
-    int32_t num_found_tokens = 0;   // before those, of this worker's own
+    int32_t num_found_tokens = 0;   // tokens before `reserved`, found here
     int32_t num_published = 0;      // tokens whose blocks came and are findable
     uint64_t check = 0;             // of the peer's row of logits; 0: not known
     std::optional<KvFinal> final;
-    int64_t held_ms = 0;                // since when
-    std::optional<int64_t> receive_ms;  // the first slot was posted
-    uint64_t num_bytes = 0;             // that were taken in
+    int64_t held_ms = 0;                // time of hold()
+    std::optional<int64_t> receive_ms;  // time of the first posted slot
+    uint64_t num_bytes = 0;             // bytes taken in
     int64_t num_blocks = 0;
   };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The decode worker's half of one handoff, as a pure function: (state, event) -> state and actions.
-// What prefill_state.h says of clocks, parts and drivers holds here as well.
+// Clocks, parts and drivers are as in prefill_state.h.
 //
 //   kClaiming   the claim is sent; no room is needed yet
 //   kHeld       the peer has it; the request waits for room for its blocks
@@ -10,8 +10,8 @@
 //   kRun        an ordinary request and no more
 //   kEnded      the request is over; slots may still be posted
 //
-// Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks
-// from the front that had landed are kept. A slot is taken back by its frame or when the transport
+// Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks at
+// the front that have landed are kept. A slot is taken back by its frame, or when the transport
 // says that nobody writes into it any more, never by time.
 #pragma once
 
@@ -43,13 +43,13 @@ struct DecodeTimes {
   int32_t max_claims = 3;     // of one attempt without an answer
   int64_t again = 100;        // before a peer that did not know the transfer is asked again,
   int64_t again_for = 2'000;  // from the first claim on
-  int64_t renewal = 5'000;    // between two
+  int64_t renewal = 5'000;    // between two renewals
   int64_t progress = 5'000;   // for the next part, or for the last to be taken back
-  int64_t total = 30'000;     // that receiving is worth
+  int64_t total = 30'000;     // for all of receiving
   uint32_t max_attempts = 2;
 };
 
-// All in proportion to `progress`.
+// Returns times in proportion to `progress`.
 constexpr DecodeTimes decode_times(int64_t progress) {
   const int64_t claim = progress * 2 / 5;
   return {.claim = claim,
@@ -61,7 +61,7 @@ constexpr DecodeTimes decode_times(int64_t progress) {
 }
 
 struct DecodeWorker {
-  int32_t num_free_slots = 0;  // landing slots that nobody has
+  int32_t num_free_slots = 0;  // landing slots without an owner
   DecodeTimes times;
 };
 
@@ -74,11 +74,11 @@ struct DecodeState {
   bool is_released = false;  // kLanded: the peer knows
   KvPeerId peer;
   uint32_t attempt = 0;
-  int32_t num_claims = 0;      // of this attempt, that had no answer
+  int32_t num_claims = 0;      // claims of this attempt without an answer
   int32_t num_parts = 0;       // of this attempt
-  int32_t num_received = 0;    // different ones
+  int32_t num_received = 0;    // different parts
   int32_t num_posted = 0;      // slots
-  int32_t num_posted_old = 0;  // that were posted for what is given up
+  int32_t num_posted_old = 0;  // slots posted for what is given up
   int32_t num_spoiled = 0;     // parts of all attempts
   int64_t timer_ms = 0;
   int64_t renewal_ms = 0;
@@ -89,7 +89,7 @@ struct DecodeState {
 
 struct DecodeEvent {
   enum class Kind : uint8_t {
-    // Of this worker.
+    // Events of this worker.
     kStart,      // peer, is_early, num_parts
     kRoom,       // the scheduler has given the request its blocks
     kSlotsFree,  // landing slots of others have come back
@@ -100,7 +100,7 @@ struct DecodeEvent {
     kTimer,      // next_timer() has come: num_parts of a new attempt
     kRenewal,    // next_renewal() has come
     kDraining,   // the worker will end
-    kOver,       // the request is: finished, its client gone or its time over
+    kOver,       // the request has ended: finished, its client gone or its time over
     // A peer's messages: `peer` and `attempt`.
     kAccept,
     kRefuse,  // reason, retry_after_ms
@@ -130,11 +130,11 @@ struct DecodeAction {
     kRenew,
     kRelease,
     kCancel,  // reason
-    // To the scheduler: the request waits for blocks for its prompt.
+    // The scheduler is told that the request waits for blocks for its prompt.
     kAskRoom,
     // `count` free slots wait for parts, and the peer gets a Credit for them.
     kPost,
-    // With kFrame, of the frame's slot:
+    // Answers to kFrame, about its slot.
     kTakeIn,    // its part goes into the request's blocks; the slot is free
     kNak,       // it is posted once more with a new generation, and the part asked for again
     kFreeSlot,  // its part is not wanted; the slot is free
@@ -145,7 +145,7 @@ struct DecodeAction {
     // The request goes on as an ordinary one; whole blocks from the front that are there become
     // findable. fallback says why.
     kFallBack,
-    // The parts that came are no more findable, and nothing computed behind them counts.
+    // The parts that came are no longer findable, and nothing computed behind them counts.
     kDropBlocks,
   };
 
@@ -158,16 +158,16 @@ struct DecodeAction {
 
 using DecodeActions = ActionList<DecodeAction>;
 
-// Every event is answered in every phase; what means nothing there changes nothing.
+// Every event is answered in every phase; one that means nothing there changes nothing.
 DecodeActions advance(DecodeState& state, const DecodeEvent& event, const DecodeWorker& worker);
 
-// When kTimer is to come. Nothing in kHeld, which the scheduler ends as it does any request that
-// waits, in kLanded and kRun, where the request runs, and in kEnded when its slots are back.
+// Returns when kTimer is due. Never in kHeld, which the scheduler ends like any request that waits,
+// in kLanded and kRun, where the request runs, and in kEnded when its slots are back.
 std::optional<int64_t> next_timer(const DecodeState& state);
-// When kRenewal is to come: in kHeld and kReceiving.
+// Returns when kRenewal is due: in kHeld and kReceiving only.
 std::optional<int64_t> next_renewal(const DecodeState& state);
 
-// The request is over, and no slot is posted for it: the machine can be dropped.
+// Tells whether the machine can be dropped: the request is over, and no slot is posted for it.
 bool is_over(const DecodeState& state);
 
 }  // namespace sluice

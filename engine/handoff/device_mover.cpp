@@ -340,7 +340,7 @@ void DeviceMover::take_in(uint32_t slot,
 
 // --- Ends ------------------------------------------------------------------------------------
 
-// Of the attempt, or of the session: what has not begun goes, what runs is nobody's.
+// Drops the attempt's copies (without `ref`, the session's): those under way end without an owner.
 void DeviceMover::drop(KvSession session, const KvTransferRef* ref) {
   const auto is_meant = [&](const KvSession other, const KvTransferRef& other_ref) {
     return other == session && (ref == nullptr || other_ref == *ref);

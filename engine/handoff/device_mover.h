@@ -6,8 +6,8 @@
 // before it is said to have arrived. All of that runs on queues of its own beside the steps; the
 // engine asks between steps whether an event is there.
 //
-// An attempt that is aborted, and a session that is closed, is said to be so when the transport has
-// let go and no copy of it runs any more.
+// The end of an aborted attempt or a closed session is reported when the transport has let go of it
+// and none of its copies runs any more.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often KV was computed here that a request wanted to have moved, by reason. A front end has
-// one for what it decides, an engine another one for the rest; a scrape adds them. Any thread.
+// Counts, by reason, how often KV was computed here that a request wanted to have moved. A front
+// end counts its own decisions, an engine the others; a scrape adds both. Any thread.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace sluice {
 
 class FallbackCounters {
  public:
-  // Also logs the reason, once a minute.
+  // Counts the reason, and logs it at most once a minute.
   void count(HandoffFallback reason, int32_t times);
 
   [[nodiscard]] uint64_t value(HandoffFallback reason) const {

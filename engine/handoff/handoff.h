@@ -43,45 +43,45 @@ class Handoff {
                                                    std::function<void()> wake,
                                                    const KvMover::Backend& backend);
 
-  // Where peers find this worker.
+  // Returns where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;
 
-  // True: the request's blocks are on their way, and it comes out of advance(); it is moved. One
-  // that offers is noted (and NewRequest::streams_kv set), and false. `trace`: the request's, which
+  // True: the request is moved; its blocks are on their way, and advance() returns it. A request
+  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, which
   // the peer is told.
   bool hold(NewRequest& request,
             const HandoffSpec& spec,
             Clock::time_point now,
             const TraceContext& trace = {});
-  // True when it was held; it is gone.
+  // Drops the request. False: it is not held.
   bool abort(RequestId id, Clock::time_point now);
-  // "claiming", "awaiting_room" or "receiving" of a request that is held; else null.
+  // Returns "claiming", "awaiting_room" or "receiving" for a request that is held; else null.
   [[nodiscard]] const char* status_of(RequestId id) const;
   // A step that retires has computed so many tokens of the request.
   void computed(RequestId id, int32_t num_tokens, Clock::time_point now);
-  // It has chosen the first token of the request's answer, from logits with this check (0: not
-  // known). What a serial offer's answer carries; null: nothing.
+  // A step has chosen the first token of the request's answer, from logits with this check (0: not
+  // known). Returns what the answer to a serial offer carries; null: nothing.
   std::shared_ptr<const HandoffOffer> choose(RequestId id,
                                              TokenId token,
                                              uint64_t seed,
                                              uint64_t check);
-  // The same of a request that was held: false where the peer's logits were others. What was
-  // computed for it does not count then.
+  // A request that was held has chosen its first token. False: the peer's logits were others, and
+  // what was computed for the request does not count.
   bool compare(RequestId id, uint64_t check, Clock::time_point now);
   // The step has retired, and blocks of it are findable.
   void retire(Clock::time_point now);
-  // A request is gone, in whichever way. Others are ignored.
+  // A request is gone. Requests without a handoff are ignored.
   void end(RequestId id, Clock::time_point now);
 
-  // Between steps: messages, completions and timers. Requests that are to run now go to `ready`;
-  // of those that are to be computed here one at a time, unless the worker `is_idle`: until it has
-  // its first token, so that they do not keep others from theirs.
+  // Handles messages, completions and timers between steps. Requests that are to run now go to
+  // `ready`. Unless the worker `is_idle`, those to be computed here go one at a time, each until it
+  // has its first token, so that they do not keep others from theirs.
   void advance(Clock::time_point now, bool is_idle, std::vector<DecodeSide::Released>& ready);
-  // When advance() is to be called at the latest, if ever.
+  // Returns when advance() is to be called at the latest, if ever.
   [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
-  // The scheduler can run nobody: blocks that wait for peers go back. False: there are none.
+  // Gives back blocks that wait for peers: the scheduler can run no request. False: there are none.
   bool give_back_room(Clock::time_point now);
-  // Offers and fetches nothing new.
+  // Nothing new is offered or fetched from now on.
   void drain(Clock::time_point now);
 
   [[nodiscard]] const DecodeSide& decode() const { return *decode_; }
@@ -104,7 +104,7 @@ class Handoff {
   const KvRanks cache_;
   bool is_draining_ = false;
   std::deque<DecodeSide::Released> fallbacks_waiting_;
-  RequestId computing_{};  // the latest of them that runs, before its first token; or none
+  RequestId computing_{};  // the latest fallback that runs, before its first token; or none
   HandoffStats stats_;     // the counters of both sides; the rest comes with stats()
   FallbackCounters fallbacks_;
   std::vector<KvTransferReport> reports_;  // of both sides

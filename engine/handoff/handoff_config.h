@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of handoffs this process takes: `--role`, or `--kv-transfer-config` in vLLM's names.
-// Read once at start, by the engine and by its front end.
+// The part that this process takes in handoffs: `--role`, or `--kv-transfer-config` of vLLM. Read
+// once at start, by the engine and by its front end.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,10 @@ constexpr std::string_view to_string(HandoffRole role) {
   return "";
 }
 
-// vLLM's word for it: kv_both, kv_producer, kv_consumer.
+// Returns vLLM's name of the role: kv_both, kv_producer, kv_consumer.
 std::string_view kv_role_name(HandoffRole role);
 
-// What becomes of a request whose KV was asked for and does not come.
+// The end of a request whose KV was asked for and does not come.
 enum class KvFailurePolicy : uint8_t {
   kRecompute,  // its prompt is computed here
   kFail,       // it ends with kUnavailable, before anything of its answer was sent
@@ -44,11 +44,11 @@ enum class KvFailurePolicy : uint8_t {
 
 struct HandoffConfig {
   HandoffRole role = HandoffRole::kBoth;
-  // By which routers choose how they send the two requests: NixlConnector or MooncakeConnector.
-  // Empty: this process was given no part in handoffs.
+  // Tells routers how to send the two requests: NixlConnector or MooncakeConnector. Empty: this
+  // process was given no part in handoffs.
   std::string connector;
   KvFailurePolicy failure_policy = KvFailurePolicy::kRecompute;
-  std::string engine_id;                     // as it was given; empty: not given
+  std::string engine_id;                     // as given; empty: not given
   std::vector<std::string> without_meaning;  // members that were given and change nothing here
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The peers of this worker's handoffs: their streams on the control channel, and with each a
-// session of the data plane. Engine thread only, but for what the channel and the transport do on
-// theirs.
+// session of the data plane. Engine thread only; the channel and the transport have threads of
+// their own.
 #pragma once
 
 #include <algorithm>
@@ -25,11 +25,11 @@ namespace sluice {
 
 struct HandoffPeer {
   KvPeerId id;
-  bool is_prefill = false;     // of this stream's two ends, it is P
+  bool is_prefill = false;     // it is the P of this stream
   bool is_compatible = false;  // the same model, layout and version, and a transport of both
   uint64_t epoch = 0;
-  int64_t slot_bytes = 0;  // of D's landing slots, whichever end is D
-  KvTransportKind transport = KvTransportKind::kNone;  // where it is P: that its claims name
+  int64_t slot_bytes = 0;  // of D's landing slots, wherever D is
+  KvTransportKind transport = KvTransportKind::kNone;  // named in claims to a P
 };
 
 class HandoffLinks final : private KvPeerSink {
@@ -52,7 +52,7 @@ class HandoffLinks final : private KvPeerSink {
 
   [[nodiscard]] std::string address() const { return channel_->address(); }
 
-  // A peer that claims says how it fetches, once for all its claims. False: not by that.
+  // Notes how a peer that claims fetches, once for all its claims. False: it cannot in this way.
   bool use(KvPeerId peer, KvTransportKind kind);
 
   Expected<KvPeerId> connect(std::string_view address) { return channel_->connect(address); }
@@ -62,7 +62,7 @@ class HandoffLinks final : private KvPeerSink {
 
   void report(uint64_t num_steps, const KvLoad& load) { channel_->report(num_steps, load); }
 
-  // Null: not connected yet, or gone.
+  // Returns null if the peer is not connected yet, or gone.
   [[nodiscard]] const HandoffPeer* find(KvPeerId peer) const;
 
   [[nodiscard]] KvMover& mover() { return *mover_; }
@@ -71,14 +71,14 @@ class HandoffLinks final : private KvPeerSink {
     return mover_->transports().counts();
   }
 
-  // Data planes to peers that can be used.
+  // Returns the number of usable data planes to peers.
   [[nodiscard]] int64_t num_sessions() const {
     return std::ranges::count(
         peers_, true, [](const auto& entry) { return entry.second.is_compatible; });
   }
 
-  // Replaces both by what has come since the last call. Peers that came are known, and those that
-  // went are not, before the caller sees it.
+  // Replaces both by the news since the last call. Peers that came are known, and those that went
+  // are not, before the caller sees them.
   void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
 
  private:

@@ -30,12 +30,12 @@ enum class HandoffDoor : uint8_t {
   kConcurrent,  // a router drew it and sent both requests at once
 };
 
-// What a prefill found. Behind kSerial the decode worker knows it before it asks.
+// The result of a prefill. With kSerial the decode worker knows it before it asks.
 struct HandoffResult {
   PrefixKey key{};                // of the last whole block that travels
   int32_t num_prompt_tokens = 0;  // at least 1
-  int32_t num_blocks = 0;         // that travel, of a group that keeps all of them
-  uint64_t seed = 0;              // that the first token was drawn with
+  int32_t num_blocks = 0;         // blocks that travel, in a group that keeps all
+  uint64_t seed = 0;              // the first token was drawn with it
   TokenId first_token = kInvalidToken;
   uint64_t check = 0;  // of the logits that the first token was drawn from
 };
@@ -48,7 +48,7 @@ struct HandoffSpec {
   std::string peer;              // kFetch: host:port of the prefill worker's control listener
   uint64_t peer_epoch = 0;       // kFetch: of the process that made the offer; 0: not known
   std::string peer_fingerprint;  // kFetch: its determinism key's name; empty: not known
-  // A serial fetch has it. `sampling.seed` is its seed already, unless the client named another.
+  // Set in a serial fetch. `sampling.seed` is its seed already, unless the client named another.
   std::optional<HandoffResult> result;
   bool adopts_seed = false;  // a concurrent fetch without a seed of the client's: the peer's counts
 };

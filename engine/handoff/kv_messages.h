@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control messages of KV transfers between two workers, `sluice.kv.v1`, as plain values: what
+// The control messages of KV transfers between two workers, `sluice.kv.v1`, as plain values that
 // the engine thread sends and gets. A prefill worker (P) has KV, a decode worker (D) asks for it
 // and is always the one that connects: a worker that does both has a stream for each. The numbers
 // of protobuf fields are the comments "n:" (a KvTransferRef is the message's 1: and 2:); bounds are
@@ -54,7 +54,7 @@ struct KvGroupLayout {
   uint32_t num_layers = 0;        // 2:
   uint32_t window = 0;            // 3: tokens; 0: all are seen
   uint64_t half_block_bytes = 0;  // 4: of one layer's K or V of one block, all heads
-  uint64_t scale_bytes = 0;       // 5: of those, scales
+  uint64_t scale_bytes = 0;       // 5: scales among them
   friend bool operator==(const KvGroupLayout&, const KvGroupLayout&) = default;
 };
 
@@ -74,8 +74,8 @@ struct KvTransportOffer {
   friend bool operator==(const KvTransportOffer&, const KvTransportOffer&) = default;
 };
 
-// Who is there: the first message of each side, before any about a request. P's answer, HelloAck,
-// has the same fields.
+// The first message of each side, before any about a request. P's answer, HelloAck, has the same
+// fields.
 struct KvHello {
   uint32_t min_version = kKvProtocolVersion;  // 1:
   uint32_t max_version = kKvProtocolVersion;  // 2:
@@ -90,7 +90,7 @@ struct KvHello {
   friend bool operator==(const KvHello&, const KvHello&) = default;
 };
 
-// D to P: the KV of these tokens, please.
+// D to P: asks for the KV of a prompt.
 struct KvClaim {
   KvTransferRef ref;
   uint64_t epoch = 0;              // 3: P's; 0: D does not know it, its peer learns the id itself
@@ -106,7 +106,7 @@ struct KvClaim {
 
 enum class KvSenderState : uint8_t { kExpected, kComputing, kParked, kServing };
 
-// P to D.
+// P to D: the claim is accepted.
 struct KvAccept {
   KvTransferRef ref;
   uint32_t num_ready = 0;                           // 3: blocks that could be sent now
@@ -147,11 +147,11 @@ constexpr std::string_view to_string(KvRefusal reason) {
   return "invalid";
 }
 
-// P to D: no.
+// P to D: the claim is refused.
 struct KvRefuse {
   KvTransferRef ref;
   KvRefusal reason = KvRefusal::kUnknown;  // 3:
-  uint32_t retry_after_ms = 0;             // 4: 0: do not
+  uint32_t retry_after_ms = 0;             // 4: 0: do not retry
   friend bool operator==(const KvRefuse&, const KvRefuse&) = default;
 };
 
@@ -181,7 +181,7 @@ struct KvFinal {
   friend bool operator==(const KvFinal&, const KvFinal&) = default;
 };
 
-// D to P: these are still waited for. RenewAck has those that P still has.
+// D to P: D still waits for these. RenewAck has those that P still has.
 struct KvRenew {
   std::vector<KvTransferRef> refs;  // 1: at most kMaxKvRenewals
   friend bool operator==(const KvRenew&, const KvRenew&) = default;
@@ -192,7 +192,7 @@ struct KvRenewAck {
   friend bool operator==(const KvRenewAck&, const KvRenewAck&) = default;
 };
 
-// D to P: it has what it wants. Released is the answer, also for what P does not know.
+// D to P: D has all it wants. Released is the answer, also for a transfer unknown to P.
 struct KvRelease {
   KvTransferRef ref;
   friend bool operator==(const KvRelease&, const KvRelease&) = default;
@@ -205,14 +205,14 @@ struct KvReleased {
 
 enum class KvCancelReason : uint8_t { kClientGone, kTimeout, kLocal, kPreempted, kBadFrames };
 
-// D to P: it wants nothing any more.
+// D to P: D wants nothing any more.
 struct KvCancel {
   KvTransferRef ref;
   KvCancelReason reason = KvCancelReason::kClientGone;  // 3:
   friend bool operator==(const KvCancel&, const KvCancel&) = default;
 };
 
-// Either side: it ends, and offers nothing new.
+// Either side: the worker ends, and offers nothing new.
 struct KvDrain {
   uint32_t until_ms = 0;  // 1: from now
   friend bool operator==(const KvDrain&, const KvDrain&) = default;
@@ -240,7 +240,7 @@ struct KvPong {
   friend bool operator==(const KvPong&, const KvPong&) = default;
 };
 
-// What the engine sends and gets about transfers.
+// The messages that the engine sends and gets.
 using KvMessage = std::variant<KvClaim,
                                KvAccept,
                                KvRefuse,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two sides of a handoff say of blocks and of landing slots, over transports: where a
-// block's bytes lie, and how they get from there to what a transport reads and back. The cache may
-// be the host's, whose blocks the transport reads where they lie (host_mover.h), or a device's,
-// whose blocks are gathered and scattered beside the steps (device_mover.h).
+// Moves blocks and landing slots for the two sides of a handoff: knows where a block's bytes lie,
+// and brings them from there to memory that a transport reads, and back. The cache may be the
+// host's, whose blocks the transport reads where they lie (host_mover.h), or a device's, whose
+// blocks are gathered and scattered beside the steps (device_mover.h).
 //
 // Engine thread only, and no call waits. Completions are those of KvTransport, with the same
 // meaning for blocks and slots: after kSent no block of the frame is read, behind kArrived the slot
@@ -26,7 +26,7 @@ namespace sluice {
 
 class KvMover {
  public:
-  // What the cache's memory is by.
+  // The backend of the cache's memory.
   struct Backend {
     DeviceType type = DeviceType::kCpu;  // whose operators read and write it
     std::string nccl_library = kernels::kNcclLibrary;
@@ -41,19 +41,18 @@ class KvMover {
   KvMover(const KvMover&) = delete;
   KvMover& operator=(const KvMover&) = delete;
 
-  // Landing slots; 0: nothing is fetched.
+  // Returns the number of landing slots; 0: nothing is fetched.
   [[nodiscard]] int32_t num_slots() const { return slots_.num_landing; }
 
-  // As those of KvTransports.
+  // open() and use() are those of KvTransports.
   virtual Expected<void> open(size_t transport, const KvSessionOptions& options) {
     return transports_->open(transport, options);
   }
 
   bool use(KvSession session, size_t transport) { return transports_->use(session, transport); }
 
-  // As KvTransport::send() of a kData frame whose payload are these blocks of its group, whole and
-  // in order. They are computed by steps that were launched before, and keep what they have until
-  // the completion.
+  // Sends a kData frame like KvTransport::send(). Its payload are these blocks of its group, whole
+  // and in order: steps launched before compute them, and they keep it until the completion.
   [[nodiscard]] virtual bool send(KvSession session,
                                   const KvFrame& frame,
                                   std::span<const BlockId> blocks) = 0;
@@ -62,14 +61,14 @@ class KvMover {
     return transports_->send(session, frame, {});
   }
 
-  // As KvTransport::post().
+  // Posts a landing slot, like KvTransport::post().
   [[nodiscard]] virtual bool post(KvSession session,
                                   const KvTransferRef& ref,
                                   uint32_t slot,
                                   uint32_t generation) = 0;
 
-  // Of a slot that has arrived since the last poll(): whole blocks of a group from byte `at` on,
-  // into blocks that are the caller's. Steps that are launched from now on see them.
+  // Copies whole blocks of a group, from byte `at` on, out of a slot that arrived since the last
+  // poll() into blocks of the caller's. Steps that are launched from now on see them.
   virtual void take_in(uint32_t slot,
                        int64_t at,
                        int32_t group,
@@ -79,7 +78,7 @@ class KvMover {
   virtual void close(KvSession session) = 0;
   virtual void poll(std::vector<KvCompletion>& out) = 0;
 
-  // Something is under way that nobody wakes the engine for: poll() is to be called soon.
+  // Tells whether to poll() soon: something is under way whose end does not wake the engine.
   [[nodiscard]] virtual bool is_busy() const { return false; }
 
   [[nodiscard]] const KvTransports& transports() const { return *transports_; }

@@ -19,8 +19,8 @@
 
 namespace sluice {
 
-// One stream, from its Hello to its end. The channel never uses a number twice: whatever comes of a
-// restarted peer has another one.
+// One stream, from its Hello to its end. The channel never uses a number twice, so a restarted peer
+// has another one.
 using KvPeerId = StrongId<struct KvPeerIdTag, uint64_t>;
 
 // The Hellos of both sides have been exchanged, and the peer has proven that it may speak.
@@ -30,7 +30,7 @@ struct KvPeerUp {
   KvHello hello;            // the peer's
 };
 
-// No more of that peer: the stream ended, could not be opened, or was silent for too long. Comes
+// The peer is gone: the stream ended, could not be opened, or was silent for too long. Comes
 // once for each KvPeerId that connect() gave or KvPeerUp named.
 struct KvPeerDown {
   KvPeerId peer;
@@ -44,9 +44,9 @@ struct KvPeerMessage {
 
 using KvPeerEvent = std::variant<KvPeerUp, KvPeerDown, KvPeerMessage>;
 
-// The engine's end. Called on any of the channel's threads, and never while it is inside of a call
-// of the engine; events of one peer come in order. Takes the event and returns at once. It refuses
-// nothing: the channel bounds what it reads from a peer ahead of the engine's answers.
+// The engine's end of the channel. Called on any of the channel's threads, but never inside a call
+// of the engine; events of one peer come in order. Takes the event, refuses none and returns at
+// once: the channel bounds what it reads from a peer ahead of the engine's answers.
 class KvPeerSink {
  public:
   virtual ~KvPeerSink() = default;
@@ -59,19 +59,19 @@ class KvPeerChannel {
  public:
   virtual ~KvPeerChannel() = default;  // joins its threads; nothing is delivered afterwards
 
-  // The stream to the prefill worker at `address`, "host:port": a new one, or the one that is open
-  // or being opened. An error where the address is not allowed or there are too many peers. A
+  // Returns the stream to the prefill worker at `address`, "host:port": a new one, or the one that
+  // is open or being opened. An error: the address is not allowed, or there are too many peers. A
   // stream that cannot be opened ends with KvPeerDown.
   virtual Expected<KvPeerId> connect(std::string_view address) = 0;
 
-  // In order for one peer; kept until the stream is open. False when the peer is gone or does not
-  // read: the message is lost, and the timers of whoever sent it answer that.
+  // Sends in order for one peer, once the stream is open. False: the peer is gone or does not read;
+  // the message is lost, which its sender's timers notice.
   virtual bool send(KvPeerId peer, KvMessage message) = 0;
 
-  // What the pings of the next second say.
+  // Sets what the pings of the next second say.
   virtual void report(uint64_t num_steps, const KvLoad& load) = 0;
 
-  // Where peers find this worker, "host:port", with the port that the kernel chose.
+  // Returns where peers find this worker, "host:port", with the port that the kernel chose.
   [[nodiscard]] virtual std::string address() const = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One place where a part of a transfer lands before it is checked and copied into the cache. Its
-// generation goes up with each posting: what was meant for an earlier one finds another number here
-// and is dropped. Engine thread only.
+// generation goes up with each posting: a part for an earlier one finds another number here and is
+// dropped. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@ struct LandingSlot {
   bool is_posted = false;
   uint32_t generation = 0;
   uint32_t attempt = 0;  // of the transfer that it is posted for
-  uint64_t owner = 0;    // who has it, as its worker counts; of no meaning when it is free
+  uint64_t owner = 0;    // its owner's number at its worker; no meaning when it is free
 
-  // It waits for a part from now on.
+  // Makes the slot wait for a part.
   void post(uint64_t new_owner, uint32_t new_attempt) {
     is_posted = true;
     ++generation;
@@ -22,7 +22,7 @@ struct LandingSlot {
     owner = new_owner;
   }
 
-  // Whether a part that was sent for this is what the slot waits for.
+  // Tells whether the slot waits for a part that was sent for this.
   [[nodiscard]] bool awaits(uint64_t for_owner,
                             uint32_t for_attempt,
                             uint32_t for_generation) const;

@@ -27,8 +27,8 @@ namespace sluice {
 
 class PrefillSide {
  public:
-  // All must outlive it. `space`: as of HandoffLinks. `stats`: the counters of transfers out, which
-  // it counts. `reports` get those of traced requests.
+  // All arguments outlive it. `space`: see HandoffLinks. `stats`: gets the counts of transfers out.
+  // `reports`: get the transfers of traced requests.
   PrefillSide(std::string space,
               const PrefillTimes& times,
               const KvRanks& cache,
@@ -45,15 +45,15 @@ class PrefillSide {
              const TraceContext& trace);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
-  // A step that retires has chosen the first token behind its prompt. What the answer to a serial
-  // offer carries; null: nothing is kept.
+  // A step that retires has chosen the first token behind its prompt. Returns what the answer to a
+  // serial offer carries; null: nothing is kept.
   std::shared_ptr<const HandoffOffer> choose(RequestId id,
                                              TokenId first_token,
                                              uint64_t seed,
                                              uint64_t check);
-  // That step has retired, so all blocks that travel are findable.
+  // The step of choose() has retired, so all blocks that travel are findable.
   void retire(int64_t now_ms);
-  // It is gone. Ids without a handoff are ignored.
+  // The request is gone. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
@@ -78,20 +78,20 @@ class PrefillSide {
     KvPeerId peer;
     uint32_t attempt = 0;
     int32_t number = 0;  // the machine's `part` in kPartRead
-    int32_t part = 0;    // of the claim's
+    int32_t part = 0;    // the claim's part
     bool is_begun = false;
     bool is_lost = false;  // its blocks have been given away
     KvSlot slot;
     std::vector<KvBlockRef> blocks;  // pinned
   };
 
-  // What a decode worker takes, from its first claim on.
+  // The parts that a decode worker takes, from its first claim on.
   struct Sending {
     int64_t begin_ms = 0;
     TraceContext trace;
     KvTransportKind transport = KvTransportKind::kNone;
     std::string_view outcome;  // empty: it goes on
-    int64_t num_blocks = 0;    // that were sent
+    int64_t num_blocks = 0;    // blocks sent
     uint64_t num_bytes = 0;
   };
 
@@ -100,19 +100,19 @@ class PrefillSide {
     TraceContext trace;  // of the request that computes it
     std::optional<Sending> sending;
     bool is_serial = false;
-    bool is_gone = false;  // and in gone_
+    bool is_gone = false;  // also in gone_
     PrefillState state;
-    RequestId request;            // 0: none that runs
-    std::vector<TokenId> tokens;  // of the prompt, that travel
+    RequestId request;            // 0: none runs
+    std::vector<TokenId> tokens;  // of the prompt; those that travel
     PrefixExtras extras;
     int32_t num_prompt_tokens = 0;
     int32_t num_computed = 0;  // tokens
     HandoffResult result;
-    std::optional<Claim> claim;                // that is served, or waits for its request
-    std::optional<Claim> queued;               // that waits for the end of an earlier one
+    std::optional<Claim> claim;                // is served, or waits for its request
+    std::optional<Claim> queued;               // waits for the end of an earlier one
     std::vector<KvPart> parts;                 // of `claim`
-    std::deque<KvSlot> slots;                  // that wait for parts
-    std::map<uint32_t, uint32_t> generations;  // of slots, the last that came
+    std::deque<KvSlot> slots;                  // waiting for parts
+    std::map<uint32_t, uint32_t> generations;  // the latest, by slot
     std::vector<KvBlockRef> pinned;            // all
     std::vector<Reading> readings;
   };
@@ -164,9 +164,9 @@ class PrefillSide {
   std::map<KvTransferId, std::unique_ptr<Record>> records_;
   std::deque<KvTransferId> gone_;  // in order of their ends
   std::unordered_map<RequestId, KvTransferId> requests_;
-  std::vector<KvTransferRef> renewed_;  // by the message that is handled
-  std::vector<RequestId> chosen_;       // by a step that has not retired
-  bool runs_alone_ = false;             // the request that is being admitted
+  std::vector<KvTransferRef> renewed_;  // by the current message
+  std::vector<RequestId> chosen_;       // in steps that have not retired
+  bool runs_alone_ = false;             // the request being admitted
   int32_t next_reading_ = 0;
   int64_t num_pinned_ = 0;  // blocks
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The prefill worker's half of one handoff, as a pure function: (state, event) -> state and
-// actions. No clock, thread or allocation: time is a number in events, and whoever drives a machine
+// actions. No clock, thread or allocation: time is a number in events, and the driver of a machine
 // asks it when its next timer is due. handoff.cpp drives it in an engine and
 // tests/engine/handoff_model.cpp in a model checker; decode_state.h is the other half.
 //
@@ -16,10 +16,10 @@
 //   kDrain      ended, and parts are still being read
 //   kGone       ended; remembered so that late messages are answered, by the last 4096
 //
-// In kComputing to kServing a decode worker has it or not: `is_claimed`. What a decode worker has
-// claimed and given up while it was computed is not kept. Nothing that is read
-// moves: the parts between kPinPart and kUnpinPart, and all between kPinAll and kUnpinAll, are
-// neither freed nor written. Timers bound how long memory is kept, and none is needed for safety.
+// From kComputing to kServing, `is_claimed` tells whether a decode worker has claimed the transfer.
+// One that is claimed and given up while it is computed is not kept. Nothing that is read moves:
+// the parts between kPinPart and kUnpinPart, and all between kPinAll and kUnpinAll, are neither
+// freed nor written. Timers bound how long memory is kept, and none is needed for safety.
 #pragma once
 
 #include <cstdint>
@@ -46,13 +46,13 @@ enum class PrefillPhase : uint8_t {
 // How long a prefill worker waits, in milliseconds.
 struct PrefillTimes {
   int64_t expected = 2'000;         // for the request of a claim; a worker that ends, for a claim
-  int64_t lease = 30'000;           // for a claim, or the next word of who claimed
+  int64_t lease = 30'000;           // for a claim, or the claimer's next word
   int64_t renewal = 20'000;         // what a renewal is good for, from when it comes
   int64_t longest_lease = 600'000;  // with all its renewals
   int64_t progress = 5'000;         // for a part that is being read
 };
 
-// All in proportion to `progress`.
+// Returns times in proportion to `progress`.
 constexpr PrefillTimes prefill_times(int64_t progress) {
   return {.expected = progress * 2 / 5,
           .lease = 6 * progress,
@@ -61,7 +61,7 @@ constexpr PrefillTimes prefill_times(int64_t progress) {
           .progress = progress};
 }
 
-// What the machine is told of its worker with each event.
+// The state of its worker, which the machine is told with each event.
 struct PrefillWorker {
   uint64_t epoch = 0;
   bool is_draining = false;
@@ -72,18 +72,18 @@ struct PrefillWorker {
 struct PrefillState {
   PrefillPhase phase = PrefillPhase::kNone;
   bool is_claimed = false;
-  bool has_ended = false;      // the prefill, and well: there is a first token
+  bool has_ended = false;      // the prefill has ended well: there is a first token
   bool is_pinned = false;      // between kPinAll and kUnpinAll
-  bool owes_released = false;  // kDrain: when it ends
+  bool owes_released = false;  // kDrain: kReleased is sent when it ends
   bool is_queued = false;      // kDrain: a newer claim of the same peer waits for its end
   KvPeerId peer;               // of the last claim that was taken; kept when it is given up
-  uint32_t attempt = 0;        // the same; 0: none was
+  uint32_t attempt = 0;        // of the last claim that was taken; 0: none was
   uint32_t queued_attempt = 0;
   KvKey key{};  // of the last block: the request's, in kExpected the claim's
-  // Of the claim's cut; 0 without a claim.
+  // Parts of the claim's cut; 0 without a claim.
   int32_t num_parts = 0;
   int32_t num_ready = 0;
-  int32_t num_begun = 0;    // parts that have been read or are: the first ones
+  int32_t num_begun = 0;    // leading parts that have been read or are being read
   int32_t num_credits = 0;  // landing slots that wait at the peer for a part
   int32_t num_reading = 0;
   int32_t num_reading_old = 0;  // for an earlier attempt
@@ -95,13 +95,13 @@ struct PrefillState {
 
 struct PrefillEvent {
   enum class Kind : uint8_t {
-    // Of this worker.
+    // Events of this worker.
     kAdmitted,  // a request with this transfer is about to run: key, and num_parts, num_ready of
                 // the claim that waits for it
     kReady,     // a step retired: num_ready
-    kEnded,     // the prefill, and well: num_ready is all, limit_ms
+    kEnded,     // the prefill ended well: num_ready is all, limit_ms
     kFailed,    // the request ended without a first token
-    kPartRead,  // part, of attempt: for the last time, whether or not it was sent
+    kPartRead,  // part, of attempt, was read for the last time, whether or not it was sent
     kLost,      // blocks that were not pinned have been given away
     kTimer,     // next_timer() has come
     kDraining,  // the worker will end: worker.is_draining is true from now on
@@ -120,12 +120,12 @@ struct PrefillEvent {
   int64_t now_ms = 0;
   KvPeerId peer{};
   uint32_t attempt = 0;
-  uint64_t epoch = 0;  // that the claim is for; 0: for whoever gets the request
+  uint64_t epoch = 0;  // the process that the claim is for; 0: any
   KvKey key{};
-  bool is_compatible = true;  // what the peer's Hello says, and the transport it wants
-  // Of the claim: all its blocks are in the cache. With kPartRead: of the claim that is queued.
+  bool is_compatible = true;  // the peer's Hello, and the transport it wants
+  // All blocks of the claim (kPartRead: of the queued claim) are in the cache.
   bool is_cached = false;
-  int32_t num_parts = 0;  // the same
+  int32_t num_parts = 0;  // of the claim whose blocks is_cached means
   int32_t num_ready = 0;
   int32_t num_credits = 0;
   int32_t part = 0;
@@ -142,10 +142,10 @@ struct PrefillAction {
     kFinalFailed,
     kReleased,
     kRenewAck,
-    // Of the prompt's blocks, as far as the quota goes.
+    // All of the prompt's blocks, as far as the quota goes.
     kPinAll,
     kUnpinAll,
-    // Of `count` parts from `part` on.
+    // `count` parts from `part` on.
     kPinPart,
     kUnpinPart,
     kReadPart,      // each goes into the slot of the oldest credit
@@ -168,10 +168,10 @@ using PrefillActions = ActionList<PrefillAction>;
 // Landing slots of one transfer that may wait for parts; a peer that offers more is not heard.
 inline constexpr int32_t kMaxKvCredits = 4096;
 
-// Every event is answered in every phase; what means nothing there changes nothing.
+// Every event is answered in every phase; one that means nothing there changes nothing.
 PrefillActions advance(PrefillState& state, const PrefillEvent& event, const PrefillWorker& worker);
 
-// When kTimer is to come. Nothing in kNone, in kGone and in kComputing, which ends with its
+// Returns when kTimer is due. Never in kNone, in kGone and in kComputing, which ends with its
 // request.
 std::optional<int64_t> next_timer(const PrefillState& state);
 

@@ -221,7 +221,7 @@ OwnLoans& own_loans() {
   return *loans;
 }
 
-// Of the allocation that begins at `data`. 0: none does.
+// Returns the size of the allocation that begins at `data`; 0: none does.
 uint64_t allocation_bytes(const std::byte* data) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -174,8 +174,8 @@ void Generation::flush() {
   answer_->finish(returned_choices(), usage());
 }
 
-// Of each prompt the num_returned choices with the largest mean log-probability, best first; all in
-// order where none is left out.
+// Returns each prompt's num_returned choices with the largest mean log-probability, best first; all
+// choices in order if none is left out.
 std::vector<size_t> Generation::returned_choices() const {
   const auto num_choices = static_cast<size_t>(request_.num_choices);
   const auto num_returned = static_cast<size_t>(request_.num_returned);

@@ -92,7 +92,7 @@ HttpHeaders HttpAnswer::headers() const {
   return {{"X-Sluice-Seed", std::to_string(static_cast<int64_t>(request_->seed))}};
 }
 
-// As a status while nothing is sent, as an event later.
+// Sends the error as a status while nothing is sent, as an event later.
 void HttpAnswer::fail(const Error& error) {
   if (!streaming_) return front_end_.fail(exchange_, error);
   events_.clear();

@@ -259,7 +259,7 @@ void write_operation(JsonWriter& json, const Route& route) {
   json.close_object();
   if (is_text) json.key("application/openmetrics-text").raw(R"({"schema":{"type":"string"}})");
   if (has_body && body->streams) {
-    // Of each event, as OpenAPI 3.2 has it.
+    // itemSchema, which is new in OpenAPI 3.2, describes each event.
     json.key("text/event-stream");
     json.raw(R"({"itemSchema":{"type":"object","required":["data"],)"
              R"("properties":{"data":{"type":"string"}}}})");

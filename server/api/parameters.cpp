@@ -337,7 +337,7 @@ constexpr std::array kParameters = {
     neutral("separate_reasoning", kTrue, Endpoint::kOpenAi),
     neutral("stream_reasoning", kTrue, Endpoint::kOpenAi),
     neutral("return_hidden_states", kFalse, Endpoint::kOpenAi),
-    // Of chats, as the next: routers send them to both.
+    // This parameter and the next belong to chats, but routers send them to both endpoints.
     neutral("continue_final_message", kFalse, Endpoint::kCompletion),
     neutral("include_reasoning", kAnyBool, Endpoint::kCompletion),
 

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// As the client sent it; null where it did not.
+// Writes the field as the client sent it; null if it did not.
 void write_sent(JsonWriter& json, const Json& body, std::string_view name) {
   const Json* value = find_field(body, name);
   json.key(name).raw(

@@ -273,7 +273,7 @@ void ResponsesFormat::append_item(std::string_view type, bool is_done, std::stri
   out += "}\n\n";
 }
 
-// Of the one part that an item with text has.
+// Appends an event of the one part that an item with text has.
 void ResponsesFormat::append_part(std::string_view type, std::string_view text, std::string& out) {
   begin_event(type, out);
   out += ",\"item_id\":\"" + item_id(parts_.size() - 1) +

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the commands `sluice bench ...` were asked for. The names are those of `vllm bench` where it
-// has the flag.
+// Options of the commands `sluice bench ...`. The names are those of `vllm bench` if it has the
+// flag.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct BenchOptions {
   std::vector<int32_t> concurrencies = {1, 2, 4, 8};
   int32_t context = 0;      // tokens before a decode request's prompt, computed beforehand
   int32_t prompt_len = 32;  // tokens of that prompt
-  int32_t output_len = 64;  // tokens it generates
-  int32_t rounds = 5;       // measured; one more before them is not
+  int32_t output_len = 64;  // tokens that a request generates
+  int32_t rounds = 5;       // measured ones; one before them is not
   std::string json_path;    // empty: the table only
 };
 
 struct BenchDataOptions {
   load::DatasetOptions dataset;
-  std::optional<int32_t> input_len;  // for whatever data set
+  std::optional<int32_t> input_len;  // for any data set
   std::optional<int32_t> output_len;
   std::optional<int32_t> file_output_len;
   int32_t vocab_size = 0;  // 0: the tokenizer's ids of known words
@@ -90,7 +90,7 @@ struct BenchOfflineOptions {
   int32_t output_len = 128;
   int32_t batch_size = 8;
   int32_t num_warmups = 10;     // batches that are not measured
-  int32_t num_iterations = 30;  // batches that are
+  int32_t num_iterations = 30;  // batches that are measured
   BenchResultOptions result;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loads of `sluice bench` share, over HTTP or in process: how a result is named, judged,
-// shown and saved.
+// Names, judges, shows and saves the result of a load of `sluice bench`, over HTTP or in process.
 #pragma once
 
 #include <functional>
@@ -24,19 +23,19 @@ struct NamedValue {
 // kInvalidArgument names the flag.
 Expected<NamedValue> split_at(const std::string& text, char separator, const char* flag);
 
-// With the lengths that hold for whatever data set; its vocabulary is not yet known.
+// Returns the options with the lengths for any data set; the vocabulary is not yet known.
 load::DatasetOptions dataset_options(const BenchDataOptions& options);
 
 class BenchReport {
  public:
-  // kInvalidArgument: a goal, metric or metadata that cannot be.
+  // kInvalidArgument: an impossible goal, metric or metadata.
   static Expected<BenchReport> create(const BenchResultOptions& options,
                                       const load::DatasetOptions& dataset);
 
-  // An empty result with the labels, percentiles and goal that were asked for.
+  // Returns an empty result with the labels, percentiles and goal that were asked for.
   [[nodiscard]] load::Result make_result() const;
 
-  // Progress on standard error, if it is a terminal and nothing forbids it; otherwise empty.
+  // Returns a function that shows progress on standard error; empty: no terminal, or forbidden.
   [[nodiscard]] std::function<void(const load::Progress&)> progress() const;
   static void clear_progress();
 
@@ -58,7 +57,7 @@ class BenchReport {
   load::Goal goal_;
 };
 
-// An error unless every request was answered.
+// Returns an error unless every request was answered.
 Expected<void> verdict(const load::Result& result);
 
 }  // namespace sluice

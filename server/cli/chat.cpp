@@ -65,7 +65,7 @@ class ChatSession {
   ChatSession(Conversation& conversation, LineEditor& editor)
       : conversation_(conversation), editor_(editor), is_interactive_(editor.is_interactive()) {}
 
-  // Until the input ends. Errors are shown to a person, and end what a script asked for.
+  // Runs until the input ends. A person is shown errors; a script ends at the first one.
   Expected<void> run() {
     if (is_interactive_) std::puts("/help lists the commands; Ctrl-C stops an answer.");
     for (;;) {

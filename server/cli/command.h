@@ -50,14 +50,14 @@ struct FileOptions {
 };
 
 struct QuantizeCommandOptions {
-  QuantizeOptions quantize;  // but for what is in files
+  QuantizeOptions quantize;  // without what the files below have
   std::string recipe_file;
   std::string calibrate_file;
   std::string evaluate_file;
   std::string report_file;  // JSON; empty: none
 };
 
-// What main() runs. Fields that a command does not use keep their defaults.
+// The command that main() runs. Fields that a command does not use keep their defaults.
 struct Invocation {
   Command command = Command::kVersion;
   Config config;
@@ -77,8 +77,8 @@ struct Invocation {
   QuantizeCommandOptions quantize;
 };
 
-// Defaults, then --config, then the environment, then flags. Without an invocation the process is
-// to exit: help was printed (0), or one line that names the mistake (2).
+// The invocation by defaults, then --config, then the environment, then flags. Without one the
+// process is to exit: help was printed (0), or one line that names the mistake (2).
 struct ParsedCommandLine {
   std::optional<Invocation> invocation;
   int exit_code = 0;
@@ -86,8 +86,8 @@ struct ParsedCommandLine {
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
-// Puts the path of a model that is given by name ("org/name") in its place, downloading it if need
-// be; a path stays. Commands without a model are left alone.
+// Replaces a model's name ("org/name") by its path, downloading the model if need be; a path stays.
+// Commands without a model are left alone.
 Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
@@ -108,9 +108,9 @@ Expected<void> run_render(const Invocation& invocation);
 Expected<void> run_health(const Invocation& invocation);
 void print_version(bool number_only);
 
-// The whole of a file, or of standard input for "-". kNotFound names path and reason.
+// Returns the whole file, or standard input for "-". kNotFound names path and reason.
 Expected<std::string> read_text_file(const std::string& path);
-// kNotFound: the file could not be opened or not be written to its end.
+// kNotFound: the file could not be opened, or not written to its end.
 Expected<void> write_text_file(const std::string& path,
                                const std::string& text,
                                bool appends = false);

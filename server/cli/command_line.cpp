@@ -266,7 +266,7 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   }
 }
 
-// As users write it: `bench serve` is the command bench-serve.
+// Returns the command as users write it: bench-serve is `bench serve`.
 std::string shown_command(std::string name) {
   constexpr std::string_view kBench = "bench-";
   if (name.starts_with(kBench)) name[kBench.size() - 1] = ' ';
@@ -491,7 +491,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app{"Sluice serves language models on CPUs and NVIDIA GPUs.", "sluice"};
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(44);
-  // Of a flag that is given twice; lists, which take any number of values, have them all.
+  // The last value of a repeated flag counts, but lists keep all their values.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.require_subcommand(1);
   app.footer("--version and -V stand for the command version.");

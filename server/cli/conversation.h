@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `sluice chat` has said so far, and the next answer: template, tokens and text of one
-// conversation on an engine in this process.
+// The conversation of `sluice chat` so far, and its next answer: template, tokens and text on an
+// engine in this process.
 #pragma once
 
 #include <atomic>
@@ -20,29 +20,29 @@ namespace sluice {
 struct AnswerFigures {
   int64_t num_tokens = 0;
   double first_s = 0;       // from the request to the first token
-  double rate = 0;          // tokens a second behind the first; 0: there is no second one
+  double rate = 0;          // tokens a second after the first; 0: there is no second one
   bool was_stopped = false;
   bool was_cut = false;     // at max_tokens or the context's end
 };
 
-// Everything on the thread that made it. Engine and template outlive it, and the engine is stopped
-// first: it is the sink of its requests.
+// Used on the thread that made it. Engine and template outlive it, and the engine is stopped first:
+// the conversation is the sink of its requests.
 class Conversation {
  public:
-  // `interrupted`: set by a signal handler, ends the answer under way and is taken back.
+  // `interrupted`: a signal handler sets it; it ends the answer under way, and is cleared.
   Conversation(Engine& engine,
                const ChatTemplate& chat_template,
                SamplingParams sampling,
                std::string system,
                std::atomic<bool>& interrupted);
 
-  // The answer to `question`, piece by piece to `show`. After an error the question is forgotten.
+  // Answers `question`, piece by piece to `show`. After an error the question is forgotten.
   using Show = std::function<void(std::string_view)>;
   Expected<AnswerFigures> ask(const std::string& question, const Show& show);
-  // Another answer to the last question, with another seed. kInvalidArgument: there is none.
+  // Answers the last question again, with another seed. kInvalidArgument: there is none.
   Expected<AnswerFigures> ask_again(const Show& show);
 
-  // From the next answer on; empty: none.
+  // Sets the system message from the next answer on; empty: none.
   void set_system(std::string text) { system_ = std::move(text); }
 
   [[nodiscard]] const std::string& system() const { return system_; }
@@ -51,7 +51,7 @@ class Conversation {
 
   SamplingParams& sampling() { return sampling_; }
 
-  // A JSON array, as a request's `messages`.
+  // Returns a JSON array like a request's `messages`.
   [[nodiscard]] std::string messages_json() const;
 
  private:
@@ -73,8 +73,8 @@ class Conversation {
   SamplingParams sampling_;
   std::string system_;
   std::atomic<bool>& interrupted_;
-  uint64_t num_retries_ = 0;  // answers to the last question before this one
-  std::vector<Message> turns_;  // of user and assistant
+  uint64_t num_retries_ = 0;  // earlier answers to the last question
+  std::vector<Message> turns_;  // messages of user and assistant
   OutputQueue outputs_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of a person at a terminal, with editing and the lines before (libedit; nothing of it is
-// kept when the program ends); lines of a file or a pipe as they are.
+// Reads lines: a person's at a terminal, with editing and history (libedit; nothing is kept when
+// the program ends), or those of a file or a pipe as they are.
 #pragma once
 
 #include <atomic>
@@ -19,17 +19,17 @@ class LineEditor {
     std::string text;       // UTF-8 without the newline; only with kLine
   };
 
-  // `interrupted` is set by the signal handler of SIGINT, and taken back here. One at a time in a
-  // process, on the main thread.
+  // `interrupted`: the signal handler of SIGINT sets it, and it is cleared here. One editor at a
+  // time in a process, on the main thread.
   explicit LineEditor(std::atomic<bool>& interrupted);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  // Standard input and output are a terminal's.
+  // Tells whether standard input and output are a terminal's.
   [[nodiscard]] bool is_interactive() const;
 
-  // The next line, shown behind `prompt`. A line that ends with a backslash goes on in the next.
+  // Reads the next line behind `prompt`. A line that ends with a backslash goes on in the next.
   Line read(const std::string& prompt);
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a server says at its start: where clients and routers find it.
+// The lines by which a server says at its start where clients and routers find it.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace sluice {
 struct Config;
 class HttpServer;
 
-// Of the HTTP API; `port`: the one bound.
+// Returns the URL of the HTTP API; `port`: the one bound.
 std::string url_of(const Config& config, int port);
 
-// A line for gRPC and one for routers, where there are such listeners.
+// Prints a line for gRPC and one for routers, if there are such listeners.
 void print_listeners(const Config& config, const HttpServer& server);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags of llama-server for speculation, where they mean what a key of --speculative-config does:
+// Flags of llama-server for speculation that mean the same as a key of --speculative-config:
 // --model-draft (-md), --draft-max (--draft, --draft-n) and --draft-min, with their newer names.
 #pragma once
 
@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Puts such flags into the --speculative-config of `arguments`, or adds one; what that is then is
-// for its parser to judge. `arguments`: command word first, underscores of names already dashes.
+// Puts such flags into the --speculative-config of `arguments`, or adds one; the parser
+// of that judges the result. `arguments`: command word first, underscores of names already dashes.
 // kInvalidArgument: a flag without a value, or with one that has no meaning here.
 Expected<void> join_llama_flags(std::vector<std::string>& arguments);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests answered by an engine in this process, with the time of each token: what `sluice bench
-// MODEL`, `bench throughput` and `bench latency` measure with.
+// Answers requests by an engine in this process and times each token, for `sluice bench MODEL`,
+// `bench throughput` and `bench latency`.
 #pragma once
 
 #include <chrono>
@@ -34,10 +34,10 @@ struct OfflineAnswer {
   std::string error;  // with kError
 };
 
-// Turn after turn; the prompt of a turn may hold the answers before it.
+// Turns in order; the prompt of a turn may hold the answers before it.
 using Conversation = std::vector<OfflineAnswer>;
 
-// The next turn of conversation `index`; nothing: it has ended.
+// Returns the next turn of conversation `index`; nothing: it has ended.
 using TurnSource = std::function<Expected<std::optional<OfflineRequest>>(
     size_t index, const Conversation& before)>;
 

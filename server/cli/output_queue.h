@@ -21,7 +21,7 @@ struct TimedOutput {
 
 class OutputQueue final : public OutputSink {
  public:
-  // Engine thread.
+  // Called on the engine thread.
   void publish(OutputBatch batch) override {
     const auto now = std::chrono::steady_clock::now();
     // Notified under the lock: with the last output its reader may destroy this queue.
@@ -30,7 +30,7 @@ class OutputQueue final : public OutputSink {
     ready_.notify_one();
   }
 
-  // The command's thread. Nothing: the time is over.
+  // Called on the command's thread. Returns nothing when the time is over.
   std::optional<TimedOutput> pop(std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!ready_.wait_for(lock, timeout, [this] { return !outputs_.empty(); })) return std::nullopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a long piece of work is, on stderr: on a terminal one line that is redrawn, with a bar,
-// the rate and the time left; elsewhere a line every ten seconds and one at the end of bytes.
+// Shows on stderr how far a long piece of work is: on a terminal one line that is redrawn, with a
+// bar, the rate and the time left; elsewhere a line every ten seconds and one at the end of bytes.
 #pragma once
 
 #include <chrono>
@@ -13,14 +13,14 @@ namespace sluice {
 
 struct ProgressFigures {
   double seconds = 0;      // since the first call
-  int64_t first_done = 0;  // that were done then: they count for no rate
+  int64_t first_done = 0;  // done at the first call; not counted in the rate
   int64_t done = 0;
   int64_t all = 0;
 };
 
-// "42%, 1.2 of 2.9 GB, 85.3 MB/s, 0:20 left"; what cannot be known yet is left out.
+// Returns "42%, 1.2 of 2.9 GB, 85.3 MB/s, 0:20 left"; figures that are not yet known are left out.
 std::string progress_text(const ProgressFigures& figures);
-// "[####....]" of `width` places.
+// Returns "[####....]" of `width` places.
 std::string progress_bar(int64_t done, int64_t all, int width);
 
 // One thread at a time.
@@ -33,9 +33,9 @@ class ProgressBar {
 
   [[nodiscard]] bool is_terminal() const { return is_terminal_; }
 
-  // Bytes done, of all; `what` is being worked on. Shown when it is time.
+  // Shows the bytes done, of all, when it is time. `what` is being worked on.
   void show(std::string_view what, int64_t done, int64_t all);
-  // A line of its own, above the bar.
+  // Prints a line of its own, above the bar.
   void note(const std::string& line);
   // Takes the bar away.
   void clear();

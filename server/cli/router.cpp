@@ -19,7 +19,7 @@
 namespace sluice {
 namespace {
 
-// Of --model; null: the workers' files make one.
+// Loads the tokenizer of --model; null: the workers' files make one.
 Expected<std::unique_ptr<Tokenizer>> own_tokenizer(const std::string& model) {
   if (model.empty()) return std::unique_ptr<Tokenizer>();
   std::error_code error;

@@ -20,11 +20,10 @@ class HttpServer;
 
 class SignalWatcher {
  public:
-  // Before any other thread starts: they inherit the blocked signals.
+  // Called before any other thread starts: they inherit the blocked signals.
   SignalWatcher();
 
-  // The server must be there until this object has gone.
-  // `has_gpu`: there is no room for another engine beside it.
+  // The server outlives this object. `has_gpu`: there is no room for another engine beside it.
   void set_server(HttpServer& server, bool has_gpu) {
     has_gpu_ = has_gpu;
     server_ = &server;
@@ -39,9 +38,9 @@ class SignalWatcher {
   sigset_t signals_ = {};
   bool has_gpu_ = false;  // written before server_
   std::atomic<HttpServer*> server_ = nullptr;
-  // The thread's own.
+  // Members of the thread's own.
   pid_t successor_ = -1;
-  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // handed over
+  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // set at a handover
   bool draining_ = false;
   std::jthread thread_;  // last: starts when the rest is there, joins before it goes
 };

@@ -12,9 +12,9 @@ namespace sluice {
 // Starts the program that now lies where this one was started from, which listens on `descriptor`.
 Expected<pid_t> start_successor(int descriptor);
 
-// In the new process: the socket that was handed over; -1: none.
+// Returns the socket that was handed over to this process; -1: none.
 int inherited_listener();
-// It serves now: the old process may drain.
+// Tells the old process that it may drain, because this one serves now.
 void relieve_predecessor();
 
 }  // namespace sluice

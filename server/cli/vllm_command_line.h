@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command lines written for vLLM, so that manifests of KServe, llm-d and production-stack run with
 // only the image's name changed: `vllm serve MODEL ...` becomes the `sluice serve` of the same
-// meaning. One row for each flag says what becomes of it.
+// meaning. One row for each flag says how it is treated.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace sluice {
 
 struct TranslatedCommandLine {
-  std::vector<std::string> arguments;  // of sluice, command word first
+  std::vector<std::string> arguments;  // those of sluice, command word first
   std::vector<std::string> warnings;   // flags accepted although they mean nothing here
 };
 

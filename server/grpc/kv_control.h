@@ -32,8 +32,8 @@ Expected<KvControlOptions> kv_control_options(const Config& config);
 // only this machine is allowed, because the address comes from clients. "*" in it: any address.
 bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view address);
 
-// As OpenKvPeers. kInvalidArgument: an address beyond loopback with neither secret nor TLS, or one
-// that cannot be listened at.
+// Opens the channel like OpenKvPeers. kInvalidArgument: an address beyond loopback with neither
+// secret nor TLS, or one that cannot be listened at.
 Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,
                                                          const KvHello& own,
                                                          KvPeerSink& sink);

@@ -146,8 +146,8 @@ void KvControlStream::write_next() {
   wire_->start_write(out_.front());
 }
 
-// Queues a message. A ping or pong is dropped if the queue is full: its messages prove life as
-// well.
+// Queues a message of the stream's own. Pings and pongs are dropped if the queue is full: the
+// messages in it prove life as well.
 void KvControlStream::queue(kv::v1::Envelope message) {
   if (out_.size() >= kMostQueued) return;
   out_.push_back(std::move(message));

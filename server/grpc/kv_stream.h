@@ -34,7 +34,7 @@ class KvWire {
   virtual ~KvWire() = default;
   virtual void start_read(kv::v1::Envelope& into) = 0;
   virtual void start_write(const kv::v1::Envelope& message) = 0;
-  // The last call. `is_refused`: the peer itself, not its message, was wrong.
+  // The last call. `is_refused`: the peer sent something wrong; else the stream broke or is closed.
   virtual void finish(bool is_refused, const std::string& reason) = 0;
   // Returns the peer's address, such as "ipv4:127.0.0.1:4711".
   [[nodiscard]] virtual std::string peer() const = 0;
@@ -58,7 +58,7 @@ class KvControlStream {
   void start(KvWire& wire);
   void on_read(bool ok);
   void on_write(bool ok);
-  // Returns false if the stream is over, or if the peer does not read.
+  // Returns false if the stream is over, the peer does not read, or the message is too large.
   bool send(const KvMessage& message);
   // Called about ten times a second.
   void tick(Clock::time_point now, uint64_t num_steps, const KvLoad& load);

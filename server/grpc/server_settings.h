@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings shared by the listeners of gRPC: the library's own, their credentials and their bounds.
+// Settings of the gRPC library, and credentials and bounds of the listeners to clients and routers.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -16,11 +16,11 @@ namespace sluice {
 
 struct Config;
 
-// Sets up the process, before its first server or channel. Any thread.
+// Sets up the library before the process's first server or channel. Any thread.
 void set_up_grpc();
 
-// Returns credentials by the settings of HTTP's TLS, which has refused bad files before this call.
-// Files that change later are read again.
+// Returns credentials by the settings of HTTP's TLS, which has refused bad files before this call;
+// insecure ones without --ssl-certfile. Files that change later are read again.
 std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config);
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config);

@@ -30,10 +30,11 @@ WorkerTls router_tls(const Config& config);
 // --ssl-certfile. kInvalidArgument: there is none, or a file is not good; says which.
 Expected<WorkerTls> worker_tls(const Config& config);
 
-// Of who calls: without TLS, or believing `tls.authorities` and names, and showing its own.
+// Returns a caller's credentials: without TLS, or believing `tls.authorities` and host names and
+// showing its own certificate.
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const WorkerTls& tls);
 
-// Of a listener that nobody is served by without a certificate, or without TLS.
+// Returns a listener's credentials: without TLS, or serving only callers with a certificate.
 std::shared_ptr<grpc::ServerCredentials> mutual_server_credentials(const WorkerTls& tls);
 
 }  // namespace sluice

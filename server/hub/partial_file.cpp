@@ -20,7 +20,7 @@ constexpr size_t kReadBytes = 1 << 20;
 
 }  // namespace
 
-// Of the kind that the etag is.
+// A hash of the kind that the etag is.
 class PartialFile::Hash {
  public:
   explicit Hash(const RemoteFile& file)

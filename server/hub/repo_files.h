@@ -35,7 +35,7 @@ struct FileSelection {
   std::string index;               // names more files: see shards_of_index(); empty: none
 };
 
-// Of a listing. kNotFound names what there is instead. `with_weights` false: config and tokenizer.
+// Selects from a listing. kNotFound names what it has. `with_weights` false: config and tokenizer.
 Expected<FileSelection> select_files(const std::vector<std::string>& listing,
                                      const ModelName& name,
                                      bool with_weights);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of strings, lists and dicts, and the global functions.
+// Methods of strings, sequences and dicts, the global functions, and the operations on text that
+// filters, tests and methods share.
 #pragma once
 
 #include <string_view>

@@ -32,9 +32,9 @@ Result escape_html(Runtime& runtime, const Value& value);
 // value.name and value[index], as the immutable sandbox resolves them.
 Result get_attribute(Runtime& runtime, const Value& value, std::string_view name);
 Result get_item(Runtime& runtime, const Value& value, const Value& index);
-// Null when the dict has no such key.
-// What Python can hash may be a key or be looked for.
+// An error unless Python can hash the key, and so store it or look for it.
 Expected<void> check_hashable(const Runtime& runtime, const Value& key);
+// Null when the dict has no such key; an error when check_hashable() has one.
 Expected<Value*> find_key(Runtime& runtime, Dict& dict, const Value& key);
 
 // The elements a `for` sees; a generator is used up by it.

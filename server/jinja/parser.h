@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens to syntax tree. Grammar and precedence as in Jinja 3.1 with the loop controls and the
-// `generation` block of Hugging Face; extends, block, include and import are refused.
+// Source text to syntax tree. Grammar and precedence as in Jinja 3.1 with the loop controls and the
+// `generation` block of Hugging Face; extends, include and import parse, and fail when reached.
 #pragma once
 
 #include <cstdint>

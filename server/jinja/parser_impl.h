@@ -85,7 +85,7 @@ class Parser {
 
   // Statements up to a block tag named by one of `ends`, which is left current.
   Expected<Block> parse_block(std::initializer_list<std::string_view> ends);
-  // The same, and takes the single end tag with its block end.
+  // Parses a whole body, from the end of its begin tag to the end of its `end` tag.
   Expected<Block> parse_body(std::string_view end);
   StmtResult parse_statement();
   StmtResult parse_if();

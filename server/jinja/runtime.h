@@ -49,7 +49,7 @@ class Runtime {
 
   // The render's mistake: kInvalidArgument with the line.
   [[nodiscard]] tl::unexpected<Error> fail(const std::string& what) const;
-  // The same without decoration, for raise_exception.
+  // Fails with the bare message, for raise_exception.
   [[nodiscard]] static tl::unexpected<Error> raise(std::string message);
   [[nodiscard]] tl::unexpected<Error> exhausted(const std::string& what) const;
 

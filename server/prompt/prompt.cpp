@@ -105,8 +105,8 @@ tl::unexpected<Error> no_final_text() {
       "continue_final_message");
 }
 
-// Returns a mark of letters only, which no template takes apart, and which the request does not
-// hold.
+// Returns a mark that the request does not hold. It has letters only: templates split at other
+// characters.
 std::string unused_mark(const Json& body, const Json& messages) {
   const auto text_of = [](const Json& json) {
     return json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -197,8 +197,8 @@ Expected<std::vector<RenderedSpan>> render_chat(const ChatTemplate& chat, const 
   return invalid("The chat template failed: " + spans.error().message, "messages");
 }
 
-// Renders with the mark at either place: a template that takes the text apart may separate the mark
-// from it at the first.
+// Renders with the mark behind the text and, if the template separates them, once more with the
+// mark behind all.
 Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
                                                      const Json& body,
                                                      const Json& messages,

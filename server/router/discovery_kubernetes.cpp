@@ -170,7 +170,7 @@ class SliceSource final : public AddressSource {
     }
   }
 
-  // Returns when a watch has ended. Known addresses stay when the API server is gone.
+  // Returns at an error or a stop. Known addresses stay when the API server is gone.
   Expected<void> list_and_watch(const std::stop_token& stop, const AddressSink& sink) {
     EndpointSlices slices(place_.port);
     const auto take_list = [&](std::string_view json) { return slices.take_list(json); };

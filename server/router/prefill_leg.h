@@ -16,8 +16,9 @@ namespace sluice {
 
 class PrefillLeg {
  public:
-  // Sends it. `worker`: is_prefill_worker() holds, and it stays until the leg has ended. `chain`:
-  // the prompt's blocks, cached there afterwards. `num_uncached`: tokens that it computes.
+  // Sends the request. `worker`: is_prefill_worker() holds; it stays until the leg ends.
+  // `chain`: the prompt's blocks, cached there afterwards. `num_uncached`: tokens
+  // that the worker computes.
   static std::shared_ptr<PrefillLeg> begin(Worker& worker,
                                            const ValidRequest& request,
                                            std::vector<uint64_t> chain,
@@ -50,9 +51,9 @@ class PrefillLeg {
   std::shared_ptr<WorkerCallHandle> call_;
 };
 
-// Tells whether the worker computes prompts for others, and does not fetch their KV.
+// Tells whether the worker offers KV to others and fetches none.
 bool is_prefill_worker(const Worker& worker);
-// Tells whether the worker takes KV that another worker computes.
+// Tells whether the worker fetches KV that others compute.
 bool is_decode_worker(const Worker& worker);
 
 }  // namespace sluice

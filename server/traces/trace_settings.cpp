@@ -54,7 +54,7 @@ bool has_control(std::string_view text) {
   return std::ranges::any_of(text, [](char c) { return (c >= 0 && c < ' ') || c == '\x7F'; });
 }
 
-// Of a header or an attribute: nothing that would end it.
+// Tells whether a header or an attribute may have this name: nothing in it would end it.
 bool is_name(std::string_view text) {
   return !text.empty() &&
          std::ranges::all_of(text, [](char c) { return c > ' ' && c <= '~' && c != ':'; });

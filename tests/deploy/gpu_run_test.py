@@ -295,7 +295,7 @@ class Peers(Archive):
         self.assertTrue(figures["idle us a step"]["met"])
         self.assertIn("no torch: not in this test", figures["torch's decode"]["failed"])
         self.assertIn("an illegal address", figures["gpu_kernels, a part of it"]["failed"])
-        # Of what it printed before that.
+        # The program printed this before it failed.
         self.assertAlmostEqual(figures["INT8 at 2048 rows / cuBLASLt, the least"]["value"], 10 / 11)
         self.assertNotIn("head", figures["INT8 at 2048 rows / cuBLASLt, the least"]["note"])
         name = "fixed order of sums costs at most, BF16, 2048 rows"

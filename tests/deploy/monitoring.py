@@ -16,9 +16,9 @@ from router_cluster import Cluster  # noqa: E402
 
 COMPONENTS = REPOSITORY / "deploy/kubernetes/components"
 ALERTS = COMPONENTS / "alerts/alerts.yaml"
-# What Prometheus itself adds to samples.
+# Labels that Prometheus itself adds to samples.
 OF_SCRAPES = {"job", "instance"}
-# Of NVIDIA's exporter, which no machine without a GPU has.
+# Metrics of NVIDIA's exporter, which no machine without a GPU has.
 OF_GPUS = re.compile(r"DCGM_FI_(DEV|PROF)_[A-Z_]+")
 WORDS = {"and", "or", "unless", "bool"}
 

@@ -24,7 +24,7 @@ namespace {
 using testing::Collected;
 using testing::FakeKvPeers;
 
-// Of a transport and a model.
+// A test for each transport and model.
 class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   HandoffEngineTest() {
@@ -143,7 +143,7 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
     EXPECT_EQ(num_fallbacks(d, HandoffFallback::kFirstToken), 0U);
   }
 
-  // The same requests as prompts that a router sends to both workers at once.
+  // Makes requests as a router sends them to both workers at once.
   void split(int count, std::vector<ValidRequest>& offers, std::vector<ValidRequest>& fetches) {
     for (int i = 0; i < count; ++i) {
       offers.push_back(prefill(i, HandoffDoor::kConcurrent));
@@ -195,7 +195,7 @@ TEST_P(HandoffEngineTest, RequestsThatRoutersSendAtOnceGetTheBitsOfOneEngine) {
   p->stop();
 }
 
-// As much as possible of a long prompt travels before the last of it is computed.
+// A long prompt travels as far as possible before the last of it is computed.
 TEST_P(HandoffEngineTest, ALongPromptEndsWithAShortChunkAndTheBitsOfOneEngine) {
   constexpr int kNumber = 22;
   const ValidRequest whole = request(kNumber);

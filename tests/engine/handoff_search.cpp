@@ -172,8 +172,8 @@ uint32_t Search::number_of(const Local& local) {
   return at->second;
 }
 
-// As the transfer sees it: slots are free, its own (1) or another's (2), of which nothing else is
-// seen.
+// Returns what the transfer sees: slots are free, its own (1) or another's (2), of which it sees
+// nothing else.
 Pair Search::pair_of(const Node& node, int transfer) const {
   const Transfer& workers = scope_.transfers[transfer];
   const PrefillWorkerBits& p = node.prefills[workers.prefill];

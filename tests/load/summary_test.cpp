@@ -213,7 +213,7 @@ TEST(ConsoleBlock, HasTheLinesThatScriptsLookFor) {
   EXPECT_EQ(text.find("End-to-end Latency-----------------\n"), std::string::npos);
 }
 
-// Of a server that drafted, and of no other.
+// Only a server that drafted has the block.
 TEST(ConsoleBlock, ShowsWhatDraftsCameTo) {
   Result result;
   EXPECT_EQ(console_block(result).find("Speculative"), std::string::npos);

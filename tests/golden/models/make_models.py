@@ -147,7 +147,7 @@ MODELS = {
     "gemma3-bias": ("Gemma3Text", None, dict(GEMMA3, attention_bias=True, hidden_activation="silu"),
                     "BF16"),
     "gpt-oss-unbiased": ("GptOss", None, dict(GPT_OSS, attention_bias=False), "F16"),
-    # As GGUF files have them.
+    # Models with GGUF files.
     "mistral": ("Mistral", "llama", dict(sliding_window=None, head_dim=24), "F16"),
     "mixtral": ("Mixtral", "llama", dict(num_local_experts=4, num_experts_per_tok=2), "F16"),
     "llama-scale-linear": ("Llama", "llama", dict(rope_parameters={
