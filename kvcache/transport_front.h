@@ -81,7 +81,7 @@ class KvTransportFront : public KvTransport {
 
   using Command = std::variant<OpenCommand, PostCommand, SendCommand, AbortCommand, CloseCommand>;
 
-  // For `wake` see KvTransportOptions.
+  // `wake`: see KvTransportOptions.
   explicit KvTransportFront(std::function<void()> wake);
 
   // Owner's thread.

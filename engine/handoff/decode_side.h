@@ -102,7 +102,7 @@ class DecodeSide {
     uint64_t epoch = 0;  // in the claim
     DecodeState state;
     PrefixExtras extras;
-    std::vector<TokenId> tokens;  // of the prompt; those that can travel
+    std::vector<TokenId> tokens;  // the prompt's that can travel
     KvKey key{};
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> first;  // the first missing entry, by group
