@@ -80,7 +80,7 @@ class DecodeSide {
 
   // Returns kNone for a request without a handoff.
   [[nodiscard]] DecodePhase phase_of(RequestId id) const;
-  // Sets the gauges of transfers in.
+  // Adds the gauges of transfers in.
   void add_gauges(HandoffStats& stats) const;
 
   [[nodiscard]] size_t num_live() const { return records_.size(); }
