@@ -29,7 +29,7 @@ class KvTransports {
   // Makes later calls for this session go to that transport. False: that one has not opened it, or
   // another one is in use already.
   bool use(KvSession session, size_t index);
-  // Tells it of the transport in use; false for a session that is not open.
+  // Asks the transport in use; false for a session that is not open.
   [[nodiscard]] bool moves_device_memory(KvSession session) const;
 
   [[nodiscard]] bool post(KvSession session, const KvLanding& landing);

@@ -67,7 +67,7 @@ class KvConnection {
     kRefused,  // the peer sent what no peer sends
   };
 
-  // With a session: dialled for it. Without: accepted, and its HELLO names the session.
+  // `session`: the stream was dialled for it; null: accepted, and its HELLO names the session.
   KvConnection(uint64_t id,
                std::unique_ptr<KvStream> stream,
                KvSessionState* session,

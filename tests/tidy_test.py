@@ -11,7 +11,7 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-TEXT = (".h", ".cpp", ".cu", ".py", ".sh", ".md", ".txt", ".yaml", ".json", ".jinja", "run")
+TEXT = (".h", ".cpp", ".cu", ".proto", ".py", ".sh", ".md", ".txt", ".yaml", ".json", ".jinja", "run")
 CODE = (".h", ".cpp", ".py", ".sh", ".md")
 FOLDERS = ("engine", "scheduler", "kvcache", "kernels", "server", "quant", "tests", "bench", "deploy")
 PRODUCT = ("engine", "scheduler", "kvcache", "kernels", "server", "quant")
@@ -394,8 +394,9 @@ def knob_rows(tree):
 
 def comment_lines(path, text):
     """(line number, column, comment) of each line with a comment; literals hold none."""
-    code = strip(text, comments=False) if is_cpp(path) else text
-    pattern = re.compile(r"//" if is_cpp(path) else r"(?<!\S)#+(?=\s)")
+    has_slashes = is_cpp(path) or path.endswith(".proto")
+    code = strip(text, comments=False) if has_slashes else text
+    pattern = re.compile(r"//" if has_slashes else r"(?<!\S)#+(?=\s)")
     for number, (line, source) in enumerate(zip(code.split("\n"), text.split("\n")), 1):
         match = pattern.search(line)
         if match:

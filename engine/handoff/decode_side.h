@@ -80,7 +80,7 @@ class DecodeSide {
 
   // Returns kNone for a request without a handoff.
   [[nodiscard]] DecodePhase phase_of(RequestId id) const;
-  // Sets the gauges of transfers in.
+  // Adds the gauges of transfers in.
   void add_gauges(HandoffStats& stats) const;
 
   [[nodiscard]] size_t num_live() const { return records_.size(); }
@@ -102,7 +102,7 @@ class DecodeSide {
     uint64_t epoch = 0;  // in the claim
     DecodeState state;
     PrefixExtras extras;
-    std::vector<TokenId> tokens;  // of the prompt; those that can travel
+    std::vector<TokenId> tokens;  // the prompt's that can travel
     KvKey key{};
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> first;  // the first missing entry, by group

@@ -61,7 +61,7 @@ struct HandoffOffer {
   HandoffResult result;
 };
 
-// Where other workers reach this one. Fixed after start.
+// The place where other workers reach this one. Fixed after start.
 struct HandoffInfo {
   uint64_t epoch = 0;
   std::string host;  // of the control listener, as peers should name it

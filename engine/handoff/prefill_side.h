@@ -103,7 +103,7 @@ class PrefillSide {
     bool is_gone = false;  // also in gone_
     PrefillState state;
     RequestId request;            // 0: none runs
-    std::vector<TokenId> tokens;  // of the prompt; those that travel
+    std::vector<TokenId> tokens;  // the prompt's that travel
     PrefixExtras extras;
     int32_t num_prompt_tokens = 0;
     int32_t num_computed = 0;  // tokens

@@ -55,7 +55,7 @@ class ChoiceOutput {
 
   const Tokenizer& tokenizer_;
   const GenerationRequest& request_;
-  std::optional<Detokenizer> detokenizer_;  // unset: the next two are used
+  std::optional<Detokenizer> detokenizer_;  // unset: parser_ and stops_ are used
   std::optional<OutputParser> parser_;
   std::optional<StopMatcher> stops_;
   int64_t num_tokens_ = 0;

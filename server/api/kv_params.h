@@ -5,14 +5,12 @@
 // - `kv_transfer_params` with do_remote_decode alone: the prefill half of a serial handoff. Its
 //   answer has `kv_transfer_params` of its own, which come back with do_remote_prefill in the
 //   decode half (vLLM's NixlConnector; llm-d's sidecar, vllm-router, smg).
-// - `kv_transfer_params` with `transfer_id` besides: both halves are sent at once
-// (MooncakeConnector).
+// - `kv_transfer_params` with `transfer_id` too: both halves are sent at once (MooncakeConnector).
 // - `bootstrap_host`, `bootstrap_port`, `bootstrap_room`: both halves are sent at once, and are the
 //   same (SGLang). The worker's role says which one it has got.
 //
-// What other connectors of vLLM send (MoRI-IO, point-to-point NCCL) is taken and has no meaning.
+// Fields of vLLM's other connectors (MoRI-IO, point-to-point NCCL) are taken and have no meaning.
 // Whatever becomes of a handoff, the answer is the same: its prompt is computed here if need be.
-// be.
 #pragma once
 
 #include <array>

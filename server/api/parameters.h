@@ -24,9 +24,9 @@ enum class Endpoint : uint8_t {
   kBothOrTokenize = 7,
   kDetokenize = 8,
   kMessages = 16,   // Anthropic's Messages and its token count
-  kResponses = 32,  // OpenAI's second API
-  kOther = 48,      // the last two
-  kOpenAi = 35,     // OpenAI's three
+  kResponses = 32,  // OpenAI's Responses
+  kOther = 48,      // kMessages, kResponses
+  kOpenAi = 35,     // kBoth, kResponses
   kAny = 63,
 };
 

@@ -25,7 +25,7 @@ struct CallableTool {
 struct BeforeAnswer {
   std::optional<ReasoningForm> reasoning = {};  // with its markers, or nothing
   bool in_reasoning = false;  // the prompt has begun it: its text and end follow
-  std::string newlines = {};  // allowed there without reasoning; empty: nothing
+  std::string newlines = {};  // allowed before an answer without reasoning
 };
 
 // The alternatives of an answer to calls.

@@ -16,7 +16,7 @@ struct Usage {
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t reasoning_tokens = 0;  // part of completion_tokens
-  bool has_prediction = false;  // the client sent one; the next two are set
+  bool has_prediction = false;  // the client sent one; its counts are set
   int64_t accepted_prediction_tokens = 0;
   int64_t rejected_prediction_tokens = 0;
   RequestTimings timings;  // the longest of any choice; preemptions of all choices

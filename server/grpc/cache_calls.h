@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routers' calls about the prefix cache in vllm.grpc.engine.VllmEngine: its changes, and to forget
-// it.
+// Routers' calls about the prefix cache in vllm.grpc.engine.VllmEngine: they hear of its changes or
+// make it forget.
 #pragma once
 
 #include <grpcpp/support/server_callback.h>
@@ -10,15 +10,15 @@ namespace sluice {
 
 class RpcContext;
 
-// gRPC's threads. A tenant with a key hears only of its own prefixes. UNIMPLEMENTED: the server
-// runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
+// Called on gRPC's threads. A tenant with a key hears only of its own prefixes. UNIMPLEMENTED: the
+// server runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
 grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* subscribe_kv_events(
     RpcContext& rpc,
     grpc::CallbackServerContext& context,
     const smg::grpc::common::SubscribeKvEventsRequest& request);
 
-// gRPC's threads. Succeeds when nothing runs, before `timeout_s` has passed; tiers below the cache
-// keep their blocks.
+// Called on gRPC's threads. Succeeds when nothing runs, before `timeout_s` has passed; tiers below
+// the cache keep their blocks.
 grpc::ServerUnaryReactor* flush_cache(RpcContext& rpc,
                                       grpc::CallbackServerContext& context,
                                       const smg::grpc::common::FlushCacheRequest& request,

@@ -41,7 +41,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
            std::shared_ptr<Tenant> tenant,
            const std::string& name = {});
 
-  // gRPC's threads. The call, its reactor and posted work hold each other until on_done().
+  // Called on gRPC's threads. Call, reactor and posted work hold each other until on_done().
   void begin();
   void on_write_done(bool ok);
   void on_cancel();
@@ -102,8 +102,8 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
   grpc::CallbackServerContext* context_;  // null: done
 
-  std::shared_ptr<Generation> generation_;  // until the status is sent; it holds this call
-  std::optional<grpc::Status> status_;      // to be sent when nothing is pending
+  std::shared_ptr<Generation> generation_;  // set until the status is sent; it holds this call
+  std::optional<grpc::Status> status_;      // it is sent when nothing is pending
   bool writing_ = false;
   bool finished_ = false;
   std::optional<Usage> usage_;       // for the log

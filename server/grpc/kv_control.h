@@ -19,13 +19,13 @@ struct KvControlOptions {
   std::vector<std::string> peers;  // "host" or "host:port" that connect() may go to
   // Shared by all workers. Without it and without TLS: loopback alone, in and out.
   std::string secret;
-  WorkerTls tls;  // both ends know each other by certificates, where it is on
+  WorkerTls tls;  // both ends know each other by certificates, if it is on
   int32_t ping_ms = 1000;
   int32_t dead_ms = 5000;
 };
 
-// From --kv-listen, --kv-peers, --worker-secret and worker_tls(). kInvalidArgument: the secret is
-// too short, or as worker_tls().
+// Reads --kv-listen, --kv-peers, --worker-secret and worker_tls(). kInvalidArgument: the secret is
+// too short, or worker_tls() fails.
 Expected<KvControlOptions> kv_control_options(const Config& config);
 
 // Tells whether a request may have this worker connect to `address`, "host:port". Without a list

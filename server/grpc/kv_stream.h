@@ -23,7 +23,7 @@ struct KvStreamSettings {
   KvHello own;
   std::string secret;                    // empty: none
   std::chrono::milliseconds ping{1000};  // between two pings
-  // Limit of silence, of one write, and of the time from the start to the end of Hello.
+  // Limits silence, one write, and the time from the start to the end of Hello.
   std::chrono::milliseconds dead{5000};
 };
 
@@ -91,7 +91,7 @@ class KvControlStream {
   bool has_challenge_ = false;
   kv::v1::Envelope in_;
   std::deque<kv::v1::Envelope> out_;   // the first one is being written while is_writing_
-  std::deque<kv::v1::Envelope> held_;  // until the stream is up
+  std::deque<kv::v1::Envelope> held_;  // messages until the stream is up
   bool is_writing_ = false;
   bool is_reading_ = false;
   uint32_t reads_left_ = 0;  // messages that the peer may send before the next refill, in a second

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates between workers and routers: whom one of them believes, and what it shows. Files
-// that change later are read again.
+// Certificates between workers and routers: the authorities that each believes, and the certificate
+// that it shows. Files that change later are read again.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -16,17 +16,17 @@ namespace sluice {
 
 // Paths of PEM files.
 struct WorkerTls {
-  std::string authorities;  // of who signs the others' certificates; empty: no TLS
+  std::string authorities;  // they sign the others' certificates; empty: no TLS
   std::string certificate;  // its own; empty: none
-  std::string key;          // of it
+  std::string key;          // the certificate's
 
   [[nodiscard]] bool is_on() const { return !authorities.empty(); }
 };
 
-// From --worker-ssl-*, as a router speaks to workers.
+// Returns a router's files towards workers, from --worker-ssl-*.
 WorkerTls router_tls(const Config& config);
 
-// Likewise, as workers speak to one another: one without a certificate of that name shows that of
+// Returns a worker's files towards other workers: without --worker-ssl-certfile it shows that of
 // --ssl-certfile. kInvalidArgument: there is none, or a file is not good; says which.
 Expected<WorkerTls> worker_tls(const Config& config);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides whether a worker gets requests after it has failed. A value without clock, thread or I/O.
 //
-// Closed: all. Open: none. After a second, doubling to 30 with each failure, half open: one request
-// is the probe, whose success closes it. A death opens it at once, errors when there are 5 in 10 s.
+// Closed, it lets all requests pass; open, none. After a second, doubling to 30 with each failure,
+// it is half open: one request is the probe, whose success closes it. A death opens it at once,
+// errors when there are 5 in 10 s.
 #pragma once
 
 #include <chrono>

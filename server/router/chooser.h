@@ -16,10 +16,10 @@ struct Candidate {
   int64_t num_active = 0;     // requests that it runs
 };
 
-// Nothing is cached anywhere: of two random candidates the less loaded one. Otherwise what has to
-// be computed before the first token counts, cached tokens less; among those within a fifth of the
-// best, again of two random ones the less loaded one, so that a prefix that all requests share
-// does not send all of them to one worker.
+// Returns the less loaded of two random candidates if nothing is cached anywhere. Otherwise the
+// tokens to compute before the first token count, cached ones less; of the candidates within a
+// fifth of the best it is again the less loaded of two random ones, so that a prefix that all
+// requests share does not send all of them to one worker.
 //
 // `num_tokens`: the request's. `random`: returns any 64 bits. At least one candidate.
 size_t choose_worker(std::span<const Candidate> candidates,

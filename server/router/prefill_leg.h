@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A request's prompt at a worker that computes KV for the answering worker: a second request, whose
 // one token is dropped. It may fail in any way: the answering worker then computes the prompt
-// itself. On the router's thread.
+// itself. Lives on the router's thread.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,8 @@ namespace sluice {
 
 class PrefillLeg {
  public:
-  // Sends the request. `worker`: is_prefill_worker() holds; it stays until the leg ends.
-  // `chain`: the prompt's blocks, cached there afterwards. `num_uncached`: tokens
-  // that the worker computes.
+  // Sends the request. `worker`: is_prefill_worker() holds; it stays until the leg ends. `chain`:
+  // the prompt's blocks, cached there afterwards. `num_uncached`: tokens that it computes.
   static std::shared_ptr<PrefillLeg> begin(Worker& worker,
                                            const ValidRequest& request,
                                            std::vector<uint64_t> chain,

@@ -41,7 +41,7 @@ class WorkerHealth {
   // The connection is gone or refused: silent until the worker answers again.
   void lost() { has_answered_ = false; }
 
-  // The worker takes no more requests, whatever it reported last.
+  // The worker takes no more requests, even if it reported otherwise.
   void drains() { load_.is_draining = true; }
 
   [[nodiscard]] Status status(Time now) const;

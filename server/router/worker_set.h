@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The workers of a router: which exist, which it pings, and which may get a request. On the
+// The workers of a router: which exist, which it pings, and which may get a request. Lives on the
 // router's thread.
 #pragma once
 
@@ -48,7 +48,7 @@ class WorkerSet {
   using Time = std::chrono::steady_clock::time_point;
 
   struct Events {
-    std::function<void(Worker&)> lost;  // it is silent, stuck or replaced: so are its streams
+    std::function<void(Worker&)> lost;  // it is silent, stuck or replaced; its streams are lost
     std::function<void(Worker&)> changed;  // it may take requests now
   };
 
