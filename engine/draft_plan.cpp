@@ -203,7 +203,7 @@ Expected<void> size_draft(const Config& config,
                                   .output = &target.output()},
                                  shapes));
   if (const std::vector<std::string> unused = shapes.unused(); !unused.empty()) {
-    return unsupported(planned.checkpoint->path() + ": tensor " + quoted(unused.front()) +
+    return unsupported(planned.checkpoint->path() + ": tensor " + in_quotes(unused.front()) +
                        " has no place in what drafts");
   }
   planned.largest.add(shapes.largest());

@@ -219,7 +219,7 @@ Expected<void> check_all_used(const Config& config,
   const std::vector<std::string> unused = weights.unused();
   if (unused.empty()) return {};
   return make_error(ErrorCode::kUnsupported,
-                    config.model + ": tensor " + quoted(unused.front()) + ": found it and " +
+                    config.model + ": tensor " + in_quotes(unused.front()) + ": found it and " +
                         std::to_string(unused.size() - 1) +
                         " more that have no place in architecture " + model.architecture +
                         ", expected none");

@@ -260,7 +260,7 @@ class Reader {
       float& score = result_.scores[found->second];
       if (score != 0) {
         return refuse("merges",
-                      "pairs that make " + sluice::quoted(token) + " at two places",
+                      "pairs that make " + sluice::in_quotes(token) + " at two places",
                       "those of scores");
       }
       score = static_cast<float>(--num_scores_);
@@ -275,7 +275,7 @@ class Reader {
       }
       if (num_pairs <= num_merges[id]) continue;
       return refuse("merges",
-                    std::to_string(num_merges[id]) + " pairs that make " + sluice::quoted(text),
+                    std::to_string(num_merges[id]) + " pairs that make " + sluice::in_quotes(text),
                     "all " + std::to_string(num_pairs));
     }
     return {};
@@ -316,7 +316,7 @@ class Reader {
       tokenizer_.encode(text, special, expected);
       other.encode(text, special, found);
       if (found != expected) {
-        return "other tokens for " + sluice::quoted(text) + " where GGUF calls its splits \"" +
+        return "other tokens for " + sluice::in_quotes(text) + " where GGUF calls its splits \"" +
                result_.pre + "\"";
       }
     }
@@ -339,8 +339,8 @@ class Reader {
       if (other->token_bytes(id) != bytes ||
           other->is_special(id) != (is_special || id == result_.unknown)) {
         return refuse("token " + std::to_string(id),
-                      sluice::quoted(bytes),
-                      sluice::quoted(other->token_bytes(id)));
+                      sluice::in_quotes(bytes),
+                      sluice::in_quotes(other->token_bytes(id)));
       }
       // Invalid UTF-8 cannot be a text for a JSON tokenizer.
       if (find_invalid_utf8(bytes, 0) != bytes.size()) continue;

@@ -123,7 +123,7 @@ Expected<std::vector<Rule>> parse_recipe(const std::string& text) {
   }
   for (const auto& [expression, scheme] : recipe.items()) {
     if (!scheme.is_string()) {
-      return wrong("--recipe: " + sluice::quoted(expression) + ": expected the name of a scheme",
+      return wrong("--recipe: " + sluice::in_quotes(expression) + ": expected the name of a scheme",
                    "recipe");
     }
     SLUICE_TRY(Rule rule, make_rule(expression, "recipe"));
@@ -296,7 +296,7 @@ class Planner {
     for (const std::vector<Rule>* rules : {&recipe_, &include_, &exclude_}) {
       for (const Rule& rule : *rules) {
         if (rule.has_matched) continue;
-        return wrong("--" + rule.flag + ": " + sluice::quoted(rule.expression) +
+        return wrong("--" + rule.flag + ": " + sluice::in_quotes(rule.expression) +
                          ": found no tensor of such a name, expected one",
                      rule.flag);
       }
@@ -311,7 +311,7 @@ class Planner {
       has_any = has_any || target.kind != TargetKind::kKept;
       if (target.spelling == Spelling::kNone) continue;
       if (plan_.spelling != Spelling::kNone && plan_.spelling != target.spelling) {
-        return wrong("--recipe: tensor " + sluice::quoted(planned.source.input_name) +
+        return wrong("--recipe: tensor " + sluice::in_quotes(planned.source.input_name) +
                          ": found scheme " + target.name +
                          ", expected one that a checkpoint can have beside the others",
                      "recipe");
@@ -325,7 +325,7 @@ class Planner {
       if (planned.target.spelling != Spelling::kMxfp4 || planned.source.is_fused) continue;
       return make_error(ErrorCode::kUnsupported,
                         checkpoint_.path() + ": tensor " +
-                            sluice::quoted(planned.source.input_name) +
+                            sluice::in_quotes(planned.source.input_name) +
                             ": found no experts, expected some for mxfp4 in a model of gpt-oss",
                         "to");
     }

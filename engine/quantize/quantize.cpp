@@ -322,7 +322,7 @@ class Quantizer {
           hash_values(path, *tensor, threads_) == report_.tensors[i].error.value_hash;
       if (is_same) continue;
       return make_error(ErrorCode::kInternal,
-                        options_.output + ": tensor " + sluice::quoted(source.stored_name) +
+                        options_.output + ": tensor " + sluice::in_quotes(source.stored_name) +
                             ": found " + (tensor ? "other weights" : "nothing") +
                             " when it was read back, expected those that were written");
     }

@@ -104,7 +104,7 @@ Expected<void> SourceRows::read(int64_t first_row, int64_t num_rows, float* out)
     for (int64_t i = 0; i < width; ++i) {
       if (std::isfinite(row[i])) continue;
       return make_error(ErrorCode::kDataLoss,
-                        file_ + ": tensor " + sluice::quoted(tensor_.name) + ": row " +
+                        file_ + ": tensor " + sluice::in_quotes(tensor_.name) + ": row " +
                             std::to_string(first_row + r) + ": found " +
                             number_text(double{row[i]}) + " at column " + std::to_string(i) +
                             ", expected a finite weight");

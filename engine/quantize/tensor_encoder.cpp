@@ -256,7 +256,7 @@ class Encoder {
     if (bad == values.end()) return {};
     const int64_t row = chunk * kChunk + (bad - values.begin()) / shape_.width;
     return make_error(ErrorCode::kDataLoss,
-                      file_ + ": tensor " + sluice::quoted(job_.source->name) + ": row " +
+                      file_ + ": tensor " + sluice::in_quotes(job_.source->name) + ": row " +
                           std::to_string(row) + ": found a weight that is " + number_text(*bad) +
                           " as " + job_.target.name + ", expected finite ones");
   }

@@ -102,7 +102,7 @@ Expected<void> add_fused(const Checkpoint& input,
     up = input.find(name.replace(at, kGate.size(), "ffn_up_exps."));
     if (up == nullptr || !std::ranges::equal(up->dims, tensor.dims)) {
       return make_error(ErrorCode::kDataLoss,
-                        input.path() + ": tensor " + sluice::quoted(tensor.name) +
+                        input.path() + ": tensor " + sluice::in_quotes(tensor.name) +
                             ": found no up projection of its shape, expected one");
     }
   }
@@ -147,7 +147,7 @@ class DirectoryTensors {
     const auto experts = static_cast<uint64_t>(count);
     if (source_of(tensor).shape().rows % count != 0) {
       return make_error(ErrorCode::kDataLoss,
-                        input_.path() + ": tensor " + sluice::quoted(tensor.name) + ": found " +
+                        input_.path() + ": tensor " + sluice::in_quotes(tensor.name) + ": found " +
                             std::to_string(source_of(tensor).shape().rows) +
                             " rows, expected a multiple of " + std::to_string(count) + " experts");
     }
@@ -164,7 +164,7 @@ class DirectoryTensors {
     const std::optional<std::string> name = hf_name(source.name, model_type_);
     if (!name) {
       return make_error(ErrorCode::kUnsupported,
-                        input_.path() + ": tensor " + sluice::quoted(source.name) +
+                        input_.path() + ": tensor " + sluice::in_quotes(source.name) +
                             ": found one that a directory of type " + std::string(model_type_) +
                             " has no name for",
                         "to");
@@ -242,7 +242,7 @@ class GgufTensors {
                           });
     if (!is_whole || first.num_dims > 3) {
       return make_error(ErrorCode::kDataLoss,
-                        input_.path() + ": tensor " + sluice::quoted(first.stored_name) +
+                        input_.path() + ": tensor " + sluice::in_quotes(first.stored_name) +
                             ": found " + std::to_string(parts.size()) +
                             " experts' of one shape, expected " + std::to_string(count));
     }
@@ -306,7 +306,7 @@ Expected<void> take_factors(const std::string& file,
     if (source.shape().rows != 1) {
       return make_error(
           ErrorCode::kDataLoss,
-          file + ": tensor " + sluice::quoted(source.name) + ": found several rows, expected one");
+          file + ": tensor " + sluice::in_quotes(source.name) + ": found several rows, expected one");
     }
     factors->resize(static_cast<size_t>(source.shape().width));
     SLUICE_TRY_VOID(SourceRows(file, source).read(0, 1, factors->data()));
@@ -396,7 +396,7 @@ class Translator {
     }
     if (is(".attn_qkv.")) {
       return make_error(ErrorCode::kUnsupported,
-                        input_.path() + ": tensor " + sluice::quoted(tensor.name) +
+                        input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
                             ": found q, k and v as one, expected three",
                         "to");
     }
@@ -405,7 +405,7 @@ class Translator {
     const uint64_t rows = tensor.dims[tensor.num_dims > 1 ? 1 : 0];
     if (tensor.num_dims > 2 || rows % (2 * heads) != 0) {
       return make_error(ErrorCode::kDataLoss,
-                        input_.path() + ": tensor " + sluice::quoted(tensor.input_name) +
+                        input_.path() + ": tensor " + sluice::in_quotes(tensor.input_name) +
                             ": found " + std::to_string(rows) + " rows, expected a multiple of " +
                             std::to_string(2 * heads) + ", two of each head");
     }

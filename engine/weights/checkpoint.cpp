@@ -149,7 +149,7 @@ Expected<void> Checkpoint::index_tensors() {
     if (by_name_.emplace(tensors_[i].name, i).second) continue;
     return make_error(
         ErrorCode::kDataLoss,
-        path_ + ": tensor " + quoted(tensors_[i].name) + ": found under two names, expected one");
+        path_ + ": tensor " + in_quotes(tensors_[i].name) + ": found under two names, expected one");
   }
   return {};
 }

@@ -44,7 +44,7 @@ struct GgufFile::Impl {
                                             std::string_view found,
                                             std::string_view expected) const {
     return make_error(ErrorCode::kDataLoss,
-                      path + ": metadata " + quoted(key) + ": found " + std::string(found) +
+                      path + ": metadata " + in_quotes(key) + ": found " + std::string(found) +
                           ", expected " + std::string(expected));
   }
 };

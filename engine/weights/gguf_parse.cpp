@@ -141,7 +141,7 @@ std::string Parser::place(std::string_view field) const {
   std::string text(section_);
   if (section_ != "header") {
     text += " " + std::to_string(item_);
-    if (!item_name_.empty()) text += " " + quoted(item_name_);
+    if (!item_name_.empty()) text += " " + in_quotes(item_name_);
   }
   return text + " " + std::string(field);
 }
@@ -236,7 +236,7 @@ Expected<void> Parser::parse_header() {
   SLUICE_TRY(const uint32_t magic, read<uint32_t>("magic"));
   if (magic != kMagic) {
     return fail(
-        "magic", quoted({reinterpret_cast<const char*>(bytes_.data()), sizeof(magic)}), "\"GGUF\"");
+        "magic", in_quotes({reinterpret_cast<const char*>(bytes_.data()), sizeof(magic)}), "\"GGUF\"");
   }
   SLUICE_TRY(const uint32_t version, read<uint32_t>("version"));
   if (version < kOldestVersion || version > kVersion) {
@@ -465,9 +465,9 @@ Expected<void> Parser::check_overlaps() const {
     const GgufTensor& tensor = contents_.tensors[order[i]];
     return make_error(ErrorCode::kDataLoss,
                       file_name_ + ": tensor " + std::to_string(order[i]) + " " +
-                          quoted(tensor.name) + " offset: found " + std::to_string(after.begin) +
+                          in_quotes(tensor.name) + " offset: found " + std::to_string(after.begin) +
                           ", expected no overlap with " +
-                          quoted(contents_.tensors[order[i - 1]].name));
+                          in_quotes(contents_.tensors[order[i - 1]].name));
   }
   return {};
 }
@@ -498,7 +498,7 @@ size_t gguf_type_bytes(GgufType type) {
   return 0;
 }
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   constexpr size_t kMaxBytes = 60;
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string out = "\"";

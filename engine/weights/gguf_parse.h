@@ -32,7 +32,7 @@ size_t gguf_type_bytes(GgufType type);
 
 // Formats text for messages: quoted and clipped near 60 bytes; quotes, control characters and bytes
 // that are not UTF-8 are escaped.
-std::string quoted(std::string_view text);
+std::string in_quotes(std::string_view text);
 std::string number_text(double value);  // shortest of at most 9 digits
 
 }  // namespace sluice

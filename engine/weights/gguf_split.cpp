@@ -76,7 +76,7 @@ Expected<std::vector<std::unique_ptr<GgufFile>>> open_gguf_parts(const std::stri
         *file,
         "metadata \"split.count\"",
         std::to_string(count) + " in a file named " +
-            quoted(std::string_view(path).substr(slash == std::string::npos ? 0 : slash + 1)),
+            in_quotes(std::string_view(path).substr(slash == std::string::npos ? 0 : slash + 1)),
         count > kMaxParts ? "at most " + std::to_string(kMaxParts)
                           : "a name that ends with -00001-of-" + five_digits(count) + ".gguf");
   }
@@ -110,7 +110,7 @@ Expected<void> check_gguf_parts(std::span<const std::unique_ptr<GgufFile>> parts
     for (const GgufTensor& tensor : file.tensors()) {
       if (!names.insert(tensor.name).second) {
         return wrong(file,
-                     "tensor " + quoted(tensor.name) + " name",
+                     "tensor " + in_quotes(tensor.name) + " name",
                      "a duplicate of another part's",
                      "a name used once");
       }

@@ -99,7 +99,7 @@ tl::unexpected<Error> wrong_tensor(const std::string& path,
                                    const std::string& found,
                                    const std::string& expected) {
   return make_error(ErrorCode::kDataLoss,
-                    path + ": tensor " + sluice::quoted(tensor.name) + ": found " + found +
+                    path + ": tensor " + sluice::in_quotes(tensor.name) + ": found " + found +
                         ", expected " + expected);
 }
 
@@ -291,7 +291,7 @@ Expected<void> HfCheckpoint::check_listed(const Index& index,
       continue;
     }
     return make_error(ErrorCode::kDataLoss,
-                      index_path + ": weight_map: tensor " + sluice::quoted(tensor) +
+                      index_path + ": weight_map: tensor " + sluice::in_quotes(tensor) +
                           ": found nothing in " + shard + ", expected it there");
   }
   return {};
@@ -377,7 +377,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     const std::optional<WeightFormat> format = float_format(*tensor.type);
     if (!format) {
       return make_error(ErrorCode::kUnsupported,
-                        path + ": tensor " + sluice::quoted(tensor.name) + ": dtype: found \"" +
+                        path + ": tensor " + sluice::in_quotes(tensor.name) + ": dtype: found \"" +
                             std::string(element_info(*tensor.type).name) +
                             "\", expected F32, F16 or BF16");
     }

@@ -260,7 +260,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
-    return fail("model_type", sluice::quoted(result.model_type), "a name");
+    return fail("model_type", sluice::in_quotes(result.model_type), "a name");
   // Gemma and SmolLM3 share the embedding by default.
   result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
   SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));

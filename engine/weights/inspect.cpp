@@ -24,7 +24,7 @@ std::string array_text(const GgufArray& array) {
   std::string text = "[";
   for (size_t i = 0; i < shown; ++i) {
     if (i > 0) text += ", ";
-    text += is_string ? quoted(strings[i]) : number_text(array.number(i));
+    text += is_string ? in_quotes(strings[i]) : number_text(array.number(i));
   }
   if (array.size() > shown) text += ", ...";
   return text + "]";
@@ -39,7 +39,7 @@ struct ValueText {
 
   std::string operator()(bool value) const { return value ? "true" : "false"; }
 
-  std::string operator()(std::string_view value) const { return quoted(value); }
+  std::string operator()(std::string_view value) const { return in_quotes(value); }
 
   std::string operator()(const GgufArray& value) const { return array_text(value); }
 };
@@ -52,7 +52,7 @@ std::string type_text(const GgufValue& value) {
 
 // Names are printed without quotes, but never with bytes that move a terminal's cursor.
 std::string plain(std::string_view name) {
-  const std::string text = quoted(name);
+  const std::string text = in_quotes(name);
   return text.ends_with('"') ? text.substr(1, text.size() - 2) : text.substr(1);
 }
 

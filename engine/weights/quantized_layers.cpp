@@ -93,7 +93,7 @@ Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std:
   const auto [part, is_new] = layer.parts.emplace(suffix, Part{tensor, path});
   if (is_new) return true;
   return make_error(ErrorCode::kDataLoss,
-                    path + ": tensor " + sluice::quoted(tensor.name) + ": found one in " +
+                    path + ": tensor " + sluice::in_quotes(tensor.name) + ": found one in " +
                         part->second.path + " as well, expected one");
 }
 
@@ -101,14 +101,14 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
   const SchemeNames& names = layer.scheme->names;
   const auto wrong = [](const Part& at, const std::string& found, const std::string& expected) {
     return make_error(ErrorCode::kDataLoss,
-                      at.path + ": tensor " + sluice::quoted(at.tensor.name) + ": found " + found +
+                      at.path + ": tensor " + sluice::in_quotes(at.tensor.name) + ": found " + found +
                           ", expected " + expected);
   };
   const auto codes = layer.parts.find(names.codes);
   if (codes == layer.parts.end()) {
     return wrong(layer.parts.begin()->second,
                  "no codes beside it",
-                 sluice::quoted(name + "." + std::string(names.codes)));
+                 sluice::in_quotes(name + "." + std::string(names.codes)));
   }
   const Part& of_codes = codes->second;
   if (of_codes.tensor.unreadable) return tl::unexpected(*of_codes.tensor.unreadable);
@@ -125,7 +125,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
                             .bytes = tensor.data});
     } else if (is_needed(role, layer.scheme->weights)) {
       return wrong(of_codes,
-                   "no tensor " + sluice::quoted(name + "." + std::string(suffix)),
+                   "no tensor " + sluice::in_quotes(name + "." + std::string(suffix)),
                    "one beside it");
     }
   }

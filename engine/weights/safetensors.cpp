@@ -115,7 +115,7 @@ class HeaderReader {
                          : name == "shape"        ? 2U
                          : name == "data_offsets" ? 4U
                                                   : 0U;
-    if (bit == 0 || (seen_ & bit) != 0) return fail("field " + sluice::quoted(name));
+    if (bit == 0 || (seen_ & bit) != 0) return fail("field " + sluice::in_quotes(name));
     seen_ |= bit;
     ++entries.back().num_fields;
     return true;
@@ -128,7 +128,7 @@ class HeaderReader {
 
  private:
   bool fail(const std::string& what) {
-    error = what + (entries.empty() ? "" : " at tensor " + sluice::quoted(entries.back().name));
+    error = what + (entries.empty() ? "" : " at tensor " + sluice::in_quotes(entries.back().name));
     return false;
   }
 
@@ -151,7 +151,7 @@ std::optional<Error> why_unreadable(const Entry& entry,
   const bool is_scalar_code = type && !float_format(*type) && entry.shape.empty();
   if (!type || is_scalar_code) {
     return Error{.code = ErrorCode::kUnsupported,
-                 .message = file + ": " + field + ": dtype: found " + sluice::quoted(entry.dtype) +
+                 .message = file + ": " + field + ": dtype: found " + sluice::in_quotes(entry.dtype) +
                             ", expected F32, F16 or BF16",
                  .param = {}};
   }
@@ -171,7 +171,7 @@ std::optional<Error> why_unreadable(const Entry& entry,
 Expected<SafetensorsTensor> check_entry(Entry& entry,
                                         std::span<const std::byte> data,
                                         const std::string& file) {
-  const std::string field = "tensor " + sluice::quoted(entry.name);
+  const std::string field = "tensor " + sluice::in_quotes(entry.name);
   const std::optional<ElementType> type = element_type(entry.dtype);
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] > data.size()) {
@@ -218,17 +218,17 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->name == order[i]->name) {
       return wrong(
-          file, "tensor " + sluice::quoted(order[i]->name), "the name twice", "unique names");
+          file, "tensor " + sluice::in_quotes(order[i]->name), "the name twice", "unique names");
     }
   }
   std::sort(order.begin(), order.end(), by_place);
   const std::byte* end = data.data();  // end of previous tensors
   for (size_t i = 0; i < order.size(); ++i) {
-    const std::string field = "tensor " + sluice::quoted(order[i]->name) + ": data_offsets";
+    const std::string field = "tensor " + sluice::in_quotes(order[i]->name) + ": data_offsets";
     const std::byte* begin = order[i]->data.data();
     if (begin < end) {
       return wrong(
-          file, field, "bytes of tensor " + sluice::quoted(order[i - 1]->name), "bytes of its own");
+          file, field, "bytes of tensor " + sluice::in_quotes(order[i - 1]->name), "bytes of its own");
     }
     if (begin > end) {
       return wrong(file, field, std::to_string(begin - end) + " bytes of no tensor before", "none");
@@ -268,10 +268,10 @@ class IndexReader {
   bool string(string_t& value) {
     if (!in_map_) return scalar("a string");
     if (value.empty() || value.find('/') != std::string::npos || value.front() == '.') {
-      return fail("file name " + sluice::quoted(value));
+      return fail("file name " + sluice::in_quotes(value));
     }
     if (!files.emplace(name_, std::move(value)).second) {
-      return fail("tensor " + sluice::quoted(name_) + " twice");
+      return fail("tensor " + sluice::in_quotes(name_) + " twice");
     }
     return files.size() <= kMaxTensors || fail("more than 2^20 tensors");
   }

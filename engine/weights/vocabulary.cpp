@@ -20,7 +20,7 @@ tl::unexpected<Error> wrong(const GgufFile& file,
                             const std::string& expected) {
   return make_error(
       ErrorCode::kDataLoss,
-      file.path() + ": metadata " + quoted(key) + ": found " + found + ", expected " + expected);
+      file.path() + ": metadata " + in_quotes(key) + ": found " + found + ", expected " + expected);
 }
 
 bool is_integer(GgufType type) {
