@@ -26,7 +26,7 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.query_start_loc = take((seqs + 1) * kInt);
   places.seq_lens = take(seqs * kInt);
   places.logits_indices = take(bounds.max_rows * kInt);
-  places.open_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::OpenToken)));
+  places.pending_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::PendingToken)));
   places.following = take(bounds.max_rows * static_cast<int64_t>(sizeof(kernels::FollowingRow)));
   places.judged_drafts = take(bounds.max_rows * kInt);
   for (size_t i = 0; i < bounds.tables.size(); ++i) {
@@ -138,7 +138,7 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
       .seq_lens = stage(places_.seq_lens, host.seq_lens),
       .logits_indices = stage(places_.logits_indices, host.logits_indices),
-      .open_tokens = stage(places_.open_tokens, host.open_tokens),
+      .pending_tokens = stage(places_.pending_tokens, host.pending_tokens),
       .following = stage(places_.following, host.following),
       .judged_drafts = stage(places_.judged_drafts, host.judged_drafts),
       .slot_mapping = slot_mapping_,

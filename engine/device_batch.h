@@ -49,7 +49,7 @@ class DeviceBatch {
   };
 
   struct Places {
-    Place token_ids, positions, query_start_loc, seq_lens, logits_indices, open_tokens;
+    Place token_ids, positions, query_start_loc, seq_lens, logits_indices, pending_tokens;
     Place following, judged_drafts;
     std::vector<Place> slot_mapping;  // by group
     Place rows;

@@ -28,7 +28,7 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   query_start_loc_.push_back(0);
   seq_lens_.reserve(max_seqs);
   logits_indices_.reserve(static_cast<size_t>(bounds.max_rows));
-  open_tokens_.reserve(max_seqs);
+  pending_tokens_.reserve(max_seqs);
   following_.reserve(static_cast<size_t>(bounds.max_rows));
   judged_drafts_.reserve(static_cast<size_t>(bounds.max_rows));
   prompt_rows_.reserve(max_tokens);
@@ -50,7 +50,7 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const SlotRows> 
   seq_lens_.clear();
   max_seq_len_ = 0;
   logits_indices_.clear();
-  open_tokens_.clear();
+  pending_tokens_.clear();
   following_.clear();
   judged_drafts_.clear();
   prompt_rows_.clear();
@@ -103,7 +103,7 @@ void InputBatch::add_tokens(const ScheduledRequest& item,
   int32_t position = item.num_computed_tokens;
   for (const TokenId token : token_ids) {
     if (token == kInvalidToken && item.num_unsure == 0) {
-      open_tokens_.push_back(
+      pending_tokens_.push_back(
           {.row = static_cast<int32_t>(token_ids_.size()), .from = before.last_row});
     }
     token_ids_.push_back(token == kInvalidToken ? 0 : token);
@@ -148,11 +148,11 @@ void InputBatch::resolve(const kernels::ExecContext& host,
                          std::span<const TokenId> chosen,
                          int32_t vocab_size) {
   kernels::take_tokens(host,
-                       {.open = open_tokens_,
+                       {.pending = pending_tokens_,
                         .chosen = chosen.data(),
                         .token_ids = token_ids_.data(),
                         .vocab_size = vocab_size});
-  open_tokens_.clear();
+  pending_tokens_.clear();
   if (following_.empty()) return;
   kernels::PlaceFollowingArgs args = {.following = following_,
                                       .drafts = judged_drafts_.data(),
@@ -180,7 +180,7 @@ ForwardBatch InputBatch::view() const {
           .query_start_loc = query_start_loc_,
           .seq_lens = seq_lens_,
           .logits_indices = logits_indices_,
-          .open_tokens = open_tokens_,
+          .pending_tokens = pending_tokens_,
           .following = following_,
           .judged_drafts = judged_drafts_,
           .slot_mapping = slot_mapping_views_,

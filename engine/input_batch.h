@@ -50,11 +50,11 @@ class InputBatch {
     std::span<const TokenId> drafts = {};
   };
 
-  // Builds the arrays of `output`. Tokens that the previous step has yet to choose are left open,
-  // and rows behind unjudged drafts are placed as if all are accepted. `slots`: each slot's rows
-  // then.
+  // Builds the arrays of `output`. Tokens that the previous step has yet to choose are left
+  // pending, and rows behind unjudged drafts are placed as if all are accepted. `slots`: each
+  // slot's rows then.
   void build(const SchedulerOutput& output, std::span<const SlotRows> slots);
-  // Fills open tokens and corrects such rows from what the previous step chose, by chosen row;
+  // Fills pending tokens and corrects such rows from what the previous step chose, by chosen row;
   // kInvalidToken where it chose none.
   void resolve(const kernels::ExecContext& host,
                std::span<const TokenId> chosen,
@@ -78,7 +78,7 @@ class InputBatch {
   Bounds bounds_;
 
   std::vector<TokenId> token_ids_;
-  std::vector<kernels::OpenToken> open_tokens_;
+  std::vector<kernels::PendingToken> pending_tokens_;
   std::vector<kernels::FollowingRow> following_;
   std::vector<TokenId> judged_drafts_;
   std::vector<int32_t> positions_;

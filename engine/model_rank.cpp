@@ -213,7 +213,7 @@ void ModelRank::run_layers(const RankJob& job) {
   step_ = device_batch_->upload(*job.batch);
   hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
-  take_open_tokens();
+  take_pending_tokens();
   place_following(job.samples);
   for (const KvBlockCopy& copy : job.copies) {
     kv_storage_.copy_block(copy.group, copy.from, copy.to);
@@ -225,9 +225,9 @@ void ModelRank::run_layers(const RankJob& job) {
   model_->forward(context());
 }
 
-// Takes open tokens from rank 0's device, where the sampler left them.
-void ModelRank::take_open_tokens() {
-  if (step_.open_tokens.empty()) return;
+// Takes pending tokens from rank 0's device, where the sampler left them.
+void ModelRank::take_pending_tokens() {
+  if (step_.pending_tokens.empty()) return;
   const TokenId* chosen = chosen_;
   if (communicator_ != nullptr) {
     const auto parts = communicator_->all_gather(std::as_bytes(
@@ -236,7 +236,7 @@ void ModelRank::take_open_tokens() {
     chosen = reinterpret_cast<const TokenId*>(parts.front());
   }
   kernels::take_tokens(exec_,
-                       {.open = step_.open_tokens,
+                       {.pending = step_.pending_tokens,
                         .chosen = chosen,
                         .token_ids = device_batch_->token_ids(),
                         .vocab_size = model_->config().vocab_size});

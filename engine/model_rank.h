@@ -154,7 +154,7 @@ class ModelRank {
   void run_layers(const RankJob& job);
   void run_logits(std::span<const int32_t> rows);
   void run_states(std::span<const int32_t> rows);
-  void take_open_tokens();
+  void take_pending_tokens();
   void place_following(kernels::SampleRow* samples);
 
   [[nodiscard]] ForwardContext context() const {

@@ -43,7 +43,7 @@ class ModelRunner {
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
 
-  // Copies the blocks of one step, then runs its layers. Open tokens are read from sampling().
+  // Copies the blocks of one step, then runs its layers. Pending tokens are read from sampling().
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
   // Computes logits() of at most max_rows() rows of that step; without `rows`, of all rows that
   // choose a token.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's state of each request: sink, parameters and times. The scheduler's state is in
-// scheduler/request.h. Engine thread only.
+// scheduler/scheduled_request.h. Engine thread only.
 #pragma once
 
 #include <chrono>

@@ -9,7 +9,7 @@
 // thread but the KV bytes of its own blocks.
 //
 // A device with memory of its own has a queue: submit() puts a step behind the running one, the
-// device fills in open tokens, and it starts the step before the host has seen the previous
+// device fills in pending tokens, and it starts the step before the host has seen the previous
 // results. If the host has work in a step (rows that it chooses, scores or embeds), the thread that
 // runs the step waits for it and the one before it; the step is then finished and must be retired
 // at once. On the CPU every step is of this kind.
@@ -43,7 +43,7 @@ struct SampledRequest {
   std::shared_ptr<const SamplingParams> params;
   std::span<const TokenId> drafts;  // from the decision
   DraftSource draft_source = DraftSource::kNgram;
-  int32_t num_tokens_before = 0;  // before the first draft, the open token included
+  int32_t num_tokens_before = 0;  // before the first draft, the pending token included
   int32_t num_unsure = 0;         // drafts still in flight
   size_t first_row = 0;   // in the step's chosen rows, 1 + drafts.size() of them
   size_t num_tokens = 0;  // got, by its first rows; 0: its logits are invalid

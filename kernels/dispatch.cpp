@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole (operator x device) matrix, one line per operator.
+// Each operator of operators.h on each device.
 #include <string>
 
 #include "engine/core/status.h"
@@ -36,31 +36,7 @@ void dispatch(
     dispatch<Args>(ctx, #op, args, cpu::op, cuda::op); \
   }
 
-SLUICE_OPERATOR(linear, LinearArgs)
-SLUICE_OPERATOR(quantize_activations, QuantizeArgs)
-SLUICE_OPERATOR(rms_norm, RmsNormArgs)
-SLUICE_OPERATOR(head_norm, HeadNormArgs)
-SLUICE_OPERATOR(attention, AttentionArgs)
-SLUICE_OPERATOR(rope_write_kv, RopeWriteKvArgs)
-SLUICE_OPERATOR(embedding, EmbeddingArgs)
-SLUICE_OPERATOR(gate_mul, GateMulArgs)
-SLUICE_OPERATOR(add_rows, AddRowsArgs)
-SLUICE_OPERATOR(scale_rows, ScaleRowsArgs)
-SLUICE_OPERATOR(gather_rows, GatherRowsArgs)
-SLUICE_OPERATOR(select_columns, SelectColumnsArgs)
-SLUICE_OPERATOR(moe_route, MoeRouteArgs)
-SLUICE_OPERATOR(place_rows, PlaceRowsArgs)
-SLUICE_OPERATOR(linear_experts, LinearExpertsArgs)
-SLUICE_OPERATOR(moe_combine, MoeCombineArgs)
-SLUICE_OPERATOR(join_parts, JoinPartsArgs)
-SLUICE_OPERATOR(join_expert_parts, JoinExpertPartsArgs)
-SLUICE_OPERATOR(row_magnitudes, RowMagnitudesArgs)
-SLUICE_OPERATOR(sample, SampleArgs)
-SLUICE_OPERATOR(take_tokens, TakeTokensArgs)
-SLUICE_OPERATOR(place_following, PlaceFollowingArgs)
-SLUICE_OPERATOR(gather_kv_blocks, KvBlocksArgs)
-SLUICE_OPERATOR(scatter_kv_blocks, KvBlocksArgs)
-
+SLUICE_OPERATORS(SLUICE_OPERATOR)
 #undef SLUICE_OPERATOR
 
 namespace {

@@ -72,15 +72,15 @@ int64_t device_sampling_workspace_bytes(DeviceType device, int32_t vocab_size, i
 void sample(const ExecContext& ctx, const SampleArgs& args);
 
 // A row of a step whose input token is one that the previous step chose.
-struct OpenToken {
+struct PendingToken {
   int32_t row;
   int32_t from;  // index into the tokens that the previous step chose
 };
 
-// token_ids[open.row] = chosen[open.from], or 0 where that is no token: after a rank has failed,
-// another rank's `chosen` may hold anything.
+// token_ids[pending.row] = chosen[pending.from], or 0 where that is no token: after a rank has
+// failed, another rank's `chosen` may hold anything.
 struct TakeTokensArgs {
-  std::span<const OpenToken> open;
+  std::span<const PendingToken> pending;
   const TokenId* chosen;
   TokenId* token_ids;
   int32_t vocab_size;

@@ -18,7 +18,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kvcache/kv_cache_manager.h"
-#include "scheduler/request.h"
+#include "scheduler/scheduled_request.h"
 #include "scheduler/scheduler_output.h"
 #include "scheduler/speculation_budget.h"
 

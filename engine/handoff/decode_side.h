@@ -22,7 +22,7 @@
 #include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_ranks.h"
-#include "scheduler/request.h"
+#include "scheduler/scheduled_request.h"
 
 namespace sluice {
 

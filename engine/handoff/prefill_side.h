@@ -21,7 +21,7 @@
 #include "engine/handoff/prefill_state.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/kv_ranks.h"
-#include "scheduler/request.h"
+#include "scheduler/scheduled_request.h"
 
 namespace sluice {
 

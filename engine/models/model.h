@@ -169,7 +169,7 @@ struct ForwardBatch {
   std::span<const int32_t> seq_lens;         // [num_reqs]
   std::span<const int32_t> logits_indices;   // rows that a token is sampled from
   // Places in token_ids that the thread which runs the step fills before the layers.
-  std::span<const kernels::OpenToken> open_tokens = {};
+  std::span<const kernels::PendingToken> pending_tokens = {};
   // Rows behind drafts that the previous step judges, corrected by the same thread, and those
   // drafts.
   std::span<const kernels::FollowingRow> following = {};

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/quantize/quantize.h"
+#include "engine/quantize/quantize_checkpoint.h"
 
 namespace sluice {
 namespace {

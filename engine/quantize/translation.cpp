@@ -10,10 +10,10 @@
 #include "engine/models/model.h"
 #include "engine/quantize/model_families.h"
 #include "engine/quantize/model_keys.h"
-#include "engine/weights/gguf_keys.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
+#include "engine/weights/take_gguf_metadata.h"
 
 namespace sluice {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "engine/weights/gguf_keys.h"
+#include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
-#include "engine/weights/inspect.h"
+#include "engine/weights/take_gguf_metadata.h"
 
 namespace sluice {
 namespace {

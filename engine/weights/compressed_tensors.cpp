@@ -4,7 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/json_fields.h"
+#include "engine/weights/known_json_fields.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "engine/weights/gguf.h"
+#include "engine/weights/gguf_values.h"
 
 namespace sluice {
 
@@ -26,9 +26,6 @@ struct GgufContents {
 };
 
 Expected<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::string& file_name);
-
-// Bytes per element of a fixed-size type; 0 for strings and arrays.
-size_t gguf_type_bytes(GgufType type);
 
 // Formats text for messages: quoted and clipped near 60 bytes; quotes, control characters and bytes
 // that are not UTF-8 are escaped.

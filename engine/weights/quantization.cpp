@@ -7,7 +7,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/weights/json_fields.h"
+#include "engine/weights/known_json_fields.h"
 
 namespace sluice {
 namespace {

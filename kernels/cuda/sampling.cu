@@ -250,10 +250,10 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   ptx::start_next_launch();
   ptx::wait_for_launches();
   const auto i = static_cast<size_t>(blockIdx.x) * kTakeThreads + threadIdx.x;
-  if (i >= args.open.size()) return;
-  const OpenToken open = args.open.data()[i];
-  const TokenId token = args.chosen[open.from];
-  args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
+  if (i >= args.pending.size()) return;
+  const PendingToken pending = args.pending.data()[i];
+  const TokenId token = args.chosen[pending.from];
+  args.token_ids[pending.row] = token >= 0 && token < args.vocab_size ? token : 0;
 }
 
 // place_following; no GPU has run it.
@@ -300,7 +300,7 @@ void launch_sample(Stream stream, const SampleArgs& args) {
 }
 
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args) {
-  const auto count = static_cast<int64_t>(args.open.size());
+  const auto count = static_cast<int64_t>(args.pending.size());
   gpu::launch(stream,
               {.blocks_x = ceil_div(count, int64_t{kTakeThreads}),
                .threads = kTakeThreads,

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/core/log.h"
+#include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf.h"
-#include "engine/weights/inspect.h"
 
 namespace {
 

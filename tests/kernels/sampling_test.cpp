@@ -402,11 +402,11 @@ TEST(Sampling, WhatWasChosenIsWhereTheNextStepTakesItFrom) {
   sample(device->context(),
          {.rows = rows, .vocab_size = 3, .workspace = workspace, .chosen = chosen.data()});
   EXPECT_EQ(chosen, (std::vector<TokenId>{1, kInvalidToken, 7}));
-  const std::vector<OpenToken> open = {{.row = 3, .from = 0}, {.row = 0, .from = 2}};
+  const std::vector<PendingToken> pending = {{.row = 3, .from = 0}, {.row = 0, .from = 2}};
   std::vector<TokenId> token_ids = {5, 5, 5, 5};
   const auto take = [&](int32_t vocab_size) {
     take_tokens(device->context(),
-                {.open = open,
+                {.pending = pending,
                  .chosen = chosen.data(),
                  .token_ids = token_ids.data(),
                  .vocab_size = vocab_size});

@@ -89,7 +89,7 @@ class AttentionCall {
 
   // Returns tile `tile` as a block for worker `worker`. Row blocks that see most keys come first;
   // the heads of a KV block lie in a row, and are read one after the other.
-  [[nodiscard]] AttentionBlock tile(int64_t tile, int32_t worker) const {
+  [[nodiscard]] QueryBlock tile(int64_t tile, int32_t worker) const {
     const RequestPlan& plan = plan_of(tile, &RequestPlan::tile_begin);
     const int64_t in_request = tile - plan.tile_begin;
     const auto kv_head = static_cast<int32_t>(in_request % args_.kv.num_kv_heads);
@@ -97,7 +97,7 @@ class AttentionCall {
     const bool split = plan.partials >= 0;
     const int64_t row_blocks_before = split ? rest / plan.num_partitions : rest;
     const int64_t row_block = plan.row_blocks - 1 - row_blocks_before;
-    AttentionBlock block = block_of(plan, kv_head, row_block, worker);
+    QueryBlock block = block_of(plan, kv_head, row_block, worker);
     if (split) {
       const int64_t partition = rest % plan.num_partitions;
       block.partition_begin = plan.partition_begin + static_cast<int32_t>(partition);
@@ -106,7 +106,7 @@ class AttentionCall {
     return block;
   }
 
-  [[nodiscard]] AttentionBlock merge(int64_t merge, int32_t worker) const {
+  [[nodiscard]] QueryBlock merge(int64_t merge, int32_t worker) const {
     const RequestPlan& plan = plan_of(merge, &RequestPlan::merge_begin);
     const int64_t rest = merge - plan.merge_begin;
     const auto kv_head = static_cast<int32_t>(rest % args_.kv.num_kv_heads);
@@ -115,7 +115,7 @@ class AttentionCall {
 
   // Called when `block`, an unsplit tile or a merge, is written. The worker that wrote the last
   // part of a token runs the steps that follow, on its row.
-  void finish(const SimdTable& simd, const AttentionBlock& block) const {
+  void finish(const SimdTable& simd, const QueryBlock& block) const {
     if (args_.then == nullptr) return;
     const int32_t first = block.first_token + block.row_begin / group_;
     const int32_t last = block.first_token + (block.row_begin + block.num_rows - 1) / group_;
@@ -187,10 +187,10 @@ class AttentionCall {
     }
   }
 
-  [[nodiscard]] AttentionBlock block_of(const RequestPlan& plan,
-                                        int32_t kv_head,
-                                        int64_t row_block,
-                                        int32_t worker) const {
+  [[nodiscard]] QueryBlock block_of(const RequestPlan& plan,
+                                    int32_t kv_head,
+                                    int64_t row_block,
+                                    int32_t worker) const {
     const KvLayerView& kv = args_.kv;
     const int64_t req = &plan - plans_;
     const int64_t rows = int64_t{num_tokens(req)} * group_;
@@ -254,13 +254,13 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const AttentionCall call(ctx, args);
   ctx.pool->parallel_for(call.num_tiles(), [&](int64_t tile, int32_t worker) {
-    const AttentionBlock block = call.tile(tile, worker);
+    const QueryBlock block = call.tile(tile, worker);
     simd.attention_block(block);
     if (block.partials == nullptr) call.finish(simd, block);
   });
   if (call.num_merges() == 0) return;
   ctx.pool->parallel_for(call.num_merges(), [&](int64_t merge, int32_t worker) {
-    const AttentionBlock block = call.merge(merge, worker);
+    const QueryBlock block = call.merge(merge, worker);
     simd.attention_merge(block);
     call.finish(simd, block);
   });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of one AttentionBlock; the tree is stated in kernels/attention.h. With more than
+// Attention of one QueryBlock; the tree is stated in kernels/attention.h. With more than
 // kRowsTogether rows, a tile of K and V is converted to floats once, unless widening in registers
 // is faster (kWidensFast). That changes no bit.
 #pragma once
@@ -61,7 +61,7 @@ SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine 
 // side by side, since each is a chain of dependent operations. kWhole: all rows see the whole tile.
 // `scales` is null for a cache without scales.
 template <bool kWhole>
-[[gnu::noinline]] static void softmax_rows(const AttentionBlock& block,
+[[gnu::noinline]] static void softmax_rows(const QueryBlock& block,
                                            const TileScales* scales,
                                            KeyRange keys,
                                            const KeyRange* ranges,
@@ -160,8 +160,7 @@ SLUICE_INLINE void finish_row(
 }
 
 // Writes the output of row r of the block, at state m, l and o.
-SLUICE_INLINE void write_row(
-    const AttentionBlock& block, int32_t r, float m, float l, const float* o) {
+SLUICE_INLINE void write_row(const QueryBlock& block, int32_t r, float m, float l, const float* o) {
   const int32_t token = (block.row_begin + r) / block.group;
   const int32_t head = (block.row_begin + r) % block.group;
   finish_row(m,
@@ -180,7 +179,7 @@ struct BlockRows {
   int32_t last_key;                     // any row's, one past
 };
 
-SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
+SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
   BlockRows rows;
   rows.first_key = INT32_MAX;
   rows.last_key = 0;
@@ -198,7 +197,7 @@ SLUICE_INLINE BlockRows block_rows(const AttentionBlock& block) {
 
 // Points at the cache itself; blocks must have at least 16 slots.
 template <typename Load>
-SLUICE_INLINE void view_tile(const AttentionBlock& block,
+SLUICE_INLINE void view_tile(const QueryBlock& block,
                              int32_t tile_begin,
                              int32_t v_begin,
                              int32_t v_end,
@@ -216,7 +215,7 @@ SLUICE_INLINE void view_tile(const AttentionBlock& block,
 
 // Converts the vectors of a tile to floats: K [vector][head_dim][16], V [vector][16][head_dim].
 template <typename Load>
-[[gnu::noinline]] static void convert_tile(const AttentionBlock& block,
+[[gnu::noinline]] static void convert_tile(const QueryBlock& block,
                                            int32_t tile_begin,
                                            KeyRange keys,
                                            float* k_out,
@@ -266,7 +265,7 @@ template <typename Load>
 
 // Scales of the keys of a tile that some row sees.
 template <typename Load>
-SLUICE_INLINE void load_scales(const AttentionBlock& block,
+SLUICE_INLINE void load_scales(const QueryBlock& block,
                                int32_t tile_begin,
                                KeyRange keys,
                                TileScales* scales) {
@@ -300,7 +299,7 @@ SLUICE_INLINE void load_scales(const AttentionBlock& block,
 
 // Attends one tile for every row that sees a key of it.
 template <typename Load>
-SLUICE_INLINE void attend_tile(const AttentionBlock& block,
+SLUICE_INLINE void attend_tile(const QueryBlock& block,
                                const BlockRows& rows,
                                const TileView<typename Load::Element>& tile,
                                const TileScales* scales,
@@ -351,7 +350,7 @@ SLUICE_INLINE void attend_tile(const AttentionBlock& block,
 
 // Attends all tiles of one partition, left to right.
 template <typename Load>
-SLUICE_INLINE void attend_partition(const AttentionBlock& block,
+SLUICE_INLINE void attend_partition(const QueryBlock& block,
                                     const BlockRows& rows,
                                     int32_t partition,
                                     RowStates& states) {
@@ -392,7 +391,7 @@ SLUICE_INLINE void attend_partition(const AttentionBlock& block,
 }
 
 template <typename Load>
-SLUICE_INLINE void attend(const AttentionBlock& block) {
+SLUICE_INLINE void attend(const QueryBlock& block) {
   const BlockRows rows = block_rows(block);
   const int32_t head_dim = block.head_dim;
   RowStates running;
@@ -439,7 +438,7 @@ SLUICE_INLINE void attend(const AttentionBlock& block) {
   }
 }
 
-static void attention_block(const AttentionBlock& block) {
+static void attention_block(const QueryBlock& block) {
   switch (block.dtype) {
     case DType::kF32:
       return attend<LoadF32>(block);
@@ -456,7 +455,7 @@ static void attention_block(const AttentionBlock& block) {
 
 // Folds the partials of the rows of `block` left to right and writes their outputs. The first
 // partition of a row is overwritten with the merged state.
-static void attention_merge(const AttentionBlock& block) {
+static void attention_merge(const QueryBlock& block) {
   const int32_t head_dim = block.head_dim;
   const BlockRows rows = block_rows(block);
   for (int32_t r = 0; r < block.num_rows; ++r) {

@@ -14,7 +14,7 @@ inline constexpr int32_t kAttentionMaxRows = 32;
 // Query rows of one request that share one KV head. Row r is query head r % group of the request's
 // token r / group; rows [row_begin, row_begin + num_rows) are computed over the partitions
 // [partition_begin, partition_end).
-struct AttentionBlock {
+struct QueryBlock {
   const float* q;  // the request's first token, the group's first head
   int64_t q_stride;
   float* out;  // likewise

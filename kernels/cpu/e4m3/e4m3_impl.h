@@ -119,8 +119,8 @@ struct PairRun {
   const std::byte* weight;  // the first tile
   int32_t begin;
   int32_t end;
-  bool is_open;
-  Pair<kDots> open[kMostGroups][kTiles][kPairs];
+  bool is_unpacked;
+  Pair<kDots> unpacked[kMostGroups][kTiles][kPairs];
 };
 
 // Sums between two runs; tile t and row r are at [t * rows + r].
@@ -140,19 +140,19 @@ SLUICE_INLINE void decode_chunk(const GroupAt& at, int c, Pair<kDots> (&pairs)[2
 
 // Decodes the tiles' groups to memory, for this pass and later ones.
 template <WeightFormat kFormat, bool kDots, int kTiles>
-SLUICE_INLINE void open_pairs(const LinearBlock& block,
-                              PairRun<kDots, kTiles>& run,
-                              int32_t group) {
+SLUICE_INLINE void unpack_pairs(const LinearBlock& block,
+                                PairRun<kDots, kTiles>& run,
+                                int32_t group) {
   for (int t = 0; t < kTiles; ++t) {
     const std::byte* const tile = run.weight + t * block.tile_bytes;
     const GroupAt at = group_at<kFormat>(tile, block.first_group + group);
-    Pair<kDots>* const open = run.open[group - run.begin][t];
+    Pair<kDots>* const unpacked = run.unpacked[group - run.begin][t];
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
       Pair<kDots> pairs[2];
       decode_chunk(at, c, pairs);
-      open[2 * c] = pairs[0];
-      open[2 * c + 1] = pairs[1];
+      unpacked[2 * c] = pairs[0];
+      unpacked[2 * c + 1] = pairs[1];
     }
   }
 }
@@ -241,12 +241,12 @@ static int32_t add_pair_run(const LinearBlock& block,
         add_group_once<kFormat, kDots, kTiles, kRows>(
             block, run.weight, group, tiles.at(codes - run.weight), of_group, kStride, p);
       } else {
-        if (!run.is_open) open_pairs<kFormat>(block, run, group);
+        if (!run.is_unpacked) unpack_pairs<kFormat>(block, run, group);
 #pragma GCC unroll 16
         for (int i = 0; i < kPairs; ++i) {
           Pair<kDots> w[kTiles];
 #pragma GCC unroll 4
-          for (int t = 0; t < kTiles; ++t) w[t] = run.open[at][t][i];
+          for (int t = 0; t < kTiles; ++t) w[t] = run.unpacked[at][t][i];
           add_pairs<kDots, kTiles, kRows>(w, of_group + i, kStride, p);
         }
       }
@@ -318,14 +318,14 @@ static void pair_tiles(const LinearBlock& block, int32_t tile) {
     run.begin = run.end;
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < run.kMostGroups ? left : run.kMostGroups);
-    run.is_open = false;
+    run.is_unpacked = false;
     int32_t segment_after = segment;
     for (int32_t row = 0; row < block.num_rows; row += kPairRows) {
       const int32_t rows_left = block.num_rows - row;
       const int32_t rows = rows_left < kPairRows ? rows_left : kPairRows;
       PairSums<kTiles>& own = sums[row / kPairRows];
       segment_after = kByRows[once][static_cast<size_t>(rows - 1)](block, run, row, segment, own);
-      run.is_open = true;
+      run.is_unpacked = true;
       if (run.end == block.num_groups) write_pair_sums<kFormat>(block, tile, row, rows, own);
     }
     segment = segment_after;

@@ -14,7 +14,7 @@ SLUICE_INLINE void stores_before_tile_loads() { asm volatile("" ::: "memory"); }
 
 // A group's signed codes, and its scales as floats.
 template <WeightFormat kFormat>
-struct OpenGroup {
+struct UnpackedGroup {
   alignas(64) std::byte codes[8 * 64];
   GroupScales scales;
 };
@@ -24,7 +24,7 @@ template <WeightFormat kFormat>
 inline constexpr bool kMovesDown = kHasZeros<kFormat>&& kLayoutOf<kFormat>.low_bits == 8;
 
 template <WeightFormat kFormat>
-SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
+SLUICE_INLINE void unpack_group(const GroupAt& at, UnpackedGroup<kFormat>& unpacked) {
   const Codes codes = load_codes<kFormat>(at.codes);
   const __m512i zero_point = _mm512_set1_epi8(static_cast<char>(kZeroPoint<kFormat>));
 #pragma GCC unroll 8
@@ -32,12 +32,12 @@ SLUICE_INLINE void open_group(const GroupAt& at, OpenGroup<kFormat>& open) {
     __m512i chunk = codes.chunk[c];
     if constexpr (kZeroPoint<kFormat> != 0) chunk = _mm512_sub_epi8(chunk, zero_point);
     if constexpr (kMovesDown<kFormat>) chunk = _mm512_xor_si512(chunk, _mm512_set1_epi8(-128));
-    _mm512_store_si512(open.codes + 64 * c, chunk);
+    _mm512_store_si512(unpacked.codes + 64 * c, chunk);
   }
-  open.scales = load_scales<kFormat>(at);
+  unpacked.scales = load_scales<kFormat>(at);
   if constexpr (kMovesDown<kFormat>) {
-    const I16 negated = bits_of(open.scales.minimum[0]);
-    open.scales.minimum[0] = float_of_bits(add(negated, broadcast(128)));
+    const I16 negated = bits_of(unpacked.scales.minimum[0]);
+    unpacked.scales.minimum[0] = float_of_bits(add(negated, broadcast(128)));
   }
 }
 
@@ -70,13 +70,13 @@ SLUICE_INLINE void gather_rows(const std::byte* record, int64_t block_bytes, Row
 
 // Multiplies a group by 16 rows, into registers 0 and 1.
 template <WeightFormat kFormat>
-SLUICE_INLINE void multiply(const OpenGroup<kFormat>& open, const RowCodes& rows) {
-  _tile_loadd(6, open.codes, 64);
+SLUICE_INLINE void multiply(const UnpackedGroup<kFormat>& unpacked, const RowCodes& rows) {
+  _tile_loadd(6, unpacked.codes, 64);
   _tile_loadd(4, rows.v, kQuantGroup);
   _tile_zero(0);
   _tile_dpbssd(0, 4, 6);
   if constexpr (kHalves<kFormat>) {
-    _tile_loadd(7, open.codes + kTileK<kFormat> * kRowTile, 64);
+    _tile_loadd(7, unpacked.codes + kTileK<kFormat> * kRowTile, 64);
     _tile_loadd(5, rows.v + kTileK<kFormat>, kQuantGroup);
     _tile_zero(1);
     _tile_dpbssd(1, 5, 7);
@@ -90,12 +90,12 @@ SLUICE_INLINE void keep(GroupSums<kFormat>& sums) {
 }
 
 // The most groups that are unpacked at a time.
-inline constexpr int32_t kOpenGroups = 64;
-static_assert((kOpenGroups & (kOpenGroups - 1)) == 0, "a mask finds places of codes");
+inline constexpr int32_t kUnpackedGroups = 64;
+static_assert((kUnpackedGroups & (kUnpackedGroups - 1)) == 0, "a mask finds places of codes");
 
 // Codes of activations for a run of groups; the first tile lays them out on the way.
 struct LaidRows {
-  RowCodes codes[kMostBlockRows / kRowsTogether][kOpenGroups];
+  RowCodes codes[kMostBlockRows / kRowsTogether][kUnpackedGroups];
 };
 
 // Sums of kRowsTogether rows between two runs of groups.
@@ -110,10 +110,10 @@ struct GroupRun {
   const std::byte* weight;  // group 0
   int32_t begin;
   int32_t end;
-  bool is_open;
+  bool is_unpacked;
   bool lay_out;       // whether this pass lays out codes of activations
   int32_t code_mask;  // group & code_mask is its codes' place
-  OpenGroup<kFormat> open[kOpenGroups];
+  UnpackedGroup<kFormat> unpacked[kUnpackedGroups];
 };
 
 // Adds a run of groups times kBlocks blocks of rows: `x` are their records of the run's first
@@ -144,15 +144,15 @@ static int32_t add_run(const LinearBlock& block,
       if (run.lay_out) {
         gather_rows<kBlocks>(x + (i + 3) * kBytes, block_bytes, codes[(i + 3) & run.code_mask]);
       }
-      if (!run.is_open) {
+      if (!run.is_unpacked) {
         const int32_t group = block.first_group + run.begin + i + 3;
-        open_group<kFormat>(group_at<kFormat>(run.weight, group), run.open[i + 3]);
+        unpack_group<kFormat>(group_at<kFormat>(run.weight, group), run.unpacked[i + 3]);
       }
     }
     if (i >= -1 && i + 1 < count) keep<kFormat>(sums[(i + 1) % 2]);
     if (i >= -2 && i + 2 < count) {
       stores_before_tile_loads();
-      multiply<kFormat>(run.open[i + 2], codes[(i + 2) & run.code_mask]);
+      multiply<kFormat>(run.unpacked[i + 2], codes[(i + 2) & run.code_mask]);
     }
     if (i >= 0) {
       // The core must own the lines of the outputs before it writes them.
@@ -167,8 +167,8 @@ static int32_t add_run(const LinearBlock& block,
           const int at = b * kActivationRows + r;
           const I16 low{_mm512_load_si512(sum[0][at])};
           const I16 high{_mm512_load_si512(sum[kSumsPerGroup<kFormat> - 1][at])};
-          acc[at] = add_sums<kFormat>(acc[at], run.open[i].scales, record, r, low, high);
-          if (!run.is_open) prefetch_group<kFormat, kRows>(weight, ahead, at);
+          acc[at] = add_sums<kFormat>(acc[at], run.unpacked[i].scales, record, r, low, high);
+          if (!run.is_unpacked) prefetch_group<kFormat, kRows>(weight, ahead, at);
         }
       }
     }
@@ -189,17 +189,17 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   // With one run, codes stay laid out for the next tile, and sums need not be kept for a next run.
-  const bool one_run = block.num_groups <= kOpenGroups;
+  const bool one_run = block.num_groups <= kUnpackedGroups;
   GroupRun<kFormat> run;
   run.lay_out = tile == 0 || !one_run;
-  run.code_mask = one_run ? kOpenGroups - 1 : 1;
+  run.code_mask = one_run ? kUnpackedGroups - 1 : 1;
   run.weight = block.weight + tile * block.tile_bytes;
   RowsState states[kMostBlockRows / kRowsTogether];
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
-    run.end = run.begin + (left < kOpenGroups ? left : kOpenGroups);
-    run.is_open = false;
+    run.end = run.begin + (left < kUnpackedGroups ? left : kUnpackedGroups);
+    run.is_unpacked = false;
     int32_t next = segment;
     for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
       const int32_t rows_left = block.num_rows - row;
@@ -213,7 +213,7 @@ static void tile_with_amx(const LinearBlock& block, int32_t tile, LaidRows& laid
       next = count > kActivationRows
                  ? add_run<kFormat, 2>(block, run, x, out, codes, segment, state)
                  : add_run<kFormat, 1>(block, run, x, out, codes, segment, state);
-      run.is_open = true;
+      run.is_unpacked = true;
       if (run.end == block.num_groups) {
         write_outputs(block, tile, row, count, state.pending[root]);
       }

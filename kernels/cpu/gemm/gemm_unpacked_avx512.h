@@ -6,12 +6,12 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int kOpenAtOnce = 3;
+inline constexpr int kUnpackedAtOnce = 3;
 inline constexpr bool kPassesUnpack = true;  // if LinearBlock says so
 
 // A group of a tile in the form that the dot products read.
 template <WeightFormat kFormat>
-struct OpenBytes {
+struct UnpackedBytes {
   static constexpr int kSums = kHalves<kFormat> ? 2 : 1;
 
   __m512i codes[8];                                     // in the layout of Codes
@@ -19,10 +19,10 @@ struct OpenBytes {
 };
 
 template <WeightFormat kFormat>
-SLUICE_INLINE void open_codes(const std::byte* group, OpenBytes<kFormat>& open) {
+SLUICE_INLINE void unpack_codes(const std::byte* group, UnpackedBytes<kFormat>& unpacked) {
   const Codes codes = load_codes<kFormat>(group);
 #pragma GCC unroll 8
-  for (int c = 0; c < 8; ++c) open.codes[c] = codes.chunk[c];
+  for (int c = 0; c < 8; ++c) unpacked.codes[c] = codes.chunk[c];
 }
 
 // Returns new zeros. Making them takes none of the pipes, while copying a register of zeros may.
@@ -34,8 +34,8 @@ SLUICE_INLINE I16 fresh_zeros() {
 }
 
 template <int c, WeightFormat kFormat>
-SLUICE_INLINE __m512i codes_of(const OpenBytes<kFormat>& open) {
-  return open.codes[c];
+SLUICE_INLINE __m512i codes_of(const UnpackedBytes<kFormat>& unpacked) {
+  return unpacked.codes[c];
 }
 
 template <int c, WeightFormat kFormat>
@@ -50,9 +50,9 @@ struct HalfScales {
 };
 
 template <WeightFormat kFormat>
-SLUICE_INLINE HalfScales scales_of(const OpenBytes<kFormat>& open, int h) {
-  return {open.scales[h],
-          kHasSecond<kFormat> ? open.scales[OpenBytes<kFormat>::kSums + h] : zero()};
+SLUICE_INLINE HalfScales scales_of(const UnpackedBytes<kFormat>& unpacked, int h) {
+  return {unpacked.scales[h],
+          kHasSecond<kFormat> ? unpacked.scales[UnpackedBytes<kFormat>::kSums + h] : zero()};
 }
 
 template <WeightFormat kFormat>
@@ -65,28 +65,28 @@ SLUICE_INLINE HalfScales scales_of(const PackedBytes<kFormat>& packed, int h) {
 template <int c, typename Group>
 SLUICE_INLINE void add_chunk(const Group* tiles,
                              const RecordRows<int8_t>& x,
-                             I16 (&sum)[kOpenAtOnce][kOpenRows]) {
+                             I16 (&sum)[kUnpackedAtOnce][kUnpackedRows]) {
 #pragma GCC unroll 4
-  for (int r = 0; r < kOpenRows; ++r) {
+  for (int r = 0; r < kUnpackedRows; ++r) {
     const __m512i a = broadcast_dword(x.codes + r * kQuantGroup + 4 * c);
 #pragma GCC unroll 3
-    for (int t = 0; t < kOpenAtOnce; ++t) {
+    for (int t = 0; t < kUnpackedAtOnce; ++t) {
       sum[t][r].v = _mm512_dpbusd_epi32(sum[t][r].v, codes_of<c>(tiles[t]), a);
     }
   }
 }
 
-// acc[t * kOpenRows + r] += a group, by the tree.
+// acc[t * kUnpackedRows + r] += a group, by the tree.
 template <WeightFormat kFormat, typename Group>
-SLUICE_INLINE void add_open_group(const Group* tiles, const RecordRows<int8_t>& x, V16* acc) {
-  constexpr int kSums = OpenBytes<kFormat>::kSums;
+SLUICE_INLINE void add_unpacked_group(const Group* tiles, const RecordRows<int8_t>& x, V16* acc) {
+  constexpr int kSums = UnpackedBytes<kFormat>::kSums;
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
-    I16 sum[kOpenAtOnce][kOpenRows];
+    I16 sum[kUnpackedAtOnce][kUnpackedRows];
 #pragma GCC unroll 4
-    for (int r = 0; r < kOpenRows; ++r) {
+    for (int r = 0; r < kUnpackedRows; ++r) {
 #pragma GCC unroll 3
-      for (int t = 0; t < kOpenAtOnce; ++t) {
+      for (int t = 0; t < kUnpackedAtOnce; ++t) {
         sum[t][r] =
             kZeroPoint<kFormat> == 0 ? fresh_zeros() : broadcast(first_of_sum<kFormat>(x, r, h));
       }
@@ -104,10 +104,10 @@ SLUICE_INLINE void add_open_group(const Group* tiles, const RecordRows<int8_t>& 
       add_chunk<7>(tiles, x, sum);
     }
 #pragma GCC unroll 4
-    for (int r = 0; r < kOpenRows; ++r) {
+    for (int r = 0; r < kUnpackedRows; ++r) {
 #pragma GCC unroll 3
-      for (int t = 0; t < kOpenAtOnce; ++t) {
-        V16& y = acc[t * kOpenRows + r];
+      for (int t = 0; t < kUnpackedAtOnce; ++t) {
+        V16& y = acc[t * kUnpackedRows + r];
         const HalfScales w = scales_of(tiles[t], h);
         y = add_sum<kFormat>(y, sum[t][r], w.scale, w.minimum, x, r, h);
       }

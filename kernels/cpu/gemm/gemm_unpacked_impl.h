@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of gemm_impl.h for many rows. They pass kOpenRows at a time over kOpenAtOnce tiles,
-// whose codes are unpacked to bytes once for all rows, or again by each pass (is_unpacked_fast).
+// The tree of gemm_impl.h for many rows. They pass kUnpackedRows at a time over kUnpackedAtOnce
+// tiles, whose codes are unpacked to bytes once for all rows, or again by each pass
+// (is_unpacked_fast).
 #pragma once
 
 #include "kernels/cpu/gemm/gemm_impl.h"
@@ -8,8 +9,8 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-inline constexpr int kOpenRows = 4;
-static_assert(kActivationRows % kOpenRows == 0, "a pass reads one block of activations");
+inline constexpr int kUnpackedRows = 4;
+static_assert(kActivationRows % kUnpackedRows == 0, "a pass reads one block of activations");
 
 // A group of a tile in packed form.
 template <WeightFormat kFormat>
@@ -28,29 +29,29 @@ struct PackedBytes {
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 // The most groups unpacked at a time: at most 41 KB for all tiles, in L1 while the rows pass.
-inline constexpr int32_t kMostOpenGroups = 54 / kOpenAtOnce;
+inline constexpr int32_t kMostUnpackedGroups = 54 / kUnpackedAtOnce;
 
-inline constexpr int kOpenSums = kOpenAtOnce * kOpenRows;
-static_assert(kOpenTiles % kOpenAtOnce == 0, "pieces of work are cut by kOpenTiles");
+inline constexpr int kUnpackedSums = kUnpackedAtOnce * kUnpackedRows;
+static_assert(kUnpackedTiles % kUnpackedAtOnce == 0, "pieces of work are cut by kUnpackedTiles");
 
 // Groups [begin, end) of the tiles, unpacked by the first pass.
 template <WeightFormat kFormat>
-struct OpenRun {
+struct UnpackedRun {
   const std::byte* weight;  // the first tile
   int32_t begin;
   int32_t end;
-  OpenBytes<kFormat> groups[kMostOpenGroups][kOpenAtOnce];
+  UnpackedBytes<kFormat> groups[kMostUnpackedGroups][kUnpackedAtOnce];
 };
 
 template <WeightFormat kFormat>
-SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
-  constexpr int kSums = OpenBytes<kFormat>::kSums;
-  open_codes<kFormat>(at.codes, open);
+SLUICE_INLINE void unpack_bytes(const GroupAt& at, UnpackedBytes<kFormat>& unpacked) {
+  constexpr int kSums = UnpackedBytes<kFormat>::kSums;
+  unpack_codes<kFormat>(at.codes, unpacked);
   const GroupScales scales = load_scales<kFormat>(at);
 #pragma GCC unroll 2
   for (int h = 0; h < kSums; ++h) {
-    open.scales[h] = scales.scale[h];
-    if constexpr (kHasSecond<kFormat>) open.scales[kSums + h] = scales.minimum[h];
+    unpacked.scales[h] = scales.scale[h];
+    if constexpr (kHasSecond<kFormat>) unpacked.scales[kSums + h] = scales.minimum[h];
   }
 }
 
@@ -59,7 +60,8 @@ SLUICE_INLINE void open_bytes(const GroupAt& at, OpenBytes<kFormat>& open) {
 // more than a pointer.
 class LinesOfRun {
  public:
-  // `first`: the run's first byte in the first of kOpenAtOnce tiles, of which it takes run_bytes.
+  // `first`: the run's first byte in the first of kUnpackedAtOnce tiles, of which it takes
+  // run_bytes.
   LinesOfRun(const std::byte* first,
              int64_t tile_bytes,
              int64_t run_bytes,
@@ -69,7 +71,7 @@ class LinesOfRun {
       : tile_bytes_(tile_bytes) {
     const auto in_tile = static_cast<int32_t>((run_bytes + 63) / 64);
     const int32_t turns = num_groups * passes;
-    per_group_ = (kOpenAtOnce * in_tile + turns - 1) / turns;
+    per_group_ = (kUnpackedAtOnce * in_tile + turns - 1) / turns;
     const int32_t begin = pass * num_groups * per_group_;
     const std::byte* const tile = first + begin / in_tile * tile_bytes;
     line_ = tile + begin % in_tile * 64;
@@ -93,98 +95,99 @@ class LinesOfRun {
   int32_t per_group_;
 };
 
-// Sums of kOpenRows rows between two runs, [t * kOpenRows + r].
-struct OpenSums {
-  V16 acc[kOpenSums];
-  V16 pending[4][kOpenSums];
+// Sums of kUnpackedRows rows between two runs, [t * kUnpackedRows + r].
+struct UnpackedSums {
+  V16 acc[kUnpackedSums];
+  V16 pending[4][kUnpackedSums];
 };
 
 // A pass's treatment of weights: it unpacks them for later passes, reads what was unpacked, or
 // unpacks for itself.
-enum class Pass { kOpens, kOpened, kUnpacks };
+enum class Pass { kUnpacksForAll, kReads, kUnpacks };
 
-// Runs a pass: a run of groups times kOpenRows rows from `row` on. Returns the segment in progress.
+// Runs a pass: a run of groups times kUnpackedRows rows from `row` on. Returns the segment in
+// progress.
 template <WeightFormat kFormat, Pass kPass>
-static int32_t add_open_run(const LinearBlock& block,
-                            OpenRun<kFormat>& run,
-                            int64_t row,
-                            int32_t segment,
-                            LinesOfRun next,
-                            OpenSums& sums) {
+static int32_t add_unpacked_run(const LinearBlock& block,
+                                UnpackedRun<kFormat>& run,
+                                int64_t row,
+                                int32_t segment,
+                                LinesOfRun next,
+                                UnpackedSums& sums) {
   constexpr int64_t kBytes = activation_record_bytes(ActivationFormat::kInt8);
   const std::byte* record = records_of<ActivationFormat::kInt8>(block, row) + run.begin * kBytes;
-  const int first = first_of<kOpenRows>(row);
+  const int first = first_of<kUnpackedRows>(row);
   const auto packed = [&](int32_t group, int t) __attribute__((always_inline)) {
     return group_at<kFormat>(run.weight + t * block.tile_bytes, block.first_group + group);
   };
-  const auto open = [&](int32_t group) __attribute__((always_inline)) {
+  const auto unpack = [&](int32_t group) __attribute__((always_inline)) {
 #pragma GCC unroll 3
-    for (int t = 0; t < kOpenAtOnce; ++t) {
-      open_bytes<kFormat>(packed(group, t), run.groups[group - run.begin][t]);
+    for (int t = 0; t < kUnpackedAtOnce; ++t) {
+      unpack_bytes<kFormat>(packed(group, t), run.groups[group - run.begin][t]);
     }
   };
-  V16 acc[kOpenSums];
+  V16 acc[kUnpackedSums];
 #pragma GCC unroll 12
-  for (int i = 0; i < kOpenSums; ++i) acc[i] = run.begin == 0 ? zero() : sums.acc[i];
-  if constexpr (kPass == Pass::kOpens) open(run.begin);
+  for (int i = 0; i < kUnpackedSums; ++i) acc[i] = run.begin == 0 ? zero() : sums.acc[i];
+  if constexpr (kPass == Pass::kUnpacksForAll) unpack(run.begin);
   for (int32_t group = run.begin; group < run.end;) {
     const int32_t of_segment = segment_end(block, segment);
     const int32_t end = of_segment < run.end ? of_segment : run.end;
     for (; group < end; ++group, record += kBytes) {
-      // Opens one group ahead, so that no load waits for a fresh store.
-      if constexpr (kPass == Pass::kOpens) {
-        if (group + 1 < run.end) open(group + 1);
+      // Unpacks one group ahead, so that no load waits for a fresh store.
+      if constexpr (kPass == Pass::kUnpacksForAll) {
+        if (group + 1 < run.end) unpack(group + 1);
       }
       const RecordRows<int8_t> x = record_rows<int8_t>(record, first);
       if constexpr (kPass == Pass::kUnpacks) {
-        PackedBytes<kFormat> tiles[kOpenAtOnce];
+        PackedBytes<kFormat> tiles[kUnpackedAtOnce];
 #pragma GCC unroll 3
-        for (int t = 0; t < kOpenAtOnce; ++t) tiles[t].at = packed(group, t);
-        add_open_group<kFormat>(tiles, x, acc);
+        for (int t = 0; t < kUnpackedAtOnce; ++t) tiles[t].at = packed(group, t);
+        add_unpacked_group<kFormat>(tiles, x, acc);
       } else {
-        add_open_group<kFormat>(run.groups[group - run.begin], x, acc);
+        add_unpacked_group<kFormat>(run.groups[group - run.begin], x, acc);
       }
       next.bring();
-      bring_lines<kOpenAtOnce, kOpenRows>(block.lines);
+      bring_lines<kUnpackedAtOnce, kUnpackedRows>(block.lines);
     }
     for (; segment < block.num_segments && segment_end(block, segment) == group; ++segment) {
-      end_segment<kOpenSums, kOpenSums>(segment, acc, sums.pending);
+      end_segment<kUnpackedSums, kUnpackedSums>(segment, acc, sums.pending);
 #pragma GCC unroll 12
-      for (int i = 0; i < kOpenSums; ++i) acc[i] = float_of_bits(fresh_zeros());
+      for (int i = 0; i < kUnpackedSums; ++i) acc[i] = float_of_bits(fresh_zeros());
     }
   }
   if (run.end < block.num_groups) {
 #pragma GCC unroll 12
-    for (int i = 0; i < kOpenSums; ++i) sums.acc[i] = acc[i];
+    for (int i = 0; i < kUnpackedSums; ++i) sums.acc[i] = acc[i];
   }
   return segment;
 }
 
-// Computes kOpenAtOnce tiles from `tile` on, for every row. The last pass may compute rows that do
-// not exist, of the last block of activations.
+// Computes kUnpackedAtOnce tiles from `tile` on, for every row. The last pass may compute rows that
+// do not exist, of the last block of activations.
 template <WeightFormat kFormat, bool kUnpacks>
-static void open_tiles(const LinearBlock& block, int32_t tile) {
+static void unpacked_tiles(const LinearBlock& block, int32_t tile) {
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
-  const int32_t passes = (block.num_rows + kOpenRows - 1) / kOpenRows;
-  OpenRun<kFormat> run;
+  const int32_t passes = (block.num_rows + kUnpackedRows - 1) / kUnpackedRows;
+  UnpackedRun<kFormat> run;
   run.weight = block.weight + tile * block.tile_bytes;
   // Runs have about equal length: each brings as many groups of the next to L2 as it has itself.
-  const int32_t runs = (block.num_groups + kMostOpenGroups - 1) / kMostOpenGroups;
+  const int32_t runs = (block.num_groups + kMostUnpackedGroups - 1) / kMostUnpackedGroups;
   const int32_t run_groups = (block.num_groups + runs - 1) / runs;
-  OpenSums sums[kMostBlockRows / kOpenRows];  // one run needs one of them
+  UnpackedSums sums[kMostBlockRows / kUnpackedRows];  // one run needs one of them
   int32_t segment = 0;
   for (run.begin = 0; run.begin < block.num_groups; run.begin = run.end) {
     const int32_t left = block.num_groups - run.begin;
     run.end = run.begin + (left < run_groups ? left : run_groups);
     const bool is_last = run.end == block.num_groups;
     const std::byte* const after =
-        is_last ? run.weight + kOpenAtOnce * block.tile_bytes : run.weight;
+        is_last ? run.weight + kUnpackedAtOnce * block.tile_bytes : run.weight;
     const std::byte* const next_group =
         group_at<kFormat>(after, block.first_group + (is_last ? 0 : run.end)).codes;
     int32_t segment_after = segment;
     for (int32_t pass = 0; pass < passes; ++pass) {
-      const int64_t row = pass * kOpenRows;
-      OpenSums& own = sums[runs == 1 ? 0 : pass];
+      const int64_t row = pass * kUnpackedRows;
+      UnpackedSums& own = sums[runs == 1 ? 0 : pass];
       const int32_t num_groups = run.end - run.begin;
       const LinesOfRun next(next_group,
                             block.tile_bytes,
@@ -193,40 +196,42 @@ static void open_tiles(const LinearBlock& block, int32_t tile) {
                             pass,
                             passes);
       if (is_last) {
-        for (int t = 0; t < kOpenAtOnce; ++t) own_outputs<kOpenRows>(block, tile + t, row);
+        for (int t = 0; t < kUnpackedAtOnce; ++t) own_outputs<kUnpackedRows>(block, tile + t, row);
       }
       if constexpr (kUnpacks) {
-        segment_after = add_open_run<kFormat, Pass::kUnpacks>(block, run, row, segment, next, own);
-      } else {
         segment_after =
-            pass == 0 ? add_open_run<kFormat, Pass::kOpens>(block, run, row, segment, next, own)
-                      : add_open_run<kFormat, Pass::kOpened>(block, run, row, segment, next, own);
+            add_unpacked_run<kFormat, Pass::kUnpacks>(block, run, row, segment, next, own);
+      } else {
+        segment_after = pass == 0 ? add_unpacked_run<kFormat, Pass::kUnpacksForAll>(
+                                        block, run, row, segment, next, own)
+                                  : add_unpacked_run<kFormat, Pass::kReads>(
+                                        block, run, row, segment, next, own);
       }
       if (!is_last) continue;
-      const int32_t rows_left = block.num_rows - pass * kOpenRows;
-      for (int t = 0; t < kOpenAtOnce; ++t) {
+      const int32_t rows_left = block.num_rows - pass * kUnpackedRows;
+      for (int t = 0; t < kUnpackedAtOnce; ++t) {
         write_outputs(block,
                       tile + t,
                       row,
-                      rows_left < kOpenRows ? rows_left : kOpenRows,
-                      own.pending[root] + t * kOpenRows);
+                      rows_left < kUnpackedRows ? rows_left : kUnpackedRows,
+                      own.pending[root] + t * kUnpackedRows);
       }
     }
     segment = segment_after;
   }
 }
 
-LinearBlock linear_open(const LinearBlock& block) {
+LinearBlock linear_unpacked(const LinearBlock& block) {
   int32_t tile = 0;
   with_block_format(block.format, [&]<WeightFormat kFormat>() {
-    for (; tile + kOpenAtOnce <= block.num_tiles; tile += kOpenAtOnce) {
+    for (; tile + kUnpackedAtOnce <= block.num_tiles; tile += kUnpackedAtOnce) {
       if constexpr (kPassesUnpack && is_unpacked_fast(kFormat)) {
         if (block.unpacks_in_passes) {
-          open_tiles<kFormat, true>(block, tile);
+          unpacked_tiles<kFormat, true>(block, tile);
           continue;
         }
       }
-      open_tiles<kFormat, false>(block, tile);
+      unpacked_tiles<kFormat, false>(block, tile);
     }
   });
   LinearBlock rest = block;

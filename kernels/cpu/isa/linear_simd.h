@@ -14,7 +14,7 @@ void embedding_row(const EmbeddingRow& row);
 
 // Defined in linear_unpacked_<isa>.cpp, except for the scalar set: int8 activations of many rows.
 // Returns the rest of the block, too few tiles for it.
-LinearBlock linear_open(const LinearBlock& block);
+LinearBlock linear_unpacked(const LinearBlock& block);
 
 // Defined in linear_amx.cpp, for AVX-512 only.
 void linear_block_amx(const LinearBlock& block);
@@ -25,16 +25,16 @@ void linear_int8(const LinearBlock& block);
 void linear_int16(const LinearBlock& block);
 
 // Defined in linear_int<bits>_<family>_avx512.cpp: the parts of the two above, by FormatFamily.
-void linear8_blocks(const LinearBlock& block);
-void linear8_superblocks(const LinearBlock& block);
-void linear8_groups(const LinearBlock& block);
-void linear16_blocks(const LinearBlock& block);
-void linear16_superblocks(const LinearBlock& block);
-void linear16_groups(const LinearBlock& block);
+void linear_int8_blocks(const LinearBlock& block);
+void linear_int8_superblocks(const LinearBlock& block);
+void linear_int8_groups(const LinearBlock& block);
+void linear_int16_blocks(const LinearBlock& block);
+void linear_int16_superblocks(const LinearBlock& block);
+void linear_int16_groups(const LinearBlock& block);
 
 // Defined in w8a8_<isa>.cpp and linear_scalar.cpp: INT8 weights with a scale per output.
-void linear_channel(const LinearBlock& block);
-void linear_channel_amx(const LinearBlock& block);  // AVX-512 only
+void linear_w8a8(const LinearBlock& block);
+void linear_w8a8_amx(const LinearBlock& block);  // AVX-512 only
 
 // Defined in e4m3_<isa>.cpp and, for AVX-512 only, e4m3_bf16.cpp: FP8 weights and rows.
 void linear_e4m3(const LinearBlock& block);

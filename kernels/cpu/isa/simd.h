@@ -39,7 +39,7 @@ struct LinearBlock {
   ActivationFormat activation;
   bool add;                // out += y instead of out = y
   bool one_stream;         // few rows of integers take one tile after the other
-  bool opens;              // int8, AVX2 and AVX-512: rows pass over tiles side by side
+  bool unpacks_tiles;      // int8, AVX2 and AVX-512: rows pass over tiles side by side
   bool unpacks_in_passes;  // each pass unpacks weights for itself
   bool scales_rows;        // sums are multiplied with the scales that the tiles begin with
   bool dots_bf16;          // e4m3, AVX-512: with vdpbf16ps, else with fma; the bits are the same
@@ -67,7 +67,7 @@ struct LinearBlock {
 constexpr bool is_unpacked_fast(WeightFormat format) { return format == WeightFormat::kQ4_1; }
 
 // Tiles that AVX-512 takes side by side (gemm_unpacked_impl.h); AVX2 takes each alone.
-inline constexpr int32_t kOpenTiles = 3;
+inline constexpr int32_t kUnpackedTiles = 3;
 
 // One row of Activations. Kernels write it with write_row (quantize_impl.h).
 struct QuantizedRow {
@@ -112,8 +112,8 @@ struct SimdTable {
   void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
   void (*norm_in_place)(float* x, const float* weight, float eps, int32_t n);
   // Attention.
-  void (*attention_block)(const AttentionBlock& block);
-  void (*attention_merge)(const AttentionBlock& block);
+  void (*attention_block)(const QueryBlock& block);
+  void (*attention_merge)(const QueryBlock& block);
   // Rows.
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);

@@ -40,10 +40,10 @@ bool unpacks_in_passes(const ExecContext& ctx, WeightFormat format) {
 
 // Whether kernels pass over tiles side by side, which are unpacked once for all of a block's rows
 // or by each pass.
-bool opens_tiles(const ExecContext& ctx,
-                 const Activations& x,
-                 WeightFormat format,
-                 int64_t block_rows) {
+bool unpacks_tiles(const ExecContext& ctx,
+                   const Activations& x,
+                   WeightFormat format,
+                   int64_t block_rows) {
   // With fewer rows, unpacking to memory, or again in each pass, takes longer than it saves.
   constexpr int64_t kFewest = 16;
   constexpr int32_t kLongRow = 2048;
@@ -60,7 +60,7 @@ bool opens_tiles(const ExecContext& ctx,
 // over the same tiles, which are then not cut: a fork takes less than unpacking all weights once
 // more, as long as there are enough tiles that no thread waits long for the last.
 bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
-  constexpr int64_t kLeastTilesPerThread = 4 * kOpenTiles;
+  constexpr int64_t kLeastTilesPerThread = 4 * kUnpackedTiles;
   const int64_t rows = args.x.num_rows;
   const int64_t threads = ctx.pool->num_threads();
   if (rows > kMaxRowBlocks * kRowBlock) return true;
@@ -69,7 +69,7 @@ bool should_finish_afterwards(const ExecContext& ctx, const LinearArgs& args) {
   if (row_block_for_steps(rows, threads) == kRowBlock) return false;
   int64_t tiles = 0;
   for (const RowGroup& group : args.groups) {
-    if (!opens_tiles(ctx, args.x, group.weight->format, rows)) return false;
+    if (!unpacks_tiles(ctx, args.x, group.weight->format, rows)) return false;
     tiles += ceil_div(group.weight->n, kRowTile);
   }
   return tiles >= kLeastTilesPerThread * threads;
@@ -109,9 +109,10 @@ struct Job {
   [[nodiscard]] int64_t row_blocks() const { return ceil_div(x.num_rows, row_block); }
 
   [[nodiscard]] int64_t piece_tiles(const ExecContext& ctx) const {
-    const bool opens = is_e4m3(x.format) ||
-                       opens_tiles(ctx, x, group.weight->format, std::min(x.num_rows, row_block));
-    const int64_t least = opens ? kOpenTiles : 2;
+    const bool unpacks =
+        is_e4m3(x.format) ||
+        unpacks_tiles(ctx, x, group.weight->format, std::min(x.num_rows, row_block));
+    const int64_t least = unpacks ? kUnpackedTiles : 2;
     if (row_blocks() == 1) return least;
     const int64_t even = num_tiles() * row_blocks() / (kPiecesPerThread * ctx.pool->num_threads());
     return std::clamp(even, least, kMaxPieceTiles) / least * least;
@@ -144,7 +145,7 @@ LinearBlock make_block(const ExecContext& ctx,
       .activation = job.x.format,
       .add = job.epilogue == Epilogue::kAdd,
       .one_stream = ctx.one_stream,
-      .opens = opens_tiles(ctx, job.x, weight.format, rows),
+      .unpacks_tiles = unpacks_tiles(ctx, job.x, weight.format, rows),
       .unpacks_in_passes = unpacks_in_passes(ctx, weight.format),
       .scales_rows = job.segments.are_all() && scales_folded_sums(weight.format),
       .dots_bf16 = ctx.dots_bf16,

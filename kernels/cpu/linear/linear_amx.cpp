@@ -16,7 +16,7 @@ namespace {
 constexpr int32_t kFewestRows = 9;
 
 // INT8 W8A8 sums are stored only once, after all of K.
-constexpr int32_t kFewestChannelRows = 8;
+constexpr int32_t kFewestW8A8Rows = 8;
 
 }  // namespace
 
@@ -25,8 +25,8 @@ void linear_block_amx(const LinearBlock& block) {
     return with_block_format(block.format,
                              [&]<WeightFormat kFormat>() { tiles_with_amx<kFormat>(block); });
   }
-  if (block.num_rows >= kFewestChannelRows && block.activation == ActivationFormat::kInt8Token) {
-    return linear_channel_amx(block);
+  if (block.num_rows >= kFewestW8A8Rows && block.activation == ActivationFormat::kInt8Token) {
+    return linear_w8a8_amx(block);
   }
   linear_block(block);
 }

@@ -11,7 +11,8 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 void linear_int8(const LinearBlock& block) {
-  linear_integer<ActivationFormat::kInt8, int8_t>(block.opens ? linear_open(block) : block);
+  linear_integer<ActivationFormat::kInt8, int8_t>(block.unpacks_tiles ? linear_unpacked(block)
+                                                                      : block);
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

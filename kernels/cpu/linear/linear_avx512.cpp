@@ -10,25 +10,25 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 void linear_int8(const LinearBlock& all) {
-  const LinearBlock block = all.opens ? linear_open(all) : all;
+  const LinearBlock block = all.unpacks_tiles ? linear_unpacked(all) : all;
   switch (family_of(block.format)) {
     case FormatFamily::kBlocks:
-      return linear8_blocks(block);
+      return linear_int8_blocks(block);
     case FormatFamily::kSuperBlocks:
-      return linear8_superblocks(block);
+      return linear_int8_superblocks(block);
     case FormatFamily::kGroups:
-      return linear8_groups(block);
+      return linear_int8_groups(block);
   }
 }
 
 void linear_int16(const LinearBlock& block) {
   switch (family_of(block.format)) {
     case FormatFamily::kBlocks:
-      return linear16_blocks(block);
+      return linear_int16_blocks(block);
     case FormatFamily::kSuperBlocks:
-      return linear16_superblocks(block);
+      return linear_int16_superblocks(block);
     case FormatFamily::kGroups:
-      return linear16_groups(block);
+      return linear_int16_groups(block);
   }
 }
 

@@ -32,7 +32,7 @@ void linear_block(const LinearBlock& block) {
     case ActivationFormat::kFloat:
       return linear_float(block);
     case ActivationFormat::kInt8Token:
-      return linear_channel(block);
+      return linear_w8a8(block);
     case ActivationFormat::kE4M3Token:
     case ActivationFormat::kE4M3Group:
       return linear_e4m3(block);

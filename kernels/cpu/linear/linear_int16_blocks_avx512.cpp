@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear16_blocks(const LinearBlock& block) {
+void linear_int16_blocks(const LinearBlock& block) {
   linear_family<FormatFamily::kBlocks, ActivationFormat::kInt16, int16_t>(block);
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear16_groups(const LinearBlock& block) {
+void linear_int16_groups(const LinearBlock& block) {
   linear_family<FormatFamily::kGroups, ActivationFormat::kInt16, int16_t>(block);
 }
 

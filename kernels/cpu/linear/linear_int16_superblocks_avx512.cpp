@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear16_superblocks(const LinearBlock& block) {
+void linear_int16_superblocks(const LinearBlock& block) {
   linear_family<FormatFamily::kSuperBlocks, ActivationFormat::kInt16, int16_t>(block);
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear8_blocks(const LinearBlock& block) {
+void linear_int8_blocks(const LinearBlock& block) {
   linear_family<FormatFamily::kBlocks, ActivationFormat::kInt8, int8_t>(block);
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear8_groups(const LinearBlock& block) {
+void linear_int8_groups(const LinearBlock& block) {
   linear_family<FormatFamily::kGroups, ActivationFormat::kInt8, int8_t>(block);
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear8_superblocks(const LinearBlock& block) {
+void linear_int8_superblocks(const LinearBlock& block) {
   linear_family<FormatFamily::kSuperBlocks, ActivationFormat::kInt8, int8_t>(block);
 }
 

@@ -11,7 +11,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_channel(const LinearBlock& block) { channel_tiles(block); }
+void linear_w8a8(const LinearBlock& block) { w8a8_tiles(block); }
 
 void linear_int8(const LinearBlock& block) {
   linear_integer<ActivationFormat::kInt8, int8_t>(block);

@@ -216,9 +216,9 @@ void sample(const ExecContext& ctx, const SampleArgs& args) {
 }
 
 void take_tokens(const ExecContext&, const TakeTokensArgs& args) {
-  for (const OpenToken& open : args.open) {
-    const TokenId token = args.chosen[open.from];
-    args.token_ids[open.row] = token >= 0 && token < args.vocab_size ? token : 0;
+  for (const PendingToken& pending : args.pending) {
+    const TokenId token = args.chosen[pending.from];
+    args.token_ids[pending.row] = token >= 0 && token < args.vocab_size ? token : 0;
   }
 }
 

@@ -9,6 +9,6 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_channel(const LinearBlock& block) { channel_tiles(block); }
+void linear_w8a8(const LinearBlock& block) { w8a8_tiles(block); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -10,8 +10,8 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-void linear_channel(const LinearBlock& block) { channel_tiles(block); }
+void linear_w8a8(const LinearBlock& block) { w8a8_tiles(block); }
 
-void linear_channel_amx(const LinearBlock& block) { channel_tiles_with_amx(block); }
+void linear_w8a8_amx(const LinearBlock& block) { w8a8_tiles_with_amx(block); }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

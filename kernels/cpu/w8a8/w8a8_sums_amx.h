@@ -9,14 +9,13 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 // kTiles tiles times kBlocks blocks of rows from `row` on; the sums stay in registers for all of K.
 template <int kTiles, int kBlocks>
-static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row) {
+static void w8a8_with_amx(const LinearBlock& block, int32_t tile, int32_t row) {
   const int64_t block_bytes = kTokenHeadBytes + int64_t{block.num_groups} * kTokenRecordBytes;
   const std::byte* x =
       static_cast<const std::byte*>(block.x) + row / kActivationRows * block_bytes;
   const std::byte* const head = x - kTokenHeadBytes;
   const std::byte* const weight = block.weight + tile * block.tile_bytes;
-  const std::byte* codes =
-      weight + kChannelHeadBytes + block.first_group * kChannelGroupBytes;
+  const std::byte* codes = weight + kW8A8HeadBytes + block.first_group * kW8A8GroupBytes;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -31,7 +30,7 @@ static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row
     if constexpr (kTiles == 2) _tile_dpbsud(2, 4, 7);
     if constexpr (kBlocks == 2 && kTiles == 2) _tile_dpbsud(3, 5, 7);
     x += kTokenRecordBytes;
-    codes += kChannelGroupBytes;
+    codes += kW8A8GroupBytes;
   }
   alignas(64) int32_t sums[2][2][kActivationRows][kRowTile];
   _tile_stored(0, sums[0][0], 64);
@@ -45,8 +44,7 @@ static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row
       V16 y[kActivationRows];
 #pragma GCC unroll 8
       for (int r = 0; r < kActivationRows; ++r) {
-        y[r] = channel_output(
-            block, {_mm512_load_si512(sums[t][b][r])}, row_scales, r, scale);
+        y[r] = w8a8_output(block, {_mm512_load_si512(sums[t][b][r])}, row_scales, r, scale);
       }
       const int32_t first = row + b * kActivationRows;
       const int32_t left = block.num_rows - first;
@@ -56,21 +54,21 @@ static void channel_with_amx(const LinearBlock& block, int32_t tile, int32_t row
 }
 
 template <int kTiles>
-static void channel_columns_with_amx(const LinearBlock& block, int32_t tile) {
+static void w8a8_columns_with_amx(const LinearBlock& block, int32_t tile) {
   for (int32_t row = 0; row < block.num_rows; row += kRowsTogether) {
     if (block.num_rows - row > kActivationRows) {
-      channel_with_amx<kTiles, 2>(block, tile, row);
+      w8a8_with_amx<kTiles, 2>(block, tile, row);
     } else {
-      channel_with_amx<kTiles, 1>(block, tile, row);
+      w8a8_with_amx<kTiles, 1>(block, tile, row);
     }
   }
 }
 
-static void channel_tiles_with_amx(const LinearBlock& block) {
+static void w8a8_tiles_with_amx(const LinearBlock& block) {
   _tile_loadconfig(&kTileConfig<kActivationRows, kQuantGroup>);
   int32_t tile = 0;
-  for (; tile + 2 <= block.num_tiles; tile += 2) channel_columns_with_amx<2>(block, tile);
-  if (tile < block.num_tiles) channel_columns_with_amx<1>(block, tile);
+  for (; tile + 2 <= block.num_tiles; tile += 2) w8a8_columns_with_amx<2>(block, tile);
+  if (tile < block.num_tiles) w8a8_columns_with_amx<1>(block, tile);
   _tile_release();
 }
 

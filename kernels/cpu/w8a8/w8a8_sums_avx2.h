@@ -26,9 +26,9 @@ struct SignedCodes {
 };
 
 template <int kRows, int kTiles>
-SLUICE_INLINE void channel_dots(const ChannelOperands& in,
-                                const ChannelAhead<kTiles>& next,
-                                I16 (&sum)[kTiles][kRows]) {
+SLUICE_INLINE void w8a8_dots(const W8A8Operands& in,
+                             const W8A8Ahead<kTiles>& next,
+                             I16 (&sum)[kTiles][kRows]) {
   static_assert(kTiles == 1);
   CodePair total[kRows];  // for both halves of the outputs
 #pragma GCC unroll 4
@@ -50,7 +50,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in,
       next.prefetch(group, c, 8);
     }
     bring_lines<kTiles, kRows>(in.lines);
-    codes += kChannelGroupBytes;
+    codes += kW8A8GroupBytes;
     x += kTokenRecordBytes;
   }
 #pragma GCC unroll 4

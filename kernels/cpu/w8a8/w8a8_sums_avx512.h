@@ -11,9 +11,9 @@ inline constexpr bool kCodesTooHigh = true;
 inline constexpr int kTilesAtOnce = 2;
 
 template <int kRows, int kTiles>
-SLUICE_INLINE void channel_dots(const ChannelOperands& in,
-                                const ChannelAhead<kTiles>& next,
-                                I16 (&sum)[kTiles][kRows]) {
+SLUICE_INLINE void w8a8_dots(const W8A8Operands& in,
+                             const W8A8Ahead<kTiles>& next,
+                             I16 (&sum)[kTiles][kRows]) {
   // Few sums are split into several partial ones, so that additions do not wait for one another.
   constexpr int kParts = kRows * kTiles <= 2 ? 4 : kRows * kTiles <= 6 ? 2 : 1;
   __m512i acc[kParts][kTiles][kRows];
@@ -47,7 +47,7 @@ SLUICE_INLINE void channel_dots(const ChannelOperands& in,
       next.prefetch(group, c, 8);
     }
     bring_lines<kTiles, kRows>(in.lines);
-    codes += kChannelGroupBytes;
+    codes += kW8A8GroupBytes;
     x += kTokenRecordBytes;
   }
 #pragma GCC unroll 4

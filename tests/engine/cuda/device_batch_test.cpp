@@ -60,7 +60,7 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
     const std::vector<int32_t> starts(num_seqs + 1, 9);
     const std::vector<int32_t> lens(num_seqs, 10);
     const std::vector<int32_t> rows(num_seqs, 11);
-    const std::vector<kernels::OpenToken> open(num_seqs, {.row = 17, .from = 18});
+    const std::vector<kernels::PendingToken> pending(num_seqs, {.row = 17, .from = 18});
     const std::vector<int64_t> slots[2] = {std::vector<int64_t>(num_tokens, 12),
                                            std::vector<int64_t>(num_tokens, 13)};
     const std::vector<int32_t> tables[2] = {std::vector<int32_t>(5 * num_seqs, is_first ? 14 : 24),
@@ -73,7 +73,7 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
                                               .query_start_loc = starts,
                                               .seq_lens = lens,
                                               .logits_indices = rows,
-                                              .open_tokens = open,
+                                              .pending_tokens = pending,
                                               .slot_mapping = slot_spans,
                                               .block_tables = table_spans,
                                               .block_table_strides = strides,
@@ -85,11 +85,11 @@ TEST_F(CudaDeviceBatch, AStepsArraysArriveAtTheSamePlaces) {
     EXPECT_EQ(downloaded(step.query_start_loc), starts);
     EXPECT_EQ(downloaded(step.seq_lens), lens);
     EXPECT_EQ(downloaded(step.logits_indices), rows);
-    for (const kernels::OpenToken& token : downloaded(step.open_tokens)) {
+    for (const kernels::PendingToken& token : downloaded(step.pending_tokens)) {
       EXPECT_EQ(token.row, 17);
       EXPECT_EQ(token.from, 18);
     }
-    EXPECT_EQ(step.open_tokens.size(), num_seqs);
+    EXPECT_EQ(step.pending_tokens.size(), num_seqs);
     EXPECT_EQ(batch_->token_ids(), step.token_ids.data());
     for (size_t group = 0; group < 2; ++group) {
       EXPECT_EQ(downloaded(step.slot_mapping[group]), slots[group]);

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "engine/weights/inspect.h"
+#include "engine/weights/describe_gguf.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
 

@@ -110,22 +110,24 @@ TEST(CudaSampling, ChoosesTheTokensOfTheCpu) {
   }
 }
 
-TEST(CudaSampling, OpenTokensAreTakenFromWhatWasChosen) {
-  constexpr int32_t kOpen = 300;  // more than a block
+TEST(CudaSampling, PendingTokensAreTakenFromWhatWasChosen) {
+  constexpr int32_t kPending = 300;  // more than a block
   constexpr int32_t kVocab = 43;
   const std::vector<TokenId> chosen = {42, 43, -1};  // two ids that are no tokens
-  std::vector<OpenToken> open(kOpen);
-  std::vector<TokenId> want(2 * kOpen, kPoison);
-  for (int32_t i = 0; i < kOpen; ++i) {
-    open[static_cast<size_t>(i)] = {.row = 2 * i + 1, .from = i % 3};
+  std::vector<PendingToken> pending(kPending);
+  std::vector<TokenId> want(2 * kPending, kPoison);
+  for (int32_t i = 0; i < kPending; ++i) {
+    pending[static_cast<size_t>(i)] = {.row = 2 * i + 1, .from = i % 3};
     const TokenId token = chosen[static_cast<size_t>(i % 3)];
     want[static_cast<size_t>(2 * i + 1)] = token >= 0 && token < kVocab ? token : 0;
   }
   test::on_schedules([&] {
-    std::vector<TokenId> got(2 * kOpen, kPoison);
-    cuda::launch_take_tokens(
-        nullptr,
-        {.open = open, .chosen = chosen.data(), .token_ids = got.data(), .vocab_size = kVocab});
+    std::vector<TokenId> got(2 * kPending, kPoison);
+    cuda::launch_take_tokens(nullptr,
+                             {.pending = pending,
+                              .chosen = chosen.data(),
+                              .token_ids = got.data(),
+                              .vocab_size = kVocab});
     EXPECT_EQ(got, want);
   });
 }

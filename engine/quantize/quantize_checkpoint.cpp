@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/quantize/quantize.h"
+#include "engine/quantize/quantize_checkpoint.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/weights/inspect.h"
+#include "engine/weights/describe_gguf.h"
 
 #include <algorithm>
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/weights/json_fields.h"
+#include "engine/weights/known_json_fields.h"
 
 #include <algorithm>
 #include <cctype>
