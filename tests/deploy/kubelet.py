@@ -96,7 +96,7 @@ class Cluster:
 
     def may_watch_endpoints(self, account):
         roles = {item["metadata"]["name"] for item in self.items if item["kind"] == "Role" and any(
-            "endpointslices" in rule["resources"] and {"get", "list", "watch"} <= set(rule["verbs"])
+            "endpointslices" in rule["resources"] and {"list", "watch"} <= set(rule["verbs"])
             for rule in item["rules"])}
         return any(item["kind"] == "RoleBinding" and item["roleRef"]["name"] in roles and any(
             subject["name"] == account for subject in item["subjects"]) for item in self.items)
