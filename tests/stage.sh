@@ -105,14 +105,14 @@ case "$stage" in
     python3 deploy/image_test.py
     ;;
   reproducible)
-    # Two folders of different names and depths; ccache would hand the first one's objects out again.
+    # Two folders of different names and depths, without ccache, which would hand the first one's
+    # objects out again.
     folders="$(mktemp -d)"
     trap 'rm -rf "$folders"' EXIT
     for copy in "$folders/a" "$folders/another/folder"; do
       mkdir -p "$copy"
       git archive HEAD | tar -x -C "$copy"
-      (cd "$copy" && CCACHE_DISABLE=1 cmake --preset cpu >/dev/null &&
-        CCACHE_DISABLE=1 ninja -C build sluice)
+      (cd "$copy" && cmake --preset cpu -DCCACHE_PROGRAM=OFF >/dev/null && ninja -C build sluice)
     done
     cmp "$folders/a/build/sluice" "$folders/another/folder/build/sluice"
     ;;
