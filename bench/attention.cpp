@@ -45,11 +45,6 @@ constexpr Shape kShapes[] = {{"135M prefill", 9, 3, 64, 512, 512},
                              {"1B prefill", 32, 8, 64, 4096, 4096},
                              {"1B decode", 32, 8, 64, 1, 8192}};
 
-double median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
 AlignedBuffer random_cache(int64_t bytes) {
   auto buffer = AlignedBuffer::allocate(bytes, "cache");
   if (!buffer) std::exit(1);
