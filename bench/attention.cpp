@@ -45,11 +45,6 @@ constexpr Shape kShapes[] = {{"135M prefill", 9, 3, 64, 512, 512},
                              {"1B prefill", 32, 8, 64, 4096, 4096},
                              {"1B decode", 32, 8, 64, 1, 8192}};
 
-double median(std::vector<double> samples) {
-  std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
-}
-
 AlignedBuffer random_cache(int64_t bytes) {
   auto buffer = AlignedBuffer::allocate(bytes, "cache");
   if (!buffer) std::exit(1);
@@ -60,6 +55,29 @@ AlignedBuffer random_cache(int64_t bytes) {
     halves[i] = static_cast<uint16_t>((rng() & 0x8000) + 0x3F00 + (rng() & 0xFF));
   }
   return std::move(*buffer);
+}
+
+// Of the peaks, by round.
+struct Shares {
+  std::vector<double> of_floats;
+  std::vector<double> of_bf16;
+  std::vector<double> of_reads;
+};
+
+// `bytes`: of keys and values.
+void print_shape(
+    const Shape& shape, double seconds, double flops, double bytes, const Shares& shares) {
+  std::printf("%-14s %5d %8d %11.1f %9.1f %6.1f%% %6.1f%% %8.1f %6.1f%%\n",
+              shape.name,
+              shape.new_tokens,
+              shape.context,
+              seconds * 1e6,
+              flops / seconds * 1e-9,
+              100 * median(shares.of_floats),
+              100 * median(shares.of_bf16),
+              bytes / seconds * 1e-9,
+              100 * median(shares.of_reads));
+  std::fflush(stdout);
 }
 
 void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
@@ -90,7 +108,8 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
   const double keys = shape.new_tokens * (shape.context - (shape.new_tokens - 1) / 2.0);
   const double flops = 4.0 * keys * static_cast<double>(width);
 
-  std::vector<double> times, float_shares, bf16_shares, read_shares;
+  std::vector<double> times;
+  Shares shares;
   int64_t next = 0;
   for (int round = 0; round < 7; ++round) {
     const double float_peak = probe_float_gflops(ctx);
@@ -125,22 +144,12 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
     } while (elapsed < 0.02);
     times.push_back(elapsed / static_cast<double>(calls));
     const double gflops = flops / times.back() * 1e-9;
-    float_shares.push_back(gflops / float_peak);
-    bf16_shares.push_back(bf16_peak > 0 ? gflops / bf16_peak : 0);
-    read_shares.push_back(2 * static_cast<double>(cache_bytes) / times.back() * 1e-9 / read_peak);
+    shares.of_floats.push_back(gflops / float_peak);
+    shares.of_bf16.push_back(bf16_peak > 0 ? gflops / bf16_peak : 0);
+    shares.of_reads.push_back(2 * static_cast<double>(cache_bytes) / times.back() * 1e-9 /
+                              read_peak);
   }
-  const double seconds = median(times);
-  std::printf("%-14s %5d %8d %11.1f %9.1f %6.1f%% %6.1f%% %8.1f %6.1f%%\n",
-              shape.name,
-              shape.new_tokens,
-              shape.context,
-              seconds * 1e6,
-              flops / seconds * 1e-9,
-              100 * median(float_shares),
-              100 * median(bf16_shares),
-              2 * static_cast<double>(cache_bytes) / seconds * 1e-9,
-              100 * median(read_shares));
-  std::fflush(stdout);
+  print_shape(shape, median(times), flops, 2 * static_cast<double>(cache_bytes), shares);
 }
 
 int run(const kernels::Device::Options& options, const std::string& only) {

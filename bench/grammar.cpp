@@ -109,6 +109,20 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
+void print_costs(const std::string& name, double compile, int64_t bytes, Costs& costs) {
+  std::printf("%-28s %9.1f %8.0f %6zu %8.1f %8.1f %9.1f %8.1f %8.1f\n",
+              name.c_str(),
+              compile / 1e3,
+              static_cast<double>(bytes) / 1024,
+              costs.fills.size(),
+              quantile(costs.fills, 0.5),
+              quantile(costs.fills, 0.99),
+              quantile(costs.fills, 1),
+              quantile(costs.accepts, 0.5),
+              quantile(costs.accepts, 0.99));
+  std::fflush(stdout);
+}
+
 int run(const std::string& directory, const std::string& schemas, const Options& options) {
   auto text = load_hf_text(directory);
   if (!text) {
@@ -166,17 +180,7 @@ int run(const std::string& directory, const std::string& schemas, const Options&
       answers.push_back(walk(**grammar, vocabulary.ends, row, random, costs));
     }
     record << Json{{"name", name}, {"schema", spec.text}, {"answers", answers}} << '\n';
-    std::printf("%-28s %9.1f %8.0f %6zu %8.1f %8.1f %9.1f %8.1f %8.1f\n",
-                name.c_str(),
-                compile / 1e3,
-                static_cast<double>((*grammar)->bytes()) / 1024,
-                costs.fills.size(),
-                quantile(costs.fills, 0.5),
-                quantile(costs.fills, 0.99),
-                quantile(costs.fills, 1),
-                quantile(costs.accepts, 0.5),
-                quantile(costs.accepts, 0.99));
-    std::fflush(stdout);
+    print_costs(name, compile, (*grammar)->bytes(), costs);
   }
   return 0;
 }

@@ -58,16 +58,26 @@ def play_round(args, url, seed, folder):
             "time to first token": mixed["median_ttft_ms"] / alone["median_ttft_ms"]}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__,
+def flags(description, tokens, rounds):
+    """What streams() and long_prompt() take, with these defaults."""
+    parser = argparse.ArgumentParser(description=description,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=1500, help="of each stream")
+    parser.add_argument("--tokens", type=int, default=tokens, help="of each stream")
     parser.add_argument("--long", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def show(name, values):
+    print(f"{name}: median {statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]",
+          flush=True)
+
+
+def main():
+    args = flags(__doc__, tokens=1500, rounds=3).parse_args()
     args.concurrency = args.streams + 1
     rounds = []
     server = Server(args)
@@ -80,9 +90,7 @@ def main():
     finally:
         server.stop()
     for name in rounds[0]:
-        values = [r[name] for r in rounds]
-        print(f"{name}, mixed / alone: median {statistics.median(values):.2f} "
-              f"[{min(values):.2f}, {max(values):.2f}]")
+        show(f"{name}, mixed / alone", [r[name] for r in rounds])
 
 
 if __name__ == "__main__":

@@ -13,17 +13,15 @@ third side is one worker on one processor, which is what computes a prompt in th
 - streams: p99 of the time between tokens of streams that decode while long prompts come one after
   the other, by the pair and by the whole worker.
 """
-import argparse
 import os
 import socket
-import statistics
 import subprocess
 import tempfile
 import threading
 import time
 import urllib.request
 
-from mixed import long_prompt, result, streams
+from mixed import flags, long_prompt, result, show, streams
 
 
 def free_port():
@@ -91,20 +89,8 @@ def beside_prompts(args, side, seed, folder):
     return values["p99_itl_ms"], values["median_itl_ms"], count
 
 
-def show(name, values):
-    print(f"{name}: median {statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]",
-          flush=True)
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--sluice", default="build/sluice")
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=800, help="of each stream")
-    parser.add_argument("--long", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = flags(__doc__, tokens=800, rounds=5)
     parser.add_argument("--transport", default="auto")
     args = parser.parse_args()
 

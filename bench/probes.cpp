@@ -239,4 +239,9 @@ double probe_read_gbps(const kernels::ExecContext& ctx) {
   return std::max(read_gbps(ctx, read_all<false>), read_gbps(ctx, read_all<true>));
 }
 
+double median(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
 }  // namespace sluice::bench

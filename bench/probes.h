@@ -2,6 +2,8 @@
 // The machine's limits that kernels are measured against, probed in the same run.
 #pragma once
 
+#include <vector>
+
 #include "kernels/device.h"
 
 namespace sluice::bench {
@@ -23,5 +25,8 @@ double probe_bf16_gflops(const kernels::ExecContext& ctx);
 // Reads of 256 MiB in huge pages, on all threads in four streams each, with or without software
 // prefetches, whichever is faster.
 double probe_read_gbps(const kernels::ExecContext& ctx);
+
+// The middle one of samples of a probe or of ratios to it; the upper one of two.
+double median(std::vector<double> samples);
 
 }  // namespace sluice::bench

@@ -51,6 +51,8 @@ SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
               "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
 # The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
 KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|kv_frame|kv_stream|kv_transport|shm_ring|transport)\w*\.(h|cpp)$")
+MAX_LINES = 600
+LONG_FILES = ("engine/tokenizer/text/unicode_data.cpp",)  # a table that a program writes
 HEAVY = re.compile(r"<(iostream|regex|ranges|nlohmann/json\.hpp|CLI/\S*|spdlog/\S*)>")
 PRINTS = re.compile(r"std::(cout|cerr|clog)\b|(?<![\w.>])(std::)?(v?f?printf|puts|putchar)\s*\(")
 MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
@@ -198,8 +200,12 @@ def unit_cycles(tree):
 def file_length(tree):
     for path in tree:
         lines = tree[path].count("\n")
-        if path.endswith((".h", ".cpp", ".cu", ".py", ".sh")) and lines > 800:
-            yield f"{path}:1: {lines} lines; a file has at most 800"
+        if not path.endswith((".h", ".cpp", ".cu", ".py", ".sh")):
+            continue
+        if lines > MAX_LINES and path not in LONG_FILES:
+            yield f"{path}:1: {lines} lines; a file has at most {MAX_LINES}"
+        if lines <= MAX_LINES and path in LONG_FILES:
+            yield f"{SELF}:1: LONG_FILES has one that is short: {path}"
 
 
 def line_length(tree):
@@ -457,7 +463,7 @@ SELF_TESTS = {  # rule -> trees that it must flag
                     {"engine/attic/a.h": ""}],
     unit_cycles: [{"engine/a.h": "", "engine/a.cpp": '#include "engine/b.h"', "engine/b.h": "",
                    "engine/b.cpp": '#include "engine/a.h"'}],
-    file_length: [{"engine/a.cpp": "\n" * 801}],
+    file_length: [{"engine/a.cpp": "\n" * 601}, {"engine/tokenizer/text/unicode_data.cpp": "\n"}],
     line_length: [{"engine/a.cpp": "// " + "x " * 50}, {"engine/a.h": "int " + "x, " * 33 + "y;"}],
     function_length: [{"engine/a.cpp": "namespace a {\nint f(int x) {\n" + LONG_BODY + "}\n}\n"},
                       {"engine/a.h": "class A : B {\n A() : x_(1) {\n" + LONG_BODY + "}\n};\n"}],

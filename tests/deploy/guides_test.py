@@ -25,7 +25,7 @@ import guides
 
 sys.path.insert(0, str(guides.REPOSITORY / "tests/server"))
 
-from hub_test import REPO, Hub  # noqa: E402
+from mock_hub import REPO, Hub  # noqa: E402
 from server_process import SKIPPED, wait_until  # noqa: E402
 
 FILES = ("model.gguf", "draft.gguf")

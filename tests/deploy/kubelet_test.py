@@ -18,9 +18,9 @@ import threading
 import time
 
 import manifests  # first: finds a Python with PyYAML, and the folder of the next ones
-from hub_test import REPO, Hub
 from kubelet import Cluster, ManifestError, Pod, pod_services
 from kubernetes_api import Api
+from mock_hub import REPO, Hub
 from router_cluster import joined
 from server_process import wait_until
 

@@ -68,6 +68,7 @@ class Actor {
   DecodeEvent d_event(DKind kind) const;
   void advance_d(const DecodeEvent& event, const Message* message);
   void act(const DecodeAction& action, const Message* message);
+  void post(int count, uint8_t attempt);
   void keep_front();
   void leave_room();
   void d_request();

@@ -37,6 +37,19 @@ void Actor::keep_front() {
   }
 }
 
+void Actor::post(int count, uint8_t attempt) {
+  for (int i = 0; i < count; ++i) {
+    const auto free = std::ranges::find(pair_.slots, 0, &Slot::owner);
+    const auto number = static_cast<uint8_t>(free - pair_.slots.begin());
+    CHECK_LT(number, world_.rules_.num_slots);
+    const auto generation = static_cast<uint8_t>(free->generation + 1);
+    *free = {
+        .owner = static_cast<uint8_t>(self_ + 1), .generation = generation, .attempt = attempt};
+    send_to_prefill(
+        {.type = Type::kCredit, .attempt = attempt, .slot = number, .generation = generation});
+  }
+}
+
 void Actor::act(const DecodeAction& action, const Message* message) {
   const auto attempt = static_cast<uint8_t>(action.attempt);
   switch (action.kind) {
@@ -66,16 +79,7 @@ void Actor::act(const DecodeAction& action, const Message* message) {
       l.d_asked = true;
       break;
     case DDo::kPost:
-      for (int i = 0; i < action.count; ++i) {
-        const auto free = std::ranges::find(pair_.slots, 0, &Slot::owner);
-        const auto number = static_cast<uint8_t>(free - pair_.slots.begin());
-        CHECK_LT(number, world_.rules_.num_slots);
-        const auto generation = static_cast<uint8_t>(free->generation + 1);
-        *free = {
-            .owner = static_cast<uint8_t>(self_ + 1), .generation = generation, .attempt = attempt};
-        send_to_prefill(
-            {.type = Type::kCredit, .attempt = attempt, .slot = number, .generation = generation});
-      }
+      post(action.count, attempt);
       break;
     case DDo::kTakeIn:
     case DDo::kFreeSlot:

@@ -10,7 +10,9 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -144,6 +146,49 @@ std::string visible(std::string_view text) {
   return letters;
 }
 
+// Bytes from 0xE0 on are markers of the family, or usual parts of calls. `all`: the text without
+// special tokens.
+std::vector<Part> parts_of(std::span<const uint8_t> bytes,
+                           const OutputFormat& format,
+                           const Tokenizer& tokenizer,
+                           std::string& all) {
+  constexpr std::string_view kUsual[] = {"{\"name\": \"f\", \"arguments\": {",
+                                         "\"a\": \"",
+                                         "call:f{",
+                                         "f(a=",
+                                         "\"\"\"",
+                                         "\\ud83d\\ude00",
+                                         "😀",
+                                         "é"};
+  std::vector<Part> parts;
+  for (const uint8_t byte : bytes) {
+    std::string text(1, static_cast<char>(byte));
+    if (byte >= 0xE0) {
+      const size_t idx = byte - 0xE0u;
+      text = idx < format.markers().size() ? format.markers()[idx].text
+                                           : kUsual[idx % std::size(kUsual)];
+    }
+    const TokenId token = text.size() > 1 ? tokenizer.find_token(text) : kInvalidToken;
+    if (token != kInvalidToken && tokenizer.is_special(token)) {
+      parts.push_back({token, text, true});
+      continue;
+    }
+    all += text;
+    for (const char c : text) parts.push_back({static_cast<uint8_t>(c), std::string(1, c), false});
+  }
+  return parts;
+}
+
+// A text without calls and markers of reasoning is all there.
+void check_nothing_is_lost(const Pieces& pieces, std::string_view all) {
+  std::string found;
+  for (const Piece& piece : pieces) found += piece.text;
+  if (visible(found) != visible(all)) {
+    // A list without calls stands for none, with its markers.
+    CHECK(all.find("[") != std::string_view::npos);
+  }
+}
+
 }  // namespace
 }  // namespace sluice
 
@@ -176,32 +221,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::shared_ptr<const OutputFormat>& format = formats[{&calls, reasoning, &tokenizer}];
   if (format == nullptr) format = resolve_format(&calls, reasoning, tokenizer);
 
-  // Bytes from 0xE0 on are markers of the family, or usual parts of calls.
-  constexpr std::string_view kUsual[] = {"{\"name\": \"f\", \"arguments\": {",
-                                         "\"a\": \"",
-                                         "call:f{",
-                                         "f(a=",
-                                         "\"\"\"",
-                                         "\\ud83d\\ude00",
-                                         "😀",
-                                         "é"};
-  std::vector<Part> parts;
   std::string all;
-  for (size_t i = 3; i < size && i < 4096; ++i) {
-    std::string text(1, static_cast<char>(data[i]));
-    if (data[i] >= 0xE0) {
-      const size_t idx = data[i] - 0xE0u;
-      text = idx < format->markers().size() ? format->markers()[idx].text
-                                            : kUsual[idx % std::size(kUsual)];
-    }
-    const TokenId token = text.size() > 1 ? tokenizer.find_token(text) : kInvalidToken;
-    if (token != kInvalidToken && tokenizer.is_special(token)) {
-      parts.push_back({token, text, true});
-      continue;
-    }
-    all += text;
-    for (const char c : text) parts.push_back({static_cast<uint8_t>(c), std::string(1, c), false});
-  }
+  const std::vector<Part> parts =
+      parts_of(std::span(data, std::min<size_t>(size, 4096)).subspan(3), *format, tokenizer, all);
   uint64_t joins = 0x9E3779B97F4A7C15u * (size + data[size - 1]);
   const Pieces whole = parse(format, parts, tail, options, reason, ~size_t{0});
   CHECK(parse(format, parts, tail, options, reason, 0) == whole);
@@ -220,11 +242,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       !options.skip_special_tokens || find_invalid_utf8(all, 0) != all.size() || (flags & 1) != 0) {
     return 0;
   }
-  std::string found;
-  for (const Piece& piece : whole) found += piece.text;
-  if (visible(found) != visible(all)) {
-    // A list without calls stands for none, with its markers.
-    CHECK(all.find("[") != std::string::npos);
-  }
+  check_nothing_is_lost(whole, all);
   return 0;
 }

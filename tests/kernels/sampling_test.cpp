@@ -309,26 +309,9 @@ TEST(Sampling, ANonFiniteLogitIsReportedAndGivesNoToken) {
 
 // Two rows of a request follow three drafts that the previous step judges. The number of right
 // drafts decides their places and the first one's token.
-TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
-  const std::vector<TokenId> drafts = {9, 11, 12, 13};  // the first one belongs to another request
-
-  struct Case {
-    std::vector<TokenId> chosen;  // from the second on
-    int32_t back;
-    TokenId first;
-  };
-
-  const Case cases[] = {{{1, 11, 12, 13, 14}, 0, 14},
-                        {{1, 11, 12, 8, 14}, 1, 8},
-                        {{1, 11, 7, 13, 14}, 2, 7},
-                        {{1, 6, 12, 13, 14}, 3, 6},
-                        {{1, 11, 12, 13, -1}, 1, 13},  // the last row has no token
-                        {{1, 11, -1, 13, 14}, 3, 11},
-                        {{1, -1, 12, 13, 14}, 3, 0}};
-  const auto device = test::make_device("scalar", 1);
-  const std::vector<int32_t> blocks = {50, 51, 52, 53, 70, 71, 72, 73};  // two requests'
-  const std::vector<int32_t> wide = {5, 6, 7, 8};
-  for (const Case& test : cases) {
+struct FollowedStep {
+  explicit FollowedStep(const std::vector<TokenId>& chosen) {
+    const std::vector<TokenId> drafts = {9, 11, 12, 13};  // the first one is another request's
     const std::vector<FollowingRow> following = {{.row = 1,
                                                   .sample = 0,
                                                   .request = 1,
@@ -345,17 +328,11 @@ TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
                                                   .from = 1,
                                                   .drafts = 1,
                                                   .num_drafts = 3}};
-    std::vector<TokenId> token_ids = {20, 21, 22};
-    std::vector<int32_t> positions = {3, 9, 10};
-    std::vector<int32_t> lengths = {4, 11};
-    std::vector<SampleRow> samples(2);
     samples[0].position = 10;
     samples[1].position = 11;
-    std::vector<int64_t> slots(3, 1000);
-    std::vector<int64_t> wide_slots(3, 1000);
     PlaceFollowingArgs args = {.following = following,
                                .drafts = drafts.data(),
-                               .chosen = test.chosen.data(),
+                               .chosen = chosen.data(),
                                .vocab_size = 100,
                                .token_ids = token_ids.data(),
                                .positions = positions.data(),
@@ -371,23 +348,53 @@ TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
                       .block_table = wide.data(),
                       .stride = 2,
                       .tokens_per_entry = 8};
-    place_following(device->context(), args);
-    EXPECT_EQ(token_ids, (std::vector<TokenId>{20, test.first, 22}));
-    EXPECT_EQ(positions, (std::vector<int32_t>{3, 9 - test.back, 10 - test.back}));
-    EXPECT_EQ(lengths, (std::vector<int32_t>{4, 11 - test.back}));
-    EXPECT_EQ(samples[0].position, 10 - test.back);
-    EXPECT_EQ(samples[1].position, 11 - test.back);
+    place_following(test::make_device("scalar", 1)->context(), args);
+  }
+
+  const std::vector<int32_t> blocks = {50, 51, 52, 53, 70, 71, 72, 73};  // two requests'
+  const std::vector<int32_t> wide = {5, 6, 7, 8};
+  std::vector<TokenId> token_ids = {20, 21, 22};
+  std::vector<int32_t> positions = {3, 9, 10};
+  std::vector<int32_t> lengths = {4, 11};
+  std::vector<SampleRow> samples = std::vector<SampleRow>(2);
+  std::vector<int64_t> slots = std::vector<int64_t>(3, 1000);
+  std::vector<int64_t> wide_slots = std::vector<int64_t>(3, 1000);
+};
+
+TEST(Sampling, RowsBehindDraftsMoveBackByThoseThatAreWrong) {
+  struct Case {
+    std::vector<TokenId> chosen;  // from the second on
+    int32_t back;
+    TokenId first;
+  };
+
+  const Case cases[] = {{{1, 11, 12, 13, 14}, 0, 14},
+                        {{1, 11, 12, 8, 14}, 1, 8},
+                        {{1, 11, 7, 13, 14}, 2, 7},
+                        {{1, 6, 12, 13, 14}, 3, 6},
+                        {{1, 11, 12, 13, -1}, 1, 13},  // the last row has no token
+                        {{1, 11, -1, 13, 14}, 3, 11},
+                        {{1, -1, 12, 13, 14}, 3, 0}};
+  for (const Case& test : cases) {
+    const FollowedStep step(test.chosen);
+    EXPECT_EQ(step.token_ids, (std::vector<TokenId>{20, test.first, 22}));
+    EXPECT_EQ(step.positions, (std::vector<int32_t>{3, 9 - test.back, 10 - test.back}));
+    EXPECT_EQ(step.lengths, (std::vector<int32_t>{4, 11 - test.back}));
+    EXPECT_EQ(step.samples[0].position, 10 - test.back);
+    EXPECT_EQ(step.samples[1].position, 11 - test.back);
     const auto slot =
         [](const std::vector<int32_t>& table, size_t begin, int32_t size, int32_t position) {
           const auto block = static_cast<size_t>(position / size);
           return int64_t{table[begin + block]} * size + position % size;
         };
-    EXPECT_EQ(slots,
-              (std::vector<int64_t>{
-                  1000, slot(blocks, 4, 4, 9 - test.back), slot(blocks, 4, 4, 10 - test.back)}));
-    EXPECT_EQ(wide_slots,
-              (std::vector<int64_t>{
-                  1000, slot(wide, 2, 8, 9 - test.back), slot(wide, 2, 8, 10 - test.back)}));
+    EXPECT_EQ(step.slots,
+              (std::vector<int64_t>{1000,
+                                    slot(step.blocks, 4, 4, 9 - test.back),
+                                    slot(step.blocks, 4, 4, 10 - test.back)}));
+    EXPECT_EQ(
+        step.wide_slots,
+        (std::vector<int64_t>{
+            1000, slot(step.wide, 2, 8, 9 - test.back), slot(step.wide, 2, 8, 10 - test.back)}));
   }
 }
 

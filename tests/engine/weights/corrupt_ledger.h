@@ -10,6 +10,13 @@
 
 namespace sluice {
 
+// A text that is corrupt in one way, and a part of the line that refuses it.
+struct CorruptText {
+  std::string what;
+  std::string text;
+  const char* message;
+};
+
 class CorruptFile {
  public:
   // `what` must be unique; the file is read between this and refused().

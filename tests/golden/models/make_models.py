@@ -363,27 +363,14 @@ def add_byte_vocabulary(writer, size):
     writer.add_eos_token_id(2)
 
 
-def write_gguf(path, architecture, config, arrays, kind):
-    writer = gguf.GGUFWriter(path, architecture)
-    if kind == "Q8_0":
-        add_byte_vocabulary(writer, config.vocab_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_key_length(width)
-    writer.add_value_length(width)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+def add_rope(writer, architecture, config, width, arrays, is_old):
     rope = dict(config.rope_parameters)
     if "full_attention" in rope:
         rope = rope["full_attention"]
     writer.add_rope_freq_base(rope["rope_theta"])
     writer.add_rope_dimension_count(int(width * rope.get("partial_rotary_factor", 1)))
     kind_of_rope = rope.get("rope_type", "default")
-    if path.stem in OLD_GGUF:
+    if is_old:
         writer.add_float32(f"{architecture}.rope.scale_linear", rope["factor"])
     elif kind_of_rope == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
@@ -407,6 +394,37 @@ def write_gguf(path, architecture, config, arrays, kind):
         factor = config.max_position_embeddings / original
         writer.add_rope_scaling_orig_ctx_len(original)
         writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+
+
+def add_tensors(writer, arrays, kind):
+    for name, array in arrays.items():
+        if array.dtype == np.uint8:
+            writer.add_tensor(name, array, raw_dtype=Kind.MXFP4)
+            continue
+        array = np.ascontiguousarray(array, np.float32)
+        if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
+            array = array.astype(np.float16)
+        if array.ndim >= 2 and kind == "Q8_0":
+            writer.add_tensor(name, gguf.quants.quantize(array, Kind.Q8_0), raw_dtype=Kind.Q8_0)
+        else:
+            writer.add_tensor(name, array)
+
+
+def write_gguf(path, architecture, config, arrays, kind):
+    writer = gguf.GGUFWriter(path, architecture)
+    if kind == "Q8_0":
+        add_byte_vocabulary(writer, config.vocab_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
     if architecture == "gemma2":
@@ -423,17 +441,7 @@ def write_gguf(path, architecture, config, arrays, kind):
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(
             config.moe_intermediate_size if architecture == "qwen3moe" else config.intermediate_size)
-    for name, array in arrays.items():
-        if array.dtype == np.uint8:
-            writer.add_tensor(name, array, raw_dtype=Kind.MXFP4)
-            continue
-        array = np.ascontiguousarray(array, np.float32)
-        if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
-            array = array.astype(np.float16)
-        if array.ndim >= 2 and kind == "Q8_0":
-            writer.add_tensor(name, gguf.quants.quantize(array, Kind.Q8_0), raw_dtype=Kind.Q8_0)
-        else:
-            writer.add_tensor(name, array)
+    add_tensors(writer, arrays, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/ptx.h"
+#include "tests/kernels/cuda/planted_products.h"
 
 namespace sluice::kernels::test {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/math.h"
-#include "tests/kernels/cuda/planted.h"
+#include "tests/kernels/cuda/planted_attention.h"
 
 namespace sluice::kernels::test {
 namespace {

@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "kernels/cuda/math.h"
-#include "tests/kernels/cuda/planted.h"
 #include "tests/kernels/cuda/planted_check.h"
+#include "tests/kernels/cuda/planted_experts.h"
+#include "tests/kernels/cuda/planted_products.h"
 #include "tests/kernels/cuda/schedules.h"
 #include "tests/kernels/devices.h"
 

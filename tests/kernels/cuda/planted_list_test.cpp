@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "kernels/cuda/math.h"
-#include "tests/kernels/cuda/planted.h"
+#include "tests/kernels/cuda/planted_attention.h"
 #include "tests/kernels/cuda/planted_check.h"
 #include "tests/kernels/devices.h"
 

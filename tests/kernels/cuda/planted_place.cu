@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/gpu.h"
-#include "tests/kernels/cuda/planted.h"
+#include "tests/kernels/cuda/planted_experts.h"
 
 namespace sluice::kernels::test {
 namespace {

@@ -132,31 +132,32 @@ TEST(CudaSampling, PendingTokensAreTakenFromWhatWasChosen) {
   });
 }
 
-// A thousand rows are more than a block's threads; drafts are none to four, any number right.
-TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
-  constexpr int32_t kRows = 1000;
-  constexpr int32_t kStride = 9;
-  std::vector<FollowingRow> following;
-  std::vector<TokenId> drafts;
-  std::vector<TokenId> chosen;
-  for (int32_t i = 0; i < kRows; ++i) {
-    const int32_t num_drafts = i % 5;
-    following.push_back({.row = kRows - 1 - i,
-                         .sample = i,
-                         .request = i,
-                         .length = i % 7 == 3 ? -1 : i,
-                         .takes_token = i % 3 == 0 ? 0 : 1,
-                         .from = static_cast<int32_t>(chosen.size()),
-                         .drafts = static_cast<int32_t>(drafts.size()),
-                         .num_drafts = num_drafts});
-    for (int32_t d = 0; d < num_drafts; ++d) {
-      drafts.push_back(i + d);
-      chosen.push_back(d < i / 5 % 6 ? i + d : (i % 11 == 0 ? kInvalidToken : 1));
+// A thousand rows that follow drafts of the step before, none to four each, any number right: more
+// than a block's threads.
+class FollowingRows {
+ public:
+  static constexpr int32_t kRows = 1000;
+  static constexpr int32_t kStride = 9;
+
+  FollowingRows() {
+    for (int32_t i = 0; i < kRows; ++i) {
+      const int32_t num_drafts = i % 5;
+      following_.push_back({.row = kRows - 1 - i,
+                            .sample = i,
+                            .request = i,
+                            .length = i % 7 == 3 ? -1 : i,
+                            .takes_token = i % 3 == 0 ? 0 : 1,
+                            .from = static_cast<int32_t>(chosen_.size()),
+                            .drafts = static_cast<int32_t>(drafts_.size()),
+                            .num_drafts = num_drafts});
+      for (int32_t d = 0; d < num_drafts; ++d) {
+        drafts_.push_back(i + d);
+        chosen_.push_back(d < i / 5 % 6 ? i + d : (i % 11 == 0 ? kInvalidToken : 1));
+      }
+      chosen_.push_back(i % 13 == 0 ? kInvalidToken : i % 17 == 0 ? 5000 : 3);
     }
-    chosen.push_back(i % 13 == 0 ? kInvalidToken : i % 17 == 0 ? 5000 : 3);
+    for (size_t i = 0; i < tables_.size(); ++i) tables_[i] = static_cast<int32_t>(i * 7 % 4001);
   }
-  std::vector<int32_t> tables(size_t{kRows} * kStride);
-  for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i * 7 % 4001);
 
   struct Step {
     std::vector<TokenId> token_ids = std::vector<TokenId>(kRows, kPoison);
@@ -167,16 +168,16 @@ TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
     std::vector<int64_t> long_slots = std::vector<int64_t>(kRows, -7);
   };
 
-  const auto args_of = [&](Step& step) {
+  [[nodiscard]] PlaceFollowingArgs args_of(Step& step) const {
     for (int32_t i = 0; i < kRows; ++i) {
       const auto at = static_cast<size_t>(i);
       step.positions[at] = 4 + i % 60;
       step.lengths[at] = 5 + i % 60;
       step.samples[at].position = 5 + i % 60;
     }
-    PlaceFollowingArgs args = {.following = following,
-                               .drafts = drafts.data(),
-                               .chosen = chosen.data(),
+    PlaceFollowingArgs args = {.following = following_,
+                               .drafts = drafts_.data(),
+                               .chosen = chosen_.data(),
                                .vocab_size = 2000,
                                .token_ids = step.token_ids.data(),
                                .positions = step.positions.data(),
@@ -185,21 +186,31 @@ TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
                                .groups = {},
                                .num_groups = 2};
     args.groups[0] = {.slot_mapping = step.slots.data(),
-                      .block_table = tables.data(),
+                      .block_table = tables_.data(),
                       .stride = kStride,
                       .tokens_per_entry = 8};
     args.groups[1] = {.slot_mapping = step.long_slots.data(),
-                      .block_table = tables.data(),
+                      .block_table = tables_.data(),
                       .stride = kStride,
                       .tokens_per_entry = 32};
     return args;
-  };
-  Step want;
+  }
+
+ private:
+  std::vector<FollowingRow> following_;
+  std::vector<TokenId> drafts_;
+  std::vector<TokenId> chosen_;
+  std::vector<int32_t> tables_ = std::vector<int32_t>(size_t{kRows} * kStride);
+};
+
+TEST(CudaSampling, RowsThatFollowDraftsAreWhereTheCpuPutsThem) {
+  const FollowingRows rows;
+  FollowingRows::Step want;
   const auto device = test::make_device("scalar", 1);
-  place_following(device->context(), args_of(want));
+  place_following(device->context(), rows.args_of(want));
   test::on_schedules([&] {
-    Step got;
-    cuda::launch_place_following(nullptr, args_of(got));
+    FollowingRows::Step got;
+    cuda::launch_place_following(nullptr, rows.args_of(got));
     EXPECT_EQ(got.token_ids, want.token_ids);
     EXPECT_EQ(got.positions, want.positions);
     EXPECT_EQ(got.lengths, want.lengths);

@@ -96,4 +96,7 @@ struct AsyncState {
   Site issue_site;
 };
 
+// Fails unless the kernel runs as on a Hopper GPU.
+void check_hopper(const char* who, Site site);
+
 }  // namespace sluice::simt
