@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers: y[m, n] = sum_k x[m, k] * W[n, k], one definition for every row count.
 //
-// The tree of an output element (determinism contract 1). K is cut into groups of 32 along absolute
+// The tree of an output element (README, invariant 1). K is cut into groups of 32 along absolute
 // k; G = ceil(K / 32) groups are cut into 8 segments, segment s holding the groups
 // [s * G / 8, (s + 1) * G / 8) (integer division). Within a segment, groups in order:
 //   int8, int16 activations:  acc = fma(float(isum), d_w * s_a, acc), isum the exact int32 dot

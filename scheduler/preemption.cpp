@@ -23,8 +23,9 @@ void Scheduler::Impl::preempt(size_t position) {
   output.preempted.push_back(e.request.id);
 }
 
-// Returns the most dispensable request behind `position`: lowest priority, then the tenant that was
-// given most, then last come. `position` itself when nothing is behind it.
+// Returns the most dispensable request behind `position`: highest priority number, then the tenant
+// that was given most, then last come. `position` itself when nothing is behind it: no request
+// takes blocks from one before it, so the first always goes on.
 size_t Scheduler::Impl::victim_behind(size_t position) const {
   size_t victim = position;
   for (size_t i = position + 1; i < running.size(); ++i) {

@@ -220,7 +220,7 @@ constexpr std::array kParameters = {
     implemented("prompt", kText, Endpoint::kTokenize),
     implemented("tokens", kTokenIds, Endpoint::kDetokenize),
     sampling("max_tokens", Endpoint::kChat),
-    implemented("max_tokens", kCount, Endpoint::kCompletion),  // 0: with echo
+    implemented("max_tokens", kCount, Endpoint::kCompletion),  // may be 0 with `echo`
     implemented("max_completion_tokens", kAtLeastOne),
     sampling("temperature"),
     sampling("top_p"),
@@ -342,13 +342,13 @@ constexpr std::array kParameters = {
     neutral("include_reasoning", kAnyBool, Endpoint::kCompletion),
 
     // Anthropic's Messages and OpenAI's Responses; the codecs make chats of them.
-    sampling("temperature", Endpoint::kOther),
-    sampling("top_p", Endpoint::kOther),
-    sampling("top_k", Endpoint::kOther),
-    sampling("seed", Endpoint::kOther),
-    implemented("stream", kBool, Endpoint::kOther),
-    implemented("chat_template_kwargs", kObject, Endpoint::kOther),
-    ignored("service_tier", kTextShape, Endpoint::kOther),
+    sampling("temperature", Endpoint::kMessagesOrResponses),
+    sampling("top_p", Endpoint::kMessagesOrResponses),
+    sampling("top_k", Endpoint::kMessagesOrResponses),
+    sampling("seed", Endpoint::kMessagesOrResponses),
+    implemented("stream", kBool, Endpoint::kMessagesOrResponses),
+    implemented("chat_template_kwargs", kObject, Endpoint::kMessagesOrResponses),
+    ignored("service_tier", kTextShape, Endpoint::kMessagesOrResponses),
     implemented("messages", kMessageBlocks, Endpoint::kMessages),
     implemented("max_tokens", kAtLeastOne, Endpoint::kMessages),
     implemented("system", kTextOrBlocks, Endpoint::kMessages),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every request parameter of OpenAI's API and vLLM's extension of it, and its treatment:
+// Every request parameter of OpenAI's and Anthropic's APIs and of vLLM, and its treatment:
 // implemented, harmless to ignore, or refused unless it has the value that changes nothing.
 #pragma once
 
@@ -25,8 +25,8 @@ enum class Endpoint : uint8_t {
   kDetokenize = 8,
   kMessages = 16,   // Anthropic's Messages and its token count
   kResponses = 32,  // OpenAI's Responses
-  kOther = 48,      // kMessages, kResponses
-  kOpenAi = 35,     // kBoth, kResponses
+  kMessagesOrResponses = 48,
+  kOpenAi = 35,  // kBoth, kResponses
   kAny = 63,
 };
 
