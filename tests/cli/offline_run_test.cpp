@@ -7,13 +7,14 @@
 #include <memory>
 
 #include "engine/core/config.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
 
 std::unique_ptr<Engine> start(int32_t max_num_queued_reqs = 1024) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.max_model_len = 128;
   config.max_num_seqs = 2;
   config.max_num_queued_reqs = max_num_queued_reqs;

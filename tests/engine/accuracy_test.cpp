@@ -20,6 +20,7 @@
 #include "engine/inspect.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/oracle_f64.h"
 
@@ -29,7 +30,7 @@ namespace {
 using testing::ModelHarness;
 using testing::OracleF64;
 
-const std::string kData = SLUICE_TEST_DATA;
+const std::string kData = golden_folder();
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

@@ -12,6 +12,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -42,7 +43,7 @@ ValidRequest make_request(std::vector<TokenId> prompt, int32_t max_tokens, size_
 class CachedTokens : public ::testing::Test {
  protected:
   void SetUp() override {
-    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.model = golden_folder() + "/tiny/tiny-llama.gguf";
     config_.max_model_len = 1024;
     config_.kv_cache_memory = int64_t{16} << 20;
     config_.max_num_seqs = 8;

@@ -26,6 +26,7 @@
 #include "tests/engine/cuda/tiny_model.h"
 #endif
 #include "tests/support/covering_array.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -117,7 +118,7 @@ std::string speculation_of(const std::string& method) {
   if (method == "off" || method == "prediction") return "";
   std::string text = R"({"adaptive":false,"num_speculative_tokens":5,"method":")" + method + '"';
   if (method == "ngram") text += R"(,"prompt_lookup_max":2,"prompt_lookup_min":1)";
-  const std::string data = SLUICE_TEST_DATA;
+  const std::string data = golden_folder();
   if (method == "draft_model") text += R"(,"model":")" + data + R"(/tiny/tiny-llama.gguf")";
   if (method == "eagle3") text += R"(,"model":")" + data + R"(/eagle/mapped")";
   if (method == "replay") text += R"(,"replay_error_rate":0.2)";
@@ -136,7 +137,7 @@ class Matrix : public ::testing::Test {
     Config config = model.config("cuda");
 #else
     Config config;
-    config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config.model = golden_folder() + "/tiny/tiny-llama.gguf";
 #endif
     config.max_model_len = 512;
     config.kv_cache_memory = int64_t{16} << 20;

@@ -21,6 +21,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -36,7 +37,7 @@ bool names_model() { return std::getenv("SLUICE_DETERMINISM_MODEL") != nullptr; 
 
 std::string model_path() {
   const char* path = std::getenv("SLUICE_DETERMINISM_MODEL");
-  return path != nullptr ? path : std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  return path != nullptr ? path : golden_folder() + "/tiny/tiny-llama.gguf";
 }
 
 constexpr size_t kAllRequests = 200;
@@ -242,7 +243,7 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
 TEST(Determinism, HoldsForWindowsAndExperts) {
   for (const char* name : {"engine-windows", "engine-experts"}) {
     Config config = base_config();
-    config.model = std::string(SLUICE_TEST_DATA) + "/models/" + name + ".gguf";
+    config.model = golden_folder() + "/models/" + name + ".gguf";
     config.kv_cache_memory = int64_t{16} << 20;
     EngineStats stats;
     expect_holds(
@@ -257,7 +258,7 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
 
 // INT8 weights and activations with a scale per token: codes depend only on the token's row.
 void expect_int8_holds(const std::string& name) {
-  const std::string data = SLUICE_TEST_DATA;
+  const std::string data = golden_folder();
   const std::string folder =
       ::testing::TempDir() + "determinism_w8a8_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);

@@ -18,6 +18,7 @@
 #include "engine/model_plan.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
@@ -27,7 +28,7 @@ namespace {
 
 using testing::Collected;
 
-const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+const std::string kTiny = golden_folder() + "/tiny/tiny-llama.gguf";
 
 Config tiny_config() {
   Config config;

@@ -28,13 +28,14 @@
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kvcache/kv_storage.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 
 namespace sluice {
 namespace {
 
-const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/eagle/";
-const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+const std::string kFolder = golden_folder() + "/eagle/";
+const std::string kTiny = golden_folder() + "/tiny/tiny-llama.gguf";
 constexpr int32_t kMaxTokens = 64;
 constexpr int32_t kBlockSize = 16;
 

@@ -20,6 +20,7 @@
 #include "engine/engine.h"
 #include "kernels/device.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/oracle_f64.h"
 #include "tests/support/random_model.h"
@@ -40,7 +41,7 @@ class RandomModel {
     static int count = 0;
     path_ = std::filesystem::temp_directory_path() /
             ("sluice-random-" + std::to_string(getpid()) + "-" + std::to_string(count++) + ".gguf");
-    const std::string tiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    const std::string tiny = golden_folder() + "/tiny/tiny-llama.gguf";
     EXPECT_TRUE(write_random_model(tiny, path_, formats, head));
   }
 

@@ -15,6 +15,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/fake_kv_peers.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/shared_model.h"
 
@@ -28,7 +29,7 @@ using testing::FakeKvPeers;
 class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
   HandoffEngineTest() {
-    config_.model = std::string(SLUICE_TEST_DATA) + "/" + std::get<1>(GetParam());
+    config_.model = golden_folder() + "/" + std::get<1>(GetParam());
     config_.max_model_len = 1024;
     config_.kv_cache_memory = int64_t{16} << 20;
     config_.kv_transport = std::get<0>(GetParam());

@@ -21,6 +21,7 @@
 #include "tests/support/fake_kv_peers.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/frame_editor.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -175,7 +176,7 @@ class BadNetwork {
 
 Config small_config(const char* transport) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.max_model_len = 1024;
   config.kv_cache_memory = int64_t{4} << 20;
   config.max_num_batched_tokens = 128;

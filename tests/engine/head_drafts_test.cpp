@@ -16,6 +16,7 @@
 #include "engine/models/model.h"
 #include "engine/weights/weight_store.h"
 #include "kvcache/kv_storage.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -25,14 +26,14 @@ constexpr int32_t kMost = 3;  // drafted tokens
 
 Config config_with(const std::string& head) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.max_num_seqs = 4;
   config.max_model_len = kLongest;
   config.max_num_batched_tokens = kLongest;
   config.kv_cache_memory = int64_t{4} << 20;
   config.speculative_config = R"({"method": "eagle3", "num_speculative_tokens": 3, "model": ")" +
-                              std::string(SLUICE_TEST_DATA) + "/eagle/" + head + "\"}";
+                              golden_folder() + "/eagle/" + head + "\"}";
   return config;
 }
 
@@ -203,7 +204,7 @@ TEST(HeadDrafts, StepByStepTheyAreThoseOfAllStatesAtOnce) {
 }
 
 TEST(HeadDrafts, OfTheMappedHeadAreIdsThatItHas) {
-  const auto checkpoint = Checkpoint::open(std::string(SLUICE_TEST_DATA) + "/eagle/mapped");
+  const auto checkpoint = Checkpoint::open(golden_folder() + "/eagle/mapped");
   ASSERT_TRUE(checkpoint.has_value());
   std::vector<TokenId> ids;
   const std::span<const int64_t> offsets = (*checkpoint)->id_offsets();

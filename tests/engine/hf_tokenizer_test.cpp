@@ -15,6 +15,7 @@
 #include "engine/tokenizer/files/json_parts.h"
 #include "tests/engine/token_cases.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -23,7 +24,7 @@ using testing::encode;
 
 using Json = nlohmann::json;
 
-const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/json/";
+const std::string kGoldens = golden_folder() + "/tokenizer/json/";
 
 std::string read_text(const std::string& path) {
   std::ostringstream content;

@@ -13,6 +13,7 @@
 #include "engine/model_runner.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -335,7 +336,7 @@ TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
 
 // Returns the error for a copy of a golden directory with an edited config.json.
 std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
-  const std::string source = std::string(SLUICE_TEST_DATA) + "/models/" + name;
+  const std::string source = golden_folder() + "/models/" + name;
   const std::string folder = scratch("edited-" + name);
   std::filesystem::remove_all(folder);
   std::filesystem::copy(source, folder);

@@ -14,6 +14,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/shared_model.h"
@@ -30,7 +31,7 @@ using testing::settle;
 using testing::start_engine;
 using testing::varied_requests;
 
-const std::string kTiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+const std::string kTiny = golden_folder() + "/tiny/tiny-llama.gguf";
 
 Config tiny_config() {
   Config config;
@@ -41,7 +42,7 @@ Config tiny_config() {
   return config;
 }
 
-const std::string kHead = std::string(SLUICE_TEST_DATA) + "/eagle/mapped";
+const std::string kHead = golden_folder() + "/eagle/mapped";
 
 std::string drafting_by_head(const std::string& path, bool is_fixed = true) {
   return R"({"method": "eagle3", "model": ")" + path +
@@ -223,7 +224,7 @@ TEST(ModelSpeculation, HeadsOfEveryFormDraftAndChangeNoAnswer) {
   ASSERT_NE(plain, nullptr);
   const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
   const std::vector<Collected> expected = run_alone(*plain, requests);
-  const std::string folder = std::string(SLUICE_TEST_DATA) + "/eagle/";
+  const std::string folder = golden_folder() + "/eagle/";
   for (const char* name : {"layers", "mapped", "whole"}) {
     for (const int32_t ranks : {1, 2}) {
       Config config = tiny_config();
@@ -250,7 +251,7 @@ TEST(ModelSpeculation, AHeadOfTheFirstKindDraftsAndChangesNoAnswer) {
   config.max_num_batched_tokens = 40;
   config.speculative_config = R"({"method": "eagle", "num_speculative_tokens": 3,
       "adaptive": false, "model": ")" +
-                              std::string(SLUICE_TEST_DATA) + "/eagle/first\"}";
+                              golden_folder() + "/eagle/first\"}";
   for (const bool overlap : {false, true}) {
     config.overlap = overlap;
     config.debug_preempt_every = overlap ? 5 : 0;
@@ -283,7 +284,7 @@ TEST(ModelSpeculation, ModulesBehindTheLayersDraftAndChangeNoAnswer) {
     config.debug_preempt_every = config.overlap ? 5 : 0;
     config.speculative_config = R"({"method": "mtp", "num_speculative_tokens": 3,
         "adaptive": false, "model": ")" +
-                                std::string(SLUICE_TEST_DATA) + "/eagle/" + name + "\"}";
+                                golden_folder() + "/eagle/" + name + "\"}";
     const std::unique_ptr<Engine> engine = start_engine(config);
     ASSERT_NE(engine, nullptr);
     expect_same(expected, run_together(*engine, requests), name);
@@ -315,7 +316,7 @@ TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
 
 // A head that names no layers needs a deeper target than the tiny one.
 TEST(ModelSpeculation, AHeadForAnotherTargetIsRefusedByName) {
-  const std::string folder = std::string(SLUICE_TEST_DATA) + "/eagle/";
+  const std::string folder = golden_folder() + "/eagle/";
   Config config = tiny_config();
   config.speculative_config = drafting_by_head(folder + "midlayer");
   const auto shallow = create_engine(config);

@@ -15,6 +15,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 
@@ -29,7 +30,7 @@ using testing::read_whole_file;
 // The variable SLUICE_GOLDEN_MODELS selects another folder of the same layout.
 const std::string kFolder = [] {
   const char* other = std::getenv("SLUICE_GOLDEN_MODELS");
-  return other != nullptr ? std::string(other) + "/" : std::string(SLUICE_TEST_DATA) + "/models/";
+  return other != nullptr ? std::string(other) + "/" : golden_folder() + "/models/";
 }();
 constexpr double kBound = 1e-4;  // relative to the logits' range
 
@@ -84,7 +85,7 @@ TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
     config["vocab_size"] = 440;
     std::ofstream(folder + "/config.json") << config.dump();
     std::ofstream(folder + "/tokenizer.json")
-        << read_whole_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json");
+        << read_whole_file(golden_folder() + "/tokenizer/json/qwen.json");
     std::vector<std::vector<TokenId>> answers;
     for (int run = 0; run < 2; ++run) {
       Config options;

@@ -20,6 +20,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/weights/gguf.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
@@ -38,7 +39,7 @@ using testing::varied_requests;
 
 Config tiny_config(bool overlap) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.max_model_len = 512;
   config.kv_cache_memory = int64_t{8} << 20;
@@ -178,7 +179,7 @@ class PoisonedModel : public ::testing::Test {
  protected:
   PoisonedModel() {
     constexpr WeightFormat kFormat = WeightFormat::kF32;
-    const std::string tiny = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    const std::string tiny = golden_folder() + "/tiny/tiny-llama.gguf";
     EXPECT_TRUE(testing::write_random_model(tiny, path_, std::span(&kFormat, 1), kFormat));
     std::ifstream in(path_, std::ios::binary);
     std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};

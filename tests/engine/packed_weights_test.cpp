@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/models/model.h"
 #include "engine/weights/weight_store.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/same_bits.h"
 
@@ -41,7 +42,7 @@ class PackedWeights : public ::testing::Test {
     folder_ = ::testing::TempDir() + "packed_weights_" + std::to_string(::getpid()) + "_" +
               ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(folder_);
-    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.model = golden_folder() + "/tiny/tiny-llama.gguf";
     config_.max_model_len = 512;
     config_.kv_cache_memory = int64_t{8} << 20;
   }
@@ -265,7 +266,7 @@ TEST_F(PackedWeights, WithoutAPlaceForThemTheEngineServes) {
 
 // Every architecture, layout and format of the goldens: the bytes and the content hash.
 TEST_F(PackedWeights, OfEveryGoldenModelAreWhatPackingGives) {
-  const std::string data = SLUICE_TEST_DATA;
+  const std::string data = golden_folder();
   std::vector<testing::GoldenModel> models =
       testing::read_golden_models(data + "/models/", "models.json");
   for (auto& model : testing::read_golden_models(data + "/w8a8/", "w8a8.json")) {

@@ -8,6 +8,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -26,7 +27,7 @@ struct Setting {
 
 TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.max_model_len = 512;
   config.kv_cache_memory = int64_t{8} << 20;
   std::unique_ptr<Engine> engine = testing::start_engine(config);
@@ -62,7 +63,7 @@ TEST(PlacementOfAnEngine, ChangesNoBitAndIsInThePlan) {
 
 TEST(PlacementOfAnEngine, ReservedPagesThatThereAreNotAreAnErrorThatSaysWhatToRaise) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.max_model_len = 512;
   config.kv_cache_memory = int64_t{8} << 20;
   config.huge_pages = "explicit";

@@ -14,6 +14,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -61,7 +62,7 @@ class PrefixOnDisk : public ::testing::Test {
     folder_ = ::testing::TempDir() + "prefix_store_" + std::to_string(::getpid()) + "_" +
               ::testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::remove_all(folder_);
-    config_.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+    config_.model = golden_folder() + "/tiny/tiny-llama.gguf";
     config_.max_model_len = 1024;
     config_.kv_cache_memory = int64_t{16} << 20;
     config_.kv_disk_path = folder_;
@@ -214,7 +215,7 @@ TEST_F(PrefixOnDisk, WhatMemoryHasLostComesBack) {
 // The whole prompt runs in one step, which has more blocks than there are buffers: later writes
 // lack the blocks that windows have dropped, without ending the prefix.
 TEST_F(PrefixOnDisk, AWindowThatHasGoneOnEndsNothing) {
-  config_.model = std::string(SLUICE_TEST_DATA) + "/models/engine-windows.gguf";
+  config_.model = golden_folder() + "/models/engine-windows.gguf";
   config_.max_model_len = 2048;
   start();
   ValidRequest first = make_request(1500, 3);

@@ -13,6 +13,7 @@
 
 #include "engine/quantize.h"
 #include "quant/format.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/tiny_hf_model.h"
 
@@ -21,7 +22,7 @@ namespace sluice::testing {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-inline const std::string kData = SLUICE_TEST_DATA;
+inline const std::string kData = golden_folder();
 inline constexpr WeightFormat kHalf[] = {WeightFormat::kF16};
 
 inline constexpr const char* kCodeSchemes[] = {

@@ -22,6 +22,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/covering_array.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 
@@ -36,7 +37,7 @@ enum Axis : uint8_t { kScheme, kBits, kIsa, kWorkers, kChunk, kPrefix, kPreempt,
 
 using Values = std::array<std::vector<std::string>, kNumAxes>;
 
-const std::string kFormats = std::string(SLUICE_TEST_DATA) + "/formats/";
+const std::string kFormats = golden_folder() + "/formats/";
 constexpr const char* kGguf = "gguf";  // the value of kScheme outside kFormats
 constexpr size_t kVocabulary = 71;     // tokens of those checkpoints
 
@@ -120,7 +121,7 @@ class SchemeArray : public ::testing::Test {
     if (scheme == kGguf) {
       std::vector<WeightFormat> all;
       for (const FormatInfo& info : format_table()) all.push_back(info.format);
-      const std::string like = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+      const std::string like = golden_folder() + "/tiny/tiny-llama.gguf";
       EXPECT_TRUE(testing::write_random_model(like, path, all, WeightFormat::kQ6_K));
       return path;
     }

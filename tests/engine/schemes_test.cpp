@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 
@@ -24,7 +25,7 @@ using testing::GoldenModel;
 using testing::ModelHarness;
 using testing::relative_error;
 
-const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/formats/";
+const std::string kFolder = golden_folder() + "/formats/";
 
 std::vector<float> floats_of(const std::string& file) {
   const std::string raw = testing::read_whole_file(kFolder + file);

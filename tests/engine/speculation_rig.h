@@ -12,6 +12,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
 
@@ -19,7 +20,7 @@ namespace sluice::testing {
 
 inline Config tiny_config() {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.max_model_len = 512;
   config.kv_cache_memory = int64_t{8} << 20;

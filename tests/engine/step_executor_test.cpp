@@ -21,6 +21,7 @@
 #include "engine/step_order.h"
 #include "engine/step_queue.h"
 #include "engine/weights/gguf.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/oracle_f64.h"
 #include "tests/support/order_rig.h"
 #include "tests/support/random_model.h"
@@ -39,7 +40,7 @@ using testing::OrderRig;
 
 Config tiny_config(bool overlap) {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.max_num_seqs = 4;
   config.max_model_len = 128;
@@ -212,7 +213,7 @@ class RandomModel {
       : path_(std::filesystem::temp_directory_path() /
               ("step_executor_test." + std::to_string(::getpid()) + ".gguf")) {
     const std::vector<WeightFormat> formats = {WeightFormat::kF32};
-    EXPECT_TRUE(testing::write_random_model(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf",
+    EXPECT_TRUE(testing::write_random_model(golden_folder() + "/tiny/tiny-llama.gguf",
                                             path_.string(),
                                             formats,
                                             WeightFormat::kF32));

@@ -20,6 +20,7 @@
 #include "engine/weights/checkpoint.h"
 #include "quant/format.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/shared_model.h"
@@ -31,7 +32,7 @@ using testing::Collected;
 using testing::TemporaryFolder;
 using testing::write_model;
 
-const std::string kData = SLUICE_TEST_DATA;
+const std::string kData = golden_folder();
 
 Config base_config(const std::string& model) {
   Config config;

@@ -17,6 +17,7 @@
 #include "engine/tokenizer/text/base64.h"
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -24,7 +25,7 @@ namespace {
 using testing::encode;
 using Json = nlohmann::json;
 
-const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/";
+const std::string kGoldens = golden_folder() + "/tokenizer/";
 
 const std::vector<std::string>& texts() {
   static const std::vector<std::string> kTexts = [] {

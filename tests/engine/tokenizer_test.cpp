@@ -12,13 +12,14 @@
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
 
 using testing::encode;
 
-const std::string kGoldens = std::string(SLUICE_TEST_DATA) + "/tokenizer/";
+const std::string kGoldens = golden_folder() + "/tokenizer/";
 
 const char* const kAllPres[] = {"gpt-2",
                                 "smollm",

@@ -20,6 +20,7 @@
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/hf_names.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/tiny_hf_model.h"
 
@@ -30,7 +31,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using testing::GoldenModel;
 
-const std::string kData = SLUICE_TEST_DATA;
+const std::string kData = golden_folder();
 const std::string kModels = kData + "/models";
 
 using Values = std::map<std::string, std::vector<double>>;

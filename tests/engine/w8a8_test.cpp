@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 
@@ -20,7 +21,7 @@ using testing::GoldenModel;
 using testing::ModelHarness;
 using testing::relative_error;
 
-const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/w8a8/";
+const std::string kFolder = golden_folder() + "/w8a8/";
 
 std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "w8a8.json"); }
 

@@ -10,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/golden_folder.h"
+
 namespace sluice {
 
 template <typename T>
 std::vector<T> read_golden(const std::string& name) {
-  std::ifstream file(std::string(SLUICE_TEST_DATA) + "/quant/" + name, std::ios::binary);
+  std::ifstream file(golden_folder() + "/quant/" + name, std::ios::binary);
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   EXPECT_FALSE(bytes.empty()) << name;
   EXPECT_EQ(bytes.size() % sizeof(T), 0U) << name;

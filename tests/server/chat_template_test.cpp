@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/golden_folder.h"
+
 namespace sluice {
 namespace {
 
@@ -27,7 +29,7 @@ std::string read_file(const std::string& path) {
 }
 
 std::string golden_path(const std::string& name) {
-  return std::string(SLUICE_TEST_DATA) + "/templates/" + name;
+  return golden_folder() + "/templates/" + name;
 }
 
 Expected<std::string> render(const std::string& source,

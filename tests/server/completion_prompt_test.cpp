@@ -19,6 +19,7 @@
 #include "server/api/text_offsets.h"
 #include "server/json/json_writer.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -29,7 +30,7 @@ using Offsets = std::vector<int64_t>;
 std::unique_ptr<Tokenizer> golden(const std::string& name) {
   std::ostringstream content;
   content
-      << std::ifstream(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/" + name + ".json").rdbuf();
+      << std::ifstream(golden_folder() + "/tokenizer/json/" + name + ".json").rdbuf();
   HfTokenizerFiles files;
   files.tokenizer_json = content.str();
   auto tokenizer = create_hf_tokenizer(files);

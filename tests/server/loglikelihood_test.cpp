@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "tests/server/running_server.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -58,7 +59,7 @@ Scored score_in_process(Engine& engine, const std::vector<TokenId>& tokens, size
 
 Config tiny_config() {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.kv_cache_memory = int64_t{16} << 20;
   return config;

@@ -15,6 +15,7 @@
 #include "server/api/request_validator.h"
 #include "server/prompt/chat_template.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -86,7 +87,7 @@ size_t check_goldens(const std::string& path) {
 }
 
 TEST(Messages, BecomeWhatJinja2MakesOfThem) {
-  EXPECT_GT(check_goldens(std::string(SLUICE_TEST_DATA) + "/templates/message_goldens.json"), 400U);
+  EXPECT_GT(check_goldens(golden_folder() + "/templates/message_goldens.json"), 400U);
 }
 
 TEST(Messages, BecomeWhatJinja2MakesOfThemInPublishedTemplates) {

@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace sluice::testing {
+#include "tests/support/golden_folder.h"
 
-inline std::string test_data() { return SLUICE_TEST_DATA; }
+namespace sluice::testing {
 
 // A folder that is deleted at the end of its scope.
 class TemporaryFolder {
@@ -35,7 +35,7 @@ class TemporaryFolder {
 };
 
 inline nlohmann::json read_config(const std::string& folder) {
-  return nlohmann::json::parse(std::ifstream(test_data() + "/" + folder + "/config.json"));
+  return nlohmann::json::parse(std::ifstream(golden_folder() + "/" + folder + "/config.json"));
 }
 
 // Writes the configuration of `folder`, merged with `changes`, with 8 heads of 32 over 2 KV heads
@@ -53,7 +53,7 @@ inline void write_model(const TemporaryFolder& to,
   config["max_position_embeddings"] = 512;
   if (changes.is_object()) config.merge_patch(changes);
   std::ofstream(to.path() + "/config.json") << config;
-  std::filesystem::copy_file(test_data() + "/tokenizer/json/qwen.json",
+  std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
                              to.path() + "/tokenizer.json");
 }
 

@@ -14,6 +14,7 @@
 #include "engine/weights/device_upload.h"
 #include "kernels/device.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -40,7 +41,7 @@ TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
   EXPECT_EQ(name_of(int8.config("auto")), "cuda");
   EXPECT_EQ(name_of(int8.config("cpu")), "cpu:");
   Config wide = int8.config("auto");
-  wide.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  wide.model = golden_folder() + "/tiny/tiny-llama.gguf";
   wide.activation_bits = 16;
   EXPECT_EQ(name_of(wide), "cuda");
   wide.activation_bits = 32;
@@ -49,7 +50,7 @@ TEST(CudaDevice, AutoTakesTheGpuWhereThereIsOneAndItHasWhatTheModelNeeds) {
 
 TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.activation_bits = 32;
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
@@ -125,7 +126,7 @@ TEST(CudaDevice, ScoresOfHalfPrecisionAreNearTheCpus) {
 TEST(CudaDevice, CodesTimesRowsOf16BitsAreNearTheCpusAndTheSameInAnySteps) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   Config config = TinyModel(TinyWeights::kInt8).config("cuda");
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.activation_bits = 16;
   const std::vector<Collected> whole = scored(config, 256);
   expect_same(whole, scored(config, 5), "steps of 5");

@@ -14,12 +14,13 @@
 #include "engine/engine.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice::testing {
 
-inline const std::string kTinyLlama = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+inline const std::string kTinyLlama = golden_folder() + "/tiny/tiny-llama.gguf";
 
 inline std::string spec_of(const std::string& method, const std::string& model = "") {
   std::string spec = R"({"method": ")" + method + R"(", "num_speculative_tokens": 3,
@@ -36,7 +37,7 @@ inline std::string replay_spec(const std::string& error_rate) {
 }
 
 inline std::string eagle_head(const std::string& name) {
-  return std::string(SLUICE_TEST_DATA) + "/eagle/" + name;
+  return golden_folder() + "/eagle/" + name;
 }
 
 inline Config drafting_config(const std::string& spec) {

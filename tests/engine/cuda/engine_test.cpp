@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -115,7 +116,7 @@ TEST(CudaEngine, Int8ExpertsHaveTheTokensAndBitsOfTheCpu) {
 // Formats Q4_1, Q8_0, F32 and F16; F16 has bits of its own.
 TEST(CudaEngine, AGgufModelHasTheSameBitsHoweverItRuns) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  const std::string path = golden_folder() + "/tiny/tiny-llama.gguf";
   expect_the_same_bits_however_it_runs(TinyGguf(path));
 }
 

@@ -16,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #ifdef SLUICE_TESTS_ON_GPU
 #include "tests/support/gpu/run.h"
@@ -73,7 +74,7 @@ void expect_golden_bits(const std::string& name, const Model& model) {
   std::vector<ValidRequest> requests = testing::tiny_requests();
   if (testing::is_short()) requests.resize(1);
   const std::string got = lines_of(testing::run_together(*engine, requests));
-  const std::string path = std::string(SLUICE_TEST_DATA) + "/cuda/" + name + ".txt";
+  const std::string path = golden_folder() + "/cuda/" + name + ".txt";
 #ifndef SLUICE_TESTS_ON_GPU
   if (std::getenv("SLUICE_WRITE_GOLDEN") != nullptr && !testing::is_short()) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
@@ -101,7 +102,7 @@ TEST(CudaGolden, Bf16ModelHasTheBitsOfTheFile) {
 // Formats Q4_1, Q8_0, F32 and F16.
 TEST(CudaGolden, GgufModelHasTheBitsOfTheFile) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  expect_golden_bits("gguf", TinyGguf(std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf"));
+  expect_golden_bits("gguf", TinyGguf(golden_folder() + "/tiny/tiny-llama.gguf"));
 }
 
 TEST(CudaGolden, Bf16ExpertsHaveTheBitsOfTheFile) {

@@ -14,6 +14,7 @@
 #include "kernels/device.h"
 #include "tests/engine/cuda/counters.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 
 namespace sluice {
@@ -93,7 +94,7 @@ TEST(CudaGraphs, StepsWithExpertsHaveTheBitsOfEagerOnes) {
 // Weights in blocks, whose kernels read activations as records.
 TEST(CudaGraphs, GgufStepsHaveTheBitsOfEagerOnes) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
-  const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  const std::string path = golden_folder() + "/tiny/tiny-llama.gguf";
   expect_bits_of_eager_steps(TinyGguf(path));
 }
 

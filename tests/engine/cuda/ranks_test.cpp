@@ -16,6 +16,7 @@
 #include "quant/format.h"
 #include "tests/engine/cuda/shim_ranks.h"
 #include "tests/engine/cuda/tiny_model.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
@@ -152,7 +153,7 @@ TEST(CudaRanks, EveryWeightFormatGivesTheBitsOfOneDevice) {
   std::vector<WeightFormat> formats;
   for (const FormatInfo& info : format_table()) formats.push_back(info.format);
   ASSERT_TRUE(testing::write_random_model(
-      testing::test_data() + "/tiny/tiny-llama.gguf", config.model, formats, WeightFormat::kQ6_K));
+      golden_folder() + "/tiny/tiny-llama.gguf", config.model, formats, WeightFormat::kQ6_K));
   expect_same_on({2, 4}, config, two_requests(), "formats");
 }
 

@@ -13,6 +13,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice::testing {
@@ -36,7 +37,7 @@ class TinyModel {
                 std::to_string(static_cast<int>(weights))) {
     std::filesystem::remove_all(folder_);
     EXPECT_TRUE(write_tiny_hf_model(folder_, weights));
-    std::filesystem::copy_file(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json",
+    std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
                                folder_ + "/tokenizer.json");
   }
 

@@ -13,6 +13,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/speculation_rig.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/varied_requests.h"
 
@@ -25,7 +26,7 @@ constexpr size_t kNumRequests = 24;
 
 Config tiny_config() {
   Config config;
-  config.model = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
   config.threads = 2;
   config.kv_cache_memory = int64_t{16} << 20;
   return config;

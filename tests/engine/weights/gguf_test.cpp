@@ -12,6 +12,7 @@
 #include "engine/weights/describe_gguf.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -23,7 +24,7 @@ std::unique_ptr<GgufFile> parse_or_die(const std::string& bytes) {
 }
 
 const std::string& tiny_path() {
-  static const std::string path = std::string(SLUICE_TEST_DATA) + "/tiny/tiny-llama.gguf";
+  static const std::string path = golden_folder() + "/tiny/tiny-llama.gguf";
   return path;
 }
 
@@ -218,14 +219,14 @@ TEST(GgufOpen, MapsTheTinyModel) {
 }
 
 TEST(GgufOpen, AMissingFileIsNotFound) {
-  const auto file = GgufFile::open(std::string(SLUICE_TEST_DATA) + "/no-such-file.gguf");
+  const auto file = GgufFile::open(golden_folder() + "/no-such-file.gguf");
   ASSERT_FALSE(file.has_value());
   EXPECT_EQ(file.error().code, ErrorCode::kNotFound);
   EXPECT_NE(file.error().message.find("no-such-file.gguf: open: found"), std::string::npos);
 }
 
 TEST(GgufOpen, ADirectoryAPipeAndAnEmptyFileAreErrors) {
-  EXPECT_EQ(GgufFile::open(SLUICE_TEST_DATA).error().code, ErrorCode::kDataLoss);
+  EXPECT_EQ(GgufFile::open(golden_folder()).error().code, ErrorCode::kDataLoss);
   const std::string stem = testing::TempDir() + "sluice_gguf_test_" + std::to_string(getpid());
   const std::string pipe = stem + ".pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);

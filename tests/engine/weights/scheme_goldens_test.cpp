@@ -16,13 +16,14 @@
 #include "engine/weights/checkpoint.h"
 #include "quant/plain_rows.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-const std::string kFolder = std::string(SLUICE_TEST_DATA) + "/formats/";
+const std::string kFolder = golden_folder() + "/formats/";
 
 Json goldens() {
   std::ifstream in(kFolder + "formats.json");

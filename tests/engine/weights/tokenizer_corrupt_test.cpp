@@ -13,6 +13,7 @@
 
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "tests/engine/weights/corrupt_ledger.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -52,7 +53,7 @@ class TextFiles : public testing::Test {
   }
 
   const std::string folder_ = testing::TempDir() + "tokenizer_corrupt_test";
-  const std::string good_ = read(std::string(SLUICE_TEST_DATA) + "/tokenizer/json/qwen.json");
+  const std::string good_ = read(golden_folder() + "/tokenizer/json/qwen.json");
 };
 
 TEST_F(TextFiles, TokenizersThatAreNoneGetTheirLine) {

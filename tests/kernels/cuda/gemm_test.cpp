@@ -18,6 +18,7 @@
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::kernels {
@@ -26,7 +27,7 @@ namespace {
 using test::Random;
 
 TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
-  std::ifstream file(SLUICE_TEST_DATA "/tensorcore/h100.txt");
+  std::ifstream file(golden_folder() + "/tensorcore/h100.txt");
   ASSERT_TRUE(file.is_open());
   std::string line;
   int count = 0;

@@ -13,6 +13,8 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/golden_folder.h"
+
 namespace sluice::simt {
 namespace {
 
@@ -58,7 +60,7 @@ float answer(const Recorded& line) {
 }
 
 TEST(TensorCore, StepsHaveTheBitsThatAnH200Gave) {
-  std::ifstream file(SLUICE_TEST_DATA "/tensorcore/h200.txt");
+  std::ifstream file(golden_folder() + "/tensorcore/h200.txt");
   ASSERT_TRUE(file.is_open());
   std::map<std::string, int> count;
   int special = 0;

@@ -13,6 +13,7 @@
 
 #include "server/parse/output_format.h"
 #include "tests/server/parse/transcript.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -32,7 +33,7 @@ struct WrittenFamily {
   std::vector<WrittenTranscript> transcripts;
 };
 
-std::filesystem::path folder() { return std::filesystem::path(SLUICE_TEST_DATA) / "tools"; }
+std::filesystem::path folder() { return std::filesystem::path(golden_folder()) / "tools"; }
 
 TestTools read_tools() {
   std::ifstream file(folder() / "tools.json");

@@ -17,6 +17,7 @@
 #include "server/prompt/chat_template.h"
 #include "tests/server/parse/call_generator.h"
 #include "tests/server/parse/transcript.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -195,7 +196,7 @@ void expect_round_trips(const std::filesystem::path& path, int count) {
 TEST(TemplateRoundTrip, CallsComeBack) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(SLUICE_TEST_DATA) / "templates" / "tools")) {
+           std::filesystem::path(golden_folder()) / "templates" / "tools")) {
     if (entry.path().extension() != ".jinja") continue;
     expect_round_trips(entry.path(), 100);
     ++count;
