@@ -59,9 +59,8 @@ MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
 MAY_SLEEP = ("server/http_server.cpp",)  # a bounded wait while the process ends
 SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # Units that include each other, still to be taken apart: the number may only fall.
-MAX_UNIT_CYCLES = 2
+MAX_UNIT_CYCLES = 1
 KNOWN_UNIT_CYCLES = (
-    ("server", "api/generation http/connection http/io_worker"),
     ("server/jinja", "methods ops print runtime"),
 )
 # A comment names its subject first: it is understood without the line above it.
