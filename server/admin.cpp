@@ -163,6 +163,7 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   response.body = metrics_text(front_end.engine.stats(),
                                front_end.config,
                                front_end.model_names.front(),
+                               front_end.routes,
                                front_end.http_counters,
                                front_end.grpc_counters,
                                front_end.finish_counters,

@@ -17,7 +17,6 @@
 #include "server/api/answer_id.h"
 #include "server/api/api_errors.h"
 #include "server/api/request_validator.h"
-#include "server/routes.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {
@@ -119,6 +118,7 @@ void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
 }
 
 FrontEnd::FrontEnd(const Config& server_config,
+                   std::span<const Route> route_table,
                    HandoffConfig handoff_part,
                    Engine& served,
                    Expected<ChatTemplate> compiled,
@@ -126,6 +126,7 @@ FrontEnd::FrontEnd(const Config& server_config,
                    std::unique_ptr<TlsContext> tls_context,
                    std::optional<TraceSettings> traces)
     : config(server_config),
+      routes(route_table),
       handoff(std::move(handoff_part)),
       engine_id(engine_id_of(handoff, served.model().handoff)),
       engine(served),
@@ -142,7 +143,9 @@ FrontEnd::FrontEnd(const Config& server_config,
 
 FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
 
-Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engine& engine) {
+Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
+                                                     Engine& engine,
+                                                     std::span<const Route> routes) {
   const bool is_given = !config.chat_template.empty();
   std::string source = engine.model().chat_template;
   if (is_given) {
@@ -156,6 +159,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config, Engin
   SLUICE_TRY(auto tls, TlsContext::create(config));
   SLUICE_TRY(auto traces, chosen_traces(config));
   std::unique_ptr<FrontEnd> made(new FrontEnd(config,
+                                              routes,
                                               std::move(part),
                                               engine,
                                               std::move(compiled),
@@ -193,8 +197,8 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   }
   const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
   std::string allowed;
-  for (size_t i = 0; i < routes().size(); ++i) {
-    const Route& route = routes()[i];
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const Route& route = routes[i];
     if (!route_matches(route, seen.path)) continue;
     if (route.method != wanted) {
       allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
@@ -268,7 +272,7 @@ void FrontEnd::refuse(Exchange& exchange, const Error& error) {
   exchange.request.trace = span.context();
   HttpResponse response = error_response(error, exchange.error_form);
   if (span.is_recorded()) {
-    const std::string route(route_name(exchange.route_idx));
+    const std::string route(route_name(routes, exchange.route_idx));
     span.set_name(exchange.request.method + " " + route);
     span.add("http.request.method", exchange.request.method);
     span.add("http.route", route);

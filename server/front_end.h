@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@
 #include "server/keys/auth.h"
 #include "server/metrics.h"
 #include "server/prompt/chat_template.h"
+#include "server/route.h"
 #include "server/traces/tracer.h"
 #include "server/traces/transfer_spans.h"
 
@@ -63,7 +65,10 @@ void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
 
 class FrontEnd {
  public:
-  static Expected<std::unique_ptr<FrontEnd>> create(const Config& config, Engine& engine);
+  // The routes outlive it.
+  static Expected<std::unique_ptr<FrontEnd>> create(const Config& config,
+                                                    Engine& engine,
+                                                    std::span<const Route> routes);
   ~FrontEnd();
   FrontEnd(const FrontEnd&) = delete;
   FrontEnd& operator=(const FrontEnd&) = delete;
@@ -123,6 +128,7 @@ class FrontEnd {
   void on_quiescent(std::function<void()> callback) { on_quiescent_ = std::move(callback); }
 
   const Config config;
+  const std::span<const Route> routes;
   const HandoffConfig handoff;
   const std::string engine_id;  // the name by which routers tell its peers about this engine
   Engine& engine;
@@ -149,6 +155,7 @@ class FrontEnd {
   uint64_t next_seed();
 
   FrontEnd(const Config& server_config,
+           std::span<const Route> route_table,
            HandoffConfig handoff_part,
            Engine& served,
            Expected<ChatTemplate> compiled,

@@ -25,6 +25,7 @@
 #include "server/http/io_worker.h"
 #include "server/http/listener.h"
 #include "server/keys/file_watch.h"
+#include "server/routes.h"
 
 namespace sluice {
 
@@ -223,7 +224,7 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
   // Watched before the files are read: a write in between counts as a change.
   FileWatch files(
       {config.api_key_file, config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs});
-  SLUICE_TRY(auto front_end, FrontEnd::create(config, engine));
+  SLUICE_TRY(auto front_end, FrontEnd::create(config, engine, routes()));
   SLUICE_TRY(auto listener,
              inherited >= 0 ? Listener::adopt(config, inherited) : Listener::create(config));
   auto impl = std::make_unique<Impl>(

@@ -13,7 +13,7 @@
 
 #include "engine/core/config.h"
 #include "server/openmetrics.h"
-#include "server/routes.h"
+#include "server/route.h"
 
 namespace sluice {
 namespace {
@@ -260,7 +260,7 @@ void add_histograms(Families& out, const EngineStats& stats) {
                 stats.step_time);
 }
 
-void add_http(Families& out, const HttpCounters& http) {
+void add_http(Families& out, const HttpCounters& http, std::span<const Route> routes) {
   for (size_t handler = 0; handler < kMaxRoutes; ++handler) {
     for (size_t i = 0; i < HttpCounters::kStatuses.size(); ++i) {
       const uint64_t value = http.value(handler, i);
@@ -268,8 +268,8 @@ void add_http(Families& out, const HttpCounters& http) {
       out.open("http_requests_total",
                "HTTP responses by handler and status.",
                MetricType::Counter,
-               {{"handler", std::string(route_name(handler))},
-                {"method", std::string(route_method(handler))},
+               {{"handler", std::string(route_name(routes, handler))},
+                {"method", std::string(route_method(routes, handler))},
                 {"status", std::to_string(HttpCounters::kStatuses[i])}})
           .counter.value = static_cast<double>(value);
     }
@@ -473,6 +473,7 @@ void HttpCounters::count(size_t handler, int status) {
 std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
+                         std::span<const Route> routes,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,
@@ -500,7 +501,7 @@ std::string metrics_text(const EngineStats& stats,
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
   if (stats.router) add_router(families, *stats.router);
-  add_http(families, http);
+  add_http(families, http, routes);
   add_grpc(families, grpc, config.grpc_port >= 0);
   return families.text(form);
 }

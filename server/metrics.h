@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,7 @@
 namespace sluice {
 
 struct Config;
+struct Route;
 
 inline constexpr size_t kMaxRoutes = 40;
 inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not even HTTP
@@ -132,6 +134,7 @@ enum class MetricsForm : uint8_t { kText, kOpenMetrics };
 std::string metrics_text(const EngineStats& stats,
                          const Config& config,
                          const std::string& model_name,
+                         std::span<const Route> routes,
                          const HttpCounters& http,
                          const GrpcCounters& grpc,
                          const FinishCounters& finished,

@@ -53,18 +53,4 @@ static_assert(kRoutes.size() < kMaxRoutes);
 
 std::span<const Route> routes() { return kRoutes; }
 
-bool route_matches(const Route& route, std::string_view path) {
-  if (!route.path.ends_with('*')) return path == route.path;
-  const std::string_view prefix = route.path.substr(0, route.path.size() - 1);
-  return path.size() > prefix.size() && path.starts_with(prefix);
-}
-
-std::string_view route_name(size_t handler) {
-  return handler < kRoutes.size() ? kRoutes[handler].path : "none";
-}
-
-std::string_view route_method(size_t handler) {
-  return handler < kRoutes.size() ? kRoutes[handler].method : "";
-}
-
 }  // namespace sluice

@@ -2,32 +2,12 @@
 // The route table: one line per endpoint.
 #pragma once
 
-#include <cstddef>
 #include <span>
-#include <string_view>
 
-#include "server/api/api_errors.h"
+#include "server/route.h"
 
 namespace sluice {
 
-class FrontEnd;
-struct Exchange;
-
-enum class RouteAuth : unsigned char { kOpen, kKey };
-
-struct Route {
-  std::string_view method;  // a GET route answers HEAD too
-  std::string_view path;    // a trailing '*' matches a non-empty rest
-  void (*handler)(FrontEnd&, Exchange);
-  RouteAuth auth;
-  ErrorForm errors = ErrorForm::kOpenAi;
-};
-
 std::span<const Route> routes();
-bool route_matches(const Route& route, std::string_view path);
-
-// Returns the label values of an HTTP counter.
-std::string_view route_name(size_t handler);
-std::string_view route_method(size_t handler);
 
 }  // namespace sluice

@@ -15,25 +15,25 @@
 #include "server/api/choice_output.h"
 #include "server/api/request_validator.h"
 #include "server/front_end.h"
+#include "server/http/output_receiver.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {
 
-class Generation : public std::enable_shared_from_this<Generation> {
+class Generation final : public OutputReceiver, public std::enable_shared_from_this<Generation> {
  public:
   // The answer is shared with the callbacks of its client's connection.
   Generation(FrontEnd& front_end, std::shared_ptr<Answer> answer, GenerationRequest request);
-  ~Generation();
+  ~Generation() override;
 
   // Submits all choices, or answers with the first error of a submission.
   void start();
 
-  // Takes one output of the engine for `choice_idx`; flush() follows after the step's last output.
-  void accept(size_t choice_idx, const TokenOutput& output);
-  void flush();
+  // Implements OutputReceiver; fail() ends the answer.
+  void accept(size_t choice_idx, const TokenOutput& output) override;
+  void flush() override;
+  void fail(const Error& error) override;
 
-  // Ends the answer with an error.
-  void fail(const Error& error);
   // Ends the answer with the text so far: open choices finish with kAbort.
   void abort();
   // Ends the generation without an answer, because the client is gone.

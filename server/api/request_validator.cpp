@@ -12,7 +12,7 @@
 #include "engine/core/config.h"
 #include "server/api/answer_grammar.h"
 #include "server/api/kv_params.h"
-#include "server/api/prediction.h"
+#include "server/api/prediction_tokens.h"
 #include "server/api/reasoning_limit.h"
 #include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"

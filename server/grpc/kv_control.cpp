@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "server/grpc/callback_queue.h"
-#include "server/grpc/kv_stream.h"
+#include "server/grpc/kv_control_stream.h"
 #include "server/grpc/server_settings.h"
 #include "server/http/socket_name.h"
 

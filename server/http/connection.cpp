@@ -14,7 +14,6 @@
 #include "engine/core/config.h"
 #include "server/api/api_errors.h"
 #include "server/http/inflate.h"
-#include "server/http/io_worker.h"
 #include "server/http/request_id.h"
 
 namespace sluice {
@@ -96,11 +95,11 @@ struct Connection::Parser {
 
 Connection::Connection(StreamSocket socket,
                        std::unique_ptr<TlsSession> tls,
-                       IoWorker& worker,
+                       ConnectionOwner& owner,
                        const ConnectionLimits& limits)
     : socket_(std::move(socket)),
       tls_(std::move(tls)),
-      worker_(worker),
+      owner_(owner),
       limits_(limits),
       request_start_(Clock::now()),
       last_activity_(request_start_),
@@ -127,7 +126,7 @@ void Connection::wait_readable() {
 }
 
 void Connection::on_readable() {
-  const auto scratch = worker_.scratch();
+  const auto scratch = owner_.scratch();
   error_code error;
   const size_t num_read =
       socket_.read_some(boost::asio::buffer(scratch.data(), scratch.size()), error);
@@ -295,8 +294,8 @@ void Connection::dispatch() {
   parser_.reset();
   state_ = State::kHandling;
   last_write_ = Clock::now();
-  worker_.request_started();
-  worker_.handle(std::move(request), shared_from_this());
+  owner_.request_started();
+  owner_.handle(std::move(request), shared_from_this());
 }
 
 // Returns false after answering why the body cannot be inflated.
@@ -329,8 +328,8 @@ void Connection::fail_request(int status, const std::string& message) {
   request_id_.clear();
   response_complete_ = false;
   state_ = State::kHandling;
-  worker_.request_started();
-  worker_.count_rejected(status);
+  owner_.request_started();
+  owner_.count_rejected(status);
   HttpResponse response = http_error_response(status, message);
   response.close = true;
   send(std::move(response));
@@ -461,7 +460,7 @@ void Connection::on_written(size_t num_bytes) {
 
 // Called when the kernel has taken the whole response.
 void Connection::after_response() {
-  worker_.request_done();
+  owner_.request_done();
   constexpr size_t kKeptCapacity = 64 << 10;
   if (outgoing_.capacity() > kKeptCapacity) {
     std::string().swap(outgoing_);
@@ -495,8 +494,8 @@ void Connection::close() {
   on_disconnect_ = nullptr;
   on_quiet_ = nullptr;
   if (on_disconnect) on_disconnect();
-  if (was_handling) worker_.request_done();
-  worker_.remove(*this);
+  if (was_handling) owner_.request_done();
+  owner_.remove(*this);
 }
 
 void Connection::check_deadlines(Clock::time_point now) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,6 +38,30 @@ struct ConnectionLimits {
   std::chrono::seconds ping_interval;
 };
 
+class Connection;
+
+// What a connection needs of its I/O thread, on which it calls all of this.
+class ConnectionOwner {
+ public:
+  virtual ~ConnectionOwner() = default;
+
+  // Answers a request through `writer`, at once or later.
+  virtual void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) = 0;
+  // Called at the dispatch of every request, and at its last byte (or the connection's end).
+  virtual void request_started() = 0;
+  virtual void request_done() = 0;
+  // Counts a response to input that could not be parsed.
+  virtual void count_rejected(int status) = 0;
+  // The connection has closed.
+  virtual void remove(Connection& connection) = 0;
+
+  // Returns memory for one read, which the thread's connections share.
+  virtual std::span<char> scratch() = 0;
+
+  // Returns what the handlers get as ResponseWriter::worker().
+  virtual IoWorker& worker() = 0;
+};
+
 class Connection final : public ResponseWriter, public std::enable_shared_from_this<Connection> {
  public:
   using Clock = std::chrono::steady_clock;
@@ -44,7 +69,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   // `tls`: null for plain HTTP.
   Connection(StreamSocket socket,
              std::unique_ptr<TlsSession> tls,
-             IoWorker& worker,
+             ConnectionOwner& owner,
              const ConnectionLimits& limits);
   ~Connection() override;
   Connection(const Connection&) = delete;
@@ -64,7 +89,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void finish_stream() override;
   void set_callbacks(std::function<void()> on_disconnect, std::function<void()> on_quiet) override;
 
-  IoWorker& worker() override { return worker_; }
+  IoWorker& worker() override { return owner_.worker(); }
 
  private:
   enum class State : uint8_t { kReading, kHandling, kLingering, kClosed };
@@ -91,7 +116,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   StreamSocket socket_;
   std::unique_ptr<TlsSession> tls_;
-  IoWorker& worker_;
+  ConnectionOwner& owner_;
   const ConnectionLimits& limits_;
   State state_ = State::kReading;
 

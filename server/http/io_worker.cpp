@@ -6,7 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "server/api/generation.h"
 #include "server/front_end.h"
 
 namespace sluice {
@@ -38,21 +37,21 @@ void IoWorker::deliver(OutputBatch& batch) {
   for (const TokenOutput& output : batch.outputs) {
     const auto found = targets_.find(output.request_id);
     if (found == targets_.end()) continue;
-    const std::shared_ptr<Generation> generation = found->second.generation;
+    const std::shared_ptr<OutputReceiver> receiver = found->second.receiver;
     const size_t choice = found->second.choice;
     if (output.finish_reason != FinishReason::kNone) {
       targets_.erase(found);
       num_watched_.fetch_sub(1);
     }
-    generation->accept(choice, output);
-    if (touched_.empty() || touched_.back() != generation) touched_.push_back(generation);
+    receiver->accept(choice, output);
+    if (touched_.empty() || touched_.back() != receiver) touched_.push_back(receiver);
   }
-  for (const auto& generation : touched_) generation->flush();
+  for (const auto& receiver : touched_) receiver->flush();
   touched_.clear();
 }
 
-void IoWorker::watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice) {
-  targets_.emplace(id, Target{std::move(generation), choice});
+void IoWorker::watch(RequestId id, std::shared_ptr<OutputReceiver> receiver, size_t choice) {
+  targets_.emplace(id, Target{std::move(receiver), choice});
   num_watched_.fetch_add(1);
 }
 
@@ -89,13 +88,13 @@ void IoWorker::close_connections() {
 }
 
 void IoWorker::cut_generations(const Error& reason) {
-  std::vector<std::shared_ptr<Generation>> open;
-  for (const auto& [id, target] : targets_) open.push_back(target.generation);
-  for (const auto& generation : open) generation->fail(reason);
+  std::vector<std::shared_ptr<OutputReceiver>> open;
+  for (const auto& [id, target] : targets_) open.push_back(target.receiver);
+  for (const auto& receiver : open) receiver->fail(reason);
 }
 
-void IoWorker::handle(HttpRequest request, const std::shared_ptr<Connection>& connection) {
-  front_end_.handle(std::move(request), connection);
+void IoWorker::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  front_end_.handle(std::move(request), std::move(writer));
 }
 
 void IoWorker::request_started() { front_end_.request_started(); }

@@ -17,13 +17,13 @@
 #include "engine/engine.h"
 #include "server/http/connection.h"
 #include "server/http/http_message.h"
+#include "server/http/output_receiver.h"
 
 namespace sluice {
 
 class FrontEnd;
-class Generation;
 
-class IoWorker final : public OutputSink {
+class IoWorker final : public OutputSink, public ConnectionOwner {
  public:
   IoWorker(FrontEnd& front_end, const ConnectionLimits& limits);
   ~IoWorker() override;
@@ -40,18 +40,22 @@ class IoWorker final : public OutputSink {
 
   // Methods below run on the worker's thread.
   void adopt(StreamSocket socket);
-  void remove(Connection& connection);
   void close_connections();
   void cut_generations(const Error& reason);
 
-  void handle(HttpRequest request, const std::shared_ptr<Connection>& connection);
-  // Called at the dispatch of every request, and at its last byte (or the connection's end).
-  void request_started();
-  void request_done();
-  void count_rejected(int status);
+  // Implements ConnectionOwner.
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
+  void request_started() override;
+  void request_done() override;
+  void count_rejected(int status) override;
+  void remove(Connection& connection) override;
 
-  // Delivers the tokens of `id` to choice `choice` of `generation` up to its finish reason.
-  void watch(RequestId id, std::shared_ptr<Generation> generation, size_t choice);
+  std::span<char> scratch() override { return scratch_; }
+
+  IoWorker& worker() override { return *this; }
+
+  // Delivers the tokens of `id` to choice `choice` of `receiver` up to its finish reason.
+  void watch(RequestId id, std::shared_ptr<OutputReceiver> receiver, size_t choice);
 
   // Asks the engine for its state; `done` runs on this thread.
   void ask_state(int32_t num_steps, std::function<void(const EngineState&)> done);
@@ -61,15 +65,13 @@ class IoWorker final : public OutputSink {
 
   void forget_deadlines(const void* key) { deadline_checks_.erase(key); }
 
-  std::span<char> scratch() { return scratch_; }
-
   // Returns the number of requests whose end, and of questions whose answer, the engine has not yet
   // reported. Any thread.
   [[nodiscard]] int64_t num_watched() const { return num_watched_.load(); }
 
  private:
   struct Target {
-    std::shared_ptr<Generation> generation;  // also held by its connection's callbacks
+    std::shared_ptr<OutputReceiver> receiver;  // also held by its connection's callbacks
     size_t choice;
   };
 
@@ -83,7 +85,7 @@ class IoWorker final : public OutputSink {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_map<RequestId, Target> targets_;
   std::unordered_map<const void*, std::function<void()>> deadline_checks_;
-  std::vector<std::shared_ptr<Generation>> touched_;  // changed by deliver()
+  std::vector<std::shared_ptr<OutputReceiver>> touched_;  // changed by deliver()
   std::vector<char> scratch_;
   std::atomic<int64_t> num_watched_{0};
 };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/core/status.h"
+#include "server/hub/hub_options.h"
 #include "server/hub/repo_files.h"
 
 namespace sluice {
@@ -14,14 +15,6 @@ struct Config;
 }
 
 namespace sluice::hub {
-
-struct HubOptions {
-  std::string url;        // "https://huggingface.co", without a slash at its end
-  std::string token;      // empty: none
-  std::string revision;   // a branch, a tag or a commit
-  std::string cache_dir;  // holds models--org--name
-  bool offline = false;   // the cache only
-};
 
 // The configuration, then the environment that the hub's other clients read (HF_ENDPOINT, HF_TOKEN,
 // HF_HUB_CACHE, HF_HOME, HF_HUB_OFFLINE and the token file), then their defaults.

@@ -9,8 +9,9 @@
 
 #include "engine/core/status.h"
 #include "server/hub/http_fetch.h"
-#include "server/hub/hub.h"
+#include "server/hub/hub_options.h"
 #include "server/hub/partial_file.h"
+#include "server/hub/repo_files.h"
 
 namespace sluice::hub {
 

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "server/load/connection.h"
+#include "server/load/client_connection.h"
 
 namespace sluice::load {
 

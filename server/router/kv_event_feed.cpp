@@ -145,7 +145,7 @@ std::optional<uint64_t> root_of(const Fields& fields) {
 
 struct KvEventFeed::Reader {
   KvEventFeed& feed;
-  PrefixIndex& index;
+  KnownPrefixes& index;
 
   // Returns false if the event is broken.
   bool take(const Json& event) {
@@ -204,7 +204,7 @@ struct KvEventFeed::Reader {
 
 KvEventFeed::Verdict KvEventFeed::take(int64_t number,
                                        std::span<const uint8_t> message,
-                                       PrefixIndex& index) {
+                                       KnownPrefixes& index) {
   const bool has_gap = last_number_ && number != *last_number_ + 1;
   if (has_gap) reset(index);
   last_number_ = number;
@@ -222,7 +222,7 @@ KvEventFeed::Verdict KvEventFeed::take(int64_t number,
   return has_gap ? Verdict::kGap : Verdict::kApplied;
 }
 
-void KvEventFeed::reset(PrefixIndex& index) {
+void KvEventFeed::reset(KnownPrefixes& index) {
   last_number_.reset();
   own_hashes_.clear();
   index.clear();

@@ -10,7 +10,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "server/router/prefix_index.h"
+#include "server/router/known_prefixes.h"
 
 namespace sluice {
 
@@ -23,10 +23,10 @@ class KvEventFeed {
   };
 
   // Takes a message, MessagePack, and its number: each the previous one plus 1.
-  Verdict take(int64_t number, std::span<const uint8_t> message, PrefixIndex& index);
+  Verdict take(int64_t number, std::span<const uint8_t> message, KnownPrefixes& index);
 
   // Prepares for another process as the sender.
-  void reset(PrefixIndex& index);
+  void reset(KnownPrefixes& index);
 
  private:
   struct Reader;

@@ -14,9 +14,9 @@
 #include "engine/core/config.h"
 #include "engine/core/stats.h"
 #include "server/router/breaker.h"
+#include "server/router/known_prefixes.h"
 #include "server/router/kv_event_feed.h"
 #include "server/router/kv_event_subscriber.h"
-#include "server/router/prefix_index.h"
 #include "server/router/router_loop.h"
 #include "server/router/worker_health.h"
 #include "server/router/worker_link.h"
@@ -31,7 +31,7 @@ struct Worker {
   WorkerLink link;
   WorkerHealth health;
   Breaker breaker;
-  PrefixIndex prefixes;  // filled by requests sent to it, and by its events
+  KnownPrefixes prefixes;  // filled by requests sent to it, and by its events
   KvEventFeed events;
   std::unique_ptr<KvEventSubscriber> subscriber;  // null: it publishes no events
   std::optional<WorkerDescription> description;   // describes the process that answers pings

@@ -16,8 +16,8 @@
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"
 #include "server/router/discovery_kubernetes.h"
+#include "server/router/known_prefixes.h"
 #include "server/router/kv_event_feed.h"
-#include "server/router/prefix_index.h"
 #include "server/router/stream_ledger.h"
 
 namespace sluice {
@@ -92,7 +92,7 @@ void take_slices(std::string_view bytes) {
 }
 
 void take_events(const uint8_t* data, size_t size) {
-  PrefixIndex index;
+  KnownPrefixes index;
   index.set_capacity(64);
   KvEventFeed feed;
   for (int64_t number = 0; size > 0; ++number) {

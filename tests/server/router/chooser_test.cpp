@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "server/router/prefix_index.h"
+#include "server/router/known_prefixes.h"
 
 namespace sluice {
 namespace {
@@ -75,7 +75,7 @@ TEST(Chooser, APromptGoesElsewhereWhereThatIsAsEarlyAndWorthIt) {
       {.cached_tokens = 200}, {.cached_tokens = 900, .queued_tokens = 500}, 1000, 256));
 }
 
-TEST(PrefixIndex, BlocksAreKnownByAllThatStandsBeforeTheirEnd) {
+TEST(KnownPrefixes, BlocksAreKnownByAllThatStandsBeforeTheirEnd) {
   const auto chain = block_chain(request_of({1, 2, 3, 4, 5, 6, 7}), 2);
   ASSERT_EQ(chain.size(), 3U);
   const auto other = block_chain(request_of({1, 2, 9, 4, 5, 6}), 2);
@@ -85,14 +85,14 @@ TEST(PrefixIndex, BlocksAreKnownByAllThatStandsBeforeTheirEnd) {
   EXPECT_NE(block_chain(request_of({1, 2}, 5), 2)[0], chain[0]) << "another tenant";
 }
 
-TEST(PrefixIndex, TokensOfTheAnswerAreBlocksToo) {
+TEST(KnownPrefixes, TokensOfTheAnswerAreBlocksToo) {
   ValidRequest request = request_of({1, 2, 3});
   request.generated = {4, 5, 6};
   EXPECT_EQ(block_chain(request, 2), block_chain(request_of({1, 2, 3, 4, 5, 6}), 2));
 }
 
-TEST(PrefixIndex, OnlyARunFromTheFrontCounts) {
-  PrefixIndex index;
+TEST(KnownPrefixes, OnlyARunFromTheFrontCounts) {
+  KnownPrefixes index;
   index.set_capacity(100);
   const auto chain = block_chain(request_of({1, 2, 3, 4, 5, 6}), 2);
   EXPECT_EQ(index.num_known(chain), 0U);
@@ -104,8 +104,8 @@ TEST(PrefixIndex, OnlyARunFromTheFrontCounts) {
   EXPECT_EQ(index.num_known(chain), 0U);
 }
 
-TEST(PrefixIndex, WhatWasUsedLongestAgoIsForgottenAndEndsOfChainsFirst) {
-  PrefixIndex index;
+TEST(KnownPrefixes, WhatWasUsedLongestAgoIsForgottenAndEndsOfChainsFirst) {
+  KnownPrefixes index;
   index.set_capacity(4);
   const auto first = block_chain(request_of({1, 2, 3}), 1);
   const auto second = block_chain(request_of({7, 8, 9}), 1);

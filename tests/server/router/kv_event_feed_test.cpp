@@ -55,7 +55,7 @@ class KvEventFeedTest : public ::testing::Test {
     return index_.num_known(block_chain(request_of(std::move(prompt), salt), 2));
   }
 
-  PrefixIndex index_;
+  KnownPrefixes index_;
   KvEventFeed feed_;
   int64_t next_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/api/prediction.h"
+#include "server/api/prediction_tokens.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

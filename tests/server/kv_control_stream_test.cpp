@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of control messages over wires of this test, on threads that ThreadSanitizer sees: gRPC's
 // own are not instrumented.
-#include "server/grpc/kv_stream.h"
+#include "server/grpc/kv_control_stream.h"
 
 #include <gtest/gtest.h>
 

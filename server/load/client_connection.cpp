@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/load/connection.h"
+#include "server/load/client_connection.h"
 
 #include <algorithm>
 #include <boost/asio/error.hpp>

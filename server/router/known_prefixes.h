@@ -23,7 +23,7 @@ uint64_t chain_next(uint64_t hash, std::span<const uint64_t> tokens);
 // Returns the hashes of a request's whole blocks in order: the prompt, then generated tokens.
 std::vector<uint64_t> block_chain(const ValidRequest& request, int32_t block_size);
 
-class PrefixIndex {
+class KnownPrefixes {
  public:
   // Bounds the index by the worker's number of blocks, or fewer.
   void set_capacity(size_t most_blocks);

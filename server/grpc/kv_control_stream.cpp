@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/grpc/kv_stream.h"
+#include "server/grpc/kv_control_stream.h"
 
 #include <cstring>
 #include <optional>

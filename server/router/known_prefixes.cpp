@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/router/prefix_index.h"
+#include "server/router/known_prefixes.h"
 
 namespace sluice {
 namespace {
@@ -35,12 +35,12 @@ std::vector<uint64_t> block_chain(const ValidRequest& request, int32_t block_siz
   return chain;
 }
 
-void PrefixIndex::set_capacity(size_t most_blocks) {
+void KnownPrefixes::set_capacity(size_t most_blocks) {
   most_blocks_ = most_blocks;
   shrink();
 }
 
-void PrefixIndex::add(std::span<const uint64_t> chain) {
+void KnownPrefixes::add(std::span<const uint64_t> chain) {
   for (size_t i = chain.size(); i-- > 0;) {  // the first block stays longest
     if (const auto found = entries_.find(chain[i]); found != entries_.end()) {
       by_age_.splice(by_age_.end(), by_age_, found->second);
@@ -51,25 +51,25 @@ void PrefixIndex::add(std::span<const uint64_t> chain) {
   shrink();
 }
 
-void PrefixIndex::remove(uint64_t block) {
+void KnownPrefixes::remove(uint64_t block) {
   const auto found = entries_.find(block);
   if (found == entries_.end()) return;
   by_age_.erase(found->second);
   entries_.erase(found);
 }
 
-void PrefixIndex::clear() {
+void KnownPrefixes::clear() {
   by_age_.clear();
   entries_.clear();
 }
 
-size_t PrefixIndex::num_known(std::span<const uint64_t> chain) const {
+size_t KnownPrefixes::num_known(std::span<const uint64_t> chain) const {
   size_t count = 0;
   while (count < chain.size() && entries_.contains(chain[count])) ++count;
   return count;
 }
 
-void PrefixIndex::shrink() {
+void KnownPrefixes::shrink() {
   while (entries_.size() > most_blocks_) {
     entries_.erase(by_age_.front());
     by_age_.pop_front();
