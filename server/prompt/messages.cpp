@@ -80,7 +80,7 @@ bool has_large_integer(const Json& json) {
          json.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }
 
-Json normal_arguments(const Json& function, const PromptRules& rules) {
+Json normal_arguments(const Json& function, const CallArgumentRules& rules) {
   const Json* arguments = find_field(function, "arguments");
   if (arguments == nullptr) return Json::object();
   if (!arguments->is_string()) {
@@ -99,7 +99,7 @@ Json normal_arguments(const Json& function, const PromptRules& rules) {
 Json required_text(const Json& value) { return value.is_null() ? Json("") : value; }
 
 // Normalizes a function. Members keep their order, which templates that print it show.
-Json normal_function(const Json& given, const PromptRules& rules) {
+Json normal_function(const Json& given, const CallArgumentRules& rules) {
   Json arguments = normal_arguments(given, rules);
   Json function = Json::object();
   for (const auto& [name, value] : given.items()) {
@@ -118,7 +118,7 @@ Json normal_function(const Json& given, const PromptRules& rules) {
 
 Expected<Json> normal_call(const Json& given,
                            const std::string& place,
-                           const PromptRules& rules) {
+                           const CallArgumentRules& rules) {
   const Json* function = given.is_object() ? find_field(given, "function") : nullptr;
   if (function == nullptr || !function->is_object()) {
     return invalid(place + ".tool_calls entries must have a function object.");
@@ -138,7 +138,7 @@ Expected<Json> normal_call(const Json& given,
 
 Expected<Json> normal_calls(const Json& given,
                             const std::string& place,
-                            const PromptRules& rules) {
+                            const CallArgumentRules& rules) {
   if (!given.is_array()) return invalid(place + ".tool_calls must be an array.");
   Json calls = Json::array();
   for (const Json& call : given) {
@@ -162,7 +162,7 @@ const Json* find_reasoning(const Json& message) {
 // Returns the call of a message in OpenAI's older form; null: it has none.
 Expected<Json> older_call(const Json& message,
                           const std::string& place,
-                          const PromptRules& rules) {
+                          const CallArgumentRules& rules) {
   const Json* function = find_field(message, "function_call");
   const Json* calls = find_field(message, "tool_calls");
   if (function == nullptr || (calls != nullptr && !calls->empty())) return Json();
@@ -173,7 +173,7 @@ Expected<Json> older_call(const Json& message,
 
 Expected<Json> normal_message(const Json& given,
                               const std::string& place,
-                              const PromptRules& rules) {
+                              const CallArgumentRules& rules) {
   if (!given.is_object()) return invalid(place + " must be an object.");
   const Json* role = find_field(given, "role");
   if (role == nullptr || !role->is_string() || is_empty(*role)) {
@@ -206,7 +206,7 @@ Expected<Json> normal_message(const Json& given,
 
 }  // namespace
 
-Expected<Json> normal_messages(const Json& given, const PromptRules& rules) {
+Expected<Json> normal_messages(const Json& given, const CallArgumentRules& rules) {
   if (!given.is_array() || given.empty()) {
     return invalid("messages must be an array of at least one message.");
   }

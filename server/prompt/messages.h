@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Rules for reading the arguments of calls.
-struct PromptRules {
+struct CallArgumentRules {
   int32_t max_depth = 64;   // maximum nesting of their JSON
   bool keeps_text = false;  // text stays as it was sent, for a template that wants text
 };
@@ -33,6 +33,6 @@ struct PromptRules {
 // Other members stay as they are, in the order they came in.
 // kInvalidArgument and kUnsupported name the place.
 Expected<nlohmann::ordered_json> normal_messages(const nlohmann::ordered_json& given,
-                                                 const PromptRules& rules);
+                                                 const CallArgumentRules& rules);
 
 }  // namespace sluice

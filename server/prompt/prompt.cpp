@@ -355,7 +355,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   if (!context.chat_template) return tl::unexpected(context.chat_template.error());
   const Json* given = find_field(body, "messages");
   const MessageForms& forms = context.chat_template->forms();
-  const PromptRules rules = {.max_depth = context.config.max_json_depth,
+  const CallArgumentRules rules = {.max_depth = context.config.max_json_depth,
                                .keeps_text = forms.text_arguments};
   SLUICE_TRY(Json messages, normal_messages(given != nullptr ? *given : Json(), rules));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
