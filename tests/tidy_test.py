@@ -59,12 +59,11 @@ MAY_PRINT = ("server/cli/", "server/main.cpp", "engine/core/status.cpp")
 MAY_SLEEP = ("server/http_server.cpp",)  # a bounded wait while the process ends
 SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # Units that include each other, still to be taken apart: the number may only fall.
-MAX_UNIT_CYCLES = 4
+MAX_UNIT_CYCLES = 3
 KNOWN_UNIT_CYCLES = (
     ("server", "api/generation http/connection http/io_worker"),
     ("server", "front_end metrics routes"),
     ("server/hub", "hub hub_client"),
-    ("server/jinja", "methods ops print runtime"),
 )
 # A comment names its subject first: it is understood without the line above it.
 BEGINNINGS = re.compile(r"[/#]+<?\s*(Of|As|The same|Until|Once)\b")
