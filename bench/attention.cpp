@@ -80,6 +80,20 @@ void print_shape(
   std::fflush(stdout);
 }
 
+// Returns the seconds of one call, from as many as take 20 ms.
+template <typename Call>
+double seconds_of(const Call& call) {
+  int64_t calls = 0;
+  const auto start = Clock::now();
+  double elapsed = 0;
+  do {
+    call();
+    ++calls;
+    elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+  } while (elapsed < 0.02);
+  return elapsed / static_cast<double>(calls);
+}
+
 void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
   const int32_t num_blocks = shape.context / kBlockSize;
   const int64_t cache_bytes = shape.kv_heads * num_blocks *
@@ -115,10 +129,7 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
     const double float_peak = probe_float_gflops(ctx);
     const double bf16_peak = probe_bf16_gflops(ctx);
     const double read_peak = probe_read_gbps(ctx);
-    int64_t calls = 0;
-    const auto start = Clock::now();
-    double elapsed = 0;
-    do {
+    times.push_back(seconds_of([&] {
       const int64_t at = next++ % copies * cache_bytes;
       kernels::attention(ctx,
                          {.q = q.data(),
@@ -139,10 +150,7 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
                           .out = out.data(),
                           .out_stride = width,
                           .workspace = workspace->span()});
-      ++calls;
-      elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    } while (elapsed < 0.02);
-    times.push_back(elapsed / static_cast<double>(calls));
+    }));
     const double gflops = flops / times.back() * 1e-9;
     shares.of_floats.push_back(gflops / float_peak);
     shares.of_bf16.push_back(bf16_peak > 0 ? gflops / bf16_peak : 0);

@@ -242,76 +242,97 @@ class Probes {
     }
   }
 
-  void attention() {
-    constexpr int32_t kHeads = 32;
-    constexpr int32_t kKvHeads = 8;
-    constexpr int32_t kHeadDim = 128;
-    constexpr int32_t kBlock = 16;
-    constexpr int32_t kLength = 1100;
-    constexpr int64_t kWidth = int64_t{kHeads} * kHeadDim;
-    constexpr auto kBlocks = static_cast<int32_t>(ceil_div(kLength, kBlock));
-    const int64_t cache =
-        int64_t{kBlocks} * kKvHeads * kernels::kv_head_bytes(DType::kBF16, kHeadDim, kBlock);
+  // P4's only request. Its blocks lie in reverse order.
+  struct Prompt {
+    static constexpr int32_t kHeads = 32;
+    static constexpr int32_t kKvHeads = 8;
+    static constexpr int32_t kHeadDim = 128;
+    static constexpr int32_t kBlock = 16;
+    static constexpr int32_t kLength = 1100;
+    static constexpr int64_t kWidth = int64_t{kHeads} * kHeadDim;
+    static constexpr auto kBlocks = static_cast<int32_t>(ceil_div(kLength, kBlock));
+
+    kernels::DeviceBuffer k;
+    kernels::DeviceBuffer v;
+    kernels::DeviceBuffer q;
+    kernels::DeviceBuffer out;
+    kernels::DeviceBuffer table;
+  };
+
+  Prompt make_prompt() {
+    const int64_t cache = int64_t{Prompt::kBlocks} * Prompt::kKvHeads *
+                          kernels::kv_head_bytes(DType::kBF16, Prompt::kHeadDim, Prompt::kBlock);
     const std::vector<uint16_t> values = bf16_values(cache / 2, 8, 6);
-    const auto k = rig_.copy_of(values.data(), cache);
-    const auto v = rig_.random(cache);
+    Prompt prompt;
+    prompt.k = rig_.copy_of(values.data(), cache);
+    prompt.v = rig_.random(cache);
     std::vector<float> queries;
-    for (const uint16_t value : bf16_values(kLength * kWidth, 9, 4)) {
+    for (const uint16_t value : bf16_values(Prompt::kLength * Prompt::kWidth, 9, 4)) {
       queries.push_back(std::bit_cast<float>(uint32_t{value} << 16));
     }
-    const auto q = rig_.copy_of(queries.data(), static_cast<int64_t>(queries.size() * 4));
-    const auto out = rig_.zeros(kLength * kWidth * 4);
-    std::vector<int32_t> table(kBlocks);
+    prompt.q = rig_.copy_of(queries.data(), static_cast<int64_t>(queries.size() * 4));
+    prompt.out = rig_.zeros(Prompt::kLength * Prompt::kWidth * 4);
+    std::vector<int32_t> table(Prompt::kBlocks);
     std::iota(table.rbegin(), table.rend(), 0);
-    const auto gpu_table = rig_.copy_of(table.data(), kBlocks * 4);
-    const auto rows_of = [&](int32_t first, int32_t count, bool side_by_side) {
-      const kernels::AttentionLimits limits{.num_tokens = count,
-                                            .num_reqs = 1,
-                                            .seq_len = first + count,
-                                            .num_heads = kHeads,
-                                            .num_kv_heads = kKvHeads,
-                                            .head_dim = kHeadDim,
-                                            .num_threads = 1};
-      const int64_t room =
-          side_by_side ? kernels::cuda::attention_workspace_bytes(limits, 0) : 0;
-      const auto workspace = rig_.zeros(room);
-      const std::array<int32_t, 3> numbers = {0, count, first + count};
-      const auto gpu_numbers = rig_.copy_of(numbers.data(), sizeof numbers);
-      auto* const ints = reinterpret_cast<int32_t*>(gpu_numbers.data());
-      kernels::cuda::launch_attention(rig_.stream(),
-                                      {.q = reinterpret_cast<float*>(q.data()) + first * kWidth,
-                                       .q_stride = kWidth,
-                                       .num_heads = kHeads,
-                                       .kv = {.k = k.data(),
-                                              .v = v.data(),
-                                              .dtype = DType::kBF16,
-                                              .num_blocks = kBlocks,
-                                              .block_size = kBlock,
-                                              .num_kv_heads = kKvHeads,
-                                              .head_dim = kHeadDim},
-                                       .query_start_loc = {ints, 2},
-                                       .seq_lens = {ints + 2, 1},
-                                       .num_tokens = count,
-                                       .max_seq_len = first + count,
-                                       .block_table = reinterpret_cast<int32_t*>(gpu_table.data()),
-                                       .block_table_stride = kBlocks,
-                                       .scale = 0.088F,
-                                       .out = reinterpret_cast<float*>(out.data()),
-                                       .out_stride = kWidth,
-                                       .workspace = room > 0 ? workspace.span()
-                                                             : std::span<std::byte>{}},
-                                      limits);
-      return words(out, count * kWidth);
-    };
-    const std::vector<uint32_t> all = rows_of(0, kLength, false);
+    prompt.table = rig_.copy_of(table.data(), Prompt::kBlocks * 4);
+    return prompt;
+  }
+
+  // Attention of `count` tokens from `first` on, with the partitions of their keys one after the
+  // other or side by side.
+  std::vector<uint32_t> attend(const Prompt& prompt,
+                               int32_t first,
+                               int32_t count,
+                               bool side_by_side) {
+    const kernels::AttentionLimits limits{.num_tokens = count,
+                                          .num_reqs = 1,
+                                          .seq_len = first + count,
+                                          .num_heads = Prompt::kHeads,
+                                          .num_kv_heads = Prompt::kKvHeads,
+                                          .head_dim = Prompt::kHeadDim,
+                                          .num_threads = 1};
+    const int64_t room = side_by_side ? kernels::cuda::attention_workspace_bytes(limits, 0) : 0;
+    const auto workspace = rig_.zeros(room);
+    const std::array<int32_t, 3> numbers = {0, count, first + count};
+    const auto gpu_numbers = rig_.copy_of(numbers.data(), sizeof numbers);
+    auto* const ints = reinterpret_cast<int32_t*>(gpu_numbers.data());
+    kernels::cuda::launch_attention(
+        rig_.stream(),
+        {.q = reinterpret_cast<float*>(prompt.q.data()) + first * Prompt::kWidth,
+         .q_stride = Prompt::kWidth,
+         .num_heads = Prompt::kHeads,
+         .kv = {.k = prompt.k.data(),
+                .v = prompt.v.data(),
+                .dtype = DType::kBF16,
+                .num_blocks = Prompt::kBlocks,
+                .block_size = Prompt::kBlock,
+                .num_kv_heads = Prompt::kKvHeads,
+                .head_dim = Prompt::kHeadDim},
+         .query_start_loc = {ints, 2},
+         .seq_lens = {ints + 2, 1},
+         .num_tokens = count,
+         .max_seq_len = first + count,
+         .block_table = reinterpret_cast<int32_t*>(prompt.table.data()),
+         .block_table_stride = Prompt::kBlocks,
+         .scale = 0.088F,
+         .out = reinterpret_cast<float*>(prompt.out.data()),
+         .out_stride = Prompt::kWidth,
+         .workspace = room > 0 ? workspace.span() : std::span<std::byte>{}},
+        limits);
+    return words(prompt.out, count * Prompt::kWidth);
+  }
+
+  void attention() {
+    const Prompt prompt = make_prompt();
+    const std::vector<uint32_t> all = attend(prompt, 0, Prompt::kLength, false);
     int64_t compared = 0;
     int64_t differ = 0;
     for (const bool side_by_side : {false, true}) {
       for (const int32_t chunk : {1, 3, 64}) {
         for (const int32_t first : {0, 63, 64, 511, 512, 1000}) {
-          const std::vector<uint32_t> part = rows_of(first, chunk, side_by_side);
+          const std::vector<uint32_t> part = attend(prompt, first, chunk, side_by_side);
           for (size_t i = 0; i < part.size(); ++i, ++compared) {
-            differ += part[i] != all[static_cast<size_t>(first * kWidth) + i];
+            differ += part[i] != all[static_cast<size_t>(first * Prompt::kWidth) + i];
           }
         }
       }

@@ -378,25 +378,29 @@ void add_fallbacks(Families& out, const EngineStats& stats, const FallbackCounte
   }
 }
 
+// A gauge or counter for each value of a label.
+void add_by_label(Families& out,
+                  const char* name,
+                  const char* help,
+                  MetricType type,
+                  const char* label,
+                  std::initializer_list<std::pair<const char*, double>> values) {
+  for (const auto& [of, value] : values) {
+    ClientMetric& metric = out.open(name, help, type, out.labels_with(label, of));
+    (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
+  }
+}
+
 // vLLM's names have what its decode worker counts of transfers that came whole, and how many
 // offers of a prefill worker nobody took in time.
 void add_transfers(Families& out, const HandoffStats& stats) {
-  const auto add = [&](const char* name,
-                       const char* help,
-                       MetricType type,
-                       const char* label,
-                       std::initializer_list<std::pair<const char*, double>> values) {
-    for (const auto& [of, value] : values) {
-      ClientMetric& metric = out.open(name, help, type, out.labels_with(label, of));
-      (type == MetricType::Gauge ? metric.gauge.value : metric.counter.value) = value;
-    }
-  };
   const auto both = [&](const char* name, const char* help, uint64_t in, uint64_t out_of) {
-    add(name,
-        help,
-        MetricType::Counter,
-        "direction",
-        {{"in", static_cast<double>(in)}, {"out", static_cast<double>(out_of)}});
+    add_by_label(out,
+                 name,
+                 help,
+                 MetricType::Counter,
+                 "direction",
+                 {{"in", static_cast<double>(in)}, {"out", static_cast<double>(out_of)}});
   };
   out.histogram("vllm:nixl_xfer_time_seconds",
                 "Of KV from another worker, from the first place for it to the last byte.",
@@ -422,35 +426,43 @@ void add_transfers(Families& out, const HandoffStats& stats) {
   both("sluice_handoff_transfers_total", "Whole transfers of KV.", stats.num_in, stats.num_out);
   both("sluice_handoff_blocks_total", "Blocks of KV moved.", stats.blocks_in, stats.blocks_out);
   both("sluice_handoff_bytes_total", "Bytes of KV moved.", stats.bytes_in, stats.bytes_out);
-  add("sluice_handoff_dropped_frames_total",
-      "Pieces of KV that came and were not taken, by reason.",
-      MetricType::Counter,
-      "reason",
-      {{"stale", static_cast<double>(stats.frames_stale)},
-       {"spoiled", static_cast<double>(stats.frames_spoiled)}});
-  add("sluice_handoff_closed_connections_total",
-      "Connections of the data plane that ended, by the side that did it.",
-      MetricType::Counter,
-      "by",
-      {{"peer", static_cast<double>(stats.connections_lost)},
-       {"own", static_cast<double>(stats.connections_refused)}});
+  add_by_label(out,
+               "sluice_handoff_dropped_frames_total",
+               "Pieces of KV that came and were not taken, by reason.",
+               MetricType::Counter,
+               "reason",
+               {{"stale", static_cast<double>(stats.frames_stale)},
+                {"spoiled", static_cast<double>(stats.frames_spoiled)}});
+  add_by_label(out,
+               "sluice_handoff_closed_connections_total",
+               "Connections of the data plane that ended, by the side that did it.",
+               MetricType::Counter,
+               "by",
+               {{"peer", static_cast<double>(stats.connections_lost)},
+                {"own", static_cast<double>(stats.connections_refused)}});
+}
+
+// Data planes, requests, blocks and slots of handoffs at this moment.
+void add_transfers_now(Families& out, const HandoffStats& stats) {
   out.gauge("sluice_handoff_sessions",
             "Open data planes, by peer and direction.",
             static_cast<double>(stats.num_sessions));
-  add("sluice_handoff_requests",
-      "Requests that wait for KV of another worker, and prompts kept for others.",
-      MetricType::Gauge,
-      "state",
-      {{"claiming", static_cast<double>(stats.num_claiming)},
-       {"awaiting_room", static_cast<double>(stats.num_awaiting_room)},
-       {"receiving", static_cast<double>(stats.num_receiving)},
-       {"offered", static_cast<double>(stats.num_offered)}});
-  add("sluice_handoff_held_blocks",
-      "Blocks that are reserved for KV on its way, or pinned for others.",
-      MetricType::Gauge,
-      "for",
-      {{"in", static_cast<double>(stats.num_reserved_blocks)},
-       {"out", static_cast<double>(stats.num_pinned_blocks)}});
+  add_by_label(out,
+               "sluice_handoff_requests",
+               "Requests that wait for KV of another worker, and prompts kept for others.",
+               MetricType::Gauge,
+               "state",
+               {{"claiming", static_cast<double>(stats.num_claiming)},
+                {"awaiting_room", static_cast<double>(stats.num_awaiting_room)},
+                {"receiving", static_cast<double>(stats.num_receiving)},
+                {"offered", static_cast<double>(stats.num_offered)}});
+  add_by_label(out,
+               "sluice_handoff_held_blocks",
+               "Blocks that are reserved for KV on its way, or pinned for others.",
+               MetricType::Gauge,
+               "for",
+               {{"in", static_cast<double>(stats.num_reserved_blocks)},
+                {"out", static_cast<double>(stats.num_pinned_blocks)}});
   out.gauge("sluice_handoff_landing_slots",
             "Places where KV of other workers arrives.",
             static_cast<double>(stats.num_slots));
@@ -496,7 +508,10 @@ std::string metrics_text(const EngineStats& stats,
                    static_cast<double>(traces.dropped));
   add_answers(families, answers);
   add_fallbacks(families, stats, handoff_fallbacks);
-  if (stats.handoff) add_transfers(families, *stats.handoff);
+  if (stats.handoff) {
+    add_transfers(families, *stats.handoff);
+    add_transfers_now(families, *stats.handoff);
+  }
   add_histograms(families, stats);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);

@@ -189,9 +189,22 @@ void add_sampling_flags(Subcommand& sub, SamplingParams& sampling, bool has_leng
   }
 }
 
+void add_tokenize_flags(CLI::App& app, std::string& model, FileOptions& files) {
+  app.add_option("--model", model, "GGUF file with the vocabulary")->required()->type_name("FILE");
+  app.add_option("--file", files.file, "Text; - is standard input")->required()->type_name("FILE");
+  app.add_flag("--json", files.json, "Print one JSON array of ids");
+  app.add_flag("!--no-special", files.special, "Names of special tokens stay text");
+}
+
+void add_render_flags(CLI::App& app, FileOptions& files) {
+  app.add_option("--template", files.file, "Jinja file")->required()->type_name("FILE");
+  app.add_option("--input", files.input, "JSON object of variables; - is standard input")
+      ->required()
+      ->type_name("FILE");
+}
+
 void add_own_flags(Subcommand& sub, Invocation& invocation) {
   CLI::App& app = *sub.app;
-  FileOptions& files = invocation.files;
   switch (sub.row->command) {
     case Command::kServe:
       app.add_flag("--dry-run",
@@ -235,22 +248,12 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_quantize_flags(app, invocation.quantize);
       break;
     case Command::kTokenize:
-      app.add_option("--model", invocation.config.model, "GGUF file with the vocabulary")
-          ->required()
-          ->type_name("FILE");
-      app.add_option("--file", files.file, "Text; - is standard input")
-          ->required()
-          ->type_name("FILE");
-      app.add_flag("--json", files.json, "Print one JSON array of ids");
-      app.add_flag("!--no-special", files.special, "Names of special tokens stay text");
+      add_tokenize_flags(app, invocation.config.model, invocation.files);
       break;
     case Command::kFetch:
       break;
     case Command::kRender:
-      app.add_option("--template", files.file, "Jinja file")->required()->type_name("FILE");
-      app.add_option("--input", files.input, "JSON object of variables; - is standard input")
-          ->required()
-          ->type_name("FILE");
+      add_render_flags(app, invocation.files);
       break;
     case Command::kConfig:
       app.add_flag("--markdown", invocation.markdown, "Print the table of all knobs");

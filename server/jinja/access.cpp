@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attributes, subscripts, slices and iteration.
+// Attributes and subscripts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,6 +9,7 @@
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 namespace {
@@ -296,63 +297,6 @@ Result get_index(Runtime& runtime, const Value& value, int64_t index) {
 
 }  // namespace
 
-Expected<SliceRange> resolve_slice(const Runtime& runtime, const Slice& slice, int64_t size) {
-  SliceRange range;
-  if (!slice.step.is(Kind::kNone)) {
-    SLUICE_TRY(range.step, to_integer(runtime, slice.step, "slice step"));
-  }
-  if (range.step == 0) return runtime.fail("slice step cannot be zero");
-  range.written_step = range.step;
-  // A step beyond the size takes one element at most; the bound keeps the arithmetic in range.
-  range.step = std::clamp(range.step, -size - 1, size + 1);
-  const bool forward = range.step > 0;
-  const auto bound = [&](const Value& value, int64_t fallback) -> Expected<int64_t> {
-    if (value.is(Kind::kNone)) return fallback;
-    SLUICE_TRY(int64_t index, to_integer(runtime, value, "slice index"));
-    if (index < 0) index += size;
-    return std::clamp(index, forward ? int64_t{0} : int64_t{-1}, forward ? size : size - 1);
-  };
-  SLUICE_TRY(range.start, bound(slice.start, forward ? 0 : size - 1));
-  SLUICE_TRY(range.stop, bound(slice.stop, forward ? size : -1));
-  const int64_t span = forward ? range.stop - range.start : range.start - range.stop;
-  const int64_t stride = forward ? range.step : -range.step;
-  range.count = span > 0 ? (span - 1) / stride + 1 : 0;
-  return range;
-}
-
-Expected<void> check_hashable(const Runtime& runtime, const Value& key) {
-  bool hashable = !key.is(Kind::kDict);
-  if (key.is(Kind::kSequence)) {
-    const Sequence& sequence = key.as<Sequence>();
-    hashable = sequence.kind == SequenceKind::kTuple || sequence.kind == SequenceKind::kRange ||
-               sequence.kind == SequenceKind::kGenerator;
-    // What a tuple holds lives in the heap, whose depth evaluation bounds.
-    for (size_t i = 0; sequence.kind == SequenceKind::kTuple && i < sequence.items.size(); ++i) {
-      const Value& item = sequence.items[i];
-      const bool nested =
-          item.is(Kind::kSequence) && item.as<Sequence>().kind == SequenceKind::kTuple;
-      if (!nested) SLUICE_TRY_VOID(check_hashable(runtime, item));
-    }
-  }
-  if (hashable) return {};
-  return runtime.fail("unhashable type: '" + std::string(type_name(key)) + "'");
-}
-
-Expected<Value*> find_key(Runtime& runtime, Dict& dict, const Value& key) {
-  SLUICE_TRY_VOID(check_hashable(runtime, key));
-  const bool is_text = key.is(Kind::kString);
-  SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(dict.entries.size() / 4)));
-  for (auto& [name, value] : dict.entries) {
-    if (is_text) {
-      if (name.is(Kind::kString) && name.view() == key.view()) return &value;
-      continue;
-    }
-    SLUICE_TRY(const bool same, equals(runtime, name, key));
-    if (same) return &value;
-  }
-  return nullptr;
-}
-
 Result get_attribute(Runtime& runtime, const Value& value, std::string_view name) {
   if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
   SLUICE_TRY(std::optional<Value> own, own_attribute(runtime, value, name));
@@ -389,61 +333,6 @@ Result get_item(Runtime& runtime, const Value& value, const Value& index) {
   SLUICE_TRY_VOID(append_repr(runtime, index, what));
   SLUICE_TRY(const Text shown, what.take());
   return runtime.undefined(shown_type(value) + " has no element " + std::string(shown.view()));
-}
-
-Expected<std::vector<Value>> iterate(Runtime& runtime, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      return std::vector<Value>();
-    case Kind::kSequence: {
-      Sequence& sequence = value.as<Sequence>();
-      SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(sequence.items.size() / 8)));
-      if (sequence.kind == SequenceKind::kGenerator) return std::exchange(sequence.items, {});
-      return sequence.items;
-    }
-    case Kind::kDict: {
-      std::vector<Value> keys;
-      for (const auto& [key, item] : value.as<Dict>().entries) keys.push_back(key);
-      SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(keys.size() / 8)));
-      return keys;
-    }
-    case Kind::kString: {
-      std::vector<Value> characters;
-      const Text& text = value.text();
-      for (size_t pos = 0; pos < text.size();) {
-        const size_t size = decode_at(text.view(), pos).size;
-        SLUICE_TRY(Value character, runtime.text(text.substr(pos, pos + size)));
-        characters.push_back(std::move(character));
-        pos += size;
-      }
-      return characters;
-    }
-    default:
-      return runtime.fail("'" + std::string(type_name(value)) + "' object is not iterable");
-  }
-}
-
-Expected<int64_t> length(Runtime& runtime, const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      return 0;
-    case Kind::kString:
-      SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(value.view().size() / 16)));
-      return static_cast<int64_t>(count_characters(value.view()));
-    case Kind::kDict:
-      return static_cast<int64_t>(value.as<Dict>().entries.size());
-    case Kind::kLoop:
-      SLUICE_TRY_VOID(value.as<Loop>().fetch(std::numeric_limits<size_t>::max()));
-      return static_cast<int64_t>(value.as<Loop>().items.size());
-    case Kind::kSequence:
-      if (value.as<Sequence>().kind != SequenceKind::kGenerator) {
-        return static_cast<int64_t>(value.as<Sequence>().items.size());
-      }
-      break;
-    default:
-      break;
-  }
-  return runtime.fail("object of type '" + std::string(type_name(value)) + "' has no len()");
 }
 
 }  // namespace sluice::jinja

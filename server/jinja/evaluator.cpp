@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "server/jinja/methods.h"
-#include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 

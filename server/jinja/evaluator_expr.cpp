@@ -6,6 +6,7 @@
 #include "server/jinja/filters.h"
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
+#include "server/jinja/protocols.h"
 #include "server/jinja/tests.h"
 
 namespace sluice::jinja {
@@ -115,7 +116,7 @@ Result Evaluator::evaluate_dict(const Expr& expr) {
   for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
     SLUICE_TRY(Value key, evaluate(*expr.children[i]));
     SLUICE_TRY(Value value, evaluate(*expr.children[i + 1]));
-    SLUICE_TRY_VOID(runtime_.insert(*dict, std::move(key), std::move(value)));
+    SLUICE_TRY_VOID(insert(runtime_, *dict, std::move(key), std::move(value)));
   }
   return Value(Kind::kDict, dict.get());
 }
@@ -232,7 +233,7 @@ Expected<void> Evaluator::bind_macro(const Macro& macro, CallArgs args) {
     SLUICE_TRY(auto dict, runtime_.dict(Origin::kTemplate));
     for (const auto& [name, value] : args.named) {
       SLUICE_TRY(Value key, runtime_.text(name, Origin::kTemplate));
-      SLUICE_TRY_VOID(runtime_.insert(*dict, std::move(key), value));
+      SLUICE_TRY_VOID(insert(runtime_, *dict, std::move(key), value));
     }
     SLUICE_TRY_VOID(set_name("kwargs", Value(Kind::kDict, dict.get())));
   } else if (!args.named.empty()) {

@@ -15,6 +15,7 @@
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 namespace {

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <span>
 
-#include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 namespace {

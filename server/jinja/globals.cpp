@@ -5,8 +5,8 @@
 #include <ctime>
 
 #include "server/jinja/methods.h"
-#include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 #include "server/jinja/runtime.h"
 
 namespace sluice::jinja {
@@ -52,7 +52,7 @@ Result make_dict(Runtime& runtime, const Value&, const CallArgs& args) {
     const Dict& source = args.positional[0].as<Dict>();
     dict->origin = source.origin;
     for (const auto& [key, value] : source.entries) {
-      SLUICE_TRY_VOID(runtime.insert(*dict, key, value));
+      SLUICE_TRY_VOID(insert(runtime, *dict, key, value));
     }
   } else if (!args.positional.empty()) {
     if (args.positional[0].is(Kind::kUndefined))
@@ -61,12 +61,12 @@ Result make_dict(Runtime& runtime, const Value&, const CallArgs& args) {
     for (const Value& pair : pairs) {
       SLUICE_TRY(const std::vector<Value> parts, iterate(runtime, pair));
       if (parts.size() != 2) return runtime.fail("dict() needs pairs");
-      SLUICE_TRY_VOID(runtime.insert(*dict, parts[0], parts[1]));
+      SLUICE_TRY_VOID(insert(runtime, *dict, parts[0], parts[1]));
     }
   }
   for (const auto& [name, value] : args.named) {
     SLUICE_TRY(Value key, runtime.text(name, Origin::kTemplate));
-    SLUICE_TRY_VOID(runtime.insert(*dict, std::move(key), value));
+    SLUICE_TRY_VOID(insert(runtime, *dict, std::move(key), value));
   }
   return Value(Kind::kDict, dict.get());
 }

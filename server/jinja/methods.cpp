@@ -5,8 +5,8 @@
 #include <array>
 
 #include "server/jinja/char_class.h"
-#include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 #include "server/jinja/runtime.h"
 
 namespace sluice::jinja {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "server/jinja/methods.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 namespace {
@@ -25,24 +25,9 @@ std::string_view symbol(Op op) {
       return "//";
     case Op::kMod:
       return "%";
-    case Op::kPow:
-      return "**";
-    case Op::kLt:
-      return "<";
-    case Op::kLe:
-      return "<=";
-    case Op::kGt:
-      return ">";
-    case Op::kGe:
-      return ">=";
     default:
-      return "==";
+      return "**";
   }
-}
-
-tl::unexpected<Error> type_error(const Runtime& runtime, Op op, const Value& a, const Value& b) {
-  return runtime.fail("unsupported operand types for " + std::string(symbol(op)) + ": '" +
-                      std::string(type_name(a)) + "' and '" + std::string(type_name(b)) + "'");
 }
 
 Result power(Runtime& runtime, int64_t base, int64_t exponent) {
@@ -152,11 +137,6 @@ Result repeat(Runtime& runtime, const Value& value, int64_t times) {
   return runtime.sequence(std::move(out), value.as<Sequence>().kind, value.as<Sequence>().origin);
 }
 
-bool is_plain_sequence(const Value& value) {
-  return value.is(Kind::kSequence) && (value.as<Sequence>().kind == SequenceKind::kList ||
-                                       value.as<Sequence>().kind == SequenceKind::kTuple);
-}
-
 Result add(Runtime& runtime, const Value& a, const Value& b) {
   if (a.is(Kind::kString) && b.is(Kind::kString)) {
     if (!a.markup() && !b.markup()) return concat(runtime, {a, b});
@@ -176,116 +156,10 @@ Result add(Runtime& runtime, const Value& a, const Value& b) {
     return runtime.sequence(
         std::move(items), a.as<Sequence>().kind, input ? Origin::kInput : Origin::kTemplate);
   }
-  return type_error(runtime, Op::kAdd, a, b);
-}
-
-Expected<bool> equal_items(Runtime& runtime,
-                           const std::vector<Value>& a,
-                           const std::vector<Value>& b) {
-  if (a.size() != b.size()) return false;
-  for (size_t i = 0; i < a.size(); ++i) {
-    SLUICE_TRY(const bool same, equals(runtime, a[i], b[i]));
-    if (!same) return false;
-  }
-  return true;
-}
-
-Expected<bool> equal_dicts(Runtime& runtime, Dict& a, Dict& b) {
-  if (a.entries.size() != b.entries.size()) return false;
-  for (const auto& [key, value] : a.entries) {
-    SLUICE_TRY(Value * other, find_key(runtime, b, key));
-    if (other == nullptr) return false;
-    SLUICE_TRY(const bool same, equals(runtime, value, *other));
-    if (!same) return false;
-  }
-  return true;
+  return operand_error(runtime, symbol(Op::kAdd), a, b);
 }
 
 }  // namespace
-
-tl::unexpected<Error> undefined_error(const Runtime& runtime, const Value& value) {
-  return runtime.fail(value.as<UndefinedObject>().message);
-}
-
-Expected<bool> equals(Runtime& runtime, const Value& a, const Value& b) {
-  SLUICE_TRY_VOID(runtime.charge(1));
-  if (a.number() && b.number()) {
-    if (a.integral() && b.integral()) return a.integer() == b.integer();
-    return a.as_double() == b.as_double();
-  }
-  if (a.kind() != b.kind()) return false;
-  switch (a.kind()) {
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return true;
-    case Kind::kString:
-      return a.view() == b.view();
-    case Kind::kDict:
-    case Kind::kSequence:
-      break;
-    default:
-      return a.object() == b.object();
-  }
-  if (a.object() == b.object()) return true;
-  const Runtime::Depth depth(runtime);
-  if (depth.exceeded()) return runtime.exhausted("values are nested too deeply");
-  if (a.is(Kind::kDict)) return equal_dicts(runtime, a.as<Dict>(), b.as<Dict>());
-  if (a.as<Sequence>().kind != b.as<Sequence>().kind) return false;
-  if (a.as<Sequence>().kind == SequenceKind::kGenerator) return false;
-  return equal_items(runtime, a.as<Sequence>().items, b.as<Sequence>().items);
-}
-
-Expected<std::partial_ordering> order(Runtime& runtime, const Value& a, const Value& b) {
-  SLUICE_TRY_VOID(runtime.charge(1));
-  if (a.is(Kind::kUndefined)) return undefined_error(runtime, a);
-  if (b.is(Kind::kUndefined)) return undefined_error(runtime, b);
-  if (a.integral() && b.integral()) return std::partial_ordering(a.integer() <=> b.integer());
-  if (a.number() && b.number()) return a.as_double() <=> b.as_double();
-  if (a.is(Kind::kString) && b.is(Kind::kString)) {
-    return std::partial_ordering(a.view() <=> b.view());
-  }
-  if (!is_plain_sequence(a) || !is_plain_sequence(b) ||
-      a.as<Sequence>().kind != b.as<Sequence>().kind) {
-    return type_error(runtime, Op::kLt, a, b);
-  }
-  const Runtime::Depth depth(runtime);
-  if (depth.exceeded()) return runtime.exhausted("values are nested too deeply");
-  const auto& left = a.as<Sequence>().items;
-  const auto& right = b.as<Sequence>().items;
-  for (size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
-    SLUICE_TRY(const bool same, equals(runtime, left[i], right[i]));
-    if (!same) return order(runtime, left[i], right[i]);
-  }
-  return std::partial_ordering(left.size() <=> right.size());
-}
-
-// A bottom-up merge sort: a comparison may fail half-way, which std::stable_sort cannot pass on.
-Expected<std::vector<size_t>> stable_order(Runtime& runtime,
-                                           const std::vector<Value>& keys,
-                                           bool descending) {
-  const size_t size = keys.size();
-  std::vector<size_t> from(size);
-  for (size_t i = 0; i < size; ++i) from[i] = i;
-  std::vector<size_t> to(size);
-  for (size_t width = 1; width < size; width *= 2) {
-    for (size_t begin = 0; begin < size; begin += 2 * width) {
-      const size_t middle = std::min(begin + width, size);
-      const size_t end = std::min(begin + 2 * width, size);
-      size_t left = begin;
-      size_t right = middle;
-      for (size_t out = begin; out < end; ++out) {
-        bool take_right = left == middle;
-        if (!take_right && right < end) {
-          SLUICE_TRY(const auto result, order(runtime, keys[from[right]], keys[from[left]]));
-          take_right = descending ? result > 0 : result < 0;
-        }
-        to[out] = take_right ? from[right++] : from[left++];
-      }
-    }
-    from.swap(to);
-  }
-  return from;
-}
 
 Expected<bool> contains(Runtime& runtime, const Value& container, const Value& item) {
   switch (container.kind()) {
@@ -368,7 +242,7 @@ Result arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
       return repeat(runtime, b, a.integer());
     }
   }
-  return type_error(runtime, op, a, b);
+  return operand_error(runtime, symbol(op), a, b);
 }
 
 Result negate(Runtime& runtime, const Value& value) {
@@ -406,13 +280,6 @@ Result concat(Runtime& runtime, const std::vector<Value>& values) {
   TextBuilder out(runtime);
   for (const Value& value : values) SLUICE_TRY_VOID(append_str(runtime, value, out));
   return out.finish();
-}
-
-Expected<int64_t> to_integer(const Runtime& runtime, const Value& value, std::string_view what) {
-  if (value.is(Kind::kUndefined)) return undefined_error(runtime, value);
-  if (value.integral()) return value.integer();
-  return runtime.fail(std::string(what) + " must be an integer, not " +
-                      std::string(type_name(value)));
 }
 
 }  // namespace sluice::jinja

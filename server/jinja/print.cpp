@@ -8,7 +8,7 @@
 
 #include "server/jinja/ast.h"
 #include "server/jinja/char_class.h"
-#include "server/jinja/ops.h"
+#include "server/jinja/protocols.h"
 
 namespace sluice::jinja {
 namespace {

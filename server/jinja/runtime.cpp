@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/jinja/runtime.h"
 
-#include "server/jinja/ops.h"
-
 namespace sluice::jinja {
 
 tl::unexpected<Error> Runtime::fail(const std::string& what) const {
@@ -68,17 +66,6 @@ Result Runtime::undefined(std::string message, bool security) {
 Result Runtime::function(std::string_view name, NativeFunction native, Value self) {
   SLUICE_TRY(auto object, make<Function>(0, name, native, std::move(self)));
   return Value(Kind::kFunction, object.get());
-}
-
-Expected<void> Runtime::insert(Dict& dict, Value key, Value value) {
-  SLUICE_TRY(Value * found, find_key(*this, dict, key));
-  if (found != nullptr) {
-    *found = std::move(value);
-    return {};
-  }
-  SLUICE_TRY_VOID(grow(dict, 2 * static_cast<int64_t>(sizeof(Value))));
-  dict.entries.emplace_back(std::move(key), std::move(value));
-  return {};
 }
 
 bool TextBuilder::admit(size_t bytes) {

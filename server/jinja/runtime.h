@@ -81,9 +81,6 @@ class Runtime {
 
   Expected<Ref<Dict>> dict(Origin origin) { return make<Dict>(0, origin); }
 
-  // Adds or replaces; the caller's dict grows.
-  Expected<void> insert(Dict& dict, Value key, Value value);
-
   // Recursion on values (printing, comparing): counts one level while it lives.
   class Depth {
    public:

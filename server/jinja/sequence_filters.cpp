@@ -8,6 +8,7 @@
 #include "server/jinja/methods.h"
 #include "server/jinja/ops.h"
 #include "server/jinja/print.h"
+#include "server/jinja/protocols.h"
 #include "server/jinja/tests.h"
 
 namespace sluice::jinja {

@@ -6,6 +6,7 @@
 
 #include "server/jinja/filters.h"
 #include "server/jinja/ops.h"
+#include "server/jinja/protocols.h"
 #include "server/jinja/runtime.h"
 
 namespace sluice::jinja {

@@ -101,11 +101,10 @@ void Unigram::segment(std::string_view piece,
   };
   for (size_t i = tokens.size(); i-- > 0;) {
     const TokenId token = tokens[i];
-    const bool is_unknown = token < 0;
-    if (!is_unknown || !fuse_unknown_) end_unknown();
-    if (is_unknown) {
+    if (token < 0) {
       unknown_bytes += length_of(token);
     } else {
+      end_unknown();
       out.push_back(token);
     }
     position += length_of(token);

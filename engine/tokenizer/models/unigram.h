@@ -18,7 +18,8 @@ namespace sluice {
 class Unigram final : public TokenModel {
  public:
   struct Options {
-    TokenId unknown = kInvalidToken;  // kInvalidToken: characters without a token are left out
+    // One for a whole run of characters without a token; kInvalidToken: they are left out.
+    TokenId unknown = kInvalidToken;
     double unknown_score = 0;
   };
 
@@ -33,9 +34,6 @@ class Unigram final : public TokenModel {
   void build();
 
   void set_byte_token(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
-
-  // False: each unknown character of a run gets its own unknown token.
-  void set_fuse_unknown(bool fuse) { fuse_unknown_ = fuse; }
 
   void encode_piece(std::string_view piece,
                     ModelScratch& scratch,
@@ -56,7 +54,6 @@ class Unigram final : public TokenModel {
   void append_unknown(std::string_view run, std::vector<TokenId>& out) const;
 
   Options options_;
-  bool fuse_unknown_ = true;
   std::array<TokenId, 256> byte_tokens_{};
   std::vector<std::pair<std::string_view, Entry>> added_;
   PackedTrie<Entry> names_;

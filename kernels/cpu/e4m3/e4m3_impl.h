@@ -203,6 +203,19 @@ SLUICE_INLINE void add_group_once(const LinearBlock& block,
   }
 }
 
+// Decodes the run's groups of a pass's rows.
+template <bool kDots, int kTiles, int kRows, int kStride>
+SLUICE_INLINE void load_rows(const PairRows& rows,
+                             const PairRun<kDots, kTiles>& run,
+                             PairOfRow<kDots> (&x)[kRows][kStride]) {
+  for (int r = 0; r < kRows; ++r) {
+    const uint8_t* const codes = rows.codes + r * rows.row_bytes;
+    for (int32_t g = run.begin; g < run.end; ++g) {
+      load_pairs(codes + g * kQuantGroup, x[r] + (g - run.begin) * kPairs);
+    }
+  }
+}
+
 // A pass: one run of groups times kRows rows from `row` on; kOnce if the run has no other pass.
 // Returns the segment in progress.
 template <WeightFormat kFormat, bool kDots, bool kOnce, int kTiles, int kRows>
@@ -215,12 +228,7 @@ static int32_t add_pair_run(const LinearBlock& block,
   const PairRows rows = pair_rows<kFormat>(block, row);
   constexpr int kStride = PairRun<kDots, kTiles>::kMostGroups * kPairs;
   PairOfRow<kDots> x[kRows][kStride];
-  for (int r = 0; r < kRows; ++r) {
-    const uint8_t* const codes = rows.codes + r * rows.row_bytes;
-    for (int32_t g = run.begin; g < run.end; ++g) {
-      load_pairs(codes + g * kQuantGroup, x[r] + (g - run.begin) * kPairs);
-    }
-  }
+  load_rows(rows, run, x);
   const AheadOfTiles<kTiles> tiles(block.tile_bytes);
   V16 acc[kSums];
 #pragma GCC unroll 12
