@@ -205,6 +205,8 @@ Expected<bool> compare(Runtime& runtime, Op op, const Value& a, const Value& b) 
   return op == Op::kGt ? result > 0 : result >= 0;
 }
 
+namespace {
+
 // What a markup string formats: everything but numbers is escaped.
 Result escaped_values(Runtime& runtime, const Value& values) {
   if (values.number() || values.is(Kind::kUndefined)) return values;
@@ -218,6 +220,8 @@ Result escaped_values(Runtime& runtime, const Value& values) {
   }
   return escape_html(runtime, values);
 }
+
+}  // namespace
 
 Result arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
   if (op == Op::kMod && a.is(Kind::kString)) {
