@@ -2,23 +2,23 @@
 // A router's engine over workers of this process: real gRPC, engines without a model.
 #include "server/router/remote_engine.h"
 
-#include <arpa/inet.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include <worker.grpc.pb.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/server/router/router_bed.h"
+#include "tests/support/fault_proxy.h"
 #include "tests/support/span_collector.h"
 
 namespace sluice {
@@ -132,47 +132,37 @@ TEST(RemoteEngine, ALostStreamWaitsForItsWorkerToComeBack) {
   EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
 }
 
-// Accepts connections to a port of this machine and never says a word.
-class MuteListener {
- public:
-  explicit MuteListener(int port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const int on = 1;
-    setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in name{};
-    name.sin_family = AF_INET;
-    name.sin_port = htons(static_cast<uint16_t>(port));
-    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(bind(socket_, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
-    EXPECT_EQ(listen(socket_, 16), 0);
-  }
-
-  ~MuteListener() { close(socket_); }
-
- private:
-  int socket_;
-};
-
-// The breaker's second may be over before the router has seen which process is there now.
+// The first connection breaks, and the next ones stay mute: the breaker's second ends before the
+// router can know which process is there, so it does not send the request there.
 TEST(RemoteEngine, AfterALossAWorkerIsUsedOnceItHasAnswered) {
   TestWorker worker;
-  Router router({&worker});
+  std::atomic<bool> is_down = false;
+  const test::FaultProxy proxy(
+      worker.address(),
+      [](size_t) { return test::Fault{}; },
+      [&](size_t connection, bool is_answer, std::vector<std::byte>& bytes) {
+        if (!is_down || !is_answer) return;
+        if (connection > 0) bytes.clear();
+        std::ranges::fill(bytes, std::byte{0xFF});  // no frame of HTTP/2
+      });
+  Config config;
+  config.workers = {proxy.address()};
+  Router router({}, config);
   CollectingSink sink;
   const RequestId id = router.submit(sink, request_of());
   ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
-  worker.stop();
-  ASSERT_TRUE(eventually([&] { return router.num_usable() == 0; }));
-  {
-    const MuteListener mute(worker.port());
-    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
-    while (std::chrono::steady_clock::now() < end) {
-      ASSERT_EQ(router.num_usable(), 0);
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+  is_down = true;
+  worker->step();
+  ASSERT_TRUE(eventually([&] { return router.stats().workers[0].num_requests == 0; }));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+  while (std::chrono::steady_clock::now() < end) {
+    ASSERT_EQ(router.stats().workers[0].num_requests, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  worker.start_again();
-  ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
-  for (int i = 0; i < 6; ++i) worker->step();
-  EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+  is_down = false;
+  EXPECT_TRUE(eventually([&] { return router.stats().workers[0].num_requests == 1; }));
+  router->abort(id);
+  EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
 }
 
 TEST(RemoteEngine, WithoutAnotherWorkerAStreamEndsWithAnErrorInTime) {

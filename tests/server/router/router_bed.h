@@ -37,8 +37,6 @@ class TestWorker {
 
   FakeEngine* operator->() { return engine_.get(); }
 
-  [[nodiscard]] int port() const { return port_; }
-
   [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
   void stop() {
@@ -84,13 +82,14 @@ class Router {
   explicit Router(const std::vector<TestWorker*>& workers, Config config = {}) {
     for (const TestWorker* worker : workers) config.workers.push_back(worker->address());
     config.worker_secret = "secret";
+    const auto num_workers = static_cast<int64_t>(config.workers.size());
     auto engine = RemoteEngine::create(config, std::make_unique<ByteTokenizer>());
     if (!engine) {
       ADD_FAILURE() << engine.error().message;
       return;
     }
     engine_ = std::move(*engine);
-    EXPECT_TRUE(eventually([&] { return num_usable() == static_cast<int64_t>(workers.size()); }));
+    EXPECT_TRUE(eventually([&] { return num_usable() == num_workers; }));
   }
 
   RemoteEngine* operator->() { return engine_.get(); }
