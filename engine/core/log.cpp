@@ -73,6 +73,26 @@ void append_json_text(std::string& out, std::string_view text) {
   out += '"';
 }
 
+// Returns the text with a space for each control character, so that one event stays one line and no
+// terminal obeys it, and with U+FFFD for each byte that is not UTF-8.
+std::string printable(std::string_view text) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = character_bytes(text, at);
+    const auto lead = static_cast<unsigned char>(text[at]);
+    const bool is_c1 = length == 2 && lead == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+    if (length == 0) {
+      out += "\uFFFD";
+    } else if (lead < 0x20 || lead == 0x7F || is_c1) {
+      out += ' ';
+    } else {
+      out += text.substr(at, length);
+    }
+    at += std::max<size_t>(length, 1);
+  }
+  return out;
+}
+
 bool g_json = false;  // written at start-up
 
 }  // namespace
@@ -116,23 +136,15 @@ LogLine& LogLine::add(std::string_view key, std::string_view value) {
     return *this;
   }
   text_.append(" ").append(key).append("=");
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
-  const bool quote = value.empty() || value.find_first_of(" \"=") != std::string_view::npos ||
-                     std::ranges::any_of(value, is_control);
-  if (!quote) {
-    text_.append(value);
+  const std::string shown = printable(value);
+  if (!shown.empty() && shown.find_first_of(" \"=") == std::string::npos) {
+    text_.append(shown);
     return *this;
   }
   text_.push_back('"');
-  for (const char c : value) {
-    if (c == '"' || c == '\\') {
-      text_.push_back('\\');
-      text_.push_back(c);
-    } else if (is_control(c)) {
-      text_.push_back(' ');  // one event stays one line
-    } else {
-      text_.push_back(c);
-    }
+  for (const char c : shown) {
+    if (c == '"' || c == '\\') text_.push_back('\\');
+    text_.push_back(c);
   }
   text_.push_back('"');
   return *this;

@@ -40,6 +40,13 @@ TEST(Log, NoControlCharacterReachesATerminal) {
   EXPECT_NE(text.find("prompt text=\"a  [2Jb \"\n"), std::string::npos) << text;
 }
 
+TEST(Log, ALineIsValidUtf8) {
+  LogLine line(LogLevel::kInfo, "peer");
+  line.add("id", "caf\xC3\xA9\xFF(").add("name", "a\xC2\x9B" "2Jb");
+  const std::string text = logged(line);
+  EXPECT_NE(text.find("peer id=caf\xC3\xA9\uFFFD( name=\"a 2Jb\"\n"), std::string::npos) << text;
+}
+
 TEST(Log, JsonLinesAreObjects) {
   init_log(LogLevel::kTrace, LogFormat::kJson);
   LogLine line(LogLevel::kWarning, "request");
