@@ -109,16 +109,26 @@ class BadNetwork {
     return arriving;
   }
 
-  // The data plane of a prefill worker is behind a proxy.
+  // The data plane of a prefill worker is behind a proxy, one for each process.
   void introduce(KvHello& hello) {
     for (KvTransportOffer& offer : hello.transports) {
-      if (offer.kind != KvTransportKind::kTcp) continue;
-      proxies_.push_back(std::make_unique<FaultProxy>(
-          offer.address,
-          [this](size_t) { return plan(); },
-          FrameEditor([this](bool, FrameEditor::Frame frame) { return edit(std::move(frame)); })));
-      offer.address = proxies_.back()->address();
+      if (offer.kind == KvTransportKind::kTcp) offer.address = proxy_of(offer.address);
     }
+  }
+
+  std::string proxy_of(const std::string& target) {
+    for (const auto& [known, proxy] : proxies_) {
+      if (known == target) return proxy->address();
+    }
+    constexpr size_t kMostProxies = 4;  // of processes that may still have connections
+    if (proxies_.size() == kMostProxies) proxies_.pop_front();
+    proxies_.emplace_back(
+        target,
+        std::make_unique<FaultProxy>(
+            target,
+            [this](size_t) { return plan(); },
+            FrameEditor([this](bool, FrameEditor::Frame frame) { return edit(std::move(frame)); })));
+    return proxies_.back().second->address();
   }
 
   Fault plan() {
@@ -171,7 +181,8 @@ class BadNetwork {
   std::deque<std::pair<bool, KvMessage>> late_;
   std::deque<FrameEditor::Frame> kept_;
   std::atomic<uint64_t> num_faults_ = 0;
-  std::vector<std::unique_ptr<FaultProxy>> proxies_;  // go first: their threads use the rest
+  // Go first: their threads use the rest.
+  std::deque<std::pair<std::string, std::unique_ptr<FaultProxy>>> proxies_;
 };
 
 Config small_config(const char* transport) {
