@@ -379,6 +379,7 @@ Expected<KvControlOptions> kv_control_options(const Config& config) {
 Expected<std::unique_ptr<KvPeerChannel>> open_kv_control(const KvControlOptions& options,
                                                          const KvHello& own,
                                                          KvPeerSink& sink) {
+  set_up_grpc();
   auto channel = std::make_unique<GrpcKvChannel>(options, own, sink);
   SLUICE_TRY_VOID(channel->start());
   return channel;

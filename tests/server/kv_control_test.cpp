@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/kv_control.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "tests/server/kv_messages_sample.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/certificate.h"
 #include "tests/support/fault_proxy.h"
 
@@ -134,6 +136,13 @@ TEST(KvControl, PeersKnowEachOtherAndMessagesComeInOrder) {
   }
   EXPECT_EQ(decode.channel->connect(prefill.channel->address()), *peer);
   EXPECT_FALSE(decode.channel->send(KvPeerId(99), KvDrain{}));
+}
+
+TEST(KvControl, WhatGrpcSaysOfAPeersBytesIsALineOfTheLog) {
+  const End end(11);
+  const std::string text =
+      logged_by([] { gpr_log(GPR_ERROR, "Error parsing metadata: %s", "a\xC9\nb"); });
+  EXPECT_EQ(text, "");  // at the level that tests have
 }
 
 TEST(KvControl, WithoutTheSecretThereIsNoPeer) {
