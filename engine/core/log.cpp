@@ -80,7 +80,8 @@ std::string printable(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const size_t length = character_bytes(text, at);
     const auto lead = static_cast<unsigned char>(text[at]);
-    const bool is_c1 = length == 2 && lead == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
+    const bool is_c1 =
+        length == 2 && lead == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
     if (length == 0) {
       out += "\uFFFD";
     } else if (lead < 0x20 || lead == 0x7F || is_c1) {

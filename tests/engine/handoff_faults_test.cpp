@@ -122,13 +122,10 @@ class BadNetwork {
     }
     constexpr size_t kMostProxies = 4;  // of processes that may still have connections
     if (proxies_.size() == kMostProxies) proxies_.pop_front();
-    proxies_.emplace_back(
-        target,
-        std::make_unique<FaultProxy>(
-            target,
-            [this](size_t) { return plan(); },
-            FrameEditor([this](bool, FrameEditor::Frame frame) { return edit(std::move(frame)); })));
-    return proxies_.back().second->address();
+    FrameEditor editor([this](bool, FrameEditor::Frame frame) { return edit(std::move(frame)); });
+    auto proxy = std::make_unique<FaultProxy>(
+        target, [this](size_t) { return plan(); }, std::move(editor));
+    return proxies_.emplace_back(target, std::move(proxy)).second->address();
   }
 
   Fault plan() {
