@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides whether a worker gets requests after it has failed. A value without clock, thread or I/O.
 //
-// Closed, it lets all requests pass; open, none. After a second, doubling to 30 with each failure,
-// it is half open: one request is the probe, whose success closes it. A death opens it at once,
-// errors when there are 5 in 10 s.
+// Closed, it lets all requests pass; open, none. A death opens it at once, errors when there are 5
+// in 10 s. After a second, doubling to 30 with each failure, it is half open, until a request's
+// success closes it. After errors one request at a time may pass then. After a death all may, since
+// WorkerSet has seen the worker answer again: what other workers lose would otherwise all go to the
+// one whose breaker is closed.
 #pragma once
 
 #include <chrono>
@@ -51,11 +53,12 @@ class Breaker {
   void gave_up();         // the request ended without a verdict
 
  private:
-  void open(Time now);
+  void open(Time now, bool has_died);
 
   std::deque<Time> errors_;  // the latest errors while closed
   bool is_open_ = false;
-  bool is_probing_ = false;
+  bool has_died_ = false;    // what opened it last was a death
+  bool is_probing_ = false;  // a request has been sent while half open
   Time opened_at_{};
   Time until_{};
   std::chrono::milliseconds wait_{0};  // of the latest opening; 0: none since a success

@@ -355,8 +355,12 @@ void RemoteEngine::lose_worker(Stream& stream) {
             "request_lost_worker",
             "worker",
             address,
+            "request",
+            stream.id.value,
             "tokens",
-            stream.ledger.num_tokens());
+            stream.ledger.num_tokens(),
+            "losses_before",
+            stream.ledger.num_losses());
   if (!stream.ledger.lose_worker(config_.max_worker_losses)) {
     return fail(stream, unavailable("The request has lost its worker too many times."));
   }

@@ -60,6 +60,9 @@ class StreamLedger {
 
   void count_retry() { ++num_retries_; }
 
+  // Returns the number of workers lost in a row without a new token.
+  [[nodiscard]] int32_t num_losses() const { return num_losses_; }
+
   // Records that the attempt's worker is lost. False: too many were lost in a row without a new
   // token, which may be the request's own doing.
   [[nodiscard]] bool lose_worker(int32_t most_losses) {

@@ -33,9 +33,13 @@ TEST(Breaker, ADeathOpensItAtOnceAndManyTellOfOne) {
   EXPECT_TRUE(breaker.allows(kStart + seconds(1)));
 }
 
+void fail_until_open(Breaker& breaker) {
+  for (int i = 0; i < 5; ++i) breaker.failed(kStart);
+}
+
 TEST(Breaker, HalfOpenLetsOneThroughWhoseSuccessCloses) {
   Breaker breaker;
-  breaker.died(kStart);
+  fail_until_open(breaker);
   const auto later = kStart + seconds(2);
   EXPECT_EQ(breaker.state(later), BreakerState::kHalfOpen);
   ASSERT_TRUE(breaker.allows(later));
@@ -70,11 +74,27 @@ TEST(Breaker, WaitsTwiceAsLongAfterEachFailedProbeUpToThirtySeconds) {
 
 TEST(Breaker, AProbeThatToldNothingIsFollowedByAnother) {
   Breaker breaker;
-  breaker.died(kStart);
+  fail_until_open(breaker);
   const auto later = kStart + seconds(1);
   breaker.sent(later);
+  EXPECT_FALSE(breaker.allows(later));
   breaker.gave_up();
   EXPECT_TRUE(breaker.allows(later));
+}
+
+TEST(Breaker, AfterADeathAllPassAndTheNextDeathOpensItForLonger) {
+  Breaker breaker;
+  breaker.died(kStart);
+  const auto later = kStart + seconds(1);
+  for (int i = 0; i < 64; ++i) {
+    ASSERT_TRUE(breaker.allows(later)) << i;
+    breaker.sent(later);
+  }
+  EXPECT_EQ(breaker.state(later), BreakerState::kHalfOpen);
+  breaker.gave_up();  // one of them; 63 are still out
+  for (int i = 0; i < 63; ++i) breaker.died(later + milliseconds(i));
+  EXPECT_EQ(breaker.opens_until(), later + seconds(2));
+  EXPECT_FALSE(breaker.allows(later + seconds(1)));
 }
 
 TEST(Breaker, ASuccessThatCameLateDoesNotCloseIt) {

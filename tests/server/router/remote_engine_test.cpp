@@ -132,6 +132,27 @@ TEST(RemoteEngine, ALostStreamWaitsForItsWorkerToComeBack) {
   EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
 }
 
+TEST(RemoteEngine, WhatAWorkerLosesIsSharedByAllOthersEvenOneThatHasJustComeBack) {
+  TestWorker first;
+  TestWorker second;
+  TestWorker third;
+  Router router({&first, &second, &third});
+  first.stop();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 2; }));
+  CollectingSink sink;
+  constexpr size_t kRequests = 32;
+  for (size_t i = 0; i < kRequests; ++i) router.submit(sink, request_of());
+  first.start_again();
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 3; }));
+  ASSERT_TRUE(
+      eventually([&] { return second->num_running() + third->num_running() == kRequests; }));
+  const size_t num_lost = second->num_running();
+  EXPECT_GT(num_lost, kRequests / 4);
+  second.stop();
+  ASSERT_TRUE(eventually([&] { return first->num_running() + third->num_running() == kRequests; }));
+  EXPECT_GT(first->num_running(), num_lost / 2) << "it had less to do than the third";
+}
+
 // The first connection breaks, and the next ones stay mute: the breaker's second ends before the
 // router can know which process is there, so it does not send the request there.
 TEST(RemoteEngine, AfterALossAWorkerIsUsedOnceItHasAnswered) {
