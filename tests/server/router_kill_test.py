@@ -3,11 +3,12 @@
 """Workers die under streaming clients, and no client notices.
 
 usage: router_kill_test.py BINARY MODEL [--clients 12] [--faults 12] [--workers 3] [--prefill 1]
-                           [--seed 1]
+                           [--seed 1] [--pause 0.5]
 
 Starts workers and a router with the model. First every kind of request is answered undisturbed; then
 clients repeat them while workers are killed (kill -9), stopped (SIGSTOP) and cut off (a relay that
-lets nothing through). `--prefill` of the workers compute prompts for the others. Every answer must be
+lets nothing through), with a random rest of at most `--pause` seconds between. `--prefill` of the workers
+compute prompts for the others. Every answer must be
 whole and the same as undisturbed, a silent worker out of rotation within 5 s, and at the end no worker
 may hold a block. The full run with a real model:
     router_kill_test.py BINARY MODEL.gguf --clients 64 --faults 200
@@ -162,7 +163,7 @@ class Trial:
         self.cluster.wait_for_usable(len(self.cluster.workers))
         print(f"  {number + 1}: {fault} of worker {index}{note}, whole again after "
               f"{time.monotonic() - started:.1f} s", flush=True)
-        time.sleep(self.random.uniform(0, 0.5))
+        time.sleep(self.random.uniform(0, self.options.pause))
 
     def run(self):
         self.learn()
@@ -307,6 +308,7 @@ def main():
     parser.add_argument("--prefill", type=int, default=1)
     parser.add_argument("--length", type=int, default=160)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=float, default=0.5)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(options.binary, options.model, folder, options.workers,
