@@ -40,13 +40,13 @@ case "$stage" in
     configure asan
     ulimit -s 65536  # frames of code that is not optimized are large
     # What takes minutes here and looks for unequal bits, not for memory, is the long tier's, and so
-    # are kernels, whose files of single instruction sets are not instrumented here. Templates' and
-    # tool calls' parsers have their fuzz targets in this folder.
+    # are kernels, whose files of single instruction sets are not instrumented here. Templates', tool
+    # calls' and tokenizers' parsers have their fuzz targets in this folder.
     if [[ -z "${SLUICE_FULL:-}" ]]; then
       ninja -C build-sanitize test_{core,quant,kvcache,scheduler,engine,grammar,server,cli,load}
       run_tests build-sanitize -L unit -LE '^(cuda|kernels)$' -E \
         '^(determinism|determinism_array|scheme_array|quantize|speculation|model_speculation|'\
-'chat_template|server_parse)_test$'
+'chat_template|server_parse|tokenizer|formats|translation|handoff_model)_test$'
     else
       ninja -C build-sanitize
       run_tests build-sanitize -L unit
