@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who gets the engine's outputs for the requests that it has asked an IoWorker to watch. Called on
-// that worker's thread.
+// An OutputReceiver gets the engine's outputs for the requests that it has asked an IoWorker to
+// watch, on that worker's thread.
 #pragma once
 
 #include <cstddef>
