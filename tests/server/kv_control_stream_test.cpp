@@ -27,7 +27,8 @@ class FakeWire final : public KvWire {
  public:
   explicit FakeWire(KvControlStream& stream) : stream_(stream), thread_([this] { run(); }) {}
 
-  ~FakeWire() override {
+  // Its thread ends, and with it what it writes to the peer: before either wire is destroyed.
+  void stop() {
     {
       const std::scoped_lock lock(mutex_);
       is_ending_ = true;
@@ -161,6 +162,11 @@ struct Pair {
     listener_wire.join(caller_wire);
     listener.start(listener_wire);
     caller.start(caller_wire);
+  }
+
+  ~Pair() {
+    caller_wire.stop();
+    listener_wire.stop();
   }
 
   const KvStreamSettings caller_settings = settings();

@@ -34,9 +34,9 @@ using testing::text_of;
 
 TEST(RemoteEngine, TokensAndTheEndComeThrough) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  CollectingSink sink;
   Router router({&worker});
   EXPECT_EQ(router->model().system_fingerprint, "fp_fake");
-  CollectingSink sink;
   ValidRequest request = request_of();
   request.sampling.seed = 1234;
   request.sampling.num_logprobs = 2;
@@ -54,8 +54,8 @@ TEST(RemoteEngine, AWorkersSpanIsBelowItsRouters) {
   Config config;
   config.otlp_traces_endpoint = collector.url();
   TestWorker worker(FakeEngine::Stepping::kAutomatic, config);
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   ValidRequest request = request_of();
   request.trace = parse_trace_context(kTraceparent, "vendor=1");
   EXPECT_EQ(text_of(sink.wait(router.submit(sink, request))), kHelloAndEnd);
@@ -96,8 +96,8 @@ void step_until(std::vector<TestWorker*> workers,
 TEST(RemoteEngine, AStreamGoesOnWhereItsWorkerHasEnded) {
   TestWorker first;
   TestWorker second;
-  Router router({&first, &second});
   CollectingSink sink;
+  Router router({&first, &second});
   const RequestId id = router.submit(sink, request_of());
   step_until({&first, &second}, sink, id, 3);
   TestWorker& lost = first->num_running() > 0 ? first : second;
@@ -115,8 +115,8 @@ TEST(RemoteEngine, AStreamGoesOnWhereItsWorkerHasEnded) {
 
 TEST(RemoteEngine, ALostStreamWaitsForItsWorkerToComeBack) {
   TestWorker worker;
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   const RequestId id = router.submit(sink, request_of());
   step_until({&worker}, sink, id, 2);
   worker.stop();
@@ -136,10 +136,10 @@ TEST(RemoteEngine, WhatAWorkerLosesIsSharedByAllOthersEvenOneThatHasJustComeBack
   TestWorker first;
   TestWorker second;
   TestWorker third;
+  CollectingSink sink;
   Router router({&first, &second, &third});
   first.stop();
   ASSERT_TRUE(eventually([&] { return router.num_usable() == 2; }));
-  CollectingSink sink;
   constexpr size_t kRequests = 32;
   for (size_t i = 0; i < kRequests; ++i) router.submit(sink, request_of());
   first.start_again();
@@ -168,8 +168,8 @@ TEST(RemoteEngine, AfterALossAWorkerIsUsedOnceItHasAnswered) {
       });
   Config config;
   config.workers = {proxy.address()};
-  Router router({}, config);
   CollectingSink sink;
+  Router router({}, config);
   const RequestId id = router.submit(sink, request_of());
   ASSERT_TRUE(eventually([&] { return worker->num_running() == 1; }));
   is_down = true;
@@ -190,8 +190,8 @@ TEST(RemoteEngine, WithoutAnotherWorkerAStreamEndsWithAnErrorInTime) {
   TestWorker worker;
   Config config;
   config.worker_wait_s = 1;
-  Router router({&worker}, config);
   CollectingSink sink;
+  Router router({&worker}, config);
   const RequestId id = router.submit(sink, request_of());
   step_until({&worker}, sink, id, 2);
   worker.stop();
@@ -207,8 +207,8 @@ TEST(RemoteEngine, AnErrorOfAWorkerIsTriedElsewhere) {
   TestWorker good(FakeEngine::Stepping::kAutomatic);
   good.load(500);  // so that the other one is chosen
   bad->fail_at(0);
-  Router router({&bad, &good});
   CollectingSink sink;
+  Router router({&bad, &good});
   EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
   EXPECT_EQ(bad->submitted().size(), 1U);
   EXPECT_EQ(router.stats().num_retries, 1U);
@@ -217,8 +217,8 @@ TEST(RemoteEngine, AnErrorOfAWorkerIsTriedElsewhere) {
 TEST(RemoteEngine, AnErrorThatAllWorkersGiveReachesTheClientAfterTwoRetries) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
   worker->fail_at(2);
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   const Collected answer = sink.wait(router.submit(sink, request_of()));
   EXPECT_EQ(answer.finish_reason, FinishReason::kError);
   EXPECT_EQ(answer.error_code, ErrorCode::kInternal);
@@ -230,8 +230,8 @@ TEST(RemoteEngine, AFullQueuePassesOnWithItsTime) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
   worker->fail_as(ErrorCode::kDeadlineExceeded, 7);
   worker->fail_at(0);
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   const Collected expired = sink.wait(router.submit(sink, request_of()));
   EXPECT_EQ(expired.error_code, ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(expired.retry_after_s, 7);
@@ -244,8 +244,8 @@ TEST(RemoteEngine, AFullQueuePassesOnWithItsTime) {
 
 TEST(RemoteEngine, ARequestThatTheWorkerCannotTakeIsTheClientsError) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   ValidRequest request = request_of();
   request.sampling.max_tokens = 100'000;
   const Collected answer = sink.wait(router.submit(sink, std::move(request)));
@@ -255,8 +255,8 @@ TEST(RemoteEngine, ARequestThatTheWorkerCannotTakeIsTheClientsError) {
 
 TEST(RemoteEngine, AnAbortedRequestEndsHereAndAtTheWorker) {
   TestWorker worker;
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   const RequestId id = router.submit(sink, request_of());
   step_until({&worker}, sink, id, 1);
   router->abort(id);
@@ -270,8 +270,8 @@ TEST(RemoteEngine, AnAbortedRequestEndsHereAndAtTheWorker) {
 
 TEST(RemoteEngine, StopEndsEverything) {
   TestWorker worker;
-  Router router({&worker});
   CollectingSink sink;
+  Router router({&worker});
   std::vector<RequestId> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(router.submit(sink, request_of()));
   ASSERT_TRUE(eventually([&] { return worker->num_running() == 5; }));
@@ -288,6 +288,7 @@ TEST(RemoteEngine, StopEndsEverything) {
 TEST(RemoteEngine, AWorkerWithAnotherFingerprintGetsNothing) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
   TestWorker other(FakeEngine::Stepping::kAutomatic);
+  CollectingSink sink;
   Router router({&worker, &other});
   other.stop();
   ASSERT_TRUE(eventually([&] { return router.num_usable() == 1; }));
@@ -299,7 +300,6 @@ TEST(RemoteEngine, AWorkerWithAnotherFingerprintGetsNothing) {
     }
     return false;
   }));
-  CollectingSink sink;
   for (int i = 0; i < 8; ++i) {
     EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
   }
@@ -309,8 +309,8 @@ TEST(RemoteEngine, AWorkerWithAnotherFingerprintGetsNothing) {
 TEST(RemoteEngine, ADrainingWorkerGetsNoMoreRequestsAndItsStreamsGoOn) {
   TestWorker first;
   TestWorker second;
-  Router router({&first, &second});
   CollectingSink sink;
+  Router router({&first, &second});
   const RequestId id = router.submit(sink, request_of());
   step_until({&first, &second}, sink, id, 2);
   TestWorker& leaving = first->num_running() > 0 ? first : second;
@@ -329,8 +329,8 @@ TEST(RemoteEngine, ADrainingWorkerGetsNoMoreRequestsAndItsStreamsGoOn) {
 TEST(RemoteEngine, EqualPromptsGoWhereTheyAreCached) {
   TestWorker first(FakeEngine::Stepping::kAutomatic);
   TestWorker second(FakeEngine::Stepping::kAutomatic);
-  Router router({&first, &second});
   CollectingSink sink;
+  Router router({&first, &second});
   const std::vector<TokenId> prompt(128, 'x');
   for (int i = 0; i < 10; ++i) sink.wait(router.submit(sink, request_of(prompt)));
   const size_t most = std::max(first->submitted().size(), second->submitted().size());
@@ -345,8 +345,8 @@ TEST(RemoteEngine, ManyRequestsOverWorkersThatComeAndGo) {
   second->set_step_delay(std::chrono::microseconds(300));
   Config config;
   config.max_worker_losses = 100;
-  Router router({&first, &second}, config);
   CollectingSink sink;
+  Router router({&first, &second}, config);
   std::vector<RequestId> ids;
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < 20; ++i) {
