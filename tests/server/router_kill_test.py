@@ -11,7 +11,10 @@ lets nothing through), with a random rest of at most `--pause` seconds between. 
 compute prompts for the others. Every answer must be
 whole and the same as undisturbed, a silent worker out of rotation within 5 s, and at the end no worker
 may hold a block. The full run with a real model:
-    router_kill_test.py BINARY MODEL.gguf --clients 64 --faults 200
+    router_kill_test.py BINARY MODEL.gguf --clients 64 --faults 200 --workers 4
+Three workers answer then, of one thread each. Of two, a fault moves all streams to the other one, which
+dies before it has computed them again: after ten such losses without a token a stream ends
+(--max-worker-losses of the router).
 """
 import argparse
 import collections
