@@ -156,7 +156,7 @@ def no_sideways(page):
 
 
 def check_stream_and_forms(browser, server):
-    server.say(POLITE, pace=1500)
+    server.say(POLITE, pace=8000)
     with opened(browser, server.url) as page:
         expect(page.locator("#model option")).to_have_count(1)
         page.evaluate("""settings.tools = '[{"type":"function","function":{"name":"weather"}}]'""")
