@@ -54,14 +54,15 @@ what `--activation-bits` gives on a CPU, where every format runs; speeds are of 
 and, but for INT8 rows and FP8, 16 (BF16), of BF16 and F16 their own; *yes*: an H200 has run the kernels,
 *shim*: the tests run them on the CPU, and no GPU has run them as they are.
 
-KL is what `sluice quantize` at its defaults loses of {base} in nats, over {positions} of a text in
-32-bit activations, with the standard error; behind it the same of what the field's own tool writes
-([quality_peers.py](quality_peers.py)). Decoded weights equal those of the packages that write a scheme, bit
+KL is what `sluice quantize` at its defaults loses of {base} in nats, over {positions}
+of a text in 32-bit activations, with the standard error; behind it the same with `--calibrate` and another text, and of what
+the field's own tool writes ([quality_peers.py](quality_peers.py)): of INT4 gptqmodel, which reads that text too,
+of the others without a text but NVFP4's inputs. Decoded weights equal those of the packages that write a scheme, bit
 for bit (`scheme_goldens_test`, `quant_test`); instruction sets, threads, ranks and batches give the same
 bits (`scheme_array_test`). [formats_table.py](formats_table.py) makes this page.
 
-| format | bits | GPU | activations | 1 row | 512 rows | KL to BF16 | theirs |
-|---|---|---|---|---|---|---|---|
+| format | bits | GPU | activations | 1 row | 512 rows | KL to BF16 | calibrated | theirs |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -87,8 +88,11 @@ def positions_text(quality):
     """How many most formats have, and what others have instead."""
     counts = collections.Counter(row["positions"] for row in quality)
     usual = counts.most_common(1)[0][0]
-    others = {row["scheme"]: row["positions"] for row in quality if row["positions"] != usual}
-    behind = ", ".join(f"{scheme}: {count:,}" for scheme, count in others.items())
+    others = {}
+    for row in quality:
+        if row["positions"] != usual and row["scheme"] not in others.setdefault(row["positions"], []):
+            others[row["positions"]].append(row["scheme"])
+    behind = "; ".join(f"{count:,}: {', '.join(schemes)}" for count, schemes in sorted(others.items()))
     return f"{usual:,} positions" + (f" ({behind})" if others else "")
 
 
@@ -99,11 +103,11 @@ def table(record):
     for name, shape, activations, scheme, gpu in FORMATS:
         rates = [record["speeds"][f"{shape}, {rows}"] for rows in ROWS]
         kl = []
-        for side in ("ours", "theirs"):
+        for side in ("ours", "calibrated", "theirs"):
             row = quality.get((scheme, side))
             kl.append(f"{row['kl']:.3g} ± {row['kl_error']:.1g}" if row else "")
         page += (f"| {name} | {rates[0]['bits']:.2f} | {gpu} | {activations} | "
-                 + " | ".join(number(rate["of_gops"]) for rate in rates) + f" | {kl[0]} | {kl[1]} |\n")
+                 + " | ".join(number(rate["of_gops"]) for rate in rates) + f" | {' | '.join(kl)} |\n")
     return page
 
 
