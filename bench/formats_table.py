@@ -56,8 +56,8 @@ and, but for INT8 rows and FP8, 16 (BF16), of BF16 and F16 their own; *yes*: an 
 
 KL is what `sluice quantize` at its defaults loses of {base} in nats, over {positions}
 of a text in 32-bit activations, with the standard error; behind it the same with `--calibrate` and another text, and of what
-the field's own tool writes ([quality_peers.py](quality_peers.py)): of INT4 gptqmodel, which reads that text too,
-of the others without a text but NVFP4's inputs. Decoded weights equal those of the packages that write a scheme, bit
+the field's own tool writes ([quality_peers.py](quality_peers.py)): for INT4
+gptqmodel, which reads that text as well, as modelopt does for the scale of NVFP4's inputs. Decoded weights equal those of the packages that write a scheme, bit
 for bit (`scheme_goldens_test`, `quant_test`); instruction sets, threads, ranks and batches give the same
 bits (`scheme_array_test`). [formats_table.py](formats_table.py) makes this page.
 

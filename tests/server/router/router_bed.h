@@ -77,6 +77,7 @@ class TestWorker {
   int port_ = 0;
 };
 
+// Ends what is left in it when it is destroyed, so a test makes the sink before it.
 class Router {
  public:
   explicit Router(const std::vector<TestWorker*>& workers, Config config = {}) {
