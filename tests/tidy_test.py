@@ -65,6 +65,9 @@ SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # A comment names its subject first: it is understood without the line above it.
 BEGINNINGS = re.compile(r"[/#]+<?\s*(Of|As|The same|Until|Once)\b")
 MAX_BEGINNINGS = 15
+# A name that two runs share, or a folder deleted while a thread still writes to it, fails now and then.
+FOLDERS_BY_HAND = re.compile(r"\bTempDir\b|\btemp_directory_path\b|\bmkdtemp\b")
+MAY_NAME_FOLDERS = ("tests/support/temporary_folder.h", "tests/fuzz/")
 BANNED = (
     (re.compile(r"std::w?regex\b"), "std::regex"),
     (re.compile(r"std::endl\b"), "std::endl"),
@@ -256,6 +259,8 @@ def banned_tokens(tree):
             rules.append((SLEEPS, "sleeping"))
         if path.startswith(("scheduler/", "kvcache/", "kernels/")):
             rules.append((re.compile(r"\bshared_ptr\b"), "shared_ptr on the step path"))
+        if path.startswith("tests/") and not path.startswith(MAY_NAME_FOLDERS):
+            rules.append((FOLDERS_BY_HAND, "a folder by hand; use tests/support/temporary_folder.h"))
         for pattern, what in rules:
             for match in pattern.finditer(code):
                 yield f"{path}:{line_of(code, match.start())}: {what}"
@@ -494,7 +499,8 @@ SELF_TESTS = {  # rule -> trees that it must flag
                     {"engine/a.cpp": "std::regex r;"}, {"quant/a.cpp": "x << std::endl;"},
                     {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"},
                     {"server/a.cpp": "std::this_thread::sleep_for(x);"},
-                    {"kvcache/a.h": "std::shared_ptr<int> x;"}],
+                    {"kvcache/a.h": "std::shared_ptr<int> x;"},
+                    {"tests/core/a.cpp": "auto p = testing::TempDir();"}],
     cuda_sources: [{"kernels/cuda/a.cu": 'asm volatile("bar.sync 0;");'},
                    {"kernels/cuda/a.cu": "f<<<1, 32>>>(x);"},
                    {"kernels/cuda/a.h": "__shared__ float x[3];"},

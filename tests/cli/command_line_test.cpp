@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/cli/command.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -20,9 +21,9 @@ ParsedCommandLine parse(std::vector<const char*> words) {
 
 // The line on stderr of a command line that must be refused with exit code 2.
 std::string refusal(std::vector<const char*> words) {
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   const ParsedCommandLine parsed = parse(std::move(words));
-  std::string line = testing::internal::GetCapturedStderr();
+  std::string line = ::testing::internal::GetCapturedStderr();
   EXPECT_FALSE(parsed.invocation.has_value());
   EXPECT_EQ(parsed.exit_code, 2);
   EXPECT_EQ(line.find('\n'), line.size() - 1) << "more than one line: " << line;
@@ -114,10 +115,10 @@ TEST(CommandLine, TheLastOfARepeatedFlagCountsInEveryCommand) {
 }
 
 TEST(CommandLine, KeysAreNeverSplit) {
-  const std::string path = testing::TempDir() + "sluice_keys_test.yaml";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("keys.yaml");
   std::ofstream(path) << "api-key: [\"a,b\", c]\n";
   auto parsed = parse({"serve", "m", "--config", path.c_str()});
-  std::remove(path.c_str());
   ASSERT_TRUE(parsed.invocation);
   EXPECT_EQ(parsed.invocation->config.api_key, (std::vector<std::string>{"a,b", "c"}));
   setenv("SLUICE_API_KEY", "k,1\n[\"k2\"]", 1);
@@ -131,32 +132,32 @@ TEST(CommandLine, KeysAreNeverSplit) {
 }
 
 TEST(CommandLine, HelpNamesDevicesAndCommandsAsTheyAreWritten) {
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   parse({"--help"});
-  std::string help = testing::internal::GetCapturedStdout();
+  std::string help = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(help.find("on CPUs and NVIDIA GPUs"), std::string::npos) << help;
   for (const char* command : {"bench serve ", "bench throughput ", "bench latency ", "bench mock ",
                               "bench kv-transfer "}) {
     EXPECT_NE(help.find(std::string("  ") + command), std::string::npos) << help;
   }
   EXPECT_EQ(help.find("bench-"), std::string::npos) << help;
-  testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStdout();
   parse({"bench", "serve", "--help"});
-  help = testing::internal::GetCapturedStdout();
+  help = ::testing::internal::GetCapturedStdout();
   EXPECT_NE(help.find("sluice bench serve [OPTIONS]"), std::string::npos) << help.substr(0, 200);
   EXPECT_EQ(help.find("bench-serve"), std::string::npos);
   EXPECT_NE(refusal({"bench", "serve", "--nope"}).find("sluice bench serve: "), std::string::npos);
 }
 
 TEST(CommandLine, FlagsWinOverEnvironmentAndThatOverYaml) {
-  const std::string path = testing::TempDir() + "sluice_command_line_test.yaml";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("config.yaml");
   std::ofstream(path) << "port: 1\nmax-num-seqs: 1\nseed: 1\nmodel: from-yaml\n";
   setenv("SLUICE_PORT", "2", 1);
   setenv("SLUICE_MAX_NUM_SEQS", "2", 1);
   const auto parsed = parse({"serve", "--config", path.c_str(), "--port", "3"});
   unsetenv("SLUICE_PORT");
   unsetenv("SLUICE_MAX_NUM_SEQS");
-  std::remove(path.c_str());
   ASSERT_TRUE(parsed.invocation);
   EXPECT_EQ(parsed.invocation->config.port, 3);
   EXPECT_EQ(parsed.invocation->config.max_num_seqs, 2);
@@ -218,9 +219,9 @@ TEST(CommandLine, FlagOfTheVersionIsTheCommand) {
 TEST(CommandLine, EveryCommandPrintsHelpAndExitsWithZero) {
   for (const char* command : {"serve", "chat", "bench", "inspect", "quantize", "tokenize",
                               "render", "config", "health", "version"}) {
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStdout();
     const auto parsed = parse({command, "--help"});
-    const std::string help = testing::internal::GetCapturedStdout();
+    const std::string help = ::testing::internal::GetCapturedStdout();
     EXPECT_FALSE(parsed.invocation.has_value());
     EXPECT_EQ(parsed.exit_code, 0) << command;
     EXPECT_FALSE(help.empty()) << command;
@@ -229,9 +230,9 @@ TEST(CommandLine, EveryCommandPrintsHelpAndExitsWithZero) {
 
 TEST(CommandLine, HelpOfServeShowsEveryKnobInItsGroup) {
   const auto help_of = [](const char* command) {
-    testing::internal::CaptureStdout();
+    ::testing::internal::CaptureStdout();
     parse({command, "--help"});
-    return testing::internal::GetCapturedStdout();
+    return ::testing::internal::GetCapturedStdout();
   };
   const std::string help = help_of("serve");
   const std::string router_help = help_of("router");

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "server/cli/command.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -22,9 +21,9 @@ struct Outcome {
 // The words of a command line whose first is the program's name.
 Outcome run(std::vector<const char*> words) {
   unsetenv("VLLM_API_KEY");
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   ParsedCommandLine parsed = parse_command_line(static_cast<int>(words.size()), words.data());
-  return {std::move(parsed), testing::internal::GetCapturedStderr()};
+  return {std::move(parsed), ::testing::internal::GetCapturedStderr()};
 }
 
 std::string refusal(const std::vector<const char*>& words) {
@@ -96,8 +95,8 @@ TEST(VllmCommandLine, GrpcTakesThePlaceOfHttp) {
 }
 
 TEST(VllmCommandLine, KservesVectorHasSeveralNamesAndAFolder) {
-  std::string folder = (std::filesystem::temp_directory_path() / "mnt_models_XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const testing::TemporaryFolder made;
+  const std::string& folder = made.path();
   std::ofstream(folder + "/weights.gguf") << "GGUF";
   std::ofstream(folder + "/README.md") << "about";
   const auto [parsed, text] = run({"vllm",
@@ -115,7 +114,6 @@ TEST(VllmCommandLine, KservesVectorHasSeveralNamesAndAFolder) {
   const std::string second = folder + "/other.gguf";
   std::ofstream(second) << "GGUF";
   const std::string two = refusal({"vllm", "serve", folder.c_str()});
-  std::filesystem::remove_all(folder);
   ASSERT_TRUE(parsed.invocation) << text;
   const Config& config = parsed.invocation->config;
   EXPECT_EQ(config.model, folder + "/weights.gguf");
@@ -315,14 +313,13 @@ TEST(VllmCommandLine, FlagsThatChangeNoAnswerAreTaken) {
 }
 
 TEST(VllmCommandLine, ModelGoesByItsNameAsTyped) {
-  std::string folder = (std::filesystem::temp_directory_path() / "named_XXXXXX").string();
-  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  const testing::TemporaryFolder made;
+  const std::string& folder = made.path();
   const std::string file = folder + "/tiny,q4.gguf";
   std::ofstream(file) << "GGUF";
   const auto of_file = run({"vllm", "serve", file.c_str()});
   const auto of_folder = run({"vllm", "serve", folder.c_str()});
   const auto named = run({"vllm", "serve", file.c_str(), "--served-model-name", "x"});
-  std::filesystem::remove_all(folder);
   ASSERT_TRUE(of_file.parsed.invocation && of_folder.parsed.invocation && named.parsed.invocation);
   const auto names = [](const Outcome& outcome) {
     return outcome.parsed.invocation->config.served_model_name;

@@ -10,24 +10,20 @@
 #include <sstream>
 #include <string>
 
+#include "tests/support/temporary_folder.h"
+
 namespace sluice {
 namespace {
 
-// A file under the test's temporary folder, removed at the end.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::string& text)
-      : path_(testing::TempDir() + "sluice_config_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name() + ".yaml") {
-    std::ofstream(path_) << text;
-  }
-
-  ~TemporaryFile() { std::remove(path_.c_str()); }
+  explicit TemporaryFile(const std::string& text) { std::ofstream(path_) << text; }
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  std::string path_;
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.at("config.yaml");
 };
 
 class Environment {

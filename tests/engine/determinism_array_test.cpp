@@ -3,7 +3,6 @@
 // any two values of different axes meet. Greedy and seeded, so runs can be repeated. With
 // SLUICE_FULL a million tokens are compared. On a GPU with a BF16 model.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -12,7 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -28,6 +26,7 @@
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -127,10 +126,6 @@ std::string speculation_of(const std::string& method) {
 
 class Matrix : public ::testing::Test {
  protected:
-  Matrix() { std::filesystem::remove_all(folder_); }
-
-  ~Matrix() override { std::filesystem::remove_all(folder_); }
-
   static Config base_config() {
 #ifdef SLUICE_TESTS_ON_GPU
     static const testing::TinyModel model(testing::TinyWeights::kBF16);
@@ -182,7 +177,7 @@ class Matrix : public ::testing::Test {
       if (drafts == "draft_model" || drafts == "eagle3") config.kv_cache_memory *= 2;
       if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
       if (value(kTier) == "host") config.kv_offloading_size = 1;
-      if (value(kTier) == "disk") config.kv_disk_path = folder_ + "/" + std::to_string(number);
+      if (value(kTier) == "disk") config.kv_disk_path = folder_.at(std::to_string(number));
     }
     return config;
   }
@@ -200,8 +195,7 @@ class Matrix : public ::testing::Test {
     run_together(engine, requests);
   }
 
-  const std::string folder_ =
-      ::testing::TempDir() + "determinism_array_" + std::to_string(::getpid());
+  const testing::TemporaryFolder folder_;
   std::vector<ValidRequest> requests_;
   std::map<std::string, int64_t> bytes_per_block_;  // by KV dtype
   std::map<std::string, std::vector<Collected>> expected_;

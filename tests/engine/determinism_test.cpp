@@ -5,7 +5,6 @@
 // every pair of settings instead of every combination (unless SLUICE_FULL is set), and if either
 // variable is given, only the shortest four requests.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -23,6 +22,7 @@
 #include "engine/engine.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -259,20 +259,17 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
 // INT8 weights and activations with a scale per token: codes depend only on the token's row.
 void expect_int8_holds(const std::string& name) {
   const std::string data = golden_folder();
-  const std::string folder =
-      ::testing::TempDir() + "determinism_w8a8_" + std::to_string(::getpid());
-  std::filesystem::remove_all(folder);
-  std::filesystem::copy(data + "/w8a8/" + name, folder);
-  std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder + "/tokenizer.json");
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(data + "/w8a8/" + name, folder.path());
+  std::filesystem::copy_file(data + "/tokenizer/json/qwen.json", folder.at("tokenizer.json"));
   Config config = base_config();
-  config.model = folder;
+  config.model = folder.path();
   EngineStats stats;
   expect_holds(config,
                run_alone(config, std::min<size_t>(40, num_requests())),
                always({{2, 512, true, 0}, {1, 16, true, 3}, {2, 128, false, 5}}),
                name,
                stats);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Determinism, HoldsForInt8Checkpoints) { expect_int8_holds("engine-w8a8"); }
@@ -309,10 +306,8 @@ TEST(Determinism, ScarceMemoryPreemptsAndChangesNothing) {
 
 // Too little memory to keep prefixes, a disk that keeps them, and a restart in between.
 TEST(Determinism, HoldsWithTiersBelowTheCache) {
-  const std::string folder =
-      ::testing::TempDir() + "determinism_disk_" + std::to_string(::getpid());
   for (const char* dtype : {"auto", "int8"}) {
-    std::filesystem::remove_all(folder);
+    const testing::TemporaryFolder folder;
     Config config = base_config();
     config.kv_cache_dtype = dtype;
     config.threads = 2;
@@ -329,7 +324,7 @@ TEST(Determinism, HoldsWithTiersBelowTheCache) {
     }
     uint64_t num_restored = 0;
     for (const int32_t preempt : {0, 5}) {
-      config.kv_disk_path = folder;
+      config.kv_disk_path = folder.path();
       config.kv_offloading_size = preempt == 0 ? 0 : 1;
       config.debug_preempt_every = preempt;
       const std::unique_ptr<Engine> engine = start_engine(config);
@@ -345,7 +340,6 @@ TEST(Determinism, HoldsWithTiersBelowTheCache) {
     }
     EXPECT_GT(num_restored, 0U) << dtype;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Determinism, PrefixHitGivesTheSameBitsAndIsReported) {

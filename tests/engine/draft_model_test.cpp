@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -21,6 +20,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -191,7 +191,8 @@ std::vector<Replayed> answered(const std::vector<ValidRequest>& requests) {
 }
 
 std::string other_model() {
-  const std::string path = ::testing::TempDir() + "/draft_model_test_other.gguf";
+  static const testing::TemporaryFolder folder;
+  std::string path = folder.at("other.gguf");
   const std::vector<WeightFormat> formats(14, WeightFormat::kBF16);
   EXPECT_TRUE(testing::write_random_model(kTiny, path, formats, WeightFormat::kBF16));
   return path;

@@ -30,6 +30,7 @@
 #include "kvcache/kv_storage.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -405,17 +406,15 @@ std::string refusal(const std::string& name,
                     const nlohmann::json& value,
                     const std::string& from = "",
                     const std::string& to = "") {
-  const std::string folder = ::testing::TempDir() + "/eagle3_test_edited";
-  std::filesystem::remove_all(folder);
-  std::filesystem::copy(kFolder + name, folder);
-  nlohmann::json config = nlohmann::json::parse(testing::read_whole_file(folder + "/config.json"));
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(kFolder + name, folder.path());
+  nlohmann::json config = nlohmann::json::parse(testing::read_whole_file(folder.at("config.json")));
   config[key] = value;
-  std::ofstream(folder + "/config.json") << config.dump();
-  std::string tensors = testing::read_whole_file(folder + "/model.safetensors");
+  std::ofstream(folder.at("config.json")) << config.dump();
+  std::string tensors = testing::read_whole_file(folder.at("model.safetensors"));
   if (!from.empty()) tensors.replace(tensors.find(from), from.size(), to);
-  std::ofstream(folder + "/model.safetensors", std::ios::binary) << tensors;
-  const auto rig = HeadRig::create(folder);
-  std::filesystem::remove_all(folder);
+  std::ofstream(folder.at("model.safetensors"), std::ios::binary) << tensors;
+  const auto rig = HeadRig::create(folder.path());
   return rig ? "" : rig.error().message;
 }
 

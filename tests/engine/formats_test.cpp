@@ -3,13 +3,10 @@
 // and independence of tokens from the way a request is run, for every type's kernels.
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -24,6 +21,7 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/oracle_f64.h"
 #include "tests/support/random_model.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -38,22 +36,15 @@ using testing::write_random_model;
 class RandomModel {
  public:
   explicit RandomModel(std::vector<WeightFormat> formats, WeightFormat head) {
-    static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("sluice-random-" + std::to_string(getpid()) + "-" + std::to_string(count++) + ".gguf");
     const std::string tiny = golden_folder() + "/tiny/tiny-llama.gguf";
     EXPECT_TRUE(write_random_model(tiny, path_, formats, head));
   }
 
-  ~RandomModel() { std::filesystem::remove(path_); }
-
-  RandomModel(const RandomModel&) = delete;
-  RandomModel& operator=(const RandomModel&) = delete;
-
-  [[nodiscard]] std::string path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.at("random.gguf");
 };
 
 std::vector<TokenId> random_tokens(size_t count, uint32_t seed) {

@@ -16,6 +16,7 @@
 #include "tests/engine/token_cases.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -437,21 +438,18 @@ TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
 }
 
 TEST(HfTokenizer, DirectoriesHoldTokenizerAndTemplate) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("sluice_hf_tokenizer_" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  const auto missing = load_hf_text(folder.string());
+  const testing::TemporaryFolder folder;
+  const auto missing = load_hf_text(folder.path());
   ASSERT_FALSE(missing.has_value());
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
-  std::filesystem::copy_file(kGoldens + "qwen.json", folder / "tokenizer.json");
-  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "");
-  std::ofstream(folder / "tokenizer_config.json")
+  std::filesystem::copy_file(kGoldens + "qwen.json", folder.at("tokenizer.json"));
+  EXPECT_EQ(load_hf_text(folder.path()).value().chat_template, "");
+  std::ofstream(folder.at("tokenizer_config.json"))
       << R"({"chat_template": [{"name": "tool", "template": "T"},
                                {"name": "default", "template": "D"}]})";
-  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "D");
-  std::ofstream(folder / "chat_template.jinja") << "J";
-  EXPECT_EQ(load_hf_text(folder.string()).value().chat_template, "J");
-  std::filesystem::remove_all(folder);
+  EXPECT_EQ(load_hf_text(folder.path()).value().chat_template, "D");
+  std::ofstream(folder.at("chat_template.jinja")) << "J";
+  EXPECT_EQ(load_hf_text(folder.path()).value().chat_template, "J");
 }
 
 struct BadCase {

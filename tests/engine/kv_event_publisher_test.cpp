@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/tiers/tier_events.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -32,11 +33,9 @@ struct Message {
 class Router {
  public:
   Router() : context_(zmq_ctx_new()) {
-    const std::string base =
-        "ipc://" + ::testing::TempDir() + "sluice-" + std::to_string(::getpid());
     options.is_enabled = true;
-    options.endpoint = base;
-    options.replay_endpoint = base + "-replay";
+    options.endpoint = "ipc://" + folder_.at("events");
+    options.replay_endpoint = "ipc://" + folder_.at("replay");
     options.topic = "kv@pod@model";
   }
 
@@ -122,6 +121,7 @@ class Router {
     return message;
   }
 
+  const testing::TemporaryFolder folder_;
   void* context_;
   void* subscriber_ = nullptr;
   void* client_ = nullptr;

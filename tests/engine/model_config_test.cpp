@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model that a checkpoint's keys describe, and one-line refusals of unsupported ones.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,17 +13,13 @@
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 constexpr uint32_t kF32 = 0;
 constexpr uint32_t kQ8 = 8;
-
-// Concurrent runs of this program use other folders.
-std::string scratch(const std::string& name) {
-  return ::testing::TempDir() + std::to_string(::getpid()) + "-" + name;
-}
 
 // One layer of width 32 whose tensors are all zero.
 class TinyGguf {
@@ -89,21 +84,23 @@ class TinyGguf {
   }
 
   [[nodiscard]] Expected<PlannedModel> plan() const {
-    const std::string path = scratch("tiny.gguf");
+    const std::string path = folder_.at("tiny.gguf");
     std::string bytes = image_.header();
     bytes.resize((bytes.size() + 31) / 32 * 32 + image_.data_bytes);
     std::ofstream(path, std::ios::binary) << bytes;
     Config config;
     config.model = path;
     config.kv_cache_memory = 1 << 20;
-    auto planned = plan_model(config, {.num_threads = 1});
-    std::filesystem::remove(path);
-    return planned;
+    return plan_model(config, {.num_threads = 1});
   }
 
+  // Names the file without its folder.
   [[nodiscard]] std::string error() const {
     const auto planned = plan();
-    return planned ? "" : planned.error().message;
+    if (planned) return "";
+    const std::string folder = folder_.at("");
+    const std::string& message = planned.error().message;
+    return message.starts_with(folder) ? message.substr(folder.size()) : message;
   }
 
  private:
@@ -113,6 +110,7 @@ class TinyGguf {
     image_.set(architecture_ + "." + key, type, std::move(value));
   }
 
+  const testing::TemporaryFolder folder_;
   std::string architecture_;
   GgufImage image_;
 };
@@ -241,7 +239,7 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
     file.set(key, value);
     return file.error();
   };
-  const std::string start = scratch("tiny.gguf: llama.");
+  const std::string start = "tiny.gguf: llama.";
   EXPECT_EQ(refusal("attention.causal", false),
             start + "attention.causal: found false, expected true");
   EXPECT_EQ(refusal("attention.causal", true), "");
@@ -330,25 +328,23 @@ TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
     }
   }
   EXPECT_EQ(file.error(),
-            scratch("tiny.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
-                    "that of the layer's first expert"));
+            "tiny.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
+            "that of the layer's first expert");
 }
 
 // Returns the error for a copy of a golden directory with an edited config.json.
 std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
   const std::string source = golden_folder() + "/models/" + name;
-  const std::string folder = scratch("edited-" + name);
-  std::filesystem::remove_all(folder);
-  std::filesystem::copy(source, folder);
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(source, folder.path());
   std::ifstream in(source + "/config.json");
   nlohmann::json config = nlohmann::json::parse(in);
   config[key] = value;
-  std::ofstream(folder + "/config.json") << config.dump();
+  std::ofstream(folder.at("config.json")) << config.dump();
   Config options;
-  options.model = folder;
+  options.model = folder.path();
   options.kv_cache_memory = 1 << 20;
   const auto planned = plan_model(options, {.num_threads = 1});
-  std::filesystem::remove_all(folder);
   return planned ? "" : planned.error().message;
 }
 

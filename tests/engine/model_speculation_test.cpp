@@ -18,6 +18,7 @@
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/shared_model.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -56,8 +57,9 @@ std::string drafting_with(const std::string& path, bool is_fixed = true) {
 
 // A model with the same vocabulary that is rarely right.
 const std::string& other_model() {
+  static const testing::TemporaryFolder folder;
   static const std::string path = [] {
-    const std::string written = ::testing::TempDir() + "/model_speculation_test_other.gguf";
+    const std::string written = folder.at("other.gguf");
     const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
     EXPECT_TRUE(testing::write_random_model(kTiny, written, formats, WeightFormat::kQ8_0));
     return written;
@@ -202,7 +204,8 @@ TEST(ModelSpeculation, AModelWithFewerTokensDraftsAndChangesNoAnswer) {
         std::ranges::count_if(answer.tokens, [](TokenId token) { return token >= kFewer; }));
   }
   EXPECT_GT(num_beyond, 10);
-  const std::string path = ::testing::TempDir() + "/model_speculation_test_fewer.gguf";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("fewer.gguf");
   const std::vector<WeightFormat> formats(7, WeightFormat::kQ8_0);
   ASSERT_TRUE(testing::write_random_model(kTiny, path, formats, WeightFormat::kQ8_0, kFewer));
   for (const bool overlap : {false, true}) {
@@ -348,8 +351,8 @@ TEST(ModelSpeculation, TensorParallelRanksAgreeWithOne) {
   EXPECT_EQ(sum(drafts.num_accepted_tokens) + drafts.num_padded_rows, sum(drafts.num_draft_tokens));
 }
 
-// The tiny model with each token's text under the next id.
-std::string rotated_vocabulary() {
+// Writes the tiny model with each token's text under the next id.
+void write_rotated_vocabulary(const std::string& path) {
   std::ifstream in(kTiny, std::ios::binary);
   std::string file{std::istreambuf_iterator<char>(in), {}};
   const std::string key = "tokenizer.ggml.tokens";
@@ -369,14 +372,14 @@ std::string rotated_vocabulary() {
   std::rotate(file.begin() + static_cast<Offset>(begin),
               file.begin() + static_cast<Offset>(last),
               file.begin() + static_cast<Offset>(end));
-  const std::string path = ::testing::TempDir() + "/model_speculation_test_rotated.gguf";
   std::ofstream(path, std::ios::binary) << file;
-  return path;
 }
 
 TEST(ModelSpeculation, AModelWithAnotherVocabularyIsRefusedAtTheStart) {
   Config config = tiny_config();
-  const std::string path = rotated_vocabulary();
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("rotated.gguf");
+  write_rotated_vocabulary(path);
   config.speculative_config = drafting_with(path);
   const auto engine = create_engine(config);
   ASSERT_FALSE(engine.has_value());

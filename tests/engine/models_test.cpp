@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +17,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -79,17 +79,16 @@ TEST(Models, DummyWeightsComeFromTheConfigurationAlone) {
   const nlohmann::json document = nlohmann::json::parse(read_whole_file(kFolder + "models.json"));
   for (const nlohmann::json& entry : document["models"]) {
     const auto name = entry["name"].get<std::string>();
-    const std::string folder = ::testing::TempDir() + "dummy-" + name;
-    std::filesystem::create_directories(folder);
+    const testing::TemporaryFolder folder;
     nlohmann::json config = nlohmann::json::parse(read_whole_file(kFolder + name + "/config.json"));
     config["vocab_size"] = 440;
-    std::ofstream(folder + "/config.json") << config.dump();
-    std::ofstream(folder + "/tokenizer.json")
+    std::ofstream(folder.at("config.json")) << config.dump();
+    std::ofstream(folder.at("tokenizer.json"))
         << read_whole_file(golden_folder() + "/tokenizer/json/qwen.json");
     std::vector<std::vector<TokenId>> answers;
     for (int run = 0; run < 2; ++run) {
       Config options;
-      options.model = folder;
+      options.model = folder.path();
       options.load_format = "dummy";
       options.threads = 1;
       options.kv_cache_memory = 1 << 22;

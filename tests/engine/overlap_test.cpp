@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // --overlap: a step is decided while another one runs, and no answer shows it.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -23,6 +21,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -201,12 +200,10 @@ class PoisonedModel : public ::testing::Test {
         .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
 
-  ~PoisonedModel() override { std::filesystem::remove(path_); }
-
   static constexpr TokenId kPoison = 77;
   static constexpr TokenId kInfinite = 300;
-  const std::string path_ =
-      ::testing::TempDir() + "poisoned_" + std::to_string(::getpid()) + ".gguf";
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.at("poisoned.gguf");
 };
 
 TEST_F(PoisonedModel, ARequestWithoutFiniteLogitsEndsAloneAndLeavesNothingBehind) {

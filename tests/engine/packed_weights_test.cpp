@@ -21,6 +21,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -39,15 +40,10 @@ bool is_mapped(const Engine& engine) {
 class PackedWeights : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = ::testing::TempDir() + "packed_weights_" + std::to_string(::getpid()) + "_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    fs::remove_all(folder_);
     config_.model = golden_folder() + "/tiny/tiny-llama.gguf";
     config_.max_model_len = 512;
     config_.kv_cache_memory = int64_t{8} << 20;
   }
-
-  void TearDown() override { fs::remove_all(folder_); }
 
   std::vector<fs::path> files() const {
     std::vector<fs::path> found;
@@ -76,7 +72,8 @@ class PackedWeights : public ::testing::Test {
     return ::testing::internal::GetCapturedStderr();
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.at("packed");  // made by the first writer
   Config config_;
 };
 

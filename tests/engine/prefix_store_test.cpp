@@ -4,7 +4,6 @@
 #include "engine/tiers/prefix_store.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include "engine/engine.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -59,18 +59,10 @@ TEST(RestoreCost, TriesAgainWhatWasSlowOnce) {
 class PrefixOnDisk : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = ::testing::TempDir() + "prefix_store_" + std::to_string(::getpid()) + "_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
     config_.model = golden_folder() + "/tiny/tiny-llama.gguf";
     config_.max_model_len = 1024;
     config_.kv_cache_memory = int64_t{16} << 20;
-    config_.kv_disk_path = folder_;
-  }
-
-  void TearDown() override {
-    engine_.reset();
-    std::filesystem::remove_all(folder_);
+    config_.kv_disk_path = folder_.path();
   }
 
   void start() {
@@ -112,13 +104,13 @@ class PrefixOnDisk : public ::testing::Test {
 
   std::vector<std::filesystem::path> files() const {
     std::vector<std::filesystem::path> found;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_)) {
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
       if (entry.path().extension() == ".kv") found.push_back(entry.path());
     }
     return found;
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder folder_;
   Config config_;
   std::unique_ptr<Engine> engine_;
 };

@@ -15,6 +15,7 @@
 #include "quant/format.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice::testing {
@@ -55,18 +56,12 @@ inline void write_file(const fs::path& path, const std::string& text) {
 class Quantize : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "quantize_" + test->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
     gguf_ = at("model.gguf");
     ASSERT_TRUE(write_random_model(
         kData + "/tiny/tiny-llama.gguf", gguf_, kHalf, WeightFormat::kF16));
   }
 
-  void TearDown() override { fs::remove_all(folder_); }
-
-  [[nodiscard]] std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.at(name); }
 
   std::string model(TinyWeights weights = TinyWeights::kBF16) {
     EXPECT_TRUE(write_tiny_hf_model(at("model"), weights));
@@ -89,7 +84,7 @@ class Quantize : public ::testing::Test {
     const auto result = quantize_model(options);
     EXPECT_FALSE(result.has_value());
     EXPECT_FALSE(fs::exists(options.output));
-    for (const auto& entry : fs::directory_iterator(folder_)) {
+    for (const auto& entry : fs::directory_iterator(folder_.path())) {
       EXPECT_EQ(entry.path().string().find("unfinished"), std::string::npos) << entry.path();
     }
     if (result) return {};
@@ -105,7 +100,7 @@ class Quantize : public ::testing::Test {
     return none;
   }
 
-  std::string folder_;
+  const TemporaryFolder folder_;
   std::string gguf_;  // all matrices F16, hidden size 256
   Json json_;         // the last report
 };

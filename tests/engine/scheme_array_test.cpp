@@ -3,7 +3,6 @@
 // tests/golden/formats, one with all GGUF types, and the ways of running a request that determine a
 // product's rows, who computes which part, and the instructions.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -25,6 +24,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -107,16 +107,9 @@ std::vector<ValidRequest> make_requests() {
 
 class SchemeArray : public ::testing::Test {
  protected:
-  SchemeArray() {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-
-  ~SchemeArray() override { fs::remove_all(folder_); }
-
   // Returns the scheme's file or directory, creating it if needed.
   std::string model_of(const std::string& scheme) {
-    const std::string path = folder_ + "/" + scheme;
+    const std::string path = folder_.at(scheme);
     if (fs::exists(path)) return path;
     if (scheme == kGguf) {
       std::vector<WeightFormat> all;
@@ -183,7 +176,7 @@ class SchemeArray : public ::testing::Test {
     return results;
   }
 
-  const std::string folder_ = ::testing::TempDir() + "scheme_array_" + std::to_string(::getpid());
+  const testing::TemporaryFolder folder_;
   const std::vector<ValidRequest> requests_ = make_requests();
   std::map<std::string, std::vector<Collected>> expected_;  // by scheme and bits
   size_t num_shared_ = 0;                                   // settings on two ranks

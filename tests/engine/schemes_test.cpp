@@ -16,6 +16,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -116,17 +117,16 @@ TEST(Schemes, StaticAndDynamicInputsOfOneProductAreRefused) {
        "re:.*layers\\.0\\..*experts\\.2\\.(gate|up)_proj",
        "blk.0.ffn_gate_exps.2.weight"},
   };
-  const std::string folder = ::testing::TempDir() + "mixed_inputs";
   for (const Case& one : cases) {
-    std::filesystem::remove_all(folder);
-    std::filesystem::copy(kFolder + one.folder, folder);
+    const testing::TemporaryFolder folder;
+    std::filesystem::copy(kFolder + one.folder, folder.path());
     const char* const type = one.is_float ? "float" : "int";
     const Json tokens = {{"num_bits", 8}, {"type", type}, {"strategy", "token"}, {"dynamic", true}};
     const Json fixed = {
         {"num_bits", 8}, {"type", type}, {"strategy", "tensor"}, {"dynamic", false}};
     const Json weights = {
         {"num_bits", 8}, {"type", type}, {"strategy", one.is_float ? "tensor" : "channel"}};
-    Json config = Json::parse(testing::read_whole_file(folder + "/config.json"));
+    Json config = Json::parse(testing::read_whole_file(folder.at("config.json")));
     const Json ignored = config["quantization_config"]["ignore"];
     const auto group = [&](const Json& inputs, const char* target) {
       return Json{{"weights", weights}, {"input_activations", inputs}, {"targets", {target}}};
@@ -137,8 +137,8 @@ TEST(Schemes, StaticAndDynamicInputsOfOneProductAreRefused) {
         {"quantization_status", "compressed"},
         {"ignore", ignored},
         {"config_groups", {{"a", group(fixed, "Linear")}, {"b", group(tokens, one.dynamic)}}}};
-    std::ofstream(folder + "/config.json") << config.dump();
-    const auto harness = ModelHarness::create(folder, 8, DType::kF32, 4);
+    std::ofstream(folder.at("config.json")) << config.dump();
+    const auto harness = ModelHarness::create(folder.path(), 8, DType::kF32, 4);
     ASSERT_FALSE(harness.has_value()) << one.dynamic;
     const std::string& message = harness.error().message;
     EXPECT_EQ(harness.error().code, ErrorCode::kUnsupported);

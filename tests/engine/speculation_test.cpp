@@ -3,12 +3,10 @@
 // hits, counts and ends. Drafts are the answer itself with errors (method replay), so that runs of
 // every length are accepted and cut.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -19,6 +17,7 @@
 #include "engine/engine.h"
 #include "tests/engine/speculation_rig.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -237,15 +236,14 @@ TEST(Speculation, PrefixHitTokensEqualNoSpeculation) {
 // Accepted tokens of a request in flight count once when it is preempted and restored from a tier.
 TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
   const Alone expected = varied_alone(40);
-  const std::string folder =
-      ::testing::TempDir() + "speculation_" + std::to_string(::getpid());
   for (const char* mode : {"recompute", "swap"}) {
     for (const bool overlap : {false, true}) {
+      const testing::TemporaryFolder folder;
       Config config = tiny_config();
       config.speculative_config = replay(0.3, 6);
       config.kv_cache_memory = int64_t{1} << 18;
       config.preemption_mode = mode;
-      config.kv_disk_path = folder + mode + (overlap ? "1" : "0");
+      config.kv_disk_path = folder.path();
       config.debug_preempt_every = 2;
       config.overlap = overlap;
       const std::unique_ptr<Engine> engine = start_engine(config);
@@ -255,7 +253,6 @@ TEST(Speculation, PreemptedInFlightKeepsAcceptedTokensOnce) {
       settle(*engine);
       EXPECT_GT(engine->stats().num_preemptions, 0U);
       expect_conserved(engine->stats().drafts);
-      std::filesystem::remove_all(config.kv_disk_path);
     }
   }
 }

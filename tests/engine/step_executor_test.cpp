@@ -4,13 +4,11 @@
 #include "engine/step_executor.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -26,6 +24,7 @@
 #include "tests/support/order_rig.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -209,25 +208,19 @@ TEST(OrdersDeath, NameRequestsThatHaveBegun) {
 
 class RandomModel {
  public:
-  RandomModel()
-      : path_(std::filesystem::temp_directory_path() /
-              ("step_executor_test." + std::to_string(::getpid()) + ".gguf")) {
+  RandomModel() {
     const std::vector<WeightFormat> formats = {WeightFormat::kF32};
     EXPECT_TRUE(testing::write_random_model(golden_folder() + "/tiny/tiny-llama.gguf",
-                                            path_.string(),
+                                            path_,
                                             formats,
                                             WeightFormat::kF32));
   }
 
-  ~RandomModel() { std::filesystem::remove(path_); }
-
-  RandomModel(const RandomModel&) = delete;
-  RandomModel& operator=(const RandomModel&) = delete;
-
-  [[nodiscard]] std::string path() const { return path_.string(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.at("random.gguf");
 };
 
 // The head turns a state into the logits of double arithmetic, so it is the state behind the last

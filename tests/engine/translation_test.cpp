@@ -22,6 +22,7 @@
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice {
@@ -75,16 +76,7 @@ void expect_same_values(const Values& found, const Values& expected, double tole
 
 class Translation : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "translation_" + test->name();
-    fs::remove_all(folder_);
-    fs::create_directories(folder_);
-  }
-
-  void TearDown() override { fs::remove_all(folder_); }
-
-  [[nodiscard]] std::string at(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string at(const std::string& name) const { return folder_.at(name); }
 
   // Returns the error's message; empty: the output was written.
   std::string convert(const std::string& input, const std::string& output, const std::string& to) {
@@ -98,7 +90,7 @@ class Translation : public ::testing::Test {
     return message;
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder folder_;
   std::string logged_;
 };
 

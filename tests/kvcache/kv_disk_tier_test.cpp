@@ -2,7 +2,6 @@
 #include "kvcache/kv_disk_tier.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -17,6 +16,7 @@
 #include "engine/core/hex.h"
 #include "kvcache/kv_host_tier.h"
 #include "kvcache/kv_storage.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -130,17 +130,6 @@ TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
 
 class KvDisk : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "kv_disk_" + std::to_string(::getpid()) + "_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-  }
-
-  void TearDown() override {
-    tier_.reset();  // its thread may still remove files
-    std::filesystem::remove_all(folder_);
-  }
-
   void open(int64_t max_blocks = 1000) {
     tier_.reset();
     const KvTierOptions options = {.max_bytes = max_blocks * file_bytes(),
@@ -209,11 +198,12 @@ class KvDisk : public ::testing::Test {
     return loaded[0].ok;
   }
 
-  std::string folder_;
-  std::unique_ptr<KvTier> tier_;
+  const testing::TemporaryFolder made_;
+  const std::string folder_ = made_.at("tier");
   std::mutex mutex_;
   std::condition_variable woken_;
   int num_wakes_ = 0;
+  std::unique_ptr<KvTier> tier_;  // its thread wakes and writes until it is destroyed
 };
 
 TEST_F(KvDisk, BlocksComeBackAlsoAfterARestart) {

@@ -8,11 +8,14 @@
 #include <map>
 #include <set>
 
+#include "tests/support/temporary_folder.h"
+
 namespace sluice::load {
 namespace {
 
 std::string write_temporary(const std::string& name, const std::string& text) {
-  std::string path = testing::TempDir() + "sluice_" + name;
+  static const testing::TemporaryFolder folder;
+  std::string path = folder.at(name);
   std::FILE* file = std::fopen(path.c_str(), "wb");
   std::fwrite(text.data(), 1, text.size(), file);
   std::fclose(file);

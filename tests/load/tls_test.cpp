@@ -17,6 +17,7 @@
 #include "server/load/load_run.h"
 #include "server/load/mock_frames.h"
 #include "tests/support/certificate.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice::load {
 namespace {
@@ -114,20 +115,18 @@ void expect_answered(const std::vector<Record>& records) {
 // While it lives, certificates that `trusted` signed are trusted, and no others.
 class TrustStore {
  public:
-  explicit TrustStore(const Certificate& trusted) : path_(::testing::TempDir() + "sluice_ca.pem") {
-    std::FILE* file = std::fopen(path_.c_str(), "wb");
+  explicit TrustStore(const Certificate& trusted) {
+    const std::string path = folder_.at("ca.pem");
+    std::FILE* file = std::fopen(path.c_str(), "wb");
     PEM_write_X509(file, trusted.x509.get());
     std::fclose(file);
-    ::setenv("SSL_CERT_FILE", path_.c_str(), 1);
+    ::setenv("SSL_CERT_FILE", path.c_str(), 1);
   }
 
-  ~TrustStore() {
-    ::unsetenv("SSL_CERT_FILE");
-    ::unlink(path_.c_str());
-  }
+  ~TrustStore() { ::unsetenv("SSL_CERT_FILE"); }
 
  private:
-  std::string path_;
+  const testing::TemporaryFolder folder_;
 };
 
 TEST(LoadTls, ATrustedCertificateOfTheHostIsAccepted) {

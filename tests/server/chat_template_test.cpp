@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -411,10 +412,10 @@ TEST(ChatTemplate, AGivenTextWithTagsThatNamesNoFileIsTheTemplateItself) {
   EXPECT_TRUE(is_template_source(std::string(10'000, 'x') + "{{ x }}"));
   EXPECT_FALSE(is_template_source("missing.jinja"));
   EXPECT_FALSE(is_template_source("{ x }"));
-  const std::string path = testing::TempDir() + "/{{named}}.jinja";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("{{named}}.jinja");
   std::ofstream(path) << "x";
   EXPECT_FALSE(is_template_source(path));
-  std::remove(path.c_str());
 }
 
 TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {

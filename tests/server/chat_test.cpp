@@ -12,6 +12,7 @@
 
 #include "tests/server/running_server.h"
 #include "tests/server/sse_events.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -265,9 +266,9 @@ TEST(Chat, TemplateThatDoesNotCompileIsAnErrorOfChatsAlone) {
   for (const char* source : {"{% if %}", "{% mystery %}", "{{ x | nofilter }}"}) {
     FakeEngine engine;
     engine.editable_model().chat_template = source;
-    testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStderr();
     RunningServer server(engine);
-    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(log.find("chat_template_unusable"), std::string::npos) << log;
     EXPECT_EQ(post(server, kCompletionPath, R"({"prompt":"x","max_tokens":1})").status, 200);
     const HttpReply chat = post(server, kChatPath, chat_body());
@@ -291,7 +292,8 @@ TEST(Chat, TemplateThatLoadsOthersIsAnErrorOfChatsAlone) {
 }
 
 TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {
-  const std::string path = testing::TempDir() + "/broken.jinja";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("broken.jinja");
   std::ofstream(path) << "{% if %}";
   FakeEngine engine;
   Config config;
@@ -305,12 +307,12 @@ TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {
 std::string log_of(const Config& config, const std::string& path, const std::string& body) {
   FakeEngine engine;
   RunningServer server(engine, config);
-  testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStderr();
   HttpClient client(server.port());
   client.post(path, body, "X-Request-Id: mine-1\r\n");
   EXPECT_EQ(client.read_reply().status, 200);
   server.stop();
-  return testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
 }
 
 TEST(Log, HoldsPromptsOnlyWhenAsked) {

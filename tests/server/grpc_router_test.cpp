@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What routers with a newer protocol send and ask for.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include "engine/core/hex.h"
 #include "server/keys/digest.h"
 #include "tests/server/grpc_client.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -114,7 +114,8 @@ TEST(VllmEngine, TellsWhichHalfOfHandoffsItTakes) {
 
 TEST(VllmEngine, SendsTheFilesOfItsTokenizerAsOneArchive) {
   FakeEngine engine;
-  const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".jinja";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("template.jinja");
   std::ofstream(path) << "{{ messages[0].content }}";
   Config config;
   config.api_key = {"secret"};

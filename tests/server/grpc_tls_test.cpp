@@ -3,9 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <sstream>
@@ -13,6 +11,7 @@
 
 #include "tests/server/grpc_client.h"
 #include "tests/support/certificate.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -21,13 +20,7 @@ using grpc::StatusCode;
 
 class GrpcTls : public ::testing::Test {
  protected:
-  GrpcTls() : folder_(::testing::TempDir() + "sluice_grpc_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-
-  ~GrpcTls() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.at(name); }
 
   static std::string text_of(const std::string& path) {
     std::ifstream file(path);
@@ -73,7 +66,7 @@ class GrpcTls : public ::testing::Test {
     return GrpcClient(port, credentials).generate(token_request()).status.error_code();
   }
 
-  const std::string folder_;
+  const testing::TemporaryFolder folder_;
   const Certificate authority_ = make_certificate("DNS:ca", -kDay, kDay);
   const Certificate server_ = make_certificate("DNS:localhost", -kDay, kDay, &authority_);
   const Certificate client_ = make_certificate("DNS:client", -kDay, kDay, &authority_);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/server/running_server.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -351,7 +352,8 @@ TEST(Gzip, BodiesAreInflatedWithinTheirBounds) {
 }
 
 TEST(UnixSocket, IsServedAndLeavesNoFile) {
-  const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".sock";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("socket");
   FakeEngine engine;
   Config config;
   config.uds = path;
@@ -370,7 +372,8 @@ TEST(UnixSocket, IsServedAndLeavesNoFile) {
 }
 
 TEST(UnixSocket, ReplacesAFileOfADeadServerAndNothingElse) {
-  const std::string path = ::testing::TempDir() + "sluice-" + std::to_string(::getpid()) + ".old";
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("old");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
@@ -390,7 +393,6 @@ TEST(UnixSocket, ReplacesAFileOfADeadServerAndNothingElse) {
   std::fclose(file);
   EXPECT_EQ(HttpServer::create(config, engine).error().message,
             "--uds: '" + path + "' exists and is no socket.");
-  ::unlink(path.c_str());
   config.uds = std::string(200, 'x');
   EXPECT_EQ(HttpServer::create(config, engine).error().param, "uds");
   config.uds = "/dev/null/socket";

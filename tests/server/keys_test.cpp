@@ -11,6 +11,7 @@
 #include "server/keys/auth.h"
 #include "server/keys/file_watch.h"
 #include "tests/server/running_server.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -62,8 +63,6 @@ class KeyFile : public ::testing::Test {
  protected:
   KeyFile() { config_.api_key_file = path_; }
 
-  ~KeyFile() override { std::filesystem::remove(path_); }
-
   void write(const std::string& text) const { std::ofstream(path_) << text; }
 
   std::string error(const std::string& text) {
@@ -79,7 +78,8 @@ class KeyFile : public ::testing::Test {
     return request;
   }
 
-  const std::string path_ = ::testing::TempDir() + "keys" + std::to_string(::getpid());
+  const testing::TemporaryFolder folder_;
+  const std::string path_ = folder_.at("keys");
   Config config_;
 };
 
@@ -169,23 +169,21 @@ TEST_F(KeyFile, LimitsHoldPerKeyAndReloadKeepsWhatIsOwed) {
 // A Secret in a pod: names are links to a folder's link, which the kubelet replaces in one step.
 class KeySecret : public KeyFile {
  protected:
-  KeySecret() : folder_(path_ + ".secret") {
-    std::filesystem::create_directories(folder_);
+  KeySecret() : secret_(folder_.at("secret")) {
+    std::filesystem::create_directory(secret_);
     publish("first", "a k1\n");
-    std::filesystem::create_symlink("..data/keys", folder_ / "keys");
-    config_.api_key_file = folder_ / "keys";
+    std::filesystem::create_symlink("..data/keys", secret_ / "keys");
+    config_.api_key_file = secret_ / "keys";
   }
-
-  ~KeySecret() override { std::filesystem::remove_all(folder_); }
 
   void publish(const std::string& version, const std::string& text) const {
-    std::filesystem::create_directory(folder_ / version);
-    std::ofstream(folder_ / version / "keys") << text;
-    std::filesystem::create_symlink(version, folder_ / "..data_tmp");
-    std::filesystem::rename(folder_ / "..data_tmp", folder_ / "..data");
+    std::filesystem::create_directory(secret_ / version);
+    std::ofstream(secret_ / version / "keys") << text;
+    std::filesystem::create_symlink(version, secret_ / "..data_tmp");
+    std::filesystem::rename(secret_ / "..data_tmp", secret_ / "..data");
   }
 
-  const std::filesystem::path folder_;
+  const std::filesystem::path secret_;
 };
 
 int status_with(uint16_t port, const std::string& key) {

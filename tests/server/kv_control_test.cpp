@@ -6,12 +6,10 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <kv_control.grpc.pb.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -24,6 +22,7 @@
 #include "tests/support/captured_log.h"
 #include "tests/support/certificate.h"
 #include "tests/support/fault_proxy.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -165,7 +164,7 @@ TEST(KvControl, WithoutTheSecretThereIsNoPeer) {
 }
 
 // A client that gRPC itself gives: what does it get?
-class KvStranger : public testing::Test {
+class KvStranger : public ::testing::Test {
  protected:
   KvStranger()
       : prefill_(11),
@@ -372,8 +371,7 @@ TEST(KvControl, BeyondThisMachineThereIsASecret) {
 
 class KvControlTls : public ::testing::Test {
  protected:
-  KvControlTls() : folder_(::testing::TempDir() + "sluice_kv_tls_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
+  KvControlTls() {
     for (const auto& [certificate, name] : {std::pair(&authority_, "ca"),
                                             std::pair(&worker_, "worker"),
                                             std::pair(&elsewhere_, "elsewhere"),
@@ -384,9 +382,7 @@ class KvControlTls : public ::testing::Test {
     }
   }
 
-  ~KvControlTls() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.at(name); }
 
   // Without a secret: whoever is known is so by the certificate.
   [[nodiscard]] KvControlOptions options(const std::string& authority,
@@ -414,7 +410,7 @@ class KvControlTls : public ::testing::Test {
     return is_up;
   }
 
-  const std::string folder_;
+  const testing::TemporaryFolder folder_;
   const Certificate authority_ = make_certificate("DNS:ca", -kDay, kDay);
   const Certificate worker_ = make_certificate("IP:127.0.0.1", -kDay, kDay, &authority_);
   const Certificate elsewhere_ = make_certificate("IP:127.0.0.2", -kDay, kDay, &authority_);

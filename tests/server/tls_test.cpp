@@ -4,13 +4,13 @@
 #include <openssl/err.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 
 #include "tests/server/running_server.h"
 #include "tests/support/certificate.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -80,18 +80,14 @@ class TlsClient {
 
 class Tls : public ::testing::Test {
  protected:
-  Tls()
-      : folder_(std::filesystem::path(::testing::TempDir()) / ("tls" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(folder_);
+  Tls() {
     write_certificate(server_, path("cert.pem"));
     write_key(server_, path("key.pem"));
     config_.ssl_certfile = path("cert.pem");
     config_.ssl_keyfile = path("key.pem");
   }
 
-  ~Tls() override { std::filesystem::remove_all(folder_); }
-
-  [[nodiscard]] std::string path(const char* name) const { return folder_ / name; }
+  [[nodiscard]] std::string path(const char* name) const { return folder_.at(name); }
 
   std::string error() {
     const auto made = HttpServer::create(config_, engine_);
@@ -101,7 +97,7 @@ class Tls : public ::testing::Test {
     return made.error().message;
   }
 
-  const std::filesystem::path folder_;
+  const testing::TemporaryFolder folder_;
   const Certificate server_ = make_certificate("IP:127.0.0.1", -kDay, kDay);
   FakeEngine engine_;
   Config config_;

@@ -2,38 +2,28 @@
 // Made-up system information.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
+
+#include "tests/support/temporary_folder.h"
 
 namespace sluice::testing {
 
 // A folder with made-up /proc and /sys files.
 class FakeRoot {
  public:
-  FakeRoot() {
-    std::string name = (std::filesystem::temp_directory_path() / "fake_root_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
-
-  ~FakeRoot() { std::filesystem::remove_all(path_); }
-
   FakeRoot& with(const std::string& file, const std::string& text) {
-    const std::filesystem::path whole = path_ + file;
+    const std::filesystem::path whole = path() + file;
     std::filesystem::create_directories(whole.parent_path());
     std::ofstream(whole) << text;
     return *this;
   }
 
-  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const std::string& path() const { return folder_.path(); }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_;
 };
 
 }  // namespace sluice::testing

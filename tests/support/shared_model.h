@@ -2,37 +2,15 @@
 // Models whose layers several ranks can share.
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice::testing {
-
-// A folder that is deleted at the end of its scope.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("sluice-tp-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    std::filesystem::create_directory(path_);
-  }
-
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  [[nodiscard]] std::string path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline nlohmann::json read_config(const std::string& folder) {
   return nlohmann::json::parse(std::ifstream(golden_folder() + "/" + folder + "/config.json"));
@@ -52,9 +30,9 @@ inline void write_model(const TemporaryFolder& to,
   config["vocab_size"] = 451;
   config["max_position_embeddings"] = 512;
   if (changes.is_object()) config.merge_patch(changes);
-  std::ofstream(to.path() + "/config.json") << config;
+  std::ofstream(to.at("config.json")) << config;
   std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
-                             to.path() + "/tokenizer.json");
+                             to.at("tokenizer.json"));
 }
 
 }  // namespace sluice::testing

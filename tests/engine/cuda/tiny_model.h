@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice::testing {
@@ -32,30 +32,22 @@ inline Config tiny_config(const std::string& device) {
 class TinyModel {
  public:
   explicit TinyModel(TinyWeights weights, std::string kv_cache_dtype = "auto")
-      : kv_cache_dtype_(std::move(kv_cache_dtype)),
-        folder_(::testing::TempDir() + "cuda_engine_" + std::to_string(::getpid()) + "_" +
-                std::to_string(static_cast<int>(weights))) {
-    std::filesystem::remove_all(folder_);
-    EXPECT_TRUE(write_tiny_hf_model(folder_, weights));
+      : kv_cache_dtype_(std::move(kv_cache_dtype)) {
+    EXPECT_TRUE(write_tiny_hf_model(folder_.path(), weights));
     std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
-                               folder_ + "/tokenizer.json");
+                               folder_.at("tokenizer.json"));
   }
-
-  TinyModel(const TinyModel&) = delete;
-  TinyModel& operator=(const TinyModel&) = delete;
-
-  ~TinyModel() { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] Config config(const std::string& device) const {
     Config config = tiny_config(device);
-    config.model = folder_;
+    config.model = folder_.path();
     config.kv_cache_dtype = kv_cache_dtype_;
     return config;
   }
 
  private:
   std::string kv_cache_dtype_;
-  std::string folder_;
+  TemporaryFolder folder_;
 };
 
 // A GGUF file of the repository instead: its vocabulary includes the prompts below.

@@ -13,18 +13,17 @@
 #include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
-class GenerationDefaultsTest : public testing::Test {
+class GenerationDefaultsTest : public ::testing::Test {
  protected:
   GenerationDefaultsTest() {
-    std::filesystem::create_directories(folder_ + "/other");
+    std::filesystem::create_directory(folder_ + "/other");
     write("/config.json", R"({"model_type":"llama"})");
   }
-
-  ~GenerationDefaultsTest() override { std::filesystem::remove_all(folder_); }
 
   void write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ + name, std::ios::binary) << text;
@@ -43,7 +42,8 @@ class GenerationDefaultsTest : public testing::Test {
     return defaults ? "" : defaults.error().message;
   }
 
-  const std::string folder_ = testing::TempDir() + "generation_defaults_test";
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   Config config_;
 };
 

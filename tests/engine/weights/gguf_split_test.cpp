@@ -12,6 +12,7 @@
 #include "engine/weights/checkpoint.h"
 #include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -35,12 +36,8 @@ std::vector<GgufImage> three_parts() {
   return parts;
 }
 
-class GgufSplitTest : public testing::Test {
+class GgufSplitTest : public ::testing::Test {
  protected:
-  GgufSplitTest() { std::filesystem::create_directories(folder_); }
-
-  ~GgufSplitTest() override { std::filesystem::remove_all(folder_); }
-
   void write(const std::vector<GgufImage>& parts) {
     for (size_t i = 0; i < parts.size(); ++i) {
       std::ofstream(path_of(i), std::ios::binary) << parts[i].bytes();
@@ -56,7 +53,8 @@ class GgufSplitTest : public testing::Test {
     return opened ? "" : opened.error().message;
   }
 
-  const std::string folder_ = testing::TempDir() + "gguf_split_test";
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(GgufSplitTest, AnyPartOpensTheWholeModel) {

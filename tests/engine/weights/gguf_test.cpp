@@ -13,6 +13,7 @@
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -227,15 +228,13 @@ TEST(GgufOpen, AMissingFileIsNotFound) {
 
 TEST(GgufOpen, ADirectoryAPipeAndAnEmptyFileAreErrors) {
   EXPECT_EQ(GgufFile::open(golden_folder()).error().code, ErrorCode::kDataLoss);
-  const std::string stem = testing::TempDir() + "sluice_gguf_test_" + std::to_string(getpid());
-  const std::string pipe = stem + ".pipe";
+  const testing::TemporaryFolder folder;
+  const std::string pipe = folder.at("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(GgufFile::open(pipe).error().code, ErrorCode::kDataLoss);
-  unlink(pipe.c_str());
-  const std::string empty = stem + ".empty";
+  const std::string empty = folder.at("empty");
   std::ofstream(empty).close();
   EXPECT_EQ(GgufFile::open(empty).error().code, ErrorCode::kDataLoss);
-  unlink(empty.c_str());
 }
 
 TEST(GgufVocabulary, ReadsTheTinyModels) {

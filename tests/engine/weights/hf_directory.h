@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 
@@ -77,10 +78,6 @@ std::string raw_bytes(const std::vector<T>& values) {
 class HfDirectory : public ::testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = ::testing::TempDir() + "hf_" + test->name();
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
     write("config.json", R"({"model_type":"llama"})");
     write("model.safetensors", safetensors("{" + tensor("lm_head.weight", kGood) + "}", 16));
   }
@@ -96,7 +93,8 @@ class HfDirectory : public ::testing::Test {
     return opened ? "" : opened.error().message;
   }
 
-  std::string folder_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 }  // namespace sluice

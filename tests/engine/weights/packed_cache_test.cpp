@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/temporary_folder.h"
+
 namespace sluice {
 namespace {
 
@@ -38,10 +40,6 @@ void write_file(const std::string& path, std::span<const std::byte> bytes) {
 class PackedFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = ::testing::TempDir() + "packed_cache_" + std::to_string(::getpid()) + "_" +
-              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    std::filesystem::remove_all(folder_);
-    path_ = folder_ + "/model.packed";
     arena_.resize(2 * kSection + 4160);  // three sections
     for (size_t i = 0; i < arena_.size(); ++i) arena_[i] = static_cast<std::byte>(i * 31 + i / 977);
     contents_ = {.key = {.build = 1,
@@ -50,8 +48,6 @@ class PackedFile : public ::testing::Test {
                  .content_hashes = {100, 200, 300},
                  .arena = arena_};
   }
-
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   Expected<void> write() {
     const std::atomic<bool> stop = false;
@@ -73,8 +69,9 @@ class PackedFile : public ::testing::Test {
     return found;
   }
 
-  std::string folder_;
-  std::string path_;
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.at("packed");  // made by the first write
+  std::string path_ = folder_ + "/model.packed";
   std::vector<std::byte> arena_;
   PackedContents contents_;
 };

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "engine/weights/weight_store.h"
 #include "quant/kv_code.h"
 #include "quant/repack.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -66,11 +66,10 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
 
 // Covers a matrix made by several threads, and one too small for that.
 TEST(RandomWeights, ThreadsMakeWhatOneDoes) {
-  const std::string folder = ::testing::TempDir() + "random_weights";
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder + "/config.json")
+  const testing::TemporaryFolder folder;
+  std::ofstream(folder.at("config.json"))
       << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama"})";
-  const auto checkpoint = Checkpoint::open(folder, LoadFormat::kDummy);
+  const auto checkpoint = Checkpoint::open(folder.path(), LoadFormat::kDummy);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   constexpr int32_t kColumns = 1024;
   for (const int32_t rows : {7, 2100}) {

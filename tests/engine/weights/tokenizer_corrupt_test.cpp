@@ -14,20 +14,16 @@
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-class TextFiles : public testing::Test {
+class TextFiles : public ::testing::Test {
  protected:
-  TextFiles() {
-    std::filesystem::create_directories(folder_);
-    write("tokenizer.json", good_);
-  }
-
-  ~TextFiles() override { std::filesystem::remove_all(folder_); }
+  TextFiles() { write("tokenizer.json", good_); }
 
   static std::string read(const std::string& path) {
     std::ifstream in(path, std::ios::binary);
@@ -52,7 +48,8 @@ class TextFiles : public testing::Test {
     write("tokenizer.json", good_);
   }
 
-  const std::string folder_ = testing::TempDir() + "tokenizer_corrupt_test";
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   const std::string good_ = read(golden_folder() + "/tokenizer/json/qwen.json");
 };
 

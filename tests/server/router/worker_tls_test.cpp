@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between router and worker: TLS, and certificates of both.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <future>
 #include <memory>
 #include <string>
@@ -11,14 +9,14 @@
 #include "server/router/worker_link.h"
 #include "tests/server/running_server.h"
 #include "tests/support/certificate.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 class WorkerTls : public ::testing::Test {
  protected:
-  WorkerTls() : folder_(::testing::TempDir() + "sluice_worker_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
+  WorkerTls() {
     for (const auto& [certificate, name] : {std::pair(&authority_, "ca"),
                                             std::pair(&worker_, "worker"),
                                             std::pair(&router_, "router"),
@@ -29,12 +27,9 @@ class WorkerTls : public ::testing::Test {
     loop_->begin();
   }
 
-  ~WorkerTls() override {
-    loop_->end();
-    std::filesystem::remove_all(folder_);
-  }
+  ~WorkerTls() override { loop_->end(); }
 
-  [[nodiscard]] std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  [[nodiscard]] std::string path(const std::string& name) const { return folder_.at(name); }
 
   // Whether a worker answers a router that trusts `authority` and shows `own`; empty: no TLS,
   // nothing shown.
@@ -53,7 +48,7 @@ class WorkerTls : public ::testing::Test {
     return answered.get_future().get();
   }
 
-  const std::string folder_;
+  const testing::TemporaryFolder folder_;
   const Certificate authority_ = make_certificate("DNS:ca", -kDay, kDay);
   const Certificate worker_ =
       make_certificate("IP:127.0.0.1,DNS:localhost", -kDay, kDay, &authority_);
