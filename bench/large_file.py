@@ -9,8 +9,10 @@ reads it once from the disk with large reads (the disk's limit), drops it from t
 server on it and prints what the kernel counted until it serves: bytes read from the disk over bytes of
 the file, largest resident memory over the file, seconds; and beside the rate of the load those of the
 plain read and of memory that nobody has used before (as many bytes set by a thread a processor: what
-a system gives a process first is cleared, and a virtual machine may have to fetch it). Fails where the file was read more than 1.05 times. Needs the gguf and numpy packages (--fp8:
-numpy alone), and as much disk and memory as the file has.
+a system gives a process first is cleared, and a virtual machine may have to fetch it). A load takes as
+much twice, for the file's pages and for its own: the last number is the share of that. Fails where the
+file was read more than 1.05 times. Needs the gguf and numpy packages (--fp8: numpy alone), and as much
+disk and memory as the file has.
 """
 import argparse
 import ctypes
@@ -201,7 +203,8 @@ def measure(binary, path, model):
     resident = int(counters["VmHWM"].split()[0]) * 1024 / size
     print(f"file {size} bytes, read {read:.3f} times, largest resident memory {resident:.2f} of it, "
           f"{seconds:.1f} s: {size / seconds * 1e-9:.2f} GB/s, {plain / seconds:.2f} of a plain read's "
-          f"{size / plain * 1e-9:.2f} and {fresh / seconds:.2f} of fresh memory's {size / fresh * 1e-9:.2f}")
+          f"{size / plain * 1e-9:.2f} and {fresh / seconds:.2f} of fresh memory's {size / fresh * 1e-9:.2f}, "
+          f"{2 * fresh / seconds:.2f} of it for both")
     return read
 
 
