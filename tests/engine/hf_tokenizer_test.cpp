@@ -2,7 +2,6 @@
 #include "engine/tokenizer/files/hf_tokenizer.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
