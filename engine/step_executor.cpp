@@ -141,7 +141,9 @@ void StepExecutor::run(StepWork& work) {
   while (waits && num_finished_ < work.number) finish(this->work(num_finished_));
   work.follows = num_finished_ < work.number;
   begin(work);
-  if (waits) finish(work);
+  if (!waits) return;
+  sampler_.bind(runner_.device().host_context(), work.inputs);
+  finish(work);
 }
 
 bool StepExecutor::needs_host(const StepWork& work) const {

@@ -5,6 +5,7 @@
 
 #include "engine/core/status.h"
 #include "engine/sampling/token_mask.h"
+#include "kernels/for_each.h"
 
 namespace sluice {
 namespace {
@@ -53,6 +54,7 @@ Sampler::Sampler(int32_t vocab_size,
   some_rows_.reserve(static_cast<size_t>(max_rows));
   later_rows_.reserve(static_cast<size_t>(max_rows));
   results_.reserve(static_cast<size_t>(max_rows));
+  first_rows_.reserve(static_cast<size_t>(max_rows));
   scored_.reserve(static_cast<size_t>(max_rows));
 }
 
@@ -68,21 +70,43 @@ int64_t Sampler::buffer_bytes(int32_t vocab_size,
               max_logprobs * static_cast<int64_t>(sizeof(kernels::TokenScore)));
 }
 
-// Fills grammar_mask_ if it returns kBound.
-Sampler::Binding Sampler::bind(const SamplerInput& input) {
-  if (input.grammar == nullptr) return Binding::kFree;
+std::span<uint32_t> Sampler::mask_of(size_t row) {
+  const size_t words = token_mask_words(vocab_size_);
+  return std::span(masks_).subspan(row * words, words);
+}
+
+// Fills the mask if it returns kBound.
+Sampler::Binding Sampler::bind_row(const SamplerInput& input, std::span<uint32_t> mask) {
   if (!input.grammar->follow(generated_of(input))) return Binding::kFailed;
   if (!input.grammar->is_bound()) return Binding::kFree;
-  const Allowed allowed = input.grammar->fill(grammar_mask_);
+  const Allowed allowed = input.grammar->fill(mask);
   return allowed == Allowed::kNothing ? Binding::kFailed : Binding::kBound;
 }
 
+void Sampler::bind(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
+  first_rows_.clear();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const bool is_first = i == 0 || inputs[i - 1].grammar != inputs[i].grammar;
+    if (inputs[i].grammar != nullptr && is_first) first_rows_.push_back(i);
+  }
+  kernels::for_each(exec, static_cast<int64_t>(first_rows_.size()), [&](int64_t request) {
+    size_t row = first_rows_[static_cast<size_t>(request)];
+    const GrammarState* const grammar = inputs[row].grammar;
+    for (; row < inputs.size() && inputs[row].grammar == grammar; ++row) {
+      bindings_[row] = bind_row(inputs[row], mask_of(row));
+    }
+  });
+}
+
 const uint32_t* Sampler::mask_for(const SamplerInput& input, size_t row) {
-  const size_t words = token_mask_words(vocab_size_);
-  const std::span<uint32_t> mask = std::span(masks_).subspan(row * words, words);
-  bindings_[row] = bind(input);
+  const std::span<uint32_t> mask = mask_of(row);
   std::span<const uint32_t> grammar;
-  if (bindings_[row] == Binding::kBound) grammar = grammar_mask_;
+  if (input.grammar == nullptr) {
+    bindings_[row] = Binding::kFree;
+  } else if (bindings_[row] == Binding::kBound) {
+    std::ranges::copy(mask, grammar_mask_.begin());
+    grammar = grammar_mask_;
+  }
   const bool written = write_token_mask(*input.params,
                                         input.num_generated,
                                         generated_of(input),

@@ -83,6 +83,11 @@ class Sampler {
   // Returns such a row for the device's sample(), without the address of its top_logprobs.
   kernels::SampleRow device_row(const SamplerInput& input);
 
+  // Fills the masks of the rows that grammars bind, requests side by side. Called before sample()
+  // of inputs with grammars; meanwhile a device may compute the logits. `exec` is the host's. The
+  // rows of one request follow one another.
+  void bind(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs);
+
   // `exec` is the host's; `chosen` has the device's results for the on_device rows, in order.
   std::span<const SamplerResult> sample(const kernels::ExecContext& exec,
                                         std::span<const SamplerInput> inputs,
@@ -96,7 +101,9 @@ class Sampler {
   // The state of a row's grammar.
   enum class Binding : uint8_t { kFree, kBound, kFailed };
 
-  Binding bind(const SamplerInput& input);
+  static Binding bind_row(const SamplerInput& input, std::span<uint32_t> mask);
+  // Of sample()'s `row`-th input.
+  std::span<uint32_t> mask_of(size_t row);
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);
   void run(const kernels::ExecContext& exec, std::span<kernels::SampleRow> rows);
@@ -115,6 +122,7 @@ class Sampler {
   std::vector<uint32_t> masks_;              // [max_rows][ceil(vocab / 32)]
   std::vector<uint32_t> grammar_mask_;       // [ceil(vocab / 32)]: of the row being prepared
   std::vector<Binding> bindings_;            // [max_rows]
+  std::vector<size_t> first_rows_;           // of the requests with grammars
   std::vector<kernels::TokenScore> scores_;  // [max_rows][max_logprobs]
   std::vector<kernels::SampleRow> rows_;
   std::vector<kernels::SampleRow> some_rows_;   // rows that no device chooses

@@ -15,6 +15,7 @@
 
 #include "engine/sampling/token_mask.h"
 #include "kernels/device.h"
+#include "tests/support/byte_grammar.h"
 
 namespace sluice {
 namespace {
@@ -289,6 +290,76 @@ TEST_F(TokenMask, RuleThatWouldLeaveNothingIsNotApplied) {
   params_.bad_words = {{8}};
   EXPECT_EQ(allowed({}), (std::set<TokenId>{8}));
   EXPECT_EQ(allowed({1, 1, 1}), (std::set<TokenId>{kEnd}));
+}
+
+// Five requests whose grammars allow one letter each, "aaaaaaaaa" to "eeeeeeeee", with three rows a
+// step: the next token and two drafts. A sixth has no grammar.
+class BoundRows {
+ public:
+  explicit BoundRows(int32_t num_threads)
+      : device_(std::move(*kernels::Device::create(
+            {.type = DeviceType::kCpu, .isa = "auto", .threads = num_threads}))),
+        sampler_(testing::kByteWidth, kNumRows, 0, num_threads, {testing::kByteEnd}) {
+    const auto backend = testing::byte_backend();
+    for (TokenId letter = 'a'; letter < 'f'; ++letter) {
+      GrammarSpec spec;
+      spec.kind = GrammarKind::kRegex;
+      spec.text = std::string(1, static_cast<char>(letter)) + "{9}";
+      states_.emplace_back(backend->compile(spec).value(), std::vector<TokenId>());
+      answers_.emplace_back(9, letter);
+    }
+    params_.temperature = 0;
+  }
+
+  // Makes one token of an answer a draft that its grammar refuses.
+  void refuse(size_t request, size_t position) { answers_[request][position] = 'z'; }
+
+  // The tokens of a step's rows; kInvalidToken where the grammar allows none. Without a grammar 'z'
+  // is the best one.
+  std::vector<TokenId> step(size_t num_generated) {
+    std::vector<std::vector<float>> logits(kNumRows, std::vector<float>(testing::kByteWidth));
+    std::vector<SamplerInput> inputs(kNumRows);
+    for (size_t i = 0; i < kNumRows; ++i) {
+      const size_t position = num_generated + i % 3;
+      logits[i]['z'] = 1;
+      inputs[i].params = &params_;
+      inputs[i].logits = logits[i].data();
+      inputs[i].num_generated = static_cast<int32_t>(position);
+      if (i / 3 == states_.size()) continue;
+      inputs[i].tokens = std::span(answers_[i / 3]).first(position);
+      inputs[i].grammar = &states_[i / 3];
+    }
+    sampler_.bind(device_->context(), inputs);
+    std::vector<TokenId> tokens;
+    for (const SamplerResult& result : sampler_.sample(device_->context(), inputs)) {
+      tokens.push_back(result.grammar_failed ? kInvalidToken : result.token);
+    }
+    return tokens;
+  }
+
+ private:
+  static constexpr int32_t kNumRows = 18;
+
+  const std::unique_ptr<kernels::Device> device_;
+  Sampler sampler_;
+  SamplingParams params_;
+  std::vector<GrammarState> states_;
+  std::vector<std::vector<TokenId>> answers_;
+};
+
+TEST(SamplerWithGrammars, EachRowObeysItsOwnOnEveryNumberOfThreads) {
+  for (const int32_t num_threads : {1, 4}) {
+    BoundRows rows(num_threads);
+    rows.refuse(3, 4);
+    for (size_t step = 0; step < 7; ++step) {
+      const std::vector<TokenId> tokens = rows.step(step);
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        TokenId expected = i / 3 < 5 ? static_cast<TokenId>('a' + i / 3) : 'z';
+        if (i / 3 == 3 && step + i % 3 > 4) expected = kInvalidToken;
+        EXPECT_EQ(tokens[i], expected) << num_threads << " threads, step " << step << ", row " << i;
+      }
+    }
+  }
 }
 
 }  // namespace
