@@ -57,7 +57,7 @@ case "$stage" in
     configure tsan
     threaded=(core_test thread_pool_test row_steps_test kv_disk_tier_test kv_nccl_test kv_transport_test weights_test engine_test overlap_test
       step_executor_test speculation_test prefix_store_test packed_weights_test nccl_test parallel_test tensor_parallel_test
-      determinism_test kv_event_publisher_test
+      determinism_test kv_event_publisher_test sampler_test grammar_engine_test
       server_http_test server_router_test kv_control_stream_test offline_run_test load_run_test load_tls_test)
     ninja -C build-tsan "${threaded[@]}"
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan_suppressions.txt"
