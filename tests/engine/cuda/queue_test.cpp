@@ -80,8 +80,8 @@ TEST(CudaQueue, StepsThatTheHostHasAPartInAreRetiredAtOnce) {
   }
 }
 
-// Rows chosen by the host among those of the device, steps of either kind and of both, unforeseen
-// ends, scored prompts, preemption.
+// Rows chosen by the host among those of the device, one of them bound by a grammar, steps of
+// either kind and of both, unforeseen ends, scored prompts, preemption.
 TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   const TinyModel model(TinyWeights::kInt8, "float32");
   const std::unique_ptr<Engine> cpu = start_engine(model.config("cpu"));
@@ -101,6 +101,10 @@ TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
     params.bad_words.clear();
     params.num_prompt_logprobs = i == 0 ? 2 : -1;
   }
+  // The host makes the masks while the device computes.
+  requests[3].sampling.allowed_token_ids.clear();
+  requests[3].grammar.kind = GrammarKind::kRegex;
+  requests[3].grammar.text = "[a-f]{2}-[0-9]+";
   std::vector<Collected> expected = testing::run_alone(*cpu, requests);
   // The third token ends the answer.
   SamplingParams& ends = requests[1].sampling;
@@ -108,6 +112,7 @@ TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   ends.stop_token_ids = {expected[1].tokens[2]};
   expected = testing::run_alone(*cpu, requests);
   EXPECT_EQ(expected[1].finish_reason, FinishReason::kStop);
+  EXPECT_GE(expected[3].tokens.size(), 2U) << expected[3].error;
   for (const int32_t num_seqs : {3, 8}) {
     if (testing::is_short() && num_seqs != 3) continue;
     Config config = model.config("cuda");

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "engine/core/status.h"
+#include "engine/engine.h"
 #include "kernels/cuda/open_device.h"
 #include "tests/support/gpu/heap.h"
 
@@ -41,6 +42,10 @@ bool share_heap() {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef SLUICE_TESTS_WITH_ENGINE
+  // An engine starts its own program to compile a grammar.
+  if (const auto exit_code = sluice::run_helper_process(argc, argv)) return *exit_code;
+#endif
 #ifdef SLUICE_TESTS_SHARE_HEAP
   CHECK_EQ(::setenv("CUDA_LAUNCH_BLOCKING", "1", 1), 0);  // read at the first call of CUDA
 #endif
