@@ -204,7 +204,7 @@ def measure(binary, path, model):
     print(f"file {size} bytes, read {read:.3f} times, largest resident memory {resident:.2f} of it, "
           f"{seconds:.1f} s: {size / seconds * 1e-9:.2f} GB/s, {plain / seconds:.2f} of a plain read's "
           f"{size / plain * 1e-9:.2f} and {fresh / seconds:.2f} of fresh memory's {size / fresh * 1e-9:.2f}, "
-          f"{2 * fresh / seconds:.2f} of it for both")
+          f"{2 * fresh / seconds:.2f} of what twice as much takes")
     return read
 
 

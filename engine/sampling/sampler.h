@@ -102,7 +102,7 @@ class Sampler {
   enum class Binding : uint8_t { kFree, kBound, kFailed };
 
   static Binding bind_row(const SamplerInput& input, std::span<uint32_t> mask);
-  // Of sample()'s `row`-th input.
+  // The mask of sample()'s `row`-th input.
   std::span<uint32_t> mask_of(size_t row);
   const uint32_t* mask_for(const SamplerInput& input, size_t row);
   kernels::SampleRow prepare(const SamplerInput& input, size_t index, bool logprobs_later);

@@ -198,8 +198,8 @@ class KvDisk : public ::testing::Test {
     return loaded[0].ok;
   }
 
-  const testing::TemporaryFolder made_;
-  const std::string folder_ = made_.at("tier");
+  const testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.at("tier");
   std::mutex mutex_;
   std::condition_variable woken_;
   int num_wakes_ = 0;

@@ -263,9 +263,3 @@ TEST(BoundAnswers, AContinuationOutsideOfTheGrammarIsAnError) {
 
 }  // namespace
 }  // namespace sluice
-
-int main(int argc, char** argv) {
-  if (const auto exit_code = sluice::run_helper_process(argc, argv)) return *exit_code;
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
