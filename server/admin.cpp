@@ -7,12 +7,12 @@
 #include <string_view>
 #include <utility>
 
-#include "server/api/api_errors.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
+#include "server/front/openmetrics.h"
 #include "server/http/accept.h"
+#include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
-#include "server/openmetrics.h"
 
 namespace sluice {
 namespace {

@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/usage.h"
-#include "server/front_end.h"
-#include "server/http/io_worker.h"
+#include "server/front/front_end.h"
+#include "server/front/io_worker.h"
+#include "server/front/usage.h"
 #include "server/json/json_writer.h"
 
 namespace sluice {

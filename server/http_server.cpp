@@ -18,14 +18,14 @@
 #include "engine/core/config.h"
 #include "engine/core/log.h"
 #include "engine/engine.h"
-#include "server/front_end.h"
+#include "server/api/routes.h"
+#include "server/front/front_end.h"
+#include "server/front/io_worker.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/worker_server.h"
 #include "server/http/connection.h"
-#include "server/http/io_worker.h"
 #include "server/http/listener.h"
 #include "server/keys/file_watch.h"
-#include "server/routes.h"
 
 namespace sluice {
 

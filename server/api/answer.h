@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "engine/engine.h"
-#include "server/api/usage.h"
-#include "server/parse/pieces.h"
+#include "server/front/usage.h"
+#include "server/tools/pieces.h"
 
 namespace sluice {
 

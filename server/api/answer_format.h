@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "server/api/answer.h"
-#include "server/api/usage.h"
+#include "server/front/usage.h"
 
 namespace sluice {
 

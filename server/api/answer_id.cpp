@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/answer_id.h"
 
-#include <openssl/rand.h>
-
-#include <cstdint>
-
-#include "engine/core/hex.h"
-#include "engine/core/status.h"
+#include "server/front/random_id.h"
 
 namespace sluice {
-
-std::string random_id(std::string_view prefix) {
-  uint8_t bytes[16];
-  CHECK_EQ(RAND_bytes(bytes, sizeof bytes), 1);
-  return std::string(prefix) + to_hex(bytes);
-}
 
 std::string answer_id(Endpoint endpoint) {
   return random_id(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-");

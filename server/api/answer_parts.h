@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/parse/pieces.h"
+#include "server/tools/pieces.h"
 
 namespace sluice {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "server/api/tools.h"
-#include "server/parse/pieces.h"
+#include "server/tools/pieces.h"
+#include "server/tools/tool_plan.h"
 
 namespace sluice {
 

@@ -14,8 +14,8 @@
 #include "engine/tokenizer/stop_matcher.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/request_validator.h"
-#include "server/metrics.h"
-#include "server/parse/output_parser.h"
+#include "server/front/metrics.h"
+#include "server/tools/output_parser.h"
 
 namespace sluice {
 

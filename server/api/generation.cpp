@@ -2,16 +2,50 @@
 #include "server/api/generation.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
+#include "engine/core/log.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "server/api/generation_span.h"
-#include "server/http/io_worker.h"
+#include "server/front/io_worker.h"
 
 namespace sluice {
 namespace {
 
 bool contains(const std::vector<TokenId>& ids, TokenId id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Returns at most `most` bytes of the text, and no part of a character.
+std::string_view first_characters(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  const auto continues = [&](size_t at) { return (text[at] & 0xC0) == 0x80; };
+  while (most > 0 && continues(most)) --most;
+  return text.substr(0, most);
+}
+
+// Logs a line for each prompt with its text, if prompts are logged.
+void log_prompts(const FrontEnd& front_end,
+                 const std::string& request_id,
+                 const GenerationRequest& request) {
+  const Config& config = front_end.config;
+  if (!config.enable_log_prompts) return;
+  const auto most = config.max_log_len > 0 ? static_cast<size_t>(config.max_log_len)
+                                           : std::numeric_limits<size_t>::max();
+  const Tokenizer& tokenizer = front_end.engine.tokenizer();
+  for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
+    const std::vector<TokenId>& ids = request.requests[i].prompt;
+    std::string text;
+    for (size_t k = 0; k < ids.size() && text.size() <= most; ++k) {
+      text += tokenizer.token_bytes(ids[k]);
+    }
+    LogLine line(LogLevel::kInfo, "prompt");
+    line.add("id", request_id).add("tokens", ids.size());
+    line.add("text", first_characters(text, most));
+    add_trace(request.trace, line);
+    line.emit();
+  }
 }
 
 }  // namespace
@@ -56,7 +90,7 @@ Generation::~Generation() = default;
 void Generation::start() {
   IoWorker& worker = answer_->worker();
   front_end_.note_fallbacks(request_.fallbacks);
-  front_end_.log_prompts(answer_->request_id(), request_);
+  log_prompts(front_end_, answer_->request_id(), request_);
   for (size_t i = 0; i < choices_.size(); ++i) {
     auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);
     if (!id) return fail(id.error());

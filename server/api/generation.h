@@ -14,8 +14,8 @@
 #include "server/api/answer.h"
 #include "server/api/choice_output.h"
 #include "server/api/request_validator.h"
-#include "server/front_end.h"
-#include "server/http/output_receiver.h"
+#include "server/front/front_end.h"
+#include "server/front/output_receiver.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {

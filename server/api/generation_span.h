@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "server/api/request_validator.h"
-#include "server/api/usage.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
+#include "server/front/usage.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {

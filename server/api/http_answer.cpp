@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "server/api/api_errors.h"
 #include "server/api/generation.h"
+#include "server/http/api_errors.h"
 
 namespace sluice {
 

@@ -7,7 +7,7 @@
 
 #include "engine/core/status.h"
 #include "server/api/field_names.h"
-#include "server/api/ignored_arguments.h"
+#include "server/front/ignored_arguments.h"
 
 namespace sluice {
 

@@ -4,8 +4,8 @@
 #include <ctime>
 
 #include "server/api/answer_id.h"
-#include "server/api/api_errors.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
+#include "server/http/api_errors.h"
 #include "server/json/json_writer.h"
 
 namespace sluice {

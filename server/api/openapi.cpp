@@ -9,11 +9,11 @@
 
 #include "engine/core/config.h"
 #include "engine/core/sampling_params.h"
-#include "server/api/ignored_arguments.h"
 #include "server/api/parameters.h"
-#include "server/front_end.h"
+#include "server/api/routes.h"
+#include "server/front/front_end.h"
+#include "server/front/ignored_arguments.h"
 #include "server/json/json_writer.h"
-#include "server/routes.h"
 
 namespace sluice {
 namespace {

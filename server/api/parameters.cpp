@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/core/config.h"
-#include "server/api/ignored_arguments.h"
+#include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {

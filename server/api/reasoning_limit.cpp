@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "server/json/json_fields.h"
-#include "server/parse/output_parser.h"
+#include "server/tools/output_families.h"
+#include "server/tools/output_parser.h"
 
 namespace sluice {
 namespace {

@@ -12,7 +12,7 @@
 #include "engine/core/sampling_params.h"
 #include "server/api/answer_id.h"
 #include "server/api/request_validator.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 #include "server/json/json_writer.h"

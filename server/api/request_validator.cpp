@@ -10,16 +10,18 @@
 #include <utility>
 
 #include "engine/core/config.h"
-#include "server/api/answer_grammar.h"
-#include "server/api/kv_params.h"
 #include "server/api/prediction_tokens.h"
 #include "server/api/reasoning_limit.h"
-#include "server/api/structured_outputs.h"
 #include "server/api/token_rules.h"
+#include "server/front/choice_seed.h"
+#include "server/front/kv_params.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 #include "server/keys/digest.h"
 #include "server/prompt/prompt.h"
+#include "server/tools/answer_grammar.h"
+#include "server/tools/output_families.h"
+#include "server/tools/structured_outputs.h"
 
 namespace sluice {
 namespace {
@@ -443,15 +445,6 @@ int64_t num_prompt_tokens(const GenerationRequest& request) {
     sum += static_cast<int64_t>(request.requests[i].prompt.size());
   }
   return sum;
-}
-
-uint64_t choice_seed(uint64_t seed, uint64_t k) {
-  if (k == 0) return seed;
-  // SplitMix64 (Steele, Lea, Flood 2014): step k of the sequence that starts at `seed`.
-  uint64_t z = seed + k * 0x9E3779B97F4A7C15ULL;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
 }
 
 Expected<std::string> resolve_model(const std::vector<std::string>& model_names, const Json& body) {

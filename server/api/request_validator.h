@@ -13,12 +13,12 @@
 #include "engine/core/status.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/stop_matcher.h"
-#include "server/api/ignored_arguments.h"
-#include "server/api/kv_params.h"
 #include "server/api/parameters.h"
-#include "server/api/tools.h"
-#include "server/api/validation_context.h"
+#include "server/front/ignored_arguments.h"
+#include "server/front/kv_params.h"
 #include "server/keys/tenant.h"
+#include "server/prompt/validation_context.h"
+#include "server/tools/tool_plan.h"
 
 namespace sluice {
 
@@ -71,9 +71,6 @@ void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant)
 
 // Returns the number of prompt tokens, each prompt counted once.
 int64_t num_prompt_tokens(const GenerationRequest& request);
-
-// Returns the seed of choice k: the request's own for k = 0, a 64-bit mix of both for the others.
-uint64_t choice_seed(uint64_t seed, uint64_t k);
 
 // Returns the name that a response echoes: the client's, or the first served one. kNotFound: not
 // served.

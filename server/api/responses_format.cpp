@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "server/api/answer_id.h"
-#include "server/api/api_errors.h"
 #include "server/api/call_id.h"
+#include "server/front/random_id.h"
+#include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
 

@@ -14,7 +14,7 @@
 #include "server/api/answer_format.h"
 #include "server/api/answer_parts.h"
 #include "server/api/request_validator.h"
-#include "server/api/response_store.h"
+#include "server/front/response_store.h"
 
 namespace sluice {
 

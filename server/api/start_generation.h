@@ -9,7 +9,7 @@
 
 #include "server/api/answer_format.h"
 #include "server/api/request_validator.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
-#include "server/api/validation_context.h"
+#include "server/prompt/validation_context.h"
 
 namespace sluice {
 

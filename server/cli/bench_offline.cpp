@@ -9,7 +9,7 @@
 
 #include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/api/request_validator.h"
+#include "server/front/choice_seed.h"
 #include "server/cli/bench_report.h"
 #include "server/cli/command.h"
 #include "server/cli/offline_run.h"

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "engine/core/kv_event_batch.h"
+#include "server/front/io_worker.h"
 #include "server/grpc/rpc_context.h"
-#include "server/http/io_worker.h"
 
 namespace sluice {
 namespace {

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "engine/core/log.h"
-#include "server/api/api_errors.h"
 #include "server/api/generation.h"
+#include "server/front/io_worker.h"
 #include "server/grpc/rpc_context.h"
-#include "server/http/io_worker.h"
+#include "server/http/api_errors.h"
 #include "server/http/request_id.h"
 #include "server/traces/request_span.h"
 

@@ -15,7 +15,7 @@
 
 #include "server/api/answer.h"
 #include "server/api/request_validator.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 #include "server/keys/tenant.h"
 
 namespace sluice {

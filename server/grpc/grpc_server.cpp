@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/sluice_service.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/api/ignored_arguments.h"
+#include "server/front/ignored_arguments.h"
 #include "server/json/json_reader.h"
 
 namespace sluice {

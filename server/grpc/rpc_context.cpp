@@ -4,7 +4,7 @@
 #include <functional>
 #include <string_view>
 
-#include "server/api/api_errors.h"
+#include "server/http/api_errors.h"
 #include "server/http/request_id.h"
 
 namespace sluice {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 
 namespace sluice {
 

@@ -14,12 +14,12 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
 #include "server/api/generation.h"
+#include "server/front/io_worker.h"
 #include "server/grpc/cache_calls.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/tokenizer_bundle.h"
-#include "server/http/io_worker.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_service.h"
 #include "server/http/socket_name.h"

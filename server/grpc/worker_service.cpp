@@ -14,7 +14,7 @@
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/tokenizer.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
-#include "server/api/api_errors.h"
+#include "server/http/api_errors.h"
 #include "server/http/inflate.h"
 #include "server/http/request_id.h"
 

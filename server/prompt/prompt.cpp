@@ -11,11 +11,11 @@
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/detokenizer.h"
-#include "server/api/tools.h"
 #include "server/jinja/text.h"
 #include "server/json/json_fields.h"
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
+#include "server/prompt/tool_list.h"
 
 namespace sluice {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "server/api/validation_context.h"
+#include "server/prompt/validation_context.h"
 
 namespace sluice {
 

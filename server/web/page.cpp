@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "engine/tokenizer/text/base64.h"
-#include "server/api/api_errors.h"
-#include "server/front_end.h"
+#include "server/front/front_end.h"
+#include "server/http/api_errors.h"
 #include "server/keys/digest.h"
 
 // The pieces in the order of the page, with labels around the text that the policy hashes.

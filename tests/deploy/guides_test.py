@@ -229,7 +229,7 @@ def check_console(page):
 
 
 def routes():
-    text = (guides.REPOSITORY / "server/routes.cpp").read_text()
+    text = (guides.REPOSITORY / "server/api/routes.cpp").read_text()
     return set(re.findall(r'Route\{\s*"\w+",\s*"([^"]+)"', text))
 
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "engine/core/status.h"
-#include "server/api/kv_params.h"
+#include "server/front/kv_params.h"
 #include "server/json/json_reader.h"
 
 namespace sluice {

@@ -12,6 +12,8 @@
 
 #include "engine/core/config.h"
 #include "server/api/request_validator.h"
+#include "server/tools/families.h"
+#include "server/tools/output_families.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

@@ -18,10 +18,10 @@
 #include "engine/core/status.h"
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/text/utf8.h"
-#include "server/parse/json_text.h"
-#include "server/parse/output_format.h"
-#include "server/parse/output_parser.h"
-#include "server/parse/parse_limits.h"
+#include "server/tools/json_text.h"
+#include "server/tools/output_format.h"
+#include "server/tools/output_parser.h"
+#include "server/tools/parse_limits.h"
 
 namespace sluice {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "server/api/parameters.h"
-#include "server/front_end.h"
-#include "server/routes.h"
+#include "server/api/routes.h"
+#include "server/front/front_end.h"
 #include "tests/server/running_server.h"
 #include "tests/server/tool_template.h"
 

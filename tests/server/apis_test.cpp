@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "server/api/call_id.h"
-#include "server/api/response_store.h"
+#include "server/front/response_store.h"
 #include "tests/server/running_server.h"
 #include "tests/server/sse_events.h"
 #include "tests/server/tool_template.h"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "server/api/kv_params.h"
+#include "server/front/kv_params.h"
 #include "tests/server/running_server.h"
 #include "tests/support/captured_log.h"
 

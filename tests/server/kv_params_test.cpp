@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What bodies of routers say of handoffs, and what becomes of it by role, peers and prompt.
-#include "server/api/kv_params.h"
+#include "server/front/kv_params.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 
 #include "engine/core/config.h"
 #include "server/api/request_validator.h"
+#include "server/front/choice_seed.h"
 #include "tests/support/byte_tokenizer.h"
 
 namespace sluice {

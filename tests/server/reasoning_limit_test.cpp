@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "tests/server/parse/transcript.h"
+#include "server/tools/output_families.h"
+#include "tests/server/tools/transcript.h"
 
 namespace sluice {
 namespace {

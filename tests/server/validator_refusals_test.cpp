@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/api_errors.h"
+#include "server/http/api_errors.h"
 #include "server/json/json_writer.h"
 #include "tests/server/validator_rig.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/api/api_errors.h"
+#include "server/http/api_errors.h"
 #include "tests/server/validator_rig.h"
 
 namespace sluice {

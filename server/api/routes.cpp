@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/routes.h"
+
+#include <array>
+
+#include "server/front/front_end.h"
+#include "server/front/metrics.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::array kRoutes = {
+    Route{"POST", "/v1/chat/completions", handle_chat_completions, RouteAuth::kKey},
+    Route{"POST", "/chat/completions", handle_chat_completions, RouteAuth::kKey},
+    Route{"POST", "/v1/completions", handle_completions, RouteAuth::kKey},
+    Route{"POST", "/completions", handle_completions, RouteAuth::kKey},
+    Route{"POST", "/v1/responses", handle_responses, RouteAuth::kKey},
+    Route{"GET", "/v1/responses/*", handle_response, RouteAuth::kKey},
+    Route{"DELETE", "/v1/responses/*", handle_delete_response, RouteAuth::kKey},
+    Route{"POST", "/v1/messages", handle_messages, RouteAuth::kKey, ErrorForm::kAnthropic},
+    Route{"POST",
+          "/v1/messages/count_tokens",
+          handle_count_tokens,
+          RouteAuth::kKey,
+          ErrorForm::kAnthropic},
+    Route{"POST", "/v1/chat/completions/render", handle_render_chat, RouteAuth::kKey},
+    Route{"POST", "/v1/completions/render", handle_render_completion, RouteAuth::kKey},
+    Route{"GET", "/v1/models", handle_models, RouteAuth::kKey},
+    Route{"GET", "/v1/models/*", handle_model, RouteAuth::kKey},
+    Route{"GET", "/health", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/ready", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/ping", handle_health, RouteAuth::kOpen},
+    Route{"POST", "/ping", handle_health, RouteAuth::kOpen},
+    Route{"GET", "/query", handle_query, RouteAuth::kOpen},
+    Route{"GET", "/server_info", handle_server_info, RouteAuth::kOpen},
+    Route{"GET", "/get_server_info", handle_server_info, RouteAuth::kOpen},
+    Route{"GET", "/model_info", handle_model_info, RouteAuth::kOpen},
+    Route{"GET", "/get_model_info", handle_model_info, RouteAuth::kOpen},
+    Route{"GET", "/version", handle_version, RouteAuth::kOpen},
+    Route{"GET", "/metrics", handle_metrics, RouteAuth::kOpen},
+    Route{"GET", "/load", handle_load, RouteAuth::kOpen},
+    Route{"GET", "/debug/state", handle_debug_state, RouteAuth::kKey},
+    Route{"GET", "/debug/trace", handle_debug_trace, RouteAuth::kKey},
+    Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
+    Route{"GET", "/", handle_page, RouteAuth::kOpen},
+    Route{"GET", "/docs", handle_page, RouteAuth::kOpen},
+    Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
+    Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},
+};
+static_assert(kRoutes.size() < kMaxRoutes);
+
+}  // namespace
+
+std::span<const Route> routes() { return kRoutes; }
+
+}  // namespace sluice

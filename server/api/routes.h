@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The route table: one line per endpoint.
+#pragma once
+
+#include <span>
+
+#include "server/front/route.h"
+
+namespace sluice {
+
+std::span<const Route> routes();
+
+}  // namespace sluice

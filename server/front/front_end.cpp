@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/front/front_end.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "engine/core/hex.h"
+#include "engine/core/log.h"
+#include "engine/core/times.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/front/choice_seed.h"
+#include "server/front/random_id.h"
+#include "server/http/api_errors.h"
+#include "server/prompt/validation_context.h"
+#include "server/traces/request_span.h"
+
+namespace sluice {
+namespace {
+
+Expected<std::string> read_template(const Config& config) {
+  if (is_template_source(config.chat_template)) return config.chat_template;
+  std::ifstream file(config.chat_template, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    return make_error(ErrorCode::kNotFound,
+                      "--chat-template: cannot read '" + config.chat_template + "'.",
+                      "chat-template");
+  }
+  return text.str();
+}
+
+tl::unexpected<Error> no_template(const std::string& why) {
+  return make_error(ErrorCode::kUnsupported,
+                    why + "; start the server with --chat-template or use /v1/completions.",
+                    "messages");
+}
+
+Expected<ChatTemplate> given_template(const Config& config, const std::string& source) {
+  auto compiled = ChatTemplate::compile(source);
+  if (compiled) return compiled;
+  return make_error(compiled.error().code,
+                    config.chat_template + ": chat template: found " + compiled.error().message +
+                        ", expected one that compiles",
+                    "chat-template");
+}
+
+// Compiles the model's own template. An error refuses chats only; other endpoints need no template.
+Expected<ChatTemplate> own_template(const ModelInfo& model) {
+  if (model.chat_template.empty()) return no_template("The model has no chat template");
+  auto compiled = ChatTemplate::compile(model.chat_template);
+  if (compiled) return compiled;
+  const std::string& reason = compiled.error().message;
+  log_event(LogLevel::kWarning, "chat_template_unusable", "model", model.path, "reason", reason);
+  return no_template("The model's chat template cannot be used: " + reason);
+}
+
+void log_families(const OutputFamilies& families) {
+  if (families.format == nullptr) return;
+  log_event(LogLevel::kInfo,
+            "output_families",
+            "calls",
+            families.calls != nullptr ? name_of(*families.calls) : "none",
+            "reasoning",
+            families.reasoning != nullptr ? name_of(*families.reasoning) : "none");
+}
+
+// Returns the served names; without --served-model-name it is the name of the model's file.
+std::vector<std::string> names_of(const Config& config, const Engine& engine) {
+  if (!config.served_model_name.empty()) return config.served_model_name;
+  std::string name = engine.model().path;
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  if (const size_t slash = name.find_last_of('/'); slash != std::string::npos) {
+    name.erase(0, slash + 1);
+  }
+  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
+  return {name};
+}
+
+// Returns the engine's name with its address: peers need nothing else to fetch from it.
+std::string engine_id_of(const HandoffConfig& handoff, const std::optional<HandoffInfo>& info) {
+  std::string name = handoff.engine_id.empty() ? random_id("") : handoff.engine_id;
+  if (info) name += "@" + info->host + ":" + std::to_string(info->port);
+  return name;
+}
+
+// Reads the settings of traces. Errors in the environment, which may be that of a whole cluster,
+// only turn traces off, as OpenTelemetry asks, unless this server's own knob asks for traces.
+Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
+  auto settings = trace_settings(config, [](const char* name) { return std::getenv(name); });
+  if (settings || !config.otlp_traces_endpoint.empty()) return settings;
+  log_event(LogLevel::kWarning, "traces_off", "reason", settings.error().message);
+  return std::optional<TraceSettings>();
+}
+
+}  // namespace
+
+void add_trace(const TraceContext& trace, LogLine& line) {
+  if (!trace.is_set()) return;
+  line.add("trace_id", to_hex(trace.trace_id)).add("span_id", to_hex(trace.span_id));
+}
+
+void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers) {
+  if (ignored.size() > 0) headers.emplace_back(kIgnoredArgumentsHeader, ignored.header_value());
+}
+
+FrontEnd::FrontEnd(const Config& server_config,
+                   std::span<const Route> route_table,
+                   HandoffConfig handoff_part,
+                   Engine& served,
+                   Expected<ChatTemplate> compiled,
+                   OutputFamilies chosen,
+                   std::unique_ptr<TlsContext> tls_context,
+                   std::optional<TraceSettings> traces)
+    : config(server_config),
+      routes(route_table),
+      handoff(std::move(handoff_part)),
+      engine_id(engine_id_of(handoff, served.model().handoff)),
+      engine(served),
+      model_names(names_of(server_config, served)),
+      authenticator(server_config),
+      chat_template(std::move(compiled)),
+      families(std::move(chosen)),
+      responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
+      tls(std::move(tls_context)),
+      cors(server_config),
+      tracer(std::move(traces)),
+      start(std::chrono::steady_clock::now()),
+      created(static_cast<int64_t>(std::time(nullptr))) {}
+
+FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
+
+Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
+                                                     Engine& engine,
+                                                     std::span<const Route> routes) {
+  const bool is_given = !config.chat_template.empty();
+  std::string source = engine.model().chat_template;
+  if (is_given) {
+    SLUICE_TRY(source, read_template(config));
+  }
+  auto compiled = is_given ? given_template(config, source) : own_template(engine.model());
+  if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
+  SLUICE_TRY(OutputFamilies chosen, choose_families(config, source, engine.tokenizer()));
+  log_families(chosen);
+  SLUICE_TRY(HandoffConfig part, handoff_config(config));
+  SLUICE_TRY(auto tls, TlsContext::create(config));
+  SLUICE_TRY(auto traces, chosen_traces(config));
+  std::unique_ptr<FrontEnd> made(new FrontEnd(config,
+                                              routes,
+                                              std::move(part),
+                                              engine,
+                                              std::move(compiled),
+                                              std::move(chosen),
+                                              std::move(tls),
+                                              std::move(traces)));
+  SLUICE_TRY_VOID(made->authenticator.load());
+  if (made->tracer.is_recording()) engine.watch_kv_transfers(&made->transfer_spans);
+  return made;
+}
+
+void FrontEnd::reload() {
+  Expected<void> done = authenticator.load();
+  if (done && tls != nullptr) done = tls->reload();
+  if (done) {
+    log_event(LogLevel::kInfo, "reloaded");
+  } else {
+    log_event(LogLevel::kError, "reload_failed", "reason", done.error().message);
+  }
+}
+
+void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  Exchange exchange;
+  exchange.arrival = std::chrono::steady_clock::now();
+  exchange.writer = std::move(writer);
+  exchange.request = std::move(request);
+  exchange.route_idx = kUnroutedHandler;
+  exchange.ignored = IgnoredArguments(unknown_arguments_rule(config));
+  const HttpRequest& seen = exchange.request;
+  if (seen.method == "OPTIONS") {
+    HttpResponse response;
+    response.status = 204;
+    response.headers = cors.preflight_headers(seen.origin, seen.wanted_headers);
+    return respond(exchange, std::move(response));
+  }
+  const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
+  std::string allowed;
+  for (size_t i = 0; i < routes.size(); ++i) {
+    const Route& route = routes[i];
+    if (!route_matches(route, seen.path)) continue;
+    if (route.method != wanted) {
+      allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+      continue;
+    }
+    exchange.route_idx = i;
+    exchange.error_form = route.errors;
+    if (route.auth == RouteAuth::kKey) {
+      exchange.tenant = authenticator.find_tenant(seen);
+      if (exchange.tenant == nullptr) {
+        return refuse(exchange, Error{ErrorCode::kUnauthenticated, "Invalid API key.", {}, {}});
+      }
+      exchange.tenant_salt = exchange.tenant->salt();
+    }
+    return route.handler(*this, std::move(exchange));
+  }
+  if (allowed.empty()) {
+    return respond(exchange, http_error_response(404, "There is nothing at this path."));
+  }
+  HttpResponse response = http_error_response(405, "This path allows only " + allowed + ".");
+  response.headers.emplace_back("Allow", allowed);
+  respond(exchange, std::move(response));
+}
+
+void FrontEnd::log_request(const Exchange& exchange, int status) const {
+  if (!config.enable_log_requests) return;
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - exchange.arrival;
+  LogLine line(LogLevel::kInfo, "request");
+  line.add("id", exchange.request.request_id).add("method", exchange.request.method);
+  line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
+  if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
+  add_trace(exchange.request.trace, line);
+  if (exchange.usage) log_usage(*exchange.usage, line);
+  line.emit();
+}
+
+void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
+  http_counters.count(exchange.route_idx, response.status);
+  log_request(exchange, response.status);
+  if (is_draining() || leaving_.load()) response.close = true;
+  add_ignored(exchange.ignored, response.headers);
+  exchange.writer->send(std::move(response));
+}
+
+void FrontEnd::fail(const Exchange& exchange, const Error& error) {
+  respond(exchange, error_response(error, exchange.error_form));
+}
+
+void FrontEnd::refuse(Exchange& exchange, const Error& error) {
+  RequestSpan span(tracer, exchange.request.trace, exchange.arrival);
+  exchange.request.trace = span.context();
+  HttpResponse response = error_response(error, exchange.error_form);
+  if (span.is_recorded()) {
+    const std::string route(route_name(routes, exchange.route_idx));
+    span.set_name(exchange.request.method + " " + route);
+    span.add("http.request.method", exchange.request.method);
+    span.add("http.route", route);
+    span.add("http.response.status_code", int64_t{response.status});
+    if (!exchange.request.request_id.empty()) {
+      span.add("gen_ai.request.id", exchange.request.request_id);
+    }
+    span.set_error(error);
+    span.end();
+  }
+  respond(exchange, std::move(response));
+}
+
+void FrontEnd::note_ignored(const IgnoredArguments& ignored) {
+  if (ignored.size() == 0) return;
+  num_ignored_arguments.fetch_add(ignored.size(), std::memory_order_relaxed);
+  constexpr size_t kMaxLogged = 256;
+  const std::scoped_lock lock(ignored_mutex_);
+  for (const std::string& name : ignored.names()) {
+    if (ignored_names_.size() == kMaxLogged) return;
+    if (ignored_names_.insert(name).second) {
+      log_event(LogLevel::kWarning, "ignored_argument", "name", name);
+    }
+  }
+}
+
+void FrontEnd::note_fallbacks(const FallbackCounts& fallbacks) {
+  for (size_t i = 0; i < fallbacks.size(); ++i) {
+    if (fallbacks[i] > 0) handoff_fallbacks.count(static_cast<HandoffFallback>(i), fallbacks[i]);
+  }
+}
+
+uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
+
+ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
+                                               std::chrono::steady_clock::time_point arrival) {
+  return {config,
+          engine.model(),
+          engine.tokenizer(),
+          chat_template,
+          model_names,
+          next_seed(),
+          tenant_salt,
+          arrival,
+          &families,
+          handoff.role};
+}
+
+std::string FrontEnd::illness() const {
+  if (is_draining()) return "The server is draining.";
+  const EngineStats stats = engine.stats();
+  if (stats.draining) return "The engine is draining.";
+  if (stats.router && stats.router->num_usable == 0) return "No worker is there.";
+  const int64_t now = to_ns(std::chrono::steady_clock::now());
+  const int64_t limit = int64_t{config.unhealthy_after_s} * 1'000'000'000;
+  if (stats.step_started_ns != 0 && now - stats.step_started_ns > limit) {
+    return "An engine step takes longer than " + std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  const int64_t last_progress = std::max<int64_t>(stats.last_progress_ns, to_ns(start));
+  const bool has_work = stats.num_requests_waiting + stats.num_requests_running > 0;
+  if (has_work && now - last_progress > limit) {
+    return "Requests wait and nothing has completed for " +
+           std::to_string(config.unhealthy_after_s) + " s.";
+  }
+  return {};
+}
+
+void FrontEnd::request_done() {
+  if (num_requests_.fetch_sub(1) == 1 && on_quiescent_) on_quiescent_();
+}
+
+bool FrontEnd::connection_opened() {
+  if (num_connections_.fetch_add(1) < config.max_connections) return true;
+  num_connections_.fetch_sub(1);
+  return false;
+}
+
+}  // namespace sluice

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state that all connections share: the engine, the model's names, keys and template, the
+// counters, and the routes from method and path to a handler. Handlers run on I/O threads.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/engine.h"
+#include "engine/handoff/fallback_counters.h"
+#include "engine/handoff/handoff_config.h"
+#include "server/front/ignored_arguments.h"
+#include "server/front/kv_params.h"
+#include "server/front/metrics.h"
+#include "server/front/response_store.h"
+#include "server/front/route.h"
+#include "server/front/usage.h"
+#include "server/http/api_errors.h"
+#include "server/http/cors.h"
+#include "server/http/http_message.h"
+#include "server/http/tls.h"
+#include "server/keys/auth.h"
+#include "server/prompt/chat_template.h"
+#include "server/tools/output_families.h"
+#include "server/traces/tracer.h"
+#include "server/traces/transfer_spans.h"
+
+namespace sluice {
+
+class LogLine;
+struct ValidationContext;
+
+// One request with what its handler needs beside the shared state.
+struct Exchange {
+  HttpRequest request;
+  std::shared_ptr<ResponseWriter> writer;  // shared with the connection's pending operations
+  size_t route_idx = 0;
+  ErrorForm error_form = ErrorForm::kOpenAi;
+  uint64_t tenant_salt = 0;
+  std::shared_ptr<Tenant> tenant;  // null on routes that need no key
+  std::optional<Usage> usage;      // for the log
+  // Arguments of the body that were ignored; the answer names them.
+  IgnoredArguments ignored{UnknownArguments::kIgnore};
+  std::chrono::steady_clock::time_point arrival;
+};
+
+// Adds the request's trace identifiers, if it has any, to its line in the log.
+void add_trace(const TraceContext& trace, LogLine& line);
+
+// Adds the header that names the ignored arguments, if there are any; respond() calls it.
+void add_ignored(const IgnoredArguments& ignored, HttpHeaders& headers);
+
+class FrontEnd {
+ public:
+  // The routes outlive it.
+  static Expected<std::unique_ptr<FrontEnd>> create(const Config& config,
+                                                    Engine& engine,
+                                                    std::span<const Route> routes);
+  ~FrontEnd();
+  FrontEnd(const FrontEnd&) = delete;
+  FrontEnd& operator=(const FrontEnd&) = delete;
+
+  void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
+
+  // Sends the response and counts it.
+  void respond(const Exchange& exchange, HttpResponse response);
+  void fail(const Exchange& exchange, const Error& error);
+  // Fails a request that was not let in, which has a span all the same.
+  void refuse(Exchange& exchange, const Error& error);
+  // One line, where that is asked for. respond() does it for what it sends.
+  void log_request(const Exchange& exchange, int status) const;
+
+  // Counts what a request's validation left out, and logs each name once, but only a few hundred
+  // names, because clients choose them. Any thread.
+  void note_ignored(const IgnoredArguments& ignored);
+
+  // Counts the handoffs that a request asked for in vain, and logs each reason at most once a
+  // minute, so that nothing is computed twice in silence. Any thread.
+  void note_fallbacks(const FallbackCounts& fallbacks);
+
+  // Returns what one request is checked against, and takes a seed for it. Any thread.
+  ValidationContext validation_context(uint64_t tenant_salt,
+                                       std::chrono::steady_clock::time_point arrival);
+
+  // Returns why this server should get no requests; empty: healthy. Any thread, cheap.
+  [[nodiscard]] std::string illness() const;
+
+  // Reads certificates and keys again; errors are logged, and the old ones stay. Any thread.
+  void reload();
+
+  // Any thread.
+  void start_draining() { draining_.store(true); }
+
+  [[nodiscard]] bool is_draining() const { return draining_.load(); }
+
+  // Requests are still answered, but connections end with their answers. Any thread.
+  void start_leaving() { leaving_.store(true); }
+
+  void request_started() { num_requests_.fetch_add(1); }
+
+  void request_done();
+
+  [[nodiscard]] int64_t num_requests() const { return num_requests_.load(); }
+
+  // Returns false at the limit: the caller closes the socket.
+  bool connection_opened();
+
+  void connection_closed() { num_connections_.fetch_sub(1); }
+
+  void count_unrouted(int status) { http_counters.count(kUnroutedHandler, status); }
+
+  // Called when the last open request ends; set before the workers run.
+  void on_quiescent(std::function<void()> callback) { on_quiescent_ = std::move(callback); }
+
+  const Config config;
+  const std::span<const Route> routes;
+  const HandoffConfig handoff;
+  const std::string engine_id;  // the name by which routers tell its peers about this engine
+  Engine& engine;
+  const std::vector<std::string> model_names;  // at least one; the first is the default
+  Authenticator authenticator;
+  const Expected<ChatTemplate> chat_template;  // an error: why chats are refused
+  const OutputFamilies families;               // how the model writes reasoning and calls
+  const std::unique_ptr<ResponseStore> responses;
+  const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
+  const CorsPolicy cors;
+  Tracer tracer;
+  TransferSpans transfer_spans{tracer};
+  const std::chrono::steady_clock::time_point start;
+  const int64_t created;  // Unix seconds
+  HttpCounters http_counters;
+  GrpcCounters grpc_counters;
+  FinishCounters finish_counters;
+  AnswerCounters answer_counters;
+  FallbackCounters handoff_fallbacks;
+  std::atomic<uint64_t> num_ignored_arguments{0};
+
+ private:
+  // Returns a seed for a request without one: a function of the configured seed and a counter.
+  uint64_t next_seed();
+
+  FrontEnd(const Config& server_config,
+           std::span<const Route> route_table,
+           HandoffConfig handoff_part,
+           Engine& served,
+           Expected<ChatTemplate> compiled,
+           OutputFamilies chosen,
+           std::unique_ptr<TlsContext> tls_context,
+           std::optional<TraceSettings> traces);
+
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> leaving_{false};
+  std::atomic<int64_t> num_requests_{0};
+  std::atomic<int64_t> num_connections_{0};
+  std::atomic<uint64_t> num_seeds_{0};
+  std::function<void()> on_quiescent_;
+  std::mutex ignored_mutex_;
+  std::set<std::string> ignored_names_;  // names logged so far; guarded by ignored_mutex_
+};
+
+// Handlers, one per endpoint; each answers through the exchange, at once or later.
+void handle_chat_completions(FrontEnd& front_end, Exchange exchange);
+void handle_completions(FrontEnd& front_end, Exchange exchange);
+void handle_responses(FrontEnd& front_end, Exchange exchange);
+void handle_response(FrontEnd& front_end, Exchange exchange);
+void handle_delete_response(FrontEnd& front_end, Exchange exchange);
+void handle_messages(FrontEnd& front_end, Exchange exchange);
+void handle_count_tokens(FrontEnd& front_end, Exchange exchange);
+void handle_render_chat(FrontEnd& front_end, Exchange exchange);
+void handle_render_completion(FrontEnd& front_end, Exchange exchange);
+void handle_models(FrontEnd& front_end, Exchange exchange);
+void handle_model(FrontEnd& front_end, Exchange exchange);
+void handle_health(FrontEnd& front_end, Exchange exchange);
+void handle_query(FrontEnd& front_end, Exchange exchange);
+void handle_server_info(FrontEnd& front_end, Exchange exchange);
+void handle_model_info(FrontEnd& front_end, Exchange exchange);
+void handle_version(FrontEnd& front_end, Exchange exchange);
+void handle_metrics(FrontEnd& front_end, Exchange exchange);
+void handle_debug_state(FrontEnd& front_end, Exchange exchange);
+void handle_debug_trace(FrontEnd& front_end, Exchange exchange);
+void handle_load(FrontEnd& front_end, Exchange exchange);
+void handle_openapi(FrontEnd& front_end, Exchange exchange);
+void handle_page(FrontEnd& front_end, Exchange exchange);
+void handle_tokenize(FrontEnd& front_end, Exchange exchange);
+void handle_detokenize(FrontEnd& front_end, Exchange exchange);
+
+}  // namespace sluice

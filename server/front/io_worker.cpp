@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/front/io_worker.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+
+#include "server/front/front_end.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kScratchBytes = 64 << 10;
+constexpr std::chrono::milliseconds kSweepInterval{100};
+
+}  // namespace
+
+IoWorker::IoWorker(FrontEnd& front_end, const ConnectionLimits& limits)
+    : front_end_(front_end), limits_(limits), scratch_(kScratchBytes) {}
+
+IoWorker::~IoWorker() = default;
+
+void IoWorker::run() {
+  const auto work = boost::asio::make_work_guard(context_);
+  schedule_sweep();
+  context_.run();
+}
+
+void IoWorker::post(std::function<void()> task) { boost::asio::post(context_, std::move(task)); }
+
+void IoWorker::publish(OutputBatch batch) {
+  boost::asio::post(context_, [this, moved = std::move(batch)]() mutable { deliver(moved); });
+}
+
+void IoWorker::deliver(OutputBatch& batch) {
+  for (const TokenOutput& output : batch.outputs) {
+    const auto found = targets_.find(output.request_id);
+    if (found == targets_.end()) continue;
+    const std::shared_ptr<OutputReceiver> receiver = found->second.receiver;
+    const size_t choice = found->second.choice;
+    if (output.finish_reason != FinishReason::kNone) {
+      targets_.erase(found);
+      num_watched_.fetch_sub(1);
+    }
+    receiver->accept(choice, output);
+    if (touched_.empty() || touched_.back() != receiver) touched_.push_back(receiver);
+  }
+  for (const auto& receiver : touched_) receiver->flush();
+  touched_.clear();
+}
+
+void IoWorker::watch(RequestId id, std::shared_ptr<OutputReceiver> receiver, size_t choice) {
+  targets_.emplace(id, Target{std::move(receiver), choice});
+  num_watched_.fetch_add(1);
+}
+
+void IoWorker::ask_state(int32_t num_steps, std::function<void(const EngineState&)> done) {
+  num_watched_.fetch_add(1);
+  front_end_.engine.report_state(num_steps, [this, done = std::move(done)](EngineState state) {
+    post([this, done, state = std::make_shared<const EngineState>(std::move(state))] {
+      done(*state);
+      num_watched_.fetch_sub(1);
+    });
+  });
+}
+
+void IoWorker::watch_deadlines(const void* key, std::function<void()> check) {
+  deadline_checks_.emplace(key, std::move(check));
+}
+
+void IoWorker::adopt(StreamSocket socket) {
+  std::unique_ptr<TlsSession> tls;
+  if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
+  if (front_end_.tls != nullptr && tls == nullptr) return front_end_.connection_closed();
+  auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_);
+  connections_.emplace(connection.get(), connection);
+  connection->start();
+}
+
+void IoWorker::remove(Connection& connection) {
+  if (connections_.erase(&connection) > 0) front_end_.connection_closed();
+}
+
+void IoWorker::close_connections() {
+  auto connections = connections_;  // close() erases
+  for (const auto& [key, connection] : connections) connection->close();
+}
+
+void IoWorker::cut_generations(const Error& reason) {
+  std::vector<std::shared_ptr<OutputReceiver>> open;
+  for (const auto& [id, target] : targets_) open.push_back(target.receiver);
+  for (const auto& receiver : open) receiver->fail(reason);
+}
+
+void IoWorker::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
+  front_end_.handle(std::move(request), std::move(writer));
+}
+
+void IoWorker::request_started() { front_end_.request_started(); }
+
+void IoWorker::request_done() { front_end_.request_done(); }
+
+void IoWorker::count_rejected(int status) { front_end_.count_unrouted(status); }
+
+void IoWorker::schedule_sweep() {
+  sweep_timer_.expires_after(kSweepInterval);
+  sweep_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    const auto now = Connection::Clock::now();
+    auto connections = connections_;  // a deadline may close and erase
+    for (const auto& [key, connection] : connections) connection->check_deadlines(now);
+    auto checks = deadline_checks_;  // one may forget itself
+    for (const auto& [key, check] : checks) check();
+    schedule_sweep();
+  });
+}
+
+}  // namespace sluice

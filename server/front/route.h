@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// One line of the route table (routes.h): what a request must be and which handler answers it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+#include "server/http/api_errors.h"
+
+namespace sluice {
+
+class FrontEnd;
+struct Exchange;
+
+enum class RouteAuth : unsigned char { kOpen, kKey };
+
+struct Route {
+  std::string_view method;  // a GET route answers HEAD too
+  std::string_view path;    // a trailing '*' matches a non-empty rest
+  void (*handler)(FrontEnd&, Exchange);
+  RouteAuth auth;
+  ErrorForm errors = ErrorForm::kOpenAi;
+};
+
+bool route_matches(const Route& route, std::string_view path);
+
+// Return the label values of an HTTP counter.
+std::string_view route_name(std::span<const Route> routes, size_t handler);
+std::string_view route_method(std::span<const Route> routes, size_t handler);
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What OutputParser and its readers of calls say to each other. A reader is a value with
+//   Roles live() const                      markers that count now, of those that hold text
+//   Step text(char, CallContext&)           one byte that is part of no marker
+//   Step marker(Role, CallContext&)         a marker that is live, or any that is a special token
+//   Step end(CallContext&)                  another special token, or the end of the output
+// and is fed until it says that it is done. While a reader has begun no call since the last one,
+// the parser keeps what it read and makes it content if the reader fails.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+
+#include "server/tools/output_format.h"
+#include "server/tools/piece_writer.h"
+#include "server/tools/tool_schemas.h"
+
+namespace sluice {
+
+enum class Step : uint8_t {
+  kGoOn,
+  kDone,        // with this symbol the calls are over
+  kDoneBefore,  // the calls were over before this symbol
+  kFail,        // what was read since the last call is content, with this symbol
+  kFailBefore,  // without it: it is read anew
+  kJson,        // this symbol begins JSON calls; it is read anew
+  kCode,        // this symbol begins a call as code; it is read anew
+};
+
+// A name that no quotes bound: what no function is called like is text that follows a marker.
+constexpr bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.find_first_of(" \t\r\n<>{}[]()\"'`,;=") == std::string_view::npos;
+}
+
+struct CallContext {
+  const CallFamily& family;
+  const ToolSchemas* tools;  // null: none
+  PieceWriter& out;
+  bool parses_calls;  // false: a call is text
+
+  [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const {
+    return tools == nullptr ? kJsonAny : tools->types_of(name, key);
+  }
+
+  [[nodiscard]] bool has_end_marker() const {
+    return std::ranges::any_of(family.markers, [](const MarkerText& marker) {
+      return marker.role == Role::kCallEnd || marker.role == Role::kSectionEnd;
+    });
+  }
+};
+
+}  // namespace sluice

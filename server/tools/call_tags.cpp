@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/call_tags.h"
+
+#include "server/tools/json_text.h"
+#include "server/tools/parse_limits.h"
+
+namespace sluice {
+
+void CallTags::start_call(const CallFamily& family) {
+  state_ = family.type_before_name ? State::kType : State::kName;
+  name_.clear();
+  arguments_ = ArgumentWriter();
+}
+
+Step CallTags::begin(CallContext& context) {
+  const std::string name(trimmed(name_));
+  if (!is_plain_name(name) || !context.out.begin_call(name, {})) return Step::kFail;
+  name_ = name;
+  is_open_ = had_call_ = true;
+  state_ = State::kCall;
+  return Step::kGoOn;
+}
+
+void CallTags::finish_call(CallContext& context) {
+  arguments_.end(context.out);
+  context.out.end_call();
+  is_open_ = false;
+}
+
+Step CallTags::outer_text(char c, CallContext& context) {
+  if (state_ == State::kType) return Step::kGoOn;
+  if (state_ == State::kSection) {
+    if (is_json_space(c)) return Step::kGoOn;
+    return had_call_ ? Step::kDoneBefore : Step::kFail;
+  }
+  if (context.family.name_ends_at_newline && c == '\n' && !trimmed(name_).empty()) {
+    return begin(context);
+  }
+  name_ += c;
+  return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+}
+
+void CallTags::add_to_value(char c, CallContext& context) {
+  if (is_string_) {
+    arguments_.escaped({&c, 1}, context.out);
+    return;
+  }
+  value_ += c;
+  if (value_.size() <= kMaxBufferedBytes) return;
+  // Too long to be looked at as a whole: a string, from here on.
+  is_string_ = true;
+  arguments_.raw("\"", context.out);
+  arguments_.escaped(value_, context.out);
+  value_.clear();
+}
+
+Step CallTags::end_name(Role role, CallContext& context) {
+  const bool is_end = role != Role::kSectionBegin && role != Role::kCallBegin;
+  return state_ == State::kName && is_end ? begin(context) : Step::kGoOn;
+}
+
+Step CallTags::outer_marker(Role role, CallContext& context) {
+  const bool has_no_name = state_ == State::kName || state_ == State::kType;
+  const bool begins_calls = role == Role::kCallBegin || role == Role::kSectionBegin;
+  if (has_no_name && (begins_calls || role == Role::kCallEnd)) return Step::kFailBefore;
+  if (is_open_) finish_call(context);
+  switch (role) {
+    case Role::kCallBegin:
+      start_call(context.family);
+      return Step::kGoOn;
+    case Role::kCallEnd:
+    case Role::kSectionBegin:
+      state_ = State::kSection;
+      return Step::kGoOn;
+    case Role::kSectionEnd:
+      return had_call_ ? Step::kDone : Step::kFail;
+    default:
+      return had_call_ && !has_no_name ? Step::kDoneBefore : Step::kFailBefore;
+  }
+}
+
+Step CallTags::end_calls(CallContext& context) {
+  if (is_open_) {
+    finish_call(context);
+    return Step::kDoneBefore;
+  }
+  return state_ == State::kSection && had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+}
+
+}  // namespace sluice

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls whose arguments are elements (MiniMax M3): <city>Paris</city><tags><item>a</item></tags>.
+// An element that holds others is an object, or an array where the tool's schema says so, or where
+// its first one is an <item> and the schema says nothing. Which element an end tag names counts for
+// nothing: it ends the innermost. A value; see call_reader.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/tools/call_reader.h"
+#include "server/tools/call_tags.h"
+
+namespace sluice {
+
+class ElementCall : CallTags {
+ public:
+  ElementCall(Role role, const CallFamily& family) : CallTags(role, family) {}
+
+  [[nodiscard]] Roles live() const;
+  Step text(char c, CallContext& context);
+  Step marker(Role role, CallContext& context);
+  Step end(CallContext& context);
+
+ private:
+  // An element that is open.
+  struct Element {
+    size_t outer_path_size;
+    JsonTypes types;
+    bool holds_elements = false;
+    bool is_array = false;
+  };
+
+  void begin_element(CallContext& context);
+  void end_element(CallContext& context);
+  void end_elements(CallContext& context);
+
+  std::string tag_;
+  std::string path_;  // of the innermost element, as ToolSchemas takes it
+  std::vector<Element> elements_;
+};
+
+}  // namespace sluice

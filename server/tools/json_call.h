@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls as JSON: {"name": ..., "arguments": ...}, alone, in an array, or with ';' between. The call
+// begins when its name is whole; arguments go out as the model writes them, and are kept only where
+// they come before the name. A value; see call_reader.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "server/tools/call_reader.h"
+#include "server/tools/json_text.h"
+
+namespace sluice {
+
+class JsonCall {
+ public:
+  [[nodiscard]] Roles live() const;
+  Step text(char c, CallContext& context);
+  Step marker(Role role, CallContext& context);
+  Step end(CallContext& context);
+
+ private:
+  enum class State : uint8_t {
+    kStart,   // before the array or object
+    kArray,   // between objects of the array
+    kObject,  // before a key or the object's end
+    kKey,
+    kColon,
+    kValue,  // before a value
+    kName,
+    kId,
+    kArguments,
+    kArgumentText,  // arguments that are a string
+    kOther,         // a value of no meaning
+    kBroken,        // a call that began; the rest of it is no JSON
+    kBehind,        // behind the last object or array
+  };
+  enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
+
+  [[nodiscard]] Field field_of_key(const CallFamily& family) const;
+  Step start(char c, CallContext& context);
+  Step object(char c, CallContext& context);
+  Step key(char c, CallContext& context);
+  Step name(char c, CallContext& context);
+  Step value(char c, CallContext& context);
+  Step argument_text(char c, CallContext& context);
+  Step end_object(CallContext& context);
+  Step behind(char c, CallContext& context);
+  Step behind_value(JsonSpan::Place place, char c, CallContext& context);
+  // False: no further call fits the answer, or too much is kept.
+  bool begin(CallContext& context);
+  bool give_arguments(std::string_view json, CallContext& context);
+  // Ends the open call, with {} where it has had no arguments.
+  void finish_call(CallContext& context);
+  Step broken(CallContext& context);
+  void begin_object();
+
+  State state_ = State::kStart;
+  bool in_array_ = false;
+  bool had_call_ = false;
+  bool is_named_ = false;
+  bool has_arguments_ = false;
+  bool decides_text_ = false;  // the first visible character of arguments in a string is to come
+  bool has_keys_ = false;
+  int32_t num_nested_ = 0;  // objects around the one that is read, inside the call's
+  JsonSpan span_;
+  JsonString string_;
+  std::string key_;
+  std::string name_;
+  std::string id_;
+  std::string kept_;  // arguments that came before the name
+};
+
+}  // namespace sluice

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON byte by byte, as much of it as finding calls takes: where a value ends, what a string says,
+// whether a text is JSON. Values; no allocation but for the decoded text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/tools/tool_schemas.h"
+
+namespace sluice {
+
+constexpr bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
+
+// Without JSON's white space at both ends.
+constexpr std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_json_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+// Finds the end of a value whose bytes come one by one. Nesting is counted, kinds of brackets are
+// not told apart: broken JSON ends where its brackets are even.
+class JsonSpan {
+ public:
+  enum class Place : uint8_t {
+    kInside,  // the byte is of the value, which goes on
+    kLast,    // the byte is the value's last
+    kBehind,  // the value, a number or a word, had ended before this byte
+  };
+
+  // The first byte is no white space.
+  Place feed(char c);
+
+  [[nodiscard]] bool in_string() const { return in_string_; }
+
+ private:
+  int32_t depth_ = 0;
+  bool in_string_ = false;
+  bool is_escaped_ = false;
+};
+
+// Decodes a string whose bytes, behind the opening quote, come one by one.
+class JsonString {
+ public:
+  // True: the byte was the closing quote. Decoded bytes are appended to `out`; a lone half of a
+  // surrogate pair is U+FFFD, an unknown escape its character.
+  bool feed(char c, std::string& out);
+
+ private:
+  void feed_hex(char c, std::string& out);
+
+  bool is_escaped_ = false;
+  uint8_t num_hex_ = 0;  // digits that are still to come
+  uint32_t code_ = 0;
+  uint32_t high_ = 0;  // first half of a pair, whose second may follow
+};
+
+// The type of the JSON value that `text` is, white space around it apart; nothing: it is none, or
+// is nested deeper than kMaxArgumentDepth. Not recursive.
+std::optional<JsonTypes> json_type(std::string_view text);
+
+// The string that `text`, a JSON string, spells.
+std::string decode_json_string(std::string_view text);
+
+// Bytes of a string's content as they stand in JSON: quotes, backslashes and control characters are
+// escaped, all else is as it was.
+void append_json_escaped(std::string_view bytes, std::string& out);
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls as code: [f(a=1), g(b="x")], one call a line, or Gemma's call:f{a:1}. The arguments' JSON
+// is written from the literals. A value; see call_reader.h.
+#pragma once
+
+#include <string>
+
+#include "server/tools/argument_writer.h"
+#include "server/tools/call_reader.h"
+#include "server/tools/literal_value.h"
+
+namespace sluice {
+
+class LiteralCall {
+ public:
+  // `needs_call`: only NAME.call(...) is a call, of NAME.
+  LiteralCall(LiteralValue::Dialect dialect, bool needs_call)
+      : dialect_(dialect), needs_call_(needs_call), value_(dialect) {}
+
+  [[nodiscard]] Roles live() const;
+  Step text(char c, CallContext& context);
+  Step marker(Role role, CallContext& context);
+  Step end(CallContext& context);
+
+ private:
+  enum class State : uint8_t {
+    kStart,  // before a list or a name
+    kName,
+    kParameter,  // before a key, or the call's end
+    kKey,
+    kValue,
+    kBehind,  // behind a call
+    kBroken,  // the rest of a call, up to its marker
+    kEnded,   // behind the list
+  };
+
+  Step name(char c, CallContext& context);
+  Step parameter(char c, CallContext& context);
+  Step key(char c, CallContext& context);
+  Step value(LiteralValue::Place place, char c, CallContext& context);
+  Step behind(char c, CallContext& context);
+  Step broken(CallContext& context);
+  void finish_call(CallContext& context);
+
+  LiteralValue::Dialect dialect_;
+  bool needs_call_;
+  State state_ = State::kStart;
+  bool in_list_ = false;
+  bool had_call_ = false;
+  bool is_open_ = false;
+  std::string name_;
+  std::string key_;
+  ArgumentWriter arguments_;
+  LiteralValue value_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/literal_list.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Into how many parts a list is cut: few enough for the nesting of many items to stay low, and for
+// the copies of what follows a part to be few.
+constexpr size_t kNumParts = 8;
+
+class ListWriter {
+ public:
+  ListWriter(const Json& items,
+             const std::vector<bool>& required,
+             std::string_view separator,
+             const TagWriter& writer)
+      : items_(items), required_(required), separator_(separator), writer_(writer) {}
+
+  [[nodiscard]] bool has_required(size_t begin, size_t end) const {
+    for (size_t i = begin; i < end; ++i) {
+      if (required_[i]) return true;
+    }
+    return false;
+  }
+
+  // One at least of the items from `begin` to `end` (there are some), and all that are required:
+  // the choice is which part holds the first one.
+  [[nodiscard]] Json some_of(size_t begin, size_t end) const {
+    if (end - begin == 1) return items_[begin];
+    const size_t part_size = (end - begin + kNumParts - 1) / kNumParts;
+    Json choices = Json::array();
+    for (size_t part = begin; part < end; part += part_size) {
+      const size_t part_end = std::min(part + part_size, end);
+      Json choice = Json::array({some_of(part, part_end)});
+      add_rest(part_end, end, choice);
+      choices.push_back(TagWriter::sequence(std::move(choice)));
+      if (has_required(part, part_end)) break;
+    }
+    return TagWriter::choice(std::move(choices));
+  }
+
+ private:
+  // Items behind one that is there.
+  void add_rest(size_t begin, size_t end, Json& elements) const {
+    for (size_t i = begin; i < end; ++i) {
+      Json part = Json::array();
+      writer_.add_text(separator_, part);
+      part.push_back(items_[i]);
+      if (required_[i]) {
+        elements.push_back(TagWriter::sequence(std::move(part)));
+      } else {
+        writer_.add_optional(std::move(part), elements);
+      }
+    }
+  }
+
+  const Json& items_;
+  const std::vector<bool>& required_;
+  const std::string_view separator_;
+  const TagWriter& writer_;
+};
+
+}  // namespace
+
+void add_list(const Json& items,
+              const std::vector<bool>& required,
+              std::string_view separator,
+              const TagWriter& writer,
+              Json& elements) {
+  if (items.empty()) return;
+  const ListWriter list(items, required, separator, writer);
+  Json some = Json::array({list.some_of(0, items.size())});
+  if (list.has_required(0, items.size())) {
+    elements.push_back(TagWriter::sequence(std::move(some)));
+  } else {
+    writer.add_optional(std::move(some), elements);
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/named_call.h"
+
+#include "server/tools/parse_limits.h"
+
+namespace sluice {
+namespace {
+
+// "functions.NAME:IDX" to NAME.
+std::string_view name_of_header(std::string_view header) {
+  constexpr std::string_view kPrefix = "functions.";
+  const size_t colon = header.rfind(':');
+  if (colon != std::string_view::npos) header = header.substr(0, colon);
+  if (header.starts_with(kPrefix)) header.remove_prefix(kPrefix.size());
+  return header;
+}
+
+}  // namespace
+
+Roles NamedCall::live() const {
+  constexpr Roles kOutside =
+      roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+  switch (state_) {
+    case State::kType:
+    case State::kName:
+    case State::kId:
+      return kOutside | roles(Role::kNameEnd, Role::kIdBegin);
+    case State::kArguments:
+      return span_.in_string() ? roles() : kOutside;
+    case State::kArgumentStart:
+    case State::kBehind:
+      return kOutside | roles(Role::kFence, Role::kNameEnd);
+    default:
+      return kOutside;
+  }
+}
+
+Step NamedCall::begin(CallContext& context, State next) {
+  const std::string header(trimmed(name_));
+  if (context.family.header_is_id) id_ = header;
+  const std::string_view name = context.family.header_is_id ? name_of_header(header) : header;
+  if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
+  if (!context.parses_calls || !is_plain_name(name) || !context.out.begin_call(name, trimmed(id_)))
+    return Step::kFail;
+  is_open_ = had_call_ = true;
+  has_arguments_ = false;
+  state_ = next;
+  return Step::kGoOn;
+}
+
+void NamedCall::finish_call(CallContext& context) {
+  if (!has_arguments_) context.out.arguments("{}");
+  context.out.end_call();
+  is_open_ = false;
+}
+
+void NamedCall::start_name(const CallFamily& family) {
+  state_ = family.type_before_name ? State::kType : State::kName;
+  name_.clear();
+  id_.clear();
+}
+
+Step NamedCall::name_text(char c, CallContext& context) {
+  const CallFamily& family = context.family;
+  const bool is_empty = trimmed(name_).empty();
+  if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
+  const bool ends = family.type_before_name || family.name_ends_at_newline;
+  if (ends && c == '\n' && !is_empty) {
+    return begin(context, State::kArgumentStart);
+  }
+  // What was taken for a type is the name where the arguments follow it.
+  const bool is_type_name = family.type_before_name && !family.type_is_id && is_empty && c == '{';
+  if (is_type_name) name_ = type_;
+  if (is_type_name || (family.name_ends_at_brace && c == '{')) {
+    const Step step = begin(context, State::kArgumentStart);
+    return step == Step::kGoOn ? text(c, context) : step;
+  }
+  name_ += c;
+  return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+}
+
+Step NamedCall::text(char c, CallContext& context) {
+  switch (state_) {
+    case State::kSection:
+      if (is_json_space(c)) return Step::kGoOn;
+      return had_call_ ? Step::kDoneBefore : Step::kFail;
+    case State::kType:
+      name_ += c;
+      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+    case State::kName:
+      return name_text(c, context);
+    case State::kId:
+      if (context.family.name_ends_at_brace && c == '{') {
+        const Step step = begin(context, State::kArgumentStart);
+        return step == Step::kGoOn ? text(c, context) : step;
+      }
+      id_ += c;
+      return id_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+    case State::kArgumentStart:
+      if (is_json_space(c)) return Step::kGoOn;
+      span_ = JsonSpan();
+      state_ = c == '{' || c == '[' ? State::kArguments : State::kRaw;
+      if (state_ == State::kRaw && !context.has_end_marker()) {
+        finish_call(context);
+        return Step::kDoneBefore;
+      }
+      has_arguments_ = true;
+      (void)span_.feed(c);
+      context.out.arguments({&c, 1});
+      return Step::kGoOn;
+    case State::kArguments:
+      context.out.arguments({&c, 1});
+      if (span_.feed(c) != JsonSpan::Place::kLast) return Step::kGoOn;
+      finish_call(context);
+      state_ = State::kBehind;
+      return Step::kGoOn;
+    case State::kRaw:
+      context.out.arguments({&c, 1});
+      return Step::kGoOn;
+    case State::kBehind:
+      return is_json_space(c) ? Step::kGoOn : Step::kDoneBefore;
+  }
+  return Step::kFail;
+}
+
+Step NamedCall::marker(Role role, CallContext& context) {
+  const bool names = state_ == State::kName || state_ == State::kId || state_ == State::kType;
+  if (role == Role::kFence) return Step::kGoOn;
+  if (role == Role::kNameEnd && names) {
+    if (state_ != State::kType) return begin(context, State::kArgumentStart);
+    type_ = name_;
+    if (context.family.type_is_id) id_ = name_;
+    name_.clear();
+    state_ = State::kName;
+    return Step::kGoOn;
+  }
+  if (role == Role::kIdBegin && state_ == State::kName && !trimmed(name_).empty()) {
+    state_ = State::kId;
+    return Step::kGoOn;
+  }
+  const bool is_end = role == Role::kCallEnd || role == Role::kSectionEnd;
+  if (names) {
+    // A call that ends at its name has no arguments; a type alone names nothing.
+    if (!is_end || state_ == State::kType) return is_end ? Step::kFail : Step::kFailBefore;
+    const Step step = begin(context, State::kBehind);
+    if (step != Step::kGoOn) return step;
+  }
+  if (is_open_) finish_call(context);
+  switch (role) {
+    case Role::kCallBegin:
+      start_name(context.family);
+      return Step::kGoOn;
+    case Role::kSectionBegin:
+    case Role::kCallEnd:
+      state_ = State::kSection;
+      return Step::kGoOn;
+    case Role::kSectionEnd:
+      return had_call_ ? Step::kDone : Step::kFail;
+    default:
+      return had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+  }
+}
+
+Step NamedCall::end(CallContext& context) {
+  if (is_open_) finish_call(context);
+  const bool is_between = state_ == State::kSection || state_ == State::kBehind ||
+                          state_ == State::kArguments || state_ == State::kRaw ||
+                          state_ == State::kArgumentStart;
+  return is_between && had_call_ ? Step::kDoneBefore : Step::kFailBefore;
+}
+
+}  // namespace sluice

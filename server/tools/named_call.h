@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls as a name and, behind it, JSON: NAME[ARGS]{...}, with a section around them in some
+// families. The JSON goes out as the model writes it. A value; see call_reader.h.
+#pragma once
+
+#include <string>
+
+#include "server/tools/call_reader.h"
+#include "server/tools/json_text.h"
+
+namespace sluice {
+
+class NamedCall {
+ public:
+  // `role`: of the marker that was read, kSectionBegin or kCallBegin.
+  NamedCall(Role role, const CallFamily& family) {
+    if (role == Role::kCallBegin) start_name(family);
+  }
+
+  [[nodiscard]] Roles live() const;
+  Step text(char c, CallContext& context);
+  Step marker(Role role, CallContext& context);
+  Step end(CallContext& context);
+
+ private:
+  enum class State : uint8_t {
+    kSection,  // in the section, between calls
+    kType,     // the word before a name that is no name
+    kName,
+    kId,
+    kArgumentStart,
+    kArguments,  // until their brackets are even
+    kRaw,        // arguments that begin with no bracket, until a marker
+    kBehind,     // behind arguments
+  };
+
+  Step begin(CallContext& context, State next);
+  Step name_text(char c, CallContext& context);
+  void finish_call(CallContext& context);
+  void start_name(const CallFamily& family);
+
+  State state_ = State::kSection;
+  bool had_call_ = false;
+  bool is_open_ = false;
+  bool has_arguments_ = false;
+  JsonSpan span_;
+  std::string type_;
+  std::string name_;
+  std::string id_;
+};
+
+}  // namespace sluice

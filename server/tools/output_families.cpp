@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/output_families.h"
+
+#include <vector>
+
+#include "engine/core/config.h"
+#include "server/json/json_fields.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kDetect = "auto";
+
+// vLLM's default is the empty name.
+bool is_none(const std::string& name) { return name.empty() || name == "none"; }
+
+tl::unexpected<Error> unknown(const std::string& flag,
+                              const std::string& name,
+                              const std::vector<std::string_view>& known) {
+  std::string names;
+  for (const std::string_view one : known) names += ", " + std::string(one);
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "--" + flag + " must be one of auto, none" + names + ", got '" + show_text(name) + "'.",
+      flag);
+}
+
+}  // namespace
+
+Expected<OutputFamilies> choose_families(const Config& config,
+                                         std::string_view template_source,
+                                         const Tokenizer& tokenizer) {
+  OutputFamilies chosen;
+  const DetectedFamilies detected = detect_families(template_source, tokenizer);
+  if (config.tool_call_parser == kDetect) {
+    chosen.calls = detected.calls;
+  } else if (is_none(config.tool_call_parser)) {
+    chosen.reads_calls = false;
+  } else {
+    chosen.calls = find_call_family(config.tool_call_parser);
+    if (chosen.calls == nullptr) {
+      return unknown("tool-call-parser", config.tool_call_parser, call_family_names());
+    }
+  }
+  if (config.reasoning_parser == kDetect) {
+    chosen.reasoning = detected.reasoning;
+  } else if (!is_none(config.reasoning_parser)) {
+    chosen.reasoning = find_reasoning_family(config.reasoning_parser);
+    if (chosen.reasoning == nullptr) {
+      return unknown("reasoning-parser", config.reasoning_parser, reasoning_family_names());
+    }
+  }
+  if (chosen.calls != nullptr || chosen.reasoning != nullptr) {
+    chosen.format = resolve_format(chosen.calls, chosen.reasoning, tokenizer);
+  }
+  return chosen;
+}
+
+}  // namespace sluice

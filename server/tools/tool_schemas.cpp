@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/tool_schemas.h"
+
+#include <nlohmann/json.hpp>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kMaxSteps = 64;        // references and branches, nested; deeper ones allow all
+constexpr int kMaxDepth = 8;         // of places in a parameter whose types are kept
+constexpr size_t kMaxPlaces = 1000;  // of a tool, behind its parameters themselves
+
+JsonTypes type_of_name(const std::string& name) {
+  if (name == "string") return kJsonString;
+  if (name == "integer") return kJsonInteger;
+  if (name == "number") return kJsonInteger | kJsonNumber;
+  if (name == "boolean") return kJsonBoolean;
+  if (name == "null") return kJsonNull;
+  if (name == "object") return kJsonObject;
+  if (name == "array") return kJsonArray;
+  return kJsonAny;
+}
+
+JsonTypes type_of_value(const Json& value) {
+  if (value.is_string()) return kJsonString;
+  if (value.is_number_integer()) return kJsonInteger;
+  if (value.is_number()) return kJsonNumber;
+  if (value.is_boolean()) return kJsonBoolean;
+  if (value.is_null()) return kJsonNull;
+  return value.is_object() ? kJsonObject : kJsonArray;
+}
+
+using Places = std::unordered_map<std::string, JsonTypes>;
+
+// Reads schemas of one document. `budget` bounds what a document costs, whatever its references.
+struct SchemaReader {
+  const Json& root;
+  int budget = 100'000;
+
+  // The schema that "#/..." names; null: there is none.
+  [[nodiscard]] const Json* find(const std::string& reference) const {
+    if (!reference.starts_with('#')) return nullptr;
+    const Json* at = &root;
+    for (size_t begin = 1; begin < reference.size();) {
+      if (reference[begin] != '/') return nullptr;
+      const size_t end = std::min(reference.find('/', begin + 1), reference.size());
+      std::string key;
+      for (size_t i = begin + 1; i < end; ++i) {
+        const bool is_escape = reference[i] == '~' && i + 1 < end;
+        if (is_escape) ++i;
+        key += !is_escape ? reference[i] : reference[i] == '0' ? '~' : '/';
+      }
+      if (!at->is_object() || !at->contains(key)) return nullptr;
+      at = &(*at)[key];
+      begin = end;
+    }
+    return at;
+  }
+
+  // `is_union`: what any of the branches allows; else what all of them do.
+  JsonTypes types_of_branches(const Json& branches, bool is_union, int steps) {
+    if (!branches.is_array() || branches.empty()) return kJsonAny;
+    JsonTypes types = is_union ? 0 : kJsonAny;
+    for (const Json& branch : branches) {
+      const JsonTypes one = types_of(branch, steps + 1);
+      types = static_cast<JsonTypes>(is_union ? types | one : types & one);
+    }
+    return types;
+  }
+
+  JsonTypes types_of(const Json& schema, int steps) {
+    if (!schema.is_object() || steps == kMaxSteps || --budget < 0) return kJsonAny;
+    JsonTypes types = kJsonAny;
+    for (const auto& [key, value] : schema.items()) {
+      JsonTypes one = kJsonAny;
+      if (key == "type" && value.is_string()) {
+        one = type_of_name(value.get_ref<const std::string&>());
+      } else if (key == "type" && value.is_array()) {
+        one = 0;
+        for (const Json& name : value) {
+          one |= name.is_string() ? type_of_name(name.get_ref<const std::string&>()) : kJsonAny;
+        }
+      } else if (key == "const") {
+        one = type_of_value(value);
+      } else if (key == "enum" && value.is_array()) {
+        one = 0;
+        for (const Json& item : value) one |= type_of_value(item);
+      } else if (key == "$ref" && value.is_string()) {
+        const Json* target = find(value.get_ref<const std::string&>());
+        if (target != nullptr) one = types_of(*target, steps + 1);
+      } else if (key == "anyOf" || key == "oneOf") {
+        one = types_of_branches(value, true, steps);
+      } else if (key == "allOf") {
+        one = types_of_branches(value, false, steps);
+      }
+      types &= one;
+    }
+    // What contradicts itself says nothing.
+    return types == 0 ? kJsonAny : types;
+  }
+
+  // Keeps the types of what stands in a value of the schema, of the first branch that knows it.
+  void add_places(
+      const Json& schema, const std::string& path, int depth, int steps, Places& places) {
+    if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps || --budget < 0) return;
+    const auto add = [&](const std::string& step, const Json& one) {
+      if (places.size() >= kMaxPlaces) return;
+      const std::string inner = path + ToolSchemas::kPathSeparator + step;
+      if (places.try_emplace(inner, types_of(one, 0)).second) {
+        add_places(one, inner, depth + 1, 0, places);
+      }
+    };
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "properties" && value.is_object()) {
+        for (const auto& [name, property] : value.items()) add(name, property);
+      } else if (key == "items") {
+        add("", value);
+      } else if (key == "$ref" && value.is_string()) {
+        const Json* target = find(value.get_ref<const std::string&>());
+        if (target != nullptr) add_places(*target, path, depth, steps + 1, places);
+      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+        for (const Json& branch : value) add_places(branch, path, depth, steps + 1, places);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void ToolSchemas::add(std::string name, const nlohmann::ordered_json& parameters) {
+  Tool& tool = tools_[std::move(name)];
+  tool = Tool();
+  if (!parameters.is_object()) return;
+  SchemaReader reader{parameters};
+  if (const auto other = parameters.find("additionalProperties"); other != parameters.end()) {
+    tool.other = reader.types_of(*other, 0);
+  }
+  const auto properties = parameters.find("properties");
+  if (properties == parameters.end() || !properties->is_object()) return;
+  Places places;
+  for (const auto& [key, schema] : properties->items()) {
+    tool.parameters[key] = reader.types_of(schema, 0);
+    reader.add_places(schema, key, 0, 0, places);
+  }
+  tool.parameters.merge(places);
+}
+
+JsonTypes ToolSchemas::types_of(std::string_view name, std::string_view path) const {
+  const auto tool = tools_.find(std::string(name));
+  if (tool == tools_.end()) return kJsonAny;
+  const auto found = tool->second.parameters.find(std::string(path));
+  if (found != tool->second.parameters.end()) return found->second;
+  return path.find(kPathSeparator) == std::string_view::npos ? tool->second.other : kJsonAny;
+}
+
+}  // namespace sluice
