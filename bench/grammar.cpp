@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/grammar_vocabulary.h"
+#include "engine/loop/grammar_vocabulary.h"
 #include "engine/sampling/grammar/grammar.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"

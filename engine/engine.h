@@ -18,7 +18,7 @@
 #include "engine/core/types.h"
 #include "engine/handoff/kv_peer.h"
 #include "engine/request.h"
-#include "engine/tokenizer_files.h"
+#include "engine/weights/tokenizer_files.h"
 
 namespace sluice {
 

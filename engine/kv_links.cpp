@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "engine/core/aligned_buffer.h"
-#include "kvcache/kv_transport.h"
+#include "kvcache/transport/kv_transport.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL, opened by name at run time if there is one: the functions that this program calls. They
-// make the communicators of ranks (engine/nccl.h) and of pairs of workers
-// (kvcache/transport_nccl_link.h).
+// make the communicators of ranks (engine/parallel/nccl.h) and of pairs of workers
+// (kvcache/transport/transport_nccl_link.h).
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole decision of one step as a value, and its results. Together with what the engine adds
-// about newly begun requests (engine/step_order.h), it suffices to run the step without access to
-// the scheduler, the KV manager or the request table.
+// about newly begun requests (engine/run/step_order.h), it suffices to run the step without access
+// to the scheduler, the KV manager or the request table.
 #pragma once
 
 #include <cstdint>

@@ -19,41 +19,45 @@ SELF = "tests/tidy_test.py"  # holds the bad snippets
 
 # The rooms of engine/ and server/, lowest first: one may use those before it, where ALLOWED lets it.
 ENGINE_ORDER = ("core", "tokenizer/tables", "tokenizer/text", "tokenizer/models", "tokenizer",
-                "tokenizer/pipeline", "tokenizer/files", "weights", "models", "sampling/grammar",
-                "sampling", "spec", "tiers", "handoff", "", "quantize")
+                "tokenizer/pipeline", "tokenizer/files", "weights", "parallel", "models", "sampling/grammar",
+                "sampling", "spec", "tiers", "handoff", "", "rank", "draft", "plan", "run", "loop", "quantize")
 SERVER_ORDER = ("json", "jinja", "http", "keys", "load", "hub", "traces", "prompt", "tools", "front", "api",
                 "web", "grpc", "router", "", "cli")
 ORDERS = {"engine": ENGINE_ORDER, "server": SERVER_ORDER}
-ENGINE_FLOOR = ("engine/parallel.h",)  # of the top folder, and below models: how ranks meet
 # What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
 CORE = "engine/core/"
 ALLOWED = {
     CORE: (CORE,),
     "quant/": ("quant/", CORE),
     "kernels/": ("kernels/", "quant/", CORE),
+    "kvcache/store/": ("kvcache/", "kernels/", "quant/", CORE),
+    "kvcache/transport/": ("kvcache/transport/", "kernels/", CORE),
     "kvcache/": ("kvcache/", CORE),
     "scheduler/": ("scheduler/", "kvcache/", CORE),
     "engine/tokenizer/": ("engine/tokenizer/", CORE),
     "engine/weights/": ("engine/weights/", "engine/tokenizer/", "kernels/", "quant/", CORE),
-    "engine/models/": ("engine/models/", "engine/weights/", "engine/parallel.h", "kvcache/", "kernels/",
-                       "quant/", CORE),
+    "engine/models/": ("engine/models/", "engine/weights/", "engine/parallel/", "kvcache/", "kernels/", "quant/", CORE),
     "engine/sampling/grammar/": ("engine/sampling/grammar/", CORE),
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
+    "engine/run/": ("engine/", "scheduler/scheduler_output.h", "kvcache/", "kernels/", "quant/"),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",
-                "engine/handoff/fallback_counters.h",
-                "engine/handoff/handoff_config.h", "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h",
-                "engine/inspect.h", "engine/kv_links.h", "engine/quantize.h",
-                "engine/tokenizer/", CORE),
+                "engine/handoff/fallback_counters.h", "engine/handoff/handoff_config.h",
+                "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h", "engine/inspect.h",
+                "engine/kv_links.h", "engine/quantize.h", "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
               "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
-# The half of kvcache/ that holds bytes may also use the kernels, and the scheduler may not see it.
-KV_BYTES = re.compile(r"kvcache/(kv_storage|kv_disk_tier|kv_file|kv_frame|kv_stream|kv_transport|shm_ring|transport)\w*\.(h|cpp)$")
+# What ALLOWED would let a layer include: neither the cache's manager nor the scheduler knows bytes.
+HIDDEN = {
+    "kvcache/store/": ("kvcache/transport/",),
+    "kvcache/": ("kvcache/store/", "kvcache/transport/"),
+    "scheduler/": ("kvcache/store/", "kvcache/transport/"),
+}
 MAX_LINES = 600
 LONG_FILES = ("engine/tokenizer/text/unicode_data.cpp",)  # a table that a program writes
 MAX_FUNCTION_LINES = 70
@@ -122,11 +126,7 @@ def include_edges(tree):
                 continue
             if layer is None or SHIM_DOORS.get(path) == target:
                 continue
-            allowed = ALLOWED[layer]
-            if KV_BYTES.match(path):
-                allowed += ("kernels/", "quant/")
-            hidden = layer == "scheduler/" and KV_BYTES.match(target)
-            if hidden or not target.startswith(allowed):
+            if target.startswith(HIDDEN.get(layer, ())) or not target.startswith(ALLOWED[layer]):
                 yield f"{path}:{number}: {layer} may not include {target}"
 
 
@@ -149,7 +149,7 @@ def include_cycles(tree):
 
 
 def room_order(tree):
-    """A room includes its own files, those of rooms before it, and the floor."""
+    """A room includes its own files and those of rooms before it."""
     def room_of(path):
         return path.partition("/")[2].rpartition("/")[0]
 
@@ -162,7 +162,7 @@ def room_order(tree):
             continue
         place = ORDERS[folder].index(room_of(path))
         for number, target in own_includes(tree[path]):
-            if target in tree and target.startswith(folder + "/") and target not in ENGINE_FLOOR and (
+            if target in tree and target.startswith(folder + "/") and (
                     room_of(target) not in ORDERS[folder][:place + 1]):
                 yield f"{path}:{number}: {target} is above it in the order of {folder}/"
 
@@ -481,16 +481,20 @@ SELF_TESTS = {  # rule -> trees that it must flag
     include_edges: [{"quant/a.h": '#include "kernels/b.h"', "kernels/b.h": ""},
                     {"server/a.cpp": '#include "engine/model.h"', "engine/model.h": ""},
                     {"kvcache/pool.h": '#include "kernels/b.h"', "kernels/b.h": ""},
-                    {"scheduler/a.h": '#include "kvcache/kv_storage.h"', "kvcache/kv_storage.h": ""},
+                    {"scheduler/a.h": '#include "kvcache/store/a.h"', "kvcache/store/a.h": ""},
+                    {"kvcache/a.h": '#include "kvcache/transport/a.h"', "kvcache/transport/a.h": ""},
+                    {"kvcache/transport/a.h": '#include "kvcache/kv_key.h"', "kvcache/kv_key.h": ""},
+                    {"kvcache/store/a.h": '#include "kvcache/transport/a.h"', "kvcache/transport/a.h": ""},
+                    {"engine/run/a.h": '#include "scheduler/scheduler.h"', "scheduler/scheduler.h": ""},
                     {"engine/core/a.h": '#include "engine/engine.h"', "engine/engine.h": ""},
-                    {"engine/models/a.h": '#include "engine/model_runner.h"', "engine/model_runner.h": ""},
+                    {"engine/models/a.h": '#include "engine/run/b.h"', "engine/run/b.h": ""},
                     {"tests/a.cpp": '#include "../engine/engine.h"', "engine/engine.h": ""}],
     include_cycles: [{"a/x.h": '#include "a/y.h"', "a/y.h": '#include "a/x.h"'}],
     room_order: [{"engine/core/a.h": '#include "engine/tokenizer/b.h"', "engine/tokenizer/b.h": ""},
                  {"engine/sampling/grammar/a.cpp": '#include "engine/sampling/b.h"', "engine/sampling/b.h": ""},
                  {"engine/spec/a.h": '#include "engine/request.h"', "engine/request.h": ""},
-                 {"engine/attic/a.h": ""}, {"server/attic/a.h": ""},
-                 {"server/http/a.cpp": '#include "server/front/b.h"', "server/front/b.h": ""},
+                 {"engine/run/a.h": '#include "engine/loop/b.h"', "engine/loop/b.h": ""},
+                 {"engine/attic/a.h": ""}, {"server/attic/a.h": ""}, {"server/http/a.cpp": '#include "server/front/b.h"', "server/front/b.h": ""},
                  {"server/front/a.h": '#include "server/api/b.h"', "server/api/b.h": ""},
                  {"server/api/a.cpp": '#include "server/b.h"', "server/b.h": ""}],
     unit_cycles: [{"engine/a.h": "", "engine/a.cpp": '#include "engine/b.h"', "engine/b.h": "",

@@ -21,7 +21,7 @@
 #include "engine/handoff/kv_parts.h"
 #include "engine/handoff/landing_slot.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_ranks.h"
+#include "kvcache/store/kv_ranks.h"
 #include "scheduler/scheduled_request.h"
 
 namespace sluice {

@@ -19,7 +19,7 @@
 #include "engine/handoff/handoff_config.h"
 #include "engine/handoff/kv_mover.h"
 #include "engine/handoff/kv_peer.h"
-#include "kvcache/kv_ranks.h"
+#include "kvcache/store/kv_ranks.h"
 
 namespace sluice {
 

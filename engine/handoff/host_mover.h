@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "engine/handoff/kv_mover.h"
-#include "kvcache/kv_ranks.h"
+#include "kvcache/store/kv_ranks.h"
 
 namespace sluice {
 

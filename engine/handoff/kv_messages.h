@@ -17,7 +17,7 @@
 
 #include "engine/core/types.h"
 #include "kvcache/kv_key.h"
-#include "kvcache/kv_transfer_ref.h"
+#include "kvcache/transport/kv_transfer_ref.h"
 
 namespace sluice {
 

@@ -19,8 +19,8 @@
 
 #include "engine/core/status.h"
 #include "engine/handoff/slot_plan.h"
-#include "kvcache/kv_storage.h"
-#include "kvcache/kv_transports.h"
+#include "kvcache/store/kv_storage.h"
+#include "kvcache/transport/kv_transports.h"
 
 namespace sluice {
 

@@ -20,7 +20,7 @@
 #include "engine/handoff/kv_parts.h"
 #include "engine/handoff/prefill_state.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_ranks.h"
+#include "kvcache/store/kv_ranks.h"
 #include "scheduler/scheduled_request.h"
 
 namespace sluice {

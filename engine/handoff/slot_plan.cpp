@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kvcache/kv_transport.h"
+#include "kvcache/transport/kv_transport.h"
 
 namespace sluice {
 namespace {

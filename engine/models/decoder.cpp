@@ -7,7 +7,7 @@
 #include "engine/models/attention_block.h"
 #include "engine/models/blocks.h"
 #include "engine/models/mlp_block.h"
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 #include "kernels/rope_scaling.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
 #include "kernels/partial_sums.h"
 
 namespace sluice {

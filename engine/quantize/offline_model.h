@@ -14,7 +14,7 @@
 #include "engine/weights/input_tap.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_storage.h"
 
 namespace sluice {
 

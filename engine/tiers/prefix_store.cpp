@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "engine/core/u64_fields.h"
-#include "kvcache/kv_disk_tier.h"
-#include "kvcache/kv_host_tier.h"
 #include "kvcache/prefix_index.h"
+#include "kvcache/store/kv_disk_tier.h"
+#include "kvcache/store/kv_host_tier.h"
 
 namespace sluice {
 namespace {

@@ -30,8 +30,8 @@
 #include "engine/tiers/restore_cost.h"
 #include "engine/tiers/tier_events.h"
 #include "kvcache/kv_cache_manager.h"
-#include "kvcache/kv_storage.h"
-#include "kvcache/kv_tier.h"
+#include "kvcache/store/kv_storage.h"
+#include "kvcache/store/kv_tier.h"
 #include "scheduler/scheduler.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/decode_buckets.h"
+#include "engine/rank/decode_buckets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/draft_kv_index.h"
+#include "engine/draft/draft_kv_index.h"
 
 #include <gtest/gtest.h>
 

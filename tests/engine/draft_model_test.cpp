@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Drafts of a second model against the target's choices. If both are the same model, every draft is
 // accepted at any temperature, because the noise is the same.
-#include "engine/draft_model.h"
+#include "engine/draft/draft_model.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 
 #include "engine/engine.h"
 #include "engine/inspect.h"
-#include "engine/model_plan.h"
+#include "engine/plan/model_plan.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden_folder.h"
@@ -87,8 +87,12 @@ class Rig {
     if (!device || !planned) return;
     device_ = std::move(*device);
     plan_ = planned->plan;
-    auto model = DraftModel::create(
-        *device_, nullptr, std::move(*planned->draft), plan_, placement_of(config_), config_);
+    auto model = DraftModel::create(*device_,
+                                    nullptr,
+                                    std::move(*planned->draft),
+                                    *plan_.draft,
+                                    placement_of(config_),
+                                    config_);
     EXPECT_TRUE(model.has_value()) << model.error().message;
     if (model) model_ = std::move(*model);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cost of guessing is counted wherever it occurs.
-#include "engine/drafting.h"
+#include "engine/draft/drafting.h"
 
 #include <gtest/gtest.h>
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
-#include "engine/draft_model.h"
-#include "engine/model_plan.h"
+#include "engine/draft/draft_model.h"
 #include "engine/models/model.h"
+#include "engine/plan/model_plan.h"
 #include "engine/weights/weight_store.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_storage.h"
 #include "tests/support/golden_folder.h"
 
 namespace sluice {
@@ -61,7 +61,7 @@ class Rig {
     head_ = std::move(*DraftModel::create(*device_,
                                           target_.get(),
                                           std::move(*planned.draft),
-                                          planned.plan,
+                                          *planned.plan.draft,
                                           placement_of(config_),
                                           config_));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/input_batch.h"
+#include "engine/rank/input_batch.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "engine/core/config.h"
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/nccl.h"
+#include "engine/parallel/nccl.h"
 
 namespace sluice {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
 
 namespace sluice {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Steps run from orders only, without a scheduler, KV manager or request table: hand-written
 // orders, copied as on their way to another process, give the engine's results.
-#include "engine/step_executor.h"
+#include "engine/run/step_executor.h"
 
 #include <gtest/gtest.h>
 
@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/run/step_order.h"
+#include "engine/run/step_queue.h"
 #include "engine/sampling/grammar/grammar.h"
-#include "engine/step_order.h"
-#include "engine/step_queue.h"
 #include "engine/weights/gguf.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/oracle_f64.h"

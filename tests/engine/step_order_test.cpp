@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The requests that orders add to the scheduler's decisions: each once, with everything its rows
 // will need, and again when it has gone.
-#include "engine/step_order.h"
+#include "engine/loop/step_orders.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "engine/request_table.h"
+#include "engine/loop/request_table.h"
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/collecting_sink.h"

@@ -15,8 +15,8 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/model_runner.h"
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
+#include "engine/run/model_runner.h"
 #include "engine/weights/checkpoint.h"
 #include "quant/format.h"
 #include "tests/support/collecting_sink.h"

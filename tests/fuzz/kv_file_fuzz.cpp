@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kvcache/kv_file.h"
+#include "kvcache/store/kv_file.h"
 
 using namespace sluice;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/kv_disk_tier.h"
+#include "kvcache/store/kv_disk_tier.h"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "engine/core/hex.h"
-#include "kvcache/kv_host_tier.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_host_tier.h"
+#include "kvcache/store/kv_storage.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/kv_frame.h"
+#include "kvcache/transport/kv_frame.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/kv_ranks.h"
+#include "kvcache/store/kv_ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kvcache/kv_heads.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_storage.h"
 
 namespace sluice {
 namespace {

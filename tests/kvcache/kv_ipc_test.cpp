@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "kernels/device_memory.h"
-#include "kvcache/kv_transport.h"
-#include "kvcache/transport_ipc_link.h"
+#include "kvcache/transport/kv_transport.h"
+#include "kvcache/transport/transport_ipc_link.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/ipc_end.h"
 #include "tests/support/simt/memory.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_storage.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

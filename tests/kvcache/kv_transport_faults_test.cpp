@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "kernels/kv_checksum.h"
-#include "kvcache/kv_transport.h"
+#include "kvcache/transport/kv_transport.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/kv_pair.h"
 

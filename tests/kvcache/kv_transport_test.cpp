@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Behaviour of every transport, run over each kind.
-#include "kvcache/kv_transport.h"
+#include "kvcache/transport/kv_transport.h"
 
 #include <gtest/gtest.h>
 

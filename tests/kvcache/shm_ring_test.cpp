@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/shm_ring.h"
+#include "kvcache/transport/shm_ring.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

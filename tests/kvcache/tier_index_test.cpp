@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kvcache/tier_index.h"
+#include "kvcache/store/tier_index.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/kv_checksum.h"
-#include "kvcache/kv_frame.h"
+#include "kvcache/transport/kv_frame.h"
 
 namespace sluice::test {
 

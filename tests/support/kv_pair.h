@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "kvcache/kv_transport.h"
+#include "kvcache/transport/kv_transport.h"
 
 namespace sluice::test {
 

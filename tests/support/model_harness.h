@@ -13,7 +13,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/device.h"
-#include "kvcache/kv_storage.h"
+#include "kvcache/store/kv_storage.h"
 
 namespace sluice::testing {
 

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/model_runner.h"
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
 #include "engine/request.h"
-#include "engine/step_executor.h"
-#include "engine/step_order.h"
+#include "engine/run/model_runner.h"
+#include "engine/run/step_executor.h"
+#include "engine/run/step_order.h"
 
 namespace sluice::testing {
 

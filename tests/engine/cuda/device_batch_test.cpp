@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/device_batch.h"
+#include "engine/rank/device_batch.h"
 
 #include <gtest/gtest.h>
 

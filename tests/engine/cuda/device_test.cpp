@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
 #include "engine/weights/device_upload.h"
 #include "kernels/device.h"
 #include "tests/engine/cuda/tiny_model.h"

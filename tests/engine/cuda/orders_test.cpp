@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/step_executor.h"
+#include "engine/run/step_executor.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/order_rig.h"
 #include "tests/support/same_bits.h"

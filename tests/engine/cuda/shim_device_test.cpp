@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/model_runner.h"
+#include "engine/run/model_runner.h"
 #include "engine/sampling/device_sampling.h"
 #include "kernels/device.h"
 #include "kernels/device_memory.h"

@@ -20,7 +20,7 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
-#include "engine/parallel.h"
+#include "engine/parallel/parallel.h"
 #include "tests/support/simt/memory.h"
 #include "tests/support/simt/simt.h"
 

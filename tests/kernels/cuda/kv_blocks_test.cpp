@@ -60,7 +60,7 @@ std::vector<Layout> layouts() {
   };
 }
 
-// The cache as kvcache/kv_storage.cpp lays it out, each plane of a layer padded to 64 bytes.
+// The cache as kvcache/store/kv_storage.cpp lays it out, each plane of a layer padded to 64 bytes.
 class Cache {
  public:
   explicit Cache(const Layout& layout) : layout_(layout), bytes_(total(layout)) {

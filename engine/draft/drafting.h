@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speculation in the step loop: decides which requests draft and when their proposers are asked,
+// and keeps the counts. Engine thread only.
+//
+// Proposers come first. A second model drafts for requests whose proposals are expected to fail
+// entirely; it needs that no step is in flight, because it computes where steps do.
+//
+// Call order per step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs ->
+// committed() or end() for each of its requests, count() for each that had drafts.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/core/draft.h"
+#include "engine/core/stats.h"
+#include "engine/core/types.h"
+#include "engine/draft/draft_model.h"
+#include "engine/request.h"
+#include "engine/sampling/grammar/grammar.h"
+#include "engine/spec/spec_config.h"
+#include "engine/spec/speculator.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "kvcache/kv_cache_manager.h"
+#include "scheduler/scheduler.h"
+
+namespace sluice {
+
+class Drafting {
+ public:
+  // `vocab_size`: the served model's. `model`: a draft model or null. `model`, `kv` and `tokenizer`
+  // must outlive this object.
+  Drafting(const SpecConfig& config,
+           int32_t vocab_size,
+           const Tokenizer& tokenizer,
+           const KvCacheManager& kv,
+           DraftModel* model);
+
+  // Registers a request; only its own data is kept until it decodes.
+  void begin(RequestId id, const ValidRequest& request);
+  // Sets, before the request decodes, what constrains its answer, as in BegunRequest.
+  void bind(RequestId id,
+            std::shared_ptr<const Grammar> grammar,
+            std::span<const TokenId> begins_behind);
+  void committed(RequestId id, std::span<const TokenId> tokens);
+  void end(RequestId id);
+
+  // Called when a step has run and its tokens are committed. A head reads the states that the step
+  // left in the model, so no step may run until the next offer().
+  void follow(const SchedulerOutput& decision);
+
+  // Whether the next step should wait for those in flight: a request has drafts in flight and would
+  // be left out, or has a proposal behind its known tokens, so that it will probably have one
+  // behind the next token too. Asking the proposers for this is timed as in offer(). Where rows may
+  // follow drafts, waiting is only needed for a draft model: guesses then continue behind what is
+  // in flight, and fail where that fails.
+  bool should_wait(Scheduler& scheduler, DraftStats& stats);
+
+  // Asks the proposers for all requests that will decode. The time is counted in `stats` and
+  // reported to the scheduler, whose budget weighs it against the gain.
+  void offer(Scheduler& scheduler, DraftStats& stats);
+
+  // Counts a retired step with drafts of a request that got `num_tokens` tokens from it; 0: it had
+  // ended before, or failed. `ended`: with the last of these tokens, or before.
+  static void count(
+      DraftSource source, size_t num_drafts, size_t num_tokens, bool ended, DraftStats& stats);
+
+ private:
+  // Counts the time since `begin`, spent asking proposers for the coming step.
+  static void count_asking(std::chrono::steady_clock::time_point begin,
+                           Scheduler& scheduler,
+                           DraftStats& stats);
+
+  // The most drafts of one request in the coming step; 0: no drafts.
+  [[nodiscard]] int32_t most_tokens(const Scheduler& scheduler) const;
+
+  // A request in the latest step: its first row and that row's position.
+  struct StepRows {
+    RequestId id;
+    int32_t row = 0;
+    int32_t position = 0;
+  };
+
+  // A request's inputs for drafting, before it decodes.
+  struct Wish {
+    uint64_t salt = 0;
+    std::vector<TokenId> prediction;
+    SamplingParams sampling;                 // used where a model drafts
+    std::shared_ptr<const Grammar> grammar;  // null: none
+    std::vector<TokenId> begins_behind;
+  };
+
+  void begin_decoding(const Scheduler& scheduler);
+  void propose_behind(const Scheduler& scheduler, RequestId id, int32_t most, Draft& draft);
+  void ask_model(Scheduler& scheduler, int32_t most);
+  void add_task(const Request& request, int32_t max);
+  void run_model(Scheduler& scheduler, int32_t depth);
+
+  const SpecConfig config_;
+  const KvCacheManager& kv_;
+  DraftModel* const model_;
+  Speculator speculator_;
+  std::unordered_map<RequestId, Wish> wishes_;
+  std::unordered_set<RequestId> begun_;
+  std::vector<RequestId> ids_;
+  std::vector<Draft> drafts_;  // by ids_
+  // The draft model's tasks, and their indices in ids_.
+  std::vector<DraftTask> tasks_;
+  std::vector<size_t> asked_;
+  std::vector<Draft> modelled_;
+  std::vector<StepRows> followed_;  // for a head
+};
+
+}  // namespace sluice

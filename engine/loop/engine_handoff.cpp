@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the engine does for handoffs (handoff/handoff.h): when it calls them, and what becomes of
+// their requests.
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "engine/loop/local_engine.h"
+
+namespace sluice {
+
+Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
+                                         const OpenKvPeers& open_peers) {
+  failure_policy_ = part.failure_policy;
+  if (config_.kv_listen.empty() || !open_peers) return {};
+  if (!core_->kv.caches_prefixes()) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--kv-listen: KV goes between workers with a prefix cache",
+                      "kv-listen");
+  }
+  if (config_.tensor_parallel_size > 1 && info_.is_on_gpu()) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--kv-listen: found " + std::to_string(config_.tensor_parallel_size) +
+                          " GPUs, expected one, or ranks on the CPU",
+                      "kv-listen");
+  }
+  SLUICE_TRY(core_->handoff,
+             Handoff::create(config_,
+                             part.role,
+                             info_.system_fingerprint,
+                             core_->runner->kv_ranks(),
+                             core_->kv,
+                             open_peers,
+                             [this] { inbox_.push_urgent(WakeCommand{}); },
+                             {.type = info_.is_on_gpu() ? DeviceType::kCuda : DeviceType::kCpu}));
+  info_.handoff = core_->handoff->info();
+  return {};
+}
+
+// A worker that ends computes what it has accepted.
+bool LocalEngine::fails_behind(HandoffFallback reason) const {
+  return failure_policy_ == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
+}
+
+// Between steps.
+void LocalEngine::advance_handoffs() {
+  if (!core_->handoff) return;
+  if (draining_) core_->handoff->drain(Clock::now());
+  core_->released.clear();
+  core_->handoff->advance(Clock::now(), !core_->scheduler.has_work(), core_->released);
+  for (DecodeSide::Released& released : core_->released) {
+    const RequestId id = released.request.id;
+    if (released.fallback && fails_behind(*released.fallback)) {
+      end_request(id,
+                  {.reason = FinishReason::kError,
+                   .error = "The KV of the prompt did not come from its prefill worker (" +
+                            std::string(to_string(*released.fallback)) + ").",
+                   .code = ErrorCode::kUnavailable,
+                   .retry_after_s = 1});
+      continue;
+    }
+    if (released.seed) core_->requests.set_seed(id, *released.seed);
+    hold_for_store(std::move(released.request));
+  }
+  core_->requests.flush();
+  report_transfers();
+}
+
+void LocalEngine::report_transfers() {
+  core_->handoff->take_reports(core_->transfers);
+  if (core_->transfers.empty()) return;
+  const std::scoped_lock lock(watcher_mutex_);
+  if (transfer_watcher_ == nullptr) return;
+  for (const KvTransferReport& report : core_->transfers) {
+    transfer_watcher_->transfer_ended(report);
+  }
+}
+
+std::chrono::microseconds LocalEngine::idle_wait() const {
+  constexpr auto kIdleWait = std::chrono::microseconds(500'000);
+  if (!core_->handoff) return kIdleWait;
+  const auto timer = core_->handoff->next_timer();
+  if (!timer) return kIdleWait;
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*timer - Clock::now());
+  return std::clamp(
+      left + std::chrono::microseconds(1'000), std::chrono::microseconds(0), kIdleWait);
+}
+
+// The scheduler does not see the blocks that wait for peers: it must not find that a request could
+// never run because of them.
+void LocalEngine::give_back_room() {
+  if (!core_->handoff || core_->scheduler.num_running() > 0) return;
+  if (core_->scheduler.num_waiting() == 0) return;
+  if (core_->kv.num_available_blocks() >= core_->kv.blocks_for(info_.max_model_len)) return;
+  core_->handoff->give_back_room(Clock::now());
+}
+
+// What the request has computed does not count: it is behind blocks of another worker, whose row of
+// logits behind the prompt was another one. Nothing of its answer has been sent.
+bool LocalEngine::must_restart(const Request& request,
+                               const SampledRequest& sampled,
+                               TokenId token) {
+  if (!core_->handoff || request.num_generated() > 0) return false;
+  if (request.restarts) return true;
+  const RequestState& state = *core_->requests.find(request.id);
+  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, sampled.check);
+  if (offer) core_->requests.set_offer(request.id, std::move(offer));
+  if (core_->handoff->compare(request.id, sampled.check, Clock::now())) return false;
+  core_->orders.begin_again(request.id);
+  return true;
+}
+
+void LocalEngine::retire_handoffs(const SchedulerOutput& output) {
+  if (!core_->handoff) return;
+  const Clock::time_point now = Clock::now();
+  for (const ScheduledRequest& item : output.scheduled) {
+    const Request* const request = core_->scheduler.find(item.id);
+    if (request != nullptr) core_->handoff->computed(item.id, request->num_computed_tokens, now);
+  }
+  core_->handoff->retire(now);
+  for (const RequestId id : core_->finished) core_->handoff->end(id, now);
+}
+
+}  // namespace sluice

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// How requests enter and leave an engine: commands of other threads, requests that wait for a
+// grammar or a tier below the cache, and every end without another token.
+#include <algorithm>
+#include <utility>
+
+#include "engine/loop/local_engine.h"
+
+namespace sluice {
+
+Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
+  if (draining_) {
+    return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
+  }
+  std::shared_ptr<const PendingGrammar> grammar;
+  if (request.grammar.is_set()) {
+    SLUICE_TRY(grammar, grammars_->request(request.grammar, request.tenant));
+  }
+  SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
+  const RequestId id(next_id_.fetch_add(1));
+  if (!inbox_.try_push(
+          SubmitCommand{id, std::move(request), queued, &sink, std::move(grammar)})) {
+    gate_.leave(queued);
+    return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
+  }
+  return id;
+}
+
+EngineStats LocalEngine::stats() const {
+  EngineStats copy;
+  {
+    const std::scoped_lock lock(stats_mutex_);
+    copy = published_;
+  }
+  copy.step_started_ns = step_started_ns_;
+  copy.last_progress_ns = last_progress_ns_;
+  copy.draining = draining_;
+  copy.num_refused = gate_.num_refused();
+  if (grammars_ != nullptr) copy.grammars = grammars_->counters();
+  // Requests in the inbox are waiting too, whether or not a step has seen them.
+  copy.num_requests_waiting = std::max<int64_t>(copy.num_requests_waiting, gate_.num_waiting());
+  return copy;
+}
+
+void LocalEngine::report_state(int32_t num_steps, std::function<void(EngineState)> done) {
+  if (inbox_.push_urgent(StateCommand{num_steps, done})) return;
+  EngineState state;
+  state.stats = stats();
+  done(std::move(state));
+}
+
+void LocalEngine::flush_prefix_cache(std::function<void(bool)> done) {
+  if (!inbox_.push_urgent(FlushCommand{done})) done(false);
+}
+
+void LocalEngine::drain_inbox() {
+  inbox_.drain(commands_);
+  for (Command& command : commands_) {
+    std::visit([this](auto& alternative) { handle(alternative); }, command);
+  }
+  core_->requests.flush();
+}
+
+void LocalEngine::handle(SubmitCommand& command) {
+  NewRequest added;
+  added.id = command.id;
+  added.tokens = command.request.prompt;
+  added.tokens.insert(
+      added.tokens.end(), command.request.generated.begin(), command.request.generated.end());
+  added.num_generated = static_cast<int32_t>(command.request.generated.size());
+  added.max_tokens = command.request.sampling.max_tokens;
+  added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
+  added.keeps_prompt = command.request.keeps_prompt;
+  added.priority = command.request.priority;
+  added.tenant = command.request.tenant;
+  added.arrival_ms = to_ms(command.request.arrival);
+  int64_t max_wait_ms = int64_t{1000} * config_.max_queue_wait_s;
+  if (const int64_t own = command.request.max_queue_wait_ms; own > 0) {
+    max_wait_ms = max_wait_ms > 0 ? std::min(max_wait_ms, own) : own;
+  }
+  if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
+  added.extras = {.tenant_salt = command.request.tenant_salt,
+                  .adapter_id = command.request.adapter_id};
+  core_->drafting.begin(command.id, command.request);
+  UncompiledRequest held;
+  held.grammar = std::move(command.grammar);
+  held.begins_behind = std::move(command.request.grammar.begins_behind);
+  held.param = std::move(command.request.grammar.param);
+  held.request = std::move(added);
+  held.handoff = std::move(command.request.handoff);
+  core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
+  if (!start_with(held)) uncompiled_.push_back(std::move(held));
+}
+
+// Returns false when its grammar is not ready.
+bool LocalEngine::start_with(UncompiledRequest& held) {
+  if (held.grammar == nullptr) {
+    hold_for_cache(held);
+    return true;
+  }
+  if (!held.grammar->is_ready()) return false;
+  const auto& compiled = held.grammar->result();
+  if (!compiled) {
+    const Error& error = compiled.error();
+    end_request(held.request.id,
+                {.reason = FinishReason::kError,
+                 .error = held.param.empty() ? error.message : held.param + ": " + error.message,
+                 .code = error.code,
+                 .retry_after_s = error.retry_after_s,
+                 .param = held.param});
+    return true;
+  }
+  core_->drafting.bind(held.request.id, *compiled, held.begins_behind);
+  core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
+  hold_for_cache(held);
+  return true;
+}
+
+// Starts the requests whose grammars have been compiled.
+void LocalEngine::take_compiled() {
+  if (uncompiled_.empty()) return;
+  std::erase_if(uncompiled_, [this](UncompiledRequest& held) {
+    return core_->requests.find(held.request.id) == nullptr || start_with(held);
+  });
+  core_->requests.flush();
+}
+
+void LocalEngine::hold_for_cache(UncompiledRequest& held) {
+  const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
+  if (has_handoff) {
+    const RequestId id = held.request.id;
+    core_->requests.note_handoff(id);
+    const TraceContext& trace = core_->requests.find(id)->trace;
+    if (core_->handoff->hold(held.request, *held.handoff, Clock::now(), trace)) return;
+  }
+  hold_for_store(std::move(held.request));
+}
+
+void LocalEngine::hold_for_store(NewRequest request) {
+  if (core_->store && core_->store->hold(request, Clock::now())) return;
+  add_to_scheduler(std::move(request));
+}
+
+void LocalEngine::add_to_scheduler(NewRequest request) {
+  const RequestId id = request.id;
+  const Expected<void> status = core_->scheduler.add(std::move(request));
+  if (!status) {
+    end_request(id, {.reason = FinishReason::kError, .error = status.error().message});
+    return;
+  }
+  const int32_t num_prompt_tokens = core_->requests.find(id)->num_prompt_tokens;
+  counters_.prompt_length.observe(kLengthBounds, num_prompt_tokens);
+}
+
+// Ends a request without another token; every such end goes through here, when the scheduler has
+// released the request or a step in flight will. Unknown ids have ended before.
+void LocalEngine::end_request(RequestId id, const Ending& ending) {
+  const RequestState* state = core_->requests.find(id);
+  if (state == nullptr) return;
+  if (!state->scheduled) gate_.leave(state->queued);
+  if (core_->store) core_->store->forget(id);
+  if (core_->handoff) core_->handoff->end(id, Clock::now());
+  core_->drafting.end(id);
+  core_->requests.end(id, ending, counters_);
+}
+
+void LocalEngine::handle(const AbortCommand& command) {
+  if (core_->requests.find(command.id) == nullptr) return;
+  // A preempted request that the store restores belongs to the scheduler too.
+  const bool was_held =
+      (core_->store && core_->store->abort(command.id)) ||
+      (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
+      std::ranges::any_of(uncompiled_, [&](const UncompiledRequest& held) {
+        return held.request.id == command.id;
+      });
+  const bool is_gone = core_->scheduler.abort(command.id);
+  if (!was_held && !is_gone) return;  // in flight: update() reports it
+  end_request(command.id, {.reason = FinishReason::kAbort});
+}
+
+void LocalEngine::handle(const StateCommand& command) {
+  EngineState state;
+  publish_stats();
+  state.stats = stats();
+  for (const RowTimes::Measured& measured : core_->scheduler.row_times()) {
+    state.row_times.push_back({.num_rows = measured.num_rows, .ms = measured.ms});
+  }
+  const KvUsage usage = core_->kv.usage();
+  state.num_blocks_free = usage.num_free;
+  state.num_blocks_cached = usage.num_cached;
+  const Clock::time_point now = Clock::now();
+  for (const auto& [id, known] : core_->requests.states()) {
+    RequestSummary& summary = state.requests.emplace_back();
+    summary.id = id;
+    const char* const held = core_->handoff ? core_->handoff->status_of(id) : nullptr;
+    summary.status = held != nullptr ? held : "restoring";
+    summary.age_ms = 1e3 * seconds_between(known.arrival, now);
+    summary.num_prompt_tokens = known.num_prompt_tokens;
+    summary.num_cached_tokens = known.num_cached_tokens;
+    summary.num_generated = known.num_generated;
+    summary.max_tokens = known.sampling->max_tokens;
+    summary.num_draft_tokens = known.num_draft_tokens;
+    summary.num_accepted_tokens = known.num_accepted_tokens;
+    summary.timings = RequestTable::timings(known);
+    const Request* request = core_->scheduler.find(id);
+    if (request == nullptr) continue;  // the store or a handoff holds it
+    summary.status = to_string(request->status);
+    summary.priority = request->priority;
+    summary.num_computed_tokens = request->num_computed_tokens;
+    for (int32_t group = 0; group < core_->kv.num_groups(); ++group) {
+      const std::span<const BlockId> table = core_->kv.block_table(id, group);
+      summary.num_blocks += static_cast<int32_t>(
+          std::ranges::count_if(table, [](BlockId block) { return block != kNullBlock; }));
+    }
+  }
+  std::ranges::sort(state.requests, {}, &RequestSummary::id);
+  state.steps = core_->steps.last(static_cast<size_t>(command.num_steps));
+  command.done(std::move(state));
+}
+
+void LocalEngine::handle(const FlushCommand& command) {
+  const bool is_idle = core_->requests.states().empty();
+  if (is_idle) core_->kv.reset_prefix_cache();
+  command.done(is_idle);
+}
+
+void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
+
+// Takes requests whose prefixes have come back from another tier.
+void LocalEngine::take_restored() {
+  if (!core_->store) return;
+  core_->ready.clear();
+  core_->resumed.clear();
+  core_->store->advance(Clock::now(), core_->ready, core_->resumed);
+  for (NewRequest& request : core_->ready) add_to_scheduler(std::move(request));
+  for (const RequestId id : core_->resumed) core_->scheduler.resume(id);
+  core_->requests.flush();
+}
+
+// Ends requests that the scheduler dropped without running them: those that waited past their
+// deadlines, with the expected start of their tenant's next request as retry time, and those that
+// can never run.
+void LocalEngine::end_undecided(const SchedulerOutput& output) {
+  for (const RequestId id : output.expired) {
+    end_request(id,
+                {.reason = FinishReason::kError,
+                 .error = "The request waited for its start until its deadline.",
+                 .code = ErrorCode::kDeadlineExceeded,
+                 .retry_after_s =
+                     gate_.retry_after_s(core_->requests.find(id)->queued.tenant)});
+  }
+  for (const RequestFailure& failure : output.failed) {
+    end_request(failure.id, {.reason = FinishReason::kError, .error = failure.reason});
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Start and stop of an engine: its thread, which loads the model.
+#include <malloc.h>
+
+#include <future>
+#include <utility>
+
+#include "engine/core/load_watch.h"
+#include "engine/core/log.h"
+#include "engine/handoff/handoff_config.h"
+#include "engine/loop/grammar_vocabulary.h"
+#include "engine/loop/local_engine.h"
+#include "engine/parallel/nccl.h"
+#include "engine/weights/generation_defaults.h"
+
+namespace sluice {
+namespace {
+
+GrammarCompiler::Options grammar_options(const Config& config) {
+  GrammarCompiler::Options options;
+  options.cache_bytes = config.grammar_cache_size;
+  options.compile.wall_s = config.grammar_compile_timeout_s;
+  options.compile.cpu_s = config.grammar_compile_timeout_s;
+  options.grammar.max_whitespace = config.max_json_whitespace;
+  return options;
+}
+
+// Whether there are tiers below the prefix cache.
+bool has_tiers(const Config& config) {
+  return !config.kv_disk_path.empty() || config.kv_offloading_size > 0;
+}
+
+}  // namespace
+
+LocalEngine::Core::Core(const Config& config,
+                        const SpecConfig& speculation,
+                        std::unique_ptr<ModelRunner> model_runner,
+                        const Tokenizer& tokenizer)
+    : runner(std::move(model_runner)),
+      kv({.block_size = config.block_size,
+          .enable_prefix_caching = config.enable_prefix_caching,
+          // One slot for restoring from a tier, and those waiting for other workers' KV.
+          .max_num_seqs =
+              config.max_num_seqs + 1 + (config.kv_listen.empty() ? 0 : config.max_num_seqs),
+          .max_model_len = runner->plan().max_model_len},
+         runner->kv_groups()),
+      scheduler({.max_num_seqs = config.max_num_seqs,
+                 .max_num_batched_tokens = config.max_num_batched_tokens,
+                 .max_chosen_rows = max_chosen_rows(config),
+                 .step_target_ms = static_cast<double>(config.step_target_ms),
+                 .max_prefill_share = 0.01 * config.max_prefill_share,
+                 .max_fallback_share = 0.01 * config.kv_fallback_share,
+                 .long_prefill_token_threshold = config.long_prefill_token_threshold,
+                 .max_num_partial_prefills = config.max_num_partial_prefills,
+                 .max_num_queued_reqs =
+                     config.max_num_queued_reqs +
+                     static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
+                 .max_model_len = runner->plan().max_model_len,
+                 .priority_aging_ms = int64_t{1000} * config.priority_aging_s,
+                 .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
+                 .speculation = {.max_tokens = speculation.num_speculative_tokens,
+                                 .is_fixed = speculation.is_fixed},
+                 .follows_drafts = runner->places_rows() && runner->draft_model() == nullptr &&
+                                   !has_tiers(config),
+                 .preempt_every = config.debug_preempt_every},
+                kv),
+      orders(scheduler.num_slots()),
+      executor(*runner,
+               {.overlap = config.overlap,
+                .num_slots = scheduler.num_slots(),
+                .max_logprobs = config.max_logprobs,
+                .end_tokens = tokenizer.end_tokens()}),
+      drafting(speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model()) {
+  if (DraftModel* const model = runner->draft_model()) {
+    model->use_end_tokens(tokenizer.end_tokens());
+  }
+  const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
+  notes.reserve(static_cast<size_t>(executor.depth()) + 1);
+  results.reserve(max_seqs);
+  aborted.reserve(max_seqs);
+}
+
+Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
+                                                      const RankGroups& groups,
+                                                      const OpenKvPeers& open_peers) {
+  std::unique_ptr<LocalEngine> engine(new LocalEngine(config));
+  std::promise<Expected<void>> loaded;
+  std::future<Expected<void>> result = loaded.get_future();
+  engine->thread_ = std::thread([self = engine.get(), &loaded, &groups, &open_peers] {
+    Expected<void> status = self->load(groups, open_peers);
+    const bool ready = status.has_value();
+    loaded.set_value(std::move(status));
+    if (ready) {
+      if (!self->core_->executor.is_threaded()) self->core_->runner->device().enter();
+      self->run();
+    }
+    self->core_.reset();
+  });
+  SLUICE_TRY_VOID(result.get());
+  return engine;
+}
+
+Expected<void> LocalEngine::take_description(ModelRunner& runner) {
+  CheckpointText text = runner.take_text();
+  tokenizer_ = std::move(text.tokenizer);
+  if (tokenizer_->vocab_size() > runner.model().vocab_size) {
+    return make_error(ErrorCode::kDataLoss,
+                      config_.model + ": tokenizer: found " +
+                          std::to_string(tokenizer_->vocab_size()) + " tokens, the embedding has " +
+                          std::to_string(runner.model().vocab_size) + " rows");
+  }
+  tell_loading(1, 1);  // unpacked parts have no bytes in earlier progress
+  info_.architecture = runner.model().architecture;
+  info_.path = config_.model;
+  info_.chat_template = std::move(text.chat_template);
+  info_.vocab_size = runner.model().vocab_size;
+  info_.max_model_len = runner.plan().max_model_len;
+  info_.num_parameters = runner.num_parameters();
+  info_.system_fingerprint = runner.fingerprint();
+  info_.backend = runner.device().name();
+  info_.memory_plan = runner.plan().describe();
+  SLUICE_TRY(const GenerationDefaults defaults,
+             read_generation_defaults(config_, runner.checkpoint()));
+  if (defaults.end_tokens) {
+    const Expected<void> replaced = tokenizer_->replace_more_ends(*defaults.end_tokens);
+    if (!replaced) {
+      const bool is_override = !config_.override_generation_config.empty();
+      return make_error(
+          replaced.error().code,
+          std::string(is_override ? "--override-generation-config" : "--generation-config") + ": " +
+              replaced.error().message);
+    }
+  }
+  info_.sampling = defaults.sampling;
+  info_.max_output_tokens = defaults.max_output_tokens;
+  if (!defaults.summary.empty()) {
+    log_event(LogLevel::kInfo, "sampling_defaults", "of_the_model", defaults.summary);
+  }
+  return {};
+}
+
+Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& open_peers) {
+  SLUICE_TRY(const KvEventsOptions events, parse_kv_events_config(config_.kv_events_config));
+  SLUICE_TRY(const SpecConfig speculation, parse_spec_config(config_.speculative_config));
+  for (const std::string& key : speculation.without_meaning) {
+    log_event(LogLevel::kWarning, "speculative_config_without_meaning", "key", key);
+  }
+  SLUICE_TRY(const HandoffConfig handoff, handoff_config(config_));
+  for (const std::string& member : handoff.without_meaning) {
+    log_event(LogLevel::kWarning, "kv_transfer_config_without_meaning", "member", member);
+  }
+  SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
+  SLUICE_TRY_VOID(take_description(*runner));
+  core_ = std::make_unique<Core>(config_, speculation, std::move(runner), *tokenizer_);
+  grammars_ = std::make_unique<GrammarCompiler>(
+      [this] { return grammar_vocabulary(*tokenizer_, info_.vocab_size); },
+      grammar_options(config_),
+      [this] { inbox_.push_urgent(WakeCommand{}); });
+  if (events.is_enabled) {
+    SLUICE_TRY(events_,
+               KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
+    core_->events = events_.get();
+    core_->kv.set_event_sink(*events_);
+  }
+  if (has_tiers(config_)) {
+    SLUICE_TRY(core_->store,
+               PrefixStore::create(config_,
+                                   info_.system_fingerprint,
+                                   core_->runner->kv_storage(),
+                                   core_->kv,
+                                   core_->events,
+                                   [this] { inbox_.push_urgent(WakeCommand{}); }));
+  }
+  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
+  if (config_.preemption_mode == "swap" && !core_->store) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
+                      "preemption-mode");
+  }
+  // Returns memory used only for loading to the system: as much as a tokenizer takes.
+  malloc_trim(0);
+  last_progress_ns_ = now_ns();
+  publish_stats();
+  return {};
+}
+
+void LocalEngine::stop() {
+  const std::scoped_lock lock(join_mutex_);
+  if (!thread_.joinable()) return;
+  draining_ = true;
+  inbox_.push_urgent(StopCommand{});
+  thread_.join();
+}
+
+std::optional<int> run_helper_process(int argc, const char* const* argv) {
+  if (!is_compile_worker(argc, argv)) return std::nullopt;
+  return run_compile_worker();
+}
+
+Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
+  return create_worker_engine(config, {});
+}
+
+Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
+                                                       const OpenKvPeers& open_peers) {
+  return LocalEngine::create(config,
+                             {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }},
+                             open_peers);
+}
+
+Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {
+  return LocalEngine::create(config, groups, {});
+}
+
+}  // namespace sluice

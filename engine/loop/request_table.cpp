@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/loop/request_table.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+double seconds_between(RequestTable::Clock::time_point from, RequestTable::Clock::time_point to) {
+  return std::max(0.0, std::chrono::duration<double>(to - from).count());
+}
+
+}  // namespace
+
+void RequestTable::add(RequestId id,
+                       ValidRequest request,
+                       const QueuedWork& queued,
+                       OutputSink& sink) {
+  RequestState state;
+  state.queued = queued;
+  state.num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
+  state.num_given = state.num_generated = static_cast<int32_t>(request.generated.size());
+  state.sampling = std::make_shared<const SamplingParams>(std::move(request.sampling));
+  state.sink = &sink;
+  state.arrival = request.arrival;
+  state.trace = std::move(request.trace);
+  states_.emplace(id, std::move(state));
+}
+
+const RequestState* RequestTable::find(RequestId id) const {
+  const auto it = states_.find(id);
+  return it == states_.end() ? nullptr : &it->second;
+}
+
+bool RequestTable::note_scheduled(RequestId id,
+                                  int32_t num_cached_tokens,
+                                  Clock::time_point now,
+                                  EngineStats& stats) {
+  RequestState& state = states_.at(id);
+  if (state.scheduled) return false;
+  state.scheduled = true;
+  state.first_scheduled = now;
+  state.num_cached_tokens = num_cached_tokens;
+  stats.queue_time.observe(kRequestBounds, seconds_between(state.arrival, now));
+  stats.prompt_tokens += static_cast<uint64_t>(state.num_prompt_tokens);
+  return true;
+}
+
+void RequestTable::add_tokens(RequestId id,
+                              std::span<const SamplerResult> results,
+                              size_t num_drafts,
+                              bool are_predicted,
+                              Clock::time_point now,
+                              EngineStats& stats) {
+  RequestState& state = states_.at(id);
+  if (state.num_generated == state.num_given) {
+    state.first_token = now;
+    stats.time_to_first_token.observe(
+        kFirstTokenBounds, seconds_between(state.arrival, now), state.trace);
+    stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
+  } else {
+    stats.inter_token_latency.observe(
+        kInterTokenBounds, seconds_between(state.last_token, now), state.trace);
+  }
+  state.last_token = now;
+  stats.generation_tokens += results.size();
+  state.num_draft_tokens += static_cast<int32_t>(num_drafts);
+  state.num_accepted_tokens += static_cast<int32_t>(results.size()) - 1;
+  const size_t num_predicted = are_predicted ? num_drafts : 0;
+  for (const SamplerResult& result : results) {
+    const bool is_last = &result == &results.back();
+    ++state.num_generated;
+    if (num_predicted > 0 && !is_last) ++state.num_accepted_predictions;
+    if (num_predicted > 0 && is_last) {
+      state.num_rejected_predictions += static_cast<int32_t>(num_predicted - results.size() + 1);
+    }
+    queue_token(id, state, result);
+  }
+  const FinishReason reason = results.back().finish_reason;
+  if (reason != FinishReason::kNone) {
+    count_end(state, reason, stats);
+    remove(id);
+  }
+}
+
+void RequestTable::queue_token(RequestId id,
+                               const RequestState& state,
+                               const SamplerResult& result) {
+  TokenOutput output;
+  output.request_id = id;
+  output.token = result.token;
+  output.logprob = result.logprob;
+  output.top_logprobs.reserve(result.top_logprobs.size());
+  for (const kernels::TokenScore& score : result.top_logprobs) {
+    output.top_logprobs.push_back({.token = score.token, .logprob = score.logprob});
+  }
+  output.finish_reason = result.finish_reason;
+  output.stop_token = result.stopped_by_token ? result.token : kInvalidToken;
+  output.num_cached_tokens = state.num_cached_tokens;
+  output.num_accepted_predictions = state.num_accepted_predictions;
+  output.num_rejected_predictions = state.num_rejected_predictions;
+  output.timings = timings(state);
+  if (result.finish_reason != FinishReason::kNone) output.offer = state.offer;
+  queue(state.sink, std::move(output));
+}
+
+void RequestTable::set_seed(RequestId id, uint64_t seed) {
+  RequestState& state = states_.at(id);
+  SamplingParams sampling = *state.sampling;
+  sampling.seed = seed;
+  state.sampling = std::make_shared<const SamplingParams>(std::move(sampling));
+}
+
+void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs) {
+  const RequestState& state = states_.at(id);
+  TokenOutput output;
+  output.request_id = id;
+  output.num_cached_tokens = state.num_cached_tokens;
+  output.prompt_logprobs = std::move(logprobs);
+  queue(state.sink, std::move(output));
+}
+
+void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {
+  const auto it = states_.find(id);
+  if (it == states_.end()) return;
+  TokenOutput output;
+  output.request_id = id;
+  output.finish_reason = ending.reason;
+  output.error = ending.error;
+  output.error_code = ending.code;
+  output.retry_after_s = ending.retry_after_s;
+  output.error_param = ending.param;
+  output.num_cached_tokens = it->second.num_cached_tokens;
+  output.timings = timings(it->second);
+  queue(it->second.sink, std::move(output));
+  count_end(it->second, ending.reason, stats);
+  if (ending.code == ErrorCode::kDeadlineExceeded) ++stats.num_expired;
+  remove(id);
+}
+
+void RequestTable::remove(RequestId id) {
+  states_.erase(id);
+  ++num_ended_;
+}
+
+RequestTimings RequestTable::timings(const RequestState& state) {
+  RequestTimings timings;
+  timings.num_preemptions = state.num_preemptions;
+  const Clock::time_point now = Clock::now();
+  const auto ms = [](Clock::time_point from, Clock::time_point to) {
+    return 1e3 * seconds_between(from, to);
+  };
+  timings.queued_ms = ms(state.arrival, state.scheduled ? state.first_scheduled : now);
+  if (!state.scheduled) return timings;
+  const bool has_token = state.num_generated > state.num_given;
+  timings.prefill_ms = ms(state.first_scheduled, has_token ? state.first_token : now);
+  if (has_token) timings.decode_ms = ms(state.first_token, state.last_token);
+  return timings;
+}
+
+void RequestTable::flush() {
+  for (Pending& pending : pending_) pending.sink->publish(std::move(pending.batch));
+  pending_.clear();
+}
+
+void RequestTable::queue(OutputSink* sink, TokenOutput output) {
+  const auto it = std::ranges::find(pending_, sink, &Pending::sink);
+  Pending& pending = it != pending_.end() ? *it : pending_.emplace_back(Pending{sink, {}});
+  pending.batch.outputs.push_back(std::move(output));
+}
+
+void RequestTable::count_end(const RequestState& state, FinishReason reason, EngineStats& stats) {
+  const Clock::time_point now = Clock::now();
+  ++stats.requests_finished[static_cast<size_t>(reason)];
+  stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now), state.trace);
+  stats.generation_length.observe(kLengthBounds, state.num_generated);
+  if (state.num_generated > state.num_given) {
+    stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));
+  }
+}
+
+}  // namespace sluice

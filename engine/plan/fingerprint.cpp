@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/plan/fingerprint.h"
+
+#include <xxhash.h>
+
+#include <cstdio>
+
+#include "engine/core/version.h"
+
+namespace sluice {
+namespace {
+
+// The choice between LongRoPE's two sets of factors, or the length that frequencies were stretched
+// for, changes what the model computes.
+std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
+  const DynamicRope& dynamic = model.dynamic_rope;
+  if (dynamic.trained_context > 0 && plan.max_model_len > dynamic.trained_context) {
+    return "|rope for " + std::to_string(plan.max_model_len);
+  }
+  const int32_t original = model.long_rope.original_context;
+  if (original == 0) return "";
+  return plan.max_model_len > original ? "|long rope" : "|short rope";
+}
+
+// Hashes the headers and the packed tensors.
+uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) {
+  uint64_t hash = weights.content_hash();
+  for (const CheckpointFile& file : checkpoint.files()) {
+    hash = XXH3_64bits_withSeed(file.bytes.data(), file.header_bytes, hash);
+  }
+  return hash;
+}
+
+}  // namespace
+
+std::string fingerprint_of(const Checkpoint& checkpoint,
+                           const WeightStore& weights,
+                           const Config& config,
+                           const ModelConfig& model,
+                           const MemoryPlan& plan) {
+  const std::string key =
+      std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
+      std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
+      std::to_string(content_hash(checkpoint, weights)) + rope_variant(model, plan);
+  char text[24];
+  std::snprintf(text,
+                sizeof text,
+                "fp_%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
+  return text;
+}
+
+}  // namespace sluice

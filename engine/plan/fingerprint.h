@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The determinism key of an engine as a short name. Equal parameters and seed give equal tokens and
+// log-probabilities wherever the name is equal.
+#pragma once
+
+#include <string>
+
+#include "engine/core/config.h"
+#include "engine/models/model.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/weight_store.h"
+
+namespace sluice {
+
+// Returns "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV
+// dtypes, and the rotations' dependence on the planned context. Called once, after rank 0's weights
+// are packed, because packing hashes their contents.
+[[nodiscard]] std::string fingerprint_of(const Checkpoint& checkpoint,
+                                         const WeightStore& weights,
+                                         const Config& config,
+                                         const ModelConfig& model,
+                                         const MemoryPlan& plan);
+
+}  // namespace sluice

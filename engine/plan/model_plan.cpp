@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/plan/model_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <span>
+
+#include "engine/core/log.h"
+#include "engine/models/rank_share.h"
+#include "engine/rank/decode_buckets.h"
+#include "engine/rank/model_rank.h"
+#include "engine/sampling/sampler.h"
+#include "engine/spec/spec_config.h"
+#include "engine/spec/speculator.h"
+#include "engine/weights/device_upload.h"
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+
+std::string ignored_by_mapped_weights(const Config& config) {
+  std::string flags = config.numa == "off" ? "" : "--numa " + config.numa;
+  if (config.huge_pages == "explicit") {
+    flags += std::string(flags.empty() ? "" : ", ") + "--huge-pages explicit";
+  }
+  return flags;
+}
+
+std::string placement_text(const Config& config,
+                           const Placement& placement,
+                           const MemoryPlan& plan) {
+  std::string pages = "huge pages " + config.huge_pages;
+  if (config.huge_pages == "explicit") {
+    int64_t count = 0;
+    for (const int64_t bytes :
+         {plan.weights_mapped ? 0 : plan.weight_bytes, plan.kv_bytes, plan.arena_bytes}) {
+      count += ceil_div(bytes, AlignedBuffer::kHugePageBytes);
+    }
+    pages += ", " + std::to_string(count) + " of 2 MiB";
+  }
+  std::string text = placement.describe() + "; " + pages;
+  if (const std::string ignored = ignored_by_mapped_weights(config);
+      plan.weights_mapped && !ignored.empty()) {
+    text += "; mapped weights as the page cache has them, without " + ignored;
+  }
+  return text;
+}
+
+Placement placement_of(const Config& config) {
+  return make_placement(parse_numa_mode(config.numa), config.cpu_strict);
+}
+
+LoadFormat load_format(const Config& config) {
+  return config.load_format == "dummy" ? LoadFormat::kDummy : LoadFormat::kAuto;
+}
+
+int32_t threads_per_rank(const Config& config, const Placement& placement) {
+  const int32_t threads =
+      config.threads > 0 ? config.threads : kernels::default_num_threads(placement);
+  return std::max(1, threads / config.tensor_parallel_size);
+}
+
+int32_t max_chosen_rows(const Config& config) {
+  constexpr int32_t kMost = 512;  // unless more requests run
+  const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
+  if (!speculation || !speculation->has_method()) return config.max_num_seqs;
+  const int64_t wanted = int64_t{config.max_num_seqs} * (1 + speculation->num_speculative_tokens);
+  return std::max(config.max_num_seqs, static_cast<int32_t>(std::min<int64_t>(wanted, kMost)));
+}
+
+InputBatch::Bounds batch_bounds_of(const StepBounds& bounds,
+                                   int32_t max_model_len,
+                                   int32_t block_size,
+                                   std::span<const KvGroupSpec> groups) {
+  return {.max_tokens = bounds.max_tokens,
+          .max_seqs = bounds.max_seqs,
+          .max_rows = bounds.max_logits,
+          .tables = InputBatch::Bounds::tables_of(groups, max_model_len, block_size)};
+}
+
+int64_t host_rows_bytes(const ModelConfig& model, int64_t num_rows) {
+  return num_rows * std::max(model.vocab_size, model.hidden) * static_cast<int64_t>(sizeof(float));
+}
+
+int32_t most_recorded_rows(const StepBounds& bounds) {
+  return std::min(bounds.max_logits, bounds.max_tokens);
+}
+
+DeviceSampling::Bounds sampling_bounds_of(const Config& config, int32_t vocab_size) {
+  return {.max_rows = max_chosen_rows(config),
+          .max_logprobs = static_cast<int32_t>(config.max_logprobs),
+          .vocab_size = vocab_size};
+}
+
+namespace {
+
+// CPU ranks share the machine's threads; with GPUs, rank 0 does the host's work.
+Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
+                                                       DeviceType type,
+                                                       const Placement& placement,
+                                                       int32_t rank) {
+  const int32_t ranks = config.tensor_parallel_size;
+  if (type == DeviceType::kCuda) {
+    return kernels::Device::create(
+        {.type = type,
+         .isa = config.isa,
+         .threads = rank == 0 ? config.threads : 1,
+         .number = rank,
+         .placement = rank == 0 ? placement : placement.share(rank, ranks)});
+  }
+  return kernels::Device::create(
+      {.type = type,
+       .isa = config.isa,
+       .threads = ranks == 1 ? config.threads : threads_per_rank(config, placement),
+       .placement = placement.share(rank, ranks)});
+}
+
+Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Config& config,
+                                                                     DeviceType type,
+                                                                     const Placement& placement) {
+  std::vector<std::unique_ptr<kernels::Device>> devices(
+      static_cast<size_t>(config.tensor_parallel_size));
+  // The last one first: when there are too few GPUs, none is opened.
+  for (size_t rank = devices.size(); rank-- > 0;) {
+    SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
+  }
+  return devices;
+}
+
+int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devices) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const auto& device : devices) least = std::min(least, device->memory().free_bytes());
+  return least;
+}
+
+// Memory of all CPU ranks together, or of the device that needs most.
+struct RanksMemory {
+  int64_t weight_bytes = 0;
+  int64_t arena_bytes = 0;
+  int64_t part_bytes = 0;
+  std::vector<LayerGroup> layouts;  // heads summed over ranks, which may replicate some
+};
+
+// Combines one rank's heads of each plane into `totals` by `add`.
+template <typename Add>
+void add_heads(std::vector<LayerGroup>& totals,
+               const std::vector<LayerGroup>& rank,
+               const Add& add) {
+  if (totals.empty()) {
+    totals = rank;
+    return;
+  }
+  for (size_t group = 0; group < totals.size(); ++group) {
+    for (size_t plane = 0; plane < totals[group].spec.planes.size(); ++plane) {
+      add(totals[group].spec.planes[plane].num_heads, rank[group].spec.planes[plane].num_heads);
+    }
+  }
+}
+
+// Without a configured method, proposers only follow clients' predictions and grammars.
+int64_t proposer_bytes(const Config& config, int32_t max_length) {
+  const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
+  if (!speculation || !(speculation->ngram || speculation->suffix)) return 0;
+  return Speculator::max_memory_bytes(*speculation, config.max_num_seqs, max_length);
+}
+
+FixedMemory fixed_memory(const Config& config,
+                         const PlannedModel& planned,
+                         const RanksMemory& ranks,
+                         const PlanTarget& target) {
+  const int32_t vocab = planned.model.vocab_size;
+  const int64_t logits_bytes =
+      int64_t{vocab} * max_chosen_rows(config) * static_cast<int64_t>(sizeof(float));
+  const int64_t sampler_bytes = Sampler::buffer_bytes(
+      vocab, max_chosen_rows(config), config.max_logprobs, target.num_threads);
+  const int32_t size = config.tensor_parallel_size;
+  FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
+                       .weight_bytes = ranks.weight_bytes,
+                       .rope_bytes_per_token = size * planned.model.rope_bytes(1),
+                       .arena_bytes = ranks.arena_bytes,
+                       .logits_bytes = logits_bytes + sampler_bytes,
+                       .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len)};
+  if (target.device == DeviceType::kCpu) return fixed;
+  std::vector<KvGroupSpec> groups;
+  for (const LayerGroup& layout : ranks.layouts) groups.push_back(layout.spec);
+  const ModelRank::Bounds bounds = {
+      .step = planned.bounds,
+      .batch =
+          batch_bounds_of(planned.bounds, planned.bounds.max_seq_len, config.block_size, groups),
+      .largest = planned.largest};
+  const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
+  fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
+  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
+                       DeviceSampling::device_bytes(sampling);
+  fixed.logits_bytes = logits_bytes;
+  fixed.device_free_bytes = target.free_bytes;
+  fixed.num_devices = size;
+  fixed.num_recorded_steps = static_cast<int64_t>(
+      DecodeBuckets::sizes_of(config, most_recorded_rows(planned.bounds)).size());
+  fixed.host_bytes = host_rows_bytes(planned.model, max_chosen_rows(config)) + sampler_bytes +
+                     DeviceSampling::host_bytes(sampling) +
+                     size * (ModelRank::pinned_bytes(bounds) +
+                             std::min(2 * ranks.weight_bytes, DeviceUpload::kBytes));
+  return fixed;
+}
+
+Expected<void> check_tiers(const Config& config) {
+  const bool has_tier = config.kv_offloading_size > 0 || !config.kv_disk_path.empty();
+  if (config.tensor_parallel_size <= 1 || !has_tier) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "--tensor-parallel-size: found " + std::to_string(config.tensor_parallel_size) +
+                        " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
+                    "tensor-parallel-size");
+}
+
+Expected<void> check_all_used(const Config& config,
+                              const ModelConfig& model,
+                              const WeightStore& weights) {
+  const std::vector<std::string> unused = weights.unused();
+  if (unused.empty()) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    config.model + ": tensor " + in_quotes(unused.front()) + ": found it and " +
+                        std::to_string(unused.size() - 1) +
+                        " more that have no place in architecture " + model.architecture +
+                        ", expected none");
+}
+
+}  // namespace
+
+std::vector<int32_t> taps_of(const PlannedModel& planned) {
+  return planned.draft ? planned.draft->model.head.taps : std::vector<int32_t>();
+}
+
+Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
+  SLUICE_TRY_VOID(check_tiers(config));
+  PlannedModel planned;
+  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
+
+  SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
+  if (spec.has_model()) {
+    SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
+  }
+  // One chunk per request needs at least one token. Logits of scored prompts are computed in
+  // batches as large as the rows that may choose a token.
+  const auto max_seq_len = static_cast<int32_t>(
+      config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
+  planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
+                    .max_seqs = config.max_num_seqs,
+                    .max_logits = max_chosen_rows(config),
+                    .max_seq_len = max_seq_len,
+                    .num_threads = target.num_threads,
+                    .device = target.device};
+  const bool on_device = target.device != DeviceType::kCpu;
+  std::optional<WeightStore> names_and_shapes;
+  std::unique_ptr<Model> shape;
+  RanksMemory ranks;
+  SLUICE_TRY(const DType kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
+  for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
+    if (on_device || !names_and_shapes) {
+      names_and_shapes.emplace(*planned.checkpoint, target.device);
+    }
+    SLUICE_TRY(shape,
+               planned.spec->build(own,
+                                   {.activation_bits = config.activation_bits,
+                                    .max_model_len = 1,
+                                    .taps = taps_of(planned)},
+                                   *names_and_shapes));
+    const auto add = [&](auto& total, auto part) {
+      total = on_device ? std::max(total, part) : total + part;
+    };
+    ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
+    add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
+    add_heads(ranks.layouts, shape->layer_groups(kv_dtype), add);
+    ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
+    planned.largest.add(names_and_shapes->largest());
+  }
+  SLUICE_TRY_VOID(check_all_used(config, planned.model, *names_and_shapes));
+  // A device's weights are in its own memory: there is nothing to map.
+  if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
+      target.device == DeviceType::kCpu) {
+    planned.packed = PackedPlace(config.packed_weights_cache,
+                                 static_cast<uint64_t>(config.packed_weights_cache_size),
+                                 *planned.checkpoint,
+                                 names_and_shapes->layout());
+  }
+  FixedMemory fixed = fixed_memory(config, planned, ranks, target);
+  if (planned.draft) {
+    SLUICE_TRY_VOID(
+        size_draft(config, spec, *shape, ranks.layouts, planned.bounds, *planned.draft));
+    fixed.file_bytes += planned.draft->checkpoint->file_bytes();
+    fixed.draft = planned.draft->memory;
+  }
+  SLUICE_TRY(planned.plan, plan_memory(config, planned.model, ranks.layouts, fixed));
+  planned.plan.weights_mapped = planned.packed.has_file();
+  planned.plan.weight_types = names_and_shapes->types_text();
+  return planned;
+}
+
+Expected<PlannedDevices> plan_on_devices(const Config& config) {
+  const Placement placement = placement_of(config);
+  using Devices = std::vector<std::unique_ptr<kernels::Device>>;
+  const auto plan = [&](Devices devices) -> Expected<PlannedDevices> {
+    const kernels::Device& first = *devices.front();
+    SLUICE_TRY(
+        PlannedModel model,
+        plan_model(config,
+                   {.device = first.type(),
+                    .num_threads = first.num_threads(),
+                    .free_bytes = least_free_bytes(devices)}));
+    model.plan.placement = placement_text(config, placement, model.plan);
+    return PlannedDevices{std::move(devices), std::move(model), placement};
+  };
+  if (config.device != "cpu") {
+    Expected<Devices> gpus = make_devices(config, DeviceType::kCuda, placement);
+    if (!gpus && config.device == "cuda") return tl::unexpected(std::move(gpus).error());
+    if (!gpus) {
+      const bool is_there = gpus.error().code != ErrorCode::kUnsupported;
+      log_event(is_there ? LogLevel::kWarning : LogLevel::kDebug,
+                "cpu_chosen",
+                "reason",
+                gpus.error().message);
+    } else {
+      Expected<PlannedDevices> planned = plan(std::move(*gpus));
+      // A device is given up only for what its backend lacks.
+      if (planned || config.device == "cuda" || planned.error().param != "device") return planned;
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", planned.error().message);
+    }
+  }
+  SLUICE_TRY(Devices cpu, make_devices(config, DeviceType::kCpu, placement));
+  return plan(std::move(cpu));
+}
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rank/followers.h"
+
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/parallel/parallel.h"
+
+namespace sluice {
+namespace {
+
+// The nice value of compute threads, so that I/O threads get in.
+constexpr int kNice = 5;
+
+}  // namespace
+
+Followers::Followers(std::span<const std::unique_ptr<ModelRank>> ranks) {
+  for (const auto& rank : ranks) {
+    threads_.emplace_back([this, own = rank.get()] { thread_main(*own); });
+  }
+}
+
+Followers::~Followers() {
+  is_ending_ = true;
+  num_started_.fetch_add(1);
+  num_started_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Followers::start(const RankJob& job) {
+  job_ = job;
+  num_running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
+  num_started_.fetch_add(1);
+  num_started_.notify_all();
+}
+
+void Followers::finish() {
+  for (uint32_t left = num_running_.load(); left != 0; left = num_running_.load()) {
+    wait_for_change(num_running_, left);
+  }
+}
+
+void Followers::thread_main(ModelRank& rank) {
+  // For a device the thread only launches, and all ranks wait for the slowest.
+  const bool computes = rank.device().type() == DeviceType::kCpu;
+  if (computes) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  rank.device().enter();
+  for (uint32_t seen = 0;; ++seen) {
+    wait_for_change(num_started_, seen);
+    if (is_ending_) return;
+    rank.run(job_);
+    if (num_running_.fetch_sub(1) == 1) num_running_.notify_all();
+  }
+}
+
+}  // namespace sluice

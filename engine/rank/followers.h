@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks above 0 of a shared model, each on its own thread. Rank 0 is the thread that runs the
+// steps; it sends them jobs, and they are parked in between. CPU ranks read their rows and columns
+// of shared weights; each device has weights of its own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "engine/rank/model_rank.h"
+
+namespace sluice {
+
+// start(), finish() and the destructor run on rank 0's thread, which does the same job in between.
+class Followers {
+ public:
+  // `ranks` must outlive this object.
+  explicit Followers(std::span<const std::unique_ptr<ModelRank>> ranks);
+  ~Followers();
+  Followers(const Followers&) = delete;
+  Followers& operator=(const Followers&) = delete;
+
+  void start(const RankJob& job);
+  void finish();  // returns when every rank has run the job; on devices, has queued it
+
+ private:
+  void thread_main(ModelRank& rank);
+
+  RankJob job_;                                        // written by rank 0 while no rank runs
+  bool is_ending_ = false;                             // written like job_
+  alignas(64) std::atomic<uint32_t> num_started_ = 0;  // jobs
+  alignas(64) std::atomic<uint32_t> num_running_ = 0;  // ranks
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace sluice

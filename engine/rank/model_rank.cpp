@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rank/model_rank.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "engine/core/log.h"
+#include "engine/rank/decode_buckets.h"
+#include "kernels/gemm.h"
+#include "kernels/sampling.h"
+#include "kernels/trace.h"
+
+namespace sluice {
+namespace {
+
+using Pages = AlignedBuffer::Pages;
+using kernels::DeviceBuffer;
+
+// Maps each layer to its group's index and its place inside the group.
+std::vector<LayerCache> layer_caches(const Model& model,
+                                     const std::vector<LayerGroup>& layouts,
+                                     const KvStorage& storage) {
+  std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
+  for (size_t group = 0; group < layouts.size(); ++group) {
+    for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
+      caches[static_cast<size_t>(layouts[group].layers[i])] = {
+          .group = static_cast<int32_t>(group),
+          .view = storage.layer_view(static_cast<int32_t>(group), static_cast<int32_t>(i))};
+    }
+  }
+  return caches;
+}
+
+// The KV groups of one rank, with its own heads.
+std::vector<KvGroupSpec> rank_groups(const ModelRank::KvSizes& kv,
+                                     const std::vector<LayerGroup>& own) {
+  std::vector<KvGroupSpec> groups = kv.groups;
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].planes = own[i].spec.planes;
+  return groups;
+}
+
+int64_t chosen_bytes(const StepBounds& bounds) {
+  return bounds.max_logits * static_cast<int64_t>(sizeof(TokenId));
+}
+
+// Bytes to receive every rank's part of the largest exchange.
+int64_t received_bytes(const StepBounds& bounds, int64_t part_bytes, int32_t num_ranks) {
+  if (num_ranks == 1) return 0;
+  return num_ranks * align_up(std::max(part_bytes, chosen_bytes(bounds)), 64);
+}
+
+int64_t workspace_bytes_of(const ModelRank::Bounds& bounds) {
+  return kernels::workspace_bytes(bounds.step.device, bounds.step.max_tokens, bounds.largest);
+}
+
+}  // namespace
+
+Expected<DType> parse_kv_dtype(const std::string& name) {
+  if (name == "auto" || name == "bfloat16") return DType::kBF16;
+  if (name == "float16") return DType::kF16;
+  if (name == "float32") return DType::kF32;
+  if (name == "int8" || name == "int8_per_token_head") return DType::kI8;
+  if (name == "fp8" || name == "fp8_e4m3") return DType::kF8E4M3;
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--kv-cache-dtype: found " + name +
+                        ", expected auto, bfloat16, float16, float32, int8 or fp8",
+                    "kv-cache-dtype");
+}
+
+Pages pages_of(const Config& config, Pages transparent) {
+  if (config.huge_pages == "explicit") return Pages::kReserved;
+  return config.huge_pages == "off" ? Pages::kSmall : transparent;
+}
+
+void place_memory(std::span<std::byte> bytes, const Placement& placement) {
+  if (bind_memory(bytes, placement)) return;
+  log_event(LogLevel::kWarning,
+            "memory_not_placed",
+            "reason",
+            "mbind: " + std::generic_category().message(errno));
+}
+
+int64_t ModelRank::device_bytes(const Bounds& bounds, int64_t part_bytes, int32_t num_ranks) {
+  return DeviceBatch::bytes(bounds.batch) + workspace_bytes_of(bounds) +
+         received_bytes(bounds.step, part_bytes, num_ranks) +
+         (num_ranks > 1 ? chosen_bytes(bounds.step) : 0);
+}
+
+int64_t ModelRank::pinned_bytes(const Bounds& bounds) { return DeviceBatch::bytes(bounds.batch); }
+
+Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& device,
+                                                       std::unique_ptr<Model> model,
+                                                       const Bounds& bounds,
+                                                       const KvSizes& kv,
+                                                       const Placement& placement,
+                                                       const Config& config) {
+  const std::vector<LayerGroup> layouts = model->layer_groups(kv.dtype);
+  SLUICE_TRY(KvStorage storage,
+             KvStorage::create(rank_groups(kv, layouts),
+                               kv.block_size,
+                               pages_of(config, Pages::kSmall),
+                               device.memory()));
+  std::unique_ptr<ModelRank> rank(
+      new ModelRank(device, std::move(model), bounds, std::move(storage)));
+  SLUICE_TRY_VOID(rank->allocate(placement, config));
+  rank->caches_ = layer_caches(*rank->model_, layouts, rank->kv_storage_);
+  return rank;
+}
+
+Expected<void> ModelRank::allocate(const Placement& placement, const Config& config) {
+  kernels::DeviceMemory& memory = device_.memory();
+  SLUICE_TRY(arena_,
+             DeviceBuffer::allocate(memory,
+                                    model_->arena_bytes(bounds_.step),
+                                    "activations",
+                                    pages_of(config, Pages::kHuge)));
+  if (memory.is_host()) use_host_pages(placement, config);
+  model_->bind(bounds_.step, arena_.span());
+  if (is_first()) {
+    const int64_t bytes = bounds_.step.max_logits * int64_t{model_->config().vocab_size} *
+                          static_cast<int64_t>(sizeof(float));
+    SLUICE_TRY(logits_, DeviceBuffer::allocate(memory, bytes, "logits"));
+  }
+  SLUICE_TRY(workspace_, DeviceBuffer::allocate(memory, workspace_bytes_of(bounds_), "workspace"));
+  SLUICE_TRY(device_batch_, DeviceBatch::create(memory, bounds_.batch));
+  exec_ = device_.context();
+  exec_.workspace = workspace_.span();
+  if (!memory.is_host()) SLUICE_TRY_VOID(allocate_exchange(memory));
+  memory.wait();
+  return {};
+}
+
+// Sets the placement of pages before they are first touched.
+void ModelRank::use_host_pages(const Placement& placement, const Config& config) {
+  place_memory(kv_storage_.bytes(), placement);
+  place_memory(arena_.span(), placement);
+  prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
+}
+
+// CPU ranks read each other's parts in place and need no buffer.
+Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
+  if (const int32_t size = model_->config().share.size; size > 1) {
+    const int64_t part = model_->max_part_bytes(bounds_.step);
+    SLUICE_TRY(received_,
+               DeviceBuffer::allocate(
+                   memory, received_bytes(bounds_.step, part, size), "parts of other ranks"));
+  }
+  if (!is_first()) {
+    SLUICE_TRY(copied_,
+               DeviceBuffer::allocate(memory, chosen_bytes(bounds_.step), "chosen tokens"));
+    chosen_ = reinterpret_cast<TokenId*>(copied_.data());
+  }
+  return {};
+}
+
+// Runs body() on steps of padding rows. Only the longest context bounds a recorded step's reads.
+template <typename Body>
+Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const Body& body) {
+  DecodeBuckets buckets(sizes, bounds_.batch.tables.size());
+  const InputBatch empty(bounds_.batch);
+  for (size_t i = 0; i < buckets.sizes().size(); ++i) {
+    step_ = device_batch_->upload(buckets.pad(empty.view(), i));
+    step_.max_seq_len = bounds_.max_model_len;
+    device_.memory().wait();
+    if (Expected<void> done = body(); !done) {
+      if (communicator_ != nullptr) communicator_->fail();  // the other ranks wait for this one
+      return done;
+    }
+  }
+  device_.memory().wait();
+  if (has_failed()) {
+    return make_error(ErrorCode::kUnavailable, "a rank has failed before the first step");
+  }
+  return {};
+}
+
+void ModelRank::run_padding() {
+  model_->forward(context());
+  // A recording must fail with an error here: no launch can follow one that broke it.
+  if (!has_failed()) model_->logits(context(), step_.logits_indices, logits());
+}
+
+// Runs one request without tokens with the most rows of a step.
+void ModelRank::run_largest_padding() {
+  DecodeBuckets largest({bounds_.step.max_tokens}, bounds_.batch.tables.size());
+  const InputBatch empty(bounds_.batch);
+  ForwardBatch step = largest.pad(empty.view(), 0);
+  step.query_start_loc = step.query_start_loc.first(2);
+  step.seq_lens = step.seq_lens.first(1);
+  step.logits_indices = {};
+  step.max_seq_len = bounds_.max_model_len;
+  step_ = device_batch_->upload(step);
+  model_->forward(context());
+  device_.memory().wait();
+}
+
+Expected<void> ModelRank::warm_up(const std::vector<int32_t>& sizes) {
+  if (communicator_ != nullptr) run_largest_padding();
+  return for_buckets(sizes, [this]() -> Expected<void> {
+    run_padding();
+    return {};
+  });
+}
+
+Expected<void> ModelRank::record_steps(const std::vector<int32_t>& sizes) {
+  kernels::DeviceMemory& memory = device_.memory();
+  return for_buckets(sizes, [&]() -> Expected<void> {
+    memory.begin_recording();
+    run_padding();
+    SLUICE_TRY(recorded_.emplace_back(), memory.end_recording());
+    return {};
+  });
+}
+
+void ModelRank::run(const RankJob& job) {
+  if (has_failed()) return;
+  if (job.kind == RankJob::Kind::kLayers) return run_layers(job);
+  const std::span<const int32_t> rows =
+      job.rows ? device_batch_->upload_rows(*job.rows) : step_.logits_indices;
+  job.kind == RankJob::Kind::kLogits ? run_logits(rows) : run_states(rows);
+}
+
+void ModelRank::run_layers(const RankJob& job) {
+  step_ = device_batch_->upload(*job.batch);
+  hidden_ = job.hidden;
+  if (job.begun != nullptr && is_first()) job.begun->record();
+  take_pending_tokens();
+  place_following(job.samples);
+  for (const KvBlockCopy& copy : job.copies) {
+    kv_storage_.copy_block(copy.group, copy.from, copy.to);
+  }
+  if (job.bucket) {
+    const kernels::TraceRange range(device_.type(), "recorded layers");
+    return recorded_[*job.bucket]->run();
+  }
+  model_->forward(context());
+}
+
+// Takes pending tokens from rank 0's device, where the sampler left them.
+void ModelRank::take_pending_tokens() {
+  if (step_.pending_tokens.empty()) return;
+  const TokenId* chosen = chosen_;
+  if (communicator_ != nullptr) {
+    const auto parts = communicator_->all_gather(std::as_bytes(
+        std::span<const TokenId>(chosen_, static_cast<size_t>(bounds_.step.max_logits))));
+    if (parts.empty()) return;
+    chosen = reinterpret_cast<const TokenId*>(parts.front());
+  }
+  kernels::take_tokens(exec_,
+                       {.pending = step_.pending_tokens,
+                        .chosen = chosen,
+                        .token_ids = device_batch_->token_ids(),
+                        .vocab_size = model_->config().vocab_size});
+}
+
+// Places rows that follow drafts; only a single rank supports them.
+void ModelRank::place_following(kernels::SampleRow* samples) {
+  if (step_.following.empty()) return;
+  CHECK(communicator_ == nullptr);
+  kernels::PlaceFollowingArgs args = device_batch_->following(step_);
+  args.chosen = chosen_;
+  args.vocab_size = model_->config().vocab_size;
+  args.samples = samples;
+  kernels::place_following(exec_, args);
+}
+
+void ModelRank::run_logits(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
+  if (!rows.empty()) model_->logits(context(), rows, logits());
+}
+
+void ModelRank::run_states(std::span<const int32_t> rows) {
+  CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
+  embedded_ = model_->embed(context(), rows);
+}
+
+}  // namespace sluice

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/run/model_runner.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/core/log.h"
+#include "engine/models/rank_share.h"
+#include "engine/plan/fingerprint.h"
+#include "engine/sampling/sampler.h"
+#include "engine/weights/gguf_parse.h"
+#include "kernels/trace.h"
+
+namespace sluice {
+namespace {
+
+using Pages = AlignedBuffer::Pages;
+
+// Calls body(rank) for all ranks concurrently, rank 0 on this thread.
+template <typename Body>
+void side_by_side(int32_t num_ranks, const Body& body) {
+  std::vector<std::thread> threads;
+  for (int32_t rank = 1; rank < num_ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
+  body(0);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
+                                                           const RankGroups& groups) {
+  SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
+  ConnectRanks connect = [&groups](std::span<const DeviceRank> ranks) {
+    return groups.on_cpu(static_cast<int32_t>(ranks.size()));
+  };
+  if (planned.model.plan.on_device && planned.devices.size() > 1) {
+    Expected<ConnectRanks> found = groups.on_devices();
+    if (!found && config.device == "cuda") return tl::unexpected(std::move(found).error());
+    if (found) {
+      connect = std::move(*found);
+    } else {
+      log_event(LogLevel::kWarning, "cpu_chosen", "reason", found.error().message);
+      Config on_cpu = config;
+      on_cpu.device = "cpu";
+      SLUICE_TRY(planned, plan_on_devices(on_cpu));
+    }
+  }
+  std::unique_ptr<ModelRunner> runner(new ModelRunner());
+  SLUICE_TRY_VOID(runner->load(planned, config));
+  SLUICE_TRY_VOID(runner->connect(connect));
+  if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
+  SLUICE_TRY_VOID(runner->add_sampling(config));
+  if (auto& ranks = runner->ranks_; ranks.size() > 1) {
+    runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
+  }
+  return runner;
+}
+
+// The destructor of a failed group waits until recorded work of every rank is gone.
+ModelRunner::~ModelRunner() {
+  followers_.reset();
+  for (const auto& rank : ranks_) rank->drop_recorded();
+}
+
+Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) {
+  PlannedModel& model = planned.model;
+  checkpoint_ = std::move(model.checkpoint);
+  plan_ = model.plan;
+  placement_ = std::move(planned.placement);
+  bounds_ = {.step = model.bounds,
+             .batch = batch_bounds_of(
+                 model.bounds, plan_.max_model_len, plan_.block_size, plan_.kv_groups),
+             .largest = model.largest,
+             .max_model_len = plan_.max_model_len};
+  devices_ = std::move(planned.devices);
+  // Reading vocabularies takes as long as a small model's weights and can use other cores.
+  Expected<CheckpointText> text;
+  std::thread text_reader([&] { text = checkpoint_->text(); });
+  Expected<void> made = allocate_weights(model, config);
+  if (made) made = make_ranks(model, config);
+  text_reader.join();
+  SLUICE_TRY_VOID(std::move(made));
+  SLUICE_TRY(text_, std::move(text));
+  if (model.draft) SLUICE_TRY_VOID(load_draft(*model.draft, config));
+  const WeightStore& weights = *weights_.front();
+  cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
+  fingerprint_ = fingerprint_of(*checkpoint_, weights, config, model.model, plan_);
+  return {};
+}
+
+// Makes device ranks concurrently; host ranks take the same weights in turn.
+Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config& config) {
+  const int32_t size = config.tensor_parallel_size;
+  std::vector<Expected<std::unique_ptr<ModelRank>>> made(static_cast<size_t>(size));
+  const auto make = [&](int32_t rank) {
+    made[static_cast<size_t>(rank)] = make_rank(planned, config, rank);
+  };
+  if (plan_.on_device) {
+    side_by_side(size, make);
+  } else {
+    // A failure to take from the store would recur on every rank.
+    for (int32_t rank = 0; rank < size && (rank == 0 || made[static_cast<size_t>(rank) - 1]);
+         ++rank) {
+      make(rank);
+    }
+  }
+  for (auto& rank : made) {
+    SLUICE_TRY(ranks_.emplace_back(), std::move(rank));
+  }
+  return {};
+}
+
+// Allocates one store for all host ranks, which read the same bytes, or one per device.
+Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config& config) {
+  using Hashed = WeightStore::Hashed;
+  if (plan_.on_device) {
+    for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+      weights_.push_back(std::make_unique<WeightStore>(
+          *checkpoint_, DeviceType::kCuda, rank == 0 ? Hashed::kTensors : Hashed::kShares));
+    }
+    return {};
+  }
+  WeightStore& weights =
+      *weights_.emplace_back(std::make_unique<WeightStore>(*checkpoint_, DeviceType::kCpu));
+  auto cache = planned.packed.open();
+  plan_.weights_mapped = cache.has_value();
+  plan_.placement = placement_text(config, placement_, plan_);
+  if (!cache) {
+    SLUICE_TRY(const auto arena,
+               weights.allocate(plan_.weight_bytes, pages_of(config, Pages::kHuge)));
+    place_memory(arena, placement_);
+    return {};
+  }
+  if (const std::string ignored = ignored_by_mapped_weights(config); !ignored.empty()) {
+    log_event(LogLevel::kWarning, "mapped_weights_not_placed", "ignored", ignored);
+  }
+  weights.use(std::move(*cache));
+  return {};
+}
+
+Expected<void> ModelRunner::load_draft(PlannedDraft& planned, const Config& config) {
+  if (!planned.spec->is_head) {
+    SLUICE_TRY(const CheckpointText text, planned.checkpoint->text());
+    SLUICE_TRY_VOID(
+        check_draft_vocabulary(*text_.tokenizer, *text.tokenizer, planned.checkpoint->path()));
+  }
+  SLUICE_TRY(draft_model_,
+             DraftModel::create(ranks_.front()->device(),
+                                &ranks_.front()->model(),
+                                std::move(planned),
+                                *plan_.draft,
+                                placement_,
+                                config));
+  return {};
+}
+
+Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& planned,
+                                                            const Config& config,
+                                                            int32_t rank) const {
+  const int32_t size = config.tensor_parallel_size;
+  const kernels::Device& device = *devices_[static_cast<size_t>(rank)];
+  kernels::DeviceMemory& memory = device.memory();
+  memory.enter();
+  WeightStore& weights = *weights_[std::min(static_cast<size_t>(rank), weights_.size() - 1)];
+  if (!memory.is_host()) SLUICE_TRY_VOID(weights.allocate_on(memory, plan_.weight_bytes));
+  SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
+  SLUICE_TRY(std::unique_ptr<Model> model,
+             planned.spec->build(own,
+                                 {.activation_bits = config.activation_bits,
+                                  .max_model_len = plan_.max_model_len,
+                                  .memory = &memory,
+                                  .taps = taps_of(planned)},
+                                 weights));
+  const ModelRank::KvSizes kv = {
+      .groups = plan_.kv_groups, .dtype = plan_.kv_dtype, .block_size = plan_.block_size};
+  SLUICE_TRY(auto made,
+             ModelRank::create(
+                 device, std::move(model), bounds_, kv, placement_.share(rank, size), config));
+  weights.end_uploads();
+  return made;
+}
+
+// Connects several ranks; a single rank has no peers.
+Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks) const {
+  if (ranks_.size() == 1) return {};
+  std::vector<DeviceRank> ends;
+  for (const auto& rank : ranks_) {
+    ends.push_back(rank->device_rank(static_cast<int32_t>(ends.size())));
+  }
+  SLUICE_TRY(auto communicators, connect_ranks(ends));
+  CHECK_EQ(communicators.size(), ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
+  return {};
+}
+
+Expected<void> ModelRunner::record_steps(const Config& config) {
+  const auto on_each = [&](const auto& body) -> Expected<void> {
+    std::vector<Expected<void>> results(ranks_.size());
+    side_by_side(static_cast<int32_t>(ranks_.size()), [&](int32_t i) {
+      ModelRank& rank = *ranks_[static_cast<size_t>(i)];
+      rank.device().memory().enter();
+      results[static_cast<size_t>(i)] = body(rank);
+    });
+    // After one rank fails, the others only report that; its own error tells the reason.
+    Expected<void> first = {};
+    for (Expected<void>& result : results) {
+      if (result) continue;
+      if (result.error().code != ErrorCode::kUnavailable) return std::move(result);
+      if (first) first = std::move(result);
+    }
+    return first;
+  };
+  const std::vector<int32_t> sizes =
+      DecodeBuckets::sizes_of(config, most_recorded_rows(bounds_.step));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(sizes); }));
+  SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(sizes); }));
+  buckets_.emplace(sizes, plan_.kv_groups.size());
+  return {};
+}
+
+// Allocates what chooses tokens on rank 0's device and the buffers that bring other logits to the
+// host. Where the host reads logits in place, it chooses all tokens.
+Expected<void> ModelRunner::add_sampling(const Config& config) {
+  kernels::DeviceMemory& memory = device().memory();
+  DeviceSampling::Bounds bounds = sampling_bounds_of(config, model().vocab_size);
+  int64_t bytes = host_rows_bytes(model(), bounds_.step.max_logits);
+  if (memory.is_host()) bytes = bounds.max_rows = 0;
+  SLUICE_TRY(host_rows_, kernels::DeviceBuffer::allocate_pinned(memory, bytes, "logits"));
+  SLUICE_TRY(sampling_, DeviceSampling::create(memory, bounds));
+  ranks_.front()->use_chosen(sampling_->chosen());
+  return {};
+}
+
+void ModelRunner::wait_until_backed() const {
+  for (const auto& rank : ranks_) rank->wait_until_backed();
+}
+
+void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
+  ForwardBatch step = batch.view();
+  const std::optional<size_t> bucket =
+      buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
+  has_logits_ = bucket.has_value() || step.logits_indices.empty();
+  if (bucket) step = buckets_->pad(step, *bucket);
+  run({.batch = &step,
+       .copies = copies,
+       .bucket = bucket,
+       .samples = sampling_->chooses() ? sampling_->rows() : nullptr,
+       .begun = sampling_->begun()});
+}
+
+void ModelRunner::run(const RankJob& job) {
+  if (followers_) followers_->start(job);
+  ranks_.front()->run(job);
+  if (followers_) followers_->finish();
+}
+
+void ModelRunner::compute_logits() {
+  if (!has_logits_) run({.kind = RankJob::Kind::kLogits});
+}
+
+void ModelRunner::compute_logits(std::span<const int32_t> rows) {
+  run({.kind = RankJob::Kind::kLogits, .rows = rows});
+}
+
+KvRanks ModelRunner::kv_ranks() const {
+  if (ranks_.size() == 1) return KvRanks(ranks_.front()->kv_storage());
+  std::vector<KvRanks::Rank> all;
+  for (const auto& rank : ranks_) {
+    const Portion& heads = rank->model().config().share.kv_heads;
+    all.push_back({.storage = &rank->kv_storage(),
+                   .heads = {.first = heads.first, .count = heads.count}});
+  }
+  return {std::move(all), ranks_.front()->model().config().share.kv_heads.whole};
+}
+
+const float* ModelRunner::embed(std::span<const int32_t> rows) {
+  run({.kind = RankJob::Kind::kStates, .rows = rows});
+  if (has_failed()) return nullptr;
+  const float* const states = ranks_.front()->embedded();
+  if (host_rows_.size() == 0) return states;
+  const size_t bytes = rows.size() * static_cast<size_t>(model().hidden) * sizeof(float);
+  CHECK_LE(bytes, host_rows_.size());
+  device().memory().download(
+      host_rows_.data(), reinterpret_cast<const std::byte*>(states), static_cast<int64_t>(bytes));
+  device().memory().wait();
+  return reinterpret_cast<const float*>(host_rows_.data());
+}
+
+float* ModelRunner::begin_host_copy(size_t first, size_t count) {
+  const size_t row = static_cast<size_t>(model().vocab_size) * sizeof(float);
+  std::byte* const from = reinterpret_cast<std::byte*>(logits()) + first * row;
+  std::byte* const to = host_rows_.size() > 0 ? host_rows_.data() + first * row : from;
+  device().memory().download(to, from, static_cast<int64_t>(count * row));
+  is_copying_ = true;
+  return reinterpret_cast<float*>(to);
+}
+
+void ModelRunner::wait_for_host_copies() {
+  if (is_copying_) device().memory().wait();
+  is_copying_ = false;
+}
+
+}  // namespace sluice

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs steps: owns the model's ranks (rank 0 as ModelRank, the others as Followers), their weights
+// and the sampling buffers, all allocated at creation. execute() and compute_logits() run on the
+// thread that runs the steps, which is worker 0 of the compute pool; the rest on the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/numa.h"
+#include "engine/core/status.h"
+#include "engine/draft/draft_model.h"
+#include "engine/models/model.h"
+#include "engine/parallel/parallel.h"
+#include "engine/plan/memory_plan.h"
+#include "engine/plan/model_plan.h"
+#include "engine/rank/decode_buckets.h"
+#include "engine/rank/followers.h"
+#include "engine/rank/input_batch.h"
+#include "engine/rank/model_rank.h"
+#include "engine/sampling/device_sampling.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/packed_cache.h"
+#include "engine/weights/weight_store.h"
+#include "kernels/device.h"
+#include "kernels/gemm.h"
+#include "kvcache/store/kv_ranks.h"
+
+namespace sluice {
+
+class ModelRunner {
+ public:
+  // `groups` connects several ranks. --device auto falls back to the CPU if GPUs cannot run the
+  // model.
+  static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
+                                                       const RankGroups& groups);
+  ~ModelRunner();
+  ModelRunner(const ModelRunner&) = delete;
+  ModelRunner& operator=(const ModelRunner&) = delete;
+
+  // Copies the blocks of one step, then runs its layers. Pending tokens are read from sampling().
+  void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
+  // Computes logits() of at most max_rows() rows of that step; without `rows`, of all rows that
+  // choose a token.
+  void compute_logits(std::span<const int32_t> rows);
+  void compute_logits();
+
+  // Returns the states behind the last norm of at most max_rows() rows of that step, [rows][hidden]
+  // in host memory, valid until the next call; null: a rank has failed.
+  const float* embed(std::span<const int32_t> rows);
+
+  // [rows][vocab] in operators' memory. The caller may change it until the next call.
+  [[nodiscard]] float* logits() const { return ranks_.front()->logits(); }
+
+  // Starts copying rows [first, first + count) of logits() to the host and returns their address,
+  // readable after wait_for_host_copies(); no copy is made where the host reads logits() itself.
+  // The caller may change them.
+  float* begin_host_copy(size_t first, size_t count);
+  void wait_for_host_copies();
+
+  // Whether a rank has failed: nothing computed since then is valid, and nothing will be.
+  [[nodiscard]] bool has_failed() const { return ranks_.front()->has_failed(); }
+
+  // The context of operators on rank 0's device, with its workspace.
+  [[nodiscard]] const kernels::ExecContext& exec() const { return ranks_.front()->exec(); }
+
+  // Sampling on rank 0's device.
+  [[nodiscard]] DeviceSampling& sampling() { return *sampling_; }
+
+  [[nodiscard]] const DeviceSampling& sampling() const { return *sampling_; }
+
+  // Steps that the device's queue holds behind the running one.
+  [[nodiscard]] int32_t queue_depth() const { return sampling_->chooses() ? 1 : 0; }
+
+  // Whether rows may be queued behind drafts that the running step judges: the device then corrects
+  // their positions. Needs a single rank.
+  [[nodiscard]] bool places_rows() const {
+    return queue_depth() > 0 && ranks_.size() == 1 &&
+           plan_.kv_groups.size() <= kernels::PlaceFollowingArgs::kMostGroups;
+  }
+
+  // Null without a draft model.
+  [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
+
+  // Implements Engine::wait_until_backed().
+  void wait_until_backed() const;
+
+  [[nodiscard]] size_t max_rows() const { return static_cast<size_t>(bounds_.step.max_logits); }
+
+  // Array sizes of any step's batch.
+  [[nodiscard]] const InputBatch::Bounds& batch_bounds() const { return bounds_.batch; }
+
+  // Rank 0's device.
+  [[nodiscard]] const kernels::Device& device() const { return ranks_.front()->device(); }
+
+  [[nodiscard]] const Checkpoint& checkpoint() const { return *checkpoint_; }
+
+  // Moves out tokenizer and template, which were read beside the weights; call once.
+  [[nodiscard]] CheckpointText take_text() { return std::move(text_); }
+
+  [[nodiscard]] const MemoryPlan& plan() const { return plan_; }
+
+  [[nodiscard]] const ModelConfig& model() const { return ranks_.front()->model().config(); }
+
+  // The KV groups with the planes of all ranks.
+  [[nodiscard]] const std::vector<KvGroupSpec>& kv_groups() const { return plan_.kv_groups; }
+
+  // The KV storage of a model with one rank.
+  [[nodiscard]] KvStorage& kv_storage() { return ranks_.front()->kv_storage(); }
+
+  // The KV storage of all CPU ranks, or of a single GPU.
+  [[nodiscard]] KvRanks kv_ranks() const;
+
+  // Hash of the determinism key: model file, build, backend class, activation and KV dtypes.
+  [[nodiscard]] const std::string& fingerprint() const { return fingerprint_; }
+
+  [[nodiscard]] int64_t num_parameters() const { return weights_.front()->num_parameters(); }
+
+ private:
+  ModelRunner() = default;
+
+  // Loads every rank's weights and allocates its buffers.
+  Expected<void> load(PlannedDevices& planned, const Config& config);
+  Expected<void> make_ranks(const PlannedModel& planned, const Config& config);
+  Expected<std::unique_ptr<ModelRank>> make_rank(const PlannedModel& planned,
+                                                 const Config& config,
+                                                 int32_t rank) const;
+  Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
+  // Must follow the reading of text_.
+  Expected<void> load_draft(PlannedDraft& planned, const Config& config);
+  Expected<void> connect(const ConnectRanks& connect_ranks) const;
+  // Joint work of connected ranks before the first step.
+  Expected<void> record_steps(const Config& config);
+  Expected<void> add_sampling(const Config& config);
+  // Runs a job on every rank.
+  void run(const RankJob& job);
+
+  Placement placement_;  // over all ranks
+  std::unique_ptr<Checkpoint> checkpoint_;
+  CheckpointText text_;
+  MemoryPlan plan_;
+  ModelRank::Bounds bounds_;
+  std::string fingerprint_;
+  // These are by rank; weights in host memory are shared, with a single entry.
+  std::vector<std::unique_ptr<kernels::Device>> devices_;
+  std::vector<std::unique_ptr<WeightStore>> weights_;
+  std::vector<std::unique_ptr<ModelRank>> ranks_;
+  std::unique_ptr<Followers> followers_;  // null with one rank
+  std::unique_ptr<DraftModel> draft_model_;
+  std::unique_ptr<PackedCacheWriter> cache_writer_;
+  // Host copies for logits() or embed(); empty where the host reads device memory.
+  kernels::DeviceBuffer host_rows_;
+  std::optional<DeviceSampling> sampling_;
+  bool is_copying_ = false;  // a copy of logits is under way
+  std::optional<DecodeBuckets> buckets_;  // on a device that records steps
+  bool has_logits_ = false;  // for all sampling rows of the last step, if any
+};
+
+}  // namespace sluice

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/run/step_order.h"
+
+#include "engine/sampling/sampler.h"
+
+namespace sluice {
+
+bool reads_history(const BegunRequest& request) {
+  return request.grammar != nullptr || reads_tokens(*request.params);
+}
+
+}  // namespace sluice

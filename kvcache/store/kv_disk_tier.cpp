@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/store/kv_disk_tier.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/core/hex.h"
+#include "engine/core/log.h"
+
+namespace sluice {
+namespace {
+
+constexpr std::string_view kSuffix = ".kv";
+constexpr std::string_view kUnfinished = ".tmp";
+constexpr int64_t kUnfinishedSeconds = 600;  // no process writes one file for so long
+
+std::string error_text(int error) { return std::generic_category().message(error); }
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+
+  [[nodiscard]] int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+bool write_all(int fd, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+bool read_all(int fd, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::read(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+  return true;
+}
+
+std::optional<TierIndex::Name> parse_file_name(std::string_view text) {
+  constexpr size_t kHex = 2 * sizeof(KvKey);
+  if (text.size() != 2 * kHex + 1 + kSuffix.size() || text[kHex] != '-' ||
+      !text.ends_with(kSuffix)) {
+    return std::nullopt;
+  }
+  const auto read = [&](size_t at, KvKey& key) {
+    const std::string_view digits = text.substr(at, kHex);
+    return is_hex(digits) && from_hex(digits, key);
+  };
+  TierIndex::Name name;
+  if (!read(0, name.key) || !read(kHex + 1, name.parent)) return std::nullopt;
+  return name;
+}
+
+class Folder final : public KvPlace {
+ public:
+  explicit Folder(std::string path) : path_(std::move(path)) {}
+
+  bool put(const KvFileName& name, std::span<std::byte> block) override;
+  bool get(const KvFileName& name, std::span<std::byte> block) override;
+
+  void remove(const TierIndex::Name& name) override { ::unlink(path_of(name).c_str()); }
+
+  // Lists the files of this size whose names are those of blocks, the oldest use first.
+  [[nodiscard]] Expected<std::vector<TierIndex::Name>> list(int64_t file_bytes) const;
+
+ private:
+  [[nodiscard]] std::error_code prepare() const;
+
+  [[nodiscard]] std::string path_of(const TierIndex::Name& name) const {
+    return path_ + "/" + to_hex(name.key) + "-" + to_hex(name.parent) + std::string(kSuffix);
+  }
+
+  std::string path_;
+  bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
+};
+
+std::error_code Folder::prepare() const {
+  std::error_code error;
+  std::filesystem::create_directories(path_, error);
+  if (error) return error;
+  if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) return {errno, std::generic_category()};
+  // The folder is private: a conversation can be reconstructed from its KV.
+  std::filesystem::permissions(path_, std::filesystem::perms::owner_all, error);
+  return error;
+}
+
+// Reads names, sizes and times only; contents are checked when they are read.
+Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) const {
+  std::error_code error = prepare();
+  std::filesystem::directory_iterator entries;
+  if (!error) entries = std::filesystem::directory_iterator(path_, error);
+  if (error) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--kv-disk-path: " + path_ + ": " + error.message(),
+                      "kv-disk-path");
+  }
+  std::vector<std::pair<int64_t, TierIndex::Name>> found;  // names with their time of last use
+  int64_t num_ignored = 0;
+  std::string first_ignored;
+  const auto now = static_cast<int64_t>(::time(nullptr));
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    struct stat info{};
+    if (::lstat(entries->path().c_str(), &info) != 0) continue;
+    if (name.ends_with(kUnfinished)) {
+      if (now - info.st_mtime > kUnfinishedSeconds) ::unlink(entries->path().c_str());
+      continue;
+    }
+    const auto parsed = parse_file_name(name);
+    if (parsed && S_ISREG(info.st_mode) && info.st_size == file_bytes) {
+      found.emplace_back(info.st_mtim.tv_sec * 1000000000 + info.st_mtim.tv_nsec, *parsed);
+    } else if (num_ignored++ == 0) {
+      first_ignored = name;
+    }
+  }
+  if (num_ignored > 0) {
+    log_event(LogLevel::kWarning,
+              "kv_files_ignored",
+              "folder",
+              path_,
+              "count",
+              num_ignored,
+              "first",
+              first_ignored,
+              "reason",
+              "not a block of this model by name and size");
+  }
+  std::ranges::sort(found, {}, [](const auto& file) { return file.first; });
+  std::vector<TierIndex::Name> names;
+  for (const auto& file : found) names.push_back(file.second);
+  return names;
+}
+
+bool Folder::put(const KvFileName& name, std::span<std::byte> block) {
+  seal_kv_file(name, block);
+  const std::string path = path_of({name.key, name.parent});
+  const std::string unfinished = path + "." + std::to_string(::getpid()) + std::string(kUnfinished);
+  bool ok = false;
+  int error = 0;
+  {
+    const FileDescriptor fd(
+        ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    ok = fd.get() >= 0 && write_all(fd.get(), block);
+    error = errno;
+  }
+  if (ok && ::rename(unfinished.c_str(), path.c_str()) != 0) {
+    ok = false;
+    error = errno;
+  }
+  if (!ok) {
+    ::unlink(unfinished.c_str());
+    if (!writing_fails_) {
+      log_event(
+          LogLevel::kWarning, "kv_file_not_written", "file", path, "reason", error_text(error));
+    }
+  }
+  writing_fails_ = !ok;
+  return ok;
+}
+
+bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
+  const std::string path = path_of({name.key, name.parent});
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (fd.get() < 0) {
+    if (errno == ENOENT) return false;  // another process removed it to make room
+    log_event(LogLevel::kWarning, "kv_file_ignored", "file", path, "reason", error_text(errno));
+    return false;
+  }
+  struct stat info{};
+  Expected<void> status;
+  if (::fstat(fd.get(), &info) != 0 || info.st_size != static_cast<off_t>(block.size()) ||
+      !read_all(fd.get(), block)) {
+    status = make_error(ErrorCode::kDataLoss, "another size, or it cannot be read");
+  } else {
+    status = check_kv_file(name, block);
+  }
+  if (!status) {
+    log_event(
+        LogLevel::kWarning, "kv_file_ignored", "file", path, "reason", status.error().message);
+    return false;
+  }
+  ::futimens(fd.get(), nullptr);  // keeps the order of use across a restart
+  return true;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,
+                                                      const std::string& folder,
+                                                      std::function<void()> wake) {
+  const int64_t file_bytes = kv_tier_block_bytes(options);
+  if (options.max_bytes < file_bytes) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--kv-disk-size: found " + std::to_string(options.max_bytes) +
+                          " bytes, one block takes " + std::to_string(file_bytes),
+                      "kv-disk-size");
+  }
+  auto place = std::make_unique<Folder>(folder);
+  SLUICE_TRY(const std::vector<TierIndex::Name> found, place->list(file_bytes));
+  SLUICE_TRY(auto tier, KvTier::create(options, std::move(place), std::move(wake)));
+  tier->add_found(found);
+  log_event(LogLevel::kInfo, "kv_disk_tier", "folder", folder, "blocks", tier->num_blocks());
+  return tier;
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A tier of KV blocks in files of a folder, which outlive a restart. File names are
+// `<key>-<parent's key>.kv` (kv_file.h).
+//
+// A file is written under another name and renamed, so that nobody reads half of one; it is not
+// synced, so a crash of the machine may leave a part, which the checksum detects. A file that is
+// truncated, corrupt or another block's counts as absent, with one line in the log. Several
+// processes may share a folder: equal names have equal contents.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/core/status.h"
+#include "kvcache/store/kv_tier.h"
+
+namespace sluice {
+
+// Scans the folder before it returns, and makes it if it is not there. kInvalidArgument: the folder
+// cannot be used.
+Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,
+                                                      const std::string& folder,
+                                                      std::function<void()> wake);
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Presents the caches of a worker's ranks as one cache to other workers: a block has all KV heads
+// of the model, and its bytes are in the order of kv_piece.h whichever rank has which head. So
+// workers with different numbers of ranks exchange whole blocks, and neither asks how the other
+// divides its heads. With fewer heads than ranks several ranks have the same head: the lowest
+// rank's copy is sent, and an arriving one is written to each of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcache/kv_heads.h"
+#include "kvcache/store/kv_storage.h"
+
+namespace sluice {
+
+// Used by one thread at a time, ordered with the steps of any rank that use the same blocks.
+class KvRanks {
+ public:
+  struct Rank {
+    KvStorage* storage = nullptr;
+    KvRange heads;  // counted over the model; each plane of the storage has as many
+  };
+
+  // One rank with all heads; its planes may have any shape. The storages must outlive this object.
+  explicit KvRanks(KvStorage& only);
+  // Several ranks in host memory that share block ids and together have heads 0 to num_heads - 1.
+  KvRanks(std::vector<Rank> ranks, int32_t num_heads);
+
+  [[nodiscard]] int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+
+  // The groups with the planes of the whole model.
+  [[nodiscard]] std::span<const KvGroupSpec> groups() const { return groups_; }
+
+  // The most KV heads that a rank has in any group.
+  [[nodiscard]] int32_t max_heads_of_rank() const;
+
+  // The bytes of one block of a group: all layers, planes and heads.
+  [[nodiscard]] int64_t block_bytes(int32_t group) const {
+    return block_bytes_[static_cast<size_t>(group)];
+  }
+
+  // Appends the spans of a whole block, like KvStorage::add_spans().
+  void add_spans(int32_t group,
+                 BlockId block,
+                 std::vector<std::span<const std::byte>>& spans) const;
+  // Copies block_bytes() bytes in, in that order, like KvStorage::copy_in().
+  void copy_in(int32_t group, BlockId block, std::span<const std::byte> bytes) const;
+
+  // The storage of rank 0; device memory has no other rank.
+  [[nodiscard]] KvStorage& first() const { return *ranks_.front().storage; }
+
+ private:
+  [[nodiscard]] KvPiece piece(int32_t group, BlockId block, const KvRange& heads) const;
+
+  std::vector<Rank> ranks_;
+  std::vector<KvGroupSpec> groups_;
+  std::vector<int64_t> block_bytes_;   // by group
+  std::vector<KvHeadSource> sources_;  // sources of all heads, where there are several ranks
+};
+
+}  // namespace sluice

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kvcache/store/kv_storage.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace sluice {
+namespace {
+
+// The bytes of one head's part of an entry.
+int64_t head_bytes(const KvPlane& plane, int32_t num_tokens) {
+  const int32_t num_rows = plane.per == KvPlane::Per::kToken ? num_tokens : 1;
+  return kernels::kv_head_bytes(plane.dtype, plane.width, num_rows);
+}
+
+int32_t max_heads(const KvGroupSpec& group) {
+  int32_t most = 0;
+  for (const KvPlane& plane : group.planes) most = std::max(most, plane.num_heads);
+  return most;
+}
+
+bool is_within(const KvRange& part, const KvRange& all) {
+  return part.count > 0 && intersection(part, all) == part;
+}
+
+}  // namespace
+
+int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size) {
+  int64_t total = 0;
+  for (const KvPlane& plane : group.planes) {
+    total += plane.num_heads * head_bytes(plane, tokens_per_entry(group, block_size));
+  }
+  return total * group.num_layers;
+}
+
+KvStorage::GroupPlace KvStorage::place(const KvGroupSpec& group, int64_t begin) const {
+  GroupPlace place = {
+      .begin = begin, .block_bytes = kv_block_bytes(group, block_size_), .planes = {}};
+  for (const KvPlane& plane : group.planes) {
+    const int64_t head = head_bytes(plane, tokens_per_entry(group, block_size_));
+    const int64_t block = plane.num_heads * head;
+    place.planes.push_back(
+        {.begin = place.layer_bytes, .head_bytes = head, .block_bytes = block});
+    place.layer_bytes += align_up(group.num_blocks * block, 64);
+  }
+  return place;
+}
+
+Expected<KvStorage> KvStorage::create(std::vector<KvGroupSpec> groups,
+                                      int32_t block_size,
+                                      AlignedBuffer::Pages pages,
+                                      kernels::DeviceMemory& memory) {
+  KvStorage storage;
+  storage.block_size_ = block_size;
+  int64_t total = 0;
+  for (const KvGroupSpec& group : groups) {
+    storage.places_.push_back(storage.place(group, total));
+    total += storage.places_.back().layer_bytes * group.num_layers;
+  }
+  storage.groups_ = std::move(groups);
+  SLUICE_TRY(storage.buffer_, kernels::DeviceBuffer::allocate(memory, total, "KV cache", pages));
+  return storage;
+}
+
+kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  const GroupPlace& place = places_[static_cast<size_t>(group)];
+  CHECK_LT(layer, shape.num_layers);
+  CHECK(shape.planes.size() == 2 && shape.planes[0] == shape.planes[1]);
+  std::byte* const base = buffer_.data() + place.begin + layer * place.layer_bytes;
+  return {.k = base + place.planes[0].begin,
+          .v = base + place.planes[1].begin,
+          .dtype = shape.planes[0].dtype,
+          .num_blocks = shape.num_blocks,
+          .block_size = tokens_per_entry(shape, block_size_),
+          .num_kv_heads = shape.planes[0].num_heads,
+          .head_dim = shape.planes[0].width};
+}
+
+int64_t KvStorage::block_bytes(int32_t group) const {
+  return places_[static_cast<size_t>(group)].block_bytes;
+}
+
+int64_t KvStorage::block_bytes() const {
+  int64_t total = 0;
+  for (const GroupPlace& place : places_) total += place.block_bytes;
+  return total;
+}
+
+KvPiece KvStorage::whole(int32_t group, BlockId block) const {
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  return {.group = group,
+          .block = block,
+          .layers = {.first = 0, .count = shape.num_layers},
+          .heads = {.first = 0, .count = max_heads(shape)}};
+}
+
+bool KvStorage::has(const KvPiece& piece) const {
+  if (piece.group < 0 || static_cast<size_t>(piece.group) >= groups_.size()) return false;
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(piece.group)];
+  if (piece.block.value < 0 || piece.block.value >= shape.num_blocks) return false;
+  const KvRange all_heads = {.first = 0, .count = max_heads(shape)};
+  const bool has_parts = std::ranges::all_of(shape.planes, [&](const KvPlane& plane) {
+    return plane.num_heads == all_heads.count;
+  });
+  return is_within(piece.layers, {.first = 0, .count = shape.num_layers}) &&
+         (piece.heads == all_heads || (has_parts && is_within(piece.heads, all_heads)));
+}
+
+template <typename Body>
+void KvStorage::for_spans(const KvPiece& piece, const Body& body) const {
+  CHECK(has(piece));
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(piece.group)];
+  const GroupPlace& place = places_[static_cast<size_t>(piece.group)];
+  for (int32_t layer = piece.layers.first; layer < piece.layers.end(); ++layer) {
+    for (size_t i = 0; i < place.planes.size(); ++i) {
+      const PlanePlace& plane = place.planes[i];
+      // A whole piece has all heads of each plane, any other piece equally many of each.
+      const int32_t count = std::min(piece.heads.count, shape.planes[i].num_heads);
+      const int64_t at = place.begin + layer * place.layer_bytes + plane.begin +
+                         piece.block.value * plane.block_bytes +
+                         piece.heads.first * plane.head_bytes;
+      body(buffer_.span().subspan(static_cast<size_t>(at),
+                                  static_cast<size_t>(count * plane.head_bytes)));
+    }
+  }
+}
+
+int64_t KvStorage::piece_bytes(const KvPiece& piece) const {
+  int64_t total = 0;
+  for_spans(piece, [&](std::span<const std::byte> part) {
+    total += static_cast<int64_t>(part.size());
+  });
+  return total;
+}
+
+void KvStorage::add_spans(const KvPiece& piece,
+                          std::vector<std::span<const std::byte>>& spans) const {
+  for_spans(piece, [&](std::span<const std::byte> part) { spans.push_back(part); });
+}
+
+void KvStorage::add_spans(const KvPiece& piece, std::vector<std::span<std::byte>>& spans) {
+  for_spans(piece, [&](std::span<std::byte> part) { spans.push_back(part); });
+}
+
+kernels::KvBlocksArgs KvStorage::blocks_args(int32_t group,
+                                             std::span<const BlockId> blocks,
+                                             std::byte* slot) const {
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  const GroupPlace& place = places_[static_cast<size_t>(group)];
+  kernels::KvBlocksArgs args{.planes = {},
+                             .num_planes = static_cast<int32_t>(place.planes.size()),
+                             .layer_stride = place.layer_bytes,
+                             .num_layers = shape.num_layers,
+                             .blocks = blocks,
+                             .slot = slot};
+  CHECK_LE(args.num_planes, kernels::kMostKvPlanes);
+  for (size_t i = 0; i < place.planes.size(); ++i) {
+    const PlanePlace& plane = place.planes[i];
+    args.planes[i] = {.data = buffer_.data() + place.begin + plane.begin,
+                      .block_stride = plane.block_bytes,
+                      .bytes = plane.block_bytes};
+  }
+  for (const BlockId block : blocks) CHECK(block.value >= 0 && block.value < shape.num_blocks);
+  return args;
+}
+
+void KvStorage::gather(const kernels::ExecContext& ctx,
+                       int32_t group,
+                       std::span<const BlockId> blocks,
+                       std::byte* slot) const {
+  kernels::gather_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
+void KvStorage::scatter(const kernels::ExecContext& ctx,
+                        int32_t group,
+                        std::span<const BlockId> blocks,
+                        std::byte* slot) {
+  kernels::scatter_kv_blocks(ctx, blocks_args(group, blocks, slot));
+}
+
+void KvStorage::copy_out(const KvPiece& piece, std::span<std::byte> out) const {
+  CHECK_EQ(static_cast<int64_t>(out.size()), piece_bytes(piece));
+  for_spans(piece, [&](std::span<const std::byte> from) {
+    buffer_.memory().download(out.data(), from.data(), static_cast<int64_t>(from.size()));
+    out = out.subspan(from.size());
+  });
+}
+
+void KvStorage::copy_in(const KvPiece& piece, std::span<const std::byte> bytes) {
+  CHECK_EQ(static_cast<int64_t>(bytes.size()), piece_bytes(piece));
+  for_spans(piece, [&](std::span<std::byte> to) {
+    buffer_.memory().upload(to.data(), bytes.data(), static_cast<int64_t>(to.size()));
+    bytes = bytes.subspan(to.size());
+  });
+}
+
+void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
+  // Blocks lie in an array, so the distance follows from their ids.
+  for_spans(whole(group, from), [&](std::span<std::byte> source) {
+    const auto bytes = static_cast<int64_t>(source.size());
+    buffer_.memory().copy(
+        source.data() + (to.value - from.value) * bytes, source.data(), bytes);
+  });
+}
+
+// While this runs, the first tokens write a few lines of each layer: they find small pages, which
+// are cheap for the system to clear and become huge ones here, with their contents.
+Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
+  thread_ = std::thread([this, bytes, huge] {
+    back(bytes, huge);
+    done_ = true;
+    done_.notify_all();
+  });
+}
+
+// Each madvise() call holds the lock of the process's mappings, for which page faults and growing
+// heaps wait: a thread of low priority, preempted with it, would hold them up by half a second on a
+// busy machine. This thread has normal priority, asks for one huge page at a time, and rests.
+void Prefault::back(std::span<std::byte> bytes, bool huge) {
+  using Clock = std::chrono::steady_clock;
+  constexpr size_t kPiece = size_t{2} << 20;  // one huge page
+  constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
+  constexpr int kRests = 4;                   // times as long as it worked
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t end = begin + bytes.size();
+  if (huge) madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
+  std::unique_lock lock(mutex_);
+  for (uintptr_t at = begin; at < end && !stop_;) {
+    const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
+    auto* const piece = reinterpret_cast<void*>(at);
+    const Clock::time_point started = Clock::now();
+    // Older kernels do not know the advice: pages then come on first use.
+    if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
+    if (huge) madvise(piece, next - at, kCollapse);
+    stopping_.wait_for(lock, kRests * (Clock::now() - started), [this] { return stop_; });
+    at = next;
+  }
+}
+
+Prefault::~Prefault() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  stopping_.notify_all();
+  thread_.join();
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// The connection of a session between devices and the link that lives as long (transport_device.h).
+// The connection has frames in both directions; the sender's begin behind its offer (DeviceLinks)
+// and the offer's kv_checksum(). The transport's thread alone; no call waits but the destructor.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/transport/kv_frame.h"
+#include "kvcache/transport/kv_stream.h"
+#include "kvcache/transport/transport_device_link.h"
+
+namespace sluice {
+
+class DevicePair {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Makes a sender's pair, which gets a HELLO first, or a receiver's, which sends it.
+  static std::unique_ptr<DevicePair> accepted(std::unique_ptr<KvStream> stream);
+  static std::unique_ptr<DevicePair> dialled(std::unique_ptr<KvStream> stream,
+                                             const KvFrame& hello);
+
+  [[nodiscard]] Clock::time_point since() const { return since_; }
+
+  // Reads and writes as much as is possible now.
+  void advance_stream();
+  // Return the next frame that has come, if one has; peek() leaves it there.
+  [[nodiscard]] std::optional<KvFrame> peek() const;
+  std::optional<KvFrame> take();
+  void write(const KvFrame& frame);
+
+  // Begins the link if that is possible: a sender's at once, a receiver's when the offer is there.
+  // `payloads`: KvSessionOptions::payloads.
+  void make_link(DeviceLinks& links, std::span<const std::byte> payloads);
+
+  [[nodiscard]] bool has_link() const { return link_ != nullptr; }
+
+  [[nodiscard]] DeviceLink& link() { return *link_; }
+
+  // Advances the link, tells the peer what the link has to say and, once, that a receiver's link is
+  // ready.
+  void advance_link(std::vector<uint64_t>& done, uint64_t own_epoch);
+
+  void note_ready() { is_peer_ready_ = true; }
+
+  // Sender: tells whether both ends of the link are there.
+  [[nodiscard]] bool is_ready() const {
+    return is_peer_ready_ && link_ != nullptr && link_->state() == DeviceLink::State::kReady;
+  }
+
+  // Tells whether the connection has ended or the link is broken.
+  [[nodiscard]] bool has_ended() const;
+  // Tells whether the peer sent what no peer sends, or no link can be made.
+  [[nodiscard]] bool is_corrupt() const;
+
+  // Returns why no link can be made; empty: it can.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
+
+  void end();
+
+  [[nodiscard]] bool is_open() const { return stream_ != nullptr; }
+
+  // Tells whether end() was called and the link is gone.
+  [[nodiscard]] bool is_gone() { return !is_open() && (link_ == nullptr || link_->is_gone()); }
+
+  // Tell whether something may happen that no descriptor reports.
+  [[nodiscard]] bool is_moving() const;
+  [[nodiscard]] bool is_changing() const;
+
+ private:
+  DevicePair(std::unique_ptr<KvStream> stream, bool is_receiver);
+
+  void take_link(Expected<std::unique_ptr<DeviceLink>> made);
+
+  std::unique_ptr<KvStream> stream_;
+  const bool is_receiver_;
+  const Clock::time_point since_ = Clock::now();
+  std::vector<std::byte> in_;   // read, not taken
+  std::vector<std::byte> out_;  // not written
+  bool has_stream_ended_ = false;
+  bool may_have_more_ = false;  // there may be more to read
+  bool is_corrupt_ = false;
+  std::string refusal_;
+  bool is_peer_ready_ = false;
+  bool has_told_ = false;  // the peer knows that the link is ready
+  std::unique_ptr<DeviceLink> link_;
+  std::vector<KvFrame> said_;  // scratch: the link's frames
+};
+
+}  // namespace sluice
