@@ -5,13 +5,15 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/loop/engine_core.h"
 #include "engine/loop/local_engine.h"
+#include "engine/run/model_runner.h"
 
 namespace sluice {
 
 Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                                          const OpenKvPeers& open_peers) {
-  failure_policy_ = part.failure_policy;
+  core_->failure_policy = part.failure_policy;
   if (config_.kv_listen.empty() || !open_peers) return {};
   if (!core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
@@ -39,7 +41,7 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
 
 // A worker that ends computes what it has accepted.
 bool LocalEngine::fails_behind(HandoffFallback reason) const {
-  return failure_policy_ == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
+  return core_->failure_policy == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
 }
 
 // Between steps.
@@ -97,15 +99,13 @@ void LocalEngine::give_back_room() {
 
 // What the request has computed does not count: it is behind blocks of another worker, whose row of
 // logits behind the prompt was another one. Nothing of its answer has been sent.
-bool LocalEngine::must_restart(const Request& request,
-                               const SampledRequest& sampled,
-                               TokenId token) {
+bool LocalEngine::must_restart(const Request& request, uint64_t check, TokenId token) {
   if (!core_->handoff || request.num_generated() > 0) return false;
   if (request.restarts) return true;
   const RequestState& state = *core_->requests.find(request.id);
-  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, sampled.check);
+  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, check);
   if (offer) core_->requests.set_offer(request.id, std::move(offer));
-  if (core_->handoff->compare(request.id, sampled.check, Clock::now())) return false;
+  if (core_->handoff->compare(request.id, check, Clock::now())) return false;
   core_->orders.begin_again(request.id);
   return true;
 }

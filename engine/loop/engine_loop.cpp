@@ -6,7 +6,11 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/draft/drafting.h"
+#include "engine/loop/engine_core.h"
 #include "engine/loop/local_engine.h"
+#include "engine/run/step_executor.h"
+#include "engine/tiers/kv_event_publisher.h"
 
 namespace sluice {
 namespace {
@@ -39,7 +43,7 @@ void LocalEngine::run() {
     }
   }
   inbox_.close();
-  while (core_->executor.num_in_flight() > 0) core_->executor.retire();
+  while (core_->executor->num_in_flight() > 0) core_->executor->retire();
   drain_inbox();  // late submissions get their reply too
   while (!core_->requests.states().empty()) {
     end_request(core_->requests.states().begin()->first,
@@ -51,10 +55,10 @@ void LocalEngine::run() {
 
 // Releases grammars and tokens of ended requests before the next order would.
 void LocalEngine::release_ended() {
-  if (core_->executor.num_in_flight() > 0) return;
+  if (core_->executor->num_in_flight() > 0) return;
   core_->ended.clear();
   core_->orders.take_ended(core_->requests, core_->ended);
-  if (!core_->ended.empty()) core_->executor.release(core_->ended);
+  if (!core_->ended.empty()) core_->executor->release(core_->ended);
 }
 
 // Records what the scheduler has decided; the times follow during the step.
@@ -83,14 +87,14 @@ void LocalEngine::restore_preempted(const SchedulerOutput& output) {
 // Returns whether anything ran.
 bool LocalEngine::step() {
   bool retires = false;
-  if (core_->executor.num_in_flight() > 0 &&
-      core_->drafting.should_wait(core_->scheduler, counters_.drafts)) {
-    while (core_->executor.num_in_flight() > 0) retire();
+  if (core_->executor->num_in_flight() > 0 &&
+      core_->drafting->should_wait(core_->scheduler, counters_.drafts)) {
+    while (core_->executor->num_in_flight() > 0) retire();
     retires = true;
   }
   const bool is_launched = launch();
-  const int32_t may_run = is_launched ? core_->executor.depth() : 0;
-  while (core_->executor.num_in_flight() > may_run || core_->executor.is_oldest_done()) {
+  const int32_t may_run = is_launched ? core_->executor->depth() : 0;
+  while (core_->executor->num_in_flight() > may_run || core_->executor->is_oldest_done()) {
     retire();
     retires = true;
   }
@@ -104,7 +108,7 @@ bool LocalEngine::step() {
 // Decides a step and submits it; false: there was nothing to run.
 bool LocalEngine::launch() {
   const int64_t begin_ns = now_ns();
-  core_->drafting.offer(core_->scheduler, counters_.drafts);
+  core_->drafting->offer(core_->scheduler, counters_.drafts);
   give_back_room();
   const bool anybody_waited = core_->scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = core_->scheduler.schedule(to_ms(Clock::now()));
@@ -113,13 +117,13 @@ bool LocalEngine::launch() {
   end_undecided(output);
   if (output.scheduled.empty()) return false;
   const Clock::time_point started = Clock::now();
-  StepNote& note = core_->notes.emplace_back();
+  Core::StepNote& note = core_->notes.emplace_back();
   note.anybody_waited = anybody_waited;
   StepRecord& step = core_->steps.begin();
   note.number = step.number;
   step.begin_ns = begin_ns;
   step.scheduled_ns = now_ns();
-  step.num_in_flight = core_->executor.num_in_flight();
+  step.num_in_flight = core_->executor->num_in_flight();
   record(output, step);
   if (step.num_in_flight == 0) step_started_ns_ = step.scheduled_ns;
   for (const ScheduledRequest& item : output.scheduled) {
@@ -130,15 +134,15 @@ bool LocalEngine::launch() {
       gate_.leave(queued);
     }
   }
-  core_->orders.write(output, core_->scheduler, core_->requests, core_->executor.next_order());
-  core_->executor.submit();
+  core_->orders.write(output, core_->scheduler, core_->requests, core_->executor->next_order());
+  core_->executor->submit();
   return true;
 }
 
 // Retires the oldest step in flight.
 void LocalEngine::retire() {
-  StepWork& work = core_->executor.retire();
-  const StepNote note = core_->notes.front();
+  StepWork& work = core_->executor->retire();
+  const Core::StepNote note = core_->notes.front();
   core_->notes.erase(core_->notes.begin());
   StepRecord& step = core_->steps.of(note.number);
   step.started_ns = to_ns(work.started);
@@ -149,14 +153,14 @@ void LocalEngine::retire() {
   counters_.device_idle_ns += static_cast<uint64_t>(step.device_idle_ns);
   add_results(work);
   commit(work);
-  core_->drafting.follow(work.order.decision);
+  core_->drafting->follow(work.order.decision);
   step.num_running = core_->scheduler.num_running();
   step.num_waiting = core_->scheduler.num_waiting();
   step.end_ns = now_ns();
   if (note.anybody_waited) {
     gate_.observe_step(note.work_started, seconds_between(work.started, Clock::now()));
   }
-  step_started_ns_ = core_->executor.num_in_flight() > 0 ? step.end_ns : 0;
+  step_started_ns_ = core_->executor->num_in_flight() > 0 ? step.end_ns : 0;
   last_progress_ns_ = step.end_ns;
 }
 
@@ -196,7 +200,7 @@ void LocalEngine::add_results(StepWork& work) {
         std::span(work.tokens).subspan(sampled.first_row, num_tokens);
     const bool is_over = core_->requests.find(id) == nullptr;
     const bool restarts = !is_over && !results.empty() &&
-                          must_restart(*core_->scheduler.find(id), sampled, tokens.front());
+                          must_restart(*core_->scheduler.find(id), sampled.check, tokens.front());
     const bool is_void = is_over || restarts;
     if (restarts) {
       core_->results.push_back({.id = id, .tokens = {}, .restarts = true});
@@ -210,8 +214,8 @@ void LocalEngine::add_results(StepWork& work) {
                     counters_.drafts);
     if (is_void) continue;
     const Request& request = *core_->scheduler.find(id);
-    core_->drafting.committed(id, tokens);
-    if (ends) core_->drafting.end(id);
+    core_->drafting->committed(id, tokens);
+    if (ends) core_->drafting->end(id);
     if (ends) core_->finished.push_back(id);
     if (results.empty()) {
       const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/draft/drafting.h"
+#include "engine/loop/engine_core.h"
 #include "engine/loop/local_engine.h"
+#include "engine/sampling/grammar/grammar_compiler.h"
 
 namespace sluice {
 
@@ -81,7 +84,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
-  core_->drafting.begin(command.id, command.request);
+  core_->drafting->begin(command.id, command.request);
   UncompiledRequest held;
   held.grammar = std::move(command.grammar);
   held.begins_behind = std::move(command.request.grammar.begins_behind);
@@ -89,7 +92,7 @@ void LocalEngine::handle(SubmitCommand& command) {
   held.request = std::move(added);
   held.handoff = std::move(command.request.handoff);
   core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
-  if (!start_with(held)) uncompiled_.push_back(std::move(held));
+  if (!start_with(held)) core_->uncompiled.push_back(std::move(held));
 }
 
 // Returns false when its grammar is not ready.
@@ -110,7 +113,7 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
                  .param = held.param});
     return true;
   }
-  core_->drafting.bind(held.request.id, *compiled, held.begins_behind);
+  core_->drafting->bind(held.request.id, *compiled, held.begins_behind);
   core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
   hold_for_cache(held);
   return true;
@@ -118,8 +121,8 @@ bool LocalEngine::start_with(UncompiledRequest& held) {
 
 // Starts the requests whose grammars have been compiled.
 void LocalEngine::take_compiled() {
-  if (uncompiled_.empty()) return;
-  std::erase_if(uncompiled_, [this](UncompiledRequest& held) {
+  if (core_->uncompiled.empty()) return;
+  std::erase_if(core_->uncompiled, [this](UncompiledRequest& held) {
     return core_->requests.find(held.request.id) == nullptr || start_with(held);
   });
   core_->requests.flush();
@@ -160,7 +163,7 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
   if (!state->scheduled) gate_.leave(state->queued);
   if (core_->store) core_->store->forget(id);
   if (core_->handoff) core_->handoff->end(id, Clock::now());
-  core_->drafting.end(id);
+  core_->drafting->end(id);
   core_->requests.end(id, ending, counters_);
 }
 
@@ -170,7 +173,7 @@ void LocalEngine::handle(const AbortCommand& command) {
   const bool was_held =
       (core_->store && core_->store->abort(command.id)) ||
       (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
-      std::ranges::any_of(uncompiled_, [&](const UncompiledRequest& held) {
+      std::ranges::any_of(core_->uncompiled, [&](const UncompiledRequest& held) {
         return held.request.id == command.id;
       });
   const bool is_gone = core_->scheduler.abort(command.id);

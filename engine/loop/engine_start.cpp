@@ -7,11 +7,22 @@
 
 #include "engine/core/load_watch.h"
 #include "engine/core/log.h"
+#include "engine/draft/drafting.h"
 #include "engine/handoff/handoff_config.h"
+#include "engine/loop/engine_core.h"
 #include "engine/loop/grammar_vocabulary.h"
 #include "engine/loop/local_engine.h"
 #include "engine/parallel/nccl.h"
+#include "engine/parallel/parallel.h"
+#include "engine/run/model_runner.h"
+#include "engine/run/step_executor.h"
+#include "engine/sampling/grammar/grammar_compiler.h"
+#include "engine/spec/spec_config.h"
+#include "engine/tiers/kv_event_publisher.h"
+#include "engine/tiers/prefix_store.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/generation_defaults.h"
+#include "engine/weights/tokenizer_files.h"
 
 namespace sluice {
 namespace {
@@ -65,20 +76,43 @@ LocalEngine::Core::Core(const Config& config,
                  .preempt_every = config.debug_preempt_every},
                 kv),
       orders(scheduler.num_slots()),
-      executor(*runner,
-               {.overlap = config.overlap,
-                .num_slots = scheduler.num_slots(),
-                .max_logprobs = config.max_logprobs,
-                .end_tokens = tokenizer.end_tokens()}),
-      drafting(speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model()) {
+      executor(std::make_unique<StepExecutor>(
+          *runner,
+          StepExecutor::Options{.overlap = config.overlap,
+                                .num_slots = scheduler.num_slots(),
+                                .max_logprobs = config.max_logprobs,
+                                .end_tokens = tokenizer.end_tokens()})),
+      drafting(std::make_unique<Drafting>(
+          speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model())) {
   if (DraftModel* const model = runner->draft_model()) {
     model->use_end_tokens(tokenizer.end_tokens());
   }
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
-  notes.reserve(static_cast<size_t>(executor.depth()) + 1);
+  notes.reserve(static_cast<size_t>(executor->depth()) + 1);
   results.reserve(max_seqs);
   aborted.reserve(max_seqs);
 }
+
+LocalEngine::Core::~Core() = default;
+
+LocalEngine::LocalEngine(const Config& config)
+    : config_(config),
+      inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
+      gate_(config) {}
+
+LocalEngine::~LocalEngine() { stop(); }
+
+bool LocalEngine::watch_kv_events(std::weak_ptr<KvEventWatcher> watcher, int64_t first) {
+  if (events_ == nullptr) return false;
+  events_->watch(std::move(watcher), first);
+  return true;
+}
+
+Expected<std::vector<NamedFile>> LocalEngine::tokenizer_files() const {
+  return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
+}
+
+void LocalEngine::wait_until_backed() const { core_->runner->wait_until_backed(); }
 
 Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
                                                       const RankGroups& groups,
@@ -91,7 +125,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {
-      if (!self->core_->executor.is_threaded()) self->core_->runner->device().enter();
+      if (!self->core_->executor->is_threaded()) self->core_->runner->device().enter();
       self->run();
     }
     self->core_.reset();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of one process: its parts, and which thread does what. Private to engine_loop.cpp (the
-// step loop), engine_start.cpp (loading) and engine_requests.cpp (arrival and departure of
-// requests).
+// The engine of one process: what other threads see of it, and which thread does what. Private to
+// engine_loop.cpp (the step loop), engine_start.cpp (loading), engine_requests.cpp (arrival and
+// departure of requests) and engine_handoff.cpp; its parts are in engine_core.h.
 #pragma once
 
 #include <atomic>
@@ -18,28 +18,27 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/handoff_fallback.h"
 #include "engine/core/queue.h"
 #include "engine/core/times.h"
-#include "engine/draft/drafting.h"
 #include "engine/engine.h"
-#include "engine/handoff/handoff.h"
 #include "engine/loop/queue_gate.h"
-#include "engine/loop/request_table.h"
-#include "engine/loop/step_log.h"
-#include "engine/loop/step_orders.h"
 #include "engine/parallel/parallel.h"
-#include "engine/run/model_runner.h"
-#include "engine/run/step_executor.h"
-#include "engine/sampling/grammar/grammar_compiler.h"
-#include "engine/spec/spec_config.h"
-#include "engine/tiers/kv_event_publisher.h"
-#include "engine/tiers/prefix_store.h"
-#include "engine/tokenizer/tokenizer.h"
-#include "engine/weights/tokenizer_files.h"
-#include "kvcache/kv_cache_manager.h"
-#include "scheduler/scheduler.h"
+#include "scheduler/admission.h"
 
 namespace sluice {
+
+class GrammarCompiler;
+class KvEventPublisher;
+class ModelRunner;
+class PendingGrammar;
+struct Ending;
+struct HandoffConfig;
+struct NewRequest;
+struct Request;
+struct SchedulerOutput;
+struct StepWork;
+struct UncompiledRequest;
 
 using Clock = std::chrono::steady_clock;
 
@@ -49,15 +48,6 @@ struct SubmitCommand {
   QueuedWork queued;
   OutputSink* sink;
   std::shared_ptr<const PendingGrammar> grammar;  // null: none
-};
-
-// A request whose grammar is being compiled.
-struct UncompiledRequest {
-  NewRequest request;
-  std::optional<HandoffSpec> handoff;
-  std::shared_ptr<const PendingGrammar> grammar;
-  std::vector<TokenId> begins_behind;  // see GrammarSpec
-  std::string param;                   // see GrammarSpec
 };
 
 struct AbortCommand {
@@ -91,7 +81,7 @@ class LocalEngine final : public Engine {
                                                   const RankGroups& groups,
                                                   const OpenKvPeers& open_peers);
 
-  ~LocalEngine() override { stop(); }
+  ~LocalEngine() override;
 
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
 
@@ -102,11 +92,7 @@ class LocalEngine final : public Engine {
   void flush_prefix_cache(std::function<void(bool)> done) override;
 
   [[nodiscard]] bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher,
-                                     int64_t first) override {
-    if (events_ == nullptr) return false;
-    events_->watch(std::move(watcher), first);
-    return true;
-  }
+                                     int64_t first) override;
 
   void watch_kv_transfers(KvTransferWatcher* watcher) override {
     const std::scoped_lock lock(watcher_mutex_);
@@ -117,58 +103,18 @@ class LocalEngine final : public Engine {
 
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
 
-  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override {
-    return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
-  }
-
-  void wait_until_backed() const override { core_->runner->wait_until_backed(); }
+  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override;
+  void wait_until_backed() const override;
 
   void drain() override { draining_ = true; }
 
   void stop() override;
 
  private:
-  // The engine's own notes on a step in flight.
-  struct StepNote {
-    uint64_t number = 0;  // in the step log
-    bool anybody_waited = false;
-    int64_t work_started = 0;  // work that left the queue
-  };
+  // Everything below the inbox (engine_core.h); created and used on the engine thread.
+  struct Core;
 
-  // Everything below the inbox; created and used on the engine thread.
-  struct Core {
-    Core(const Config& config,
-         const SpecConfig& speculation,
-         std::unique_ptr<ModelRunner> model_runner,
-         const Tokenizer& tokenizer);
-
-    std::unique_ptr<ModelRunner> runner;
-    KvEventPublisher* events = nullptr;  // owned by the engine
-    KvCacheManager kv;
-    Scheduler scheduler;
-    RequestTable requests;
-    StepOrders orders;
-    StepExecutor executor;
-    Drafting drafting;
-    std::vector<StepNote> notes;         // steps in flight, oldest first
-    std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
-    std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
-    std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held
-    std::vector<KvTransferReport> transfers;     // scratch: ended transfers
-    std::vector<RequestId> finished;             // this step: requests that got their last tokens
-    std::vector<NewRequest> ready;               // scratch: requests that the store held
-    std::vector<RequestId> resumed;              // scratch: preempted requests that the store held
-    StepLog steps;
-    std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
-    std::vector<StepResult> results;
-    std::vector<RequestId> aborted;
-    std::vector<int32_t> ended;  // scratch: slots
-  };
-
-  explicit LocalEngine(const Config& config)
-      : config_(config),
-        inbox_(static_cast<size_t>(config.max_num_queued_reqs) * 2 + 64),
-        gate_(config) {}
+  explicit LocalEngine(const Config& config);
 
   Expected<void> load(const RankGroups& groups, const OpenKvPeers& open_peers);
   // Takes the tokenizer, info_, and the model's own defaults of sampling.
@@ -194,7 +140,7 @@ class LocalEngine final : public Engine {
   void report_transfers();
   void give_back_room();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
-  bool must_restart(const Request& request, const SampledRequest& sampled, TokenId token);
+  bool must_restart(const Request& request, uint64_t check, TokenId token);
   void retire_handoffs(const SchedulerOutput& output);
   void take_restored();
   bool start_with(UncompiledRequest& held);
@@ -217,7 +163,6 @@ class LocalEngine final : public Engine {
   ModelInfo info_;
   std::unique_ptr<KvEventPublisher> events_;  // null: no events are published; outlives core_
   std::unique_ptr<Core> core_;
-  std::vector<UncompiledRequest> uncompiled_;  // engine thread only
   std::atomic<uint64_t> next_id_ = 1;
   QueueGate gate_;  // submitted, not yet scheduled
   std::atomic<bool> draining_ = false;
@@ -225,7 +170,6 @@ class LocalEngine final : public Engine {
   std::atomic<int64_t> last_progress_ns_ = 0;
   bool stopping_ = false;           // engine thread only
   bool has_failed_ = false;         // a rank failed; engine thread only
-  KvFailurePolicy failure_policy_ = KvFailurePolicy::kRecompute;
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
