@@ -102,8 +102,6 @@ class PrefixIndex {
   void pin(int32_t node);
   void unpin(int32_t node);
 
-  [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
-
   [[nodiscard]] int64_t num_blocks() const { return num_blocks_; }  // attached blocks, all groups
 
   // Checks all invariants. `pins` lists the node of each pin held. Returns "" when right.

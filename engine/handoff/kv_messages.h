@@ -98,9 +98,8 @@ struct KvClaim {
   KvKey last_key{};                // 5: of the last whole block before the last token
   std::vector<uint32_t> first_blocks;  // 6: the first block that D wants, by KV group
   KvTransportKind transport = KvTransportKind::kNone;  // 7:
-  uint32_t landing_region = 0;  // 8: where D's slots lie, as its transport counts
-  uint32_t deadline_ms = 0;     // 9: from now, after which D asks no more
-  std::string trace;            // 10: traceparent of the request, at most kMaxKvText
+  uint32_t deadline_ms = 0;  // 9: from now, after which D asks no more
+  std::string trace;         // 10: traceparent of the request, at most kMaxKvText
   friend bool operator==(const KvClaim&, const KvClaim&) = default;
 };
 
@@ -177,7 +176,6 @@ struct KvFinal {
   TokenId first_token = kInvalidToken;  // 5: what P chose behind the prompt
   uint64_t check = 0;                   // 6: of the bits of that row of logits
   uint64_t seed = 0;                    // 7: what it was chosen with
-  bool has_state_snapshot = false;      // 8: a group keeps states, and they travel
   friend bool operator==(const KvFinal&, const KvFinal&) = default;
 };
 

@@ -57,8 +57,6 @@ class SuffixTree {
   // Occurrences of `tokens`, of which there are 1 to max_depth.
   [[nodiscard]] int32_t count(uint64_t salt, std::span<const TokenId> tokens) const;
 
-  [[nodiscard]] int32_t num_nodes() const { return num_nodes_; }
-
   [[nodiscard]] int32_t num_sequences() const { return static_cast<int32_t>(sequences_.size()); }
 
   // The number of tokens whose suffixes are in the tree.

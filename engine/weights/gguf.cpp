@@ -81,14 +81,6 @@ const std::vector<std::pair<std::string_view, GgufValue>>& GgufFile::metadata() 
 
 const std::vector<GgufTensor>& GgufFile::tensors() const { return impl_->contents.tensors; }
 
-const GgufTensor* GgufFile::find_tensor(std::string_view name) const {
-  const GgufContents& contents = impl_->contents;
-  return find_by_name(
-      contents.tensors, contents.tensors_by_name, name, [](const GgufTensor& tensor) {
-        return tensor.name;
-      });
-}
-
 const GgufValue* GgufFile::find(std::string_view key) const {
   const GgufContents& contents = impl_->contents;
   const auto* entry =

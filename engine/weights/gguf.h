@@ -41,7 +41,6 @@ class GgufFile {
   [[nodiscard]] FileIdentity identity() const;             // zeros when parsed from memory
   [[nodiscard]] const std::vector<std::pair<std::string_view, GgufValue>>& metadata() const;
   [[nodiscard]] const std::vector<GgufTensor>& tensors() const;
-  [[nodiscard]] const GgufTensor* find_tensor(std::string_view name) const;
   [[nodiscard]] const GgufValue* find(std::string_view key) const;
 
   // Typed access; the Error (kDataLoss) names key, found type and expected type. Integers of every

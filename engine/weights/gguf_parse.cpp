@@ -398,8 +398,8 @@ Expected<void> Parser::parse_tensor_infos() {
     offsets_.push_back({.begin = offset, .bytes = size});
     contents_.tensors.push_back(tensor);
   }
-  SLUICE_TRY(contents_.tensors_by_name,
-             index_names(contents_.tensors, [](const GgufTensor& tensor) { return tensor.name; }));
+  SLUICE_TRY_VOID(
+      index_names(contents_.tensors, [](const GgufTensor& tensor) { return tensor.name; }));
   return {};
 }
 

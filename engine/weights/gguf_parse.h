@@ -22,7 +22,6 @@ struct GgufContents {
   std::vector<std::pair<std::string_view, GgufValue>> metadata;  // in file order
   std::vector<GgufTensor> tensors;                               // in file order
   std::vector<uint32_t> metadata_by_name;                        // indices, for binary search
-  std::vector<uint32_t> tensors_by_name;
 };
 
 Expected<GgufContents> parse_gguf(std::span<const std::byte> bytes, const std::string& file_name);

@@ -57,7 +57,6 @@ struct Encoder {
     set_bytes(in.last_key, *claim.mutable_last_key());
     claim.mutable_first_blocks()->Assign(in.first_blocks.begin(), in.first_blocks.end());
     claim.set_transport(static_cast<uint32_t>(in.transport));
-    claim.set_landing_region(in.landing_region);
     claim.set_deadline_ms(in.deadline_ms);
     claim.set_trace(in.trace);
   }
@@ -97,7 +96,6 @@ struct Encoder {
     final.set_first_token(in.first_token);
     final.set_check(in.check);
     final.set_seed(in.seed);
-    final.set_has_state_snapshot(in.has_state_snapshot);
   }
 
   void operator()(const KvRenew& in) const {
@@ -135,7 +133,6 @@ Expected<KvMessage> decode(const wire::Claim& in) {
   claim.num_prompt_tokens = in.num_prompt_tokens();
   claim.first_blocks.assign(in.first_blocks().begin(), in.first_blocks().end());
   claim.transport = static_cast<KvTransportKind>(in.transport());
-  claim.landing_region = in.landing_region();
   claim.deadline_ms = in.deadline_ms();
   claim.trace = in.trace();
   return claim;
@@ -180,7 +177,6 @@ Expected<KvMessage> decode(const wire::Final& in) {
   final.first_token = in.first_token();
   final.check = in.check();
   final.seed = in.seed();
-  final.has_state_snapshot = in.has_state_snapshot();
   return final;
 }
 

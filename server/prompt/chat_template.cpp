@@ -129,17 +129,4 @@ bool is_template_source(const std::string& given) {
   return has_tag && !std::filesystem::exists(given, error);
 }
 
-Expected<std::string> render_file(std::string_view template_source, std::string_view json_text) {
-  Json variables = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (!variables.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "the input file must hold a JSON object");
-  }
-  for (const char* name : {"tools", "documents"}) {
-    if (!variables.contains(name)) variables[name] = nullptr;
-  }
-  if (!variables.contains("add_generation_prompt")) variables["add_generation_prompt"] = false;
-  SLUICE_TRY(const ChatTemplate chat, ChatTemplate::compile(template_source));
-  return chat.render_text(variables);
-}
-
 }  // namespace sluice

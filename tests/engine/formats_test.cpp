@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "kernels/device.h"
 #include "tests/support/collecting_sink.h"
+#include "tests/support/gguf_tensor.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/oracle_f64.h"
@@ -187,7 +188,7 @@ TEST(FormatRefusal, ANonFiniteScaleIsOneLineThatNamesFileTensorAndPlace) {
   {
     const auto file = GgufFile::open(model.path());
     ASSERT_TRUE(file.has_value());
-    const GgufTensor* tensor = (*file)->find_tensor("blk.0.ffn_up.weight");
+    const GgufTensor* tensor = find_tensor(**file, "blk.0.ffn_up.weight");
     const auto offset = tensor->data.data() - (*file)->bytes().data() + 5 * 144;
     std::fstream out(model.path(), std::ios::binary | std::ios::in | std::ios::out);
     out.seekp(offset);

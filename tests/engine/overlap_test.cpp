@@ -18,6 +18,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/weights/gguf.h"
+#include "tests/support/gguf_tensor.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
@@ -186,7 +187,7 @@ class PoisonedModel : public ::testing::Test {
     const auto file = GgufFile::parse(std::as_bytes(std::span(bytes)), path_);
     EXPECT_TRUE(file.has_value());
     const auto set_row = [&](const char* name, TokenId token, float first) {
-      const GgufTensor* tensor = (*file)->find_tensor(name);
+      const GgufTensor* tensor = find_tensor(**file, name);
       ASSERT_NE(tensor, nullptr) << name;
       std::vector<float> row(tensor->dims[0]);
       row[0] = first;

@@ -19,6 +19,7 @@
 #include "engine/run/step_queue.h"
 #include "engine/sampling/grammar/grammar.h"
 #include "engine/weights/gguf.h"
+#include "tests/support/gguf_tensor.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/oracle_f64.h"
 #include "tests/support/order_rig.h"
@@ -238,8 +239,8 @@ TEST(EmbeddedRows, AreTheStatesBehindTheLastNorm) {
   const testing::OracleF64 oracle(**file);
   const std::vector<double> expected = oracle.forward(tokens);
   const auto vocab = static_cast<size_t>(oracle.vocab_size());
-  const GgufTensor* head = (*file)->find_tensor("output.weight");
-  if (head == nullptr) head = (*file)->find_tensor("token_embd.weight");
+  const GgufTensor* head = find_tensor(**file, "output.weight");
+  if (head == nullptr) head = find_tensor(**file, "token_embd.weight");
   ASSERT_NE(head, nullptr);
   const auto* const weights = reinterpret_cast<const float*>(head->data.data());
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/core/status.h"
+#include "tests/support/gguf_tensor.h"
 
 namespace sluice::testing {
 namespace {
@@ -72,10 +73,10 @@ OracleF64::OracleF64(const GgufFile& file)
       heads_(uint_value(file, "attention.head_count")),
       kv_heads_(uint_value(file, "attention.head_count_kv")),
       head_dim_(is_gemma_ ? uint_value(file, "attention.key_length") : hidden_ / heads_),
-      vocab_(static_cast<int64_t>(file.find_tensor("token_embd.weight")->dims[1])),
+      vocab_(static_cast<int64_t>(find_tensor(file, "token_embd.weight")->dims[1])),
       eps_(float_value(file, "attention.layer_norm_rms_epsilon", 1e-5)),
-      embedding_(file.find_tensor("token_embd.weight")),
-      head_(file.find_tensor("output.weight")) {
+      embedding_(find_tensor(file, "token_embd.weight")),
+      head_(find_tensor(file, "output.weight")) {
   if (head_ == nullptr) head_ = embedding_;
   output_norm_ = matrix(file, "output_norm.weight").values;
   const int64_t num_layers = uint_value(file, "block_count");
@@ -107,7 +108,7 @@ OracleF64::OracleF64(const GgufFile& file)
 }
 
 OracleF64::Matrix OracleF64::matrix(const GgufFile& file, const std::string& name) const {
-  const GgufTensor* tensor = file.find_tensor(name);
+  const GgufTensor* tensor = find_tensor(file, name);
   CHECK(tensor != nullptr);
   Matrix result;
   result.k = static_cast<int64_t>(tensor->dims[0]);
