@@ -146,7 +146,7 @@ void Transition::park() {
   state_.has_ended = true;
   state_.is_pinned = true;
   act(Do::kPinAll);
-  state_.lease_limit_ms = std::min(event_.now_ms + worker_.times.longest_lease, event_.limit_ms);
+  state_.lease_limit_ms = event_.now_ms + worker_.times.longest_lease;
   state_.lease_end_ms = std::min(event_.now_ms + worker_.times.lease, state_.lease_limit_ms);
 }
 

@@ -99,7 +99,7 @@ struct PrefillEvent {
     kAdmitted,  // a request with this transfer is about to run: key, and num_parts, num_ready of
                 // the claim that waits for it
     kReady,     // a step retired: num_ready
-    kEnded,     // the prefill ended well: num_ready is all, limit_ms
+    kEnded,     // the prefill ended well: num_ready is all
     kFailed,    // the request ended without a first token
     kPartRead,  // part, of attempt, was read for the last time, whether or not it was sent
     kLost,      // blocks that were not pinned have been given away
@@ -129,7 +129,6 @@ struct PrefillEvent {
   int32_t num_ready = 0;
   int32_t num_credits = 0;
   int32_t part = 0;
-  int64_t limit_ms = INT64_MAX;  // no lease goes beyond
 };
 
 struct PrefillAction {
