@@ -122,24 +122,11 @@ Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
 }
 
 bool is_template_source(const std::string& given) {
-  const bool has_tag = std::ranges::any_of(
-      std::array{"{{", "{%", "{#"},
-      [&](const char* tag) { return given.find(tag) != std::string::npos; });
+  const bool has_tag = std::ranges::any_of(std::array{"{{", "{%", "{#"}, [&](const char* tag) {
+    return given.find(tag) != std::string::npos;
+  });
   std::error_code error;
   return has_tag && !std::filesystem::exists(given, error);
-}
-
-Expected<std::string> render_file(std::string_view template_source, std::string_view json_text) {
-  Json variables = Json::parse(json_text, nullptr, /*allow_exceptions=*/false);
-  if (!variables.is_object()) {
-    return make_error(ErrorCode::kInvalidArgument, "the input file must hold a JSON object");
-  }
-  for (const char* name : {"tools", "documents"}) {
-    if (!variables.contains(name)) variables[name] = nullptr;
-  }
-  if (!variables.contains("add_generation_prompt")) variables["add_generation_prompt"] = false;
-  SLUICE_TRY(const ChatTemplate chat, ChatTemplate::compile(template_source));
-  return chat.render_text(variables);
 }
 
 }  // namespace sluice

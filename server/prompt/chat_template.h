@@ -69,8 +69,4 @@ class ChatTemplate {
 // file.
 bool is_template_source(const std::string& given);
 
-// Renders the JSON object in `json_text` as Hugging Face does: messages, add_generation_prompt,
-// tokens and extra variables come from it; missing tools and documents count as none.
-Expected<std::string> render_file(std::string_view template_source, std::string_view json_text);
-
 }  // namespace sluice

@@ -435,15 +435,6 @@ TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
   for (const std::string& result : results) EXPECT_EQ(result, *expected);
 }
 
-TEST(RenderFile, FillsInWhatHuggingFacePasses) {
-  const auto result = render_file("{{ tools is none }} {{ add_generation_prompt }} {{ x }}",
-                                  R"({"messages": [], "x": "y"})");
-  ASSERT_TRUE(result) << result.error().message;
-  EXPECT_EQ(*result, "True False y");
-  EXPECT_FALSE(render_file("a", "[1]"));
-  EXPECT_FALSE(render_file("a", "{"));
-}
-
 TEST(FromJson, ReadsWhatTojsonWrote) {
   EXPECT_EQ(marked("{{ (x | tojson | from_json).a[0] }}", {{"x", {{"a", {"<b>"}}}}}), "⟦<b>⟧");
   EXPECT_EQ(error_of("{{ '{' | from_json }}"), ErrorCode::kInvalidArgument);
