@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "server/load/load_run.h"
-#include "server/load/mock_server.h"
 #include "server/load/summary.h"
+#include "server/mock/mock_server.h"
 
 namespace sluice::load {
 namespace {
@@ -130,12 +130,12 @@ double probe_threaded_pairs_per_second(double seconds) {
 // The mock server in a process of its own, for as long as the object lives.
 class MockProcess {
  public:
-  explicit MockProcess(const MockScript& script) {
+  explicit MockProcess(const mock::MockScript& script) {
     int ends[2];
     if (::pipe(ends) != 0) std::exit(1);
     pid_ = ::fork();
     if (pid_ == 0) {
-      auto server = MockServer::create("127.0.0.1", 0, script);
+      auto server = mock::MockServer::create("127.0.0.1", 0, script);
       const uint16_t port = server ? (*server)->port() : 0;
       const bool told = ::write(ends[1], &port, sizeof port) == sizeof port;
       if (server && told) (*server)->run();
@@ -161,10 +161,10 @@ class MockProcess {
   uint16_t port_ = 0;
 };
 
-RunResult run_streams(const MockScript& script, size_t streams, int32_t tokens) {
+RunResult run_streams(const mock::MockScript& script, size_t streams, int32_t tokens) {
   const MockProcess mock(script);
-  const Server server{*parse_base_url("http://127.0.0.1:" + std::to_string(mock.port())),
-                      Verification::kCertificate};
+  const Server server{*client::parse_base_url("http://127.0.0.1:" + std::to_string(mock.port())),
+                      client::Verification::kCertificate};
   RequestOptions request;
   request.model = "mock";
   const auto format = RequestFormat::create(request, server.address);
@@ -189,7 +189,7 @@ struct Throughput {
 
 // Measures from the last stream's first token to the first stream's last one.
 Throughput measure(int32_t events_per_write, double seconds, double guess) {
-  MockScript script;
+  mock::MockScript script;
   script.ttft_s = 0.5;  // all streams are open before the first token
   script.events_per_write = events_per_write;
   const auto tokens = static_cast<int32_t>(seconds * guess / kProbeSockets);
@@ -226,7 +226,7 @@ struct ManyStreams {
 };
 
 ManyStreams run_many_streams(size_t streams) {
-  MockScript script;
+  mock::MockScript script;
   script.ttft_s = 8;  // all streams are open before the first token
   script.itl_s = 2;
   const RunResult result = run_streams(script, streams, /*tokens=*/5);

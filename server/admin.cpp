@@ -160,17 +160,18 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   const double open = accepted_weight(accept, "application/openmetrics-text", "1.0.0");
   const bool is_open = open > 0 && open >= accepted_weight(accept, "text/plain", "0.0.4");
   response.content_type = is_open ? kOpenMetricsType : "text/plain; version=0.0.4; charset=utf-8";
-  response.body = metrics_text(front_end.engine.stats(),
-                               front_end.config,
-                               front_end.model_names.front(),
-                               front_end.routes,
-                               front_end.http_counters,
-                               front_end.grpc_counters,
-                               front_end.finish_counters,
-                               front_end.answer_counters,
-                               front_end.handoff_fallbacks,
-                               front_end.num_ignored_arguments.load(),
-                               front_end.tracer.counts(),
+  const EngineStats stats = front_end.engine.stats();
+  response.body = metrics_text({.stats = stats,
+                                .config = front_end.config,
+                                .model_name = front_end.model_names.front(),
+                                .routes = front_end.routes,
+                                .http = front_end.http_counters,
+                                .grpc = front_end.grpc_counters,
+                                .finished = front_end.finish_counters,
+                                .answers = front_end.answer_counters,
+                                .handoff_fallbacks = front_end.handoff_fallbacks,
+                                .num_ignored_arguments = front_end.num_ignored_arguments.load(),
+                                .traces = front_end.tracer.counts()},
                                is_open ? MetricsForm::kOpenMetrics : MetricsForm::kText);
   front_end.respond(exchange, std::move(response));
 }

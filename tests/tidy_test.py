@@ -21,8 +21,8 @@ SELF = "tests/tidy_test.py"  # holds the bad snippets
 ENGINE_ORDER = ("core", "tokenizer/tables", "tokenizer/text", "tokenizer/models", "tokenizer",
                 "tokenizer/pipeline", "tokenizer/files", "weights", "parallel", "models", "sampling/grammar",
                 "sampling", "spec", "tiers", "handoff", "", "rank", "draft", "plan", "run", "loop", "quantize")
-SERVER_ORDER = ("json", "jinja", "http", "keys", "load", "hub", "traces", "prompt", "tools", "front", "api",
-                "web", "grpc", "router", "", "cli")
+SERVER_ORDER = ("json", "jinja", "http/client", "http", "keys", "hub", "traces", "prompt", "tools", "front",
+                "api", "web", "grpc", "router", "load", "mock", "", "cli")
 ORDERS = {"engine": ENGINE_ORDER, "server": SERVER_ORDER}
 # What each layer may include; the entries are prefixes of paths. Tests and bench: anything.
 CORE = "engine/core/"

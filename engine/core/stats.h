@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's counters. The engine thread writes them, other threads read a copy;
-// server/metrics.cpp gives the values their Prometheus names at scrape time.
+// server/front/metrics.cpp gives the values their Prometheus names at scrape time.
 #pragma once
 
 #include <array>

@@ -264,7 +264,7 @@ void add_bench_latency_flags(CLI::App& app, BenchOfflineOptions& options) {
 }
 
 void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {
-  load::MockScript& script = options.script;
+  mock::MockScript& script = options.script;
   Group group(app, "Options");
   group.option("--host", options.host, "Address to listen on [127.0.0.1]", "TEXT");
   group.option("--port", options.port, "0 takes a free one [8000]", "N")

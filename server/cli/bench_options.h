@@ -12,9 +12,9 @@
 #include "engine/core/sampling_params.h"
 #include "engine/kv_links.h"
 #include "server/load/dataset.h"
-#include "server/load/mock_server.h"
 #include "server/load/request_format.h"
 #include "server/load/summary.h"
+#include "server/mock/mock_server.h"
 
 namespace sluice {
 
@@ -97,7 +97,7 @@ struct BenchOfflineOptions {
 struct BenchMockOptions {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
-  load::MockScript script;
+  mock::MockScript script;
   std::string fault = "none";
   double ttft_ms = 0;
   double itl_ms = 0;

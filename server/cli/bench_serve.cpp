@@ -65,8 +65,8 @@ class BenchServe {
       base_url_ = "http://" + (is_v6 ? "[" + options_.host + "]" : options_.host) + ":" +
                   std::to_string(options_.port);
     }
-    SLUICE_TRY(server_.address, load::parse_base_url(base_url_));
-    if (options_.insecure) server_.verification = load::Verification::kNone;
+    SLUICE_TRY(server_.address, client::parse_base_url(base_url_));
+    if (options_.insecure) server_.verification = client::Verification::kNone;
     SLUICE_TRY_VOID(make_format());
     SLUICE_TRY_VOID(wait_until_ready());
     SLUICE_TRY_VOID(choose_model());

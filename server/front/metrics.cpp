@@ -482,32 +482,22 @@ void HttpCounters::count(size_t handler, int status) {
   }
 }
 
-std::string metrics_text(const EngineStats& stats,
-                         const Config& config,
-                         const std::string& model_name,
-                         std::span<const Route> routes,
-                         const HttpCounters& http,
-                         const GrpcCounters& grpc,
-                         const FinishCounters& finished,
-                         const AnswerCounters& answers,
-                         const FallbackCounters& handoff_fallbacks,
-                         uint64_t num_ignored_arguments,
-                         const TracerCounts& traces,
-                         MetricsForm form) {
-  Families families(model_name);
-  add_gauges(families, stats, config);
-  add_counters(families, stats, finished);
+std::string metrics_text(const MetricSources& sources, MetricsForm form) {
+  const EngineStats& stats = sources.stats;
+  Families families(sources.model_name);
+  add_gauges(families, stats, sources.config);
+  add_counters(families, stats, sources.finished);
   families.counter("sluice_ignored_arguments_total",
                    "Arguments of requests that were left out because they are not known.",
-                   static_cast<double>(num_ignored_arguments));
+                   static_cast<double>(sources.num_ignored_arguments));
   families.counter("sluice_trace_spans_exported_total",
                    "Spans that a collector took.",
-                   static_cast<double>(traces.exported));
+                   static_cast<double>(sources.traces.exported));
   families.counter("sluice_trace_spans_dropped_total",
                    "Spans that no collector took: the queue was full, or it refused or was away.",
-                   static_cast<double>(traces.dropped));
-  add_answers(families, answers);
-  add_fallbacks(families, stats, handoff_fallbacks);
+                   static_cast<double>(sources.traces.dropped));
+  add_answers(families, sources.answers);
+  add_fallbacks(families, stats, sources.handoff_fallbacks);
   if (stats.handoff) {
     add_transfers(families, *stats.handoff);
     add_transfers_now(families, *stats.handoff);
@@ -516,8 +506,8 @@ std::string metrics_text(const EngineStats& stats,
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
   if (stats.router) add_router(families, *stats.router);
-  add_http(families, http, routes);
-  add_grpc(families, grpc, config.grpc_port >= 0);
+  add_http(families, sources.http, sources.routes);
+  add_grpc(families, sources.grpc, sources.config.grpc_port >= 0);
   return families.text(form);
 }
 

@@ -131,17 +131,21 @@ struct AnswerCounters {
 // The text format of Prometheus, or OpenMetrics, which has exemplars as well.
 enum class MetricsForm : uint8_t { kText, kOpenMetrics };
 
-std::string metrics_text(const EngineStats& stats,
-                         const Config& config,
-                         const std::string& model_name,
-                         std::span<const Route> routes,
-                         const HttpCounters& http,
-                         const GrpcCounters& grpc,
-                         const FinishCounters& finished,
-                         const AnswerCounters& answers,
-                         const FallbackCounters& handoff_fallbacks,
-                         uint64_t num_ignored_arguments,
-                         const TracerCounts& traces,
-                         MetricsForm form);
+// What a scrape shows, read while it is written.
+struct MetricSources {
+  const EngineStats& stats;
+  const Config& config;
+  const std::string& model_name;
+  std::span<const Route> routes;
+  const HttpCounters& http;
+  const GrpcCounters& grpc;
+  const FinishCounters& finished;
+  const AnswerCounters& answers;
+  const FallbackCounters& handoff_fallbacks;
+  uint64_t num_ignored_arguments = 0;
+  TracerCounts traces = {};
+};
+
+std::string metrics_text(const MetricSources& sources, MetricsForm form);
 
 }  // namespace sluice

@@ -142,7 +142,9 @@ int64_t Fetch::bytes_present(const RemoteFile& file) const {
 Expected<void> Fetch::check_space(const std::vector<RemoteFile>& files) const {
   int64_t needed = 0;
   for (const RemoteFile& file : files) needed += file.size - bytes_present(file);
-  struct statvfs disk{};
+
+  struct statvfs disk {};
+
   if (statvfs(options_.cache_dir.c_str(), &disk) != 0) return {};
   const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
   if (needed <= free) return {};
@@ -176,7 +178,7 @@ Expected<FileLock> Fetch::wait_for_lock(const RemoteFile& file) {
   if (lock.holds()) return lock;
   progress_.on_note("another process downloads " + file.path + "; waiting for it");
   while (!lock.holds()) {
-    pause_for(kLockPoll);
+    client::pause_for(kLockPoll);
     SLUICE_TRY(lock, FileLock::try_lock(path));
   }
   return lock;
@@ -215,7 +217,7 @@ Expected<HubOptions> hub_options(const Config& config) {
   options.url = config.hub_url.empty() ? environment({"HF_ENDPOINT"}) : config.hub_url;
   if (options.url.empty()) options.url = "https://huggingface.co";
   while (options.url.ends_with('/')) options.url.pop_back();
-  if (origin_of(options.url).empty()) {
+  if (client::origin_of(options.url).empty()) {
     return make_error(
         ErrorCode::kInvalidArgument,
         "--hub-url must look like https://huggingface.co, got \"" + options.url + "\"",

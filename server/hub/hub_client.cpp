@@ -71,13 +71,13 @@ std::string plain_etag(std::string_view text) {
 }
 
 // Seconds; nullopt: not said, or a date.
-std::optional<int64_t> retry_after(const HttpHead& head) {
+std::optional<int64_t> retry_after(const client::ResponseHead& head) {
   return parse_size(head.field("retry-after"));
 }
 
-class TextSink final : public HttpSink {
+class TextSink final : public client::ResponseSink {
  public:
-  Expected<void> on_head(const HttpHead&) override {
+  Expected<void> on_head(const client::ResponseHead&) override {
     text.clear();  // of a redirect before it
     return {};
   }
@@ -94,12 +94,12 @@ class TextSink final : public HttpSink {
 };
 
 // Appends the answer to a partial file if it begins where that ends.
-class FileSink final : public HttpSink {
+class FileSink final : public client::ResponseSink {
  public:
   FileSink(PartialFile& partial, const std::function<void(int64_t)>& on_bytes)
       : partial_(partial), on_bytes_(on_bytes) {}
 
-  Expected<void> on_head(const HttpHead& head) override {
+  Expected<void> on_head(const client::ResponseHead& head) override {
     keeps_ = head.status == 200 || head.status == 206;
     if (head.status == 200 && partial_.size() > 0) return start_over();  // the range was not heeded
     if (head.status == 206) {
@@ -152,7 +152,7 @@ auto with_retries(Attempt attempt, HasProgress has_progress) {
       result.error().message += " (tried " + std::to_string(kMaxAttempts) + " times)";
       return result;
     }
-    pause_for(asked ? std::chrono::seconds(*asked) : pause);
+    client::pause_for(asked ? std::chrono::seconds(*asked) : pause);
     pause *= 2;
   }
 }
@@ -163,20 +163,21 @@ std::string HubClient::file_url(const std::string& commit, const std::string& pa
   return options_.url + "/" + repo_ + "/resolve/" + commit + "/" + url_encoded(path, true);
 }
 
-Expected<HttpHead> HubClient::ask(HttpRequest request, HttpSink& sink) const {
-  const std::string hub = origin_of(options_.url);
+Expected<client::ResponseHead> HubClient::ask(client::FetchRequest request,
+                                              client::ResponseSink& sink) const {
+  const std::string hub = client::origin_of(options_.url);
   const auto headers = request.headers;
   for (int i = 0; i <= kMaxRedirects; ++i) {
     request.headers = headers;
-    const std::string origin = origin_of(request.url);
+    const std::string origin = client::origin_of(request.url);
     if (origin == hub && !options_.token.empty()) {
       request.headers.emplace_back("Authorization", "Bearer " + options_.token);
     }
-    SLUICE_TRY(HttpHead head, http_fetch(request, sink));
+    SLUICE_TRY(client::ResponseHead head, client::fetch(request, sink));
     if (head.status < 300 || head.status > 399 || head.status == 304) return head;
     if (request.method == "HEAD" && !head.field("x-linked-etag").empty()) return head;
     const std::string_view location = head.field("location");
-    const std::string next = resolve_location(request.url, location);
+    const std::string next = client::resolve_location(request.url, location);
     if (next.empty() || (origin.starts_with("https:") && !next.starts_with("https:"))) {
       return make_error(ErrorCode::kDataLoss,
                         request.url + ": location: found \"" + shown(location) +
@@ -189,7 +190,8 @@ Expected<HttpHead> HubClient::ask(HttpRequest request, HttpSink& sink) const {
                     request.url + ": more than " + std::to_string(kMaxRedirects) + " redirects");
 }
 
-tl::unexpected<Error> HubClient::refused(const std::string& url, const HttpHead& head) const {
+tl::unexpected<Error> HubClient::refused(const std::string& url,
+                                         const client::ResponseHead& head) const {
   const int status = head.status;
   const std::string_view code = head.field("x-error-code");
   std::string text = url + ": status " + std::to_string(status);
@@ -225,7 +227,8 @@ Expected<RepoInfo> HubClient::repo_info() const {
       options_.url + "/api/models/" + repo_ + "/revision/" + url_encoded(options_.revision, false);
   TextSink sink;
   const auto attempt = [&](std::optional<int64_t>& wait) -> Expected<RepoInfo> {
-    SLUICE_TRY(const HttpHead head, ask({.method = "GET", .url = url, .headers = {}}, sink));
+    SLUICE_TRY(const client::ResponseHead head,
+               ask({.method = "GET", .url = url, .headers = {}}, sink));
     wait = retry_after(head);
     if (head.status != 200) return refused(url, head);
     auto info = parse_repo_info(sink.text);
@@ -239,7 +242,8 @@ Expected<RemoteFile> HubClient::describe(const std::string& commit, const std::s
   const std::string url = file_url(commit, path);
   TextSink sink;
   const auto attempt = [&](std::optional<int64_t>& wait) -> Expected<RemoteFile> {
-    SLUICE_TRY(const HttpHead head, ask({.method = "HEAD", .url = url, .headers = {}}, sink));
+    SLUICE_TRY(const client::ResponseHead head,
+               ask({.method = "HEAD", .url = url, .headers = {}}, sink));
     wait = retry_after(head);
     const std::string_view linked = head.field("x-linked-etag");
     if (head.status != 200 && linked.empty()) return refused(url, head);
@@ -269,11 +273,11 @@ Expected<void> HubClient::download(const std::string& commit,
   const auto attempt = [&](std::optional<int64_t>& wait) -> Expected<void> {
     const int64_t begin = partial.size();
     if (begin == file.size) return {};
-    HttpRequest request{.method = "GET", .url = url, .headers = {}};
+    client::FetchRequest request{.method = "GET", .url = url, .headers = {}};
     if (begin > 0) {
       request.headers.emplace_back("Range", "bytes=" + std::to_string(begin) + "-");
     }
-    SLUICE_TRY(const HttpHead head, ask(std::move(request), sink));
+    SLUICE_TRY(const client::ResponseHead head, ask(std::move(request), sink));
     wait = retry_after(head);
     if (head.status == 416) return make_error(ErrorCode::kUnavailable, url + ": status 416");
     if (head.status != 200 && head.status != 206) return refused(url, head);

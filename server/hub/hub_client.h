@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "server/hub/http_fetch.h"
+#include "server/http/client/fetch.h"
 #include "server/hub/hub_options.h"
 #include "server/hub/partial_file.h"
 #include "server/hub/repo_files.h"
@@ -30,9 +30,11 @@ class HubClient {
 
  private:
   // An answer of any status, redirects followed; HEAD stops at one that describes a file.
-  Expected<HttpHead> ask(HttpRequest request, HttpSink& sink) const;
+  Expected<client::ResponseHead> ask(client::FetchRequest request,
+                                     client::ResponseSink& sink) const;
   // kUnavailable and kResourceExhausted: trying again may help.
-  [[nodiscard]] tl::unexpected<Error> refused(const std::string& url, const HttpHead& head) const;
+  [[nodiscard]] tl::unexpected<Error> refused(const std::string& url,
+                                              const client::ResponseHead& head) const;
   [[nodiscard]] std::string file_url(const std::string& commit, const std::string& path) const;
 
   const HubOptions& options_;

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <boost/asio/error.hpp>
+#include <charconv>
 
 #include "server/load/completion_event.h"
 
 namespace sluice::load {
 
 using boost::system::error_code;
+using Status = client::ResponseParser::Status;
 
 namespace {
 
@@ -23,6 +25,18 @@ std::string shown(std::string_view text) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
   }
   return line;
+}
+
+bool is_stream(const client::ResponseHead& head) {
+  return head.field("content-type").starts_with("text/event-stream");
+}
+
+// Returns the seconds of Retry-After; -1: not given, or a date.
+double retry_after(const client::ResponseHead& head) {
+  const std::string_view value = head.field("retry-after");
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
+  return error == std::errc() && end == value.data() + value.size() && seconds >= 0 ? seconds : -1;
 }
 
 }  // namespace
@@ -63,12 +77,12 @@ std::string_view to_string(ErrorKind kind) {
   return "none";
 }
 
-Connection::Connection(TransportFactory& factory,
+Connection::Connection(client::StreamFactory& factory,
                        ConnectionOwner& owner,
                        Clock::time_point run_start)
     : factory_(factory), owner_(owner), run_start_(run_start), buffer_(kSmallBuffer) {}
 
-Connection::~Connection() { drop_transport(); }
+Connection::~Connection() { drop_stream(); }
 
 double Connection::seconds(Clock::time_point time) const {
   return std::chrono::duration<double>(time - run_start_).count();
@@ -80,7 +94,7 @@ void Connection::start(std::unique_ptr<Exchange> exchange) {
   now_ = last_progress_ = Clock::now();
   exchange_->record.sent = seconds(now_);
   last_text_ = kNever;
-  reused_ = transport_ != nullptr;
+  reused_ = stream_ != nullptr;
   if (reused_) {
     send();
   } else {
@@ -89,10 +103,10 @@ void Connection::start(std::unique_ptr<Exchange> exchange) {
 }
 
 void Connection::open() {
-  transport_ = factory_.create(*this);
+  stream_ = factory_.create(*this);
   connecting_ = true;
   owner_.on_connect_begin();
-  transport_->connect();
+  stream_->connect();
 }
 
 void Connection::on_connected() {
@@ -104,18 +118,18 @@ void Connection::on_connected() {
 void Connection::on_connect_failed(const std::string& reason, bool in_handshake) {
   connecting_ = false;
   owner_.on_connect_end();
-  drop_transport();
+  drop_stream();
   note_failure(in_handshake ? ErrorKind::kTls : ErrorKind::kConnect, reason);
   finish();
 }
 
 void Connection::send() {
-  ResponseSink& sink = *this;
-  parser_ = std::make_unique<ResponseParser>(sink);
+  client::ResponseSink& sink = *this;
+  parser_ = std::make_unique<client::ResponseParser>(sink);
   events_.reset();
   num_unparsed_ = 0;
-  head_ = {};
-  transport_->write(exchange_->request);
+  is_event_stream_ = false;
+  stream_->write(exchange_->request);
 }
 
 // Reads the answer even after an error: a server that refuses a request may close early.
@@ -126,7 +140,7 @@ void Connection::on_written(error_code) {
 
 void Connection::read_more() {
   if (num_unparsed_ == buffer_.size()) buffer_.resize(buffer_.size() * 2);
-  transport_->read(std::span(buffer_).subspan(num_unparsed_));
+  stream_->read(std::span(buffer_).subspan(num_unparsed_));
 }
 
 void Connection::on_read(error_code error, size_t num_bytes) {
@@ -147,23 +161,23 @@ void Connection::parse() {
             buffer_.begin());
   num_unparsed_ -= consumed;
   if (!exchange_->record.is_ok()) {  // an event reported an error
-    drop_transport();
+    drop_stream();
     return finish();
   }
   switch (status) {
-    case ResponseParser::Status::kMore:
+    case Status::kMore:
       return read_more();
-    case ResponseParser::Status::kDone:
+    case Status::kDone:
       return on_answer_end();
-    case ResponseParser::Status::kBad:
+    case Status::kBad:
       note_failure(ErrorKind::kBadHttp, parser_->error());
-      drop_transport();
+      drop_stream();
       return finish();
   }
 }
 
 void Connection::on_end_of_file(error_code error) {
-  drop_transport();
+  drop_stream();
   const bool has_begun = parser_->has_begun();
   // A server may close a kept-alive connection just when the next request comes; that is no answer
   // to it. The request is sent again on a new connection and keeps its start time.
@@ -177,16 +191,16 @@ void Connection::on_end_of_file(error_code error) {
     note_failure(ErrorKind::kNoAnswer, how + " before the first byte of an answer");
     return finish();
   }
-  if (in_order && parser_->end_of_file() == ResponseParser::Status::kDone) return on_answer_end();
-  const bool half = events_.is_inside_event() && head_.is_event_stream;
+  if (in_order && parser_->end_of_file() == Status::kDone) return on_answer_end();
+  const bool half = events_.is_inside_event() && is_event_stream_;
   note_failure(half ? ErrorKind::kHalfFrame : ErrorKind::kDied,
                how + (half ? " inside an event" : " in the middle of an answer"));
   finish();
 }
 
 void Connection::on_answer_end() {
-  if (!parser_->keeps_alive() || num_unparsed_ > 0) drop_transport();
-  if (head_.is_event_stream && head_.status == 200) {
+  if (!parser_->keeps_alive() || num_unparsed_ > 0) drop_stream();
+  if (is_event_stream_) {
     judge_stream();
   } else {
     judge_body();
@@ -221,13 +235,13 @@ void Connection::judge_body() {
   const std::string_view body = without_byte_order_mark(exchange_->body);
   CompletionEvent event;
   const bool is_json = read_completion_event(body, event);
-  if (head_.status != 200) {
+  const int status = parser_->head().status;
+  if (status != 200) {
     const std::string detail =
         is_json && event.has_error ? std::string(event.error) : std::string(body);
-    if (head_.status == 429) record.retry_after = head_.retry_after;
-    note_failure(
-        head_.status == 429 ? ErrorKind::kRateLimited : ErrorKind::kHttpStatus,
-        "HTTP " + std::to_string(head_.status) + (detail.empty() ? "" : ": " + shown(detail)));
+    if (status == 429) record.retry_after = retry_after(parser_->head());
+    note_failure(status == 429 ? ErrorKind::kRateLimited : ErrorKind::kHttpStatus,
+                 "HTTP " + std::to_string(status) + (detail.empty() ? "" : ": " + shown(detail)));
   } else if (exchange_->is_plain) {
     return;
   } else if (!is_json) {
@@ -237,19 +251,21 @@ void Connection::judge_body() {
   }
 }
 
-void Connection::on_head(const ResponseHead& head) {
-  head_ = head;
+Expected<void> Connection::on_head(const client::ResponseHead& head) {
+  is_event_stream_ = is_stream(head) && head.status == 200;
   exchange_->record.status = head.status;
+  return {};
 }
 
-void Connection::on_body(std::string_view bytes) {
-  if (head_.is_event_stream && head_.status == 200) {
+Expected<void> Connection::on_body(std::string_view bytes) {
+  if (is_event_stream_) {
     if (!events_.feed(bytes, *this)) {
       note_failure(ErrorKind::kBadJson, "an event of more than 16 MiB");
     }
   } else if (exchange_->body.size() < kMaxBodyBytes) {
     exchange_->body += bytes.substr(0, kMaxBodyBytes - exchange_->body.size());
   }
+  return {};
 }
 
 void Connection::on_event(std::string_view data) {
@@ -296,15 +312,15 @@ void Connection::abandon(ErrorKind kind, std::string message) {
     connecting_ = false;
     owner_.on_connect_end();
   }
-  drop_transport();
+  drop_stream();
   note_failure(kind, std::move(message));
   now_ = Clock::now();
   finish();
 }
 
-void Connection::drop_transport() {
-  if (transport_ != nullptr) transport_->close();
-  transport_.reset();
+void Connection::drop_stream() {
+  if (stream_ != nullptr) stream_->close();
+  stream_.reset();
 }
 
 void Connection::finish() {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "server/load/http_response.h"
+#include "server/http/client/response.h"
+#include "server/http/client/stream.h"
 #include "server/load/record.h"
 #include "server/load/sse_parser.h"
-#include "server/load/transport.h"
 
 namespace sluice::load {
 
@@ -39,11 +39,11 @@ struct Exchange {
   std::string body;       // an answer without events, at most kMaxBodyBytes
 };
 
-class Connection final : TransportEvents, ResponseSink, SseSink {
+class Connection final : client::StreamEvents, client::ResponseSink, SseSink {
  public:
   static constexpr size_t kMaxBodyBytes = 4 << 20;
 
-  Connection(TransportFactory& factory, ConnectionOwner& owner, Clock::time_point run_start);
+  Connection(client::StreamFactory& factory, ConnectionOwner& owner, Clock::time_point run_start);
   ~Connection() override;
 
   // Starts an exchange; never called while another runs.
@@ -55,7 +55,7 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
   // Ends the exchange with `kind`.
   void abandon(ErrorKind kind, std::string message);
 
-  [[nodiscard]] bool is_open() const { return transport_ != nullptr; }
+  [[nodiscard]] bool is_open() const { return stream_ != nullptr; }
 
   [[nodiscard]] bool is_busy() const { return busy_; }
 
@@ -67,8 +67,8 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
   void on_connect_failed(const std::string& reason, bool in_handshake) override;
   void on_written(boost::system::error_code error) override;
   void on_read(boost::system::error_code error, size_t num_bytes) override;
-  void on_head(const ResponseHead& head) override;
-  void on_body(std::string_view bytes) override;
+  Expected<void> on_head(const client::ResponseHead& head) override;
+  Expected<void> on_body(std::string_view bytes) override;
   void on_event(std::string_view data) override;
 
   void open();
@@ -82,25 +82,25 @@ class Connection final : TransportEvents, ResponseSink, SseSink {
   void judge_tokens();
   void note_failure(ErrorKind kind, std::string message);
   void finish();
-  void drop_transport();
+  void drop_stream();
   [[nodiscard]] double seconds(Clock::time_point time) const;
 
-  TransportFactory& factory_;
+  client::StreamFactory& factory_;
   ConnectionOwner& owner_;
   const Clock::time_point run_start_;
-  std::shared_ptr<Transport> transport_;  // also held by its pending handlers
+  std::shared_ptr<client::Stream> stream_;  // also held by its pending handlers
   std::unique_ptr<Exchange> exchange_;
-  std::unique_ptr<ResponseParser> parser_;
+  std::unique_ptr<client::ResponseParser> parser_;
   SseParser events_;
   std::vector<char> buffer_;
-  size_t num_unparsed_ = 0;  // bytes at the front of buffer_
-  ResponseHead head_;
+  size_t num_unparsed_ = 0;       // bytes at the front of buffer_
+  bool is_event_stream_ = false;  // the answer is, with status 200
   Clock::time_point now_;
   Clock::time_point last_progress_;
   double last_text_ = kNever;
   bool busy_ = false;
   bool connecting_ = false;
-  bool reused_ = false;  // the transport had an exchange before this one
+  bool reused_ = false;  // the stream had an exchange before this one
 };
 
 }  // namespace sluice::load

@@ -53,7 +53,7 @@ struct Due {
 
 class LoadRun final : public ConnectionOwner {
  public:
-  LoadRun(TransportFactory& factory,
+  LoadRun(client::StreamFactory& factory,
           boost::asio::io_context& loop,
           const RequestFormat& format,
           const Dataset& dataset,
@@ -266,7 +266,7 @@ class LoadRun final : public ConnectionOwner {
                           .num_chunks = num_chunks_});
   }
 
-  TransportFactory& factory_;
+  client::StreamFactory& factory_;
   boost::asio::io_context& loop_;
   const RequestFormat& format_;
   const Dataset& dataset_;
@@ -300,7 +300,7 @@ class LoadRun final : public ConnectionOwner {
 // Runs the loop to the end of its one exchange.
 class OneExchange final : public ConnectionOwner {
  public:
-  OneExchange(TransportFactory& factory, boost::asio::io_context& loop, double timeout_s)
+  OneExchange(client::StreamFactory& factory, boost::asio::io_context& loop, double timeout_s)
       : connection_(factory, *this, Clock::now()), timer_(loop) {
     timer_.expires_after(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s)));
@@ -342,7 +342,7 @@ Expected<RunResult> run_load(const Server& server,
   raise_descriptor_limit();
   boost::asio::io_context loop(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE);
   SLUICE_TRY(const auto factory,
-             create_transport_factory(loop, server.address, server.verification));
+             client::create_stream_factory(loop, server.address, server.verification));
   // Connections close before the loop, which holds their handlers, is destroyed.
   LoadRun run(*factory, loop, format, dataset, arrivals, options);
   return run.run();
@@ -351,7 +351,7 @@ Expected<RunResult> run_load(const Server& server,
 Expected<std::string> fetch(const Server& server, const std::string& request, double timeout_s) {
   boost::asio::io_context loop(1);
   SLUICE_TRY(const auto factory,
-             create_transport_factory(loop, server.address, server.verification));
+             client::create_stream_factory(loop, server.address, server.verification));
   OneExchange one(*factory, loop, timeout_s);
   one.start(request);
   loop.run();

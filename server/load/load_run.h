@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "server/http/client/stream.h"
 #include "server/load/dataset.h"
 #include "server/load/record.h"
 #include "server/load/request_format.h"
-#include "server/load/transport.h"
 
 namespace sluice::load {
 
@@ -45,8 +45,8 @@ struct RunResult {
 
 // The server of a run; the caller has resolved its name and decided the certificate policy.
 struct Server {
-  ServerAddress address;
-  Verification verification = Verification::kCertificate;
+  client::ServerAddress address;
+  client::Verification verification = client::Verification::kCertificate;
 };
 
 // `arrivals`: seconds, ascending, one for each sample of `dataset` to send.

@@ -43,7 +43,7 @@ std::string json_escaped(std::string_view text) {
 }
 
 Expected<RequestFormat> RequestFormat::create(const RequestOptions& options,
-                                              const ServerAddress& address) {
+                                              const client::ServerAddress& address) {
   RequestFormat format;
   format.api_ = options.api;
   format.prefix_ = address.path;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "server/http/client/stream.h"
 #include "server/load/dataset.h"
-#include "server/load/transport.h"
 
 namespace sluice::load {
 
@@ -43,7 +43,7 @@ class RequestFormat {
  public:
   // kInvalidArgument: extra_body is no JSON object, or a header is no "Name: value".
   static Expected<RequestFormat> create(const RequestOptions& options,
-                                        const ServerAddress& address);
+                                        const client::ServerAddress& address);
 
   [[nodiscard]] std::string post(const Turn& turn, const std::vector<SpokenTurn>& history) const;
   [[nodiscard]] std::string get(const std::string& path) const;

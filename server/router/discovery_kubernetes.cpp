@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "server/http/client/fetch.h"
 #include "server/http/socket_name.h"
-#include "server/hub/http_fetch.h"
 
 namespace sluice {
 namespace {
@@ -95,13 +95,13 @@ tl::unexpected<Error> no_answer(const char* what) {
 }
 
 // Takes the lines of a watch, or one whole document.
-class JsonSink final : public hub::HttpSink {
+class JsonSink final : public client::ResponseSink {
  public:
   using Take = std::function<Expected<void>(std::string_view)>;
 
   JsonSink(bool by_line, Take take) : by_line_(by_line), take_(std::move(take)) {}
 
-  Expected<void> on_head(const hub::HttpHead& head) override {
+  Expected<void> on_head(const client::ResponseHead& head) override {
     constexpr int kOk = 200;
     if (head.status == kOk) return {};
     return make_error(ErrorCode::kUnavailable,
@@ -196,7 +196,7 @@ class SliceSource final : public AddressSource {
                        const std::string& query,
                        bool by_line,
                        JsonSink::Take take) const {
-    hub::HttpRequest request;
+    client::FetchRequest request;
     request.url = place_.api + "/apis/discovery.k8s.io/v1/namespaces/" + place_.space +
                   "/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D" + place_.service +
                   query;
@@ -208,7 +208,7 @@ class SliceSource final : public AddressSource {
     request.may_use_proxy = false;
     request.stop = stop;
     JsonSink sink(by_line, std::move(take));
-    SLUICE_TRY_VOID(hub::http_fetch(request, sink));
+    SLUICE_TRY_VOID(client::fetch(request, sink));
     return sink.finish();
   }
 

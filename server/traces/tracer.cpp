@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
-#include "server/hub/http_fetch.h"
+#include "server/http/client/fetch.h"
 #include "server/traces/otlp_json.h"
 
 namespace sluice {
@@ -43,9 +43,9 @@ bool is_in_ratio(const TraceContext& context, double ratio) {
 }
 
 // A collector's answer to an export: what it says on a refusal.
-class CollectorAnswer final : public hub::HttpSink {
+class CollectorAnswer final : public client::ResponseSink {
  public:
-  Expected<void> on_head(const hub::HttpHead&) override { return {}; }
+  Expected<void> on_head(const client::ResponseHead&) override { return {}; }
 
   Expected<void> on_body(std::string_view bytes) override {
     constexpr size_t kMostKept = 200;
@@ -123,7 +123,7 @@ void Tracer::run() {
 }
 
 void Tracer::export_batch(const std::vector<Span>& batch) {
-  hub::HttpRequest request;
+  client::FetchRequest request;
   request.method = "POST";
   request.url = settings_->url;
   request.headers = settings_->headers;
@@ -131,7 +131,7 @@ void Tracer::export_batch(const std::vector<Span>& batch) {
   request.body = otlp_json(*settings_, batch);
   request.stop = cut_.get_token();
   CollectorAnswer answer;
-  const auto head = hub::http_fetch(request, answer);
+  const auto head = client::fetch(request, answer);
   if (head && head->status / 100 == 2) {
     exported_.fetch_add(batch.size());
     return;

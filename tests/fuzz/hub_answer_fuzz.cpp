@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "server/hub/http_fetch.h"
+#include "server/http/client/fetch.h"
 #include "server/hub/repo_files.h"
 
 using namespace sluice;
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto shards = hub::shards_of_index(text)) {
     for (const std::string& shard : *shards) CHECK(hub::is_safe_path(shard));
   }
-  const std::string location = hub::resolve_location("https://hub.example/a", text);
+  const std::string location = client::resolve_location("https://hub.example/a", text);
   CHECK(location.empty() || location.find("://") != std::string::npos);
   return 0;
 }

@@ -8,20 +8,26 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "server/http/client/response.h"
 #include "server/load/completion_event.h"
-#include "server/load/http_response.h"
 #include "server/load/server_metrics.h"
 #include "server/load/sse_parser.h"
 
 namespace sluice::load {
 namespace {
 
-struct Collected final : SseSink, ResponseSink {
+struct Collected final : SseSink, client::ResponseSink {
   void on_event(std::string_view data) override { events.emplace_back(data); }
 
-  void on_head(const ResponseHead& head) override { status = head.status; }
+  Expected<void> on_head(const client::ResponseHead& head) override {
+    status = head.status;
+    return {};
+  }
 
-  void on_body(std::string_view bytes) override { body += bytes; }
+  Expected<void> on_body(std::string_view bytes) override {
+    body += bytes;
+    return {};
+  }
 
   std::vector<std::string> events;
   int status = 0;
@@ -39,7 +45,7 @@ Collected parse_events(std::string_view bytes, size_t step) {
 
 Collected parse_response(std::string_view bytes, size_t step) {
   Collected got;
-  ResponseParser parser(got);
+  client::ResponseParser parser(got);
   std::string pending;
   for (size_t at = 0; at < bytes.size(); at += step) {
     pending += bytes.substr(at, step);
@@ -47,8 +53,8 @@ Collected parse_response(std::string_view bytes, size_t step) {
     const auto status = parser.feed(pending, consumed);
     CHECK_LE(consumed, pending.size());
     pending.erase(0, consumed);
-    if (status == ResponseParser::Status::kBad) got.status = -1;
-    if (status != ResponseParser::Status::kMore) return got;
+    if (status == client::ResponseParser::Status::kBad) got.status = -1;
+    if (status != client::ResponseParser::Status::kMore) return got;
   }
   parser.end_of_file();
   return got;

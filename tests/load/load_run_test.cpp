@@ -14,16 +14,16 @@
 #include <thread>
 
 #include "server/load/arrivals.h"
-#include "server/load/mock_server.h"
 #include "server/load/summary.h"
+#include "server/mock/mock_server.h"
 
 namespace sluice::load {
 namespace {
 
 class RunningMock {
  public:
-  explicit RunningMock(const MockScript& script) {
-    auto server = MockServer::create("127.0.0.1", 0, script);
+  explicit RunningMock(const mock::MockScript& script) {
+    auto server = mock::MockServer::create("127.0.0.1", 0, script);
     if (!server) {
       ADD_FAILURE() << server.error().message;
       return;
@@ -40,13 +40,13 @@ class RunningMock {
   [[nodiscard]] uint16_t port() const { return server_->port(); }
 
  private:
-  std::unique_ptr<MockServer> server_;
+  std::unique_ptr<mock::MockServer> server_;
   std::thread thread_;
 };
 
 Server server_at(uint16_t port, const std::string& scheme = "http") {
-  return {*parse_base_url(scheme + "://127.0.0.1:" + std::to_string(port)),
-          Verification::kCertificate};
+  return {*client::parse_base_url(scheme + "://127.0.0.1:" + std::to_string(port)),
+          client::Verification::kCertificate};
 }
 
 struct Load {
@@ -158,7 +158,7 @@ testing::AssertionResult is_near(double value, double expected, double tolerance
 }
 
 TEST(LoadRun, ReportsTheScriptsTimes) {
-  MockScript script;
+  mock::MockScript script;
   script.ttft_s = 0.15;
   script.itl_s = 0.02;
   const RunningMock mock(script);
@@ -187,8 +187,8 @@ constexpr int kTokens = 4;
 constexpr double kStallAt = 0.4;
 constexpr double kStallFor = 1.2;
 
-MockScript stalling_script() {
-  MockScript script;
+mock::MockScript stalling_script() {
+  mock::MockScript script;
   script.ttft_s = kTtft;
   script.itl_s = kItl;
   script.slots = 1;
@@ -275,21 +275,21 @@ TEST(LoadRun, LatencyFromTheIntendedStartOmitsNothingWhereTheNaiveOneDoes) {
 
 TEST(LoadRun, EveryFaultHasItsName) {
   const struct {
-    MockFault fault;
+    mock::MockFault fault;
     ErrorKind kind;
-  } cases[] = {{MockFault::kNoAnswer, ErrorKind::kNoAnswer},
-               {MockFault::kDie, ErrorKind::kDied},
-               {MockFault::kHang, ErrorKind::kTimeout},
-               {MockFault::kHalfFrame, ErrorKind::kHalfFrame},
-               {MockFault::kTruncate, ErrorKind::kTruncated},
-               {MockFault::kBadJson, ErrorKind::kBadJson},
-               {MockFault::kErrorEvent, ErrorKind::kServerError},
-               {MockFault::kRateLimit, ErrorKind::kRateLimited},
-               {MockFault::kServerError, ErrorKind::kHttpStatus},
-               {MockFault::kNotHttp, ErrorKind::kBadHttp}};
+  } cases[] = {{mock::MockFault::kNoAnswer, ErrorKind::kNoAnswer},
+               {mock::MockFault::kDie, ErrorKind::kDied},
+               {mock::MockFault::kHang, ErrorKind::kTimeout},
+               {mock::MockFault::kHalfFrame, ErrorKind::kHalfFrame},
+               {mock::MockFault::kTruncate, ErrorKind::kTruncated},
+               {mock::MockFault::kBadJson, ErrorKind::kBadJson},
+               {mock::MockFault::kErrorEvent, ErrorKind::kServerError},
+               {mock::MockFault::kRateLimit, ErrorKind::kRateLimited},
+               {mock::MockFault::kServerError, ErrorKind::kHttpStatus},
+               {mock::MockFault::kNotHttp, ErrorKind::kBadHttp}};
 
   for (const auto& [fault, kind] : cases) {
-    MockScript script;
+    mock::MockScript script;
     script.fault = fault;
     script.fault_every = 2;
     const RunningMock mock(script);
@@ -304,7 +304,7 @@ TEST(LoadRun, EveryFaultHasItsName) {
         << s.error_examples.begin()->second;
     EXPECT_FALSE(s.error_examples.at(kind).empty());
     if (kind == ErrorKind::kRateLimited) {
-      EXPECT_EQ(s.max_retry_after_s, MockServer::kRetryAfterSeconds);
+      EXPECT_EQ(s.max_retry_after_s, mock::MockServer::kRetryAfterSeconds);
       EXPECT_EQ(s.statuses.at(429), 5U);
     }
   }
@@ -313,7 +313,7 @@ TEST(LoadRun, EveryFaultHasItsName) {
 TEST(LoadRun, AServerThatIsNotThereIsAConnectError) {
   uint16_t port = 0;
   {
-    const RunningMock mock(MockScript{});
+    const RunningMock mock(mock::MockScript{});
     port = mock.port();
   }
   const RunResult result = run(server_at(port), Load{});
@@ -321,7 +321,7 @@ TEST(LoadRun, AServerThatIsNotThereIsAConnectError) {
 }
 
 TEST(LoadRun, KeepsConnectionsAndTheLimitOnConcurrency) {
-  MockScript script;
+  mock::MockScript script;
   script.ttft_s = 0.005;
   const RunningMock mock(script);
   Load load;
@@ -333,7 +333,7 @@ TEST(LoadRun, KeepsConnectionsAndTheLimitOnConcurrency) {
 }
 
 TEST(LoadRun, ConversationsSendWhatWasSaidBefore) {
-  const RunningMock mock(MockScript{});
+  const RunningMock mock(mock::MockScript{});
   Load load;
   load.api = Api::kChat;
   load.dataset = "multi_turn";
@@ -350,9 +350,9 @@ TEST(LoadRun, ConversationsSendWhatWasSaidBefore) {
 }
 
 TEST(LoadRun, ABreakLeavesAReportOfWhatWasDone) {
-  MockScript script;
+  mock::MockScript script;
   script.ttft_s = 0.01;
-  script.fault = MockFault::kHang;
+  script.fault = mock::MockFault::kHang;
   script.fault_every = 2;
   const RunningMock mock(script);
   std::atomic<bool> stop = false;

@@ -4,24 +4,16 @@
 #include <nlohmann/json.hpp>
 
 #include "server/load/completion_event.h"
-#include "server/load/http_response.h"
 #include "server/load/server_metrics.h"
 #include "server/load/sse_parser.h"
-#include "server/load/transport.h"
 
 namespace sluice::load {
 namespace {
 
-struct Collected final : SseSink, ResponseSink {
+struct Collected final : SseSink {
   void on_event(std::string_view data) override { events.emplace_back(data); }
 
-  void on_head(const ResponseHead& got) override { head = got; }
-
-  void on_body(std::string_view bytes) override { body += bytes; }
-
   std::vector<std::string> events;
-  ResponseHead head;
-  std::string body;
 };
 
 TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
@@ -194,48 +186,6 @@ TEST(CompletionEvent, RefusesDeepNesting) {
   EXPECT_FALSE(read_completion_event(deep, event));
 }
 
-TEST(ResponseParser, GivesTheSameBodyHoweverTheBytesAreCut) {
-  const std::string answer =
-      "HTTP/1.1 429 Too Many Requests\r\nRetry-After: 12\r\nContent-Type: text/event-stream\r\n"
-      "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA;x=y\r\n 0123456\r\n\r\n0\r\n\r\n";
-  for (size_t step = 1; step <= answer.size(); ++step) {
-    Collected got;
-    ResponseParser parser(got);
-    std::string pending;
-    auto status = ResponseParser::Status::kMore;
-    for (size_t at = 0; at < answer.size(); at += step) {
-      ASSERT_EQ(status, ResponseParser::Status::kMore);
-      pending += answer.substr(at, step);
-      size_t consumed = 0;
-      status = parser.feed(pending, consumed);
-      pending.erase(0, consumed);
-    }
-    ASSERT_EQ(status, ResponseParser::Status::kDone) << step << " " << parser.error();
-    EXPECT_EQ(got.body, "hello 0123456\r\n");
-    EXPECT_EQ(got.head.status, 429);
-    EXPECT_EQ(got.head.retry_after, 12);
-    EXPECT_TRUE(got.head.is_event_stream);
-    EXPECT_TRUE(parser.keeps_alive());
-  }
-}
-
-TEST(ResponseParser, TheEndOfTheConnectionEndsABodyWithoutLength) {
-  Collected got;
-  ResponseParser parser(got);
-  size_t consumed = 0;
-  EXPECT_EQ(parser.feed("HTTP/1.0 200 OK\r\n\r\nbody", consumed), ResponseParser::Status::kMore);
-  EXPECT_EQ(parser.end_of_file(), ResponseParser::Status::kDone);
-  EXPECT_FALSE(parser.keeps_alive());
-  EXPECT_EQ(got.body, "body");
-}
-
-TEST(ResponseParser, RefusesWhatIsNoHttp) {
-  Collected got;
-  ResponseParser parser(got);
-  size_t consumed = 0;
-  EXPECT_EQ(parser.feed("SSH-2.0-OpenSSH_9.2\r\n", consumed), ResponseParser::Status::kBad);
-}
-
 TEST(ServerMetrics, AddsUpLabelsAndSkipsWhatItCannotRead) {
   const auto before = parse_metrics(
       "# HELP a x\na_total{m=\"x{}\\\"\"} 1\na_total{m=\"y\"} 2 1700000000\nb "
@@ -289,31 +239,6 @@ TEST(ServerMetrics, SpeculationIsWhatChangedByPosition) {
     for (const auto& [name, value] : parse_metrics("a{" + std::string(label) + "} 1\n")) {
       EXPECT_EQ(name, "a") << label;
     }
-  }
-}
-
-TEST(BaseUrl, IsReadOrRefused) {
-  const auto plain = parse_base_url("http://127.0.0.1:8000");
-  ASSERT_TRUE(plain);
-  EXPECT_EQ(plain->authority(), "127.0.0.1:8000");
-  const auto tls = parse_base_url("https://example.org/api/");
-  ASSERT_TRUE(tls);
-  EXPECT_TRUE(tls->tls);
-  EXPECT_EQ(tls->port, "443");
-  EXPECT_EQ(tls->path, "/api");
-  EXPECT_EQ(tls->authority(), "example.org");
-  const auto v6 = parse_base_url("http://[::1]:80/");
-  ASSERT_TRUE(v6);
-  EXPECT_EQ(v6->host, "::1");
-  EXPECT_EQ(v6->authority(), "[::1]");
-  for (const char* bad : {"",
-                          "127.0.0.1:8000",
-                          "ftp://x",
-                          "http://",
-                          "http://:80",
-                          "http://[::1",
-                          "http://user@host"}) {
-    EXPECT_FALSE(parse_base_url(bad)) << bad;
   }
 }
 

@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "server/load/load_run.h"
-#include "server/load/mock_frames.h"
+#include "server/mock/mock_frames.h"
 #include "tests/support/certificate.h"
 #include "tests/support/temporary_folder.h"
 
@@ -64,8 +64,9 @@ class TlsServer {
   static void answer(SSL* ssl) {
     char request[4096];
     if (SSL_read(ssl, request, sizeof request) <= 0) return;
-    const std::string reply = stream_head() + http_chunk(token_event(MockApi::kCompletions)) +
-                              stream_end(MockApi::kCompletions, 8, 1, /*usage=*/true);
+    const std::string reply = mock::stream_head() +
+                              mock::http_chunk(mock::token_event(mock::MockApi::kCompletions)) +
+                              mock::stream_end(mock::MockApi::kCompletions, 8, 1, /*usage=*/true);
     SSL_write(ssl, reply.data(), static_cast<int>(reply.size()));
     SSL_shutdown(ssl);
   }
@@ -78,8 +79,8 @@ class TlsServer {
 };
 
 // Two requests; the records of what came of them.
-std::vector<Record> ask(const TlsServer& tls, Verification verification) {
-  const Server server{*parse_base_url("https://127.0.0.1:" + std::to_string(tls.port())),
+std::vector<Record> ask(const TlsServer& tls, client::Verification verification) {
+  const Server server{*client::parse_base_url("https://127.0.0.1:" + std::to_string(tls.port())),
                       verification};
   RequestOptions request;
   request.model = "mock";
@@ -133,27 +134,27 @@ TEST(LoadTls, ATrustedCertificateOfTheHostIsAccepted) {
   const Certificate certificate = make_certificate("IP:127.0.0.1", -kDay, kDay);
   const TrustStore trust(certificate);
   const TlsServer server(certificate);
-  expect_answered(ask(server, Verification::kCertificate));
+  expect_answered(ask(server, client::Verification::kCertificate));
 }
 
 TEST(LoadTls, AnUnknownIssuerIsRefusedUnlessNothingIsVerified) {
   const TlsServer server(make_certificate("IP:127.0.0.1", -kDay, kDay));
-  expect_refused(ask(server, Verification::kCertificate), "self-signed certificate");
-  expect_answered(ask(server, Verification::kNone));
+  expect_refused(ask(server, client::Verification::kCertificate), "self-signed certificate");
+  expect_answered(ask(server, client::Verification::kNone));
 }
 
 TEST(LoadTls, AnExpiredCertificateIsRefused) {
   const Certificate certificate = make_certificate("IP:127.0.0.1", -2 * kDay, -kDay);
   const TrustStore trust(certificate);
   const TlsServer server(certificate);
-  expect_refused(ask(server, Verification::kCertificate), "certificate has expired");
+  expect_refused(ask(server, client::Verification::kCertificate), "certificate has expired");
 }
 
 TEST(LoadTls, ACertificateOfAnotherHostIsRefused) {
   const Certificate certificate = make_certificate("DNS:example.org", -kDay, kDay);
   const TrustStore trust(certificate);
   const TlsServer server(certificate);
-  expect_refused(ask(server, Verification::kCertificate), "certificate verify failed");
+  expect_refused(ask(server, client::Verification::kCertificate), "certificate verify failed");
 }
 
 }  // namespace

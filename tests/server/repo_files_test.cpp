@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "server/hub/http_fetch.h"
-
 namespace sluice::hub {
 namespace {
 
@@ -92,22 +90,6 @@ TEST(SelectFiles, WantsAllPartsOfASplitFile) {
   EXPECT_EQ(both->gguf, "a-Q8_0-00001-of-00002.gguf");
   EXPECT_EQ(chosen(listing, "o/n:a-Q8_0-00002-of-00002.gguf"), "a-Q8_0-00001-of-00002.gguf");
   EXPECT_EQ(chosen(listing, "o/n:F16"), "o/n: b-F16.gguf: found 1 parts, expected 3");
-}
-
-TEST(Url, HasAnOriginWhereverItLeads) {
-  EXPECT_EQ(origin_of("https://Hub.example:443/a?b"), "https://hub.example");
-  EXPECT_EQ(origin_of("http://[::1]:8080/x"), "http://[::1]:8080");
-  for (const char* bad : {"", "hub", "ftp://x/", "https://", "https://a b/", "https://me@hub/"}) {
-    EXPECT_EQ(origin_of(bad), "") << bad;
-  }
-  EXPECT_EQ(resolve_location("https://h/a/b", "/c?d"), "https://h/c?d");
-  EXPECT_EQ(resolve_location("https://h/a/b", "//other/c"), "https://other/c");
-  EXPECT_EQ(resolve_location("https://h/a", "http://other/c/"), "http://other/c/");
-  EXPECT_EQ(resolve_location("https://h/a", "/login?next=https://h/a"),
-            "https://h/login?next=https://h/a");
-  EXPECT_EQ(resolve_location("https://h/a", "//h/c?to=https://h/d"), "https://h/c?to=https://h/d");
-  EXPECT_EQ(resolve_location("https://h/a", "javascript:x"), "");
-  EXPECT_EQ(resolve_location("https://h/a", ""), "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/hub/proxy.h"
+#include "server/http/client/proxy.h"
 
 #include <algorithm>
 #include <boost/asio/ip/address.hpp>
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace sluice::hub {
+namespace sluice::client {
 namespace {
 
 namespace ip = boost::asio::ip;
@@ -77,14 +77,14 @@ std::string base64_of(std::string_view bytes) {
 }
 
 // [scheme://][user:password@]host[:port][/...]
-Expected<load::Proxy> parse_proxy(const Variable& variable) {
+Expected<Proxy> parse_proxy(const Variable& variable) {
   std::string_view rest = variable.value;
   const size_t scheme_end = rest.find("://");
   const std::string scheme =
       scheme_end == std::string_view::npos ? "http" : lowered(rest.substr(0, scheme_end));
   if (scheme_end != std::string_view::npos) rest.remove_prefix(scheme_end + 3);
   rest = rest.substr(0, rest.find_first_of("/?#"));
-  load::Proxy proxy;
+  Proxy proxy;
   if (const size_t at = rest.rfind('@'); at != std::string_view::npos) {
     const std::string user = percent_decoded(rest.substr(0, at));
     proxy.authorization =
@@ -92,7 +92,7 @@ Expected<load::Proxy> parse_proxy(const Variable& variable) {
     rest.remove_prefix(at + 1);
   }
   const std::string place(rest);
-  const auto address = load::parse_base_url("http://" + place);
+  const auto address = parse_base_url("http://" + place);
   if (scheme != "http" || !address || place.find_first_of(" \r\n\t") != std::string::npos) {
     return make_error(ErrorCode::kInvalidArgument,
                       variable.name + ": found \"" + scheme + "://" + place +
@@ -125,7 +125,7 @@ bool same_address(const std::string& a, const std::string& b) {
 }
 
 // One entry of no_proxy.
-bool is_named(const load::ServerAddress& server, std::string entry) {
+bool is_named(const ServerAddress& server, std::string entry) {
   if (entry == "*") return true;
   const std::string host = lowered(server.host);
   if (entry.find('/') != std::string::npos) return in_network(host, entry);
@@ -145,7 +145,7 @@ bool is_named(const load::ServerAddress& server, std::string entry) {
   return host == entry || host.ends_with("." + entry) || same_address(host, entry);
 }
 
-bool goes_directly(const load::ServerAddress& server, const std::string& no_proxy) {
+bool goes_directly(const ServerAddress& server, const std::string& no_proxy) {
   const std::string list = lowered(no_proxy);
   for (size_t begin = 0; begin < list.size();) {
     const size_t end = std::min(list.find_first_of(", \t", begin), list.size());
@@ -157,15 +157,15 @@ bool goes_directly(const load::ServerAddress& server, const std::string& no_prox
 
 }  // namespace
 
-Expected<std::optional<load::Proxy>> proxy_for(const load::ServerAddress& server,
-                                               const Environment& environment) {
+Expected<std::optional<Proxy>> proxy_for(const ServerAddress& server,
+                                         const Environment& environment) {
   std::optional<Variable> proxy = look_up(environment, server.tls ? "https_proxy" : "http_proxy");
   if (!proxy) proxy = look_up(environment, "all_proxy");
   if (!proxy) return std::nullopt;
   const std::optional<Variable> direct = look_up(environment, "no_proxy");
   if (direct && goes_directly(server, direct->value)) return std::nullopt;
-  SLUICE_TRY(load::Proxy parsed, parse_proxy(*proxy));
+  SLUICE_TRY(Proxy parsed, parse_proxy(*proxy));
   return parsed;
 }
 
-}  // namespace sluice::hub
+}  // namespace sluice::client

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A byte stream to the server, plain or TLS, behind one type: no other file of the client knows
+// A byte stream to a server, plain or TLS, behind one type: no other file of the client knows
 // which. One operation of a kind at a time; all on the thread of the event loop.
 #pragma once
 
@@ -18,11 +18,11 @@ namespace boost::asio {
 class io_context;
 }
 
-namespace sluice::load {
+namespace sluice::client {
 
-class TransportEvents {
+class StreamEvents {
  public:
-  virtual ~TransportEvents() = default;
+  virtual ~StreamEvents() = default;
   virtual void on_connected() = 0;
   // `in_handshake`: the connection was made, the TLS handshake failed.
   virtual void on_connect_failed(const std::string& reason, bool in_handshake) = 0;
@@ -30,11 +30,11 @@ class TransportEvents {
   virtual void on_read(boost::system::error_code error, size_t num_bytes) = 0;
 };
 
-class Transport : public std::enable_shared_from_this<Transport> {
+class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  virtual ~Transport() = default;
+  virtual ~Stream() = default;
 
-  // The pending handlers own the transport too, so it may be dropped at any time after close().
+  // The pending handlers own the stream too, so it may be dropped at any time after close().
   virtual void connect() = 0;
   virtual void write(std::string_view bytes) = 0;  // writes all bytes, which the caller keeps
   virtual void read(std::span<char> buffer) = 0;   // reads some bytes; the caller keeps the buffer
@@ -46,18 +46,19 @@ class Transport : public std::enable_shared_from_this<Transport> {
   }
 
  protected:
-  explicit Transport(TransportEvents& events) : events_(&events) {}
+  explicit Stream(StreamEvents& events) : events_(&events) {}
 
   virtual void close_socket() = 0;
 
-  TransportEvents* events_;  // null: closed
+  StreamEvents* events_;  // null: closed
 };
 
 struct ServerAddress {
   bool tls = false;
   std::string host;
   std::string port;
-  std::string path;  // precedes the endpoint's; no slash at its end
+  std::string path;      // precedes the endpoint's; no slash at its end
+  std::string uds = {};  // the path of a Unix socket to connect to, without TLS; empty: none
 
   // Returns the value of a Host header.
   [[nodiscard]] std::string authority() const;
@@ -73,23 +74,23 @@ struct Proxy {
   std::string authorization;  // for Proxy-Authorization; empty: none
 };
 
-// Makes transports to one server, whose name was resolved once.
-class TransportFactory {
+// Makes streams to one server, whose name was resolved once.
+class StreamFactory {
  public:
-  virtual ~TransportFactory() = default;
-  virtual std::shared_ptr<Transport> create(TransportEvents& events) = 0;
+  virtual ~StreamFactory() = default;
+  virtual std::shared_ptr<Stream> create(StreamEvents& events) = 0;
 };
 
 enum class Verification : uint8_t { kCertificate, kNone };
 
 // kUnavailable: the host (or the proxy) has no address. The loop outlives the factory. Through a
-// proxy, a plain transport speaks to the proxy itself: requests name the whole URL. `ca_file`: PEM
+// proxy, a plain stream speaks to the proxy itself: requests name the whole URL. `ca_file`: PEM
 // certificates to verify with instead of the system's; empty: the system's.
-Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
+Expected<std::unique_ptr<StreamFactory>> create_stream_factory(
     boost::asio::io_context& loop,
     const ServerAddress& address,
     Verification verification,
     const std::optional<Proxy>& proxy = std::nullopt,
     const std::string& ca_file = {});
 
-}  // namespace sluice::load
+}  // namespace sluice::client

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/load/http_response.h"
+#include "server/http/client/response.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
-#include <charconv>
+#include <utility>
 
-namespace sluice::load {
+namespace sluice::client {
 
 namespace http = boost::beast::http;
 using boost::beast::string_view;
@@ -14,57 +14,65 @@ using boost::system::error_code;
 
 class ResponseParser::Impl final : public http::basic_parser<false> {
  public:
-  explicit Impl(ResponseSink& sink) : sink_(sink) {
+  Impl(ResponseSink& sink, bool has_no_body) : sink_(sink) {
     eager(true);
+    skip(has_no_body);
     body_limit(boost::none);
-    header_limit(64 << 10);
+    header_limit(kMaxUnparsedBytes);
   }
 
+  ResponseHead head;
   error_code last_error;
+  std::optional<Error> refusal;
   bool has_begun = false;
 
  private:
   void on_request_impl(http::verb, string_view, string_view, int, error_code&) override {}
 
-  void on_response_impl(int status, string_view, int, error_code&) override {
-    head_.status = status;
+  void on_response_impl(int status, string_view reason, int, error_code&) override {
+    head.status = status;
+    head.reason.assign(reason.data(), reason.size());
   }
 
-  void on_field_impl(http::field name, string_view, string_view value, error_code&) override {
-    if (name == http::field::content_type) {
-      head_.is_event_stream = value.starts_with("text/event-stream");
-    } else if (name == http::field::retry_after) {
-      double seconds = 0;
-      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), seconds);
-      if (error == std::errc() && end == value.data() + value.size() && seconds >= 0) {
-        head_.retry_after = seconds;
-      }
-    }
+  void on_field_impl(http::field, string_view name, string_view value, error_code&) override {
+    std::string lower(name.data(), name.size());
+    for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    head.fields.emplace(std::move(lower), std::string(value.data(), value.size()));
   }
 
-  void on_header_impl(error_code&) override { sink_.on_head(head_); }
+  void on_header_impl(error_code& error) override { take(sink_.on_head(head), error); }
 
   void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) override {}
 
-  std::size_t on_body_impl(string_view body, error_code&) override {
-    sink_.on_body({body.data(), body.size()});
+  std::size_t on_body_impl(string_view body, error_code& error) override {
+    take(sink_.on_body({body.data(), body.size()}), error);
     return body.size();
   }
 
   void on_chunk_header_impl(std::uint64_t, string_view, error_code&) override {}
 
-  std::size_t on_chunk_body_impl(std::uint64_t, string_view body, error_code&) override {
-    sink_.on_body({body.data(), body.size()});
-    return body.size();
+  std::size_t on_chunk_body_impl(std::uint64_t, string_view body, error_code& error) override {
+    return on_body_impl(body, error);
   }
 
   void on_finish_impl(error_code&) override {}
 
+  void take(Expected<void> result, error_code& error) {
+    if (result) return;
+    refusal = std::move(result).error();
+    error = http::error::end_of_stream;
+  }
+
   ResponseSink& sink_;
-  ResponseHead head_;
 };
 
-ResponseParser::ResponseParser(ResponseSink& sink) : impl_(std::make_unique<Impl>(sink)) {}
+std::string_view ResponseHead::field(std::string_view name) const {
+  const auto found = fields.find(name);
+  return found == fields.end() ? std::string_view() : found->second;
+}
+
+ResponseParser::ResponseParser(ResponseSink& sink, bool has_no_body)
+    : impl_(std::make_unique<Impl>(sink, has_no_body)) {}
 
 ResponseParser::~ResponseParser() = default;
 
@@ -103,4 +111,8 @@ bool ResponseParser::keeps_alive() const { return impl_->is_done() && impl_->kee
 
 std::string ResponseParser::error() const { return impl_->last_error.message(); }
 
-}  // namespace sluice::load
+const std::optional<Error>& ResponseParser::refusal() const { return impl_->refusal; }
+
+const ResponseHead& ResponseParser::head() const { return impl_->head; }
+
+}  // namespace sluice::client

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/load/mock_server.h"
+#include "server/mock/mock_server.h"
 
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "server/load/mock_frames.h"
+#include "server/mock/mock_frames.h"
 
-namespace sluice::load {
+namespace sluice::mock {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
@@ -494,4 +494,4 @@ void MockServer::stop() {
   boost::asio::post(impl_->loop, [this] { impl_->loop.stop(); });
 }
 
-}  // namespace sluice::load
+}  // namespace sluice::mock

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/load/mock_frames.h"
+#include "server/mock/mock_frames.h"
 
 #include <charconv>
 
-namespace sluice::load {
+namespace sluice::mock {
 namespace {
 
 constexpr std::string_view kChatHead =
@@ -62,4 +62,4 @@ std::string stream_end(MockApi api, int64_t prompt_tokens, int64_t completion_to
   return http_chunk(body + "data: [DONE]\n\n") + "0\r\n\r\n";
 }
 
-}  // namespace sluice::load
+}  // namespace sluice::mock

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace sluice::load {
+namespace sluice::mock {
 
 enum class MockApi : uint8_t { kCompletions, kChat };
 
@@ -19,4 +19,4 @@ std::string token_event(MockApi api);  // without chunk framing
 // Returns finish_reason, usage if wanted, [DONE] and the end of the body.
 std::string stream_end(MockApi api, int64_t prompt_tokens, int64_t completion_tokens, bool usage);
 
-}  // namespace sluice::load
+}  // namespace sluice::mock

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TLS transport, and the only unit that compiles Asio's non-template TLS code.
+// TLS streams, and the only unit that compiles Asio's non-template TLS code.
 #include <algorithm>
 #include <array>
 #include <boost/asio/ssl/host_name_verification.hpp>
@@ -7,9 +7,9 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/write.hpp>
 
-#include "server/load/transport_impl.h"
+#include "server/http/client/stream_impl.h"
 
-namespace sluice::load {
+namespace sluice::client {
 
 namespace ssl = boost::asio::ssl;
 using boost::asio::ip::tcp;
@@ -30,15 +30,15 @@ struct TlsTarget {
 // Limit of a proxy's answer before the tunnel is open.
 constexpr size_t kMaxTunnelAnswer = 16 << 10;
 
-class TlsTransport final : public Transport {
+class TlsStream final : public Stream {
  public:
-  TlsTransport(boost::asio::io_context& loop, TlsTarget& target, TransportEvents& events)
-      : Transport(events), stream_(loop, target.context), target_(target) {}
+  TlsStream(boost::asio::io_context& loop, TlsTarget& target, StreamEvents& events)
+      : Stream(events), stream_(loop, target.context), target_(target) {}
 
   void connect() override {
     boost::asio::async_connect(stream_.lowest_layer(),
                                target_.endpoints,
-                               [self = shared(), this](error_code error, const tcp::endpoint&) {
+                               [self = shared(), this](error_code error, const Endpoint&) {
                                  if (events_ == nullptr) return;
                                  if (error)
                                    return events_->on_connect_failed(error.message(),
@@ -71,8 +71,8 @@ class TlsTransport final : public Transport {
   }
 
  private:
-  std::shared_ptr<TlsTransport> shared() {
-    return std::static_pointer_cast<TlsTransport>(shared_from_this());
+  std::shared_ptr<TlsStream> shared() {
+    return std::static_pointer_cast<TlsStream>(shared_from_this());
   }
 
   void open_tunnel() {
@@ -138,19 +138,19 @@ class TlsTransport final : public Transport {
     stream_.lowest_layer().close(ignored);
   }
 
-  ssl::stream<tcp::socket> stream_;
+  ssl::stream<Socket> stream_;
   TlsTarget& target_;
   std::array<char, 1024> tunnel_buffer_{};
   std::string tunnel_answer_;
 };
 
-class TlsFactory final : public TransportFactory {
+class TlsFactory final : public StreamFactory {
  public:
   TlsFactory(boost::asio::io_context& loop, std::unique_ptr<TlsTarget> target)
       : loop_(loop), target_(std::move(target)) {}
 
-  std::shared_ptr<Transport> create(TransportEvents& events) override {
-    return std::make_shared<TlsTransport>(loop_, *target_, events);
+  std::shared_ptr<Stream> create(StreamEvents& events) override {
+    return std::make_shared<TlsStream>(loop_, *target_, events);
   }
 
  private:
@@ -160,12 +160,12 @@ class TlsFactory final : public TransportFactory {
 
 }  // namespace
 
-Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_context& loop,
-                                                               Endpoints endpoints,
-                                                               const std::string& host,
-                                                               Verification verification,
-                                                               std::string tunnel_request,
-                                                               const std::string& ca_file) {
+Expected<std::unique_ptr<StreamFactory>> create_tls_factory(boost::asio::io_context& loop,
+                                                            Endpoints endpoints,
+                                                            const std::string& host,
+                                                            Verification verification,
+                                                            std::string tunnel_request,
+                                                            const std::string& ca_file) {
   auto target = std::make_unique<TlsTarget>(ssl::context(ssl::context::tls_client));
   error_code error;
   if (verification == Verification::kCertificate) {
@@ -186,4 +186,4 @@ Expected<std::unique_ptr<TransportFactory>> create_tls_factory(boost::asio::io_c
   return std::make_unique<TlsFactory>(loop, std::move(target));
 }
 
-}  // namespace sluice::load
+}  // namespace sluice::client

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/hub/proxy.h"
+#include "server/http/client/proxy.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-namespace sluice::hub {
+namespace sluice::client {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
 
 // "host:port", with " and authorization"; "": none; "error: ..." where refused.
 std::string route(const std::string& url, const Variables& variables) {
-  const auto address = load::parse_base_url(url);
+  const auto address = parse_base_url(url);
   const auto proxy = proxy_for(*address, [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? std::string() : found->second;
@@ -102,4 +102,4 @@ TEST(NoProxy, NamesHostsDomainsAddressesNetworksAndPorts) {
 }
 
 }  // namespace
-}  // namespace sluice::hub
+}  // namespace sluice::client

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/load/transport.h"
+#include "server/http/client/stream.h"
 
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
 
-#include "server/load/transport_impl.h"
+#include "server/http/client/stream_impl.h"
 
-namespace sluice::load {
+namespace sluice::client {
 
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
 namespace {
 
-class PlainTransport final : public Transport {
+class PlainStream final : public Stream {
  public:
-  PlainTransport(boost::asio::io_context& loop, const Endpoints& endpoints, TransportEvents& events)
-      : Transport(events), socket_(loop), endpoints_(endpoints) {}
+  PlainStream(boost::asio::io_context& loop, const Endpoints& endpoints, StreamEvents& events)
+      : Stream(events), socket_(loop), endpoints_(endpoints) {}
 
   void connect() override {
     boost::asio::async_connect(
-        socket_, endpoints_, [self = shared(), this](error_code error, const tcp::endpoint&) {
+        socket_, endpoints_, [self = shared(), this](error_code error, const Endpoint&) {
           if (events_ == nullptr) return;
           if (error) return events_->on_connect_failed(error.message(), /*in_handshake=*/false);
           error_code ignored;
@@ -44,8 +45,8 @@ class PlainTransport final : public Transport {
   }
 
  private:
-  std::shared_ptr<PlainTransport> shared() {
-    return std::static_pointer_cast<PlainTransport>(shared_from_this());
+  std::shared_ptr<PlainStream> shared() {
+    return std::static_pointer_cast<PlainStream>(shared_from_this());
   }
 
   void close_socket() override {
@@ -53,17 +54,17 @@ class PlainTransport final : public Transport {
     socket_.close(ignored);
   }
 
-  tcp::socket socket_;
+  Socket socket_;
   const Endpoints& endpoints_;
 };
 
-class PlainFactory final : public TransportFactory {
+class PlainFactory final : public StreamFactory {
  public:
   PlainFactory(boost::asio::io_context& loop, Endpoints endpoints)
       : loop_(loop), endpoints_(std::move(endpoints)) {}
 
-  std::shared_ptr<Transport> create(TransportEvents& events) override {
-    return std::make_shared<PlainTransport>(loop_, endpoints_, events);
+  std::shared_ptr<Stream> create(StreamEvents& events) override {
+    return std::make_shared<PlainStream>(loop_, endpoints_, events);
   }
 
  private:
@@ -83,8 +84,8 @@ std::string tunnel_request(const ServerAddress& server, const Proxy& proxy) {
 
 }  // namespace
 
-std::unique_ptr<TransportFactory> create_plain_factory(boost::asio::io_context& loop,
-                                                       Endpoints endpoints) {
+std::unique_ptr<StreamFactory> create_plain_factory(boost::asio::io_context& loop,
+                                                    Endpoints endpoints) {
   return std::make_unique<PlainFactory>(loop, std::move(endpoints));
 }
 
@@ -131,12 +132,18 @@ Expected<ServerAddress> parse_base_url(const std::string& url) {
   return address;
 }
 
-Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
-    boost::asio::io_context& loop,
-    const ServerAddress& address,
-    Verification verification,
-    const std::optional<Proxy>& proxy,
-    const std::string& ca_file) {
+Expected<std::unique_ptr<StreamFactory>> create_stream_factory(boost::asio::io_context& loop,
+                                                               const ServerAddress& address,
+                                                               Verification verification,
+                                                               const std::optional<Proxy>& proxy,
+                                                               const std::string& ca_file) {
+  if (!address.uds.empty()) {
+    if (address.uds.size() >= sizeof(sockaddr_un::sun_path)) {
+      return make_error(ErrorCode::kInvalidArgument, address.uds + ": too long for a Unix socket");
+    }
+    return create_plain_factory(
+        loop, {Endpoint(boost::asio::local::stream_protocol::endpoint(address.uds))});
+  }
   error_code error;
   tcp::resolver resolver(loop);
   const std::string& host = proxy ? proxy->host : address.host;
@@ -159,4 +166,4 @@ Expected<std::unique_ptr<TransportFactory>> create_transport_factory(
   return create_plain_factory(loop, std::move(endpoints));
 }
 
-}  // namespace sluice::load
+}  // namespace sluice::client

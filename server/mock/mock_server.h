@@ -11,7 +11,7 @@
 
 #include "engine/core/status.h"
 
-namespace sluice::load {
+namespace sluice::mock {
 
 enum class MockFault : uint8_t {
   kNone,
@@ -65,4 +65,4 @@ class MockServer {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace sluice::load
+}  // namespace sluice::mock

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "server/load/transport.h"
+#include "server/http/client/stream.h"
 
-namespace sluice::hub {
+namespace sluice::client {
 
 // A variable's value; empty: not set.
 using Environment = std::function<std::string(const char* name)>;
@@ -18,7 +18,7 @@ using Environment = std::function<std::string(const char* name)>;
 // except for hosts that no_proxy names: "*", a name and what is below it, an address, a network as
 // 10.0.0.0/8, each perhaps with a port. nullopt: none. kInvalidArgument: a proxy of a kind that is
 // not spoken; the message names the variable, and never a password.
-Expected<std::optional<load::Proxy>> proxy_for(const load::ServerAddress& server,
-                                               const Environment& environment);
+Expected<std::optional<Proxy>> proxy_for(const ServerAddress& server,
+                                         const Environment& environment);
 
-}  // namespace sluice::hub
+}  // namespace sluice::client
