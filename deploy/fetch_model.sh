@@ -14,17 +14,20 @@ matches() {
   [[ "$(sha256sum "$1" | cut -d ' ' -f 1)" == "$sha256" ]]
 }
 
+leave_if_there() {
+  if [[ -f "$model" ]] && matches "$model"; then
+    echo "$model"
+    exit 0
+  fi
+}
+
+leave_if_there
 # One at a time, and what an interrupted one has left is taken away.
 mkdir -p "$cache"
 exec 9>"$cache/fetch.lock"
 flock 9
-if [[ -f "$model" ]]; then
-  if matches "$model"; then
-    echo "$model"
-    exit 0
-  fi
-  echo "fetch_model.sh: $model is damaged; fetching it again" >&2
-fi
+leave_if_there
+if [[ -f "$model" ]]; then echo "fetch_model.sh: $model is damaged; fetching it again" >&2; fi
 
 # The python3 found first may come without pip (its own build, a virtual environment).
 python=""
