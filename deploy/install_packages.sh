@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what Sluice is built from, on Debian 12 or newer and Ubuntu 24.04 or newer: packages, and
 # XGrammar by install_xgrammar.sh. Does nothing, and needs no network, when all of it is there.
-# --tests: also what tests/run.sh uses.
+# --tests: also what tests/run.sh uses. --only: not XGrammar, which a build makes where it is missing.
 set -euo pipefail
 
 fail() {
@@ -20,13 +20,19 @@ boost_versions=(1.81 1.83 1.88)
 boost_packages() { # version
   echo "libboost$1-dev libboost-context$1-dev"
 }
-if [[ "${1:-}" == "--tests" ]]; then
-  packages+=(clang-19 libclang-rt-19-dev)
-elif [[ $# -gt 0 ]]; then
-  fail "unknown argument $1; the only one is --tests"
-fi
+with_xgrammar=yes
+case "${1:-}" in
+  "") ;;
+  --tests) packages+=(clang-19 libclang-rt-19-dev) ;;
+  --only) with_xgrammar=no ;;
+  *) fail "unknown argument $1; there are --tests and --only" ;;
+esac
 
 finish() { # what was done
+  if [[ "$with_xgrammar" == no ]]; then
+    echo "Packages: $1"
+    exit 0
+  fi
   local root
   root="$(bash "$(dirname "${BASH_SOURCE[0]}")/install_xgrammar.sh")" ||
     fail "XGrammar cannot be installed, see above"
@@ -42,8 +48,9 @@ if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
 $(boost_packages "${boost_versions[0]}"); then run again with SLUICE_SKIP_PACKAGES=1"
 fi
 
+installed="$(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' | sed -n 's/^ii *//p')"
 is_installed() {
-  [[ "$(dpkg-query -W -f='${Status}' "$1" 2>/dev/null)" == "install ok installed" ]]
+  grep -qxF "$1" <<<"$installed"
 }
 
 missing=()
@@ -83,6 +90,9 @@ apt() {
 }
 
 echo "Packages: installing ${missing[*]}"
+# Where an installation was interrupted, nothing else goes on before it.
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive dpkg --configure -a ||
+  fail "'dpkg --configure -a' failed, see above; once it works, run again"
 apt update -o APT::Update::Error-Mode=any ||
   fail "the package servers cannot be reached ('apt-get update' failed, see above). Check network \
 and proxy, then run again; what is missing: ${missing[*]}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds XGrammar, the library behind structured output, as a static library with a CMake package,
-# from its source distribution on PyPI with xgrammar/repetitions.patch, and prints where. Does
-# nothing, and needs no network, when it is there. SLUICE_XGRAMMAR_ROOT: where
-# (~/.cache/sluice/xgrammar-VERSION, where CMake looks).
-# Needs what install_packages.sh installs.
+# Builds XGrammar, the library behind structured output, as a static library, from its source
+# distribution on PyPI with xgrammar/repetitions.patch, and prints where. Does nothing, and needs no
+# network, when it is there. --beside: with a quarter of the processors, as a step of the build.
+# SLUICE_XGRAMMAR_ROOT: where (~/.cache/sluice/xgrammar-VERSION). Needs what install_packages.sh
+# installs.
 set -euo pipefail
 
 version="0.2.8"
@@ -16,10 +16,29 @@ root="${SLUICE_XGRAMMAR_ROOT:-$cache/xgrammar-$version}"
 recipe="$(cat "${BASH_SOURCE[0]}" "$here/xgrammar/CMakeLists.txt" "$here/xgrammar/repetitions.patch" |
   sha256sum | cut -d ' ' -f 1)"
 
-if [[ -f "$root/recipe" && "$(cat "$root/recipe")" == "$recipe" ]]; then
-  echo "$root"
-  exit 0
-fi
+jobs="$(nproc)"
+case "${1:-}" in
+  "") ;;
+  --beside) jobs=$((jobs < 8 ? 1 : jobs / 4)) ;;
+  *)
+    echo "usage: bash deploy/install_xgrammar.sh [--beside]" >&2
+    exit 2
+    ;;
+esac
+
+leave_if_there() {
+  if [[ -f "$root/recipe" && "$(cat "$root/recipe")" == "$recipe" ]]; then
+    echo "$root"
+    exit 0
+  fi
+}
+
+leave_if_there
+# One at a time: several builds may want it, and what an interrupted one has left is taken away.
+mkdir -p "$(dirname "$root")"
+exec 9>"$root.lock"
+flock 9
+leave_if_there
 
 # The python3 found first may come without pip (its own build, a virtual environment).
 python=""
@@ -34,8 +53,9 @@ if [[ -z "$python" ]]; then
   exit 1
 fi
 
-mkdir -p "$(dirname "$root")"
-work="$(mktemp -d "$(dirname "$root")/build.XXXXXX")"
+work="$root.build"
+rm -rf "$work"
+mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 echo "Building XGrammar $version (once)" >&2
 # pip checks the hash before it looks into the file.
@@ -51,13 +71,13 @@ generator=()
 if command -v ninja >/dev/null; then generator=(-G Ninja); fi
 launcher=()
 if command -v ccache >/dev/null; then
-  # The folder's name differs from call to call.
+  # The folder's name differs from machine to machine.
   launcher=("-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;CCACHE_BASEDIR=$work;CCACHE_NOHASHDIR=1;ccache")
 fi
 cmake -S "$here/xgrammar" -B "$work/build" "${generator[@]}" "${launcher[@]}" \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$work/root" \
   -DXGRAMMAR_SOURCE="$work/xgrammar-$version" >"$work/log" 2>&1 &&
-  cmake --build "$work/build" --parallel "$(nproc)" >>"$work/log" 2>&1 &&
+  cmake --build "$work/build" --parallel "$jobs" >>"$work/log" 2>&1 &&
   cmake --install "$work/build" >>"$work/log" 2>&1 ||
   {
     cat "$work/log" >&2

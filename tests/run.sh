@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 case "${1:-}" in
   "") stages="kubernetes routers asan tsan fuzz" ;;
   --full)
-    stages="kubernetes routers asan tsan fuzz clang image reproducible mutation"
+    stages="kubernetes routers asan tsan fuzz clang image packages reproducible mutation"
     export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-100000000}"
     export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}" SLUICE_FUZZ_SEED=0
     ;;

@@ -3,7 +3,7 @@
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
 # container, reproducible: the same binary from two folders, mutation: whether the simulator sees
 # bugs, routers: two servers, and pairs that split requests, behind routers of others, kubernetes:
-# manifests by the cluster's own schemas, and by Helm.
+# manifests by the cluster's own schemas, and by Helm, packages: .deb and wheel, installed and asked.
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
@@ -100,6 +100,9 @@ case "$stage" in
   mutation)
     python3 tests/scheduler/mutations.py build
     python3 tests/engine/handoff_mutations.py build
+    ;;
+  packages)
+    python3 tests/deploy/packages_test.py "${2:-build}" tests/golden/tiny/tiny-llama.gguf
     ;;
   image)
     python3 deploy/image_test.py

@@ -4,9 +4,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <limits>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -50,82 +48,6 @@ Expected<void> apply_yaml_entry(Config& config,
                       knob->name);
   }
   return knob->set(config, *knob, value_text(value, knob->kind));
-}
-
-std::string range_text(const Knob& knob) {
-  switch (knob.kind) {
-    case KnobKind::kInteger:
-    case KnobKind::kBytes:
-      if (knob.max == std::numeric_limits<int64_t>::max())
-        return "from " + std::to_string(knob.min);
-      return std::to_string(knob.min) + " to " + std::to_string(knob.max);
-    case KnobKind::kBoolean:
-      return "true, false";
-    case KnobKind::kString:
-      return "text";
-    case KnobKind::kStringList:
-    case KnobKind::kLineList:
-      return "list";
-    case KnobKind::kIntegerList:
-      return "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
-    case KnobKind::kChoice: {
-      std::string text;
-      for (const char* c = knob.choices; *c != '\0'; ++c) {
-        text += *c == '|' ? std::string(", ") : std::string(1, *c);
-      }
-      return text;
-    }
-  }
-  return "";
-}
-
-// Knobs that an installation sets as a rule; all others have a default that fits most.
-constexpr auto kUsual = std::to_array<std::string_view>({
-    "model",
-    "served-model-name",
-    "chat-template",
-    "tool-call-parser",
-    "reasoning-parser",
-    "max-model-len",
-    "kv-cache-dtype",
-    "activation-bits",
-    "packed-weights-cache",
-    "kv-cache-memory",
-    "kv-offloading-size",
-    "kv-disk-path",
-    "speculative-config",
-    "max-num-seqs",
-    "max-num-batched-tokens",
-    "max-num-queued-reqs",
-    "role",
-    "device",
-    "threads",
-    "tensor-parallel-size",
-    "host",
-    "port",
-    "ssl-certfile",
-    "ssl-keyfile",
-    "grpc-port",
-    "worker-listen",
-    "kv-listen",
-    "kv-peers",
-    "api-key-file",
-    "drain-timeout-s",
-    "log-format",
-    "enable-log-requests",
-    "otlp-traces-endpoint",
-    "workers",
-});
-
-bool is_usual(std::string_view name) { return std::ranges::find(kUsual, name) != kUsual.end(); }
-
-// The row of a table in Markdown.
-std::string row_of(const Knob& knob) {
-  std::string value = knob.get(Config());
-  value = value.empty() ? "" : "`" + value + "`";
-  const std::string unit = knob.unit;
-  return "| `--" + std::string(knob.name) + "` | " + value + " | " + range_text(knob) +
-         (unit.empty() ? "" : " " + unit) + " | " + knob.help + " |\n";
 }
 
 }  // namespace
@@ -223,14 +145,6 @@ std::string print_config(const Config& config) {
   }
   out << YAML::EndMap;
   return std::string(out.c_str()) + "\n";
-}
-
-std::string config_markdown() {
-  std::string usual;
-  std::string rest;
-  for (const Knob& knob : config_knobs()) (is_usual(knob.name) ? usual : rest) += row_of(knob);
-  const std::string head = "| knob | default | values | what |\n|---|---|---|---|\n";
-  return "## What people set\n\n" + head + usual + "\n## Limits, and the rest\n\n" + head + rest;
 }
 
 }  // namespace sluice

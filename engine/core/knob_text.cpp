@@ -98,4 +98,31 @@ bool is_choice(const Knob& knob, const std::string& text) {
   return false;
 }
 
+std::string values_text(const Knob& knob) {
+  switch (knob.kind) {
+    case KnobKind::kInteger:
+    case KnobKind::kBytes:
+      if (knob.max == std::numeric_limits<int64_t>::max())
+        return "from " + std::to_string(knob.min);
+      return std::to_string(knob.min) + " to " + std::to_string(knob.max);
+    case KnobKind::kBoolean:
+      return "true, false";
+    case KnobKind::kString:
+      return "text";
+    case KnobKind::kStringList:
+    case KnobKind::kLineList:
+      return "list";
+    case KnobKind::kIntegerList:
+      return "list of " + std::to_string(knob.min) + " to " + std::to_string(knob.max);
+    case KnobKind::kChoice: {
+      std::string text;
+      for (const char* c = knob.choices; *c != '\0'; ++c) {
+        text += *c == '|' ? std::string(", ") : std::string(1, *c);
+      }
+      return text;
+    }
+  }
+  return "";
+}
+
 }  // namespace sluice

@@ -15,6 +15,9 @@ tl::unexpected<Error> knob_error(const Knob& knob, const std::string& rule, std:
 
 std::string range_rule(const Knob& knob);
 
+// What documentation says of a knob's values: "1 to 4096", "auto, cpu, cuda", "text", "list".
+std::string values_text(const Knob& knob);
+
 // Parses "4096", "4k", "25.6k", "2Gi", "-1". The result must be whole.
 std::optional<int64_t> parse_integer(std::string_view text);
 

@@ -33,6 +33,8 @@ enum class Command : uint8_t {
   kRender,
   kConfig,
   kHealth,
+  kCompletion,
+  kManual,
   kVersion
 };
 
@@ -67,6 +69,7 @@ struct Invocation {
   bool all = false;            // inspect
   bool short_version = false;  // version
   std::string url;             // health
+  std::string shell;           // completion: bash, zsh, fish
   BenchOptions bench;
   BenchServeOptions bench_serve;
   BenchOfflineOptions bench_offline;

@@ -13,6 +13,7 @@
 #include "engine/core/suggest.h"
 #include "server/cli/bench_flags.h"
 #include "server/cli/command.h"
+#include "server/cli/command_text.h"
 #include "server/cli/llama_flags.h"
 #include "server/cli/quantize_flags.h"
 #include "server/cli/vllm_command_line.h"
@@ -77,6 +78,13 @@ constexpr CommandRow kCommands[] = {
     {Command::kRender, "render", "Render a chat template", false, false, false},
     {Command::kConfig, "config", "Print the effective configuration", true, true, false},
     {Command::kHealth, "health", "Ask a running server whether it is healthy", false, false, false},
+    {Command::kCompletion,
+     "completion",
+     "Print a completion script for a shell",
+     false,
+     false,
+     false},
+    {Command::kManual, "manual", "Print the manual page, for man", false, false, false},
     {Command::kVersion, "version", "Print version and compiler", false, false, false},
 };
 
@@ -203,6 +211,13 @@ void add_render_flags(CLI::App& app, FileOptions& files) {
       ->type_name("FILE");
 }
 
+void add_completion_argument(CLI::App& app, std::string& shell) {
+  app.add_option("SHELL", shell, "Shell that reads it")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("");
+}
+
 void add_own_flags(Subcommand& sub, Invocation& invocation) {
   CLI::App& app = *sub.app;
   switch (sub.row->command) {
@@ -251,6 +266,7 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_tokenize_flags(app, invocation.config.model, invocation.files);
       break;
     case Command::kFetch:
+    case Command::kManual:
       break;
     case Command::kRender:
       add_render_flags(app, invocation.files);
@@ -262,6 +278,9 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       app.add_option(
              "--url", invocation.url, "Server [http://127.0.0.1:PORT, with SLUICE_PORT or 8000]")
           ->type_name("URL");
+      break;
+    case Command::kCompletion:
+      add_completion_argument(app, invocation.shell);
       break;
     case Command::kVersion:
       app.add_flag("--short", invocation.short_version, "Print the number alone");
@@ -474,6 +493,34 @@ std::optional<ParsedCommandLine> replace_vllm_arguments(std::vector<std::string>
   return std::nullopt;
 }
 
+// All commands, and what their flags are bound to.
+struct CommandParser {
+  CommandParser();
+  CommandParser(const CommandParser&) = delete;
+  CommandParser& operator=(const CommandParser&) = delete;
+
+  Invocation invocation;
+  CLI::App app{"Sluice serves language models on CPUs and NVIDIA GPUs.", "sluice"};
+  std::vector<Subcommand> subcommands;
+};
+
+CommandParser::CommandParser() {
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(44);
+  // The last value of a repeated flag counts, but lists keep all their values.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  app.require_subcommand(1);
+  app.footer("--version and -V stand for the command version.");
+  for (const CommandRow& row : kCommands) {
+    Subcommand sub;
+    sub.row = &row;
+    sub.app = app.add_subcommand(row.name, row.help);
+    add_own_flags(sub, invocation);
+    add_knobs(sub);
+    subcommands.push_back(std::move(sub));
+  }
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
@@ -490,37 +537,20 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   }
   if (auto rejected = reject_command_word(arguments)) return *rejected;
 
-  Invocation invocation;
-  CLI::App app{"Sluice serves language models on CPUs and NVIDIA GPUs.", "sluice"};
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(44);
-  // The last value of a repeated flag counts, but lists keep all their values.
-  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.require_subcommand(1);
-  app.footer("--version and -V stand for the command version.");
-  std::vector<Subcommand> subcommands;
-  for (const CommandRow& row : kCommands) {
-    Subcommand sub;
-    sub.row = &row;
-    sub.app = app.add_subcommand(row.name, row.help);
-    add_own_flags(sub, invocation);
-    add_knobs(sub);
-    subcommands.push_back(std::move(sub));
-  }
-
+  CommandParser parser;
   split_empty_values(arguments);
   std::reverse(arguments.begin(), arguments.end());  // the order in which the parser takes them
   const Subcommand* chosen = nullptr;
   const auto find_chosen = [&] {
-    for (const Subcommand& sub : subcommands) {
+    for (const Subcommand& sub : parser.subcommands) {
       if (sub.app->parsed()) chosen = &sub;
     }
   };
   try {
-    app.parse(arguments);
+    parser.app.parse(arguments);
     find_chosen();
   } catch (const CLI::CallForHelp& help) {
-    return {std::nullopt, app.exit(help)};
+    return {std::nullopt, parser.app.exit(help)};
   } catch (const CLI::ExtrasError& error) {
     find_chosen();
     return usage_error(chosen, chosen != nullptr ? describe_extras(*chosen) : error.what());
@@ -528,11 +558,22 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     find_chosen();
     return usage_error(chosen, error.what());
   }
-  if (const auto finished = finish(*chosen, invocation); !finished) {
+  if (const auto finished = finish(*chosen, parser.invocation); !finished) {
     return usage_error(chosen, finished.error().message);
   }
-  invocation.command = chosen->row->command;
-  return {std::move(invocation), 0};
+  parser.invocation.command = chosen->row->command;
+  return {std::move(parser.invocation), 0};
+}
+
+std::vector<CommandText> command_texts() {
+  const CommandParser parser;
+  std::vector<CommandText> texts;
+  for (const Subcommand& sub : parser.subcommands) {
+    std::vector<const Knob*> knobs;
+    for (const KnobOption& entry : sub.knobs) knobs.push_back(entry.knob);
+    texts.push_back(describe_command(*sub.app, shown_command(sub.row->name), knobs));
+  }
+  return texts;
 }
 
 }  // namespace sluice

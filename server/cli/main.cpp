@@ -12,6 +12,7 @@
 #include "engine/core/log.h"
 #include "engine/engine.h"
 #include "server/cli/command.h"
+#include "server/cli/command_text.h"
 #include "server/cli/progress_bar.h"
 
 namespace sluice {
@@ -68,6 +69,12 @@ Expected<void> run(Invocation invocation) {
       return print_configuration(invocation);
     case Command::kHealth:
       return run_health(invocation);
+    case Command::kCompletion:
+      std::fputs(completion_script(command_texts(), invocation.shell).c_str(), stdout);
+      return {};
+    case Command::kManual:
+      std::fputs(manual_page(command_texts()).c_str(), stdout);
+      return {};
     case Command::kVersion:
       print_version(invocation.short_version);
       return {};
