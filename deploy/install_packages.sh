@@ -21,7 +21,7 @@ boost_packages() { # version
   echo "libboost$1-dev libboost-context$1-dev"
 }
 if [[ "${1:-}" == "--tests" ]]; then
-  packages+=(clang-19 libclang-rt-19-dev)
+  packages+=(clang-19 libclang-rt-19-dev lld)
 elif [[ $# -gt 0 ]]; then
   fail "unknown argument $1; the only one is --tests"
 fi
