@@ -24,6 +24,7 @@ if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
   echo "gpu_archive.sh: $build has no nvcc: cmake --preset cuda, then give build-cuda" >&2
   exit 1
 fi
+cmake -B "$build" -DSLUICE_GPU_TESTS=ON -DSLUICE_BENCH=ON >/dev/null
 ninja -C "$build" "${programs[@]}"
 
 folder="$(mktemp -d)"

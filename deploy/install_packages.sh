@@ -23,7 +23,7 @@ boost_packages() { # version
 with_xgrammar=yes
 case "${1:-}" in
   "") ;;
-  --tests) packages+=(clang-19 libclang-rt-19-dev) ;;
+  --tests) packages+=(clang-19 libclang-rt-19-dev lld) ;;
   --only) with_xgrammar=no ;;
   *) fail "unknown argument $1; there are --tests and --only" ;;
 esac

@@ -2,26 +2,43 @@
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
 # container, reproducible: the same binary from two folders, mutation: whether the simulator sees
-# bugs, routers: two servers, and pairs that split requests, behind routers of others, kubernetes:
-# manifests by the cluster's own schemas, and by Helm, packages: .deb and wheel, installed and asked.
+# bugs, budget: how much is compiled at a commit, routers: two servers, and pairs that split requests,
+# behind routers of others, kubernetes: manifests by the cluster's own schemas, and by Helm, packages:
+# .deb and wheel, installed and asked.
+#   stage.sh STAGE [Release build folder]
+#   stage.sh compile asan|tsan    only builds what that stage runs
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage="$1"
-if [[ " ${SLUICE_STAGES:-} " != *" $stage "* ]]; then
+release="${2:-build}"
+if [[ "$stage" != compile && " ${SLUICE_STAGES:-} " != *" $stage "* ]]; then
   echo "SLUICE_STAGES does not name $stage"
   exit 77
 fi
 
-# The long tier's builds are optimized, so that fuzzing and long tests get further, and instrument the
-# files of single instruction sets too.
-configure() { # preset
+# At a commit and with --full.
+asan=(commit-asan build-commit-asan)
+tsan=(commit-tsan build-commit-tsan)
+if [[ -n "${SLUICE_FULL:-}" ]]; then
+  asan=(asan build-sanitize)
+  tsan=(tsan build-tsan)
+fi
+
+# What the stages of a build run. The long tier's are optimized, so that fuzzing and long tests get
+# further, and instrument the files of single instruction sets too.
+compile() { # preset, folder, more targets
   local thorough=()
   if [[ -n "${SLUICE_FULL:-}" && "$1" != clang ]]; then
     thorough=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSLUICE_SANITIZE_ISA=ON)
   fi
-  cmake --preset "$1" "${thorough[@]}" >/dev/null
+  mkdir -p "$2"
+  (
+    flock 9  # run.sh may be compiling it
+    cmake --preset "$1" "${thorough[@]}" >/dev/null
+    ninja -C "$2" -j "$(nproc)" test_programs "${@:3}"
+  ) 9>"$2/stage.lock"
 }
 
 # Sanitizers slow the determinism matrix and the simulator tenfold; fewer requests and steps cover the
@@ -29,53 +46,36 @@ configure() { # preset
 export SLUICE_DETERMINISM_REQUESTS=8 SLUICE_SIM_STEPS=100000
 unset SLUICE_SMOLLM2 SLUICE_GEMMA3
 
-run_tests() { # build folder, more arguments of ctest
-  local folder="$1"
-  shift
-  ctest --test-dir "$folder" --output-on-failure "$@"
-}
-
 case "$stage" in
+  compile)
+    case "$2" in
+      asan) compile "${asan[@]}" fuzz ;;
+      tsan) compile "${tsan[@]}" ;;
+    esac
+    ;;
   asan)
-    configure asan
+    compile "${asan[@]}" fuzz
     ulimit -s 65536  # frames of code that is not optimized are large
-    # What takes minutes here and looks for unequal bits, not for memory, is the long tier's, and so
-    # are kernels, whose files of single instruction sets are not instrumented here. Templates', tool
-    # calls' and tokenizers' parsers have their fuzz targets in this folder.
-    if [[ -z "${SLUICE_FULL:-}" ]]; then
-      ninja -C build-sanitize test_{core,quant,kvcache,scheduler,engine,grammar,server,cli,load}
-      run_tests build-sanitize -L unit -LE '^(cuda|kernels)$' -E \
-        '^(determinism|determinism_array|scheme_array|quantize|speculation|model_speculation|'\
-'chat_template|server_parse|tokenizer|formats|translation|handoff_model)_test$'
-    else
-      ninja -C build-sanitize
-      run_tests build-sanitize -L unit
-    fi
+    ctest --test-dir "${asan[1]}" --output-on-failure
     ;;
   tsan)
-    # What has threads, and only what it needs is compiled.
-    configure tsan
-    threaded=(core_test thread_pool_test row_steps_test kv_disk_tier_test kv_nccl_test kv_transport_test weights_test engine_test overlap_test
-      step_executor_test speculation_test prefix_store_test packed_weights_test nccl_test parallel_test tensor_parallel_test
-      determinism_test kv_event_publisher_test sampler_test grammar_engine_test
-      server_http_test server_router_test kv_control_stream_test offline_run_test load_run_test load_tls_test)
-    ninja -C build-tsan "${threaded[@]}"
+    compile "${tsan[@]}"
     export TSAN_OPTIONS="suppressions=$PWD/tests/tsan_suppressions.txt"
     # What takes long here and looks for unequal bits, or has one thread, is the long tier's.
     if [[ -z "${SLUICE_FULL:-}" ]]; then
-      GTEST_FILTER="-Determinism.TokensAndLogprobs*:Determinism.ScarceMemory*:Determinism.*Int8*"
-      GTEST_FILTER+=":Speculation.IsNotToBeSeen*:Speculation.Methods*:Speculation.*Equal*"
-      GTEST_FILTER+=":Speculation.AcceptanceDoesNot*:PackChecked.*:Gguf.EveryByteChanged*"
+      GTEST_FILTER="-PackChecked.*:Gguf.EveryByteChanged*"
       GTEST_FILTER+=":PrefixOnDisk.PreemptedRequests*:*/KvTransportTest.FramesOfAnySize*"
-      GTEST_FILTER+=":PoisonedModel.*:TensorParallel.Every*:RowSteps.TakeAnyNumber*"
+      GTEST_FILTER+=":PoisonedModel.*:RowSteps.TakeAnyNumber*"
       export GTEST_FILTER
     fi
-    run_tests build-tsan -R "^($(IFS='|' && echo "${threaded[*]}"))\$"
+    ctest --test-dir "${tsan[1]}" --output-on-failure
     ;;
   clang)
-    configure clang
-    ninja -C build-clang
-    run_tests build-clang -L unit
+    compile clang build-clang
+    ctest --test-dir build-clang --output-on-failure -L unit
+    ;;
+  budget)
+    python3 tests/compile_budget.py
     ;;
   routers)
     if ! SLUICE_ROUTER_PYTHON="$(tests/python_venv.sh tests/router_requirements.txt)"; then
@@ -84,7 +84,7 @@ case "$stage" in
     fi
     export SLUICE_ROUTER_PYTHON
     for test in router router_pair; do
-      "$SLUICE_ROUTER_PYTHON" "tests/server/${test}_test.py" build/sluice \
+      "$SLUICE_ROUTER_PYTHON" "tests/server/${test}_test.py" "$release/sluice" \
         tests/golden/tiny/tiny-llama.gguf
     done
     ;;
@@ -98,11 +98,11 @@ case "$stage" in
       Overlays.test_the_schemas_of_others_find_mistakes
     ;;
   mutation)
-    python3 tests/scheduler/mutations.py build
-    python3 tests/engine/handoff_mutations.py build
+    python3 tests/scheduler/mutations.py "$release"
+    python3 tests/engine/handoff_mutations.py "$release"
     ;;
   packages)
-    python3 tests/deploy/packages_test.py "${2:-build}" tests/golden/tiny/tiny-llama.gguf
+    python3 tests/deploy/packages_test.py "$release" tests/golden/tiny/tiny-llama.gguf
     ;;
   image)
     python3 deploy/image_test.py
@@ -120,20 +120,21 @@ case "$stage" in
     cmp "$folders/a/build/sluice" "$folders/another/folder/build/sluice"
     ;;
   fuzz)
-    # The folder of the other sanitizer stage: every library is compiled for both at once.
-    configure asan
-    ninja -C build-sanitize fuzz_targets
+    # In the folder of the other sanitizer stage: every library is compiled for both at once.
+    compile "${asan[@]}" fuzz
+    fuzz="$PWD/${asan[1]}/tests/fuzz/fuzz"
+    export fuzz
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
     export found
-    # Its corpus and log are its own; what a target finds is left in the build folder.
+    # Its corpus and log are its own; what a target finds is left in the folder of this program.
     fuzz_one() { # target
       local corpora=("$found/$1")
       mkdir "${corpora[0]}"
       if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
       # Commits are judged on the same inputs; the long tier looks for new ones (seed 0: random).
-      if "build-sanitize/tests/fuzz/$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-8}" -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix=build-sanitize/ "${corpora[@]}" \
+      if "$fuzz" "$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-5}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="${fuzz%/*}/" "${corpora[@]}" \
         >"$found/$1.log" 2>&1; then
         echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
       else
@@ -143,7 +144,7 @@ case "$stage" in
       fi
     }
     export -f fuzz_one
-    xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}' <build-sanitize/fuzz_targets.txt
+    "$fuzz" | xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}'
     ;;
   *)
     echo "stage.sh: unknown stage $stage" >&2

@@ -100,7 +100,7 @@ Expected<void> read_taps(const Metadata& metadata, HeadConfig& head) {
       "head.layers", std::to_string(layers.size()) + " elements", std::to_string(kNumTaps));
 }
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_eagle3(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY_VOID(configure_head(checkpoint, config));
   const Metadata& metadata = checkpoint.metadata();
   HeadConfig& head = config.head;
@@ -137,7 +137,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 
 const ModelSpec kEagle3Spec = {.architecture = "",
                                .hf_model_type = "",
-                               .configure = configure,
+                               .configure = configure_eagle3,
                                .build = build_head<Eagle3Head>,
                                .is_head = true};
 

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_gemma2(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
   config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
@@ -32,7 +32,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kGemma2Spec;
 const ModelSpec kGemma2Spec = {.architecture = "gemma2",
                                .hf_model_type = "gemma2",
-                               .configure = configure,
+                               .configure = configure_gemma2,
                                .build = build_decoder};
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
   config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
@@ -28,7 +28,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kGemma3Spec;
 const ModelSpec kGemma3Spec = {.architecture = "gemma3",
                                .hf_model_type = "gemma3_text",
-                               .configure = configure,
+                               .configure = configure_gemma3,
                                .build = build_decoder};
 
 }  // namespace sluice

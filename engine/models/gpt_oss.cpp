@@ -19,7 +19,7 @@ Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
   return {};
 }
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_gpt_oss(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.attention_sinks = true;
   SLUICE_TRY(config.qkv_bias, metadata.get_bool_or("attention_bias", true));
@@ -40,7 +40,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kGptOssSpec;
 const ModelSpec kGptOssSpec = {.architecture = "gpt-oss",
                                .hf_model_type = "gpt_oss",
-                               .configure = configure,
+                               .configure = configure_gpt_oss,
                                .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   use_stored_pairs(checkpoint, config);
   SLUICE_TRY(const double embedding, metadata.get_positive_or("embedding_scale", 1));
@@ -30,7 +30,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kGraniteSpec;
 const ModelSpec kGraniteSpec = {.architecture = "granite",
                                 .hf_model_type = "granite",
-                                .configure = configure,
+                                .configure = configure_granite,
                                 .build = build_decoder};
 
 }  // namespace sluice

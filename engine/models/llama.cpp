@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_llama(const Checkpoint& checkpoint, ModelConfig& config) {
   use_stored_pairs(checkpoint, config);
   return {};
 }
@@ -16,7 +16,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kLlamaSpec;
 const ModelSpec kLlamaSpec = {.architecture = "llama",
                               .hf_model_type = "llama",
-                              .configure = configure,
+                              .configure = configure_llama,
                               .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_mistral(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr int32_t kNever = 1 << 30;
   return read_window_pattern(checkpoint, kNever, config);
 }
@@ -15,6 +15,6 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 
 extern const ModelSpec kMistralSpec;
 const ModelSpec kMistralSpec = {
-    .architecture = "", .hf_model_type = "mistral", .configure = configure, .build = build_decoder};
+    .architecture = "", .hf_model_type = "mistral", .configure = configure_mistral, .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_mixtral(const Checkpoint& checkpoint, ModelConfig& config) {
   if (config.moe.num_experts == 0) {
     return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
   }
@@ -18,6 +18,6 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 
 extern const ModelSpec kMixtralSpec;
 const ModelSpec kMixtralSpec = {
-    .architecture = "", .hf_model_type = "mixtral", .configure = configure, .build = build_decoder};
+    .architecture = "", .hf_model_type = "mixtral", .configure = configure_mixtral, .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_phi3(const Checkpoint& checkpoint, ModelConfig& config) {
   config.fused_qkv = true;
   config.fused_gate_up = true;
   constexpr int32_t kNever = 1 << 30;
@@ -18,7 +18,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kPhi3Spec;
 const ModelSpec kPhi3Spec = {.architecture = "phi3",
                              .hf_model_type = "phi3",
-                             .configure = configure,
+                             .configure = configure_phi3,
                              .build = build_decoder};
 
 }  // namespace sluice

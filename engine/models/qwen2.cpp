@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_qwen2(const Checkpoint& checkpoint, ModelConfig& config) {
   config.qkv_bias = true;
   return read_optional_window(checkpoint, config);
 }
@@ -17,13 +17,13 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kQwen2Spec;
 const ModelSpec kQwen2Spec = {.architecture = "qwen2",
                               .hf_model_type = "qwen2",
-                              .configure = configure,
+                              .configure = configure_qwen2,
                               .build = build_decoder};
 
 extern const ModelSpec kMimoSpec;
 const ModelSpec kMimoSpec = {.architecture = "",
                              .hf_model_type = "mimo",
-                             .configure = configure,
+                             .configure = configure_qwen2,
                              .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_qwen3(const Checkpoint& checkpoint, ModelConfig& config) {
   config.qk_norm = QkNorm::kHead;
   return read_optional_window(checkpoint, config);
 }
@@ -16,7 +16,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kQwen3Spec;
 const ModelSpec kQwen3Spec = {.architecture = "qwen3",
                               .hf_model_type = "qwen3",
-                              .configure = configure,
+                              .configure = configure_qwen3,
                               .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_qwen3_moe(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.qk_norm = QkNorm::kHead;
   // GGUF has no such key: all its models of this kind normalize.
@@ -30,7 +30,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kQwen3MoeSpec;
 const ModelSpec kQwen3MoeSpec = {.architecture = "qwen3moe",
                                  .hf_model_type = "qwen3_moe",
-                                 .configure = configure,
+                                 .configure = configure_qwen3_moe,
                                  .build = build_decoder};
 
 }  // namespace sluice

@@ -6,7 +6,7 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_smollm3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   use_stored_pairs(checkpoint, config);
   SLUICE_TRY(const int32_t period, metadata.get_count_or("no_rope_layer_interval", 1024, 4));
@@ -32,7 +32,7 @@ Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
 extern const ModelSpec kSmolLm3Spec;
 const ModelSpec kSmolLm3Spec = {.architecture = "smollm3",
                                 .hf_model_type = "smollm3",
-                                .configure = configure,
+                                .configure = configure_smollm3,
                                 .build = build_decoder};
 
 }  // namespace sluice

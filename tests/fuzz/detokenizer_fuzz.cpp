@@ -8,6 +8,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/text/utf8.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -52,7 +53,7 @@ std::string expected_text(const std::string& text, size_t before, const StopConf
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   static const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer();
   std::string_view rest(reinterpret_cast<const char*>(data), size);
@@ -93,3 +94,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(text == expected_text(all, before, stop));
   return 0;
 }
+
+const sluice::fuzz::Target target("detokenizer_fuzz", one_input);

@@ -9,6 +9,7 @@
 #include "engine/core/log.h"
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -18,13 +19,7 @@ bool inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
 
 }  // namespace
 
-// Warnings of odd files would be most of the time.
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  sluice::init_log(sluice::LogLevel::kError);
-  return 0;
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto file = sluice::GgufFile::parse(bytes, "fuzz");
   if (!file) {
@@ -42,3 +37,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(!sluice::describe_gguf(**file, true).empty());
   return 0;
 }
+
+const sluice::fuzz::Target target("gguf_fuzz", one_input);

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "engine/weights/gguf_split.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
 // The first two bytes: where the second file begins.
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto name = parse_gguf_part_name(text)) {
     CHECK(name->path_of(name->part) == text);
@@ -43,3 +44,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(parts[0]->get_uint("split.tensors.count") == names.size());
   return 0;
 }
+
+const sluice::fuzz::Target target("gguf_split_fuzz", one_input);

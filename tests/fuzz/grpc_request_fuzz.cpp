@@ -8,6 +8,7 @@
 
 #include "server/grpc/request_decoder.h"
 #include "tests/fuzz/request_oracle.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -22,7 +23,7 @@ void decode_bytes(const uint8_t* data, size_t size, Stream... stream) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const uint8_t* body = data + 1;
   const bool stream = (data[0] & 4) != 0;
@@ -38,3 +39,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("grpc_request_fuzz", one_input);

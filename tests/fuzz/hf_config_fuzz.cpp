@@ -14,6 +14,7 @@
 #include "engine/weights/generation_defaults.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/weight_store.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -72,13 +73,7 @@ void lay_out(sluice::HfConfig config) {
 
 }  // namespace
 
-// Warnings of odd files would be most of the time.
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  sluice::init_log(sluice::LogLevel::kError);
-  return 0;
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   sluice::GenerationDefaults defaults;
   const auto source = static_cast<sluice::GenerationSource>(size % 3);
@@ -110,3 +105,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   lay_out(std::move(*config));
   return 0;
 }
+
+const sluice::fuzz::Target target("hf_config_fuzz", one_input);

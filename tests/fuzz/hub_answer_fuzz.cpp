@@ -6,10 +6,11 @@
 
 #include "server/http/client/fetch.h"
 #include "server/hub/repo_files.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto name = hub::parse_model_name(text)) {
     CHECK(hub::is_safe_path(name->repo) &&
@@ -32,3 +33,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(location.empty() || location.find("://") != std::string::npos);
   return 0;
 }
+
+const sluice::fuzz::Target target("hub_answer_fuzz", one_input);

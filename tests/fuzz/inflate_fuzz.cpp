@@ -8,6 +8,7 @@
 
 #include "engine/core/status.h"
 #include "server/http/inflate.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +34,7 @@ std::string gzip(std::string text) {
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   const std::string input(reinterpret_cast<const char*>(data), size);
   const auto inflated = inflate_gzip(input, kMaxBytes, kMaxRatio);
@@ -46,3 +47,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("inflate_fuzz", one_input);

@@ -6,8 +6,9 @@
 #include <string_view>
 
 #include "server/prompt/chat_template.h"
+#include "tests/fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   static const auto variables = nlohmann::ordered_json::parse(R"({
     "messages": [{"role": "system", "content": "Be é brief"},
                  {"role": "user", "content": [{"type": "text", "text": "<a> x"}]}],
@@ -20,3 +21,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (chat) static_cast<void>(chat->render(variables));
   return 0;
 }
+
+const sluice::fuzz::Target target("jinja_source_fuzz", one_input);

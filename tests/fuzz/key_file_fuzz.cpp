@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/core/status.h"
 #include "server/keys/auth.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
@@ -34,7 +35,7 @@ void check_line(const Authenticator& keys, const std::string& line) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   Config config;
   config.api_key = {"given"};
@@ -53,3 +54,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(keys.load_text(text));
   return 0;
 }
+
+const sluice::fuzz::Target target("key_file_fuzz", one_input);

@@ -12,6 +12,7 @@
 
 #include "server/grpc/kv_codec.h"
 #include "server/grpc/kv_handshake.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
@@ -35,7 +36,7 @@ void check_bounds(const KvMessage& message) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   kv::v1::Envelope envelope;
   if (envelope.ParseFromString(bytes)) {
@@ -59,3 +60,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("kv_control_fuzz", one_input);

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "kvcache/store/kv_file.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::vector<TokenId> tokens = {1, 2, 3, 4};
   const KvKey parent = kv_root_key("fuzz", {});
   const KvFileName name{kv_next_key(parent, tokens), parent, tokens};
@@ -27,3 +28,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK(check_kv_file(name, file).has_value());
   return 0;
 }
+
+const sluice::fuzz::Target target("kv_file_fuzz", one_input);

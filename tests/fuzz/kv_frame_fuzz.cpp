@@ -11,6 +11,7 @@
 
 #include "kernels/kv_checksum.h"
 #include "kvcache/transport/kv_frame.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
@@ -57,7 +58,7 @@ void try_frame(const Bytes& bytes, const KvFrameLayout& layout) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   Input input({reinterpret_cast<const std::byte*>(data), size});
   auto bytes = input.take<Bytes>();
   KvFrameLayout layout{.groups = {}, .slot_bytes = input.take<uint32_t>()};
@@ -73,3 +74,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try_frame(bytes, layout);
   return 0;
 }
+
+const sluice::fuzz::Target target("kv_frame_fuzz", one_input);

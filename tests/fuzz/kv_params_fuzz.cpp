@@ -11,6 +11,7 @@
 #include "engine/core/status.h"
 #include "server/front/kv_params.h"
 #include "server/json/json_reader.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -64,7 +65,7 @@ void check_written(const NamedHandoff& named) {
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const auto body =
       sluice::parse_json(std::string_view(reinterpret_cast<const char*>(data), size), 16);
   if (!body || !body->is_object()) return 0;
@@ -81,3 +82,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("kv_params_fuzz", one_input);

@@ -12,6 +12,7 @@
 #include "server/load/completion_event.h"
 #include "server/load/server_metrics.h"
 #include "server/load/sse_parser.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice::load {
 namespace {
@@ -81,7 +82,7 @@ void check_json(std::string_view text) {
 }  // namespace
 }  // namespace sluice::load
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   using namespace sluice::load;
   if (size < 2) return 0;
   const size_t step = data[0] % 16 + 1;
@@ -109,3 +110,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("load_client_fuzz", one_input);

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "engine/weights/packed_cache.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
@@ -20,7 +21,7 @@ bool is_inside(std::span<const std::byte> part, std::span<const std::byte> file)
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   uint64_t numbers[5] = {};
   if (size < sizeof(numbers)) return 0;
   std::memcpy(numbers, data, sizeof(numbers));
@@ -40,3 +41,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   CHECK_EQ(parts->arena.size(), key.layout.bytes);
   return 0;
 }
+
+const sluice::fuzz::Target target("packed_cache_fuzz", one_input);

@@ -9,6 +9,7 @@
 #include "engine/core/status.h"
 #include "engine/weights/quant_methods.h"
 #include "engine/weights/quantization.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -29,10 +30,12 @@ void check(const sluice::Expected<sluice::Quantization>& found) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const nlohmann::json json = nlohmann::json::parse(data, data + size, nullptr, false);
   if (json.is_discarded()) return 0;
   check(sluice::read_quantization(json, "fuzz"));
   check(sluice::read_modelopt_file(json, "fuzz"));
   return 0;
 }
+
+const sluice::fuzz::Target target("quantization_fuzz", one_input);

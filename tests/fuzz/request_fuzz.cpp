@@ -10,6 +10,7 @@
 #include "server/api/responses_codec.h"
 #include "server/json/json_reader.h"
 #include "tests/fuzz/request_oracle.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -32,7 +33,7 @@ Expected<GenerationRequest> decode(std::string_view body,
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   constexpr sluice::Endpoint kEndpoints[] = {sluice::Endpoint::kMessages,
@@ -48,3 +49,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sluice::check_header_value(ignored);
   return 0;
 }
+
+const sluice::fuzz::Target target("request_fuzz", one_input);

@@ -5,8 +5,9 @@
 #include <span>
 
 #include "engine/weights/safetensors.h"
+#include "tests/fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto tensors = sluice::parse_safetensors(bytes, "fuzz");
   if (!tensors) {
@@ -19,3 +20,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("safetensors_fuzz", one_input);

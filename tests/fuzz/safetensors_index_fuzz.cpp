@@ -5,8 +5,9 @@
 #include <span>
 
 #include "engine/weights/safetensors.h"
+#include "tests/fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto files = sluice::parse_safetensors_index(bytes, "fuzz");
   if (!files) {
@@ -16,3 +17,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const auto& [tensor, file] : *files) CHECK(file.find('/') == std::string::npos);
   return 0;
 }
+
+const sluice::fuzz::Target target("safetensors_index_fuzz", one_input);

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "engine/sampling/grammar/schema_gate.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -60,7 +61,7 @@ void require_known(const Json& schema) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const bool is_best_effort = (data[0] & 1) != 0;
@@ -74,3 +75,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require_known(schema);
   return 0;
 }
+
+const sluice::fuzz::Target target("schema_gate_fuzz", one_input);

@@ -14,6 +14,7 @@
 #include "engine/weights/quantization.h"
 #include "quant/plain_rows.h"
 #include "quant/scheme.h"
+#include "tests/fuzz/target.h"
 
 namespace {
 
@@ -122,7 +123,7 @@ void read_all(const CodedMatrix& matrix) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   Input input({data, size});
   const WeightScheme scheme = take_scheme(input);
   std::vector<Tensor> tensors;
@@ -150,3 +151,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   read_all(*matrix);
   return 0;
 }
+
+const sluice::fuzz::Target target("scheme_fuzz", one_input);

@@ -9,8 +9,9 @@
 #include "engine/core/status.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
+#include "tests/fuzz/target.h"
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   auto config = sluice::parse_spec_config(text);
   if (!config) {
@@ -39,3 +40,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   speculator.end(sluice::RequestId{1});
   return 0;
 }
+
+const sluice::fuzz::Target target("spec_config_fuzz", one_input);

@@ -11,6 +11,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -154,13 +155,7 @@ void check_vocabulary(Input input) {
 }  // namespace
 }  // namespace sluice
 
-// Warnings of odd files would be most of the time.
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  sluice::init_log(sluice::LogLevel::kError);
-  return 0;
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   sluice::Input input(data, size);
   if (input.byte() % 2 == 0) {
     sluice::check_text(input);
@@ -169,3 +164,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("tokenizer_fuzz", one_input);

@@ -8,6 +8,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -41,13 +42,7 @@ void check(const std::string& json) {
 }  // namespace
 }  // namespace sluice
 
-// Warnings of odd files would be most of the time.
-extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  sluice::init_log(sluice::LogLevel::kError);
-  return 0;
-}
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
   if (text.empty() || text[0] == '{') {
     sluice::check(std::string(text));
@@ -67,3 +62,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   sluice::check(json);
   return 0;
 }
+
+const sluice::fuzz::Target target("tokenizer_json_fuzz", one_input);

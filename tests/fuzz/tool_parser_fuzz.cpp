@@ -22,6 +22,7 @@
 #include "server/tools/output_format.h"
 #include "server/tools/output_parser.h"
 #include "server/tools/parse_limits.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -192,7 +193,7 @@ void check_nothing_is_lost(const Pieces& pieces, std::string_view all) {
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   static const std::unique_ptr<Tokenizer> plain = make_tokenizer(false);
   static const std::unique_ptr<Tokenizer> special = make_tokenizer(true);
@@ -245,3 +246,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   check_nothing_is_lost(whole, all);
   return 0;
 }
+
+const sluice::fuzz::Target target("tool_parser_fuzz", one_input);

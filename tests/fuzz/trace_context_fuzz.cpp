@@ -13,6 +13,7 @@
 #include "engine/core/trace_context.h"
 #include "server/http/accept.h"
 #include "server/traces/trace_settings.h"
+#include "tests/fuzz/target.h"
 
 using namespace sluice;
 
@@ -45,7 +46,7 @@ void check_accept(const std::string& accept) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   std::istringstream text(std::string(reinterpret_cast<const char*>(data), size));
   std::array<std::string, kVariables.size()> lines;
   for (std::string& line : lines) std::getline(text, line);
@@ -64,3 +65,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("trace_context_fuzz", one_input);

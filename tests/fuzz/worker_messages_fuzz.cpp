@@ -19,6 +19,7 @@
 #include "server/router/known_prefixes.h"
 #include "server/router/kv_event_feed.h"
 #include "server/router/stream_ledger.h"
+#include "tests/fuzz/target.h"
 
 namespace sluice {
 namespace {
@@ -107,7 +108,7 @@ void take_events(const uint8_t* data, size_t size) {
 }  // namespace
 }  // namespace sluice
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+static int one_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
@@ -130,3 +131,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   return 0;
 }
+
+const sluice::fuzz::Target target("worker_messages_fuzz", one_input);

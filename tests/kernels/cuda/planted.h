@@ -66,33 +66,6 @@ struct HistogramShape {
 // Returns the digits found, as one number; values must be below 2^12.
 float run_histogram(HistogramBug bug, const std::vector<uint32_t>& values);
 
-// A layer whose K is shared out over ranks: the fold of a rank's two of 8 segments, chains of fma,
-// and the join of four ranks' values.
-enum class PartsBug : uint8_t {
-  kNone,
-  kShareOneGroupLate,
-  kEqualSegments,
-  kNoFold,
-  kUnmaskedOutputs,
-  kPartOfTheNeighbour,
-  kWrongOrder,
-  kJoinedInAChain,
-  kOneTwice,
-};
-
-struct PartsShape {
-  static constexpr int kThreads = 64;
-  static constexpr int kRanks = 4;
-  static constexpr int kRows = 3;
-  static constexpr int kOutputs = 40;
-  static constexpr int kK = 840;  // 27 groups of 32: segments of 3 and of 4, the last not full
-};
-
-// Returns out[row][output] of x [kRows][kK] and w [kOutputs][kK].
-std::vector<float> run_parts(PartsBug bug,
-                             const std::vector<float>& x,
-                             const std::vector<float>& w);
-
 // Two launches; the second may start before the first has ended.
 enum class OverlapBug : uint8_t {
   kNone,
@@ -113,38 +86,6 @@ struct OverlapShape {
 std::vector<float> run_overlap(OverlapBug bug,
                                const std::vector<float>& x,
                                const std::vector<float>& weight);
-
-// Copies blocks of a paged cache to a slot and back (kernels/cuda/kv_blocks.cu): a thread block has
-// a layer of a KV block, with the bytes of two planes.
-enum class KvBlocksBug : uint8_t {
-  kNone,
-  kBlockByItsPlace,
-  kLayerForBlock,
-  kFirstPlaneAlone,
-  kPlaneOneUnitLate,
-  kUnmaskedTail,
-  kOneUnitShort,
-  kSlotOfTheBlockAlone,
-  kHeadsFromTheFirst,
-  kReversed,
-};
-
-struct KvBlocksShape {
-  static constexpr int kThreads = 32;
-  static constexpr int kBlocks = 7;  // blocks of the cache
-  static constexpr int kLayers = 3;
-  static constexpr int kHeads = 4;       // heads, some of which are selected
-  static constexpr int kFirstHead = 1;   // the others follow
-  static constexpr int kMeantHeads = 2;
-  static constexpr int kFloats = 44;  // floats of a head and both planes; threads loop over it
-  static constexpr int kTaken = 3;    // blocks
-};
-
-// Returns the slot, then the cache [layer][plane][block][head][kFloats] after each float of the
-// slot plus 1 was put back.
-std::vector<float> run_kv_blocks(KvBlocksBug bug,
-                                 const std::vector<float>& cache,
-                                 const std::vector<int32_t>& blocks);
 
 // The likeliest of a row in pieces, a block each, and the join of their lists by one block of an
 // overlapping launch (kernels/cuda/sampling_pieces.h).

@@ -2,7 +2,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/math.h"
 #include "kernels/cuda/ptx.h"
-#include "tests/kernels/cuda/planted_attention.h"
+#include "tests/kernels/cuda/planted_prompt.h"
 
 namespace sluice::kernels::test {
 namespace {

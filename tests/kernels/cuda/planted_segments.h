@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The linear layers of kernels/cuda/gemm_split.cu and gemm_wide.cu in small, with bugs that can be
-// switched on. Both fold 8 segments of K, each a chunk of a ring.
+// The linear layer of kernels/cuda/gemm_split.cu in small, with bugs that can be switched on. It
+// folds 8 segments of K, each a chunk of a ring.
 #pragma once
 
 #include <cstdint>
@@ -75,35 +75,5 @@ enum class RunsBug : uint8_t {
 std::vector<float> run_runs(RunsBug bug,
                             const std::vector<uint16_t>& x,
                             const std::vector<uint16_t>& w);
-
-// Tiles by a block that stays: halves of four segments in three sets of registers, with one group
-// of wgmma in flight. The first half is parked in shared memory, where the second joins it, and two
-// warps store the tile while the next one is multiplied.
-enum class HalvesBug : uint8_t {
-  kNone,
-  kFoldInFlight,
-  kFoldInAChain,
-  kNoDrain,
-  kReleaseInFlight,
-  kHalfNotJoined,
-  kWrittenWhenParked,
-  kNoSyncBeforeWritten,
-  kNoWaitForStored,
-  kStoredParity,
-  kNoWaitForWritten,
-  kNoSyncBeforeStored,
-  kStoredByOneWarp,
-  kRowsOfOneWarp,
-  kTilesOutOfStep,
-  kRingRestarts,
-  kEmptyParity,
-  kEndWithoutWait,
-  kStoreBeforeWait,
-};
-
-// Takes and returns what run_runs does.
-std::vector<float> run_halves(HalvesBug bug,
-                              const std::vector<uint16_t>& x,
-                              const std::vector<uint16_t>& w);
 
 }  // namespace sluice::kernels::test

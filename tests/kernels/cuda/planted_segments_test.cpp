@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that the shim sees bugs of linear layers whose segments run in several blocks, and of
-// those that hand a tile on while they multiply the next one.
+// Checks that the shim sees bugs of linear layers whose segments run in several blocks.
 #include "tests/kernels/cuda/planted_segments.h"
 
 #include <gtest/gtest.h>
@@ -92,41 +91,6 @@ TEST_F(Runs, EveryPlantedBugIsCaught) {
   expect("weights of the first layer", "wrong bits", kWeightsOfTheFirst);
   expect("parts share a place", "wrong bits", kPartsShareAPlace);
   expect("join of the first layer", "wrong bits", kJoinOfTheFirst);
-}
-
-class Halves : public SegmentsOfK {
- protected:
-  bool is_right(HalvesBug bug) { return same(run_halves(bug, x_, w_), want_); }
-
-  void expect(const char* name, const char* words, HalvesBug bug) {
-    expect_caught(name, words, [&] { return is_right(bug); });
-  }
-};
-
-TEST_F(Halves, WithoutABugNothingIsReported) {
-  on_schedules([&] { ASSERT_TRUE(is_right(HalvesBug::kNone)); });
-}
-
-TEST_F(Halves, EveryPlantedBugIsCaught) {
-  using enum HalvesBug;
-  expect("fold in flight", "race: a write that a read may overtake", kFoldInFlight);
-  expect("fold in a chain", "wrong bits", kFoldInAChain);
-  expect("no drain", "the kernel ended before wgmma_wait", kNoDrain);
-  expect("release in flight", "race: ", kReleaseInFlight);
-  expect("half not joined", "wrong bits", kHalfNotJoined);
-  expect("written when parked", "race: a write that a read may overtake", kWrittenWhenParked);
-  expect("no sync before written", "race: ", kNoSyncBeforeWritten);
-  expect("no wait for stored", "race: ", kNoWaitForStored);
-  expect("parity of stored", "deadlock: ", kStoredParity);
-  expect("no wait for written", "race: ", kNoWaitForWritten);
-  expect("no sync before stored", "race: ", kNoSyncBeforeStored);
-  expect("stored by one warp", "deadlock: ", kStoredByOneWarp);
-  expect("rows of one warp", "race: ", kRowsOfOneWarp);
-  expect("tiles out of step", "wrong bits", kTilesOutOfStep);
-  expect("ring restarts", "race: a write that a read may overtake", kRingRestarts);
-  expect("parity of empty", "deadlock: ", kEmptyParity);
-  expect("end without wait", "ended without wait_for_launches", kEndWithoutWait);
-  expect("store before wait", "a write before wait_for_launches", kStoreBeforeWait);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -105,53 +104,6 @@ TEST_F(Histogram, EveryPlantedBugIsCaught) {
   expect("no prefix", "wrong bits", kNoPrefix);
   expect("no barrier before the sums", "race: an access beside an atomic", kNoBarrierBeforeRead);
   expect("no barrier before found", "race: a read of what", kNoBarrierBeforeFound);
-}
-
-class Parts : public testing::Test {
- protected:
-  using Shape = PartsShape;
-
-  Parts()
-      : x_(Random(63).normals(Shape::kRows * Shape::kK)),
-        w_(Random(64).normals(Shape::kOutputs * Shape::kK)) {
-    constexpr int kGroups = (Shape::kK + 31) / 32;
-    for (int i = 0; i < Shape::kRows * Shape::kOutputs; ++i) {
-      const float* const x = &x_[static_cast<size_t>(i / Shape::kOutputs * Shape::kK)];
-      const float* const w = &w_[static_cast<size_t>(i % Shape::kOutputs * Shape::kK)];
-      float s[8] = {};
-      for (int segment = 0; segment < 8; ++segment) {
-        const int end = std::min((segment + 1) * kGroups / 8 * 32, Shape::kK);
-        for (int k = segment * kGroups / 8 * 32; k < end; ++k) {
-          s[segment] = std::fmaf(w[k], x[k], s[segment]);
-        }
-      }
-      want_.push_back(((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])));
-    }
-  }
-
-  void expect(const char* name, const char* words, PartsBug bug) {
-    expect_caught(name, words, [&] { return same(run_parts(bug, x_, w_), want_); });
-  }
-
-  std::vector<float> x_;
-  std::vector<float> w_;
-  std::vector<float> want_;
-};
-
-TEST_F(Parts, WithoutABugNothingIsReported) {
-  on_schedules([&] { ASSERT_TRUE(same(run_parts(PartsBug::kNone, x_, w_), want_)); });
-}
-
-TEST_F(Parts, EveryPlantedBugIsCaught) {
-  using enum PartsBug;
-  expect("share one group late", "wrong bits", kShareOneGroupLate);
-  expect("segments of equal size", "wrong bits", kEqualSegments);
-  expect("segments in one chain", "wrong bits", kNoFold);
-  expect("unmasked outputs", "race: ", kUnmaskedOutputs);
-  expect("part of the neighbour", "race: writes of two blocks", kPartOfTheNeighbour);
-  expect("parts in the wrong order", "wrong bits", kWrongOrder);
-  expect("parts in one chain", "wrong bits", kJoinedInAChain);
-  expect("one part twice", "wrong bits", kOneTwice);
 }
 
 }  // namespace
