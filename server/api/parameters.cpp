@@ -80,20 +80,20 @@ constexpr std::string_view kMessages =
 constexpr std::string_view kTools =
     R"("type":"array","items":{"type":"object","required":["type","function"],)"
     R"("properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],)"
-    R"("properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":)"
+    R"("properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},"description":)"
     R"({"type":["string","null"]},"parameters":{"type":["object","null"]}}}}})";
 constexpr std::string_view kToolChoice = R"("type":["string","object"])";
 constexpr std::string_view kMessageBlocks =
     R"("type":"array","minItems":1,"items":{"type":"object","required":["role","content"],)"
-    R"("properties":{"role":{"enum":["user","assistant"]},"content":{"anyOf":[{"type":"string"},)"
+    R"("properties":{"role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},)"
     R"({"type":"array","items":{"type":"object","required":["type"],"properties":{"type":{"enum":)"
-    R"(["text","thinking","redacted_thinking","tool_use","tool_result"]}}}}]}}})";
+    R"(["text","thinking","redacted_thinking","tool_use","tool_result","document","search_result"]}}}}]}}})";
 constexpr std::string_view kTextOrBlocks =
     R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}])";
 constexpr std::string_view kMessageTools =
     R"("type":"array","items":{"type":"object","required":["name","input_schema"],"properties":)"
-    R"({"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":{"type":"string"},)"
+    R"({"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},"description":{"type":"string"},)"
     R"("input_schema":{"type":"object"}}})";
 constexpr std::string_view kMessageChoice =
     R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
@@ -108,7 +108,7 @@ constexpr std::string_view kInput =
     R"(}}}}])";
 constexpr std::string_view kResponseTools =
     R"("type":"array","items":{"type":"object","required":["type","name"],"properties":)"
-    R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},)"
+    R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},)"
     R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
 constexpr std::string_view kEffort =
     R"("enum":["none","minimal","low","medium","high","xhigh","max"])";
@@ -364,7 +364,7 @@ constexpr std::array kParameters = {
     implemented("output_config", kObject, Endpoint::kMessages),
     neutral("container", kNullOnly, Endpoint::kMessages),
     neutral("mcp_servers", kNever, Endpoint::kMessages),
-    replaced("output_format", "output_config.format", Endpoint::kMessages),
+    implemented("output_format", kObject, Endpoint::kMessages),  // older name of output_config.format
     replaced("response_format", "output_config.format", Endpoint::kMessages),
     replaced("structured_outputs", "output_config.format", Endpoint::kMessages),
     implemented("input", kInput, Endpoint::kResponses),

@@ -180,13 +180,19 @@ Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
 
 Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
                                      std::optional<int32_t> limit,
-                                     Endpoint endpoint,
-                                     int64_t prompt_tokens) {
+                                     int64_t prompt_tokens,
+                                     GenerationRequest& out) {
+  const Endpoint endpoint = out.endpoint;
   const int64_t room = context.model.max_model_len - prompt_tokens;
-  if (limit.value_or(1) > room) {
-    return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
-  }
   const int64_t bound = context.model.max_output_tokens;
+  if (context.dialect == Dialect::kMessages && room >= 1 && limit.value_or(1) > room) {
+    out.fills_context = bound == 0 || room <= bound;
+    limit = static_cast<int32_t>(room);
+  }
+  if (limit.value_or(1) > room) {
+    return tl::unexpected(context_length_error(
+        context, limit, prompt_tokens, endpoint == Endpoint::kChat ? "messages" : "prompt"));
+  }
   const int64_t most = bound > 0 ? std::min(room, bound) : room;
   if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));
   if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(most);
@@ -367,7 +373,7 @@ Expected<void> add_requests(const ValidationContext& context,
     request.grammar = grammar;
     SLUICE_TRY(
         request.sampling.max_tokens,
-        resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
+        resolve_max_tokens(context, limit, static_cast<int64_t>(prompt.size()), out));
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt = prompt;
     request.tenant_salt = caching.salt;

@@ -35,10 +35,12 @@ constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
 // fit, which is known before it is tokenized.
 constexpr int64_t kMaxTokenBytes = 1024;
 
-Expected<void> check_text_size(const ValidationContext& context, size_t num_bytes) {
+Expected<void> check_text_size(const ValidationContext& context,
+                               size_t num_bytes,
+                               const std::string& param) {
   const int64_t least_tokens = static_cast<int64_t>(num_bytes) / kMaxTokenBytes;
   if (least_tokens < context.model.max_model_len) return {};
-  return tl::unexpected(context_length_error(context.model, 1, least_tokens));
+  return tl::unexpected(context_length_error(context, std::nullopt, least_tokens, param));
 }
 
 // Returns the documents that a template may quote; null: there are none.
@@ -253,7 +255,7 @@ void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
 Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
                                            const std::string& text,
                                            bool add_special_tokens) {
-  SLUICE_TRY_VOID(check_text_size(context, text.size()));
+  SLUICE_TRY_VOID(check_text_size(context, text.size(), "prompt"));
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
@@ -264,17 +266,28 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
 
 }  // namespace
 
-Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens) {
-  return Error{ErrorCode::kInvalidArgument,
-               "This model's maximum context length is " + std::to_string(model.max_model_len) +
-                   " tokens. However, you requested " + std::to_string(output_tokens) +
-                   " output tokens and your prompt contains at least " +
-                   std::to_string(prompt_tokens) + " input tokens, for a total of at least " +
-                   std::to_string(output_tokens + prompt_tokens) +
-                   " tokens. Please reduce the length of the input prompt or the number of "
-                   "requested output tokens.",
-               "messages",
-               "context_length_exceeded"};
+Error context_length_error(const ValidationContext& context,
+                           std::optional<int64_t> limit,
+                           int64_t prompt_tokens,
+                           const std::string& param) {
+  const std::string most = std::to_string(context.model.max_model_len);
+  const std::string prompt = std::to_string(prompt_tokens);
+  std::string message;
+  if (context.dialect == Dialect::kMessages) {
+    message = "prompt is too long: " + prompt + " tokens > " + most + " maximum";
+  } else if (limit) {
+    message = "This model's maximum context length is " + most + " tokens. However, you requested " +
+              std::to_string(*limit) + " output tokens and your prompt contains at least " + prompt +
+              " input tokens, for a total of at least " + std::to_string(*limit + prompt_tokens) +
+              " tokens. Please reduce the length of the input prompt or the number of requested "
+              "output tokens.";
+  } else {
+    message = "This model's maximum context length is " + most +
+              " tokens. However, your prompt contains at least " + prompt +
+              " input tokens, which leaves no room for the output. Please reduce the length of the "
+              "input prompt.";
+  }
+  return Error{ErrorCode::kInvalidArgument, std::move(message), param, "context_length_exceeded"};
 }
 
 void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
@@ -392,7 +405,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   }
   size_t num_bytes = 0;
   for (const RenderedSpan& span : spans) num_bytes += span.text.size();
-  SLUICE_TRY_VOID(check_text_size(context, num_bytes));
+  SLUICE_TRY_VOID(check_text_size(context, num_bytes, "messages"));
   if (add_special_tokens) prompt.ids = context.tokenizer.prefix_tokens();
   encode_spans(context.tokenizer, spans, prompt.ids);
   if (add_special_tokens) append_suffix(context.tokenizer, prompt.ids);

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxToolBytes = 1 << 20;  // of all tools' JSON
-constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxNameBytes = 128;
 
 bool is_name(const Json& value) {
   if (!value.is_string()) return false;
@@ -67,7 +67,7 @@ Expected<const Json*> function_of(const Json& value,
   }
   const Json* name = find_field(*function, "name");
   if (name == nullptr || !is_name(*name)) {
-    return invalid(place + ".function.name must be 1 to 64 characters of a-z, A-Z, 0-9, _, - and .",
+    return invalid(place + ".function.name must be 1 to 128 characters of a-z, A-Z, 0-9, _, - and .",
                    param);
   }
   return function;
