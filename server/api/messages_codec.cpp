@@ -256,9 +256,9 @@ Expected<void> add_message(const Json& message,
   return add_assistant(*content, place + ".content", ignored, messages);
 }
 
-// Claude Code's first block of the system text names the client's version and a hash of the request.
-// It speaks to Anthropic's billing and not to the model, and it changes with each request, so that
-// no prefix of the conversation would be found again.
+// Claude Code's first block of the system text names the client's version and a hash of the
+// request. It speaks to Anthropic's billing and not to the model, and it changes with each request,
+// so that no prefix of the conversation would be found again.
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 
 bool is_billing_header(const Json& part) {
@@ -267,7 +267,9 @@ bool is_billing_header(const Json& part) {
          text->get_ref<const std::string&>().starts_with(kBillingHeader);
 }
 
-Expected<Json> chat_messages(const Json& body, const MessagesRules& rules, IgnoredArguments& ignored) {
+Expected<Json> chat_messages(const Json& body,
+                             const MessagesRules& rules,
+                             IgnoredArguments& ignored) {
   Json messages = Json::array();
   if (const Json* system = find_field(body, "system")) {
     SLUICE_TRY(Json content, text_content(*system, "system"));
@@ -346,8 +348,17 @@ Expected<void> add_choice(const Json& choice, Json& chat) {
 // reaches first is no limit.
 Expected<void> add_thinking(const Json& thinking, const Json& body, Json& chat) {
   const std::string type = type_of(thinking);
-  if (type != "enabled" && type != "disabled" && type != "adaptive") {
-    return invalid("thinking.type must be enabled, disabled or adaptive.", "thinking");
+  constexpr std::array<std::string_view, 4> kTypes = {
+      "enabled", "disabled", "adaptive", "between_tools"};
+  if (std::ranges::find(kTypes, type) == kTypes.end()) {
+    return invalid("thinking.type must be enabled, disabled, adaptive or between_tools.",
+                   "thinking");
+  }
+  if (const Json* display = find_field(thinking, "display")) {
+    if (*display != "summarized" && *display != "omitted") {
+      return invalid("thinking.display must be \"summarized\" or \"omitted\".", "thinking");
+    }
+    if (*display == "omitted") chat["include_reasoning"] = false;
   }
   if (type == "enabled") {
     SLUICE_TRY(const auto budget, read_integer(thinking, "budget_tokens", 1, int64_t{1} << 31));
@@ -360,6 +371,42 @@ Expected<void> add_thinking(const Json& thinking, const Json& body, Json& chat) 
   if (!variables.is_object()) variables = Json::object();
   for (const char* name : {"enable_thinking", "thinking"}) {
     if (!variables.contains(name)) variables[name] = type != "disabled";
+  }
+  return {};
+}
+
+// Leaves the thoughts of the last `num_kept` thoughtful answers in the conversation.
+void clear_thinking(int64_t num_kept, Json& messages) {
+  for (size_t i = messages.size(); i-- > 0;) {
+    if (messages[i].contains("reasoning_content") && num_kept-- <= 0) {
+      messages[i].erase("reasoning_content");
+    }
+  }
+}
+
+// Thoughts of earlier answers are cleared as asked; other edits are a server's that keeps the
+// conversation.
+Expected<void> add_context_edits(const Json& management, Json& chat) {
+  const Json* edits = management.is_object() ? find_field(management, "edits") : nullptr;
+  if (edits == nullptr) return {};
+  if (!edits->is_array()) {
+    return invalid("context_management.edits must be an array.", "context_management");
+  }
+  for (const Json& edit : *edits) {
+    const std::string type = type_of(edit);
+    if (!type.starts_with("clear_thinking_")) {
+      return unsupported("context_management.edits of type '" + show_text(type) +
+                             "' are not supported; the client shortens the conversation.",
+                         "context_management");
+    }
+    const Json* keep = find_field(edit, "keep");
+    if (keep != nullptr && (*keep == "all" || type_of(*keep) == "all")) continue;
+    int64_t num_kept = 1;
+    if (keep != nullptr) {
+      SLUICE_TRY(const auto value, read_integer(*keep, "value", 1, int64_t{1} << 31));
+      num_kept = value.value_or(1);
+    }
+    clear_thinking(num_kept, chat["messages"]);
   }
   return {};
 }
@@ -388,6 +435,12 @@ Expected<void> add_output(const Json& output, Json& chat) {
 Expected<Json> chat_of_messages(const Json& body,
                                 const MessagesRules& rules,
                                 IgnoredArguments& ignored) {
+  if (find_field(body, "thread") != nullptr) {
+    return make_error(ErrorCode::kUnsupported,
+                      "Threads are not kept here; send the whole conversation.",
+                      "thread",
+                      "thread_unsupported_request");
+  }
   Json chat = Json::object();
   SLUICE_TRY(chat["messages"], chat_messages(body, rules, ignored));
   for (const char* name : {"model",
@@ -416,6 +469,9 @@ Expected<Json> chat_of_messages(const Json& body,
   }
   if (const Json* output = find_field(body, "output_config")) {
     SLUICE_TRY_VOID(add_output(*output, chat));
+  }
+  if (const Json* management = find_field(body, "context_management")) {
+    SLUICE_TRY_VOID(add_context_edits(*management, chat));
   }
   // The older name of output_config.format.
   if (const Json* format = find_field(body, "output_format");

@@ -101,7 +101,8 @@ constexpr std::string_view kMessageChoice =
     R"("disable_parallel_tool_use":{"type":"boolean"}})";
 constexpr std::string_view kThinking =
     R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
-    R"(["enabled","disabled","adaptive"]},"budget_tokens":{"type":"integer","minimum":1}})";
+    R"(["enabled","disabled","adaptive","between_tools"]},"budget_tokens":{"type":"integer","minimum":)"
+    R"(1},"display":{"enum":["summarized","omitted",null]}})";
 constexpr std::string_view kInput =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"object",)"
     R"("properties":{"type":{"enum":["message","function_call","function_call_output","reasoning"])"
@@ -362,9 +363,23 @@ constexpr std::array kParameters = {
     ignored("metadata", kObjectShape, Endpoint::kMessages),
     ignored("cache_control", kObjectShape, Endpoint::kMessages),
     implemented("output_config", kObject, Endpoint::kMessages),
+    implemented("context_management", kObject, Endpoint::kMessages),
+    // Where a request is computed, billed and explained.
+    ignored("billing_policy", kObjectShape, Endpoint::kMessages),
+    ignored("diagnostics", kObjectShape, Endpoint::kMessages),
+    ignored("fallback_credit_token", kAnything, Endpoint::kMessages),
+    ignored(
+        "fallbacks", kAnything, Endpoint::kMessages),  // models for what this one will not answer
+    ignored("inference_geo", kTextShape, Endpoint::kMessages),
+    ignored("speed", kTextShape, Endpoint::kMessages),
+    ignored("user_profile_id", kTextShape, Endpoint::kMessages),
+    ignored("workspace_id", kTextShape, Endpoint::kMessages),
+    implemented("thread", kObject, Endpoint::kMessages),  // refused, with a code that clients know
+    neutral("compaction", kNever, Endpoint::kMessages),
     neutral("container", kNullOnly, Endpoint::kMessages),
     neutral("mcp_servers", kNever, Endpoint::kMessages),
-    implemented("output_format", kObject, Endpoint::kMessages),  // older name of output_config.format
+    implemented(
+        "output_format", kObject, Endpoint::kMessages),  // older name of output_config.format
     replaced("response_format", "output_config.format", Endpoint::kMessages),
     replaced("structured_outputs", "output_config.format", Endpoint::kMessages),
     implemented("input", kInput, Endpoint::kResponses),

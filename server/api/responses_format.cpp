@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "server/api/call_id.h"
-#include "server/front/random_id.h"
+#include "server/http/random_id.h"
 #include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"

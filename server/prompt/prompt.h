@@ -54,7 +54,8 @@ std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
                                       const std::vector<bool>& is_cut);
 
 // Returns the error of a prompt that leaves no room in the context for the output. `limit`: the
-// output tokens that the request asked for, if it named a number; `param`: the field with the prompt.
+// output tokens that the request asked for, if it named a number; `param`: the field with the
+// prompt.
 Error context_length_error(const ValidationContext& context,
                            std::optional<int64_t> limit,
                            int64_t prompt_tokens,

@@ -94,13 +94,13 @@ TEST_F(MessagesApi, AnInstructionOfOneTurnIsOverWithTheNext) {
 }
 
 TEST_F(MessagesApi, InstructionsThatChangeToolsOrOutputAreRefusedByName) {
-  EXPECT_TRUE(holds(prompt_of(R"({"role":"system","content":[{"type":"tool_addition"}]},)" +
-                              std::string(kUser)),
-                    "'tool_addition'"));
   EXPECT_TRUE(holds(
-      prompt_of(R"({"role":"system","content":"a","output_config":{"effort":"low"}},)" +
-                std::string(kUser)),
-      "messages[0].output_config"));
+      prompt_of(R"({"role":"system","content":[{"type":"tool_addition"}]},)" + std::string(kUser)),
+      "'tool_addition'"));
+  EXPECT_TRUE(
+      holds(prompt_of(R"({"role":"system","content":"a","output_config":{"effort":"low"}},)" +
+                      std::string(kUser)),
+            "messages[0].output_config"));
   EXPECT_TRUE(holds(prompt_of(R"({"role":"tool","content":"a"})"), "messages[0].role must be"));
 }
 
@@ -112,11 +112,10 @@ TEST_F(MessagesApi, ResultsOfToolsMayBeReferencesAndTexts) {
   const auto result = [&](const std::string& block) {
     return prompt_of(kUser + call + block + "]}]}");
   };
-  EXPECT_TRUE(holds(result(R"({"type":"tool_reference","tool_name":"get_weather"})"),
-                    "tool\nget_weather"));
-  const std::string found =
-      result(R"({"type":"search_result","title":"Gates","source":"a.txt",)"
-             R"("content":[{"type":"text","text":"They slide."}]})");
+  EXPECT_TRUE(
+      holds(result(R"({"type":"tool_reference","tool_name":"get_weather"})"), "tool\nget_weather"));
+  const std::string found = result(R"({"type":"search_result","title":"Gates","source":"a.txt",)"
+                                   R"("content":[{"type":"text","text":"They slide."}]})");
   EXPECT_TRUE(holds(found, "Gates\na.txt\nThey slide.")) << found;
   EXPECT_TRUE(holds(result(R"({"type":"document","title":"T","source":{"type":"text",)"
                            R"("media_type":"text/plain","data":"Body"}})"),
@@ -183,7 +182,8 @@ constexpr const char* kBilling =
     "x-anthropic-billing-header: cc_version=2.1.37.3fb; cc_entrypoint=cli; cch=1a2b3;";
 
 std::string system_with(const std::string& first) {
-  return R"(,"system":[{"type":"text","text":")" + first + R"("},{"type":"text","text":"Be brief"}])";
+  return R"(,"system":[{"type":"text","text":")" + first +
+         R"("},{"type":"text","text":"Be brief"}])";
 }
 
 TEST_F(MessagesApi, TheBillingHeaderOfAClientIsNotPartOfThePrompt) {
@@ -199,6 +199,84 @@ TEST_F(MessagesApi, TheBillingHeaderOfAClientIsNotPartOfThePrompt) {
 TEST_F(MessagesApi, TheBillingHeaderCanBeKept) {
   config_.keep_billing_header = true;
   EXPECT_TRUE(holds(prompt_of(kUser, system_with(kBilling)), "cch=1a2b3"));
+}
+
+// The SDK's threads send whole conversations after this answer.
+TEST_F(MessagesApi, AThreadIsRefusedWithTheCodeThatClientsKnow) {
+  const HttpReply reply = ask(kUser, R"(,"thread":{"type":"create"})");
+  EXPECT_EQ(reply.status, 400);
+  const Json error = Json::parse(reply.body)["error"];
+  EXPECT_EQ(error["type"], "invalid_request_error");
+  EXPECT_EQ(error["details"]["error_code"], "thread_unsupported_request");
+  EXPECT_EQ(error["details"]["unsupported"], Json::array({"thread"}));
+  EXPECT_TRUE(holds(prompt_of(kUser, R"(,"compaction":{"trigger":5})"), "`compaction`"));
+  EXPECT_EQ(ask(kUser, R"(,"thread":null,"compaction":null)").status, 200);
+}
+
+TEST_F(MessagesApi, ThoughtsOfEarlierAnswersAreCleared) {
+  const std::string answer =
+      R"(,{"role":"assistant","content":[{"type":"thinking","thinking":"T1",)"
+      R"("signature":""},{"type":"text","text":"A"}]},)";
+  const std::string talk = kUser + answer + kUser;
+  const auto managed = [&](const std::string& edit) {
+    return prompt_of(talk, R"(,"context_management":{"edits":[)" + edit + "]}");
+  };
+  const auto whole = prompt_of(talk);
+  EXPECT_EQ(managed(R"({"type":"clear_thinking_20251015","keep":"all"})"), whole);
+  EXPECT_EQ(managed(R"({"type":"clear_thinking_20251015"})"), whole) << "one is kept";
+  EXPECT_TRUE(holds(managed(R"({"type":"clear_tool_uses_20250919"})"), "clear_tool_uses"));
+}
+
+TEST_F(MessagesApi, ThoughtsThatTheClientDoesNotShowAreLeftOut) {
+  engine_.say("<think>\nSecret\n</think>\n\nText");
+  const std::string open = R"(,"thinking":{"type":"adaptive","display":"summarized"})";
+  EXPECT_TRUE(holds(ask(kUser, open).body, "Secret"));
+  const HttpReply reply = ask(kUser, R"(,"thinking":{"type":"adaptive","display":"omitted"})");
+  EXPECT_FALSE(holds(reply.body, "Secret")) << reply.body;
+  EXPECT_TRUE(holds(reply.body, "Te")) << reply.body;
+}
+
+// Errors of every path, the unknown one too, are read by the client that sent the header.
+TEST_F(MessagesApi, ErrorsHaveTheFormOfTheClient) {
+  server_ = std::make_unique<RunningServer>(engine_, config_);
+  for (const char* path : {"/v1/chat/completions", "/nowhere", "/v1/models", "/v1/messages"}) {
+    HttpClient client(server_->port());
+    client.post(path, "{", "anthropic-version: 2023-06-01\r\n");
+    const HttpReply reply = client.read_reply();
+    EXPECT_GE(reply.status, 400) << path;
+    const Json body = Json::parse(reply.body);
+    EXPECT_EQ(body["type"], "error") << path << body;
+    EXPECT_EQ(body["request_id"], reply.header("Request-Id")) << path;
+  }
+}
+
+TEST_F(MessagesApi, EveryAnswerNamesItsRequest) {
+  server_ = std::make_unique<RunningServer>(engine_, config_);
+  const auto ask_for = [&](const std::string& path, const std::string& lines) {
+    HttpClient client(server_->port());
+    client.request("GET", path, "", lines);
+    return client.read_reply();
+  };
+  EXPECT_TRUE(ask_for("/health", "").header("X-Request-Id").starts_with("req_"));
+  EXPECT_NE(ask_for("/health", "").header("X-Request-Id"),
+            ask_for("/health", "").header("X-Request-Id"));
+  EXPECT_EQ(ask_for("/nowhere", "x-request-id: mine\r\n").header("X-Request-Id"), "mine");
+  EXPECT_EQ(ask_for("/health", "").header("Request-Id"), "");
+  const HttpReply message = ask(kUser);
+  EXPECT_EQ(message.header("Request-Id"), Json::parse(message.body)["id"]);
+}
+
+TEST_F(MessagesApi, ModelsAreListedInTheFormOfTheClient) {
+  server_ = std::make_unique<RunningServer>(engine_, config_);
+  HttpClient client(server_->port());
+  client.request("GET", "/v1/models", "", "anthropic-version: 2023-06-01\r\n");
+  const Json list = Json::parse(client.read_reply().body);
+  EXPECT_EQ(list["has_more"], false);
+  const Json& model = list["data"][0];
+  EXPECT_EQ(model["type"], "model");
+  EXPECT_EQ(model["display_name"], model["id"]);
+  EXPECT_TRUE(model["created_at"].get<std::string>().ends_with("Z")) << model;
+  EXPECT_EQ(list["first_id"], model["id"]);
 }
 
 }  // namespace
