@@ -15,11 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A block's type; empty where it is none.
-std::string type_of(const Json& block) {
-  const Json* type = block.is_object() ? find_field(block, "type") : nullptr;
-  return type != nullptr && type->is_string() ? type->get<std::string>() : std::string();
-}
+std::string type_of(const Json& block) { return string_member(block, "type"); }
 
 Expected<std::string> text_member(const Json& block, const char* name, const std::string& place) {
   const Json* text = find_field(block, name);
@@ -230,10 +226,7 @@ Expected<void> add_system(const Json& message,
   return {};
 }
 
-std::string role_of(const Json& message) {
-  const Json* role = message.is_object() ? find_field(message, "role") : nullptr;
-  return role != nullptr && role->is_string() ? role->get<std::string>() : std::string();
-}
+std::string role_of(const Json& message) { return string_member(message, "role"); }
 
 Expected<void> add_message(const Json& message,
                            const std::string& place,

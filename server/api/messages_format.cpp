@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/call_id.h"
-#include "server/http/random_id.h"
 #include "server/http/api_errors.h"
+#include "server/http/random_id.h"
 #include "server/json/json_reader.h"
 #include "server/json/json_writer.h"
 

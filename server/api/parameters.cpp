@@ -27,8 +27,6 @@ bool is_object(const Json& v) { return v.is_object(); }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
-bool is_zero(const Json& v) { return v.is_number() && v.get<double>() == 0; }
-
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
 bool is_true(const Json& v) { return v == true; }
@@ -56,7 +54,6 @@ struct Neutral {
 constexpr Neutral kNever = {never, {}};
 constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
-constexpr Neutral kZero = {is_zero, R"("const":0)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
 constexpr Neutral kTrue = {is_true, R"("const":true)", /*empty_asks=*/true, /*false_asks=*/true};
 constexpr Neutral kFalse = {never, R"("const":false)"};
@@ -105,11 +102,13 @@ constexpr std::string_view kThinking =
     R"(1},"display":{"enum":["summarized","omitted",null]}})";
 constexpr std::string_view kInput =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"object",)"
-    R"("properties":{"type":{"enum":["message","function_call","function_call_output","reasoning"])"
-    R"(}}}}])";
+    R"("properties":{"type":{"enum":["message","function_call","function_call_output",)"
+    R"("custom_tool_call","custom_tool_call_output","local_shell_call",)"
+    R"("local_shell_call_output","reasoning"]}}}}])";
 constexpr std::string_view kResponseTools =
-    R"("type":"array","items":{"type":"object","required":["type","name"],"properties":)"
-    R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},)"
+    R"("type":"array","items":{"type":"object","required":["type"],"properties":)"
+    R"({"type":{"enum":["function","custom","namespace"]},"name":{"type":"string","pattern":)"
+    R"("^[A-Za-z0-9_.-]{1,128}$"},)"
     R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
 constexpr std::string_view kEffort =
     R"("enum":["none","minimal","low","medium","high","xhigh","max"])";
@@ -407,7 +406,7 @@ constexpr std::array kParameters = {
     neutral("background", kNever, Endpoint::kResponses),
     neutral("conversation", kNullOnly, Endpoint::kResponses),
     neutral("prompt", kNullOnly, Endpoint::kResponses),
-    neutral("top_logprobs", kZero, Endpoint::kResponses),
+    implemented("top_logprobs", kCount, Endpoint::kResponses, {&Config::max_logprobs, "maximum"}),
     replaced("response_format", "text.format", Endpoint::kResponses),
     replaced("structured_outputs", "text.format", Endpoint::kResponses),
 };

@@ -371,9 +371,8 @@ Expected<void> add_requests(const ValidationContext& context,
     ValidRequest request;
     request.sampling = sampling;
     request.grammar = grammar;
-    SLUICE_TRY(
-        request.sampling.max_tokens,
-        resolve_max_tokens(context, limit, static_cast<int64_t>(prompt.size()), out));
+    SLUICE_TRY(request.sampling.max_tokens,
+               resolve_max_tokens(context, limit, static_cast<int64_t>(prompt.size()), out));
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt = prompt;
     request.tenant_salt = caching.salt;

@@ -271,7 +271,9 @@ void Connection::read_header() {
   };
   HttpRequest& request = parser_->request;
   request.method.assign(message.method_string().data(), message.method_string().size());
-  request.path = path_of({message.target().data(), message.target().size()});
+  const std::string_view target(message.target().data(), message.target().size());
+  request.path = path_of(target);
+  request.query = target.substr(std::min(target.find('?'), target.size() - 1) + 1);
   request.authorization = header(http::field::authorization);
   request.api_key = header("x-api-key");
   request.accept = header(http::field::accept);
