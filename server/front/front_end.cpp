@@ -15,8 +15,8 @@
 #include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/front/choice_seed.h"
-#include "server/http/random_id.h"
 #include "server/http/api_errors.h"
+#include "server/http/random_id.h"
 #include "server/prompt/validation_context.h"
 #include "server/traces/request_span.h"
 
@@ -62,6 +62,9 @@ Expected<ChatTemplate> own_template(const ModelInfo& model) {
 }
 
 void log_families(const OutputFamilies& families) {
+  if (families.describes_tools) {
+    log_event(LogLevel::kInfo, "tools_in_instructions", "reason", "the chat template shows none");
+  }
   if (families.format == nullptr) return;
   log_event(LogLevel::kInfo,
             "output_families",
@@ -146,7 +149,9 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
   }
   auto compiled = is_given ? given_template(config, source) : own_template(engine.model());
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
-  SLUICE_TRY(OutputFamilies chosen, choose_families(config, source, engine.tokenizer()));
+  SLUICE_TRY(OutputFamilies chosen,
+             choose_families(
+                 config, source, !compiled || compiled->forms().prints_tools, engine.tokenizer()));
   log_families(chosen);
   SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
@@ -300,7 +305,10 @@ ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
           tenant_salt,
           arrival,
           &families,
-          handoff.role};
+          handoff.role,
+          /*fills_context=*/false,
+          Dialect::kOpenAi,
+          families.describes_tools};
 }
 
 std::string FrontEnd::illness() const {

@@ -122,9 +122,9 @@ Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
 }
 
 bool is_template_source(const std::string& given) {
-  const bool has_tag = std::ranges::any_of(
-      std::array{"{{", "{%", "{#"},
-      [&](const char* tag) { return given.find(tag) != std::string::npos; });
+  const bool has_tag = std::ranges::any_of(std::array{"{{", "{%", "{#"}, [&](const char* tag) {
+    return given.find(tag) != std::string::npos;
+  });
   std::error_code error;
   return has_tag && !std::filesystem::exists(given, error);
 }

@@ -13,6 +13,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "server/jinja/text.h"
 #include "server/json/json_fields.h"
+#include "server/prompt/generic_tools.h"
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
@@ -276,8 +277,9 @@ Error context_length_error(const ValidationContext& context,
   if (context.dialect == Dialect::kMessages) {
     message = "prompt is too long: " + prompt + " tokens > " + most + " maximum";
   } else if (limit) {
-    message = "This model's maximum context length is " + most + " tokens. However, you requested " +
-              std::to_string(*limit) + " output tokens and your prompt contains at least " + prompt +
+    message = "This model's maximum context length is " + most +
+              " tokens. However, you requested " + std::to_string(*limit) +
+              " output tokens and your prompt contains at least " + prompt +
               " input tokens, for a total of at least " + std::to_string(*limit + prompt_tokens) +
               " tokens. Please reduce the length of the input prompt or the number of requested "
               "output tokens.";
@@ -369,7 +371,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   const Json* given = find_field(body, "messages");
   const MessageForms& forms = context.chat_template->forms();
   const CallArgumentRules rules = {.max_depth = context.config.max_json_depth,
-                               .keeps_text = forms.text_arguments};
+                                   .keeps_text = forms.text_arguments};
   SLUICE_TRY(Json messages, normal_messages(given != nullptr ? *given : Json(), rules));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
   SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
@@ -380,7 +382,12 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   }
   Json variables = Json::object();
   variables["messages"] = nullptr;
-  SLUICE_TRY(variables["tools"], read_tool_list(context, body));
+  SLUICE_TRY(Json tools, read_tool_list(context, body));
+  if (context.describes_tools && !tools.is_null() && may_call(body)) {
+    describe_tools(forms, tools, messages);
+    tools = nullptr;
+  }
+  variables["tools"] = std::move(tools);
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);

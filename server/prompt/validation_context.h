@@ -42,6 +42,7 @@ struct ValidationContext {
   bool fills_context = false;  // without max_tokens a completion takes all remaining context, like
                                // a chat
   Dialect dialect = Dialect::kOpenAi;
+  bool describes_tools = false;  // in the instructions, since the chat template does not
 };
 
 }  // namespace sluice
