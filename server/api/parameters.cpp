@@ -112,6 +112,13 @@ constexpr std::string_view kResponseTools =
     R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
 constexpr std::string_view kEffort =
     R"("enum":["none","minimal","low","medium","high","xhigh","max"])";
+constexpr std::string_view kSwitch =
+    R"("anyOf":[{"type":"boolean"},{"type":"object","properties":{"type":{"enum":["enabled",)"
+    R"("disabled","adaptive"]}}}])";
+constexpr std::string_view kReasoningSwitch =
+    R"("type":"object","properties":{"enabled":{"type":["boolean","null"]},"effort":{"enum":)"
+    R"(["none","minimal","low","medium","high","xhigh","max",null]},"exclude":{"type":)"
+    R"(["boolean","null"]}})";
 constexpr std::string_view kReasoning =
     R"("type":"object","properties":{"effort":{"enum":["none","minimal","low","medium","high",)"
     R"("xhigh","max",null]},)"
@@ -204,13 +211,16 @@ constexpr Parameter neutral(std::string_view name,
   return parameter;
 }
 
+constexpr Parameter with_advice(Parameter parameter, std::string_view instead) {
+  parameter.instead = instead;
+  return parameter;
+}
+
 // Known under another name: now, or at these endpoints.
 constexpr Parameter replaced(std::string_view name,
                              std::string_view instead,
                              Endpoint endpoints = Endpoint::kBoth) {
-  Parameter parameter = neutral(name, kNullOnly, endpoints);
-  parameter.instead = instead;
-  return parameter;
+  return with_advice(neutral(name, kNullOnly, endpoints), instead);
 }
 
 constexpr std::array kParameters = {
@@ -259,6 +269,11 @@ constexpr std::array kParameters = {
     implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
     implemented("reasoning_effort", kEffort, Endpoint::kChatOrTokenize),
     implemented("include_reasoning", kBool, Endpoint::kChat),
+    // Other servers' switches of the same thing.
+    implemented("enable_thinking", kBool, Endpoint::kChatOrTokenize),
+    implemented("thinking", kSwitch, Endpoint::kChatOrTokenize),
+    with_members(implemented("reasoning", kReasoningSwitch, Endpoint::kChatOrTokenize),
+                 "enabled,effort,exclude,"),
     implemented("thinking_token_budget", kCount, Endpoint::kChat),
     implemented("tools", kTools, Endpoint::kChatOrTokenize),
     implemented("tool_choice", kToolChoice, Endpoint::kChatOrTokenize),
@@ -279,7 +294,7 @@ constexpr std::array kParameters = {
     implemented(
         "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
 
-    with_members(implemented("response_format", kResponseFormat), "type,json_schema,"),
+    with_members(implemented("response_format", kResponseFormat), "type,json_schema,schema,"),
     with_members(implemented("structured_outputs", kStructuredOutputs),
                  "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
                  "disable_additional_properties,whitespace_pattern,"),
@@ -304,10 +319,11 @@ constexpr std::array kParameters = {
     replaced("guided_regex", "structured_outputs"),
     replaced("guided_choice", "structured_outputs"),
     replaced("guided_grammar", "structured_outputs"),
-    neutral("regex", kNoGrammar),  // this and the next three: SGLang's and llama.cpp's
-    neutral("ebnf", kNoGrammar),
-    neutral("grammar", kNoGrammar),
-    neutral("json_schema", kNoGrammar),
+    // SGLang's and llama.cpp's names.
+    with_advice(neutral("regex", kNoGrammar), "structured_outputs.regex"),
+    with_advice(neutral("ebnf", kNoGrammar), "structured_outputs.grammar"),
+    with_advice(neutral("grammar", kNoGrammar), "structured_outputs.grammar"),
+    with_advice(neutral("json_schema", kNoGrammar), "structured_outputs.json"),
     neutral("logits_processors", kNever),
     neutral("prompt_embeds", kNever, Endpoint::kCompletion),
     neutral("functions", kNever, Endpoint::kChat),

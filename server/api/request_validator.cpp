@@ -330,10 +330,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
   SLUICE_TRY(out.tools, read_tool_plan(context, body));
   if (out.tools.must_call) {
-    if (grammar.is_set()) {
-      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
-                     grammar.param);
-    }
+    // A format binds what is no call, and nothing of this answer is.
     SLUICE_TRY(grammar, forced_calls_grammar(context, body, out.tools, prompt.tail));
   } else if (out.tools.parses_calls) {
     SLUICE_TRY(grammar,
@@ -344,6 +341,10 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
   SLUICE_TRY(sampling.reasoning_limit, read_reasoning_limit(context, body, prompt.tail));
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
+  if (const Json* reasoning = find_field(body, "reasoning")) {
+    SLUICE_TRY(const bool is_excluded, read_bool(*reasoning, "exclude", false));
+    out.include_reasoning = out.include_reasoning && !is_excluded;
+  }
   if (context.families != nullptr) out.output_format = context.families->format;
   out.prompt_tail = std::move(prompt.tail);
   std::vector<std::vector<TokenId>> prompts;

@@ -58,19 +58,58 @@ Expected<Json> read_documents(const Json& body) {
 constexpr std::array<std::string_view, 7> kEfforts = {
     "none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
+// Templates know the switch by one name or the other.
+void set_thinking(bool thinks, Json& variables) {
+  variables["enable_thinking"] = thinks;
+  variables["thinking"] = thinks;
+}
+
+Expected<void> add_effort(const Json& effort, const std::string& name, Json& variables) {
+  const bool is_known =
+      effort.is_string() && std::ranges::count(kEfforts, effort.get<std::string>()) > 0;
+  if (!is_known) {
+    return invalid(name + " must be one of none, minimal, low, medium, high, xhigh, max, got " +
+                       show_value(effort) + ".",
+                   name.substr(0, name.find('.')));
+  }
+  variables["reasoning_effort"] = effort;
+  set_thinking(effort != "none", variables);
+  return {};
+}
+
+// Whether the model is to think, by the names that other servers' clients use.
+Expected<void> add_thinking(const Json& body, Json& variables) {
+  if (const Json* reasoning = find_field(body, "reasoning")) {
+    if (!reasoning->is_object()) return invalid("reasoning must be an object.", "reasoning");
+    if (const Json* effort = find_field(*reasoning, "effort")) {
+      SLUICE_TRY_VOID(add_effort(*effort, "reasoning.effort", variables));
+    }
+    if (find_field(*reasoning, "enabled") != nullptr) {
+      SLUICE_TRY(const bool thinks, read_bool(*reasoning, "enabled", true));
+      set_thinking(thinks, variables);
+    }
+  }
+  if (const Json* thinking = find_field(body, "thinking")) {
+    const std::string type = string_member(*thinking, "type");
+    const bool is_known = thinking->is_boolean() || type == "enabled" || type == "disabled" ||
+                          type == "adaptive" || type == "auto";
+    if (!is_known) {
+      return invalid("thinking must be a boolean or have type enabled or disabled.", "thinking");
+    }
+    set_thinking(thinking->is_boolean() ? thinking->get<bool>() : type != "disabled", variables);
+  }
+  if (find_field(body, "enable_thinking") != nullptr) {
+    SLUICE_TRY(const bool thinks, read_bool(body, "enable_thinking", true));
+    set_thinking(thinks, variables);
+  }
+  return {};
+}
+
 Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (const Json* effort = find_field(body, "reasoning_effort")) {
-    const bool is_known =
-        effort->is_string() && std::ranges::count(kEfforts, effort->get<std::string>()) > 0;
-    if (!is_known) {
-      return invalid(
-          "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max, got " +
-              show_value(*effort) + ".",
-          "reasoning_effort");
-    }
-    variables["reasoning_effort"] = *effort;
-    variables["enable_thinking"] = *effort != "none";
+    SLUICE_TRY_VOID(add_effort(*effort, "reasoning_effort", variables));
   }
+  SLUICE_TRY_VOID(add_thinking(body, variables));
   const Json* kwargs = find_field(body, "chat_template_kwargs");
   if (kwargs == nullptr) return {};
   if (!kwargs->is_object()) {

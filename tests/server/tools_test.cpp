@@ -439,12 +439,36 @@ TEST_F(Tools, AForcedCallIsNoneInsideReasoning) {
   EXPECT_EQ(choice_of(kTools)["message"]["tool_calls"].size(), 2U);
 }
 
-TEST_F(Tools, WhatCannotBeForcedIsNamed) {
+// openai-agents sends both with an output type and tools; the format waits for an answer.
+TEST_F(Tools, AForcedCallMayStandBesideAFormat) {
   const std::string forced = std::string(kTools) + kRequired;
-  expect_refused(
-      forced + R"(,"response_format":{"type":"json_object"})", "response_format", "forces a call");
-  expect_refused(
-      forced + R"(,"structured_outputs":{"regex":"a"})", "structured_outputs", "forces a call");
+  for (const char* format :
+       {R"(,"response_format":{"type":"json_object"})", R"(,"structured_outputs":{"regex":"a"})"}) {
+    engine_.say(kCall);
+    const Json choice = choice_of(forced + format);
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add") << format;
+    EXPECT_EQ(engine_.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << format;
+  }
+}
+
+TEST_F(Tools, ThinkingIsSwitchedByEveryNameThatClientsUse) {
+  for (const char* off : {R"(,"enable_thinking":false)",
+                          R"(,"thinking":{"type":"disabled"})",
+                          R"(,"thinking":false)",
+                          R"(,"reasoning":{"enabled":false})",
+                          R"(,"reasoning":{"effort":"none"})",
+                          R"(,"reasoning_effort":"none")"}) {
+    EXPECT_EQ(post(chat_body(off)).status, 200);
+    EXPECT_NE(last_prompt().find("<think>\n\n</think>"), std::string::npos) << off;
+  }
+  for (const char* on : {R"(,"enable_thinking":true)", R"(,"thinking":{"type":"enabled"})"}) {
+    EXPECT_EQ(post(chat_body(on)).status, 200);
+    EXPECT_EQ(last_prompt().find("<think>"), std::string::npos) << on;
+  }
+  EXPECT_EQ(post(chat_body(R"(,"thinking":"maybe")")).status, 400);
+}
+
+TEST_F(Tools, WhatCannotBeForcedIsNamed) {
   const auto strict = [](const char* choice) {
     return std::string(R"(,"tools":[{"type":"function","function":{"name":"a","strict":true}},)"
                        R"({"type":"function","function":{"name":"b"}}])") +
@@ -460,7 +484,7 @@ TEST_F(Tools, WhatCannotBeForcedIsNamed) {
     server_.reset();
   }
   config_.tool_call_parser = "none";
-  expect_refused(forced, "tool_choice", "--tool-call-parser none");
+  expect_refused(std::string(kTools) + kRequired, "tool_choice", "--tool-call-parser none");
   expect_refused(strict(""), "tools", "--tool-call-parser none");
 }
 
@@ -495,56 +519,6 @@ TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {
   config_.enable_auto_tool_choice = false;
   engine_.say(kCall);
   EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop");
-}
-
-// As SmolLM2's: every message and nothing else.
-constexpr const char* kPlainTemplate =
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}";
-
-TEST_F(Tools, ATemplateThatPrintsNoToolsGetsThemAsInstructions) {
-  engine_.editable_model().chat_template = kPlainTemplate;
-  engine_.editable_model().max_model_len = 4096;
-  server_ = std::make_unique<RunningServer>(engine_, config_);
-  engine_.say("Wait. " + std::string(kCall));
-  const Json choice = choice_of(kTools);
-  EXPECT_EQ(choice["finish_reason"], "tool_calls");
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add");
-  const std::string prompt = last_prompt();
-  EXPECT_EQ(prompt.find("<system>You can call functions."), 0U) << prompt;
-  EXPECT_NE(prompt.find(R"({"name":"add","description":"Adds","parameters":{)"), std::string::npos);
-  EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop") << "a forced call";
-  EXPECT_EQ(engine_.submitted().back().grammar.is_set(), true);
-  EXPECT_EQ(post(chat_body(std::string(kTools) + R"(,"tool_choice":"none")")).status, 200);
-  EXPECT_EQ(last_prompt().find("You can call"), std::string::npos);
-}
-
-TEST_F(Tools, CallsAndResultsAreTextForATemplateWithoutTools) {
-  engine_.editable_model().chat_template = kPlainTemplate;
-  engine_.editable_model().max_model_len = 4096;
-  server_ = std::make_unique<RunningServer>(engine_, config_);
-  const std::string messages =
-      R"({"messages":[{"role":"system","content":"Be brief"},{"role":"user","content":"Q"},)"
-      R"({"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":)"
-      R"({"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c","content":"3"},)"
-      R"({"role":"user","content":"And?"}])";
-  ASSERT_EQ(post(messages + kTools + "}").status, 200);
-  const std::string prompt = last_prompt();
-  EXPECT_EQ(prompt.find("<system>Be brief\n\nYou can call functions."), 0U) << prompt;
-  const std::string turns =
-      "<user>Q<assistant><tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>"
-      "<user><tool_response>\n3\n</tool_response>\n\nAnd?<assistant>";
-  EXPECT_TRUE(prompt.ends_with(turns)) << prompt;
-}
-
-TEST_F(Tools, ATemplateWithoutInstructionsShowsToolsInTheFirstTurn) {
-  engine_.editable_model().chat_template =
-      "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" +
-      std::string(kPlainTemplate);
-  engine_.editable_model().max_model_len = 4096;
-  server_ = std::make_unique<RunningServer>(engine_, config_);
-  ASSERT_EQ(post(chat_body(kTools)).status, 200);
-  EXPECT_EQ(last_prompt().find("<user>You can call functions."), 0U) << last_prompt();
 }
 
 TEST_F(Tools, ATemplateThatPrintsNoToolsRefusesThemWithoutAParser) {
