@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/utc_time.h"
 #include "server/front/front_end.h"
 #include "server/front/openmetrics.h"
 #include "server/http/accept.h"
@@ -57,11 +58,32 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
+void write_anthropic_model(JsonWriter& json, const FrontEnd& front_end, const std::string& name) {
+  json.open_object().key("type").string("model").key("id").string(name);
+  json.key("display_name").string(name).key("created_at").string(utc_text(front_end.created));
+  json.close_object();
+}
+
+// One page holds all models.
+void write_anthropic_models(JsonWriter& json, const FrontEnd& front_end) {
+  json.open_object().key("data").open_array();
+  for (const std::string& name : front_end.model_names) {
+    write_anthropic_model(json, front_end, name);
+  }
+  json.close_array().key("has_more").boolean(false);
+  json.key("first_id").string(front_end.model_names.front());
+  json.key("last_id").string(front_end.model_names.back()).close_object();
+}
+
 }  // namespace
 
 void handle_models(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   JsonWriter json(response.body);
+  if (exchange.request.is_anthropic) {
+    write_anthropic_models(json, front_end);
+    return front_end.respond(exchange, std::move(response));
+  }
   json.open_object().key("object").string("list").key("data").open_array();
   for (const std::string& name : front_end.model_names) write_model(json, front_end, name);
   json.close_array().close_object();
@@ -82,7 +104,11 @@ void handle_model(FrontEnd& front_end, Exchange exchange) {
   }
   HttpResponse response;
   JsonWriter json(response.body);
-  write_model(json, front_end, name);
+  if (exchange.request.is_anthropic) {
+    write_anthropic_model(json, front_end, name);
+  } else {
+    write_model(json, front_end, name);
+  }
   front_end.respond(exchange, std::move(response));
 }
 

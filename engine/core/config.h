@@ -106,6 +106,7 @@ struct Config {
   int32_t requests_per_minute_per_key = 0;
   int32_t tokens_per_minute_per_key = 0;     // prompt and output
   std::string unknown_arguments = "ignore";  // in request bodies: ignore, refuse
+  bool keep_billing_header = false;          // Claude Code's first block of the system text
   bool webui = true;                         // the page at / and /docs
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;

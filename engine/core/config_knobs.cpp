@@ -372,6 +372,10 @@ std::vector<Knob> make_server_knobs() {
           "",
           "ignore|refuse",
           "Arguments that no request has: left out and named in a header, or status 400."),
+      boolean<&Config::keep_billing_header>(
+          "keep-billing-header",
+          "server",
+          "Claude Code's first line of the system text reaches the model; it hides cached prefixes."),
       bytes<&Config::response_store_size>(
           "response-store-size",
           "server",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/answer_id.h"
 
-#include "server/front/random_id.h"
+#include "server/http/random_id.h"
 
 namespace sluice {
 

@@ -11,7 +11,9 @@ namespace sluice {
 HttpAnswer::HttpAnswer(FrontEnd& front_end, Exchange exchange, std::unique_ptr<AnswerFormat> format)
     : front_end_(front_end), exchange_(std::move(exchange)), format_(std::move(format)) {
   // A client that sent no name for the request finds it in the log by the answer's.
-  if (exchange_.request.request_id.empty()) exchange_.request.request_id = format_->id();
+  if (exchange_.request.names_itself) return;
+  exchange_.request.request_id = format_->id();
+  exchange_.writer->name_request(format_->id());
 }
 
 IoWorker& HttpAnswer::worker() { return exchange_.writer->worker(); }

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -32,6 +33,9 @@ class LogprobsText {
 
   // Returns everything since the last take(), as a JSON object.
   std::string take();
+
+  // Chats only: returns everything since the last take_items(), as JSON list items.
+  std::string take_items() { return std::exchange(items_, {}); }
 
  private:
   // The token, log-probability and alternatives of one row.

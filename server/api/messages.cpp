@@ -26,7 +26,8 @@ Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, b
   if (!may_be_silent && find_field(body, "max_tokens") == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "max_tokens is missing.", "max_tokens");
   }
-  SLUICE_TRY(Json chat, chat_of_messages(body, exchange.ignored));
+  const MessagesRules rules = {.keeps_billing_header = context.config.keep_billing_header};
+  SLUICE_TRY(Json chat, chat_of_messages(body, rules, exchange.ignored));
   // Agents send a budget to every model; one that is not known to reason has nothing to bound.
   const bool reasons = context.families != nullptr && context.families->reasoning != nullptr;
   if (!reasons && chat.erase("thinking_token_budget") > 0) {
@@ -35,7 +36,9 @@ Expected<Json> read_chat(const ValidationContext& context, Exchange& exchange, b
   return chat;
 }
 
-Expected<DecodedRequest> decode(const ValidationContext& context, Exchange& exchange) {
+Expected<DecodedRequest> decode(const ValidationContext& shared, Exchange& exchange) {
+  ValidationContext context = shared;
+  context.dialect = Dialect::kMessages;
   SLUICE_TRY(Json chat, read_chat(context, exchange, /*may_be_silent=*/false));
   auto request = validate_parameters(context, chat, Endpoint::kChat, exchange.ignored);
   if (!request) return tl::unexpected(with_names(std::move(request).error(), messages_names()));

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/call_id.h"
-#include "server/front/random_id.h"
 #include "server/http/api_errors.h"
+#include "server/http/random_id.h"
 #include "server/json/json_reader.h"
 #include "server/json/json_writer.h"
 
@@ -69,7 +69,7 @@ void MessagesFormat::note_end(const ChoiceNews& news) {
     stop_reason_ = "stop_sequence";
     stop_sequence_ = news.matched_stop;
   } else if (news.finish_reason == FinishReason::kLength) {
-    stop_reason_ = "max_tokens";
+    stop_reason_ = request_->fills_context ? "model_context_window_exceeded" : "max_tokens";
   } else if (news.has_called && news.finish_reason == FinishReason::kStop) {
     stop_reason_ = "tool_use";
   }

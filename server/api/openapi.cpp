@@ -210,6 +210,7 @@ constexpr Body kBodies[] = {
     {"/v1/chat/completions/render", "ChatCompletionRequest", "RenderedPrompt", false},
     {"/v1/completions/render", "CompletionRequest", "RenderedPrompts", false},
     {"/v1/responses", "ResponsesRequest", "Response", true},
+    {"/v1/responses/input_tokens", "ResponsesRequest", "InputTokens", false},
     {"/v1/messages", "MessagesRequest", "Message", true},
     {"/v1/messages/count_tokens", "MessagesRequest", "InputTokens", false},
     {"/tokenize", "TokenizeRequest", "", false},
@@ -230,7 +231,7 @@ void write_operation(JsonWriter& json, const Route& route) {
   const auto* body = std::ranges::find(kBodies, route.path, &Body::path);
   const bool has_body = body != std::end(kBodies);
   json.open_object();
-  if (route.path.ends_with('*')) {
+  if (route.path.find('*') != std::string_view::npos) {
     json.key("parameters")
         .raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
   }
@@ -289,9 +290,7 @@ std::string openapi_json(const Config& config, const SamplingParams& defaults) {
     const auto same_path = [path](const Route& route) { return route.path == path; };
     if (std::ranges::any_of(routes().first(i), same_path)) continue;
     if (routes()[i].handler == handle_page) continue;  // for people, no part of the API
-    std::string shown(path);
-    if (shown.ends_with('*')) shown.replace(shown.size() - 1, 1, "{id}");
-    json.key(shown).open_object();
+    json.key(route_template(routes()[i])).open_object();
     for (const Route& route : routes()) {
       if (!same_path(route)) continue;
       json.key(operation_name(route.method));

@@ -27,8 +27,6 @@ bool is_object(const Json& v) { return v.is_object(); }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
 
-bool is_zero(const Json& v) { return v.is_number() && v.get<double>() == 0; }
-
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
 bool is_true(const Json& v) { return v == true; }
@@ -56,7 +54,6 @@ struct Neutral {
 constexpr Neutral kNever = {never, {}};
 constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
-constexpr Neutral kZero = {is_zero, R"("const":0)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
 constexpr Neutral kTrue = {is_true, R"("const":true)", /*empty_asks=*/true, /*false_asks=*/true};
 constexpr Neutral kFalse = {never, R"("const":false)"};
@@ -80,20 +77,20 @@ constexpr std::string_view kMessages =
 constexpr std::string_view kTools =
     R"("type":"array","items":{"type":"object","required":["type","function"],)"
     R"("properties":{"type":{"const":"function"},"function":{"type":"object","required":["name"],)"
-    R"("properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":)"
+    R"("properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},"description":)"
     R"({"type":["string","null"]},"parameters":{"type":["object","null"]}}}}})";
 constexpr std::string_view kToolChoice = R"("type":["string","object"])";
 constexpr std::string_view kMessageBlocks =
     R"("type":"array","minItems":1,"items":{"type":"object","required":["role","content"],)"
-    R"("properties":{"role":{"enum":["user","assistant"]},"content":{"anyOf":[{"type":"string"},)"
+    R"("properties":{"role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},)"
     R"({"type":"array","items":{"type":"object","required":["type"],"properties":{"type":{"enum":)"
-    R"(["text","thinking","redacted_thinking","tool_use","tool_result"]}}}}]}}})";
+    R"(["text","thinking","redacted_thinking","tool_use","tool_result","document","search_result"]}}}}]}}})";
 constexpr std::string_view kTextOrBlocks =
     R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}])";
 constexpr std::string_view kMessageTools =
     R"("type":"array","items":{"type":"object","required":["name","input_schema"],"properties":)"
-    R"({"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},"description":{"type":"string"},)"
+    R"({"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,128}$"},"description":{"type":"string"},)"
     R"("input_schema":{"type":"object"}}})";
 constexpr std::string_view kMessageChoice =
     R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
@@ -101,17 +98,27 @@ constexpr std::string_view kMessageChoice =
     R"("disable_parallel_tool_use":{"type":"boolean"}})";
 constexpr std::string_view kThinking =
     R"("type":"object","required":["type"],"properties":{"type":{"enum":)"
-    R"(["enabled","disabled","adaptive"]},"budget_tokens":{"type":"integer","minimum":1}})";
+    R"(["enabled","disabled","adaptive","between_tools"]},"budget_tokens":{"type":"integer","minimum":)"
+    R"(1},"display":{"enum":["summarized","omitted",null]}})";
 constexpr std::string_view kInput =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"object",)"
-    R"("properties":{"type":{"enum":["message","function_call","function_call_output","reasoning"])"
-    R"(}}}}])";
+    R"("properties":{"type":{"enum":["message","function_call","function_call_output",)"
+    R"("custom_tool_call","custom_tool_call_output","local_shell_call",)"
+    R"("local_shell_call_output","reasoning"]}}}}])";
 constexpr std::string_view kResponseTools =
-    R"("type":"array","items":{"type":"object","required":["type","name"],"properties":)"
-    R"({"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_.-]{1,64}$"},)"
+    R"("type":"array","items":{"type":"object","required":["type"],"properties":)"
+    R"({"type":{"enum":["function","custom","namespace"]},"name":{"type":"string","pattern":)"
+    R"("^[A-Za-z0-9_.-]{1,128}$"},)"
     R"("description":{"type":["string","null"]},"parameters":{"type":["object","null"]}}})";
 constexpr std::string_view kEffort =
     R"("enum":["none","minimal","low","medium","high","xhigh","max"])";
+constexpr std::string_view kSwitch =
+    R"("anyOf":[{"type":"boolean"},{"type":"object","properties":{"type":{"enum":["enabled",)"
+    R"("disabled","adaptive"]}}}])";
+constexpr std::string_view kReasoningSwitch =
+    R"("type":"object","properties":{"enabled":{"type":["boolean","null"]},"effort":{"enum":)"
+    R"(["none","minimal","low","medium","high","xhigh","max",null]},"exclude":{"type":)"
+    R"(["boolean","null"]}})";
 constexpr std::string_view kReasoning =
     R"("type":"object","properties":{"effort":{"enum":["none","minimal","low","medium","high",)"
     R"("xhigh","max",null]},)"
@@ -204,13 +211,16 @@ constexpr Parameter neutral(std::string_view name,
   return parameter;
 }
 
+constexpr Parameter with_advice(Parameter parameter, std::string_view instead) {
+  parameter.instead = instead;
+  return parameter;
+}
+
 // Known under another name: now, or at these endpoints.
 constexpr Parameter replaced(std::string_view name,
                              std::string_view instead,
                              Endpoint endpoints = Endpoint::kBoth) {
-  Parameter parameter = neutral(name, kNullOnly, endpoints);
-  parameter.instead = instead;
-  return parameter;
+  return with_advice(neutral(name, kNullOnly, endpoints), instead);
 }
 
 constexpr std::array kParameters = {
@@ -259,6 +269,11 @@ constexpr std::array kParameters = {
     implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
     implemented("reasoning_effort", kEffort, Endpoint::kChatOrTokenize),
     implemented("include_reasoning", kBool, Endpoint::kChat),
+    // Other servers' switches of the same thing.
+    implemented("enable_thinking", kBool, Endpoint::kChatOrTokenize),
+    implemented("thinking", kSwitch, Endpoint::kChatOrTokenize),
+    with_members(implemented("reasoning", kReasoningSwitch, Endpoint::kChatOrTokenize),
+                 "enabled,effort,exclude,"),
     implemented("thinking_token_budget", kCount, Endpoint::kChat),
     implemented("tools", kTools, Endpoint::kChatOrTokenize),
     implemented("tool_choice", kToolChoice, Endpoint::kChatOrTokenize),
@@ -279,7 +294,7 @@ constexpr std::array kParameters = {
     implemented(
         "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
 
-    with_members(implemented("response_format", kResponseFormat), "type,json_schema,"),
+    with_members(implemented("response_format", kResponseFormat), "type,json_schema,schema,"),
     with_members(implemented("structured_outputs", kStructuredOutputs),
                  "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
                  "disable_additional_properties,whitespace_pattern,"),
@@ -304,10 +319,11 @@ constexpr std::array kParameters = {
     replaced("guided_regex", "structured_outputs"),
     replaced("guided_choice", "structured_outputs"),
     replaced("guided_grammar", "structured_outputs"),
-    neutral("regex", kNoGrammar),  // this and the next three: SGLang's and llama.cpp's
-    neutral("ebnf", kNoGrammar),
-    neutral("grammar", kNoGrammar),
-    neutral("json_schema", kNoGrammar),
+    // SGLang's and llama.cpp's names.
+    with_advice(neutral("regex", kNoGrammar), "structured_outputs.regex"),
+    with_advice(neutral("ebnf", kNoGrammar), "structured_outputs.grammar"),
+    with_advice(neutral("grammar", kNoGrammar), "structured_outputs.grammar"),
+    with_advice(neutral("json_schema", kNoGrammar), "structured_outputs.json"),
     neutral("logits_processors", kNever),
     neutral("prompt_embeds", kNever, Endpoint::kCompletion),
     neutral("functions", kNever, Endpoint::kChat),
@@ -362,9 +378,23 @@ constexpr std::array kParameters = {
     ignored("metadata", kObjectShape, Endpoint::kMessages),
     ignored("cache_control", kObjectShape, Endpoint::kMessages),
     implemented("output_config", kObject, Endpoint::kMessages),
+    implemented("context_management", kObject, Endpoint::kMessages),
+    // Where a request is computed, billed and explained.
+    ignored("billing_policy", kObjectShape, Endpoint::kMessages),
+    ignored("diagnostics", kObjectShape, Endpoint::kMessages),
+    ignored("fallback_credit_token", kAnything, Endpoint::kMessages),
+    ignored(
+        "fallbacks", kAnything, Endpoint::kMessages),  // models for what this one will not answer
+    ignored("inference_geo", kTextShape, Endpoint::kMessages),
+    ignored("speed", kTextShape, Endpoint::kMessages),
+    ignored("user_profile_id", kTextShape, Endpoint::kMessages),
+    ignored("workspace_id", kTextShape, Endpoint::kMessages),
+    implemented("thread", kObject, Endpoint::kMessages),  // refused, with a code that clients know
+    neutral("compaction", kNever, Endpoint::kMessages),
     neutral("container", kNullOnly, Endpoint::kMessages),
     neutral("mcp_servers", kNever, Endpoint::kMessages),
-    replaced("output_format", "output_config.format", Endpoint::kMessages),
+    implemented(
+        "output_format", kObject, Endpoint::kMessages),  // older name of output_config.format
     replaced("response_format", "output_config.format", Endpoint::kMessages),
     replaced("structured_outputs", "output_config.format", Endpoint::kMessages),
     implemented("input", kInput, Endpoint::kResponses),
@@ -392,7 +422,7 @@ constexpr std::array kParameters = {
     neutral("background", kNever, Endpoint::kResponses),
     neutral("conversation", kNullOnly, Endpoint::kResponses),
     neutral("prompt", kNullOnly, Endpoint::kResponses),
-    neutral("top_logprobs", kZero, Endpoint::kResponses),
+    implemented("top_logprobs", kCount, Endpoint::kResponses, {&Config::max_logprobs, "maximum"}),
     replaced("response_format", "text.format", Endpoint::kResponses),
     replaced("structured_outputs", "text.format", Endpoint::kResponses),
 };

@@ -180,13 +180,19 @@ Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
 
 Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
                                      std::optional<int32_t> limit,
-                                     Endpoint endpoint,
-                                     int64_t prompt_tokens) {
+                                     int64_t prompt_tokens,
+                                     GenerationRequest& out) {
+  const Endpoint endpoint = out.endpoint;
   const int64_t room = context.model.max_model_len - prompt_tokens;
-  if (limit.value_or(1) > room) {
-    return tl::unexpected(context_length_error(context.model, limit.value_or(1), prompt_tokens));
-  }
   const int64_t bound = context.model.max_output_tokens;
+  if (context.dialect == Dialect::kMessages && room >= 1 && limit.value_or(1) > room) {
+    out.fills_context = bound == 0 || room <= bound;
+    limit = static_cast<int32_t>(room);
+  }
+  if (limit.value_or(1) > room) {
+    return tl::unexpected(context_length_error(
+        context, limit, prompt_tokens, endpoint == Endpoint::kChat ? "messages" : "prompt"));
+  }
   const int64_t most = bound > 0 ? std::min(room, bound) : room;
   if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));
   if (endpoint == Endpoint::kChat || context.fills_context) return static_cast<int32_t>(most);
@@ -324,10 +330,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
   SLUICE_TRY(out.tools, read_tool_plan(context, body));
   if (out.tools.must_call) {
-    if (grammar.is_set()) {
-      return invalid(grammar.param + " cannot be used with a tool_choice that forces a call.",
-                     grammar.param);
-    }
+    // A format binds what is no call, and nothing of this answer is.
     SLUICE_TRY(grammar, forced_calls_grammar(context, body, out.tools, prompt.tail));
   } else if (out.tools.parses_calls) {
     SLUICE_TRY(grammar,
@@ -338,6 +341,10 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   out.tools.binds_calls = out.tools.parses_calls && grammar.is_set();
   SLUICE_TRY(sampling.reasoning_limit, read_reasoning_limit(context, body, prompt.tail));
   SLUICE_TRY(out.include_reasoning, read_bool(body, "include_reasoning", true));
+  if (const Json* reasoning = find_field(body, "reasoning")) {
+    SLUICE_TRY(const bool is_excluded, read_bool(*reasoning, "exclude", false));
+    out.include_reasoning = out.include_reasoning && !is_excluded;
+  }
   if (context.families != nullptr) out.output_format = context.families->format;
   out.prompt_tail = std::move(prompt.tail);
   std::vector<std::vector<TokenId>> prompts;
@@ -365,9 +372,8 @@ Expected<void> add_requests(const ValidationContext& context,
     ValidRequest request;
     request.sampling = sampling;
     request.grammar = grammar;
-    SLUICE_TRY(
-        request.sampling.max_tokens,
-        resolve_max_tokens(context, limit, out.endpoint, static_cast<int64_t>(prompt.size())));
+    SLUICE_TRY(request.sampling.max_tokens,
+               resolve_max_tokens(context, limit, static_cast<int64_t>(prompt.size()), out));
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt = prompt;
     request.tenant_salt = caching.salt;

@@ -32,6 +32,7 @@ struct GenerationRequest {
   bool wants_logprobs = false;         // in the answer; best_of needs them anyway
   int32_t num_prompt_logprobs = -1;    // `prompt_logprobs`; -1: not in the answer
   int32_t num_echoed_logprobs = -1;    // for the echoed prompt; -1: none
+  bool fills_context = false;          // the output limit was lowered to the room in the context
   bool only_echo = false;              // max_tokens 0: the one generated token is not sent
   std::shared_ptr<TenantLease> lease;  // set at admission, if the client's key has limits
   uint64_t seed = 0;                   // seed of choice 0

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handlers of /v1/responses: a new answer, one that is kept, and its deletion. Called on the
-// I/O thread of the connection.
+// The handlers of /v1/responses: a new answer, one that is kept, its input, its deletion, and the
+// count of a request's tokens. Called on the I/O thread of the connection.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,12 +11,15 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
 #include "server/api/responses_format.h"
 #include "server/api/start_generation.h"
+#include "server/http/random_id.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 #include "server/json/json_writer.h"
+#include "server/prompt/prompt.h"
 
 namespace sluice {
 namespace {
@@ -85,8 +89,8 @@ Expected<GenerationRequest> validate_chat(const ValidationContext& context,
   return request;
 }
 
-// What OpenAI's servers can add to an answer. Reasoning is in each answer as text; the rest but the
-// last is of tools that a server runs itself.
+// What an answer can hold beside its text. Reasoning is in each answer as text; what is not
+// log-probabilities is of tools that a server runs itself.
 constexpr std::array<std::string_view, 8> kIncludable = {"reasoning.encrypted_content",
                                                          "web_search_call.action.sources",
                                                          "web_search_call.results",
@@ -109,20 +113,54 @@ Expected<void> check_include(const Json& body) {
       return make_error(
           ErrorCode::kInvalidArgument, "include knows no " + show_value(item) + ".", "include");
     }
-    if (item != "message.output_text.logprobs") continue;
-    return make_error(ErrorCode::kUnsupported,
-                      "include message.output_text.logprobs is not supported; leave it out.",
-                      "include");
   }
   return {};
+}
+
+// A checked request, and the chat that it means.
+struct ReadRequest {
+  Json body;
+  Json chat;
+  std::vector<ResponseTool> tools;
+};
+
+Expected<ReadRequest> read_request(const FrontEnd& front_end, Exchange& exchange) {
+  ReadRequest read;
+  const int32_t max_depth = front_end.config.max_json_depth;
+  SLUICE_TRY(read.body, parse_body(exchange.request.body, max_depth));
+  SLUICE_TRY_VOID(check_parameters(read.body, Endpoint::kResponses, exchange.ignored));
+  SLUICE_TRY_VOID(check_include(read.body));
+  SLUICE_TRY(const Json earlier, earlier_messages(front_end, exchange.tenant_salt, read.body));
+  SLUICE_TRY(read.chat, chat_of_responses(read.body, earlier, exchange.ignored, read.tools));
+  return read;
+}
+
+// The request's own input as items with names, an array.
+std::string input_items(const Json& body) {
+  Json items = body["input"];
+  if (items.is_string()) {
+    items = Json::array({{{"type", "message"}, {"role", "user"}, {"content", items}}});
+  }
+  for (Json& item : items) {
+    if (find_field(item, "type") == nullptr) item["type"] = "message";
+    const bool is_message = item["type"] == "message";
+    if (find_field(item, "id") == nullptr) item["id"] = random_id(is_message ? "msg_" : "item_");
+    if (is_message) item["status"] = "completed";
+    if (!is_message || !item["content"].is_string()) continue;
+    const bool is_answer = item["role"] == "assistant";
+    Json part = {{"type", is_answer ? "output_text" : "input_text"}, {"text", item["content"]}};
+    if (is_answer) part["annotations"] = Json::array();
+    item["content"] = Json::array({std::move(part)});
+  }
+  return items.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Expected<DecodedRequest> decode(const FrontEnd& front_end,
                                 const ValidationContext& context,
                                 Exchange& exchange) {
-  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
-  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kResponses, exchange.ignored));
-  SLUICE_TRY_VOID(check_include(body));
+  SLUICE_TRY(ReadRequest read, read_request(front_end, exchange));
+  const Json& body = read.body;
+  const Json& chat = read.chat;
   const Json* metadata = find_field(body, "metadata");
   if (metadata != nullptr && !metadata->is_object()) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -137,8 +175,6 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
         "truncation must be \"auto\" or \"disabled\", got " + show_value(*truncation) + ".",
         "truncation");
   }
-  SLUICE_TRY(const Json earlier, earlier_messages(front_end, exchange.tenant_salt, body));
-  SLUICE_TRY(const Json chat, chat_of_responses(body, earlier));
   const bool may_drop = truncation != nullptr && *truncation == "auto";
   auto request = validate_chat(context, chat, may_drop, exchange.ignored);
   if (!request) return tl::unexpected(with_names(std::move(request).error(), responses_names()));
@@ -146,19 +182,83 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   ResponseRecord record;
   const bool is_stored = wants_store && front_end.responses->is_on();
   record.settings = response_settings(body, is_stored);
+  record.tools = std::move(read.tools);
   if (is_stored) {
     Json messages = chat["messages"];
     if (find_field(body, "instructions") != nullptr) messages.erase(0);
     record.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
+    record.items = input_items(body);
     record.tenant = exchange.tenant_salt;
     record.store = front_end.responses.get();
   }
-  auto format = std::make_unique<ResponsesFormat>(request->model, std::move(record));
+  auto format =
+      std::make_unique<ResponsesFormat>(context.tokenizer, request->model, std::move(record));
   return DecodedRequest{std::move(*request), std::move(format)};
 }
 
+// The segment behind "/v1/responses/".
 std::string id_in_path(const Exchange& exchange) {
-  return exchange.request.path.substr(exchange.request.path.rfind('/') + 1);
+  constexpr size_t kPrefixLength = sizeof "/v1/responses/" - 1;
+  const std::string rest = exchange.request.path.substr(kPrefixLength);
+  return rest.substr(0, rest.find('/'));
+}
+
+// Returns a parameter of the query; empty: it is not there.
+std::string query_value(const std::string& query, const std::string& name) {
+  for (size_t at = 0; at < query.size();) {
+    const size_t end = std::min(query.find('&', at), query.size());
+    const std::string item = query.substr(at, end - at);
+    if (item.starts_with(name + "=")) return item.substr(name.size() + 1);
+    at = end + 1;
+  }
+  return {};
+}
+
+// A page of items: those behind `after`, at most `limit`, the newest first unless `order` is asc.
+Expected<std::string> items_page(Json items, const std::string& query) {
+  const std::string order = query_value(query, "order");
+  if (!order.empty() && order != "asc" && order != "desc") {
+    return invalid("order must be asc or desc.", "order");
+  }
+  int limit = 20;
+  if (const std::string given = query_value(query, "limit"); !given.empty()) {
+    const auto read = std::from_chars(given.data(), given.data() + given.size(), limit);
+    if (read.ptr != given.data() + given.size() || limit < 1 || limit > 100) {
+      return invalid("limit must be 1 to 100.", "limit");
+    }
+  }
+  if (order != "asc") std::ranges::reverse(items);
+  const std::string after = query_value(query, "after");
+  auto first = items.begin();
+  if (!after.empty()) {
+    first = std::ranges::find_if(items, [&](const Json& item) { return item["id"] == after; });
+    if (first == items.end()) return invalid("after names no item of this response.", "after");
+    ++first;
+  }
+  Json data = Json::array();
+  for (; first != items.end() && data.size() < static_cast<size_t>(limit); ++first) {
+    data.push_back(*first);
+  }
+  const Json page = {{"object", "list"},
+                     {"data", data},
+                     {"first_id", data.empty() ? Json("") : data.front()["id"]},
+                     {"last_id", data.empty() ? Json("") : data.back()["id"]},
+                     {"has_more", first != items.end()}};
+  return page.dump();
+}
+
+Expected<std::string> count_tokens(FrontEnd& front_end, Exchange& exchange) {
+  const ValidationContext context =
+      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
+  SLUICE_TRY(const ReadRequest read, read_request(front_end, exchange));
+  SLUICE_TRY_VOID(resolve_model(context.model_names, read.chat));
+  const auto prompt = chat_prompt(context, read.chat);
+  if (!prompt) return tl::unexpected(with_names(prompt.error(), responses_names()));
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("object").string("response.input_tokens");
+  json.key("input_tokens").integer(static_cast<int64_t>(prompt->ids.size())).close_object();
+  return out;
 }
 
 }  // namespace
@@ -177,6 +277,40 @@ void handle_response(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   response.body = stored->response;
   front_end.respond(exchange, std::move(response));
+}
+
+void handle_response_items(FrontEnd& front_end, Exchange exchange) {
+  const std::string id = id_in_path(exchange);
+  const auto stored = front_end.responses->find(exchange.tenant_salt, id);
+  if (stored == nullptr) return front_end.fail(exchange, not_found(id, "response_id"));
+  auto page = items_page(Json::parse(stored->items), exchange.request.query);
+  if (!page) return front_end.fail(exchange, page.error());
+  HttpResponse response;
+  response.body = std::move(*page);
+  front_end.respond(exchange, std::move(response));
+}
+
+// Nothing runs in the background: what is kept is complete, and stays as it is.
+void handle_cancel_response(FrontEnd& front_end, Exchange exchange) {
+  handle_response(front_end, std::move(exchange));
+}
+
+void handle_count_response_tokens(FrontEnd& front_end, Exchange exchange) {
+  auto body = count_tokens(front_end, exchange);
+  front_end.note_ignored(exchange.ignored);
+  if (!body) return front_end.fail(exchange, body.error());
+  HttpResponse response;
+  response.body = std::move(*body);
+  front_end.respond(exchange, std::move(response));
+}
+
+void handle_compact_response(FrontEnd& front_end, Exchange exchange) {
+  front_end.fail(exchange,
+                 Error{ErrorCode::kUnsupported,
+                       "/v1/responses/compact is not offered; send a shorter `input`, or "
+                       "`truncation` \"auto\".",
+                       {},
+                       "unsupported_endpoint"});
 }
 
 void handle_delete_response(FrontEnd& front_end, Exchange exchange) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {
@@ -15,15 +16,35 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string string_member(const Json& object, const char* name) {
-  const Json* value = find_field(object, name);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
-}
+// A call in a history, other than of a function: its type, the function by which the chat knows it
+// (empty: the item's own name), and the member that holds its arguments.
+struct CallItem {
+  std::string_view type;
+  std::string_view function;
+  const char* arguments;
+};
+
+constexpr std::array kCallItems = {CallItem{"custom_tool_call", {}, "input"},
+                                   CallItem{"local_shell_call", "local_shell", "action"},
+                                   CallItem{"shell_call", "shell", "action"},
+                                   CallItem{"apply_patch_call", "apply_patch", "operation"}};
+
+// What tools of OpenAI's servers left in a history, and says nothing here.
+constexpr std::array<std::string_view, 9> kHostedItems = {"web_search_call",
+                                                          "file_search_call",
+                                                          "image_generation_call",
+                                                          "code_interpreter_call",
+                                                          "computer_call",
+                                                          "mcp_list_tools",
+                                                          "mcp_call",
+                                                          "mcp_approval_request",
+                                                          "tool_search_call"};
 
 // An assistant's turn comes as several items: reasoning, messages, calls. They are one message.
 class Conversation {
  public:
-  explicit Conversation(Json messages) : messages_(std::move(messages)) {}
+  Conversation(Json messages, IgnoredArguments& ignored)
+      : messages_(std::move(messages)), ignored_(ignored) {}
 
   Expected<void> add(const Json& item, const std::string& place);
   Json take();
@@ -31,12 +52,15 @@ class Conversation {
  private:
   Expected<void> add_message(const Json& item, const std::string& place);
   Expected<void> add_call(const Json& item, const std::string& place);
+  Expected<void> add_other_call(const CallItem& kind, const Json& item, const std::string& place);
+  void push_call(const std::string& id, const std::string& name, Json arguments);
   Expected<void> add_output(const Json& item, const std::string& place);
   Expected<void> add_reasoning(const Json& item, const std::string& place);
   Json& turn();
   void end_turn();
 
   Json messages_;
+  IgnoredArguments& ignored_;
   Json turn_;  // an assistant's message that may grow; null: none
 };
 
@@ -60,8 +84,17 @@ Expected<void> Conversation::add(const Json& item, const std::string& place) {
   const std::string type = string_member(item, "type");
   if (type.empty() || type == "message") return add_message(item, place);
   if (type == "function_call") return add_call(item, place);
-  if (type == "function_call_output") return add_output(item, place);
   if (type == "reasoning") return add_reasoning(item, place);
+  const auto kind = std::ranges::find(kCallItems, type, &CallItem::type);
+  if (kind != kCallItems.end()) return add_other_call(*kind, item, place);
+  const auto is_output_of = [&](std::string_view call) {
+    return type == std::string(call) + "_output";
+  };
+  if (is_output_of("function_call") ||
+      std::ranges::any_of(kCallItems, is_output_of, &CallItem::type)) {
+    return add_output(item, place);
+  }
+  if (std::ranges::count(kHostedItems, type) > 0) return ignored_.add("input." + type);
   return unsupported(place + " has type '" + show_text(type) + "', which is not supported here.",
                      "input");
 }
@@ -95,16 +128,43 @@ Expected<void> Conversation::add_call(const Json& item, const std::string& place
   if (id.empty() || name.empty() || arguments == nullptr || !arguments->is_string()) {
     return invalid(place + " must have call_id, name and arguments, three strings.", "input");
   }
+  push_call(id, chat_function_name(string_member(item, "namespace"), name), *arguments);
+  return {};
+}
+
+Expected<void> Conversation::add_other_call(const CallItem& kind,
+                                            const Json& item,
+                                            const std::string& place) {
+  const bool is_custom = kind.function.empty();
+  const std::string id = string_member(item, "call_id");
+  const std::string name =
+      is_custom ? chat_function_name(string_member(item, "namespace"), string_member(item, "name"))
+                : std::string(kind.function);
+  const Json* arguments = find_field(item, kind.arguments);
+  if (id.empty() || name.empty() || arguments == nullptr || arguments->is_string() != is_custom) {
+    return invalid(
+        place + " must have call_id" + (is_custom ? ", name and " : " and ") + kind.arguments + ".",
+        "input");
+  }
+  push_call(
+      id,
+      name,
+      is_custom ? Json(custom_arguments(arguments->get_ref<const std::string&>())) : *arguments);
+  return {};
+}
+
+void Conversation::push_call(const std::string& id, const std::string& name, Json arguments) {
   Json& calls = turn()["tool_calls"];
   if (calls.is_null()) calls = Json::array();
   calls.push_back({{"id", id},
                    {"type", "function"},
-                   {"function", {{"name", name}, {"arguments", *arguments}}}});
-  return {};
+                   {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
 }
 
 Expected<void> Conversation::add_output(const Json& item, const std::string& place) {
-  const std::string id = string_member(item, "call_id");
+  // A local shell's output has its call's name under `id`.
+  std::string id = string_member(item, "call_id");
+  if (id.empty()) id = string_member(item, "id");
   const Json* output = find_field(item, "output");
   if (id.empty() || output == nullptr || (!output->is_string() && !output->is_array())) {
     return invalid(place + " must have call_id and output.", "input");
@@ -131,7 +191,7 @@ Expected<void> Conversation::add_reasoning(const Json& item, const std::string& 
   return {};
 }
 
-Expected<Json> read_messages(const Json& body, const Json& earlier) {
+Expected<Json> read_messages(const Json& body, const Json& earlier, IgnoredArguments& ignored) {
   Json messages = Json::array();
   if (const Json* instructions = find_field(body, "instructions")) {
     if (!instructions->is_string())
@@ -141,7 +201,7 @@ Expected<Json> read_messages(const Json& body, const Json& earlier) {
   messages.insert(messages.end(), earlier.begin(), earlier.end());
   const Json* input = find_field(body, "input");
   if (input == nullptr) return invalid("input is missing.", "input");
-  Conversation conversation(std::move(messages));
+  Conversation conversation(std::move(messages), ignored);
   if (input->is_string()) {
     SLUICE_TRY_VOID(conversation.add({{"role", "user"}, {"content", *input}}, "input"));
     return conversation.take();
@@ -153,48 +213,6 @@ Expected<Json> read_messages(const Json& body, const Json& earlier) {
     SLUICE_TRY_VOID(conversation.add((*input)[i], "input[" + std::to_string(i) + "]"));
   }
   return conversation.take();
-}
-
-Json nested_function(const Json& tool) {
-  Json function = Json::object();
-  for (const char* name : {"name", "description", "parameters", "strict"}) {
-    if (const Json* value = find_field(tool, name)) function[name] = *value;
-  }
-  return {{"type", "function"}, {"function", std::move(function)}};
-}
-
-Expected<Json> read_tools(const Json& tools, const std::string& place, const std::string& param) {
-  if (!tools.is_array()) return invalid(place + " must be an array.", param);
-  Json list = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string where = place + "[" + std::to_string(i) + "]";
-    if (!tools[i].is_object()) return invalid(where + " must be an object.", param);
-    const std::string type = string_member(tools[i], "type");
-    if (type != "function") {
-      return unsupported(
-          where + " has type '" + show_text(type) + "'; only 'function' is supported.", param);
-    }
-    list.push_back(nested_function(tools[i]));
-  }
-  return list;
-}
-
-Expected<Json> read_choice(const Json& choice) {
-  if (!choice.is_object()) return choice;
-  const std::string type = string_member(choice, "type");
-  if (type == "function") return nested_function(choice);
-  if (type != "allowed_tools") {
-    return unsupported(
-        "tool_choice has type '" + show_text(type) + "', which is not supported here.",
-        "tool_choice");
-  }
-  const Json* tools = find_field(choice, "tools");
-  SLUICE_TRY(Json list,
-             read_tools(tools != nullptr ? *tools : Json(), "tool_choice.tools", "tool_choice"));
-  const Json* mode = find_field(choice, "mode");
-  return Json({{"type", "allowed_tools"},
-               {"allowed_tools",
-                {{"mode", mode != nullptr ? *mode : Json("auto")}, {"tools", std::move(list)}}}});
 }
 
 // `text`: its format is the chat's response_format; how wordy an answer is, is up to the model.
@@ -215,11 +233,26 @@ Expected<void> add_text_format(const Json& text, Json& chat) {
   return {};
 }
 
+// The log-probabilities of the answer's text, by one of two names.
+Expected<void> add_logprobs(const Json& body, Json& chat) {
+  const Json* include = find_field(body, "include");
+  const bool is_included =
+      include != nullptr && std::ranges::count(*include, "message.output_text.logprobs") > 0;
+  const Json* top = find_field(body, "top_logprobs");
+  if (!is_included && (top == nullptr || *top == 0)) return {};
+  chat["logprobs"] = true;
+  if (top != nullptr) chat["top_logprobs"] = *top;
+  return {};
+}
+
 }  // namespace
 
-Expected<Json> chat_of_responses(const Json& body, const Json& earlier) {
+Expected<Json> chat_of_responses(const Json& body,
+                                 const Json& earlier,
+                                 IgnoredArguments& ignored,
+                                 std::vector<ResponseTool>& tools) {
   Json chat = Json::object();
-  SLUICE_TRY(chat["messages"], read_messages(body, earlier));
+  SLUICE_TRY(chat["messages"], read_messages(body, earlier, ignored));
   for (const char* name : {"model",
                            "temperature",
                            "top_p",
@@ -237,12 +270,13 @@ Expected<Json> chat_of_responses(const Json& body, const Json& earlier) {
   if (const Json* most = find_field(body, "max_output_tokens")) {
     chat["max_completion_tokens"] = *most;
   }
-  const Json* tools = find_field(body, "tools");
-  if (tools != nullptr && !tools->empty()) {
-    SLUICE_TRY(chat["tools"], read_tools(*tools, "tools", "tools"));
+  if (const Json* given = find_field(body, "tools")) {
+    Json functions = Json::array();
+    SLUICE_TRY(tools, read_response_tools(*given, ignored, functions));
+    if (!functions.empty()) chat["tools"] = std::move(functions);
   }
   if (const Json* choice = find_field(body, "tool_choice")) {
-    SLUICE_TRY(chat["tool_choice"], read_choice(*choice));
+    SLUICE_TRY(chat["tool_choice"], read_response_choice(*choice));
   }
   const Json* reasoning = find_field(body, "reasoning");
   if (reasoning != nullptr && !reasoning->is_object()) {
@@ -252,6 +286,7 @@ Expected<Json> chat_of_responses(const Json& body, const Json& earlier) {
     if (const Json* effort = find_field(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
   }
   if (const Json* text = find_field(body, "text")) SLUICE_TRY_VOID(add_text_format(*text, chat));
+  SLUICE_TRY_VOID(add_logprobs(body, chat));
   return chat;
 }
 

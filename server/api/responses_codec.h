@@ -4,17 +4,25 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <vector>
 
 #include "engine/core/status.h"
 #include "server/api/field_names.h"
+#include "server/api/response_tools.h"
 
 namespace sluice {
 
-// `body`: an object that passed check_parameters(Endpoint::kResponses). `earlier`: messages of the
-// conversation before it, an array, without instructions. Returns the body of a chat with the same
-// meaning; content that the model cannot take is refused by name. Errors name this API's fields.
+class IgnoredArguments;
+
+// `body`: an object that passed check_parameters(Endpoint::kResponses), whose `include`, if any, is
+// an array of strings. `earlier`: messages of the conversation before it, an array, without
+// instructions. Returns the body of a chat with the same meaning, and in `tools` the client's names
+// of its tools. Content that the model cannot take is refused by name; tools of OpenAI's servers,
+// and what they left in the history, go to `ignored`. Errors name this API's fields.
 Expected<nlohmann::ordered_json> chat_of_responses(const nlohmann::ordered_json& body,
-                                                   const nlohmann::ordered_json& earlier);
+                                                   const nlohmann::ordered_json& earlier,
+                                                   IgnoredArguments& ignored,
+                                                   std::vector<ResponseTool>& tools);
 
 // Returns what `truncation: auto` keeps: the instructions, and the messages from `first` or from a
 // user's message behind it. Null: nothing is left.

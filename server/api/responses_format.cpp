@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "server/api/call_id.h"
-#include "server/front/random_id.h"
 #include "server/http/api_errors.h"
+#include "server/http/random_id.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
 
@@ -23,22 +23,12 @@ std::string dumped(const Json& json) {
 void write_usage(const Usage& usage, JsonWriter& json) {
   json.open_object().key("input_tokens").integer(usage.prompt_tokens);
   json.key("input_tokens_details").open_object();
-  json.key("cached_tokens").integer(usage.cached_tokens).close_object();
+  json.key("cached_tokens").integer(usage.cached_tokens);
+  json.key("cache_write_tokens").integer(0).close_object();  // no cache is paid for
   json.key("output_tokens").integer(usage.completion_tokens);
   json.key("output_tokens_details").open_object();
   json.key("reasoning_tokens").integer(usage.reasoning_tokens).close_object();
   json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens).close_object();
-}
-
-void write_text_part(PieceKind kind, std::string_view text, JsonWriter& json) {
-  json.open_object().key("type");
-  if (kind == PieceKind::kReasoning) {
-    json.string("reasoning_text").key("text").string(text);
-  } else {
-    json.string("output_text").key("text").string(text);
-    json.key("annotations").open_array().close_array().key("logprobs").open_array().close_array();
-  }
-  json.close_object();
 }
 
 // An error in the words of a response that failed.
@@ -56,6 +46,10 @@ void write_error(const Error* error, JsonWriter& json) {
 std::string_view item_prefix(PieceKind kind) {
   if (kind == PieceKind::kReasoning) return "rs_";
   return kind == PieceKind::kContent ? "msg_" : "fc_";
+}
+
+bool is_custom(const ResponseTool* tool) {
+  return tool != nullptr && tool->kind == ResponseTool::Kind::kCustom;
 }
 
 }  // namespace
@@ -86,11 +80,18 @@ std::string response_settings(const Json& body, bool is_stored) {
   return members;
 }
 
-ResponsesFormat::ResponsesFormat(std::string_view model, ResponseRecord record)
+ResponsesFormat::ResponsesFormat(const Tokenizer& tokenizer,
+                                 std::string_view model,
+                                 ResponseRecord record)
     : id_(random_id("resp_")),
       model_(model),
       created_(static_cast<int64_t>(std::time(nullptr))),
-      record_(std::move(record)) {}
+      record_(std::move(record)),
+      tokens_(tokenizer, Endpoint::kChat, /*skip_special_tokens=*/true) {}
+
+void ResponsesFormat::add_token(size_t, const TokenOutput& output) {
+  if (request_->wants_logprobs) tokens_.append(output);
+}
 
 void ResponsesFormat::note_end(const ChoiceNews& news) {
   if (news.finish_reason == FinishReason::kNone) return;
@@ -103,6 +104,16 @@ void ResponsesFormat::add(const Piece& piece) {
   if (piece.kind == PieceKind::kCallBegin) {
     parts_.back().id = call_id(piece, request_->tools, id_, 0, "call_");
   }
+  logprobs_.resize(parts_.size());
+  // Tokens of thoughts and calls are no part of the text.
+  new_logprobs_ = tokens_.take_items();
+  if (piece.kind != PieceKind::kContent || new_logprobs_.empty()) return;
+  std::string& all = logprobs_.back();
+  all += (all.empty() ? "" : ",") + new_logprobs_;
+}
+
+const ResponseTool* ResponsesFormat::tool_of(const AnswerPart& part) const {
+  return find_tool(record_.tools, part.name);
 }
 
 void ResponsesFormat::keep(const ChoiceNews& news) {
@@ -117,14 +128,42 @@ std::string ResponsesFormat::item_id(size_t item_idx) const {
   return std::string(item_prefix(parts_[item_idx].kind)) + derived_name(id_, 0, item, kNameSize);
 }
 
+void ResponsesFormat::write_call(const AnswerPart& part, bool is_done, JsonWriter& json) const {
+  const ResponseTool* tool = tool_of(part);
+  json.string(is_custom(tool) ? "custom_tool_call" : "function_call");
+  json.key("call_id").string(part.id);
+  json.key("name").string(tool != nullptr ? tool->name : part.name);
+  if (tool != nullptr && !tool->space.empty()) json.key("namespace").string(tool->space);
+  const std::string arguments = is_done ? part.text : std::string();
+  if (is_custom(tool)) {
+    json.key("input").string(custom_input(arguments));
+  } else {
+    json.key("arguments").string(arguments);
+  }
+}
+
+// Writes the one part that an item with text has.
+void ResponsesFormat::write_part(size_t item_idx, bool is_done, JsonWriter& json) const {
+  const AnswerPart& part = parts_[item_idx];
+  const std::string_view text = is_done ? std::string_view(part.text) : std::string_view();
+  json.open_object().key("type");
+  if (part.kind == PieceKind::kReasoning) {
+    json.string("reasoning_text").key("text").string(text);
+  } else {
+    json.string("output_text").key("text").string(text);
+    json.key("annotations").open_array().close_array();
+    json.key("logprobs").raw("[" + (is_done ? logprobs_[item_idx] : std::string()) + "]");
+  }
+  json.close_object();
+}
+
 void ResponsesFormat::write_item(size_t item_idx, bool is_done, JsonWriter& json) const {
   const AnswerPart& part = parts_[item_idx];
   const bool is_last = item_idx + 1 == parts_.size();
   const bool is_cut = is_last && status_ == Status::kIncomplete;
   json.open_object().key("id").string(item_id(item_idx)).key("type");
   if (part.kind == PieceKind::kCallBegin) {
-    json.string("function_call").key("call_id").string(part.id).key("name").string(part.name);
-    json.key("arguments").string(is_done ? std::string_view(part.text) : std::string_view());
+    write_call(part, is_done, json);
   } else {
     const bool is_reasoning = part.kind == PieceKind::kReasoning;
     json.string(is_reasoning ? "reasoning" : "message");
@@ -134,7 +173,7 @@ void ResponsesFormat::write_item(size_t item_idx, bool is_done, JsonWriter& json
       json.key("role").string("assistant");
     }
     json.key("content").open_array();
-    if (is_done) write_text_part(part.kind, part.text, json);
+    if (is_done) write_part(item_idx, is_done, json);
     json.close_array();
   }
   json.key("status").string(!is_done ? "in_progress" : is_cut ? "incomplete" : "completed");
@@ -194,7 +233,7 @@ void ResponsesFormat::store(const std::string& response) const {
   if (has_calls) json.close_array();
   json.close_object();
   messages += ']';
-  record_.store->put(record_.tenant, id_, {response, std::move(messages)});
+  record_.store->put(record_.tenant, id_, {response, std::move(messages), record_.items});
 }
 
 std::string ResponsesFormat::whole(std::span<const size_t>, const Usage& usage) {
@@ -256,6 +295,8 @@ void ResponsesFormat::append_piece(const Piece& piece, std::string& out) {
     case PieceKind::kContent:
       return append_text_event("response.output_text.delta", "delta", piece.text, out);
     case PieceKind::kArguments:
+      // A custom tool's input is known once its arguments are whole.
+      if (is_custom(tool_of(parts_.back()))) return;
       return append_text_event("response.function_call_arguments.delta", "delta", piece.text, out);
     case PieceKind::kCallEnd:
       return end_item(out);
@@ -273,14 +314,17 @@ void ResponsesFormat::append_item(std::string_view type, bool is_done, std::stri
   out += "}\n\n";
 }
 
-// Appends an event of the one part that an item with text has.
-void ResponsesFormat::append_part(std::string_view type, std::string_view text, std::string& out) {
+void ResponsesFormat::begin_item_event(std::string_view type, std::string& out) {
   begin_event(type, out);
   out += ",\"item_id\":\"" + item_id(parts_.size() - 1) +
-         "\",\"output_index\":" + std::to_string(parts_.size() - 1) +
-         ",\"content_index\":0,\"part\":";
+         "\",\"output_index\":" + std::to_string(parts_.size() - 1);
+}
+
+void ResponsesFormat::append_part(std::string_view type, bool is_done, std::string& out) {
+  begin_item_event(type, out);
+  out += ",\"content_index\":0,\"part\":";
   JsonWriter json(out);
-  write_text_part(parts_.back().kind, text, json);
+  write_part(parts_.size() - 1, is_done, json);
   out += "}\n\n";
 }
 
@@ -289,19 +333,31 @@ void ResponsesFormat::append_text_event(std::string_view type,
                                         std::string_view text,
                                         std::string& out) {
   const PieceKind kind = parts_.back().kind;
-  begin_event(type, out);
-  out += ",\"item_id\":\"" + item_id(parts_.size() - 1) +
-         "\",\"output_index\":" + std::to_string(parts_.size() - 1);
+  begin_item_event(type, out);
   if (kind != PieceKind::kCallBegin) out += ",\"content_index\":0";
-  if (kind == PieceKind::kContent) out += ",\"logprobs\":[]";
+  if (kind == PieceKind::kContent) {
+    out += ",\"logprobs\":[" + (member == "delta" ? new_logprobs_ : logprobs_.back()) + "]";
+  }
   out += ",\"";
   out += member;
   out += "\":";
   append_json_string(out, text);
-  if (kind == PieceKind::kCallBegin && member == "arguments") {
-    out += ",\"name\":";
-    append_json_string(out, parts_.back().name);
+  out += "}\n\n";
+}
+
+void ResponsesFormat::end_call(std::string& out) {
+  const AnswerPart& part = parts_.back();
+  const ResponseTool* tool = tool_of(part);
+  if (is_custom(tool)) {
+    const std::string input = custom_input(part.text);
+    append_text_event("response.custom_tool_call_input.delta", "delta", input, out);
+    return append_text_event("response.custom_tool_call_input.done", "input", input, out);
   }
+  begin_item_event("response.function_call_arguments.done", out);
+  out += ",\"arguments\":";
+  append_json_string(out, part.text);
+  out += ",\"name\":";
+  append_json_string(out, tool != nullptr ? tool->name : part.name);
   out += "}\n\n";
 }
 
@@ -309,7 +365,7 @@ void ResponsesFormat::begin_item(std::string& out) {
   has_open_ = true;
   append_item("response.output_item.added", /*is_done=*/false, out);
   if (parts_.back().kind != PieceKind::kCallBegin) {
-    append_part("response.content_part.added", "", out);
+    append_part("response.content_part.added", /*is_done=*/false, out);
   }
 }
 
@@ -319,15 +375,15 @@ void ResponsesFormat::end_item(std::string& out) {
   const std::string& text = parts_.back().text;
   switch (parts_.back().kind) {
     case PieceKind::kCallBegin:
-      append_text_event("response.function_call_arguments.done", "arguments", text, out);
+      end_call(out);
       break;
     case PieceKind::kReasoning:
       append_text_event("response.reasoning_text.done", "text", text, out);
-      append_part("response.content_part.done", text, out);
+      append_part("response.content_part.done", /*is_done=*/true, out);
       break;
     default:
       append_text_event("response.output_text.done", "text", text, out);
-      append_part("response.content_part.done", text, out);
+      append_part("response.content_part.done", /*is_done=*/true, out);
       break;
   }
   append_item("response.output_item.done", /*is_done=*/true, out);

@@ -13,7 +13,9 @@
 
 #include "server/api/answer_format.h"
 #include "server/api/answer_parts.h"
+#include "server/api/logprobs.h"
 #include "server/api/request_validator.h"
+#include "server/api/response_tools.h"
 #include "server/front/response_store.h"
 
 namespace sluice {
@@ -24,6 +26,8 @@ class JsonWriter;
 struct ResponseRecord {
   std::string settings;  // JSON members that repeat the request, with a comma before each
   std::string messages;  // JSON: the conversation so far, an array, without instructions
+  std::string items;     // JSON: the request's own input items, an array
+  std::vector<ResponseTool> tools;  // the request's, for the client's names of calls
   uint64_t tenant = 0;
   ResponseStore* store = nullptr;  // null: the answer is not kept
 };
@@ -33,7 +37,7 @@ std::string response_settings(const nlohmann::ordered_json& body, bool is_stored
 
 class ResponsesFormat final : public AnswerFormat {
  public:
-  ResponsesFormat(std::string_view model, ResponseRecord record);
+  ResponsesFormat(const Tokenizer& tokenizer, std::string_view model, ResponseRecord record);
 
   [[nodiscard]] const std::string& id() const override { return id_; }
 
@@ -41,7 +45,7 @@ class ResponsesFormat final : public AnswerFormat {
 
   void add_prompt(size_t, std::span<const PromptLogprob>) override {}
 
-  void add_token(size_t, const TokenOutput&) override {}
+  void add_token(size_t, const TokenOutput& output) override;
 
   void keep(const ChoiceNews& news) override;
   std::string whole(std::span<const size_t> returned, const Usage& usage) override;
@@ -54,6 +58,11 @@ class ResponsesFormat final : public AnswerFormat {
 
   void note_end(const ChoiceNews& news);
   void add(const Piece& piece);
+  [[nodiscard]] const ResponseTool* tool_of(const AnswerPart& part) const;
+  void write_call(const AnswerPart& part, bool is_done, JsonWriter& json) const;
+  void write_part(size_t item_idx, bool is_done, JsonWriter& json) const;
+  void begin_item_event(std::string_view type, std::string& out);
+  void end_call(std::string& out);
   [[nodiscard]] std::string item_id(size_t item_idx) const;
   void write_item(size_t item_idx, bool is_done, JsonWriter& json) const;
   [[nodiscard]] std::string response_json(Status status,
@@ -66,7 +75,7 @@ class ResponsesFormat final : public AnswerFormat {
   void append_piece(const Piece& piece, std::string& out);
   void begin_item(std::string& out);
   void append_item(std::string_view type, bool is_done, std::string& out);
-  void append_part(std::string_view type, std::string_view text, std::string& out);
+  void append_part(std::string_view type, bool is_done, std::string& out);
   void append_text_event(std::string_view type,
                          std::string_view member,
                          std::string_view text,
@@ -78,7 +87,10 @@ class ResponsesFormat final : public AnswerFormat {
   const int64_t created_;
   const ResponseRecord record_;
   const GenerationRequest* request_ = nullptr;
-  AnswerParts parts_;  // one for each item
+  AnswerParts parts_;                  // one for each item
+  LogprobsText tokens_;                // since the last piece
+  std::string new_logprobs_;           // of the last piece: JSON list items
+  std::vector<std::string> logprobs_;  // of each part
   Status status_ = Status::kInProgress;
   std::string kv_params_;  // JSON; empty: none
   bool started_ = false;   // response.created is written

@@ -15,8 +15,8 @@
 #include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/front/choice_seed.h"
-#include "server/front/random_id.h"
 #include "server/http/api_errors.h"
+#include "server/http/random_id.h"
 #include "server/prompt/validation_context.h"
 #include "server/traces/request_span.h"
 
@@ -62,6 +62,9 @@ Expected<ChatTemplate> own_template(const ModelInfo& model) {
 }
 
 void log_families(const OutputFamilies& families) {
+  if (families.describes_tools) {
+    log_event(LogLevel::kInfo, "tools_in_instructions", "reason", "the chat template shows none");
+  }
   if (families.format == nullptr) return;
   log_event(LogLevel::kInfo,
             "output_families",
@@ -146,7 +149,9 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
   }
   auto compiled = is_given ? given_template(config, source) : own_template(engine.model());
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
-  SLUICE_TRY(OutputFamilies chosen, choose_families(config, source, engine.tokenizer()));
+  SLUICE_TRY(OutputFamilies chosen,
+             choose_families(
+                 config, source, !compiled || compiled->forms().prints_tools, engine.tokenizer()));
   log_families(chosen);
   SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
@@ -182,6 +187,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   exchange.route_idx = kUnroutedHandler;
   exchange.ignored = IgnoredArguments(unknown_arguments_rule(config));
   const HttpRequest& seen = exchange.request;
+  if (seen.is_anthropic) exchange.error_form = ErrorForm::kAnthropic;
   if (seen.method == "OPTIONS") {
     HttpResponse response;
     response.status = 204;
@@ -198,7 +204,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
       continue;
     }
     exchange.route_idx = i;
-    exchange.error_form = route.errors;
+    if (route.errors == ErrorForm::kAnthropic) exchange.error_form = route.errors;
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
@@ -209,9 +215,16 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     return route.handler(*this, std::move(exchange));
   }
   if (allowed.empty()) {
-    return respond(exchange, http_error_response(404, "There is nothing at this path."));
+    return respond(exchange,
+                   http_error_response(404,
+                                       "There is nothing at this path.",
+                                       exchange.error_form,
+                                       exchange.request.request_id));
   }
-  HttpResponse response = http_error_response(405, "This path allows only " + allowed + ".");
+  HttpResponse response = http_error_response(405,
+                                              "This path allows only " + allowed + ".",
+                                              exchange.error_form,
+                                              exchange.request.request_id);
   response.headers.emplace_back("Allow", allowed);
   respond(exchange, std::move(response));
 }
@@ -238,13 +251,13 @@ void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
 }
 
 void FrontEnd::fail(const Exchange& exchange, const Error& error) {
-  respond(exchange, error_response(error, exchange.error_form));
+  respond(exchange, error_response(error, exchange.error_form, exchange.request.request_id));
 }
 
 void FrontEnd::refuse(Exchange& exchange, const Error& error) {
   RequestSpan span(tracer, exchange.request.trace, exchange.arrival);
   exchange.request.trace = span.context();
-  HttpResponse response = error_response(error, exchange.error_form);
+  HttpResponse response = error_response(error, exchange.error_form, exchange.request.request_id);
   if (span.is_recorded()) {
     const std::string route(route_name(routes, exchange.route_idx));
     span.set_name(exchange.request.method + " " + route);
@@ -292,7 +305,10 @@ ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
           tenant_salt,
           arrival,
           &families,
-          handoff.role};
+          handoff.role,
+          /*fills_context=*/false,
+          Dialect::kOpenAi,
+          families.describes_tools};
 }
 
 std::string FrontEnd::illness() const {

@@ -50,15 +50,19 @@ Expected<void> IgnoredArguments::add(std::string_view name) {
                       "Unrecognized request argument: `" + show_text(name) + "`.",
                       std::string(name.substr(0, kMaxNameBytes)));
   }
+  note(name);
+  return {};
+}
+
+void IgnoredArguments::note(std::string_view name) {
   ++size_;
   std::string text = escaped(name);
-  if (std::ranges::find(names_, text) != names_.end()) return {};
+  if (std::ranges::find(names_, text) != names_.end()) return;
   if (names_.size() == kMaxNames) {
     lacks_names_ = true;
   } else {
     names_.push_back(std::move(text));
   }
-  return {};
 }
 
 std::string IgnoredArguments::header_value() const {

@@ -31,6 +31,9 @@ class IgnoredArguments {
   // kInvalidArgument: the argument is refused.
   Expected<void> add(std::string_view name);
 
+  // Names what is left out by design, whatever --unknown-arguments says.
+  void note(std::string_view name);
+
   // Returns the number of names, including those that are not kept.
   [[nodiscard]] size_t size() const { return size_; }
 

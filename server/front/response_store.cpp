@@ -18,9 +18,8 @@ void ResponseStore::drop(Entries::iterator entry) {
 void ResponseStore::put(uint64_t tenant, std::string_view id, StoredResponse stored) {
   constexpr int64_t kOverhead = 512;  // of an entry, about
   std::string key = key_of(tenant, id);
-  const auto num_bytes =
-      static_cast<int64_t>(stored.response.size() + stored.messages.size() + 2 * key.size()) +
-      kOverhead;
+  const size_t num_text = stored.response.size() + stored.messages.size() + stored.items.size();
+  const auto num_bytes = static_cast<int64_t>(num_text + 2 * key.size()) + kOverhead;
   if (num_bytes > max_bytes_) return;
   const std::scoped_lock lock(mutex_);
   if (const auto old = by_key_.find(key); old != by_key_.end()) drop(old->second);

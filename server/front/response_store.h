@@ -17,6 +17,7 @@ namespace sluice {
 struct StoredResponse {
   std::string response;  // the answer's JSON
   std::string messages;  // JSON: the conversation with the answer, without instructions
+  std::string items;     // JSON: the request's own input items, an array
 };
 
 class ResponseStore {

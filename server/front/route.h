@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "server/http/api_errors.h"
@@ -17,13 +18,17 @@ enum class RouteAuth : unsigned char { kOpen, kKey };
 
 struct Route {
   std::string_view method;  // a GET route answers HEAD too
-  std::string_view path;    // a trailing '*' matches a non-empty rest
+  // A '*' matches one segment that is not empty, '**' at the end any rest that is not.
+  std::string_view path;
   void (*handler)(FrontEnd&, Exchange);
   RouteAuth auth;
   ErrorForm errors = ErrorForm::kOpenAi;
 };
 
 bool route_matches(const Route& route, std::string_view path);
+
+// Returns the path with "{id}" for what a star matches.
+std::string route_template(const Route& route);
 
 // Return the label values of an HTTP counter.
 std::string_view route_name(std::span<const Route> routes, size_t handler);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/utc_time.h"
 #include "engine/core/version.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
@@ -390,12 +391,7 @@ class VllmService final : public engine::VllmEngine::CallbackService {
                                      const engine::GetLoadsRequest* request,
                                      engine::GetLoadsResponse* response) override {
     constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
-    const std::time_t now = std::time(nullptr);
-    std::tm utc = {};
-    gmtime_r(&now, &utc);
-    char text[32];
-    std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    response->set_timestamp(text);
+    response->set_timestamp(utc_text(static_cast<int64_t>(std::time(nullptr))));
     response->set_version(std::string(version()));
     response->set_dp_rank_count(1);
     if (request->has_dp_rank() && request->dp_rank() != 0) {

@@ -9,6 +9,9 @@
 namespace sluice {
 namespace {
 
+// Clients of Anthropic's threads send whole conversations after this code.
+constexpr std::string_view kThreadUnsupported = "thread_unsupported_request";
+
 struct Row {
   ErrorCode code;
   int http;
@@ -84,6 +87,8 @@ std::string body_json(int status, const Error& error) {
 
 std::string_view anthropic_type(int status) {
   switch (status) {
+    case 413:
+      return "request_too_large";
     case 500:
       return "api_error";
     case 503:
@@ -93,12 +98,18 @@ std::string_view anthropic_type(int status) {
   }
 }
 
-std::string anthropic_json(int status, const Error& error) {
+std::string anthropic_json(int status, const Error& error, const std::string& request_id) {
   std::string out;
   JsonWriter json(out);
   json.open_object().key("type").string("error").key("error").open_object();
   json.key("type").string(anthropic_type(status)).key("message").string(error.message);
-  json.close_object().close_object();
+  if (error.machine_code == kThreadUnsupported) {
+    json.key("details").open_object().key("error_code").string(kThreadUnsupported);
+    json.key("unsupported").open_array().string(error.param).close_array().close_object();
+  }
+  json.close_object();
+  if (!request_id.empty()) json.key("request_id").string(request_id);
+  json.close_object();
   return out;
 }
 
@@ -114,15 +125,16 @@ int retry_after_s(const Error& error) {
   return error.retry_after_s > 0 ? error.retry_after_s : retry_after_s(error.code);
 }
 
-std::string error_json(const Error& error, ErrorForm form) {
+std::string error_json(const Error& error, ErrorForm form, const std::string& request_id) {
   const int status = http_status(error.code);
-  return form == ErrorForm::kAnthropic ? anthropic_json(status, error) : body_json(status, error);
+  return form == ErrorForm::kAnthropic ? anthropic_json(status, error, request_id)
+                                       : body_json(status, error);
 }
 
-HttpResponse error_response(const Error& error, ErrorForm form) {
+HttpResponse error_response(const Error& error, ErrorForm form, const std::string& request_id) {
   HttpResponse response;
   response.status = http_status(error.code);
-  response.body = error_json(error, form);
+  response.body = error_json(error, form, request_id);
   if (const int seconds = retry_after_s(error); seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(seconds));
   }
@@ -131,10 +143,15 @@ HttpResponse error_response(const Error& error, ErrorForm form) {
   return response;
 }
 
-HttpResponse http_error_response(int status, const std::string& message) {
+HttpResponse http_error_response(int status,
+                                 const std::string& message,
+                                 ErrorForm form,
+                                 const std::string& request_id) {
   HttpResponse response;
   response.status = status;
-  response.body = body_json(status, Error{ErrorCode::kInvalidArgument, message, {}, {}});
+  const Error error{ErrorCode::kInvalidArgument, message, {}, {}};
+  response.body = form == ErrorForm::kAnthropic ? anthropic_json(status, error, request_id)
+                                                : body_json(status, error);
   return response;
 }
 

@@ -17,16 +17,24 @@ int retry_after_s(const Error& error);
 // The API whose clients read an error.
 enum class ErrorForm : unsigned char {
   kOpenAi,     // {"error":{"message","type","param","code"}}, all four always there
-  kAnthropic,  // {"type":"error","error":{"type","message"}}
+  kAnthropic,  // {"type":"error","error":{"type","message"},"request_id"}
 };
 
-std::string error_json(const Error& error, ErrorForm form = ErrorForm::kOpenAi);
+// `request_id`: in Anthropic's form, unless it is empty.
+std::string error_json(const Error& error,
+                       ErrorForm form = ErrorForm::kOpenAi,
+                       const std::string& request_id = {});
 
 // Returns the whole response; errors of scarcity carry Retry-After.
-HttpResponse error_response(const Error& error, ErrorForm form = ErrorForm::kOpenAi);
+HttpResponse error_response(const Error& error,
+                            ErrorForm form = ErrorForm::kOpenAi,
+                            const std::string& request_id = {});
 
 // Returns the response to a failure of HTTP itself (404, 405, 408, 413, 431, ...), which has no
 // ErrorCode.
-HttpResponse http_error_response(int status, const std::string& message);
+HttpResponse http_error_response(int status,
+                                 const std::string& message,
+                                 ErrorForm form = ErrorForm::kOpenAi,
+                                 const std::string& request_id = {});
 
 }  // namespace sluice

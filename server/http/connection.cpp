@@ -14,6 +14,7 @@
 #include "engine/core/config.h"
 #include "server/http/api_errors.h"
 #include "server/http/inflate.h"
+#include "server/http/random_id.h"
 #include "server/http/request_id.h"
 
 namespace sluice {
@@ -22,6 +23,8 @@ namespace http = boost::beast::http;
 using boost::system::error_code;
 
 namespace {
+
+constexpr std::string_view kRequestPrefix = "req_";
 
 // Limit of unparsed bytes in a chunk header or the rest of a header, and of pipelined input that is
 // kept while a request is answered.
@@ -268,11 +271,16 @@ void Connection::read_header() {
   };
   HttpRequest& request = parser_->request;
   request.method.assign(message.method_string().data(), message.method_string().size());
-  request.path = path_of({message.target().data(), message.target().size()});
+  const std::string_view target(message.target().data(), message.target().size());
+  request.path = path_of(target);
+  request.query = target.substr(std::min(target.find('?'), target.size() - 1) + 1);
   request.authorization = header(http::field::authorization);
   request.api_key = header("x-api-key");
   request.accept = header(http::field::accept);
   request.request_id = safe_request_id(header("x-request-id"));
+  request.names_itself = !request.request_id.empty();
+  if (!request.names_itself) request.request_id = random_id(kRequestPrefix);
+  request.is_anthropic = !message["anthropic-version"].empty();
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
   request.trace = parse_trace_context(header("traceparent"), header("tracestate"));
@@ -289,6 +297,7 @@ void Connection::dispatch() {
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
   request_id_ = request.request_id;
+  is_anthropic_ = request.is_anthropic;
   cors_lines_ = limits_.cors.header_lines(request.origin);
   response_complete_ = false;
   parser_.reset();
@@ -325,12 +334,14 @@ void Connection::fail_request(int status, const std::string& message) {
   cors_lines_ = limits_.cors.header_lines(received_origin(input_));
   input_.clear();
   is_head_ = false;
-  request_id_.clear();
+  is_anthropic_ = parser_ != nullptr && parser_->header_read && parser_->request.is_anthropic;
+  request_id_ = random_id(kRequestPrefix);
   response_complete_ = false;
   state_ = State::kHandling;
   owner_.request_started();
   owner_.count_rejected(status);
-  HttpResponse response = http_error_response(status, message);
+  const ErrorForm form = is_anthropic_ ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+  HttpResponse response = http_error_response(status, message, form, request_id_);
   response.close = true;
   send(std::move(response));
 }
@@ -342,7 +353,8 @@ void Connection::append_head(int status, const HttpHeaders& headers, std::string
   pending_ += "\r\nServer: sluice\r\n";
   pending_ += cors_lines_;
   pending_ += framing;
-  if (!request_id_.empty()) pending_ += "X-Request-Id: " + request_id_ + "\r\n";
+  pending_ += "X-Request-Id: " + request_id_ + "\r\n";
+  if (is_anthropic_) pending_ += "Request-Id: " + request_id_ + "\r\n";
   for (const auto& [name, value] : headers) pending_ += name + ": " + value + "\r\n";
   pending_ += keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
 }

@@ -89,6 +89,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void finish_stream() override;
   void set_callbacks(std::function<void()> on_disconnect, std::function<void()> on_quiet) override;
 
+  void name_request(const std::string& request_id) override { request_id_ = request_id; }
+
   IoWorker& worker() override { return owner_.worker(); }
 
  private:
@@ -137,6 +139,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection
   bool response_complete_ = false;
   std::string request_id_;
+  bool is_anthropic_ = false;
   std::string cors_lines_;
   std::function<void()> on_disconnect_;
   std::function<void()> on_quiet_;

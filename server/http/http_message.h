@@ -19,11 +19,14 @@ class IoWorker;
 struct HttpRequest {
   std::string method;  // "POST"
   std::string path;    // without the query, and without a slash at its end
+  std::string query;   // behind the question mark, as it was sent
   std::string body;
   std::string authorization;  // header values; empty when absent
   std::string api_key;        // x-api-key
   std::string accept;         // the first such header
-  std::string request_id;     // x-request-id, empty unless it is safe to echo
+  std::string request_id;     // x-request-id where it is safe to echo, else a random name
+  bool names_itself = false;  // the client sent the request_id
+  bool is_anthropic = false;  // has the header anthropic-version: errors have Anthropic's form
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers
   TraceContext trace;          // parsed from traceparent and tracestate
@@ -58,6 +61,9 @@ class ResponseWriter {
   // when nothing was sent for the ping interval. Both are dropped when the answer is complete.
   virtual void set_callbacks(std::function<void()> on_disconnect,
                              std::function<void()> on_quiet) = 0;
+
+  // Gives the request another name, before the answer begins: x-request-id of the answer.
+  virtual void name_request(const std::string& request_id) = 0;
 
   [[nodiscard]] virtual IoWorker& worker() = 0;
 };

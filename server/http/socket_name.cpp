@@ -29,9 +29,7 @@ std::string text_of(const SocketName& name) {
   return (is_ipv6 ? "[" + name.host + "]" : name.host) + ":" + std::to_string(name.port);
 }
 
-bool is_any_host(std::string_view host) {
-  return host == "*" || host == "0.0.0.0" || host == "::";
-}
+bool is_any_host(std::string_view host) { return host == "*" || host == "0.0.0.0" || host == "::"; }
 
 bool is_loopback(std::string_view host) {
   const std::string text(host);

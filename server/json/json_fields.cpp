@@ -40,6 +40,11 @@ std::string show_text(std::string_view text) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
+std::string string_member(const Json& value, std::string_view name) {
+  const Json* member = value.is_object() ? find_field(value, name) : nullptr;
+  return member != nullptr && member->is_string() ? member->get<std::string>() : std::string();
+}
+
 Expected<bool> read_bool(const Json& body, std::string_view name, bool fallback) {
   const Json* value = find_field(body, name);
   if (value == nullptr) return fallback;

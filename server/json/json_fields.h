@@ -22,6 +22,9 @@ tl::unexpected<Error> unsupported(std::string message, std::string_view param);
 // Returns null if the field is absent or null.
 const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& body, std::string_view name);
 
+// Returns the text of a member; empty: there is none, it is no string, or `value` is no object.
+std::string string_member(const nlohmann::ordered_json& value, std::string_view name);
+
 Expected<bool> read_bool(const nlohmann::ordered_json& body, std::string_view name, bool fallback);
 Expected<std::optional<int64_t>> read_integer(const nlohmann::ordered_json& body,
                                               std::string_view name,

@@ -13,6 +13,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "server/jinja/text.h"
 #include "server/json/json_fields.h"
+#include "server/prompt/generic_tools.h"
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
@@ -35,10 +36,12 @@ constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
 // fit, which is known before it is tokenized.
 constexpr int64_t kMaxTokenBytes = 1024;
 
-Expected<void> check_text_size(const ValidationContext& context, size_t num_bytes) {
+Expected<void> check_text_size(const ValidationContext& context,
+                               size_t num_bytes,
+                               const std::string& param) {
   const int64_t least_tokens = static_cast<int64_t>(num_bytes) / kMaxTokenBytes;
   if (least_tokens < context.model.max_model_len) return {};
-  return tl::unexpected(context_length_error(context.model, 1, least_tokens));
+  return tl::unexpected(context_length_error(context, std::nullopt, least_tokens, param));
 }
 
 // Returns the documents that a template may quote; null: there are none.
@@ -55,19 +58,58 @@ Expected<Json> read_documents(const Json& body) {
 constexpr std::array<std::string_view, 7> kEfforts = {
     "none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
+// Templates know the switch by one name or the other.
+void set_thinking(bool thinks, Json& variables) {
+  variables["enable_thinking"] = thinks;
+  variables["thinking"] = thinks;
+}
+
+Expected<void> add_effort(const Json& effort, const std::string& name, Json& variables) {
+  const bool is_known =
+      effort.is_string() && std::ranges::count(kEfforts, effort.get<std::string>()) > 0;
+  if (!is_known) {
+    return invalid(name + " must be one of none, minimal, low, medium, high, xhigh, max, got " +
+                       show_value(effort) + ".",
+                   name.substr(0, name.find('.')));
+  }
+  variables["reasoning_effort"] = effort;
+  set_thinking(effort != "none", variables);
+  return {};
+}
+
+// Whether the model is to think, by the names that other servers' clients use.
+Expected<void> add_thinking(const Json& body, Json& variables) {
+  if (const Json* reasoning = find_field(body, "reasoning")) {
+    if (!reasoning->is_object()) return invalid("reasoning must be an object.", "reasoning");
+    if (const Json* effort = find_field(*reasoning, "effort")) {
+      SLUICE_TRY_VOID(add_effort(*effort, "reasoning.effort", variables));
+    }
+    if (find_field(*reasoning, "enabled") != nullptr) {
+      SLUICE_TRY(const bool thinks, read_bool(*reasoning, "enabled", true));
+      set_thinking(thinks, variables);
+    }
+  }
+  if (const Json* thinking = find_field(body, "thinking")) {
+    const std::string type = string_member(*thinking, "type");
+    const bool is_known = thinking->is_boolean() || type == "enabled" || type == "disabled" ||
+                          type == "adaptive" || type == "auto";
+    if (!is_known) {
+      return invalid("thinking must be a boolean or have type enabled or disabled.", "thinking");
+    }
+    set_thinking(thinking->is_boolean() ? thinking->get<bool>() : type != "disabled", variables);
+  }
+  if (find_field(body, "enable_thinking") != nullptr) {
+    SLUICE_TRY(const bool thinks, read_bool(body, "enable_thinking", true));
+    set_thinking(thinks, variables);
+  }
+  return {};
+}
+
 Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (const Json* effort = find_field(body, "reasoning_effort")) {
-    const bool is_known =
-        effort->is_string() && std::ranges::count(kEfforts, effort->get<std::string>()) > 0;
-    if (!is_known) {
-      return invalid(
-          "reasoning_effort must be one of none, minimal, low, medium, high, xhigh, max, got " +
-              show_value(*effort) + ".",
-          "reasoning_effort");
-    }
-    variables["reasoning_effort"] = *effort;
-    variables["enable_thinking"] = *effort != "none";
+    SLUICE_TRY_VOID(add_effort(*effort, "reasoning_effort", variables));
   }
+  SLUICE_TRY_VOID(add_thinking(body, variables));
   const Json* kwargs = find_field(body, "chat_template_kwargs");
   if (kwargs == nullptr) return {};
   if (!kwargs->is_object()) {
@@ -253,7 +295,7 @@ void append_suffix(const Tokenizer& tokenizer, std::vector<TokenId>& ids) {
 Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
                                            const std::string& text,
                                            bool add_special_tokens) {
-  SLUICE_TRY_VOID(check_text_size(context, text.size()));
+  SLUICE_TRY_VOID(check_text_size(context, text.size(), "prompt"));
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
@@ -264,17 +306,29 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
 
 }  // namespace
 
-Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens) {
-  return Error{ErrorCode::kInvalidArgument,
-               "This model's maximum context length is " + std::to_string(model.max_model_len) +
-                   " tokens. However, you requested " + std::to_string(output_tokens) +
-                   " output tokens and your prompt contains at least " +
-                   std::to_string(prompt_tokens) + " input tokens, for a total of at least " +
-                   std::to_string(output_tokens + prompt_tokens) +
-                   " tokens. Please reduce the length of the input prompt or the number of "
-                   "requested output tokens.",
-               "messages",
-               "context_length_exceeded"};
+Error context_length_error(const ValidationContext& context,
+                           std::optional<int64_t> limit,
+                           int64_t prompt_tokens,
+                           const std::string& param) {
+  const std::string most = std::to_string(context.model.max_model_len);
+  const std::string prompt = std::to_string(prompt_tokens);
+  std::string message;
+  if (context.dialect == Dialect::kMessages) {
+    message = "prompt is too long: " + prompt + " tokens > " + most + " maximum";
+  } else if (limit) {
+    message = "This model's maximum context length is " + most +
+              " tokens. However, you requested " + std::to_string(*limit) +
+              " output tokens and your prompt contains at least " + prompt +
+              " input tokens, for a total of at least " + std::to_string(*limit + prompt_tokens) +
+              " tokens. Please reduce the length of the input prompt or the number of requested "
+              "output tokens.";
+  } else {
+    message = "This model's maximum context length is " + most +
+              " tokens. However, your prompt contains at least " + prompt +
+              " input tokens, which leaves no room for the output. Please reduce the length of the "
+              "input prompt.";
+  }
+  return Error{ErrorCode::kInvalidArgument, std::move(message), param, "context_length_exceeded"};
 }
 
 void add_special_token_names(const Tokenizer& tokenizer, Json& variables) {
@@ -356,7 +410,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   const Json* given = find_field(body, "messages");
   const MessageForms& forms = context.chat_template->forms();
   const CallArgumentRules rules = {.max_depth = context.config.max_json_depth,
-                               .keeps_text = forms.text_arguments};
+                                   .keeps_text = forms.text_arguments};
   SLUICE_TRY(Json messages, normal_messages(given != nullptr ? *given : Json(), rules));
   SLUICE_TRY(const bool continue_final, read_bool(body, "continue_final_message", false));
   SLUICE_TRY(const bool add_prompt, read_bool(body, "add_generation_prompt", !continue_final));
@@ -367,7 +421,12 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   }
   Json variables = Json::object();
   variables["messages"] = nullptr;
-  SLUICE_TRY(variables["tools"], read_tool_list(context, body));
+  SLUICE_TRY(Json tools, read_tool_list(context, body));
+  if (context.describes_tools && !tools.is_null() && may_call(body)) {
+    describe_tools(forms, tools, messages);
+    tools = nullptr;
+  }
+  variables["tools"] = std::move(tools);
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);
@@ -392,7 +451,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   }
   size_t num_bytes = 0;
   for (const RenderedSpan& span : spans) num_bytes += span.text.size();
-  SLUICE_TRY_VOID(check_text_size(context, num_bytes));
+  SLUICE_TRY_VOID(check_text_size(context, num_bytes, "messages"));
   if (add_special_tokens) prompt.ids = context.tokenizer.prefix_tokens();
   encode_spans(context.tokenizer, spans, prompt.ids);
   if (add_special_tokens) append_suffix(context.tokenizer, prompt.ids);

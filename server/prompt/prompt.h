@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,12 @@ std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
                                       const std::vector<std::vector<TokenId>>& prompts,
                                       const std::vector<bool>& is_cut);
 
-Error context_length_error(const ModelInfo& model, int64_t output_tokens, int64_t prompt_tokens);
+// Returns the error of a prompt that leaves no room in the context for the output. `limit`: the
+// output tokens that the request asked for, if it named a number; `param`: the field with the
+// prompt.
+Error context_length_error(const ValidationContext& context,
+                           std::optional<int64_t> limit,
+                           int64_t prompt_tokens,
+                           const std::string& param);
 
 }  // namespace sluice

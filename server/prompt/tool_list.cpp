@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxToolBytes = 1 << 20;  // of all tools' JSON
-constexpr size_t kMaxNameBytes = 64;
+constexpr size_t kMaxNameBytes = 128;
 
 bool is_name(const Json& value) {
   if (!value.is_string()) return false;
@@ -67,10 +67,15 @@ Expected<const Json*> function_of(const Json& value,
   }
   const Json* name = find_field(*function, "name");
   if (name == nullptr || !is_name(*name)) {
-    return invalid(place + ".function.name must be 1 to 64 characters of a-z, A-Z, 0-9, _, - and .",
-                   param);
+    return invalid(
+        place + ".function.name must be 1 to 128 characters of a-z, A-Z, 0-9, _, - and .", param);
   }
   return function;
+}
+
+bool may_call(const Json& body) {
+  const Json* choice = find_field(body, "tool_choice");
+  return choice == nullptr || *choice != "none";
 }
 
 Expected<Json> read_tool_list(const ValidationContext& context, const Json& body) {
@@ -95,9 +100,8 @@ Expected<Json> read_tool_list(const ValidationContext& context, const Json& body
                        std::to_string(num_bytes) + ".",
                    "tools");
   }
-  const Json* choice = find_field(body, "tool_choice");
-  const bool may_call = choice == nullptr || *choice != "none";
-  if (may_call && context.chat_template && !context.chat_template->forms().prints_tools) {
+  if (may_call(body) && !context.describes_tools && context.chat_template &&
+      !context.chat_template->forms().prints_tools) {
     return unsupported("The chat template does not describe tools to the model.", "tools");
   }
   return *tools;

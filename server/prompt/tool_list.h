@@ -18,6 +18,9 @@ struct ValidationContext;
 Expected<nlohmann::ordered_json> read_tool_list(const ValidationContext& context,
                                                 const nlohmann::ordered_json& body);
 
+// Tells whether `tool_choice` leaves the tools to the model.
+bool may_call(const nlohmann::ordered_json& body);
+
 // Returns null if there are no tools. Many clients send an empty list, which means the same.
 const nlohmann::ordered_json* find_tools(const nlohmann::ordered_json& body);
 

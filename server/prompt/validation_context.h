@@ -19,6 +19,14 @@ namespace sluice {
 struct Config;
 struct OutputFamilies;
 
+// The API that a request speaks, where rules or words differ.
+enum class Dialect : uint8_t {
+  kOpenAi,
+  // Anthropic's Messages: an output limit beyond the context is lowered to it, and clients read the
+  // two numbers out of the error about a prompt that is too long.
+  kMessages,
+};
+
 // The referenced objects outlive the validator's calls.
 struct ValidationContext {
   const Config& config;
@@ -33,6 +41,8 @@ struct ValidationContext {
   HandoffRole role = HandoffRole::kBoth;     // this worker's role
   bool fills_context = false;  // without max_tokens a completion takes all remaining context, like
                                // a chat
+  Dialect dialect = Dialect::kOpenAi;
+  bool describes_tools = false;  // in the instructions, since the chat template does not
 };
 
 }  // namespace sluice

@@ -10,6 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kDetect = "auto";
+constexpr std::string_view kGeneric = "hermes";
 
 // vLLM's default is the empty name.
 bool is_none(const std::string& name) { return name.empty() || name == "none"; }
@@ -29,11 +30,17 @@ tl::unexpected<Error> unknown(const std::string& flag,
 
 Expected<OutputFamilies> choose_families(const Config& config,
                                          std::string_view template_source,
+                                         bool prints_tools,
                                          const Tokenizer& tokenizer) {
   OutputFamilies chosen;
   const DetectedFamilies detected = detect_families(template_source, tokenizer);
-  if (config.tool_call_parser == kDetect) {
-    chosen.calls = detected.calls;
+  const bool detects = config.tool_call_parser == kDetect;
+  chosen.describes_tools =
+      !template_source.empty() && !prints_tools &&
+      (detects || find_call_family(config.tool_call_parser) == find_call_family(kGeneric));
+  if (detects) {
+    // The form that generic_tools.h describes.
+    chosen.calls = chosen.describes_tools ? find_call_family(kGeneric) : detected.calls;
   } else if (is_none(config.tool_call_parser)) {
     chosen.reads_calls = false;
   } else {

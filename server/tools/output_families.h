@@ -19,13 +19,16 @@ struct OutputFamilies {
   const CallFamily* calls = nullptr;           // null: none
   const ReasoningFamily* reasoning = nullptr;  // null: none
   std::shared_ptr<const OutputFormat> format;  // null: neither, all text is content
+  // The template describes no tools: the instructions do, in the form of `calls`.
+  bool describes_tools = false;
   bool reads_calls = true;                     // false: --tool-call-parser none, calls stay text
 };
 
-// `template_source`: the chat template in use; empty: none. kInvalidArgument: a flag names an
-// unknown family.
+// `template_source`: the chat template in use; empty: none. `prints_tools`: it shows tools to the
+// model. kInvalidArgument: a flag names an unknown family.
 Expected<OutputFamilies> choose_families(const Config& config,
                                          std::string_view template_source,
+                                         bool prints_tools,
                                          const Tokenizer& tokenizer);
 
 }  // namespace sluice

@@ -91,6 +91,13 @@ Expected<GrammarSpec> read_format(const Json& format) {
   }
   if (type == nullptr || *type == "text") return spec;
   if (*type == "json_object") {
+    // llama-server's form of a schema.
+    if (const Json* schema = find_field(format, "schema")) {
+      spec.kind = GrammarKind::kJsonSchema;
+      spec.is_best_effort = true;
+      SLUICE_TRY(spec.text, schema_text(*schema, "response_format.schema", kFormat));
+      return spec;
+    }
     spec.kind = GrammarKind::kAnyObject;
     return spec;
   }
@@ -160,6 +167,24 @@ Expected<GrammarSpec> read_text(const Json& value,
   return spec;
 }
 
+// Returns the pattern without the escapes that Python's re.escape writes and no pattern needs: of
+// white space, and of marks that mean themselves everywhere.
+std::string without_needless_escapes(std::string_view pattern) {
+  constexpr std::string_view kPlain = " \t\n\r\v\f!\"#%&',/:;<=>@_`~";
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool is_escape = pattern[i] == '\\' && i + 1 < pattern.size();
+    if (!is_escape) {
+      out += pattern[i];
+      continue;
+    }
+    const char escaped = pattern[++i];
+    if (kPlain.find(escaped) == std::string_view::npos) out += '\\';
+    out += escaped;
+  }
+  return out;
+}
+
 Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) {
   const std::string what = std::string(kOutputs) + "." + std::string(name);
   GrammarSpec spec;
@@ -173,7 +198,11 @@ Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) 
     spec.kind = GrammarKind::kAnyObject;
     return spec;
   }
-  if (name == "regex") return read_text(value, GrammarKind::kRegex, what, kMaxRegexBytes);
+  if (name == "regex") {
+    SLUICE_TRY(spec, read_text(value, GrammarKind::kRegex, what, kMaxRegexBytes));
+    spec.text = without_needless_escapes(spec.text);
+    return spec;
+  }
   if (name == "choice") return read_choice(value);
   if (name == "structural_tag") {
     return read_text(value, GrammarKind::kStructuralTag, what, kMaxSchemaBytes);

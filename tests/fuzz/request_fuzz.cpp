@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <vector>
 
 #include "server/api/messages_codec.h"
 #include "server/api/responses_codec.h"
@@ -24,9 +25,11 @@ Expected<GenerationRequest> decode(std::string_view body,
   SLUICE_TRY(Json parsed, parse_json(body, context.config.max_json_depth));
   if (!parsed.is_object()) return make_error(ErrorCode::kInvalidArgument, "No object.");
   SLUICE_TRY_VOID(check_parameters(parsed, endpoint, ignored));
+  std::vector<ResponseTool> tools;
   SLUICE_TRY(Json chat,
-             endpoint == Endpoint::kMessages ? chat_of_messages(parsed, ignored)
-                                             : chat_of_responses(parsed, Json::array()));
+             endpoint == Endpoint::kMessages
+                 ? chat_of_messages(parsed, {}, ignored)
+                 : chat_of_responses(parsed, Json::array(), ignored, tools));
   return validate_parameters(context, chat, Endpoint::kChat, ignored);
 }
 

@@ -49,6 +49,14 @@ class Tools : public ::testing::Test {
     return reply.status == 200 ? Json::parse(reply.body)["choices"][0] : Json::object();
   }
 
+  std::string last_prompt() {
+    std::string text;
+    const ByteTokenizer tokenizer;
+    const auto requests = engine_.submitted();
+    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
+    return text;
+  }
+
   std::vector<Json> chunks_of(const std::string& more) {
     const HttpReply reply = post(chat_body(R"(,"stream":true)" + more));
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -431,12 +439,36 @@ TEST_F(Tools, AForcedCallIsNoneInsideReasoning) {
   EXPECT_EQ(choice_of(kTools)["message"]["tool_calls"].size(), 2U);
 }
 
-TEST_F(Tools, WhatCannotBeForcedIsNamed) {
+// openai-agents sends both with an output type and tools; the format waits for an answer.
+TEST_F(Tools, AForcedCallMayStandBesideAFormat) {
   const std::string forced = std::string(kTools) + kRequired;
-  expect_refused(
-      forced + R"(,"response_format":{"type":"json_object"})", "response_format", "forces a call");
-  expect_refused(
-      forced + R"(,"structured_outputs":{"regex":"a"})", "structured_outputs", "forces a call");
+  for (const char* format :
+       {R"(,"response_format":{"type":"json_object"})", R"(,"structured_outputs":{"regex":"a"})"}) {
+    engine_.say(kCall);
+    const Json choice = choice_of(forced + format);
+    EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add") << format;
+    EXPECT_EQ(engine_.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << format;
+  }
+}
+
+TEST_F(Tools, ThinkingIsSwitchedByEveryNameThatClientsUse) {
+  for (const char* off : {R"(,"enable_thinking":false)",
+                          R"(,"thinking":{"type":"disabled"})",
+                          R"(,"thinking":false)",
+                          R"(,"reasoning":{"enabled":false})",
+                          R"(,"reasoning":{"effort":"none"})",
+                          R"(,"reasoning_effort":"none")"}) {
+    EXPECT_EQ(post(chat_body(off)).status, 200);
+    EXPECT_NE(last_prompt().find("<think>\n\n</think>"), std::string::npos) << off;
+  }
+  for (const char* on : {R"(,"enable_thinking":true)", R"(,"thinking":{"type":"enabled"})"}) {
+    EXPECT_EQ(post(chat_body(on)).status, 200);
+    EXPECT_EQ(last_prompt().find("<think>"), std::string::npos) << on;
+  }
+  EXPECT_EQ(post(chat_body(R"(,"thinking":"maybe")")).status, 400);
+}
+
+TEST_F(Tools, WhatCannotBeForcedIsNamed) {
   const auto strict = [](const char* choice) {
     return std::string(R"(,"tools":[{"type":"function","function":{"name":"a","strict":true}},)"
                        R"({"type":"function","function":{"name":"b"}}])") +
@@ -452,7 +484,7 @@ TEST_F(Tools, WhatCannotBeForcedIsNamed) {
     server_.reset();
   }
   config_.tool_call_parser = "none";
-  expect_refused(forced, "tool_choice", "--tool-call-parser none");
+  expect_refused(std::string(kTools) + kRequired, "tool_choice", "--tool-call-parser none");
   expect_refused(strict(""), "tools", "--tool-call-parser none");
 }
 
@@ -489,7 +521,8 @@ TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {
   EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop");
 }
 
-TEST_F(Tools, ATemplateThatPrintsNoToolsRefusesThem) {
+TEST_F(Tools, ATemplateThatPrintsNoToolsRefusesThemWithoutAParser) {
+  config_.tool_call_parser = "none";
   server_ = std::make_unique<RunningServer>(engine_, config_);
   expect_refused(kTools, "tools", "does not describe tools");
   // Nothing can be called.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/front/random_id.h"
+#include "server/http/random_id.h"
 
 #include <openssl/rand.h>
 

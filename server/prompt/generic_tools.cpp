@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/prompt/generic_tools.h"
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dumped(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string description_of(const Json& tools) {
+  std::string text =
+      "You can call functions. Each line between <tools> and </tools> describes one of them; its "
+      "parameters are a JSON schema.\n<tools>\n";
+  for (const Json& tool : tools) text += dumped(tool["function"]) + "\n";
+  text +=
+      "</tools>\nTo call a function, write its name and its arguments as a JSON object, like "
+      "this:\n"
+      "<tool_call>\n{\"name\": \"the function\", \"arguments\": {\"a parameter\": \"its value\"}}\n"
+      "</tool_call>\nThe result comes back between <tool_response> and </tool_response>. Call a "
+      "function only where it helps; otherwise answer in plain words.";
+  return text;
+}
+
+// Appends text to a message's content, a string or parts, behind what is there.
+void append_text(Json& content, const std::string& text) {
+  if (content.is_array()) {
+    content.push_back({{"type", "text"}, {"text", text}});
+    return;
+  }
+  const bool is_empty = !content.is_string() || content == "";
+  content = is_empty ? text : content.get<std::string>() + "\n\n" + text;
+}
+
+void prepend_text(Json& content, const std::string& text) {
+  if (content.is_array()) {
+    content.insert(content.begin(), {{"type", "text"}, {"text", text}});
+  } else {
+    content = text + "\n\n" + content.get<std::string>();
+  }
+}
+
+std::string text_of_call(const Json& function) {
+  const Json& arguments = function["arguments"];
+  const std::string written =
+      arguments.is_string() ? arguments.get<std::string>() : dumped(arguments);
+  return "<tool_call>\n{\"name\": " + dumped(function["name"]) + ", \"arguments\": " + written +
+         "}\n</tool_call>";
+}
+
+std::string text_of_content(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for (const Json& part : content) text += part["text"].get_ref<const std::string&>();
+  return text;
+}
+
+// Calls become a part of the answer's text.
+void write_calls(Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end()) return;
+  for (const Json& call : *calls) append_text(message["content"], text_of_call(call["function"]));
+  message.erase("tool_calls");
+}
+
+void write_result(Json& message) {
+  message = {{"role", "user"},
+             {"content",
+              "<tool_response>\n" + text_of_content(message["content"]) + "\n</tool_response>"}};
+}
+
+void add_message(Json message, bool is_result, Json& messages) {
+  const bool joins = !messages.empty() && message["role"] == "user" &&
+                     messages.back()["role"] == "user" &&
+                     (is_result || message["content"].is_string());
+  if (joins) {
+    append_text(messages.back()["content"], text_of_content(message["content"]));
+  } else {
+    messages.push_back(std::move(message));
+  }
+}
+
+}  // namespace
+
+void describe_tools(const MessageForms& forms, const Json& tools, Json& messages) {
+  Json written = Json::array();
+  bool follows_result = false;
+  for (Json& message : messages) {
+    const bool is_result = message["role"] == "tool" || message["role"] == "function";
+    if (is_result) write_result(message);
+    write_calls(message);
+    // Only what a result has been put beside is joined: users' own turns stay as they are.
+    if (is_result || follows_result) {
+      add_message(std::move(message), is_result, written);
+    } else {
+      written.push_back(std::move(message));
+    }
+    follows_result = is_result;
+  }
+  messages = std::move(written);
+  const std::string description = description_of(tools);
+  if (forms.content_of("system").any()) {
+    const bool has_instructions = !messages.empty() && (messages.front()["role"] == "system" ||
+                                                        messages.front()["role"] == "developer");
+    if (has_instructions) return append_text(messages.front()["content"], description);
+    messages.insert(messages.begin(), {{"role", "system"}, {"content", description}});
+    return;
+  }
+  for (Json& message : messages) {
+    if (message["role"] == "user") return prepend_text(message["content"], description);
+  }
+  messages.insert(messages.begin(), {{"role", "user"}, {"content", description}});
+}
+
+}  // namespace sluice

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// What agents send to /v1/responses beyond functions and text: namespaces, custom tools, tools of
+// OpenAI's servers, histories with their items, log-probabilities, and the paths behind an answer.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/server/running_server.h"
+#include "tests/server/sse_events.h"
+#include "tests/server/tool_template.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kResponses = "/v1/responses";
+constexpr const char* kTools =
+    R"("tools":[{"type":"namespace","name":"crm","description":"d","tools":[)"
+    R"({"type":"function","name":"find","parameters":{"type":"object"}}]},)"
+    R"({"type":"custom","name":"patch","description":"Edits files","format":{"type":"grammar",)"
+    R"("syntax":"lark","definition":"start: \"*** Begin\""}},)"
+    R"({"type":"web_search"},{"type":"image_generation"}])";
+
+class ResponsesApi : public ::testing::Test {
+ protected:
+  ResponsesApi() {
+    engine_.editable_model().chat_template = kToolTemplate;
+    engine_.editable_model().max_model_len = 4000;
+  }
+
+  HttpReply send(const std::string& method, const std::string& path, const std::string& body = {}) {
+    if (server_ == nullptr) server_ = std::make_unique<RunningServer>(engine_, config_);
+    HttpClient client(server_->port());
+    client.request(method, path, body);
+    return client.read_reply();
+  }
+
+  HttpReply ask(const std::string& fields) {
+    return send("POST", kResponses, R"({"input":"a",)" + fields + "}");
+  }
+
+  Json ok(const std::string& fields) {
+    const HttpReply reply = ask(fields);
+    EXPECT_EQ(reply.status, 200) << fields << reply.body;
+    return reply.status == 200 ? Json::parse(reply.body) : Json::object();
+  }
+
+  // Makes the model call the function, by its name in the chat.
+  void call(const std::string& name, const std::string& arguments) {
+    engine_.say("<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments +
+                "}\n</tool_call>");
+  }
+
+  std::string last_prompt() {
+    std::string text;
+    const ByteTokenizer tokenizer;
+    const auto requests = engine_.submitted();
+    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
+    return text;
+  }
+
+  FakeEngine engine_;
+  Config config_;
+  std::unique_ptr<RunningServer> server_;
+};
+
+bool holds(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_F(ResponsesApi, AFunctionInANamespaceIsCalledByBothNames) {
+  call("crm__find", R"({"q": 1})");
+  const Json answer = ok(kTools);
+  const Json& item = answer["output"][0];
+  EXPECT_EQ(item["type"], "function_call");
+  EXPECT_EQ(item["namespace"], "crm");
+  EXPECT_EQ(item["name"], "find");
+  EXPECT_TRUE(holds(last_prompt(), "crm__find"));
+}
+
+TEST_F(ResponsesApi, ACustomToolGetsItsInputAsText) {
+  call("patch", R"({"input": "*** Begin\n+\"a\""})");
+  const Json answer = ok(kTools);
+  const Json& item = answer["output"][0];
+  EXPECT_EQ(item["type"], "custom_tool_call");
+  EXPECT_EQ(item["name"], "patch");
+  EXPECT_EQ(item["input"], "*** Begin\n+\"a\"");
+  EXPECT_FALSE(item.contains("arguments"));
+  EXPECT_TRUE(holds(last_prompt(), "matches this Lark grammar")) << last_prompt();
+  call("patch", R"({"other": 1})");
+  EXPECT_EQ(Json::parse(ok(kTools)["output"][0]["input"].get<std::string>())["other"], 1)
+      << "what is no input is handed on";
+}
+
+TEST_F(ResponsesApi, ACustomCallHasEventsOfItsOwn) {
+  call("patch", R"({"input": "*** Begin"})");
+  const HttpReply reply = ask(std::string(kTools) + R"(,"stream":true)");
+  std::vector<std::string> types;
+  Json done;
+  for (const std::string& text : data_of_events(reply.body)) {
+    const Json event = Json::parse(text);
+    types.push_back(event["type"]);
+    if (event["type"] == "response.custom_tool_call_input.done") done = event;
+  }
+  EXPECT_EQ(done["input"], "*** Begin") << reply.body;
+  EXPECT_EQ(std::ranges::count(types, "response.custom_tool_call_input.delta"), 1);
+  EXPECT_EQ(std::ranges::count(types, "response.function_call_arguments.delta"), 0);
+}
+
+TEST_F(ResponsesApi, ToolsOfOpenAisServersAreLeftOutAndNamed) {
+  const HttpReply reply = ask(kTools);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "tools.web_search, tools.image_generation");
+  EXPECT_EQ(ask(R"("tools":[{"type":"mcp","server_label":"x"}])").status, 200);
+  const HttpReply asked = ask(std::string(kTools) + R"(,"tool_choice":{"type":"web_search"})");
+  EXPECT_EQ(asked.status, 400);
+  EXPECT_EQ(Json::parse(asked.body)["error"]["param"], "tool_choice");
+}
+
+TEST_F(ResponsesApi, TwoToolsOfOneNameAreRefused) {
+  const std::string tool = R"({"type":"function","name":"crm__find","parameters":{}})";
+  EXPECT_EQ(ask(R"("tools":[{"type":"namespace","name":"crm","tools":[{"type":"function",)"
+                R"("name":"find"}]},)" +
+                tool + "]")
+                .status,
+            400);
+}
+
+TEST_F(ResponsesApi, AChoiceMayNameAnyToolThatWorks) {
+  for (const char* choice :
+       {R"({"type":"custom","name":"patch"})",
+        R"({"type":"function","name":"find","namespace":"crm"})",
+        R"({"type":"allowed_tools","mode":"auto","tools":[{"type":"custom","name":"patch"}]})"}) {
+    EXPECT_EQ(ask(std::string(kTools) + R"(,"tool_choice":)" + choice).status, 200) << choice;
+  }
+}
+
+TEST_F(ResponsesApi, HistoriesMayHoldEveryKindOfCall) {
+  const std::string items =
+      R"([{"role":"user","content":"a"},)"
+      R"({"type":"reasoning","summary":[],"encrypted_content":"x"},)"
+      R"({"type":"custom_tool_call","call_id":"c1","name":"patch","input":"*** Begin"},)"
+      R"({"type":"custom_tool_call_output","call_id":"c1","output":"Done"},)"
+      R"({"type":"local_shell_call","id":"i","call_id":"c2","status":"completed",)"
+      R"("action":{"type":"exec","command":["ls"],"env":{}}},)"
+      R"({"type":"local_shell_call_output","id":"c2","output":"file.txt"},)"
+      R"({"type":"web_search_call","id":"w","status":"completed"},)"
+      R"({"role":"user","content":"b"}])";
+  const HttpReply reply = send("POST", kResponses, R"({"input":)" + items + "," + kTools + "}");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::string prompt = last_prompt();
+  for (const char* part : {"patch", "*** Begin", "Done", "local_shell", "ls", "file.txt"}) {
+    EXPECT_TRUE(holds(prompt, part)) << part << prompt;
+  }
+  EXPECT_TRUE(holds(reply.header("x-sluice-ignored-arguments"), "input.web_search_call"));
+  const HttpReply unknown =
+      send("POST", kResponses, R"({"input":[{"type":"item_reference","id":"i"}]})");
+  EXPECT_EQ(unknown.status, 400);
+}
+
+TEST_F(ResponsesApi, AResponseIsFoundByItsNameAlone) {
+  const std::string id = ok(R"("store":true)")["id"];
+  const std::string path = std::string(kResponses) + "/";
+  for (const char* method : {"GET", "DELETE"}) {
+    EXPECT_EQ(send(method, path + "x/y/" + id).status, 404) << method;
+  }
+  EXPECT_EQ(send("GET", path + id).status, 200);
+  EXPECT_EQ(send("POST", path + id + "/cancel").status, 200);
+  EXPECT_EQ(send("POST", path + "resp_none/cancel").status, 404);
+  EXPECT_EQ(send("DELETE", path + id).status, 200);
+  EXPECT_EQ(send("GET", path + id).status, 404);
+}
+
+TEST_F(ResponsesApi, TheInputOfAResponseIsListed) {
+  const HttpReply answer = send("POST",
+                                kResponses,
+                                R"({"input":[{"role":"user","content":"one"},{"role":"assistant",)"
+                                R"("content":"two"},{"role":"user","content":"three"}]})");
+  const std::string path = std::string(kResponses) + "/" +
+                           Json::parse(answer.body)["id"].get<std::string>() + "/input_items";
+  const Json all = Json::parse(send("GET", path + "?order=asc").body);
+  ASSERT_EQ(all["data"].size(), 3U) << all;
+  EXPECT_EQ(all["data"][0]["content"][0]["text"], "one");
+  EXPECT_EQ(all["data"][1]["content"][0]["type"], "output_text");
+  EXPECT_EQ(all["has_more"], false);
+  const Json newest = Json::parse(send("GET", path + "?limit=2").body);
+  EXPECT_EQ(newest["data"][0]["content"][0]["text"], "three");
+  EXPECT_EQ(newest["has_more"], true);
+  const Json rest =
+      Json::parse(send("GET", path + "?after=" + newest["last_id"].get<std::string>()).body);
+  ASSERT_EQ(rest["data"].size(), 1U);
+  EXPECT_EQ(rest["data"][0]["id"], all["first_id"]);
+  for (const char* wrong : {"?limit=0", "?order=up", "?after=none"}) {
+    EXPECT_EQ(send("GET", path + wrong).status, 400) << wrong;
+  }
+}
+
+TEST_F(ResponsesApi, TokensOfAnInputAreCounted) {
+  const HttpReply reply = send("POST", "/v1/responses/input_tokens", R"({"input":"a"})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json count = Json::parse(reply.body);
+  EXPECT_EQ(count["object"], "response.input_tokens");
+  ok(R"("store":false)");
+  EXPECT_EQ(count["input_tokens"], engine_.submitted().back().prompt.size());
+  const HttpReply compact = send("POST", "/v1/responses/compact", R"({"input":"a"})");
+  EXPECT_EQ(compact.status, 400);
+  EXPECT_TRUE(holds(compact.body, "compact"));
+}
+
+TEST_F(ResponsesApi, LogprobsOfTheTextAreInTheAnswer) {
+  engine_.say("Hi");
+  const Json text = ok(
+      R"("include":["message.output_text.logprobs"],"top_logprobs":2)")["output"][0]["content"][0];
+  ASSERT_GE(text["logprobs"].size(), 2U) << text;
+  EXPECT_EQ(text["logprobs"][0]["token"], "H");
+  EXPECT_TRUE(text["logprobs"][0]["bytes"].is_array());
+  EXPECT_TRUE(text["logprobs"][0]["top_logprobs"].is_array());
+  engine_.say("Hi");
+  const HttpReply reply = ask(R"("include":["message.output_text.logprobs"],"stream":true)");
+  size_t in_deltas = 0;
+  for (const std::string& data : data_of_events(reply.body)) {
+    const Json event = Json::parse(data);
+    if (event["type"] == "response.output_text.delta") in_deltas += event["logprobs"].size();
+    if (event["type"] == "response.output_text.done")
+      EXPECT_EQ(event["logprobs"].size(), in_deltas);
+  }
+  EXPECT_EQ(in_deltas, text["logprobs"].size());
+  EXPECT_TRUE(ok(R"("store":false)")["output"][0]["content"][0]["logprobs"].empty());
+}
+
+TEST_F(ResponsesApi, UsageSaysWhatTheCacheTook) {
+  EXPECT_TRUE(
+      ok(R"("store":false)")["usage"]["input_tokens_details"].contains("cache_write_tokens"));
+}
+
+}  // namespace
+}  // namespace sluice
