@@ -16,6 +16,7 @@ import unittest
 
 import manifests
 import yaml
+from discovery import Discovery
 from reach import problems
 
 CHART = manifests.KUBERNETES / "chart"
@@ -103,6 +104,34 @@ class Overlays(ChartTest):
         for name in ("PodMonitor sluice", "PrometheusRule sluice", "ConfigMap sluice-dashboards"):
             with self.subTest(name=name):
                 self.assertEqual(without_release(made[name]), expected[name])
+
+
+class Clusters(ChartTest):
+    """What depends on the definitions that a cluster has."""
+
+    def installed(self, values, definitions):
+        rendered = self.render(values).values()
+        cluster = Discovery({(item["apiVersion"], item["kind"]) for item in rendered} | definitions)
+        self.addCleanup(cluster.close)
+        settings = {"apiVersion": "v1", "kind": "Config", "current-context": "test",
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                    "clusters": [{"name": "test", "cluster": {"server": cluster.url}}],
+                    "users": [{"name": "test", "user": {}}]}
+        with self.helm.Config(kubeconfig_content=yaml.safe_dump(settings), namespace="space",
+                              storage_driver="memory") as config:
+            release = config.install(str(CHART), "sluice", values, namespace="space", dry_run="server")
+        return set(manifests.by_name(yaml.safe_load_all(release["manifest"])))
+
+    def test_objects_of_operators_are_where_their_definitions_are(self):
+        monitor, rule = "PodMonitor sluice", "PrometheusRule sluice"
+        definitions = {("monitoring.coreos.com/v1", "PodMonitor"),
+                       ("monitoring.coreos.com/v1", "PrometheusRule")}
+        for values, there, expected in (
+                ({}, set(), set()), ({}, definitions, {monitor}), ({"podMonitor": False}, definitions, set()),
+                ({"alerts": "auto"}, definitions, {monitor, rule}), ({"alerts": "auto"}, set(), set()),
+                ({"podMonitor": True}, set(), {monitor})):
+            with self.subTest(values=values, there=bool(there)):
+                self.assertEqual(self.installed(values, there) & {monitor, rule}, expected)
 
 
 class Values(ChartTest):
