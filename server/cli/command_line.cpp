@@ -91,6 +91,7 @@ struct Subcommand {
   CLI::App* app = nullptr;
   CLI::Option* model_argument = nullptr;
   CLI::Option* config_file = nullptr;
+  CLI::Option* strict_environment = nullptr;
   std::vector<KnobOption> knobs;
   std::vector<std::pair<const SamplingField*, CLI::Option*>> sampling;
   SamplingParams* sampling_target = nullptr;
@@ -165,6 +166,8 @@ void add_knobs(Subcommand& sub) {
   }
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
+  sub.strict_environment = sub.app->add_flag("--strict-env")->description(
+      "Refuse SLUICE_ variables that are no knobs, instead of a warning");
   for (const Knob& knob : config_knobs()) {
     if (has_knob(*sub.row, knob)) add_knob(sub, knob);
   }
@@ -251,6 +254,10 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_tokenize_flags(app, invocation.config.model, invocation.files);
       break;
     case Command::kFetch:
+      app.add_option("--report",
+                     invocation.report_file,
+                     "Write what the name stands for there, in one line: name, revision, commit")
+          ->type_name("FILE");
       break;
     case Command::kRender:
       add_render_flags(app, invocation.files);
@@ -427,6 +434,10 @@ Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
 
 Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
   SLUICE_TRY_VOID(apply_knobs(sub, invocation.config));
+  if (has_knobs(*sub.row)) invocation.unknown_variables = unknown_environment();
+  if (!invocation.unknown_variables.empty() && sub.strict_environment->count() > 0) {
+    return make_error(ErrorCode::kInvalidArgument, invocation.unknown_variables.front());
+  }
   SLUICE_TRY_VOID(apply_sampling(sub, invocation));
   if (sub.row->model_argument && invocation.config.model.empty() && !invocation.print_config) {
     return make_error(ErrorCode::kInvalidArgument,

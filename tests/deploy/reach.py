@@ -160,7 +160,7 @@ class Reach:
                 own = pod.own()
                 if own is not None and port != int(own.get("SLUICE_PORT", 8000)):
                     self.problems.append(f"{pod.owner}: Prometheus is sent to {port}")
-            if any(c.get("args") == ["fetch"] for c in pod.inits):
+            if any(c.get("args", [])[:1] == ["fetch"] for c in pod.inits):
                 for port in (53, 443):
                     if not self.lets_out(pod, EVERYWHERE, port):
                         self.problems.append(f"{pod.owner}: the download may not reach port {port}")
