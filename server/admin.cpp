@@ -9,6 +9,7 @@
 
 #include "server/front/front_end.h"
 #include "server/front/openmetrics.h"
+#include "server/front/program_metrics.h"
 #include "server/http/accept.h"
 #include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
@@ -160,6 +161,9 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   const double open = accepted_weight(accept, "application/openmetrics-text", "1.0.0");
   const bool is_open = open > 0 && open >= accepted_weight(accept, "text/plain", "0.0.4");
   response.content_type = is_open ? kOpenMetricsType : "text/plain; version=0.0.4; charset=utf-8";
+  ProgramInfo program;
+  program.backend = front_end.engine.model().backend;
+  if (front_end.tls) program.certificate_expiry_s = front_end.tls->certificate_expiry_s();
   response.body = metrics_text(front_end.engine.stats(),
                                front_end.config,
                                front_end.model_names.front(),
@@ -168,6 +172,8 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                front_end.grpc_counters,
                                front_end.finish_counters,
                                front_end.answer_counters,
+                               front_end.request_histograms,
+                               program,
                                front_end.handoff_fallbacks,
                                front_end.num_ignored_arguments.load(),
                                front_end.tracer.counts(),
