@@ -10,6 +10,7 @@
 #include "engine/core/utc_time.h"
 #include "server/front/front_end.h"
 #include "server/front/openmetrics.h"
+#include "server/front/program_metrics.h"
 #include "server/http/accept.h"
 #include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
@@ -187,6 +188,9 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   const bool is_open = open > 0 && open >= accepted_weight(accept, "text/plain", "0.0.4");
   response.content_type = is_open ? kOpenMetricsType : "text/plain; version=0.0.4; charset=utf-8";
   const EngineStats stats = front_end.engine.stats();
+  ProgramInfo program;
+  program.backend = front_end.engine.model().backend;
+  if (front_end.tls) program.certificate_expiry_s = front_end.tls->certificate_expiry_s();
   response.body = metrics_text({.stats = stats,
                                 .config = front_end.config,
                                 .model_name = front_end.model_names.front(),
@@ -195,6 +199,8 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                 .grpc = front_end.grpc_counters,
                                 .finished = front_end.finish_counters,
                                 .answers = front_end.answer_counters,
+                                .requests = front_end.request_histograms,
+                                .program = program,
                                 .handoff_fallbacks = front_end.handoff_fallbacks,
                                 .num_ignored_arguments = front_end.num_ignored_arguments.load(),
                                 .traces = front_end.tracer.counts()},

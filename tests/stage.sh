@@ -93,7 +93,8 @@ case "$stage" in
       echo "skipped: the packages of tests/kubernetes_requirements.txt cannot be installed (no network?)"
       exit 77
     fi
-    "$SLUICE_TEST_PYTHON" tests/deploy/manifests_test.py Chart \
+    "$SLUICE_TEST_PYTHON" tests/deploy/chart_test.py
+    "$SLUICE_TEST_PYTHON" tests/deploy/manifests_test.py \
       Overlays.test_the_clusters_schemas_take_them Overlays.test_the_schemas_of_others_take_theirs \
       Overlays.test_the_schemas_of_others_find_mistakes
     ;;

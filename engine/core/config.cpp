@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/core/config.h"
 
+#include <unistd.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -48,6 +49,36 @@ Expected<void> apply_yaml_entry(Config& config,
                       knob->name);
   }
   return knob->set(config, *knob, value_text(value, knob->kind));
+}
+
+// Variables that are no knobs: of the process's parts, and of the scripts and tests that start it.
+bool is_of_others(std::string_view name) {
+  constexpr std::string_view kNames[] = {"SLUICE_PREDECESSOR",
+                                         "SLUICE_INHERITED_LISTENER",
+                                         "SLUICE_KUBERNETES_API",
+                                         "SLUICE_KUBERNETES_ACCOUNT",
+                                         "SLUICE_MODELS",
+                                         "SLUICE_SKIP_PACKAGES",
+                                         "SLUICE_XGRAMMAR_ROOT",
+                                         "SLUICE_FULL",
+                                         "SLUICE_STAGES",
+                                         "SLUICE_SMOLLM2",
+                                         "SLUICE_GEMMA3",
+                                         "SLUICE_TEST_PYTHON",
+                                         "SLUICE_ROUTER_PYTHON"};
+  constexpr std::string_view kPrefixes[] = {
+      "SLUICE_FUZZ_", "SLUICE_SIM_", "SLUICE_DETERMINISM_", "SLUICE_GPU_", "SLUICE_GOLDEN_"};
+  return std::ranges::find(kNames, name) != std::end(kNames) ||
+         std::ranges::any_of(kPrefixes,
+                             [&](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+// What Kubernetes gives pods for a Service called sluice, or sluice-something:
+// SLUICE_SERVICE_HOST, SLUICE_SERVICE_PORT_HTTP, SLUICE_PORT_80_TCP_ADDR.
+bool is_service_link(std::string_view name) {
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  return name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") || name.ends_with("_PORT") ||
+         (has("_PORT_") && (has("_TCP") || has("_UDP")));
 }
 
 }  // namespace
@@ -116,6 +147,25 @@ Expected<void> apply_environment(Config& config) {
     }
   }
   return {};
+}
+
+std::vector<std::string> unknown_environment() {
+  std::vector<std::string> known;
+  for (const Knob& knob : config_knobs()) known.push_back(environment_name(knob));
+  std::vector<std::string> unknown;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string name(text.substr(0, text.find('=')));
+    if (!name.starts_with("SLUICE_") || is_of_others(name) || is_service_link(name) ||
+        std::ranges::find(known, name) != known.end()) {
+      continue;
+    }
+    const std::string nearest = nearest_name(name, known);
+    unknown.push_back("unknown variable " + name +
+                      (nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+  }
+  std::ranges::sort(unknown);
+  return unknown;
 }
 
 std::string print_config(const Config& config) {

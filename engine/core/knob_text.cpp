@@ -24,6 +24,32 @@ std::optional<uint64_t> suffix_factor(std::string_view suffix) {
   return factor;
 }
 
+// Takes "e9", "E+09" and the like off the front of `text`: the power of ten, 0 where there is none.
+// Helm and YAML write large integers so.
+int take_exponent(std::string_view& text) {
+  if (text.empty() || (text[0] != 'e' && text[0] != 'E')) return 0;
+  size_t i = text.size() > 1 && text[1] == '+' ? 2 : 1;
+  const size_t begin = i;
+  int exponent = 0;
+  for (; i < text.size() && text[i] >= '0' && text[i] <= '9' && exponent < 100; ++i) {
+    exponent = 10 * exponent + (text[i] - '0');
+  }
+  if (i == begin) return 0;
+  text.remove_prefix(i);
+  return exponent;
+}
+
+// The mantissa times a power of ten, of which the fraction takes its part first.
+std::optional<uint64_t> scaled(uint64_t mantissa, int exponent, uint64_t& divisor) {
+  for (; exponent > 0 && divisor > 1; --exponent) divisor /= 10;
+  for (; exponent > 0 && mantissa > 0; --exponent) {
+    const auto next = checked_mul(mantissa, 10);
+    if (!next) return std::nullopt;
+    mantissa = *next;
+  }
+  return mantissa;
+}
+
 }  // namespace
 
 tl::unexpected<Error> knob_error(const Knob& knob, const std::string& rule, std::string_view got) {
@@ -51,18 +77,20 @@ std::optional<int64_t> parse_integer(std::string_view text) {
       continue;
     }
     if (text[i] < '0' || text[i] > '9') break;
-    const auto scaled = checked_mul(mantissa, 10);
+    const auto tenfold = checked_mul(mantissa, 10);
     const auto sum =
-        scaled ? checked_add(*scaled, static_cast<uint64_t>(text[i] - '0')) : std::nullopt;
+        tenfold ? checked_add(*tenfold, static_cast<uint64_t>(text[i] - '0')) : std::nullopt;
     if (!sum) return std::nullopt;
     mantissa = *sum;
     ++num_digits;
     if (in_fraction) divisor *= 10;
     if (num_digits > 19) return std::nullopt;
   }
-  const auto factor = suffix_factor(text.substr(i));
-  if (num_digits == 0 || !factor) return std::nullopt;
-  const auto product = checked_mul(mantissa, *factor);
+  text.remove_prefix(i);
+  const auto whole = scaled(mantissa, take_exponent(text), divisor);
+  const auto factor = suffix_factor(text);
+  if (num_digits == 0 || !whole || !factor) return std::nullopt;
+  const auto product = checked_mul(*whole, *factor);
   if (!product || *product % divisor != 0) return std::nullopt;
   const uint64_t value = *product / divisor;
   if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return std::nullopt;

@@ -60,7 +60,8 @@ Generation::Generation(FrontEnd& front_end,
       answer_(std::move(answer)),
       request_(std::move(request)),
       span_(front_end.tracer, request_.trace, request_.requests.front().arrival),
-      tokenizer_(front_end.engine.tokenizer()) {
+      tokenizer_(front_end.engine.tokenizer()),
+      max_tokens_(request_.requests.front().sampling.max_tokens) {
   const SamplingParams& sampling = request_.requests.front().sampling;
   if (sampling.ignore_eos) own_end_tokens_ = sampling.stop_token_ids;
   num_open_ = request_.requests.size();
@@ -190,9 +191,28 @@ void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
   answer_->tell(news, usage());
 }
 
+// What each choice took, as far as it came.
+void Generation::count_choices() const {
+  RequestHistograms& histograms = front_end_.request_histograms;
+  int64_t longest = 0;
+  for (const Choice& choice : choices_) {
+    longest = std::max(longest, choice.num_tokens);
+    histograms.max_tokens.observe(kLengthBounds, max_tokens_);
+    const RequestTimings& timings = choice.timings;
+    histograms.inference_seconds.observe(kRequestBounds,
+                                         1e-3 * (timings.prefill_ms + timings.decode_ms));
+    if (choice.num_tokens < 2) continue;
+    const auto num_gaps = static_cast<double>(choice.num_tokens - 1);
+    histograms.seconds_per_token.observe(kInterTokenBounds, 1e-3 * timings.decode_ms / num_gaps);
+  }
+  histograms.longest_choice.observe(kLengthBounds, static_cast<double>(longest));
+  histograms.num_choices.observe(kChoiceBounds, request_.num_returned);
+}
+
 // No more tokens count. The client's key may be used again before it learns of the end.
 void Generation::end() {
   done_ = true;
+  count_choices();
   request_.lease.reset();
   if (!span_.is_recorded()) return;
   std::vector<std::string> reasons;

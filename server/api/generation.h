@@ -66,6 +66,7 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
   void append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces);
   void note_offer(Choice& choice, const HandoffOffer& offer);
   void finish_choice(Choice& choice, FinishReason reason);
+  void count_choices() const;
   void end();
   void tell(size_t choice_idx, std::span<const Piece> pieces);
   void abort_open_choices(FinishReason reason);
@@ -81,6 +82,7 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
   std::vector<Choice> choices_;
   size_t num_open_ = 0;
   int64_t prompt_tokens_ = 0;
+  const int32_t max_tokens_;  // of each choice
   // Stop tokens of a request with ignore_eos: an end token among them is the client's own. Any
   // other end token ends a text that a grammar constrains.
   std::vector<TokenId> own_end_tokens_;

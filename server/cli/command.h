@@ -67,6 +67,9 @@ struct Invocation {
   bool markdown = false;       // config
   bool dry_run = false;        // serve, router
   bool all = false;            // inspect
+  std::string report_file;     // fetch; empty: none
+  std::string model_name;      // what resolve_model() found the model by; empty: a path was given
+  std::vector<std::string> unknown_variables;  // sentences; of commands with knobs
   bool short_version = false;  // version
   std::string url;             // health
   std::string shell;           // completion: bash, zsh, fish

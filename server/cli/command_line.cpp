@@ -38,12 +38,7 @@ struct CommandRow {
 
 constexpr CommandRow kCommands[] = {
     {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
-    {Command::kRouter,
-     "router",
-     "Serve what workers compute, over HTTP",
-     false,
-     true,
-     false},
+    {Command::kRouter, "router", "Serve what workers compute, over HTTP", false, true, false},
     {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
     {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
     {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
@@ -99,6 +94,7 @@ struct Subcommand {
   CLI::App* app = nullptr;
   CLI::Option* model_argument = nullptr;
   CLI::Option* config_file = nullptr;
+  CLI::Option* strict_environment = nullptr;
   std::vector<KnobOption> knobs;
   std::vector<std::pair<const SamplingField*, CLI::Option*>> sampling;
   SamplingParams* sampling_target = nullptr;
@@ -173,6 +169,9 @@ void add_knobs(Subcommand& sub) {
   }
   sub.config_file =
       sub.app->add_option("--config")->description("YAML file of knobs")->type_name("FILE");
+  sub.strict_environment =
+      sub.app->add_flag("--strict-env")
+          ->description("Refuse SLUICE_ variables that are no knobs, instead of a warning");
   for (const Knob& knob : config_knobs()) {
     if (has_knob(*sub.row, knob)) add_knob(sub, knob);
   }
@@ -216,6 +215,19 @@ void add_completion_argument(CLI::App& app, std::string& shell) {
       ->required()
       ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->type_name("");
+}
+
+void add_fetch_flags(CLI::App& app, Invocation& invocation) {
+  app.add_option("--report",
+                 invocation.report_file,
+                 "Write what the name stands for there, in one line: name, revision, commit")
+      ->type_name("FILE");
+}
+
+void add_health_flags(CLI::App& app, Invocation& invocation) {
+  app.add_option(
+         "--url", invocation.url, "Server [http://127.0.0.1:PORT, with SLUICE_PORT or 8000]")
+      ->type_name("URL");
 }
 
 void add_own_flags(Subcommand& sub, Invocation& invocation) {
@@ -266,6 +278,8 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_tokenize_flags(app, invocation.config.model, invocation.files);
       break;
     case Command::kFetch:
+      add_fetch_flags(app, invocation);
+      break;
     case Command::kManual:
       break;
     case Command::kRender:
@@ -275,9 +289,7 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       app.add_flag("--markdown", invocation.markdown, "Print the table of all knobs");
       break;
     case Command::kHealth:
-      app.add_option(
-             "--url", invocation.url, "Server [http://127.0.0.1:PORT, with SLUICE_PORT or 8000]")
-          ->type_name("URL");
+      add_health_flags(app, invocation);
       break;
     case Command::kCompletion:
       add_completion_argument(app, invocation.shell);
@@ -446,6 +458,10 @@ Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
 
 Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
   SLUICE_TRY_VOID(apply_knobs(sub, invocation.config));
+  if (has_knobs(*sub.row)) invocation.unknown_variables = unknown_environment();
+  if (!invocation.unknown_variables.empty() && sub.strict_environment->count() > 0) {
+    return make_error(ErrorCode::kInvalidArgument, invocation.unknown_variables.front());
+  }
   SLUICE_TRY_VOID(apply_sampling(sub, invocation));
   if (sub.row->model_argument && invocation.config.model.empty() && !invocation.print_config) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -454,8 +470,9 @@ Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
   }
   if (sub.row->command == Command::kRouter && invocation.config.workers.empty() &&
       !invocation.print_config) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "needs workers: --workers host:port,..., SLUICE_WORKERS or `workers` in YAML");
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "needs workers: --workers host:port,..., SLUICE_WORKERS or `workers` in YAML");
   }
   return {};
 }

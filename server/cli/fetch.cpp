@@ -2,6 +2,8 @@
 // Models by name: where their files are, or come from.
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <utility>
 
 #include "server/cli/command.h"
 #include "server/cli/progress_bar.h"
@@ -22,6 +24,20 @@ class ShownDownload final : public hub::DownloadProgress {
   ProgressBar bar_;
 };
 
+// One line for whoever looks at a pod later: which commit it has.
+Expected<void> write_report(const Invocation& invocation) {
+  const Config& config = invocation.config;
+  const std::string line =
+      invocation.model_name.empty()
+          ? config.model + ": a file\n"
+          : invocation.model_name + ", revision " + config.revision + ": commit " +
+                hub::commit_of_path(config.model) + "\n";
+  std::ofstream file(invocation.report_file, std::ios::trunc);
+  file << line << std::flush;
+  if (file) return {};
+  return make_error(ErrorCode::kUnavailable, invocation.report_file + ": cannot be written");
+}
+
 }  // namespace
 
 Expected<void> resolve_model(Invocation& invocation) {
@@ -40,7 +56,7 @@ Expected<void> resolve_model(Invocation& invocation) {
                       config.model + " is no file here; " + path.error().message);
   }
   if (config.served_model_name.empty()) config.served_model_name = {config.model};
-  config.model = std::move(*path);
+  invocation.model_name = std::exchange(config.model, std::move(*path));
   return {};
 }
 
@@ -50,6 +66,7 @@ Expected<void> run_fetch(const Invocation& invocation) {
   if (!std::filesystem::exists(path, error)) {
     return make_error(ErrorCode::kNotFound, path + ": no file, and no name such as org/name");
   }
+  if (!invocation.report_file.empty()) SLUICE_TRY_VOID(write_report(invocation));
   std::printf("%s\n", path.c_str());
   return {};
 }

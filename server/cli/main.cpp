@@ -108,6 +108,9 @@ int run_main(int argc, const char* const* argv) {
   const Config& config = parsed.invocation->config;
   init_log(log_level_of(config.log_level),
            config.log_format == "json" ? LogFormat::kJson : LogFormat::kText);
+  for (const std::string& unknown : parsed.invocation->unknown_variables) {
+    log_event(LogLevel::kWarning, "unknown_variable", "reason", unknown);
+  }
   const Expected<void> done = [&] {
     const LoadingBar bar;
     return run(std::move(*parsed.invocation));

@@ -24,6 +24,7 @@
 #include "server/front/ignored_arguments.h"
 #include "server/front/kv_params.h"
 #include "server/front/metrics.h"
+#include "server/front/request_histograms.h"
 #include "server/front/response_store.h"
 #include "server/front/route.h"
 #include "server/front/usage.h"
@@ -144,6 +145,7 @@ class FrontEnd {
   GrpcCounters grpc_counters;
   FinishCounters finish_counters;
   AnswerCounters answer_counters;
+  RequestHistograms request_histograms;
   FallbackCounters handoff_fallbacks;
   std::atomic<uint64_t> num_ignored_arguments{0};
 

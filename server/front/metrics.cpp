@@ -2,7 +2,6 @@
 #include "server/front/metrics.h"
 
 #include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
 
 #include <array>
 #include <initializer_list>
@@ -12,83 +11,15 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "server/front/openmetrics.h"
+#include "server/front/metric_families.h"
+#include "server/front/program_metrics.h"
 #include "server/front/route.h"
 
 namespace sluice {
 namespace {
 
 using prometheus::ClientMetric;
-using prometheus::MetricFamily;
 using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
-
-class Families {
- public:
-  explicit Families(const std::string& model_name)
-      : labels_{{"engine", "0"}, {"model_name", model_name}} {}
-
-  void gauge(const char* name, const char* help, double value) {
-    ClientMetric& metric = open(name, help, MetricType::Gauge, labels_);
-    metric.gauge.value = value;
-  }
-
-  void counter(const char* name, const char* help, double value) {
-    ClientMetric& metric = open(name, help, MetricType::Counter, labels_);
-    metric.counter.value = value;
-  }
-
-  template <size_t kNumBounds>
-  void histogram(const char* name,
-                 const char* help,
-                 const std::array<double, kNumBounds>& bounds,
-                 const HistogramData<kNumBounds>& data) {
-    auto& histogram = open(name, help, MetricType::Histogram, labels_).histogram;
-    uint64_t cumulative = 0;
-    for (size_t i = 0; i < kNumBounds; ++i) {
-      cumulative += data.counts[i];
-      histogram.bucket.push_back({cumulative, bounds[i]});
-    }
-    histogram.sample_count = cumulative + data.counts[kNumBounds];
-    histogram.sample_sum = data.sum;
-  }
-
-  template <size_t kNumBounds>
-  void histogram(const char* name,
-                 const char* help,
-                 const std::array<double, kNumBounds>& bounds,
-                 const TracedHistogramData<kNumBounds>& data) {
-    const HistogramData<kNumBounds>& counts = data;
-    histogram(name, help, bounds, counts);
-    exemplars_[name].assign(data.exemplars.begin(), data.exemplars.end());
-  }
-
-  ClientMetric& open(const char* name, const char* help, MetricType type, Labels labels) {
-    if (families_.empty() || families_.back().name != name) {
-      families_.push_back(MetricFamily{name, help, type, {}});
-    }
-    auto& metrics = families_.back().metric;
-    metrics.emplace_back();
-    metrics.back().label = std::move(labels);
-    return metrics.back();
-  }
-
-  [[nodiscard]] Labels labels_with(const char* name, const std::string& value) const {
-    Labels labels = labels_;
-    labels.push_back({name, value});
-    return labels;
-  }
-
-  [[nodiscard]] std::string text(MetricsForm form) const {
-    if (form == MetricsForm::kOpenMetrics) return openmetrics_text(families_, exemplars_);
-    return prometheus::TextSerializer().Serialize(families_);
-  }
-
- private:
-  Labels labels_;
-  std::vector<MetricFamily> families_;
-  Exemplars exemplars_;
-};
 
 void add_gauges(Families& out, const EngineStats& stats, const Config& config) {
   out.gauge("vllm:num_requests_running",
@@ -229,6 +160,12 @@ void add_histograms(Families& out, const EngineStats& stats) {
                 "Between two tokens of a request.",
                 kInterTokenBounds,
                 stats.inter_token_latency);
+  // The name before vLLM's 0.12, which many dashboards still ask for.
+  const HistogramData<kInterTokenBounds.size()>& between = stats.inter_token_latency;
+  out.histogram("vllm:time_per_output_token_seconds",
+                "The same as vllm:inter_token_latency_seconds.",
+                kInterTokenBounds,
+                between);
   out.histogram("vllm:e2e_request_latency_seconds",
                 "From arrival to the last token.",
                 kRequestBounds,
@@ -503,11 +440,13 @@ std::string metrics_text(const MetricSources& sources, MetricsForm form) {
     add_transfers_now(families, *stats.handoff);
   }
   add_histograms(families, stats);
+  add_requests(families, sources.requests);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
   if (stats.router) add_router(families, *stats.router);
   add_http(families, sources.http, sources.routes);
   add_grpc(families, sources.grpc, sources.config.grpc_port >= 0);
+  add_program(families, sources.program);
   return families.text(form);
 }
 

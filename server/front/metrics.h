@@ -13,12 +13,15 @@
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/handoff/fallback_counters.h"
+#include "server/front/request_histograms.h"
 #include "server/traces/tracer.h"
 
 namespace sluice {
 
 struct Config;
+struct ProgramInfo;
 struct Route;
+enum class MetricsForm : uint8_t;
 
 inline constexpr size_t kMaxRoutes = 40;
 inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not even HTTP
@@ -128,9 +131,6 @@ struct AnswerCounters {
   std::atomic<uint64_t> num_reasoning_tokens{0};
 };
 
-// The text format of Prometheus, or OpenMetrics, which has exemplars as well.
-enum class MetricsForm : uint8_t { kText, kOpenMetrics };
-
 // What a scrape shows, read while it is written.
 struct MetricSources {
   const EngineStats& stats;
@@ -141,6 +141,8 @@ struct MetricSources {
   const GrpcCounters& grpc;
   const FinishCounters& finished;
   const AnswerCounters& answers;
+  const RequestHistograms& requests;
+  const ProgramInfo& program;
   const FallbackCounters& handoff_fallbacks;
   uint64_t num_ignored_arguments = 0;
   TracerCounts traces = {};

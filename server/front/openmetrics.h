@@ -5,6 +5,7 @@
 
 #include <prometheus/metric_family.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
@@ -14,6 +15,9 @@
 #include "engine/core/stats.h"
 
 namespace sluice {
+
+// The text format of Prometheus, or OpenMetrics, which has exemplars as well.
+enum class MetricsForm : uint8_t { kText, kOpenMetrics };
 
 inline constexpr const char* kOpenMetricsType =
     "application/openmetrics-text; version=1.0.0; charset=utf-8";

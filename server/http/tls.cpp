@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <limits>
 #include <utility>
 
@@ -196,6 +197,15 @@ Expected<void> TlsContext::reload() {
   const std::scoped_lock lock(mutex_);
   context_ = std::move(loaded);
   return {};
+}
+
+int64_t TlsContext::certificate_expiry_s() {
+  const std::scoped_lock lock(mutex_);
+  const X509* const certificate = SSL_CTX_get0_certificate(context_.get());
+  std::tm end{};
+  const bool is_known = certificate != nullptr &&
+                        ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) == 1;
+  return is_known ? timegm(&end) : -1;
 }
 
 std::unique_ptr<TlsSession> TlsContext::create_session() {

@@ -3,6 +3,7 @@
 // bytes to send, and touches no socket. OpenSSL over memory buffers, TLS 1.2 and 1.3.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +51,9 @@ class TlsContext {
 
   // Reads the files again. On error the old ones stay in use. Any thread.
   Expected<void> reload();
+
+  // When the certificate in use ends, in seconds since the Unix epoch; -1: not known. Any thread.
+  [[nodiscard]] int64_t certificate_expiry_s();
 
   // Returns null if memory is exhausted. Any thread.
   [[nodiscard]] std::unique_ptr<TlsSession> create_session();

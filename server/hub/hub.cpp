@@ -250,4 +250,12 @@ Expected<std::string> fetch_model(const HubOptions& options,
   return Fetch(options, name, progress).run(with_weights);
 }
 
+std::string commit_of_path(const std::string& path) {
+  const std::filesystem::path parts(path);
+  for (auto part = parts.begin(); part != parts.end(); ++part) {
+    if (*part == "snapshots" && std::next(part) != parts.end()) return std::next(part)->string();
+  }
+  return {};
+}
+
 }  // namespace sluice::hub

@@ -37,4 +37,7 @@ Expected<std::string> fetch_model(const HubOptions& options,
                                   bool with_weights,
                                   DownloadProgress& progress);
 
+// The commit of a model at such a path; empty: it is in no cache.
+std::string commit_of_path(const std::string& path);
+
 }  // namespace sluice::hub

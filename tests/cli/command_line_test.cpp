@@ -165,6 +165,22 @@ TEST(CommandLine, FlagsWinOverEnvironmentAndThatOverYaml) {
   EXPECT_EQ(parsed.invocation->config.model, "from-yaml");
 }
 
+TEST(CommandLine, AWrongVariableIsNamedOrRefused) {
+  setenv("SLUICE_MAX_NUM_SEQ", "2", 1);
+  const auto parsed = parse({"serve", "m"});
+  const std::string strict = refusal({"serve", "m", "--strict-env"});
+  const auto without_knobs = parse({"version"});
+  unsetenv("SLUICE_MAX_NUM_SEQ");
+  ASSERT_TRUE(parsed.invocation);
+  const std::string expected =
+      "unknown variable SLUICE_MAX_NUM_SEQ; did you mean SLUICE_MAX_NUM_SEQS?";
+  EXPECT_EQ(parsed.invocation->unknown_variables, std::vector<std::string>{expected});
+  EXPECT_NE(strict.find(expected), std::string::npos) << strict;
+  ASSERT_TRUE(without_knobs.invocation);
+  EXPECT_TRUE(without_knobs.invocation->unknown_variables.empty());
+  EXPECT_TRUE(parse({"serve", "m", "--strict-env"}).invocation);
+}
+
 TEST(CommandLine, AWrongFlagNamesTheNearestRightOne) {
   EXPECT_NE(refusal({"serve", "m", "--prot", "80"}).find("--prot; did you mean --port?"),
             std::string::npos);

@@ -102,13 +102,23 @@ TEST(Config, IntegersTakeDecimalAndBinarySuffixes) {
   EXPECT_EQ(length("1m"), 1000000);
   EXPECT_EQ(length("1M"), 1 << 20);
   EXPECT_EQ(length("auto"), 0);
+  // As Helm and YAML write large integers.
+  EXPECT_EQ(length("1e3"), 1000);
+  EXPECT_EQ(length("1.048576E+06"), 1048576);
+  EXPECT_EQ(length("4096e0"), 4096);
   for (const char* bad : {"",
                           "k",
                           "1kk",
                           "1ki",
                           "1Kb",
                           "0x10",
-                          "1e3",
+                          "1e",
+                          "1e+",
+                          "1e-3",
+                          "e3",
+                          "1.0005e3",
+                          "1e99",
+                          "1e99999999999999999999",
                           "1.0005k",
                           "1..5k",
                           "-",
@@ -235,6 +245,34 @@ TEST(Config, KubernetesServiceLinkIsNotAPort) {
   Config config;
   ASSERT_TRUE(apply_environment(config));
   EXPECT_EQ(config.port, 8000);
+}
+
+TEST(Config, BytesAreReadAsManifestsWriteThem) {
+  const auto bytes = [](const char* text) {
+    const Environment memory("SLUICE_KV_CACHE_MEMORY", text);
+    Config config;
+    return apply_environment(config) ? config.kv_cache_memory : -1;
+  };
+  for (const char* text : {"8589934592", "8.589934592e+09", "8Gi", "8GiB", "8G", "8192Mi"}) {
+    EXPECT_EQ(bytes(text), int64_t{8} << 30) << text;
+  }
+  for (const char* text : {"1e9", "1E+09", "1g", "1000m"}) EXPECT_EQ(bytes(text), 1000000000) << text;
+  for (const char* text : {"8gi", "8GiBs", "8.5e0Gi5", "1e30"}) EXPECT_EQ(bytes(text), -1) << text;
+}
+
+TEST(Config, VariablesThatNobodyReadsAreNamed) {
+  EXPECT_TRUE(unknown_environment().empty());
+  const Environment link("SLUICE_ROUTER_PORT_80_TCP_ADDR", "10.0.0.1");
+  const Environment host("SLUICE_SERVICE_HOST", "10.0.0.1");
+  const Environment knob("SLUICE_MAX_NUM_SEQS", "7");
+  const Environment other("SLUICED", "7");
+  EXPECT_TRUE(unknown_environment().empty());
+  const Environment near("SLUICE_MAX_NUM_SEQ", "7");
+  const Environment far("SLUICE_XYZZY_QUUX", "7");
+  EXPECT_EQ(unknown_environment(),
+            (std::vector<std::string>{
+                "unknown variable SLUICE_MAX_NUM_SEQ; did you mean SLUICE_MAX_NUM_SEQS?",
+                "unknown variable SLUICE_XYZZY_QUUX"}));
 }
 
 TEST(Config, PrintedConfigReadsBackTheSame) {

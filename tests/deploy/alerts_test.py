@@ -19,13 +19,15 @@ SERVER = TARGET | {"engine": "0", "model_name": "m"}
 STEADY = "x80"  # samples, 15 s apart
 RISING = "0+1x80"
 AT = "18m"  # behind every window and wait
+AT_OF = {"SluiceTargetsGone": "78m"}
 
 
 def of(name, values, **labels):
     """A series of a server or a router."""
-    own = TARGET if name.startswith(("http_", "grpc_", "up", "sluice:router_worker", "sluice:router_b")) \
-        else SERVER
-    inside = ",".join(f'{key}="{value}"' for key, value in (own | labels).items())
+    of_no_model = ("http_", "grpc_", "up", "process_", "sluice_certificate", "sluice:router_worker",
+                   "sluice:router_b")
+    own = TARGET if name.startswith(of_no_model) else SERVER
+    inside = ",".join(f'{key}="{value}"' for key, value in (own | labels).items() if value)
     return {"series": f"{name}{{{inside}}}", "values": values}
 
 
@@ -69,12 +71,61 @@ def breaker(values):
     return [of("sluice:router_breaker_state", values, worker="w")]
 
 
-# Alert: its severity, labels and words, what makes it fire, and what does not.
+def slow(metric, bucket, le):
+    """Every observation is in one bucket, which ends at `le`."""
+    return [of(metric + "_bucket", "0" + STEADY, le=bucket), of(metric + "_bucket", RISING, le=le),
+            of(metric + "_bucket", RISING, le="+Inf")]
+
+
+FIRST_TOKEN, BETWEEN = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds"
+# How a target is found by its pod's annotations, and by a PodMonitor.
+ANNOTATED = {"job": "kubernetes-pods", "app_kubernetes_io_name": "sluice", "namespace": "chat"}
+MONITORED = {"job": "chat/sluice", "namespace": "chat"}
+OTHER = {"job": "node"}
+
+
+def files(num_open, **labels):
+    return [of("process_open_fds", num_open + STEADY, **labels),
+            of("process_max_fds", "1000" + STEADY, **labels)]
+
+
+# Alert: its severity, labels and words, what makes it fire, and what does not. What fires with more
+# labels says so: (series, labels).
 CASES = {
+    "SluiceAbsent": ("critical", {}, "Prometheus knows no target of Sluice.",
+                     [[of("up", "1" + STEADY, **OTHER)]],
+                     [[of("up", "0" + STEADY)], [of("up", "1" + STEADY, **ANNOTATED)],
+                      [of("up", "1" + STEADY, **MONITORED)]]),
+    "SluiceTargetsGone": ("critical", {"job": "sluice"},
+                          "The job {job} has no target left; an hour ago there were 2.",
+                          [[of("up", "1x120 stale"), of("up", "1x120 stale", instance="b")],
+                           ([of("up", "1x120 stale", **ANNOTATED),
+                             of("up", "0x120 stale", **ANNOTATED, instance="b")],
+                            {"job": "kubernetes-pods", "namespace": "chat"})],
+                          [[of("up", "1x400")], [of("up", "1x120 stale", **OTHER)],
+                           [of("up", "1x120 stale"), of("up", "1x400", instance="b")]]),
     "SluiceDown": ("critical", TARGET, "a does not answer /metrics.",
-                   [[of("up", "0" + STEADY)]],
+                   [[of("up", "0" + STEADY)], ([of("up", "0" + STEADY, **ANNOTATED)], ANNOTATED),
+                    ([of("up", "0" + STEADY, **MONITORED)], MONITORED)],
                    [[of("up", "1" + STEADY)], [of("up", "0" + STEADY, job="node")],
                     [of("up", "1x64 0x3 1x10")]]),
+    "SluiceRestarts": ("warning", TARGET, "a has started 3 times within half an hour.",
+                       [[of("process_start_time_seconds", "1x10 2x10 3x10 4x80")],
+                        ([of("process_start_time_seconds", "1x10 2x10 3x10 4x80", **ANNOTATED)],
+                         ANNOTATED)],
+                       [[of("process_start_time_seconds", "1x10 2x10 3x80")],
+                        [of("process_start_time_seconds", "1x10 2x10 3x10 4x80", **OTHER)]]),
+    "SluiceFilesScarce": ("warning", TARGET, "a has 95% of the files open that it may have.",
+                          [files("950"), (files("950", **ANNOTATED), ANNOTATED)],
+                          [files("850"), files("950", **OTHER)]),
+    "SluiceCertificateExpires": ("warning", TARGET, "The certificate of a ends in 1d 0h 0m 0s.",
+                                 [[of("sluice_certificate_expiry_timestamp_seconds", "87480" + STEADY)]],
+                                 [[of("sluice_certificate_expiry_timestamp_seconds", "1300000" + STEADY)]]),
+    "SluiceFirstTokensLate": ("warning", TARGET, "On a a tenth of the first tokens take more than 38s.",
+                              [slow(FIRST_TOKEN, "20", "40")],
+                              [slow(FIRST_TOKEN, "5", "7.5"), slow(BETWEEN, "20", "40")]),
+    "SluiceTokensSlow": ("warning", TARGET, "On a a tenth of the tokens take more than 975ms.",
+                         [slow(BETWEEN, "0.75", "1")], [slow(BETWEEN, "0.2", "0.3")]),
     "SluiceStuck": ("critical", SERVER, "a has 5 requests and completes no step.",
                     [requests("3" + STEADY, "2" + STEADY, "7" + STEADY),
                      requests("0" + STEADY, "5" + STEADY, "7" + STEADY)],
@@ -171,11 +222,14 @@ class Alerts(unittest.TestCase):
     def test_they_fire_and_are_silent(self):
         tests = []
         for alert, (severity, labels, words, firing, silent) in CASES.items():
-            expected = [{"exp_labels": labels | {"severity": severity},
-                         "exp_annotations": {"summary": words}}]
             self.assertTrue(firing and silent, alert)
-            tests += [rule_test(alert, series, expected, [AT]) for series in firing]
-            tests += [rule_test(alert, series, [], ["2m", "6m", "11m", AT]) for series in silent]
+            at = AT_OF.get(alert, AT)
+            for each in firing:
+                series, more = each if isinstance(each, tuple) else (each, {})
+                expected = [{"exp_labels": labels | more | {"severity": severity},
+                             "exp_annotations": {"summary": words.format_map(labels | more)}}]
+                tests.append(rule_test(alert, series, expected, [at]))
+            tests += [rule_test(alert, series, [], ["2m", "6m", "11m", at]) for series in silent]
         code, text = self.check(tests)
         self.assertEqual(code, 0, text)
 

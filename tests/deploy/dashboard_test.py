@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dashboards and the operator's rule are what their scripts make, and are where they are loaded.
 Whether the metrics are there that they ask for: metric_names_test.py."""
+import re
 import unittest
 
 import monitoring
@@ -22,6 +23,33 @@ class Dashboards(unittest.TestCase):
         self.assertGreater(len(queries), 80)
         for where, expression in queries:
             self.assertTrue(monitoring.asked(expression)[0], where)
+
+    def test_each_can_be_read_for_one_source_namespace_job_model_and_instance(self):
+        for name, dashboard in monitoring.dashboards().items():
+            variables = {each["name"]: each for each in dashboard["templating"]["list"]}
+            self.assertEqual(list(variables), ["datasource", "namespace", "job", "model", "instance"])
+            self.assertEqual(variables.pop("datasource")["type"], "datasource")
+            sources = [each["datasource"]["uid"] for each in [*variables.values(), *dashboard["panels"]]]
+            self.assertEqual(set(sources), {"${datasource}"}, name)
+            for panel in dashboard["panels"]:
+                for target in panel["targets"]:
+                    if "DCGM" in target["expr"]:
+                        continue
+                    for chosen in ('namespace=~"$namespace"', 'job=~"$job"', 'instance=~"$instance"'):
+                        self.assertEqual(target["expr"].count(chosen), target["expr"].count("{"),
+                                         panel["title"])
+
+    def test_curves_of_a_panel_have_names_of_their_own(self):
+        for name, dashboard in monitoring.dashboards().items():
+            for panel in dashboard["panels"]:
+                with self.subTest(dashboard=name, panel=panel["title"]):
+                    legends = [target["legendFormat"] for target in panel["targets"]]
+                    self.assertEqual(len(set(legends)), len(legends), legends)
+                    self.assertTrue(all(legends))
+                    for target in panel["targets"]:
+                        by = re.search(r"\bby \(([^)]*)\)", target["expr"])
+                        for label in set(by[1].split(", ")) - {"le"} if by else ():
+                            self.assertIn("{{" + label + "}}", target["legendFormat"])
 
 
 class Alerts(unittest.TestCase):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kubectl asks a cluster before `create --dry-run=client`: which resources it has, and nothing more."""
+"""What kubectl asks a cluster before `create --dry-run=client`, and Helm before an installation that is not
+made: which resources it has, and nothing more."""
 import http.server
 import json
 import threading
@@ -22,7 +23,8 @@ class Discovery:
 
             def do_GET(self):
                 page = discovery.pages.get(self.path.partition("?")[0])
-                body = json.dumps(page or {"kind": "Status", "code": 404}).encode()
+                body = page if isinstance(page, bytes) else json.dumps(
+                    page or {"kind": "Status", "code": 404}).encode()
                 self.send_response(404 if page is None else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -49,6 +51,9 @@ class Discovery:
             if "/" in version:
                 groups[version.split("/")[0]] = {"groupVersion": version,
                                                  "version": version.split("/")[1]}
+        # Helm asks for the version, and for schemas, of which there are none: a protobuf's one field.
+        pages["/version"] = {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
+        pages["/openapi/v2"] = b"\n\x032.0"
         pages["/apis"] = {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
             {"name": name, "versions": [served], "preferredVersion": served}
             for name, served in groups.items()]}

@@ -33,7 +33,7 @@ FILES = ("model.gguf", "draft.gguf")
 ADDRESS = f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.254"
 PLACES = {"127.0.0.1": ADDRESS, "org/model": REPO}
 SERVES = re.compile(r"^(sluice serve|sluice router|(sluice )?vllm serve) (?!.*--dry-run)")
-METRIC = re.compile(r"^((?:vllm:|sluice[:_]|llamacpp:|http_|grpc_)[a-z_]+)(\{.*\})?$")
+METRIC = re.compile(r"^((?:vllm:|sluice[:_]|llamacpp:|http_|grpc_|process_)[a-z_]+)(\{.*\})?$")
 EVENT = re.compile(r"^[a-z]+(_[a-z]+)+$")
 # Cells of these tables hold what the program says or serves.
 SAID = {"Size": 0, "Symptoms": 0, "Models by name": 0}
@@ -180,7 +180,7 @@ def words(page):
     for section in guides.sections(page):
         if section.title == "Flags":
             continue
-        others = section.title == "The API"
+        others = section.title in ("The API", "Metrics")
         for table in section.tables() if others else []:
             for row in table:
                 yield from ((section.title, word, row[1]) for word in guides.CODE.findall(row[0]))
@@ -212,7 +212,10 @@ def unsaid(program, page):
 def check_words(program, page, pages_of_server):
     failures = list(unsaid(program, page))
     for title, word, row in words(page):
-        reason = program.lacks(word) or page_fault(word, row, pages_of_server)
+        if METRIC.match(word) and row.startswith("not there"):
+            reason = "" if program.lacks(word) else "that metric is there"
+        else:
+            reason = program.lacks(word) or page_fault(word, row, pages_of_server)
         if reason:
             failures.append(f"{page.name}, {title}: `{word}`: {reason}")
     assert not failures, "\n".join(failures)

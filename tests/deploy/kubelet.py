@@ -112,13 +112,16 @@ class Container:
     def __init__(self, pod, manifest):
         self.pod, self.manifest, self.name = pod, manifest, manifest["name"]
         self.log_path = pod.folder / f"{self.name}.log"
+        self.message_path = pod.folder / f"{self.name}.message"
         self.process, self.num_starts = None, 0
 
     def command(self):
         command = self.manifest.get("command", self.pod.cluster.entry)
         if command[0] != self.pod.cluster.entry[0]:
             raise ManifestError(f"{self.name}: the image has no {command[0]}")
-        return [str(self.pod.cluster.binary), *command[1:], *self.manifest.get("args", [])]
+        arguments = [str(self.message_path) if each == "/dev/termination-log" else each
+                     for each in self.manifest.get("args", [])]
+        return [str(self.pod.cluster.binary), *command[1:], *arguments]
 
     def environment(self):
         """In the manifest's order, as references see what is before them."""
@@ -182,7 +185,9 @@ class Container:
         return self.log_path.read_text()
 
     def message(self):
-        """Of a container that failed, as `kubectl describe` shows it."""
+        """Of a container that ended, as `kubectl describe` shows it."""
+        if self.message_path.exists():
+            return self.message_path.read_text()
         if self.manifest.get("terminationMessagePolicy") != "FallbackToLogsOnError":
             return ""
         return self.log()[-2048:]

@@ -20,7 +20,7 @@ import time
 import manifests  # first: finds a Python with PyYAML, and the folder of the next ones
 from kubelet import Cluster, ManifestError, Pod, pod_services
 from kubernetes_api import Api
-from mock_hub import REPO, Hub
+from mock_hub import COMMIT, REPO, Hub
 from router_cluster import joined
 from server_process import wait_until
 
@@ -41,7 +41,7 @@ class Case:
         self.api = Api()
         self.items = manifests.own_overlay(
             self.folder.name, name,
-            [f"SLUICE_MODEL={REPO}", f"SLUICE_HUB_URL={self.hub.url}", "SLUICE_THREADS=1"],
+            [f"SLUICE_MODEL={REPO}", f"SLUICE_REVISION={COMMIT}", f"SLUICE_HUB_URL={self.hub.url}", "SLUICE_THREADS=1"],
             [f"SLUICE_SERVED_MODEL_NAME={REPO}", "SLUICE_HANDOFF_MIN_TOKENS=17"])
         self.cluster = Cluster(binary, self.folder.name, self.items, self.api,
                                copy.deepcopy(SECRETS))
@@ -166,6 +166,7 @@ def a_server_starts_keeps_its_keys_fresh_and_ends(binary, model):
         pod = case.pod("sluice").start()
         wait_until("the pod is ready", lambda: pod.is_ready, 30)
         assert case.hub.requests("storage", "GET", "tiny.gguf"), "the model came from elsewhere"
+        assert pod.inits[0].message() == f"{REPO}, revision {COMMIT}: commit {COMMIT}\n"
         assert status(pod, "/v1/models") == 200
         assert status(pod, "/v1/models", key="sk-none") == 401
         case.cluster.write_secret("sluice-api-keys", {"keys": "tests sk-new\n"})

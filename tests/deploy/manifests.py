@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import unittest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(REPOSITORY / "tests/server"))
@@ -18,6 +19,26 @@ import yaml  # noqa: E402
 
 KUBERNETES = REPOSITORY / "deploy/kubernetes"
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
+
+
+def package(name):
+    try:
+        return __import__(name)
+    except ImportError:
+        raise unittest.SkipTest(f"this Python has no {name}") from None
+
+
+def without_hashes(value):
+    """ConfigMaps under the names that kustomize's hashes are added to."""
+    text = yaml.safe_dump(value, sort_keys=True)
+    names = re.findall(r"name: (sluice[a-z-]*-[a-z0-9]{10})$", text, re.M)
+    for name in names:
+        text = text.replace(name, name[:-11])
+    return yaml.safe_load(text)
+
+
+def by_name(items):
+    return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
 
 
 def kubectl():
@@ -87,6 +108,17 @@ def containers(template):
 
 def is_ours(container):
     return container["image"].split(":")[0] == "sluice"
+
+
+def settings(items, container):
+    """The environment that manifests give a container: ConfigMaps, and over these its own."""
+    values = {}
+    for source in container.get("envFrom", []):
+        name = source.get("configMapRef", {}).get("name")
+        for item in items:
+            if item["kind"] == "ConfigMap" and item["metadata"]["name"] == name:
+                values |= item["data"]
+    return values | {item["name"]: item.get("value", "") for item in container.get("env", [])}
 
 
 def selected(selector, labels):

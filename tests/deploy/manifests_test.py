@@ -1,15 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What deploy/kubernetes renders to is well-formed, restricted, pinned and consistent, and its chart
-makes the same.
+"""What deploy/kubernetes renders to is well-formed, restricted, pinned and consistent.
 
 Needs kubectl and PyYAML. Each check that needs a package more is skipped without it:
-kubernetes-validate (the cluster's own schemas), jsonschema_rs (others' resources), helm-python-sdk
-(Helm itself). kubernetes_requirements.txt has them all.
+kubernetes-validate (the cluster's own schemas), jsonschema_rs (others' resources).
+kubernetes_requirements.txt has them all.
 """
 import copy
 import json
-import logging
 import pathlib
 import re
 import subprocess
@@ -22,43 +20,16 @@ from discovery import Discovery
 
 SCHEMAS = json.loads((pathlib.Path(__file__).parent / "resource_schemas.json").read_text())
 CUT_OFF_S = 15  # after the drain's time, for what is cut off then
-VALUES = {
-    "autoscaled": {"topology": "routed", "autoscaling": {"kind": "hpa"}, "podMonitor": True,
-                   "alerts": True},
-    "autoscaled-keda": {"topology": "routed", "autoscaling": {"kind": "keda"}, "podMonitor": True,
-                        "alerts": True},
-    "cpu": {},
-    "disaggregated": {"topology": "disaggregated"},
-    "gpu": {"device": "cuda"},
-    "llm-d": {"topology": "llm-d"},
-    "multi-node": {"topology": "groups"},
-}
-
-
-def package(name):
-    try:
-        return __import__(name)
-    except ImportError:
-        raise unittest.SkipTest(f"this Python has no {name}") from None
-
-
-def without_hashes(value):
-    """ConfigMaps under the names that kustomize's hashes are added to."""
-    text = yaml.safe_dump(value, sort_keys=True)
-    names = re.findall(r"name: (sluice[a-z-]*-[a-z0-9]{10})$", text, re.M)
-    for name in names:
-        text = text.replace(name, name[:-11])
-    return yaml.safe_load(text)
-
-
-def by_name(items):
-    return {f"{item['kind']} {item['metadata']['name']}": item for item in items}
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class Overlays(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.overlays = {name: manifests.overlay(name) for name in manifests.OVERLAYS}
+        with tempfile.TemporaryDirectory() as folder:
+            cls.overlays["autoscaled, watched"] = manifests.over(
+                folder, "autoscaled", components=["pod-monitor", "alerts"])
 
     def each_template(self):
         for name, items in self.overlays.items():
@@ -119,6 +90,40 @@ class Overlays(unittest.TestCase):
             if path.parent.name != "versions":
                 self.assertNotRegex(path.read_text(), r"(?m)^\s*(- )?image: [^{\s]\S*:", path)
 
+    def test_models_are_pinned_to_a_commit(self):
+        for name, items in self.overlays.items():
+            for owner, template in manifests.pod_templates(items):
+                for container in manifests.containers(template):
+                    if not manifests.is_ours(container) or container["args"] == ["router"]:
+                        continue
+                    with self.subTest(overlay=name, owner=owner, container=container["name"]):
+                        revision = manifests.settings(items, container)["SLUICE_REVISION"]
+                        self.assertTrue(COMMIT.fullmatch(revision), revision)
+                        self.assertNotIn("--revision", " ".join(container["args"]))
+
+    def test_the_operators_definitions_are_needed_by_who_asks_for_them(self):
+        for name in manifests.OVERLAYS:
+            with self.subTest(overlay=name):
+                versions = {item["apiVersion"].split("/")[0] for item in self.overlays[name]}
+                self.assertNotIn("monitoring.coreos.com", versions)
+
+    def test_gpus_are_those_that_the_kernels_are_for(self):
+        found = 0
+        for _, template in self.each_template():
+            for container in template["spec"]["containers"]:
+                if "nvidia.com/gpu" in container["resources"]["limits"]:
+                    found += 1
+                    self.assertEqual(template["spec"]["nodeSelector"]["nvidia.com/gpu.family"], "hopper")
+        self.assertEqual(found, 1)
+
+    def test_the_scheduler_knows_what_a_download_takes(self):
+        for _, template in self.each_template():
+            models = [v for v in template["spec"]["volumes"] if v["name"] == "models" and "emptyDir" in v]
+            for volume in models:
+                fetch = next(c for c in template["spec"]["initContainers"] if c["name"] == "model")
+                self.assertEqual(fetch["resources"]["requests"]["ephemeral-storage"],
+                                 volume["emptyDir"]["sizeLimit"])
+
     def test_what_selects_pods_finds_some(self):
         for name, items in self.overlays.items():
             labels = [template["metadata"]["labels"]
@@ -156,14 +161,14 @@ class Overlays(unittest.TestCase):
 
     def test_components_change_servers_and_nothing_else(self):
         for name in ("cpu", "disaggregated"):
-            before = by_name(self.overlays[name])
+            before = manifests.by_name(self.overlays[name])
             servers = {f"Deployment {owner}": template["spec"]["containers"]
                        for owner, template in manifests.pod_templates(self.overlays[name])
                        if owner != "sluice-router"}
             for component in ("model-claim", "model-image"):
                 with self.subTest(overlay=name, component=component), \
                         tempfile.TemporaryDirectory() as folder:
-                    after = by_name(manifests.over(folder, name, components=[component]))
+                    after = manifests.by_name(manifests.over(folder, name, components=[component]))
                     changed = {item for item in before if after[item] != before[item]}
                     self.assertEqual({item for item in changed if "Deployment" in item}, set(servers))
                     for item in servers:
@@ -172,12 +177,14 @@ class Overlays(unittest.TestCase):
                         self.assertNotIn("emptyDir", models)
                         self.assertEqual(bool(spec.get("initContainers")), component == "model-claim")
                         self.assertEqual(spec["containers"], servers[item])
+                        for each in spec.get("initContainers", []):
+                            self.assertNotIn("ephemeral-storage", each["resources"]["requests"])
                         egress = after[item.replace("Deployment", "NetworkPolicy")]["spec"]["egress"]
                         ports = {port["port"] for rule in egress for port in rule["ports"]}
                         self.assertEqual(443 in ports, component == "model-claim")
 
     def test_the_clusters_schemas_take_them(self):
-        validate = package("kubernetes_validate").validate
+        validate = manifests.package("kubernetes_validate").validate
         for name, items in self.overlays.items():
             for item in items:
                 if f"{item['apiVersion']} {item['kind']}" in SCHEMAS:
@@ -191,7 +198,7 @@ class Overlays(unittest.TestCase):
                               "spec": template["spec"]}, "1.37", strict=True)
 
     def test_the_schemas_of_others_take_theirs(self):
-        schemas = package("jsonschema_rs")
+        schemas = manifests.package("jsonschema_rs")
         found = set()
         for name, items in self.overlays.items():
             for item in items:
@@ -203,7 +210,7 @@ class Overlays(unittest.TestCase):
         self.assertEqual(found, set(SCHEMAS))
 
     def test_the_schemas_of_others_find_mistakes(self):
-        schemas = package("jsonschema_rs")
+        schemas = manifests.package("jsonschema_rs")
         mistakes = {
             "HTTPRoute": lambda spec: spec["rules"][0]["backendRefs"][0].update(ports=80),
             "InferencePool": lambda spec: spec.update(targetPort=spec.pop("targetPorts")),
@@ -243,94 +250,6 @@ class Overlays(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done.stderr)
                 made = [line.rsplit("/", 1)[1] for line in done.stdout.splitlines()]
                 self.assertEqual(made, [item["metadata"]["name"] for item in items])
-
-
-class Chart(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.helm = package("helm_python")
-        logging.getLogger("helm").setLevel(logging.ERROR)
-
-    def render(self, values):
-        with self.helm.Chart.load(str(manifests.KUBERNETES / "chart")) as chart:
-            files = chart.render(values, name="sluice", namespace="space")
-        items = [item for text in files.values() for item in yaml.safe_load_all(text) if item]
-        for item in items:
-            labels = item["metadata"]["labels"]
-            self.assertEqual(labels.pop("app.kubernetes.io/managed-by"), "Helm")
-            labels.pop("helm.sh/chart")
-            for template in [item.get("spec", {}).get("template")]:
-                if template:
-                    template["metadata"]["annotations"].pop("checksum/settings")
-        return by_name(items)
-
-    def test_it_makes_what_the_overlays_are(self):
-        self.maxDiff = 6000
-        self.assertEqual(sorted(VALUES), manifests.OVERLAYS)
-        for name, values in VALUES.items():
-            expected = by_name(map(without_hashes, manifests.overlay(name)))
-            made = self.render(values)
-            with self.subTest(overlay=name):
-                self.assertEqual(sorted(made), sorted(expected))
-            for item, object_ in expected.items():
-                with self.subTest(overlay=name, item=item):
-                    for each in (made[item], object_):
-                        if not each["metadata"].get("labels"):
-                            each["metadata"].pop("labels", None)
-                    self.assertEqual(yaml.safe_dump(made[item]), yaml.safe_dump(object_))
-
-    def test_its_dashboards_are_the_components(self):
-        with tempfile.TemporaryDirectory() as folder:
-            expected = by_name(manifests.over(folder, "cpu", components=["dashboards"]))
-        name = "ConfigMap sluice-dashboards"
-        self.assertEqual(len(expected[name]["data"]), 4)
-        self.assertEqual(self.render({"dashboards": True})[name], expected[name])
-
-    def test_values_reach_the_objects(self):
-        made = self.render({
-            "drainTimeoutSeconds": 200, "replicas": {"sluice": 7},
-            "settings": {"SLUICE_MODEL": "/models/a.gguf", "SLUICE_MAX_NUM_SEQS": 128},
-            "model": {"source": "image", "image": "registry.example/a:1"},
-            "images": {"sluice": {"newName": "registry.example/sluice", "digest": "sha256:" + "a" * 64}},
-            "serverPatch": {"spec": {"template": {"spec": {
-                "nodeSelector": {"disk": "fast"},
-                "containers": [{"name": "sluice", "resources": {"limits": {"memory": "3Gi"}}}]}}}}})
-        deployment = made["Deployment sluice"]["spec"]
-        pod = deployment["template"]["spec"]
-        container = pod["containers"][0]
-        self.assertEqual(deployment["replicas"], 7)
-        self.assertEqual(pod["terminationGracePeriodSeconds"], 5 + 200 + CUT_OFF_S)
-        self.assertEqual(pod["initContainers"], [])
-        self.assertEqual(pod["nodeSelector"], {"disk": "fast"})
-        self.assertEqual(container["image"], "registry.example/sluice@sha256:" + "a" * 64)
-        self.assertEqual(container["resources"]["limits"], {"memory": "3Gi"})
-        self.assertIn({"name": "SLUICE_DRAIN_TIMEOUT_S", "value": "200"}, container["env"])
-        self.assertIn({"name": "models", "image": {"reference": "registry.example/a:1",
-                                                   "pullPolicy": "IfNotPresent"}}, pod["volumes"])
-        self.assertEqual(made["ConfigMap sluice"]["data"]["SLUICE_MAX_NUM_SEQS"], "128")
-        self.assertEqual(len(made["NetworkPolicy sluice"]["spec"]["egress"]), 1)
-        claim = self.render({"model": {"source": "claim", "claimSize": "9Gi"}})
-        self.assertEqual(claim["PersistentVolumeClaim sluice-models"]["spec"]["resources"],
-                         {"requests": {"storage": "9Gi"}})
-
-    def test_groups_have_gpus_too(self):
-        made = self.render({"topology": "groups", "device": "cuda", "groupSize": 3})
-        group = made["LeaderWorkerSet sluice"]["spec"]["leaderWorkerTemplate"]
-        self.assertEqual(group["size"], 3)
-        worker = group["workerTemplate"]["spec"]["containers"][0]
-        self.assertEqual(worker["resources"]["limits"]["nvidia.com/gpu"], 1)
-        self.assertTrue(worker["image"].endswith("-cuda"), worker["image"])
-
-    def test_the_schema_refuses_mistakes(self):
-        schema = json.loads((manifests.KUBERNETES / "chart/values.schema.json").read_text())
-        schemas = package("jsonschema_rs")
-        defaults = yaml.safe_load((manifests.KUBERNETES / "chart/values.yaml").read_text())
-        schemas.validate(schema, defaults)
-        for mistake in ({"topology": "mesh"}, {"drainTimeout": 3}, {"drainTimeoutSeconds": "60"},
-                        {"settings": {"MODEL": "a"}}, {"model": {"source": "image"}},
-                        {"replicas": {"worker": 3}}, {"images": {"sluice": {"tag": "1"}}}):
-            with self.subTest(mistake=mistake), self.assertRaises(schemas.ValidationError):
-                schemas.validate(schema, defaults | mistake)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -255,6 +256,53 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
        }) {
     EXPECT_NE(reply.body.find(line), std::string::npos) << line << "\n" << reply.body;
   }
+}
+
+TEST(Metrics, SayWhatRequestsAskedForAndGot) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.post("/v1/completions", R"({"model":"fake","prompt":"a","max_tokens":4,"n":3})");
+  ASSERT_EQ(client.read_reply().status, 200);
+  client.get("/metrics");
+  const std::string body = client.read_reply().body;
+  // The engine of the test answers each choice with decode times of its own.
+  for (const char* line : {
+           R"(vllm:request_params_n_bucket{engine="0",model_name="fake",le="2"} 0)",
+           R"(vllm:request_params_n_bucket{engine="0",model_name="fake",le="5"} 1)",
+           R"(vllm:request_params_max_tokens_count{engine="0",model_name="fake"} 3)",
+           R"(vllm:request_params_max_tokens_sum{engine="0",model_name="fake"} 12)",
+           R"(vllm:request_max_num_generation_tokens_count{engine="0",model_name="fake"} 1)",
+           R"(vllm:request_inference_time_seconds_count{engine="0",model_name="fake"} 3)",
+           R"(vllm:request_time_per_output_token_seconds_bucket{engine="0",model_name="fake")",
+           R"(vllm:time_per_output_token_seconds_count{engine="0",model_name="fake"} 0)",
+       }) {
+    EXPECT_NE(body.find(line), std::string::npos) << line << "\n" << body;
+  }
+}
+
+// The value of a metric without labels; NaN: it is not there.
+double value_of(const std::string& body, const std::string& name) {
+  const size_t at = body.find("\n" + name + " ");
+  if (at == std::string::npos) return std::numeric_limits<double>::quiet_NaN();
+  return std::stod(body.substr(at + name.size() + 2));
+}
+
+TEST(Metrics, SayHowTheProgramRuns) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string body = get(server, "/metrics").body;
+  const auto now = static_cast<double>(std::time(nullptr));
+  EXPECT_GT(value_of(body, "process_start_time_seconds"), now - 3600);
+  EXPECT_LE(value_of(body, "process_start_time_seconds"), now + 1);
+  EXPECT_GT(value_of(body, "process_cpu_seconds_total"), 0);
+  EXPECT_GT(value_of(body, "process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GT(value_of(body, "process_virtual_memory_bytes"),
+            value_of(body, "process_resident_memory_bytes"));
+  EXPECT_GT(value_of(body, "process_open_fds"), 3);
+  EXPECT_GT(value_of(body, "process_max_fds"), value_of(body, "process_open_fds"));
+  EXPECT_NE(body.find("sluice_build_info{backend=\""), std::string::npos);
+  EXPECT_EQ(body.find("sluice_certificate_expiry"), std::string::npos);
 }
 
 TEST(Metrics, SpeculationHasVllmsNamesAndOursBySource) {

@@ -108,6 +108,11 @@ def a_directory_is_fetched_once_and_only_what_is_needed(binary, _):
         case.check_snapshot(case.fetch())
         assert case.hub.log == [] and case.err == "", (case.hub.log, case.err)
         case.check_snapshot(case.fetch(HF_HUB_OFFLINE="1"))
+        # Which commit a moving name stood for is kept for who asks later.
+        report = os.path.join(case.home, "report")
+        case.check_snapshot(case.fetch(REPO, "--report", report))
+        with open(report, encoding="utf-8") as file:
+            assert file.read() == f"{REPO}, revision main: commit {COMMIT}\n"
         os.unlink(case.path("snapshots", COMMIT, SHARDS[1]))
         case.refused("not complete", "HF_HUB_OFFLINE", HF_HUB_OFFLINE="1")
         case.check_snapshot(case.fetch())  # the blob is still there: linked, not downloaded

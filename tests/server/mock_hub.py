@@ -80,7 +80,7 @@ class Hub:
             return self.reply(request, 401, b"", {"X-Error-Code": "RepoNotFound"})
         if name == "storage" and query != "sign=a/":
             return self.reply(request, 403, b"")
-        if path == f"/api/models/{REPO}/revision/main":
+        if path in (f"/api/models/{REPO}/revision/{each}" for each in ("main", COMMIT)):
             siblings = [{"rfilename": file} for file in self.files]
             info = self.info or json.dumps({"sha": COMMIT, "siblings": siblings}).encode()
             return self.reply(request, 200, info)

@@ -4,10 +4,12 @@
 #include <openssl/err.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <string>
 
+#include "server/http/tls.h"
 #include "tests/server/running_server.h"
 #include "tests/support/certificate.h"
 #include "tests/support/temporary_folder.h"
@@ -185,6 +187,18 @@ TEST_F(Tls, FilesThatDoNotServeAreOneLine) {
   config_ = {};
   config_.ssl_keyfile = path("key.pem");
   EXPECT_EQ(error(), "--ssl-keyfile needs --ssl-certfile.");
+}
+
+TEST_F(Tls, SaysWhenItsCertificateEnds) {
+  const auto context = TlsContext::create(config_);
+  ASSERT_TRUE(context);
+  const int64_t now = std::time(nullptr);
+  EXPECT_NEAR(static_cast<double>((*context)->certificate_expiry_s() - now), kDay, 60);
+  const Certificate next = make_certificate("IP:127.0.0.1", -kDay, 9 * kDay);
+  write_certificate(next, path("cert.pem"));
+  write_key(next, path("key.pem"));
+  ASSERT_TRUE((*context)->reload());
+  EXPECT_NEAR(static_cast<double>((*context)->certificate_expiry_s() - now), 9 * kDay, 60);
 }
 
 TEST_F(Tls, ReloadServesTheNewCertificateAndKeepsTheOldOneWhereItFails) {

@@ -1,76 +1,39 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 
-{{- /* One of the images of components/versions, or of .Values.images. */ -}}
-{{- define "sluice.image" -}}
-{{- $name := .name -}}
-{{- $pin := dict -}}
-{{- range (fromYaml (.root.Files.Get "components/versions/kustomization.yaml")).images -}}
-  {{- if eq .name $name -}}{{- $pin = . -}}{{- end -}}
-{{- end -}}
-{{- $pin = mergeOverwrite (dict "newName" $name) $pin (get .root.Values.images $name | default dict) -}}
-{{- if $pin.digest -}}
-{{- printf "%s@%s" $pin.newName $pin.digest -}}
-{{- else -}}
-{{- printf "%s:%s" $pin.newName $pin.newTag -}}
-{{- end -}}
-{{- end -}}
-
-{{- /* What depends on values in a pod's spec: images, the drain and what follows from it, and the
-       names of account and ConfigMap with the suffix. */ -}}
-{{- define "sluice.pod" -}}
-{{- $root := .root -}}
-{{- $suffix := .suffix -}}
-{{- $pause := 0 -}}
-{{- $drains := false -}}
-{{- range concat (.spec.initContainers | default list) .spec.containers -}}
-  {{- $_ := set . "image" (include "sluice.image" (dict "root" $root "name" .image)) -}}
-  {{- range .envFrom -}}
-    {{- if and .configMapRef (eq (toString (dig "configMapRef" "name" "" .)) "sluice") -}}
-      {{- $_ := set .configMapRef "name" (printf "sluice%s" $suffix) -}}
-    {{- end -}}
-  {{- end -}}
-  {{- range .env -}}
-    {{- if eq .name "SLUICE_DRAIN_TIMEOUT_S" -}}
-      {{- $_ := set . "value" (toString $root.Values.drainTimeoutSeconds) -}}
-      {{- $drains = true -}}
-    {{- end -}}
-  {{- end -}}
-  {{- $pause = max $pause (dig "lifecycle" "preStop" "sleep" "seconds" 0 .) -}}
-{{- end -}}
-{{- if $drains -}}
-  {{- $_ := set .spec "terminationGracePeriodSeconds" (add $pause $root.Values.drainTimeoutSeconds 15) -}}
-{{- end -}}
-{{- if eq .spec.serviceAccountName "sluice" -}}
-  {{- $_ := set .spec "serviceAccountName" (printf "sluice%s" $suffix) -}}
-{{- end -}}
-{{- end -}}
-
-{{- /* Prints an object, with `labels` on it and on what it selects and makes, and `suffix` in its name. */ -}}
+{{- /* Prints an object, with `labels` on it and on what it selects and makes, and `suffix` in its name.
+       `settings`: the text of the ConfigMap that its pods read, whose change starts them anew. */ -}}
 {{- define "sluice.print" -}}
 {{- $object := .object -}}
 {{- $labels := .labels | default dict -}}
 {{- $suffix := .suffix | default "" -}}
 {{- $spec := $object.spec | default dict -}}
+{{- $own := dict "app.kubernetes.io/managed-by" .root.Release.Service "app.kubernetes.io/instance" .root.Release.Name "app.kubernetes.io/version" .root.Chart.AppVersion "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) -}}
 {{- $_ := set $object.metadata "name" (printf "%s%s" $object.metadata.name $suffix) -}}
-{{- $own := dict "app.kubernetes.io/managed-by" .root.Release.Service "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version) -}}
 {{- $_ := set $object.metadata "labels" (merge $own $labels ($object.metadata.labels | default dict)) -}}
 {{- $selectors := list (dig "selector" "matchLabels" nil $spec) (dig "podSelector" "matchLabels" nil $spec) -}}
 {{- if eq $object.kind "Service" -}}{{- $selectors = list $spec.selector -}}{{- end -}}
+{{- $templates := list -}}
 {{- if eq $object.kind "Deployment" -}}
-  {{- $selectors = append $selectors $spec.template.metadata.labels -}}
-  {{- range $spec.template.spec.topologySpreadConstraints -}}
+  {{- $templates = list $spec.template -}}
+  {{- if hasKey .root.Values.replicas $object.metadata.name -}}
+    {{- $_ := set $spec "replicas" (int (get .root.Values.replicas $object.metadata.name)) -}}
+  {{- end -}}
+{{- else if eq $object.kind "LeaderWorkerSet" -}}
+  {{- $templates = list $spec.leaderWorkerTemplate.leaderTemplate $spec.leaderWorkerTemplate.workerTemplate -}}
+{{- end -}}
+{{- range $templates -}}
+  {{- $selectors = append $selectors .metadata.labels -}}
+  {{- range .spec.topologySpreadConstraints -}}
     {{- $selectors = append $selectors .labelSelector.matchLabels -}}
   {{- end -}}
-  {{- $settings := toYaml .root.Values.settings | sha256sum -}}
-  {{- $_ := set $spec.template.metadata.annotations "checksum/settings" $settings -}}
-  {{- include "sluice.pod" (dict "root" .root "spec" $spec.template.spec "suffix" $suffix) -}}
-  {{- if hasKey .root.Values.replicas $object.metadata.name -}}
-    {{- $_ := set $spec "replicas" (get .root.Values.replicas $object.metadata.name) -}}
-  {{- end -}}
+  {{- $_ := set .metadata.annotations "checksum/settings" ($.settings | default "" | sha256sum) -}}
+  {{- include "sluice.pod" (dict "root" $.root "spec" .spec "suffix" $suffix) -}}
 {{- end -}}
 {{- range $selectors -}}
   {{- if . -}}{{- $_ := mergeOverwrite . $labels -}}{{- end -}}
-{{- end }}
+{{- end -}}
+{{- include "sluice.ofThisRelease" (dict "root" .root "object" $object "selectors" $selectors) -}}
+{{- include "sluice.rename" (dict "root" .root "object" $object) }}
 ---
 {{ toYaml $object }}
 {{- end -}}
@@ -78,16 +41,10 @@
 {{- /* Prints the objects of a file as they are. */ -}}
 {{- define "sluice.file" -}}
 {{- $root := .root -}}
+{{- $settings := .settings -}}
 {{- range splitList "\n---\n" (.root.Files.Get .path) -}}
-{{- include "sluice.print" (dict "root" $root "object" (fromYaml .)) -}}
+{{- include "sluice.print" (dict "root" $root "object" (fromYaml .) "settings" $settings) -}}
 {{- end -}}
-{{- end -}}
-
-{{- define "sluice.settings" -}}
-{{- $data := dict -}}
-{{- range $key, $value := .data -}}{{- $_ := set $data $key (toString $value) -}}{{- end -}}
-{{- include "sluice.print" (dict "root" .root "labels" .labels "suffix" .suffix "object" (dict
-    "apiVersion" "v1" "kind" "ConfigMap" "metadata" (dict "name" .name) "data" $data)) -}}
 {{- end -}}
 
 {{- /* Adds to a NetworkPolicy's lists what the JSON patch in a file adds there. */ -}}
@@ -109,20 +66,41 @@
 {{- join "," $patches -}}
 {{- end -}}
 
+{{- /* What values say of Services for clients, accounts and policies, which may be left out: dropped. */ -}}
+{{- define "sluice.adjust" -}}
+{{- $object := .object -}}
+{{- $values := .root.Values -}}
+{{- if and (eq $object.kind "Service") (ne (toString $object.spec.clusterIP) "None") -}}
+  {{- $_ := set $object.metadata "annotations" $values.service.annotations -}}
+  {{- if not $values.service.annotations -}}{{- $_ := unset $object.metadata "annotations" -}}{{- end -}}
+  {{- if ne $values.service.type "ClusterIP" -}}{{- $_ := set $object.spec "type" $values.service.type -}}{{- end -}}
+  {{- $_ := set (first $object.spec.ports) "port" (int $values.service.port) -}}
+{{- else if and (eq $object.kind "ServiceAccount") $values.serviceAccount.annotations -}}
+  {{- $_ := set $object.metadata "annotations" $values.serviceAccount.annotations -}}
+{{- else if and (eq $object.kind "NetworkPolicy") (not $values.networkPolicy.enabled) -}}
+  {{- $_ := set $object "dropped" true -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* Prints the servers of base/server. `patches`: files over the Deployment; `worker`: behind a router;
-       `rules`: a file of more network rules; `leaves`: kinds that are not printed. */ -}}
+       `role`: prefill, decode or none; `rules`: a file of more network rules; `leaves`: kinds that are
+       not printed. */ -}}
 {{- define "sluice.servers" -}}
 {{- $root := .root -}}
 {{- $patches := .patches | default list -}}
 {{- if .worker -}}{{- $patches = prepend $patches "components/worker/deployment.yaml" -}}{{- end -}}
 {{- $patches = concat $patches (compact (splitList "," (include "sluice.patches" $root))) -}}
-{{- $shared := dict "root" $root "labels" .labels "suffix" .suffix -}}
+{{- $settings := include "sluice.serverSettings" (dict "root" $root "role" .role) -}}
+{{- $of := include "sluice.of" (dict "root" $root "role" .role) | fromYaml -}}
+{{- $shared := dict "root" $root "labels" .labels "suffix" .suffix "settings" $settings -}}
 {{- range $file := list "account" "deployment" "service" "disruption" "network" -}}
   {{- $object := fromYaml ($root.Files.Get (printf "base/server/%s.yaml" $file)) -}}
   {{- if eq $file "deployment" -}}
     {{- range $patches -}}{{- include "sluice.patch" (dict "root" $root "into" $object "path" .) -}}{{- end -}}
-    {{- include "sluice.modelImage" (dict "root" $root "spec" $object.spec.template.spec) -}}
-    {{- include "sluice.merge" (dict "into" $object "from" $root.Values.serverPatch) -}}
+    {{- include "sluice.model" (dict "root" $root "spec" $object.spec.template.spec) -}}
+    {{- $_ := mergeOverwrite $object.spec.template.metadata.labels ($.labels | default dict) -}}
+    {{- include "sluice.place" (dict "template" $object.spec.template "of" $of) -}}
+    {{- include "sluice.merge" (dict "into" $object "from" $of.patch) -}}
   {{- else if and $.worker (has $file (list "service" "network")) -}}
     {{- include "sluice.patch" (dict "root" $root "into" $object "path" (printf "components/worker/%s.yaml" $file)) -}}
   {{- end -}}
@@ -132,35 +110,38 @@
   {{- if and (eq $file "network") (eq $root.Values.model.source "image") -}}
     {{- $_ := set $object.spec "egress" (concat (slice $object.spec.egress 0 1) (slice $object.spec.egress 2)) -}}
   {{- end -}}
-  {{- if not (has $object.kind ($.leaves | default list)) -}}
+  {{- include "sluice.adjust" (dict "root" $root "object" $object) -}}
+  {{- if not (or $object.dropped (has $object.kind ($.leaves | default list))) -}}
     {{- include "sluice.print" (merge (dict "object" $object) $shared) -}}
   {{- end -}}
 {{- end -}}
-{{- include "sluice.settings" (merge (dict "name" "sluice" "data" $root.Values.settings) $shared) -}}
+{{- include "sluice.configMap" (merge (dict "name" "sluice" "data" $settings) $shared) -}}
 {{- end -}}
 
-{{- define "sluice.modelImage" -}}
-{{- $image := .root.Values.model.image -}}
-{{- range .spec.volumes -}}
-  {{- if .image -}}{{- $_ := set .image "reference" $image -}}{{- end -}}
+{{- /* What values say of servers, or of those of a role over it, as YAML. */ -}}
+{{- define "sluice.of" -}}
+{{- $of := deepCopy .root.Values.server -}}
+{{- if .role -}}
+  {{- include "sluice.merge" (dict "into" $of "from" (deepCopy (get .root.Values .role))) -}}
 {{- end -}}
-{{- end -}}
-
-{{- /* What routers are told. */ -}}
-{{- define "sluice.routerSettings" -}}
-{{- $name := .root.Values.servedModelName | default .root.Values.settings.SLUICE_MODEL -}}
-{{- include "sluice.settings" (dict "root" .root "name" "sluice-router" "data" (dict "SLUICE_SERVED_MODEL_NAME" $name)) -}}
+{{- toYaml $of -}}
 {{- end -}}
 
 {{- /* Prints the routers of base/router. */ -}}
 {{- define "sluice.routers" -}}
 {{- $root := .root -}}
 {{- range $file := list "account" "service" "disruption" "network" -}}
-  {{- include "sluice.file" (dict "root" $root "path" (printf "base/router/%s.yaml" $file)) -}}
+  {{- range splitList "\n---\n" ($root.Files.Get (printf "base/router/%s.yaml" $file)) -}}
+    {{- $object := fromYaml . -}}
+    {{- include "sluice.adjust" (dict "root" $root "object" $object) -}}
+    {{- if not $object.dropped -}}{{- include "sluice.print" (dict "root" $root "object" $object) -}}{{- end -}}
+  {{- end -}}
 {{- end -}}
+{{- $settings := include "sluice.routerSettings" $root -}}
 {{- $object := fromYaml ($root.Files.Get "base/router/deployment.yaml") -}}
 {{- if .patch -}}{{- include "sluice.patch" (dict "root" $root "into" $object "path" .patch) -}}{{- end -}}
-{{- include "sluice.merge" (dict "into" $object "from" $root.Values.routerPatch) -}}
-{{- include "sluice.print" (dict "root" $root "object" $object) -}}
-{{- include "sluice.routerSettings" . -}}
+{{- include "sluice.place" (dict "template" $object.spec.template "of" $root.Values.router) -}}
+{{- include "sluice.merge" (dict "into" $object "from" $root.Values.router.patch) -}}
+{{- include "sluice.print" (dict "root" $root "object" $object "settings" $settings) -}}
+{{- include "sluice.configMap" (dict "root" $root "name" "sluice-router" "data" $settings) -}}
 {{- end -}}

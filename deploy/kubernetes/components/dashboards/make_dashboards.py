@@ -5,34 +5,50 @@ import json
 import pathlib
 
 QUANTILES = (0.5, 0.9, 0.99)
-OWN = '{instance=~"$instance"}'  # those that were chosen above the panels
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# Chosen above the panels: name of the variable, label of metrics, what people read. In this order, each
+# has the values that those before it leave.
+CHOICES = (("namespace", "namespace", "Namespace"), ("job", "job", "Job"), ("model", "model_name", "Model"),
+           ("instance", "instance", "Instance"))
+# Metrics of a process or a connection, not of a model.
+OF_NO_MODEL = ("http_", "grpc_", "process_", "sluice_build_info", "sluice:router_worker_",
+               "sluice:router_breaker_", "sluice:router_fingerprint_")
 
 
-def latency(metric):
-    return [(f"histogram_quantile({q}, sum by (le) (rate({metric}_bucket{OWN}[$__rate_interval])))",
-             f"p{q * 100:g}") for q in QUANTILES]
+def own(metric, choices=CHOICES):
+    """The metric of those that were chosen."""
+    kept = [each for each in choices if each[0] != "model" or not metric.startswith(OF_NO_MODEL)]
+    return metric + "{" + ",".join(f'{label}=~"${name}"' for name, label, _ in kept) + "}"
+
+
+def latency(metric, of=""):
+    return [(f"histogram_quantile({q}, sum by (le) (rate({own(metric + '_bucket')}[$__rate_interval])))",
+             f"{of} p{q * 100:g}".strip()) for q in QUANTILES]
+
+
+def names(label, of):
+    """A name for each curve: what it is of, and its labels."""
+    return " ".join([*([of] if of else []), *(f"{{{{{each}}}}}" for each in label.split(", "))])
 
 
 def rate(metric, legend):
-    return [(f"sum(rate({metric}{OWN}[$__rate_interval]))", legend)]
+    return [(f"sum(rate({own(metric)}[$__rate_interval]))", legend)]
 
 
-def rate_by(metric, label):
-    return [(f"sum by ({label}) (rate({metric}{OWN}[$__rate_interval]))",
-             " ".join(f"{{{{{each}}}}}" for each in label.split(", ")))]
+def rate_by(metric, label, of=""):
+    return [(f"sum by ({label}) (rate({own(metric)}[$__rate_interval]))", names(label, of))]
 
 
 def level(metric, legend):
-    return [(f"sum({metric}{OWN})", legend)]
+    return [(f"sum({own(metric)})", legend)]
 
 
-def level_by(metric, label):
-    return [(f"sum by ({label}) ({metric}{OWN})",
-             " ".join(f"{{{{{each}}}}}" for each in label.split(", ")))]
+def level_by(metric, label, of=""):
+    return [(f"sum by ({label}) ({own(metric)})", names(label, of))]
 
 
 def share(part, whole, legend):
-    return [(f"sum(rate({part}{OWN}[$__rate_interval])) / sum(rate({whole}{OWN}[$__rate_interval]))",
+    return [(f"sum(rate({own(part)}[$__rate_interval])) / sum(rate({own(whole)}[$__rate_interval]))",
              legend)]
 
 
@@ -42,7 +58,7 @@ def of_devices(metric):
 
 
 KV_CACHE = ("KV cache in use", "percentunit",
-            [(f"vllm:kv_cache_usage_perc{OWN}", "{{instance}}")])
+            [(f"{own('vllm:kv_cache_usage_perc')}", "{{instance}}")])
 STEPS = ("Engine steps per second", "short", rate("sluice_steps_total", "steps"))
 STEP_TIME = ("Time of a step", "s", latency("sluice_step_seconds"))
 STEP_TOKENS = ("Tokens in a step", "short", latency("vllm:iteration_tokens_total"))
@@ -71,16 +87,24 @@ GENERAL = [
     STEPS,
     STEP_TIME,
     STEP_TOKENS,
-    ("Tokens of prompts and answers", "short", latency("vllm:request_prompt_tokens")[:2] +
-     latency("vllm:request_generation_tokens")[:2]),
+    ("Tokens of prompts and answers", "short", latency("vllm:request_prompt_tokens", "prompt")[:2] +
+     latency("vllm:request_generation_tokens", "answer")[:2]),
     ("Spans for the collector per second", "short",
      rate("sluice_trace_spans_exported_total", "taken") +
      rate("sluice_trace_spans_dropped_total", "dropped")),
+    ("Processors of the process", "short", rate_by("process_cpu_seconds_total", "instance")),
+    ("Memory of the process", "bytes", level_by("process_resident_memory_bytes", "instance")),
+    ("Open files", "percentunit",
+     [(f"{own('process_open_fds')} / {own('process_max_fds')}", "{{instance}}")]),
+    ("Time since the start", "s",
+     [(f"time() - {own('process_start_time_seconds')}", "{{instance}}")]),
+    ("Instances of each version", "short",
+     [(f"count by (version, backend) ({own('sluice_build_info')})", "{{version}} {{backend}}")]),
 ]
 
 GPU = [
     ("Time without a step", "percentunit",
-     [(f"rate(sluice_device_idle_seconds_total{OWN}[$__rate_interval])", "{{instance}}")]),
+     [(f"rate({own('sluice_device_idle_seconds_total')}[$__rate_interval])", "{{instance}}")]),
     STEP_TIME,
     STEPS,
     STEP_TOKENS,
@@ -97,12 +121,12 @@ GPU = [
 
 DISAGGREGATION = [
     ("Workers in each state", "short",
-     [(f"count by (status) (sluice:router_worker_state{OWN} == 1)", "{{status}}")]),
+     [(f"count by (status) ({own('sluice:router_worker_state')} == 1)", "{{status}}")]),
     ("Breakers: 0 closed, 1 half open, 2 open", "short",
-     [(f"max by (worker) (sluice:router_breaker_state{OWN})", "{{worker}}")]),
+     [(f"max by (worker) ({own('sluice:router_breaker_state')})", "{{worker}}")]),
     ("Requests of each worker", "short", level_by("sluice:router_worker_requests", "worker")),
     ("Usable workers and parked requests", "short",
-     level_by("sluice:router_usable_workers", "instance") +
+     level_by("sluice:router_usable_workers", "instance", "usable of") +
      level("sluice:router_parked_requests", "parked")),
     ("Requests that went elsewhere, per second", "reqps",
      rate("sluice:router_retries_total", "sent again") +
@@ -128,13 +152,13 @@ DISAGGREGATION = [
     ("Blocks held for transfers", "short", level_by("sluice_handoff_held_blocks", "for")),
     ("Landing slots", "short", level("sluice_handoff_landing_slots", "all") +
      level("sluice_handoff_posted_slots", "posted")),
-    ("Data planes", "short", level_by("sluice_handoff_sessions", "instance") +
-     rate_by("sluice_handoff_closed_connections_total", "by")),
+    ("Data planes", "short", level_by("sluice_handoff_sessions", "instance", "open of") +
+     rate_by("sluice_handoff_closed_connections_total", "by", "closed per second by")),
     ("Pieces not taken per second", "short",
      rate_by("sluice_handoff_dropped_frames_total", "reason")),
     ("Time to first token", "s", latency("vllm:time_to_first_token_seconds")),
-    ("Requests of each instance", "short", level_by("vllm:num_requests_running", "instance") +
-     level_by("vllm:num_requests_waiting", "instance")),
+    ("Requests of each instance", "short", level_by("vllm:num_requests_running", "instance", "running on") +
+     level_by("vllm:num_requests_waiting", "instance", "waiting on")),
 ]
 
 SPECULATION = [
@@ -152,16 +176,16 @@ SPECULATION = [
      rate_by("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")),
     ("Drafts per second by source", "short", rate_by("sluice_spec_drafts_total", "source")),
     ("Accepted share by source", "percentunit",
-     [(f"sum by (source) (rate(sluice_spec_accepted_tokens_total{OWN}[$__rate_interval])) / "
-       f"sum by (source) (rate(sluice_spec_draft_tokens_total{OWN}[$__rate_interval]))",
+     [(f"sum by (source) (rate({own('sluice_spec_accepted_tokens_total')}[$__rate_interval])) / "
+       f"sum by (source) (rate({own('sluice_spec_draft_tokens_total')}[$__rate_interval]))",
        "{{source}}")]),
     ("Tokens of a draft", "short", latency("sluice_spec_depth")),
     ("Expected gain of a step", "short",
-     [(f"sluice_spec_gain_ratio{OWN}", "{{instance}}")]),
+     [(f"{own('sluice_spec_gain_ratio')}", "{{instance}}")]),
     ("Steps without drafts per second, by reason", "short",
      rate_by("sluice_spec_off_steps_total", "reason")),
     ("Time spent on guessing", "percentunit",
-     [(f"rate(sluice_spec_proposer_seconds_total{OWN}[$__rate_interval])", "{{instance}}")]),
+     [(f"rate({own('sluice_spec_proposer_seconds_total')}[$__rate_interval])", "{{instance}}")]),
     ("Time between tokens", "s", latency("vllm:inter_token_latency_seconds")),
     STEP_TIME,
 ]
@@ -185,19 +209,23 @@ def panel(index, title, unit, queries):
         "id": index + 1,
         "title": title,
         "type": "timeseries",
-        "datasource": {"type": "prometheus", "uid": "prometheus"},
+        "datasource": SOURCE,
         "gridPos": {"x": index % 2 * 12, "y": index // 2 * 8, "w": 12, "h": 8},
         "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
         "targets": [target(i, *query) for i, query in enumerate(queries)],
     }
 
 
-def instance_variable():
-    query = "label_values(vllm:num_requests_running, instance)"
-    return {"name": "instance", "label": "Instance", "type": "query", "query": query,
-            "definition": query, "datasource": {"type": "prometheus", "uid": "prometheus"},
-            "refresh": 2, "multi": True, "includeAll": True, "allValue": ".*",
-            "current": {"text": "All", "value": "$__all"}}
+def variables():
+    source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus",
+              "refresh": 1, "current": {}}
+    made = [source]
+    for index, (name, label, title) in enumerate(CHOICES):
+        query = f"label_values({own('vllm:num_requests_running', CHOICES[:index])}, {label})"
+        made.append({"name": name, "label": title, "type": "query", "query": query, "definition": query,
+                     "datasource": SOURCE, "refresh": 2, "multi": True, "includeAll": True,
+                     "allValue": ".*", "current": {"text": "All", "value": "$__all"}})
+    return made
 
 
 def dashboard(name, title, panels):
@@ -210,7 +238,7 @@ def dashboard(name, title, panels):
         "time": {"from": "now-30m", "to": "now"},
         "links": [{"type": "dashboards", "tags": ["sluice"], "title": "Sluice", "keepTime": True,
                    "includeVars": True, "asDropdown": False}],
-        "templating": {"list": [instance_variable()]},
+        "templating": {"list": variables()},
         "panels": [panel(index, *row) for index, row in enumerate(panels)],
     }
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Histograms that a front end counts at a request's end, under vLLM's bounds. Any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/core/stats.h"
+
+namespace sluice {
+
+inline constexpr std::array<double, 5> kChoiceBounds = {1, 2, 5, 10, 20};
+
+// A histogram with any number of writers.
+template <size_t kNumBounds>
+class SharedHistogram {
+ public:
+  void observe(const std::array<double, kNumBounds>& bounds, double value) {
+    size_t i = 0;
+    while (i < kNumBounds && value > bounds[i]) ++i;
+    counts_[i].fetch_add(1, std::memory_order_relaxed);
+    sum_.fetch_add(value, std::memory_order_relaxed);
+  }
+
+  // Counts that are added meanwhile may be in it and missing in its sum.
+  [[nodiscard]] HistogramData<kNumBounds> read() const {
+    HistogramData<kNumBounds> data;
+    for (size_t i = 0; i <= kNumBounds; ++i) {
+      data.counts[i] = counts_[i].load(std::memory_order_relaxed);
+    }
+    data.sum = sum_.load(std::memory_order_relaxed);
+    return data;
+  }
+
+ private:
+  std::array<std::atomic<uint64_t>, kNumBounds + 1> counts_{};
+  std::atomic<double> sum_{0};
+};
+
+struct RequestHistograms {
+  // For each request.
+  SharedHistogram<5> num_choices;      // kChoiceBounds
+  SharedHistogram<20> longest_choice;  // tokens, kLengthBounds
+  // For each choice.
+  SharedHistogram<20> max_tokens;         // kLengthBounds
+  SharedHistogram<21> inference_seconds;  // kRequestBounds; from the first scheduling to the end
+  SharedHistogram<19> seconds_per_token;  // kInterTokenBounds; of those behind the first
+};
+
+}  // namespace sluice
