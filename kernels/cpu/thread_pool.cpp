@@ -173,8 +173,10 @@ void ThreadPool::worker_main(int32_t worker) {
       while (epoch_.load() == seen) futex_wait(epoch_, seen);
       num_parked_.fetch_sub(1);
     }
-    if (stop_.load()) return;
+    // The destructor sets stop_ and then the epoch, so they are read in the other order: a worker
+    // that takes the last epoch as seen finds stop_ set.
     seen = epoch_.load();
+    if (stop_.load()) return;
     work(state_.load(std::memory_order_acquire), worker);
   }
 }

@@ -332,6 +332,29 @@ void add_router(Families& out, const RouterStats& router) {
         .gauge.value = 1;
   }
   for (const WorkerStats& worker : router.workers) {
+    if (worker.fingerprint.empty()) continue;
+    out.open("sluice:router_worker_differs",
+             "1 for a worker that gets no new requests because others have another fingerprint.",
+             MetricType::Gauge,
+             {{"fingerprint", worker.fingerprint}, {"worker", worker.address}})
+        .gauge.value = worker.differs ? 1 : 0;
+  }
+  for (const FingerprintStats& version : router.fingerprints) {
+    const auto gauge = [&](const char* name, const char* help, double value) {
+      out.open(name, help, MetricType::Gauge, {{"fingerprint", version.fingerprint}}).gauge.value =
+          value;
+    };
+    gauge("sluice:router_fingerprint_workers",
+          "Workers of a fingerprint that may get requests now.",
+          static_cast<double>(version.num_ready));
+    gauge("sluice:router_fingerprint_requests",
+          "Requests that only workers of a fingerprint can go on with.",
+          static_cast<double>(version.num_requests));
+    gauge("sluice:router_fingerprint_share",
+          "Part of the new requests that goes to a fingerprint.",
+          version.share);
+  }
+  for (const WorkerStats& worker : router.workers) {
     const double state = worker.breaker == "closed" ? 0 : worker.breaker == "half_open" ? 1 : 2;
     out.open("sluice:router_breaker_state",
              "Of a worker: 0 closed, 1 half open, 2 open.",

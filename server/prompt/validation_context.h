@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace sluice {
 
 struct Config;
 struct OutputFamilies;
+struct ServedModel;
 
 // The referenced objects outlive the validator's calls.
 struct ValidationContext {
@@ -33,6 +35,7 @@ struct ValidationContext {
   HandoffRole role = HandoffRole::kBoth;     // this worker's role
   bool fills_context = false;  // without max_tokens a completion takes all remaining context, like
                                // a chat
+  std::shared_ptr<const ServedModel> served;  // holds the objects above; null: the caller does
 };
 
 }  // namespace sluice
