@@ -5,7 +5,8 @@
 
 namespace sluice {
 
-CompletionsFormat::CompletionsFormat(std::shared_ptr<const ServedModel> served, std::string_view model)
+CompletionsFormat::CompletionsFormat(std::shared_ptr<const ServedModel> served,
+                                     std::string_view model)
     : OpenAiFormat(std::move(served), Endpoint::kCompletion, model, "text_completion", "text_completion") {}
 
 void CompletionsFormat::prepare(const GenerationRequest& request) {

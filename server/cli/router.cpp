@@ -13,6 +13,7 @@
 #include "server/cli/listen_lines.h"
 #include "server/cli/signal_watcher.h"
 #include "server/cli/successor.h"
+#include "server/grpc/worker_secret.h"
 #include "server/http_server.h"
 #include "server/router/remote_engine.h"
 
@@ -60,11 +61,13 @@ void print_plan(const Config& config) {
 
 Expected<void> run_router(const Invocation& invocation) {
   const Config& config = invocation.config;
+  SLUICE_TRY_VOID(check_worker_secret(config));
   print_plan(config);
   if (invocation.dry_run) return {};
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
+  warn_of_exposure(config);
   SLUICE_TRY(auto make_tokenizer, own_tokenizers(config.model));
   SLUICE_TRY(const auto engine, RemoteEngine::create(config, std::move(make_tokenizer)));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/descriptor_limit.h"
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/core/times.h"
@@ -35,6 +36,22 @@ Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
   if (settings || !config.otlp_traces_endpoint.empty()) return settings;
   log_event(LogLevel::kWarning, "traces_off", "reason", settings.error().message);
   return std::optional<TraceSettings>();
+}
+
+// Returns --max-connections, or fewer where the system gives the process too few descriptors, of
+// which others than clients' connections take some.
+int64_t connections_within_limit(const Config& config) {
+  constexpr int64_t kOthers = 128;  // files, routers and workers, connections to other servers
+  const int64_t room = raise_descriptor_limit() - kOthers - config.reserved_connections;
+  if (room >= config.max_connections) return config.max_connections;
+  const int64_t most = std::max<int64_t>(room, 1);
+  log_event(LogLevel::kWarning,
+            "few_descriptors",
+            "max_connections",
+            config.max_connections,
+            "within_limit",
+            most);
+  return most;
 }
 
 }  // namespace
@@ -67,6 +84,7 @@ FrontEnd::FrontEnd(const Config& server_config,
       tracer(std::move(traces)),
       start(std::chrono::steady_clock::now()),
       created(static_cast<int64_t>(std::time(nullptr))),
+      most_connections_(connections_within_limit(server_config)),
       models_{{model->kept, std::move(model)}} {}
 
 FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
@@ -128,6 +146,10 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     }
     exchange.route_idx = i;
     exchange.error_form = route.errors;
+    if (exchange.request.is_reserved && route.auth != RouteAuth::kProbe) {
+      return refuse(exchange,
+                    Error{ErrorCode::kUnavailable, "Too many connections are open.", {}, {}});
+    }
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
@@ -308,7 +330,7 @@ void FrontEnd::request_done() {
 }
 
 bool FrontEnd::connection_opened() {
-  if (num_connections_.fetch_add(1) < config.max_connections) return true;
+  if (num_connections_.fetch_add(1) < most_connections_) return true;
   num_connections_.fetch_sub(1);
   return false;
 }

@@ -176,6 +176,7 @@ class FrontEnd {
   std::atomic<bool> draining_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<int64_t> num_requests_{0};
+  const int64_t most_connections_;
   std::atomic<int64_t> num_connections_{0};
   std::atomic<uint64_t> num_seeds_{0};
   std::function<void()> on_quiescent_;

@@ -10,8 +10,8 @@
 
 #include "engine/core/status.h"
 #include "engine/engine.h"
-#include "server/tools/output_families.h"
 #include "server/prompt/chat_template.h"
+#include "server/tools/output_families.h"
 
 namespace sluice {
 
@@ -26,9 +26,9 @@ struct ServedModel {
 
   std::shared_ptr<Engine> kept;  // as given to create()
   Engine& engine;
-  std::vector<std::string> names;       // at least one; the first is the default
+  std::vector<std::string> names;        // at least one; the first is the default
   Expected<ChatTemplate> chat_template;  // an error: why chats are refused
-  OutputFamilies families;              // how the model writes reasoning and calls
+  OutputFamilies families;               // how the model writes reasoning and calls
 };
 
 // A name that requests may give, and the model that they get.

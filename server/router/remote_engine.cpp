@@ -36,6 +36,9 @@ RemoteEngine::RemoteEngine(const Config& config,
       timer_(loop_->context()),
       workers_(config_, loop_),
       versions_(*this,
+                [this](auto version, ValidRequest request, OutputSink& sink) {
+                  return submit_to(std::move(version), std::move(request), sink);
+                },
                 std::move(rule),
                 loop_,
                 std::move(own_tokenizer),
@@ -51,8 +54,8 @@ RemoteEngine::RemoteEngine(const Config& config,
                            }});
 }
 
-Expected<std::unique_ptr<RemoteEngine>> RemoteEngine::create(const Config& config,
-                                                             VersionSet::MakeTokenizer own_tokenizer) {
+Expected<std::unique_ptr<RemoteEngine>> RemoteEngine::create(
+    const Config& config, VersionSet::MakeTokenizer own_tokenizer) {
   SLUICE_TRY(RouteRule rule, RouteRule::read(config));
   std::unique_ptr<RemoteEngine> engine(
       new RemoteEngine(config, std::move(rule), std::move(own_tokenizer)));

@@ -46,10 +46,6 @@ class RemoteEngine final : public Engine {
 
   // Submits to next_version().
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
-  // Submits to workers of one version alone; it was validated for that one's model.
-  Expected<RequestId> submit_to(std::shared_ptr<const RouterVersion> version,
-                                ValidRequest request,
-                                OutputSink& sink);
   void abort(RequestId id) override;
   [[nodiscard]] EngineStats stats() const override;
   void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
@@ -113,6 +109,11 @@ class RemoteEngine final : public Engine {
   };
 
   RemoteEngine(const Config& config, RouteRule rule, VersionSet::MakeTokenizer own_tokenizer);
+
+  // Submits to workers of one version alone; it was validated for that one's model.
+  Expected<RequestId> submit_to(std::shared_ptr<const RouterVersion> version,
+                                ValidRequest request,
+                                OutputSink& sink);
 
   // Ends create() with the first version, or with what keeps it from being made.
   void take_learned(Expected<void> status);

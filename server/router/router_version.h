@@ -15,18 +15,22 @@
 
 namespace sluice {
 
-class RemoteEngine;
-
 class RouterVersion final : public Engine, public std::enable_shared_from_this<RouterVersion> {
  public:
   using Files = std::vector<NamedFile>;
 
-  // The router outlives it.
-  RouterVersion(RemoteEngine& router,
+  // Submits a request of one version.
+  using Submit = std::function<Expected<RequestId>(
+      std::shared_ptr<const RouterVersion> version, ValidRequest request, OutputSink& sink)>;
+
+  // `submit`: the router's, which outlives it.
+  RouterVersion(Engine& router,
+                Submit submit,
                 ModelInfo model,
                 std::shared_ptr<const Tokenizer> tokenizer,
                 std::shared_ptr<const Files> files)
       : router_(router),
+        submit_(std::move(submit)),
         model_(std::move(model)),
         tokenizer_(std::move(tokenizer)),
         files_(std::move(files)) {}
@@ -34,10 +38,17 @@ class RouterVersion final : public Engine, public std::enable_shared_from_this<R
   [[nodiscard]] const std::string& fingerprint() const { return model_.system_fingerprint; }
 
   // Implement Engine. kUnavailable also: no worker of the fingerprint may get a request.
-  Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
-  void abort(RequestId id) override;
-  [[nodiscard]] EngineStats stats() const override;
-  void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
+  Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override {
+    return submit_(shared_from_this(), std::move(request), sink);
+  }
+
+  void abort(RequestId id) override { router_.abort(id); }
+
+  [[nodiscard]] EngineStats stats() const override { return router_.stats(); }
+
+  void report_state(int32_t num_steps, std::function<void(EngineState)> done) override {
+    router_.report_state(num_steps, std::move(done));
+  }
 
   [[nodiscard]] const ModelInfo& model() const override { return model_; }
 
@@ -47,8 +58,9 @@ class RouterVersion final : public Engine, public std::enable_shared_from_this<R
 
   void wait_until_backed() const override {}
 
-  void drain() override;
-  void stop() override;
+  void drain() override { router_.drain(); }
+
+  void stop() override { router_.stop(); }
 
   // Returns what versions with equal files may share.
   [[nodiscard]] const std::shared_ptr<const Tokenizer>& shared_tokenizer() const {
@@ -58,7 +70,8 @@ class RouterVersion final : public Engine, public std::enable_shared_from_this<R
   [[nodiscard]] const std::shared_ptr<const Files>& shared_files() const { return files_; }
 
  private:
-  RemoteEngine& router_;
+  Engine& router_;
+  const Submit submit_;
   const ModelInfo model_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const Files> files_;

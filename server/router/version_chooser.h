@@ -25,8 +25,8 @@ struct VersionReadiness {
 
 // What --route-min-ready and --route-share ask for.
 struct RouteRule {
-  int64_t min_count = 0;               // workers; 0: min_percent counts
-  int64_t min_percent = 50;            // of the ready workers of all versions without a share
+  int64_t min_count = 0;                 // workers; 0: min_percent counts
+  int64_t min_percent = 50;              // of the ready workers of all versions without a share
   std::map<std::string, double> shares;  // by fingerprint, each in [0, 1], together at most 1
 
   // kInvalidArgument: names the knob and what it takes.

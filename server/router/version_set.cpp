@@ -64,14 +64,13 @@ void VersionSet::make_tokenizer(const std::shared_ptr<const WorkerDescription>& 
                                 std::shared_ptr<const Files> files) {
   for (const Version& version : versions_) {
     const RouterVersion& known = *version.engine;
-    if (are_equal(*known.shared_files(), *files) &&
-        version.end_tokens == description->end_tokens) {
+    if (are_equal(*known.shared_files(), *files) && version.end_tokens == description->end_tokens) {
       return add(*description, known.shared_files(), known.shared_tokenizer());
     }
   }
-  const bool is_own = own_ && (first_files_ == nullptr ||
-                               content_of(*first_files_, "tokenizer.json") ==
-                                   content_of(*files, "tokenizer.json"));
+  const bool is_own =
+      own_ && (first_files_ == nullptr ||
+               content_of(*first_files_, "tokenizer.json") == content_of(*files, "tokenizer.json"));
   maker_ = std::jthread([this, is_own, description, files = std::move(files)] {
     const auto make = [&]() -> Made {
       SLUICE_TRY(auto tokenizer, is_own ? own_() : tokenizer_of(*files));
@@ -104,6 +103,8 @@ void VersionSet::add(const WorkerDescription& description,
     return learned_(tl::unexpected(made.error()));
   }
   if (first_files_ == nullptr) first_files_ = files;
+  const int64_t created =
+      description.created != 0 ? description.created : static_cast<int64_t>(std::time(nullptr));
   ModelInfo model = description.model;
   model.handoff.reset();  // the worker's, not the router's
   log_event(LogLevel::kInfo,
@@ -115,10 +116,9 @@ void VersionSet::add(const WorkerDescription& description,
             "backend",
             model.backend);
   versions_.push_back({.engine = std::make_shared<RouterVersion>(
-                           router_, std::move(model), std::move(*made), std::move(files)),
+                           router_, submit_, std::move(model), std::move(*made), std::move(files)),
                        .end_tokens = description.end_tokens,
-                       .created = description.created != 0 ? description.created
-                                                           : static_cast<int64_t>(std::time(nullptr)),
+                       .created = created,
                        .seen_at = std::chrono::steady_clock::now()});
   learned_({});
 }

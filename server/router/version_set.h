@@ -24,8 +24,8 @@ namespace sluice {
 struct Version {
   std::shared_ptr<RouterVersion> engine;
   std::vector<TokenId> end_tokens;  // as its first worker described them
-  int64_t created = 0;      // Unix time in seconds: the start of its first worker
-  int64_t num_usable = 0;   // workers that may get its requests
+  int64_t created = 0;              // Unix time in seconds: the start of its first worker
+  int64_t num_usable = 0;           // workers that may get its requests
   int64_t num_streams = 0;  // requests that only these can go on with; the owner counts them
   double share = 0;         // of new requests
   std::chrono::steady_clock::time_point seen_at{};  // when it had a worker last
@@ -36,15 +36,18 @@ class VersionSet {
   using Time = std::chrono::steady_clock::time_point;
   using MakeTokenizer = std::function<Expected<std::unique_ptr<Tokenizer>>()>;
 
-  // `own`: makes the tokenizer of --model, on any thread; it is used for the first version, and for
-  // others with the same tokenizer.json. Empty: the workers' files make each.
+  // `submit`: the router's. `own`: makes the tokenizer of --model, on any thread; it is used for
+  // the first version, and for others with the same tokenizer.json. Empty: the workers' files make
+  // each.
   // `learned`: called after a version was added, or could not be made from its workers' files.
-  VersionSet(RemoteEngine& router,
+  VersionSet(Engine& router,
+             RouterVersion::Submit submit,
              RouteRule rule,
              std::shared_ptr<RouterLoop> loop,
              MakeTokenizer own,
              std::function<void(Expected<void>)> learned)
       : router_(router),
+        submit_(std::move(submit)),
         rule_(std::move(rule)),
         loop_(std::move(loop)),
         own_(std::move(own)),
@@ -63,7 +66,9 @@ class VersionSet {
   // ever learned.
   [[nodiscard]] const std::shared_ptr<RouterVersion>& usual() const { return usual_; }
 
-  [[nodiscard]] bool is_known(const std::string& fingerprint) { return find(fingerprint) != nullptr; }
+  [[nodiscard]] bool is_known(const std::string& fingerprint) {
+    return find(fingerprint) != nullptr;
+  }
 
  private:
   using Files = RouterVersion::Files;
@@ -79,7 +84,8 @@ class VersionSet {
   void note_differing(const WorkerSet& workers);
   void forget_old(Time now);
 
-  RemoteEngine& router_;
+  Engine& router_;
+  const RouterVersion::Submit submit_;
   const RouteRule rule_;
   std::shared_ptr<RouterLoop> loop_;
   const MakeTokenizer own_;

@@ -95,9 +95,9 @@ TEST(VersionChooser, SharesAreAllOrNothingInSumForAnyCounts) {
                                  static_cast<int64_t>(random() % 4)));
       total += versions.back().num_ready;
     }
-    const RouteRule rule = rule_of(random() % 2 == 0 ? "2" : "50%",
-                                   random() % 2 == 0 ? std::vector<std::string>{"b=0.25"}
-                                                     : std::vector<std::string>{});
+    const RouteRule rule = rule_of(
+        random() % 2 == 0 ? "2" : "50%",
+        random() % 2 == 0 ? std::vector<std::string>{"b=0.25"} : std::vector<std::string>{});
     const Shares shares = shares_of_requests(versions, rule);
     double sum = 0;
     for (size_t k = 0; k < shares.size(); ++k) {

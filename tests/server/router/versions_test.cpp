@@ -92,8 +92,8 @@ TEST(Versions, NewRequestsGoToTheNewVersionOnceEnoughOfItIsReadyAndStreamsStayWi
 
   std::vector<RequestId> later;
   for (int i = 0; i < 6; ++i) later.push_back(router.submit(sink, request_of()));
-  ASSERT_TRUE(eventually(
-      [&] { return (*others[0])->num_running() + (*others[1])->num_running() == 6; }));
+  ASSERT_TRUE(
+      eventually([&] { return (*others[0])->num_running() + (*others[1])->num_running() == 6; }));
   EXPECT_EQ(old->num_running(), 1U);
   old->step();
   EXPECT_EQ(text_of(sink.wait_tokens(stream, 3)), "Hel");
