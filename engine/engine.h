@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/core/engine_state.h"
 #include "engine/core/kv_event_batch.h"
@@ -64,6 +65,14 @@ class Engine {
   virtual void report_state(int32_t num_steps, std::function<void(EngineState)> done) = 0;
   [[nodiscard]] virtual const ModelInfo& model() const = 0;
   [[nodiscard]] virtual const Tokenizer& tokenizer() const = 0;
+  // Any thread, cheap. Returns the engines that take new requests, the usual one first, if there
+  // are others than this one: a router has one for each fingerprint of its workers. Each has a
+  // model and a tokenizer of its own, and no request moves from one to another. A caller may keep
+  // one as long as this engine lives.
+  [[nodiscard]] virtual std::vector<std::shared_ptr<Engine>> versions() { return {}; }
+  // Any thread, cheap. Returns the one of versions() that the next new request goes to; null: this
+  // engine.
+  [[nodiscard]] virtual std::shared_ptr<Engine> next_version() { return nullptr; }
   // Any thread; reads the disk and takes up to seconds. Returns the tokenizer in Hugging Face's
   // layout: the files of the model's directory, or for a GGUF file generated ones that give the
   // same ids.

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/core/utc_time.h"
 #include "server/front/front_end.h"
@@ -19,8 +20,11 @@
 namespace sluice {
 namespace {
 
-void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string& name) {
-  const ModelInfo& model = front_end.engine.model();
+void write_model(JsonWriter& json,
+                 const FrontEnd& front_end,
+                 const ServedModel& served,
+                 const std::string& name) {
+  const ModelInfo& model = served.engine.model();
   json.open_object().key("id").string(name).key("object").string("model");
   json.key("created").integer(front_end.created).key("owned_by").string("sluice");
   json.key("root").string(model.path).key("parent").null();
@@ -28,7 +32,7 @@ void write_model(JsonWriter& json, const FrontEnd& front_end, const std::string&
   json.key("meta").open_object();
   json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
   // Families that parse the model's answers; null: answers stay text.
-  const OutputFamilies& families = front_end.families;
+  const OutputFamilies& families = served.families;
   const auto family = [&](const char* key, const auto* row, bool is_read) {
     json.key(key);
     if (row == nullptr || !is_read) {
@@ -66,14 +70,13 @@ void write_anthropic_model(JsonWriter& json, const FrontEnd& front_end, const st
 }
 
 // One page holds all models.
-void write_anthropic_models(JsonWriter& json, const FrontEnd& front_end) {
+void write_anthropic_models(JsonWriter& json, FrontEnd& front_end) {
   json.open_object().key("data").open_array();
-  for (const std::string& name : front_end.model_names) {
-    write_anthropic_model(json, front_end, name);
-  }
+  const auto models = front_end.named_models();
+  for (const NamedModel& model : models) write_anthropic_model(json, front_end, model.name);
   json.close_array().key("has_more").boolean(false);
-  json.key("first_id").string(front_end.model_names.front());
-  json.key("last_id").string(front_end.model_names.back()).close_object();
+  json.key("first_id").string(models.front().name);
+  json.key("last_id").string(models.back().name).close_object();
 }
 
 }  // namespace
@@ -86,7 +89,9 @@ void handle_models(FrontEnd& front_end, Exchange exchange) {
     return front_end.respond(exchange, std::move(response));
   }
   json.open_object().key("object").string("list").key("data").open_array();
-  for (const std::string& name : front_end.model_names) write_model(json, front_end, name);
+  for (const auto& [name, served] : front_end.named_models()) {
+    write_model(json, front_end, *served, name);
+  }
   json.close_array().close_object();
   front_end.respond(exchange, std::move(response));
 }
@@ -95,20 +100,21 @@ void handle_model(FrontEnd& front_end, Exchange exchange) {
   constexpr size_t kPrefixLength = sizeof "/v1/models/" - 1;
   const std::string name =
       percent_decoded(std::string_view(exchange.request.path).substr(kPrefixLength));
-  const auto& names = front_end.model_names;
-  if (std::find(names.begin(), names.end(), name) == names.end()) {
+  const std::vector<NamedModel> models = front_end.named_models();
+  const auto found = std::ranges::find(models, name, &NamedModel::name);
+  if (found == models.end()) {
     return front_end.fail(exchange,
                           Error{ErrorCode::kNotFound,
                                 "The model `" + show_text(name) + "` does not exist.",
                                 "model",
-                                "model_not_found"});
+                                std::string(kModelNotFound)});
   }
   HttpResponse response;
   JsonWriter json(response.body);
   if (exchange.request.is_anthropic) {
     write_anthropic_model(json, front_end, name);
   } else {
-    write_model(json, front_end, name);
+    write_model(json, front_end, *found->served, name);
   }
   front_end.respond(exchange, std::move(response));
 }
@@ -138,8 +144,8 @@ void handle_server_info(FrontEnd& front_end, Exchange exchange) {
   const HandoffRole role = front_end.handoff.role;
   HttpResponse response;
   JsonWriter json(response.body);
-  json.open_object().key("model_path").string(front_end.model_names.front());
-  json.key("served_model_name").string(front_end.model_names.front());
+  const std::string name = front_end.usual_model()->names.front();
+  json.open_object().key("model_path").string(name).key("served_model_name").string(name);
   json.key("version").string(SLUICE_VERSION);
   json.key("disaggregation_mode").string(role == HandoffRole::kBoth ? "null" : to_string(role));
   json.key("tp_size").integer(front_end.config.tensor_parallel_size);
@@ -155,11 +161,12 @@ void handle_server_info(FrontEnd& front_end, Exchange exchange) {
 }
 
 void handle_model_info(FrontEnd& front_end, Exchange exchange) {
-  const ModelInfo& model = front_end.engine.model();
+  const auto served = front_end.usual_model();
+  const ModelInfo& model = served->engine.model();
+  const std::string& name = served->names.front();
   HttpResponse response;
   JsonWriter json(response.body);
-  json.open_object().key("model_path").string(front_end.model_names.front());
-  json.key("served_model_name").string(front_end.model_names.front());
+  json.open_object().key("model_path").string(name).key("served_model_name").string(name);
   json.key("model_type").string(model.architecture).key("is_generation").boolean(true);
   json.key("max_context_length").integer(model.max_model_len);
   json.key("vocab_size").integer(model.vocab_size);
@@ -188,12 +195,13 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
   const bool is_open = open > 0 && open >= accepted_weight(accept, "text/plain", "0.0.4");
   response.content_type = is_open ? kOpenMetricsType : "text/plain; version=0.0.4; charset=utf-8";
   const EngineStats stats = front_end.engine.stats();
+  const auto usual = front_end.usual_model();
   ProgramInfo program;
   program.backend = front_end.engine.model().backend;
   if (front_end.tls) program.certificate_expiry_s = front_end.tls->certificate_expiry_s();
   response.body = metrics_text({.stats = stats,
                                 .config = front_end.config,
-                                .model_name = front_end.model_names.front(),
+                                .model_name = usual->names.front(),
                                 .routes = front_end.routes,
                                 .http = front_end.http_counters,
                                 .grpc = front_end.grpc_counters,

@@ -143,8 +143,9 @@ void HttpServer::Impl::adopt(int descriptor) {
     ::close(descriptor);
     return;
   }
-  if (!front_end->connection_opened()) return;
-  worker.post([&worker, socket] { worker.adopt(std::move(*socket)); });
+  const auto kind =
+      front_end->connection_opened() ? Connection::Kind::kCounted : Connection::Kind::kReserved;
+  worker.post([&worker, socket, kind] { worker.adopt(std::move(*socket), kind); });
   next_worker = (next_worker + 1) % workers.size();
 }
 

@@ -121,6 +121,7 @@ struct Config {
   int64_t response_store_size = 64 << 20;  // bytes of kept /v1/responses answers; 0: none
   int32_t max_n = 16;                      // choices per request
   int32_t max_connections = 4096;
+  int32_t reserved_connections = 16;          // beyond these, for probes and proven workers
   int32_t idle_timeout_s = 120;               // keep-alive without a request
   int32_t request_timeout_s = 30;             // between a request's first and last byte
   int32_t write_timeout_s = 60;               // a client that does not read is dropped
@@ -137,6 +138,9 @@ struct Config {
   int32_t max_worker_losses = 10;      // consecutive, without a token, per request; more: it fails
   int32_t worker_wait_s = 60;          // a request without a worker waits this long
   int32_t affinity_blocks = 1 << 20;   // remembered as cached, over all workers
+  int32_t worker_silence_s = 900;      // without a message about a request; then it is lost
+  std::string route_min_ready = "50%";    // of a version's workers, before it gets new requests
+  std::vector<std::string> route_shares;  // fingerprint=share of new requests
   int32_t handoff_min_tokens = 256;    // uncached prompt tokens that justify a handoff
 
   // Log.

@@ -489,7 +489,13 @@ std::vector<Knob> make_limit_knobs() {
                                         "server",
                                         "",
                                         {1, 1000000},
-                                        "Open connections and gRPC calls at most."),
+                                        "Open connections and gRPC calls at most, on all ports."),
+      integer<&Config::reserved_connections>(
+          "reserved-connections",
+          "server",
+          "",
+          {1, 1000},
+          "Connections beyond these, for probes, /metrics, and workers that have the secret."),
       integer<&Config::idle_timeout_s>("idle-timeout-s",
                                        "server",
                                        "seconds",
@@ -539,40 +545,6 @@ std::vector<Knob> make_limit_knobs() {
           "otlp-traces-endpoint",
           "log",
           "Where traces go (OTLP over HTTP); else OTEL_EXPORTER_OTLP_ENDPOINT says."),
-  };
-}
-
-std::vector<Knob> make_router_knobs() {
-  return {
-      list<&Config::workers>("workers",
-                             "router",
-                             "Where workers listen: host:port, dns:name:port, or "
-                             "k8s:namespace/service:port."),
-      integer<&Config::max_worker_losses>(
-          "max-worker-losses",
-          "router",
-          "",
-          {0, 1000},
-          "Workers that a request may lose in a row without a new token; then it fails."),
-      integer<&Config::worker_wait_s>(
-          "worker-wait-s",
-          "router",
-          "seconds",
-          {0, kDay},
-          "A request that has lost its worker waits so long for another one."),
-      integer<&Config::affinity_blocks>(
-          "affinity-blocks",
-          "router",
-          "blocks",
-          {0, 1 << 28},
-          "Blocks of prompts that a router remembers workers to have; 0: goes by load alone."),
-      integer<&Config::handoff_min_tokens>(
-          "handoff-min-tokens",
-          "router",
-          "tokens",
-          {1, 1 << 30},
-          "A prompt of which so much is not cached is computed by a prefill worker where there is "
-          "one, for the worker that answers."),
   };
 }
 

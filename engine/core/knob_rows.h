@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "engine/core/config.h"
 #include "engine/core/knob_text.h"
@@ -261,5 +262,8 @@ template <auto M>
 Knob choice(Text name, Text group, Text unit, Text choices, Text help) {
   return {name, group, KnobKind::kChoice, unit, 0, 0, choices, help, set_choice<M>, get_choice<M>};
 }
+
+// Returns the router's rows.
+std::vector<Knob> make_router_knobs();
 
 }  // namespace sluice

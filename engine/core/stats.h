@@ -134,14 +134,25 @@ struct GrammarCounters {
 // A worker as its router sees it.
 struct WorkerStats {
   std::string address;
+  std::string fingerprint;   // empty: not described yet
   std::string_view status;   // unknown, live, draining, silent, stuck, other_model; static
   std::string_view breaker;  // closed, half_open, open; static
   int64_t num_requests = 0;  // requests of this router on it
+  bool differs = false;      // new requests go to workers of other fingerprints only
+};
+
+// The workers of one fingerprint as their router sees them.
+struct FingerprintStats {
+  std::string fingerprint;
+  int64_t num_ready = 0;     // workers that may get requests
+  int64_t num_requests = 0;  // requests that only they can go on with
+  double share = 0;          // of new requests, in [0, 1]
 };
 
 // Counters of an engine that is a router; other engines have none.
 struct RouterStats {
   std::vector<WorkerStats> workers;
+  std::vector<FingerprintStats> fingerprints;  // the oldest first
   int64_t num_usable = 0;          // workers that get requests
   int64_t num_parked = 0;          // requests without a worker
   uint64_t num_retries = 0;        // after a worker's error

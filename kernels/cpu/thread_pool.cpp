@@ -13,6 +13,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "kernels/cpu/parking.h"
 
 namespace sluice::kernels::cpu {
 namespace {
@@ -22,20 +23,24 @@ constexpr int kNiceLevels = 5;
 constexpr uint64_t kUnitsMask = 0xFFFFFFFFU;
 constexpr int64_t kMaxUnits = 0xFFFF;  // ends of parts have 16 bits
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
-  static_assert(sizeof(word) == sizeof(uint32_t));
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
-}
+struct Futex {
+  static void wait(std::atomic<uint32_t>& word, uint32_t expected) {
+    static_assert(sizeof(word) == sizeof(uint32_t));
+    syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+  }
 
-void futex_wake_all(std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
-}
+  static void wake_all(std::atomic<uint32_t>& word) {
+    syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  }
+};
+
+using Start = StartGate<std::atomic<uint32_t>, std::atomic<bool>, Futex>;
+using Finish = FinishGate<std::atomic<uint32_t>, Futex>;
 
 void cpu_pause() { __builtin_ia32_pause(); }
 
 // Returns true as soon as done() is, false once kSpin has passed.
-template <typename Done>
-bool spin_until(Done done) {
+constexpr auto kSpinUntil = [](const auto& done) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -44,7 +49,7 @@ bool spin_until(Done done) {
     }
   } while (std::chrono::steady_clock::now() < deadline);
   return false;
-}
+};
 
 // Best effort: without it the threads still compute, only I/O waits longer.
 void lower_own_priority() {
@@ -71,9 +76,7 @@ ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
 void ThreadPool::enter() const { bind_thread(placement_.cpus_of(0)); }
 
 ThreadPool::~ThreadPool() {
-  stop_.store(true);
-  epoch_.fetch_add(1);
-  futex_wake_all(epoch_);
+  Start{epoch_, num_parked_, stop_}.close();
   for (std::thread& thread : threads_) thread.join();
 }
 
@@ -95,10 +98,9 @@ void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context)
   const uint32_t epoch = epoch_.load(std::memory_order_relaxed) + 1;
   const uint64_t state = uint64_t{epoch} << 32 | static_cast<uint64_t>(num_units);
   state_.store(state, std::memory_order_release);
-  epoch_.store(epoch);
-  if (num_parked_.load() > 0) futex_wake_all(epoch_);
+  Start{epoch_, num_parked_, stop_}.open(epoch);
   work(state, 0);
-  wait_until_done();
+  Finish{unfinished_, caller_parked_}.wait(kSpinUntil);
 }
 
 // Runs the worker's own part first, then what is left of other parts. Units of a part are reported
@@ -109,9 +111,7 @@ void ThreadPool::work(uint64_t state, int32_t worker) {
     const int32_t owner = after < 0 ? worker + i : after;
     uint32_t done = 0;
     while (const uint32_t units = claim_and_run(state, owner, worker)) done += units;
-    if (done != 0 && unfinished_.fetch_sub(done) == done && caller_parked_.load() != 0) {
-      futex_wake_all(unfinished_);
-    }
+    if (done != 0) Finish{unfinished_, caller_parked_}.report(done);
   }
 }
 
@@ -152,29 +152,10 @@ uint32_t ThreadPool::claim_and_run(uint64_t state, int32_t owner, int32_t worker
   }
 }
 
-void ThreadPool::wait_until_done() {
-  const auto done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
-  if (done() || spin_until(done)) return;
-  caller_parked_.store(1);
-  for (uint32_t left = unfinished_.load(); left != 0; left = unfinished_.load()) {
-    futex_wait(unfinished_, left);
-  }
-  caller_parked_.store(0);
-}
-
 void ThreadPool::worker_main(int32_t worker) {
   lower_own_priority();
   bind_thread(placement_.cpus_of(worker));
-  uint32_t seen = 0;
-  while (true) {
-    const auto changed = [this, seen] { return epoch_.load(std::memory_order_acquire) != seen; };
-    if (!changed() && !spin_until(changed)) {
-      num_parked_.fetch_add(1);
-      while (epoch_.load() == seen) futex_wait(epoch_, seen);
-      num_parked_.fetch_sub(1);
-    }
-    if (stop_.load()) return;
-    seen = epoch_.load();
+  for (uint32_t seen = 0; Start{epoch_, num_parked_, stop_}.pass(seen, kSpinUntil);) {
     work(state_.load(std::memory_order_acquire), worker);
   }
 }

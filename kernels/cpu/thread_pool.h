@@ -73,7 +73,6 @@ class ThreadPool {
   void worker_main(int32_t worker);
   void work(uint64_t state, int32_t worker);
   uint32_t claim_and_run(uint64_t state, int32_t owner, int32_t worker);
-  void wait_until_done();
 
   const int32_t num_threads_;
   const Placement placement_;

@@ -18,8 +18,8 @@ void write_reasoning(std::string_view text, JsonWriter& json) {
 
 }  // namespace
 
-ChatFormat::ChatFormat(const FrontEnd& front_end, std::string_view model)
-    : OpenAiFormat(front_end, Endpoint::kChat, model, "chat.completion", "chat.completion.chunk") {}
+ChatFormat::ChatFormat(std::shared_ptr<const ServedModel> served, std::string_view model)
+    : OpenAiFormat(std::move(served), Endpoint::kChat, model, "chat.completion", "chat.completion.chunk") {}
 
 void ChatFormat::prepare(const GenerationRequest& request) {
   OpenAiFormat::prepare(request);

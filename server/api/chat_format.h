@@ -14,7 +14,7 @@ namespace sluice {
 
 class ChatFormat final : public OpenAiFormat {
  public:
-  ChatFormat(const FrontEnd& front_end, std::string_view model);
+  ChatFormat(std::shared_ptr<const ServedModel> served, std::string_view model);
 
   void prepare(const GenerationRequest& request) override;
   void keep(const ChoiceNews& news) override;

@@ -19,7 +19,7 @@ void handle(FrontEnd& front_end, Exchange exchange, Endpoint endpoint) {
       [&](const ValidationContext& context, Exchange& asked) -> Expected<DecodedRequest> {
         SLUICE_TRY(auto request,
                    validate_generation(context, asked.request.body, endpoint, asked.ignored));
-        auto format = std::make_unique<Format>(front_end, request.model);
+        auto format = std::make_unique<Format>(request.served, request.model);
         return DecodedRequest{std::move(request), std::move(format)};
       });
 }

@@ -5,8 +5,9 @@
 
 namespace sluice {
 
-CompletionsFormat::CompletionsFormat(const FrontEnd& front_end, std::string_view model)
-    : OpenAiFormat(front_end, Endpoint::kCompletion, model, "text_completion", "text_completion") {}
+CompletionsFormat::CompletionsFormat(std::shared_ptr<const ServedModel> served,
+                                     std::string_view model)
+    : OpenAiFormat(std::move(served), Endpoint::kCompletion, model, "text_completion", "text_completion") {}
 
 void CompletionsFormat::prepare(const GenerationRequest& request) {
   OpenAiFormat::prepare(request);

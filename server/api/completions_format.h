@@ -12,7 +12,7 @@ namespace sluice {
 
 class CompletionsFormat final : public OpenAiFormat {
  public:
-  CompletionsFormat(const FrontEnd& front_end, std::string_view model);
+  CompletionsFormat(std::shared_ptr<const ServedModel> served, std::string_view model);
 
   void prepare(const GenerationRequest& request) override;
   void keep(const ChoiceNews& news) override;

@@ -33,7 +33,7 @@ void log_prompts(const FrontEnd& front_end,
   if (!config.enable_log_prompts) return;
   const auto most = config.max_log_len > 0 ? static_cast<size_t>(config.max_log_len)
                                            : std::numeric_limits<size_t>::max();
-  const Tokenizer& tokenizer = front_end.engine.tokenizer();
+  const Tokenizer& tokenizer = request.served->engine.tokenizer();
   for (size_t i = 0; i < request.requests.size(); i += static_cast<size_t>(request.num_choices)) {
     const std::vector<TokenId>& ids = request.requests[i].prompt;
     std::string text;
@@ -60,7 +60,8 @@ Generation::Generation(FrontEnd& front_end,
       answer_(std::move(answer)),
       request_(std::move(request)),
       span_(front_end.tracer, request_.trace, request_.requests.front().arrival),
-      tokenizer_(front_end.engine.tokenizer()),
+      engine_(request_.served->engine),
+      tokenizer_(engine_.tokenizer()),
       max_tokens_(request_.requests.front().sampling.max_tokens) {
   const SamplingParams& sampling = request_.requests.front().sampling;
   if (sampling.ignore_eos) own_end_tokens_ = sampling.stop_token_ids;
@@ -79,7 +80,7 @@ Generation::Generation(FrontEnd& front_end,
       prompt_tokens_ += static_cast<int64_t>(ids.size());
     }
   }
-  describe_request(front_end_, request_, span_);
+  describe_request(request_, span_);
   request_.trace = span_.context();
   for (ValidRequest& one : request_.requests) one.trace = request_.trace;
   answer_->prepare(request_);
@@ -93,7 +94,7 @@ void Generation::start() {
   front_end_.note_fallbacks(request_.fallbacks);
   log_prompts(front_end_, answer_->request_id(), request_);
   for (size_t i = 0; i < choices_.size(); ++i) {
-    auto id = front_end_.engine.submit(std::move(request_.requests[i]), worker);
+    auto id = engine_.submit(std::move(request_.requests[i]), worker);
     if (!id) return fail(id.error());
     choices_[i].id = *id;
     choices_[i].submitted = true;
@@ -115,7 +116,8 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
   }
   if (!output.prompt_logprobs.empty()) {
-    return answer_->add_prompt(choice_idx, output.prompt_logprobs);
+    answer_->add_prompt(choice_idx, output.prompt_logprobs);
+    if (output.token == kInvalidToken && output.finish_reason == FinishReason::kNone) return;
   }
   choice.timings = output.timings;
   choice.num_accepted_predictions = output.num_accepted_predictions;
@@ -154,11 +156,11 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, Piec
     choice.matched_stop = request_.stop.strings[static_cast<size_t>(ending.matched_stop)];
   }
   finish_choice(choice, FinishReason::kStop);
-  if (output.finish_reason == FinishReason::kNone) front_end_.engine.abort(choice.id);
+  if (output.finish_reason == FinishReason::kNone) engine_.abort(choice.id);
 }
 
 void Generation::note_offer(Choice& choice, const HandoffOffer& offer) {
-  const ModelInfo& model = front_end_.engine.model();
+  const ModelInfo& model = engine_.model();
   if (!model.handoff || choice.prompt_digest.empty()) return;
   choice.kv_params = offer_json(offer,
                                 *model.handoff,
@@ -287,7 +289,7 @@ void Generation::abort() {
     Pieces rest;
     choices_[i].output.finish(FinishReason::kAbort, rest);
     finish_choice(choices_[i], FinishReason::kAbort);
-    front_end_.engine.abort(choices_[i].id);
+    engine_.abort(choices_[i].id);
     tell(i, rest);
   }
   flush();
@@ -297,7 +299,7 @@ void Generation::abort_open_choices(FinishReason reason) {
   for (Choice& choice : choices_) {
     if (choice.finish_reason != FinishReason::kNone || !choice.submitted) continue;
     finish_choice(choice, reason);
-    front_end_.engine.abort(choice.id);
+    engine_.abort(choice.id);
   }
 }
 

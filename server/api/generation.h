@@ -77,6 +77,7 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
   const std::shared_ptr<Answer> answer_;
   GenerationRequest request_;
   RequestSpan span_;
+  Engine& engine_;  // the request's version
   const Tokenizer& tokenizer_;
 
   std::vector<Choice> choices_;

@@ -3,11 +3,11 @@
 
 #include <utility>
 
+#include "server/front/served_model.h"
+
 namespace sluice {
 
-void describe_request(const FrontEnd& front_end,
-                      const GenerationRequest& request,
-                      RequestSpan& span) {
+void describe_request(const GenerationRequest& request, RequestSpan& span) {
   if (!span.is_recorded()) return;
   const std::string operation =
       request.endpoint == Endpoint::kCompletion ? "text_completion" : "chat";
@@ -15,7 +15,7 @@ void describe_request(const FrontEnd& front_end,
   span.add("gen_ai.operation.name", operation);
   span.add("gen_ai.provider.name", std::string("sluice"));
   span.add("gen_ai.request.model", request.model);
-  span.add("gen_ai.response.model", front_end.model_names.front());
+  span.add("gen_ai.response.model", request.served->names.front());
   span.add_sampling(request.requests.front().sampling);
   if (!request.stop.strings.empty()) {
     span.add("gen_ai.request.stop_sequences", request.stop.strings);

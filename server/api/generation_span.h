@@ -7,15 +7,12 @@
 #include <vector>
 
 #include "server/api/request_validator.h"
-#include "server/front/front_end.h"
 #include "server/front/usage.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {
 
-void describe_request(const FrontEnd& front_end,
-                      const GenerationRequest& request,
-                      RequestSpan& span);
+void describe_request(const GenerationRequest& request, RequestSpan& span);
 
 // `reasons`: one for each choice, in order.
 void describe_end(const Usage& usage, std::vector<std::string> reasons, RequestSpan& span);

@@ -66,9 +66,10 @@ void handle_messages(FrontEnd& front_end, Exchange exchange) {
 }
 
 void handle_count_tokens(FrontEnd& front_end, Exchange exchange) {
-  const ValidationContext context =
-      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
-  auto body = count_tokens(context, exchange);
+  auto body = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return count_tokens(context, exchange);
+      });
   front_end.note_ignored(exchange.ignored);
   if (!body) return front_end.fail(exchange, body.error());
   HttpResponse response;

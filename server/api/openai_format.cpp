@@ -77,14 +77,14 @@ OpenAiFormat::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest
     : logprobs(tokenizer, request.endpoint, request.skip_special_tokens),
       prompt_logprobs(tokenizer) {}
 
-OpenAiFormat::OpenAiFormat(const FrontEnd& front_end,
+OpenAiFormat::OpenAiFormat(std::shared_ptr<const ServedModel> served,
                            Endpoint endpoint,
                            std::string_view model,
                            std::string_view whole_object,
                            std::string_view event_object)
-    : tokenizer_(front_end.engine.tokenizer()), id_(answer_id(endpoint)) {
+    : served_(std::move(served)), id_(answer_id(endpoint)) {
   const auto created = static_cast<int64_t>(std::time(nullptr));
-  const std::string_view fingerprint = front_end.engine.model().system_fingerprint;
+  const std::string_view fingerprint = served_->engine.model().system_fingerprint;
   whole_head_ = make_head(whole_object, id_, created, model, fingerprint);
   event_head_ = "data: " + make_head(event_object, id_, created, model, fingerprint);
 }
@@ -95,7 +95,7 @@ void OpenAiFormat::prepare(const GenerationRequest& request) {
   const auto num_choices = static_cast<size_t>(request.num_choices);
   for (size_t i = 0; i < request.requests.size(); ++i) {
     const std::vector<TokenId>& ids = request.requests[i].prompt;
-    Choice& choice = choices_.emplace_back(tokenizer_, request);
+    Choice& choice = choices_.emplace_back(served_->engine.tokenizer(), request);
     if (request.return_token_ids && i % num_choices == 0) prompts_.push_back(ids);
     if (request.num_echoed_logprobs >= 0) {
       choice.logprobs.start_prompt(ids, request.echoed[i / num_choices]);

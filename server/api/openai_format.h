@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +18,8 @@
 
 namespace sluice {
 
-class FrontEnd;
 class JsonWriter;
+struct ServedModel;
 
 class OpenAiFormat : public AnswerFormat {
  public:
@@ -44,7 +45,7 @@ class OpenAiFormat : public AnswerFormat {
 
   // `whole_object`, `event_object`: the value of `object` in answers and events
   // ("chat.completion").
-  OpenAiFormat(const FrontEnd& front_end,
+  OpenAiFormat(std::shared_ptr<const ServedModel> served,
                Endpoint endpoint,
                std::string_view model,
                std::string_view whole_object,
@@ -89,7 +90,7 @@ class OpenAiFormat : public AnswerFormat {
                         JsonWriter& json) const;
   void end_choices(const Usage* usage, std::string& out) const;
 
-  const Tokenizer& tokenizer_;
+  const std::shared_ptr<const ServedModel> served_;
   const std::string id_;
   std::string whole_head_;  // `{"id":...,"system_fingerprint":...,"choices":[`
   std::string event_head_;  // the head of an event, behind "data: "

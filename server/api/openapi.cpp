@@ -311,7 +311,7 @@ std::string openapi_json(const Config& config, const SamplingParams& defaults) {
 
 void handle_openapi(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
-  response.body = openapi_json(front_end.config, front_end.engine.model().sampling);
+  response.body = openapi_json(front_end.config, front_end.usual_model()->engine.model().sampling);
   front_end.respond(exchange, std::move(response));
 }
 

@@ -100,9 +100,10 @@ void write_prompt(JsonWriter& json,
 
 Expected<std::string> render(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
   SLUICE_TRY(Json body, parse_body(exchange.request.body, front_end.config.max_json_depth));
-  const ValidationContext context =
-      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
-  const auto request = validate_parameters(context, body, endpoint, exchange.ignored);
+  const auto request = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return validate_parameters(context, body, endpoint, exchange.ignored);
+      });
   front_end.note_ignored(exchange.ignored);
   if (!request) return tl::unexpected(request.error());
   std::string out;

@@ -15,6 +15,7 @@
 #include "server/api/token_rules.h"
 #include "server/front/choice_seed.h"
 #include "server/front/kv_params.h"
+#include "server/http/api_errors.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 #include "server/keys/digest.h"
@@ -465,7 +466,7 @@ Expected<std::string> resolve_model(const std::vector<std::string>& model_names,
     return make_error(ErrorCode::kNotFound,
                       "The model `" + show_text(name) + "` does not exist.",
                       "model",
-                      "model_not_found");
+                      std::string(kModelNotFound));
   }
   return name;
 }
@@ -486,6 +487,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
 
   GenerationRequest out;
   out.endpoint = endpoint;
+  out.served = context.served;
   SLUICE_TRY(out.model, resolve_model(context.model_names, body));
   SLUICE_TRY_VOID(read_stream_options(body, out));
   SLUICE_TRY(out.stop.strings, read_stop(context, body));

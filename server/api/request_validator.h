@@ -22,6 +22,8 @@
 
 namespace sluice {
 
+struct ServedModel;
+
 // A client's request for one or several choices.
 struct GenerationRequest {
   Endpoint endpoint = Endpoint::kChat;
@@ -51,6 +53,7 @@ struct GenerationRequest {
   bool has_prediction = false;  // the answer says how much of it was right
   FallbackCounts fallbacks{};   // prompts that should have come from peers
   TraceContext trace;           // the client's
+  std::shared_ptr<const ServedModel> served;  // what it was validated for, and goes to
 };
 
 // `ignored`: gets the names that are left out.

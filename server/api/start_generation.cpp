@@ -15,9 +15,10 @@ void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecod
     return front_end.refuse(exchange,
                             Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
-  const ValidationContext context =
-      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
-  auto decoded = decode(context, exchange);
+  auto decoded = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return decode(context, exchange);
+      });
   front_end.note_ignored(exchange.ignored);
   if (!decoded) return front_end.refuse(exchange, decoded.error());
   GenerationRequest& request = decoded->request;

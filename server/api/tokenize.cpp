@@ -16,26 +16,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Expected<Json> read_body(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
-  SLUICE_TRY(Json body, parse_body(exchange.request.body, front_end.config.max_json_depth));
-  const auto checked = check_parameters(body, endpoint, exchange.ignored);
-  front_end.note_ignored(exchange.ignored);
-  if (!checked) return tl::unexpected(checked.error());
-  SLUICE_TRY(const std::string model, resolve_model(front_end.model_names, body));
+Expected<Json> read_body(const ValidationContext& context, Exchange& exchange, Endpoint endpoint) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, endpoint, exchange.ignored));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
   return body;
 }
 
-Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
-  SLUICE_TRY(const Json body, read_body(front_end, exchange, Endpoint::kTokenize));
-  const Tokenizer& tokenizer = front_end.engine.tokenizer();
-  const ValidationContext context{front_end.config,
-                                  front_end.engine.model(),
-                                  tokenizer,
-                                  front_end.chat_template,
-                                  front_end.model_names,
-                                  0,
-                                  0,
-                                  exchange.arrival};
+Expected<std::string> tokenize(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(const Json body, read_body(context, exchange, Endpoint::kTokenize));
+  const Tokenizer& tokenizer = context.tokenizer;
   const bool is_chat = find_field(body, "messages") != nullptr;
   const Json* prompt = find_field(body, "prompt");
   if (!is_chat && (prompt == nullptr || !prompt->is_string())) {
@@ -54,7 +44,7 @@ Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
   std::string out;
   JsonWriter json(out);
   json.open_object().key("count").integer(static_cast<int64_t>(ids.size()));
-  json.key("max_model_len").integer(front_end.engine.model().max_model_len);
+  json.key("max_model_len").integer(context.model.max_model_len);
   json.key("tokens").open_array();
   for (const TokenId id : ids) json.integer(id);
   json.close_array().key("token_strs");
@@ -69,37 +59,41 @@ Expected<std::string> tokenize(FrontEnd& front_end, Exchange& exchange) {
   return out;
 }
 
-Expected<std::string> detokenize(FrontEnd& front_end, Exchange& exchange) {
-  SLUICE_TRY(const Json body, read_body(front_end, exchange, Endpoint::kDetokenize));
+Expected<std::string> detokenize(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(const Json body, read_body(context, exchange, Endpoint::kDetokenize));
   const Json* tokens = find_field(body, "tokens");
   if (tokens == nullptr) {
     return make_error(ErrorCode::kInvalidArgument, "tokens is missing.", "tokens");
   }
-  SLUICE_TRY(const auto ids, to_token_ids(*tokens, "tokens", front_end.engine.model().vocab_size));
-  const std::string text = decode_tokens(front_end.engine.tokenizer(), ids);
+  SLUICE_TRY(const auto ids, to_token_ids(*tokens, "tokens", context.model.vocab_size));
+  const std::string text = decode_tokens(context.tokenizer, ids);
   std::string out;
   JsonWriter json(out);
   json.open_object().key("prompt").string(text).close_object();
   return out;
 }
 
-void answer(FrontEnd& front_end, const Exchange& exchange, Expected<std::string> body) {
+template <typename Read>
+void answer(FrontEnd& front_end, Exchange exchange, const Read& read) {
+  const auto body = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return read(context, exchange);
+      });
+  front_end.note_ignored(exchange.ignored);
   if (!body) return front_end.fail(exchange, body.error());
   HttpResponse response;
-  response.body = std::move(*body);
+  response.body = *body;
   front_end.respond(exchange, std::move(response));
 }
 
 }  // namespace
 
 void handle_tokenize(FrontEnd& front_end, Exchange exchange) {
-  auto body = tokenize(front_end, exchange);
-  answer(front_end, exchange, std::move(body));
+  answer(front_end, std::move(exchange), tokenize);
 }
 
 void handle_detokenize(FrontEnd& front_end, Exchange exchange) {
-  auto body = detokenize(front_end, exchange);
-  answer(front_end, exchange, std::move(body));
+  answer(front_end, std::move(exchange), detokenize);
 }
 
 }  // namespace sluice

@@ -13,19 +13,31 @@
 #include "server/cli/listen_lines.h"
 #include "server/cli/signal_watcher.h"
 #include "server/cli/successor.h"
+#include "server/grpc/worker_secret.h"
 #include "server/http_server.h"
 #include "server/router/remote_engine.h"
 
 namespace sluice {
 namespace {
 
-// Loads the tokenizer of --model; null: the workers' files make one.
+// Loads the tokenizer of --model.
 Expected<std::unique_ptr<Tokenizer>> own_tokenizer(const std::string& model) {
-  if (model.empty()) return std::unique_ptr<Tokenizer>();
   std::error_code error;
   if (!std::filesystem::is_directory(model, error)) return load_tokenizer(model);
   SLUICE_TRY(HfText text, load_hf_text(model));
   return std::move(text.tokenizer);
+}
+
+// Loads the tokenizer of --model now, so that a wrong name ends the start, and again for each
+// version of the workers that needs one of its own. Empty: the workers' files make them.
+Expected<VersionSet::MakeTokenizer> own_tokenizers(const std::string& model) {
+  if (model.empty()) return VersionSet::MakeTokenizer();
+  SLUICE_TRY(auto loaded, own_tokenizer(model));
+  const auto first = std::make_shared<std::unique_ptr<Tokenizer>>(std::move(loaded));
+  return [model, first]() -> Expected<std::unique_ptr<Tokenizer>> {
+    if (*first != nullptr) return std::move(*first);
+    return own_tokenizer(model);
+  };
 }
 
 void print_plan(const Config& config) {
@@ -49,13 +61,15 @@ void print_plan(const Config& config) {
 
 Expected<void> run_router(const Invocation& invocation) {
   const Config& config = invocation.config;
+  SLUICE_TRY_VOID(check_worker_secret(config));
   print_plan(config);
   if (invocation.dry_run) return {};
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
-  SLUICE_TRY(auto tokenizer, own_tokenizer(config.model));
-  SLUICE_TRY(const auto engine, RemoteEngine::create(config, std::move(tokenizer)));
+  warn_of_exposure(config);
+  SLUICE_TRY(auto make_tokenizer, own_tokenizers(config.model));
+  SLUICE_TRY(const auto engine, RemoteEngine::create(config, std::move(make_tokenizer)));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server, /*has_gpu=*/false);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

@@ -23,6 +23,7 @@ Expected<void> run_serve(const Invocation& invocation) {
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
+  warn_of_exposure(config);
   SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server, engine->model().is_on_gpu());

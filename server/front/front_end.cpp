@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <limits>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "engine/core/descriptor_limit.h"
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/core/times.h"
@@ -22,69 +21,6 @@
 
 namespace sluice {
 namespace {
-
-Expected<std::string> read_template(const Config& config) {
-  if (is_template_source(config.chat_template)) return config.chat_template;
-  std::ifstream file(config.chat_template, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return make_error(ErrorCode::kNotFound,
-                      "--chat-template: cannot read '" + config.chat_template + "'.",
-                      "chat-template");
-  }
-  return text.str();
-}
-
-tl::unexpected<Error> no_template(const std::string& why) {
-  return make_error(ErrorCode::kUnsupported,
-                    why + "; start the server with --chat-template or use /v1/completions.",
-                    "messages");
-}
-
-Expected<ChatTemplate> given_template(const Config& config, const std::string& source) {
-  auto compiled = ChatTemplate::compile(source);
-  if (compiled) return compiled;
-  return make_error(compiled.error().code,
-                    config.chat_template + ": chat template: found " + compiled.error().message +
-                        ", expected one that compiles",
-                    "chat-template");
-}
-
-// Compiles the model's own template. An error refuses chats only; other endpoints need no template.
-Expected<ChatTemplate> own_template(const ModelInfo& model) {
-  if (model.chat_template.empty()) return no_template("The model has no chat template");
-  auto compiled = ChatTemplate::compile(model.chat_template);
-  if (compiled) return compiled;
-  const std::string& reason = compiled.error().message;
-  log_event(LogLevel::kWarning, "chat_template_unusable", "model", model.path, "reason", reason);
-  return no_template("The model's chat template cannot be used: " + reason);
-}
-
-void log_families(const OutputFamilies& families) {
-  if (families.describes_tools) {
-    log_event(LogLevel::kInfo, "tools_in_instructions", "reason", "the chat template shows none");
-  }
-  if (families.format == nullptr) return;
-  log_event(LogLevel::kInfo,
-            "output_families",
-            "calls",
-            families.calls != nullptr ? name_of(*families.calls) : "none",
-            "reasoning",
-            families.reasoning != nullptr ? name_of(*families.reasoning) : "none");
-}
-
-// Returns the served names; without --served-model-name it is the name of the model's file.
-std::vector<std::string> names_of(const Config& config, const Engine& engine) {
-  if (!config.served_model_name.empty()) return config.served_model_name;
-  std::string name = engine.model().path;
-  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
-  if (const size_t slash = name.find_last_of('/'); slash != std::string::npos) {
-    name.erase(0, slash + 1);
-  }
-  if (name.ends_with(".gguf")) name.resize(name.size() - 5);
-  return {name};
-}
 
 // Returns the engine's name with its address: peers need nothing else to fetch from it.
 std::string engine_id_of(const HandoffConfig& handoff, const std::optional<HandoffInfo>& info) {
@@ -102,6 +38,22 @@ Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
   return std::optional<TraceSettings>();
 }
 
+// Returns --max-connections, or fewer where the system gives the process too few descriptors, of
+// which others than clients' connections take some.
+int64_t connections_within_limit(const Config& config) {
+  constexpr int64_t kOthers = 128;  // files, routers and workers, connections to other servers
+  const int64_t room = raise_descriptor_limit() - kOthers - config.reserved_connections;
+  if (room >= config.max_connections) return config.max_connections;
+  const int64_t most = std::max<int64_t>(room, 1);
+  log_event(LogLevel::kWarning,
+            "few_descriptors",
+            "max_connections",
+            config.max_connections,
+            "within_limit",
+            most);
+  return most;
+}
+
 }  // namespace
 
 void add_trace(const TraceContext& trace, LogLine& line) {
@@ -117,8 +69,7 @@ FrontEnd::FrontEnd(const Config& server_config,
                    std::span<const Route> route_table,
                    HandoffConfig handoff_part,
                    Engine& served,
-                   Expected<ChatTemplate> compiled,
-                   OutputFamilies chosen,
+                   std::shared_ptr<const ServedModel> model,
                    std::unique_ptr<TlsContext> tls_context,
                    std::optional<TraceSettings> traces)
     : config(server_config),
@@ -126,33 +77,25 @@ FrontEnd::FrontEnd(const Config& server_config,
       handoff(std::move(handoff_part)),
       engine_id(engine_id_of(handoff, served.model().handoff)),
       engine(served),
-      model_names(names_of(server_config, served)),
       authenticator(server_config),
-      chat_template(std::move(compiled)),
-      families(std::move(chosen)),
       responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
       tls(std::move(tls_context)),
       cors(server_config),
       tracer(std::move(traces)),
       start(std::chrono::steady_clock::now()),
-      created(static_cast<int64_t>(std::time(nullptr))) {}
+      created(static_cast<int64_t>(std::time(nullptr))),
+      most_connections_(connections_within_limit(server_config)),
+      models_{{model->kept, std::move(model)}} {}
 
 FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
 
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
                                                      Engine& engine,
                                                      std::span<const Route> routes) {
-  const bool is_given = !config.chat_template.empty();
-  std::string source = engine.model().chat_template;
-  if (is_given) {
-    SLUICE_TRY(source, read_template(config));
-  }
-  auto compiled = is_given ? given_template(config, source) : own_template(engine.model());
-  if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
-  SLUICE_TRY(OutputFamilies chosen,
-             choose_families(
-                 config, source, !compiled || compiled->forms().prints_tools, engine.tokenizer()));
-  log_families(chosen);
+  const auto versions = engine.versions();
+  SLUICE_TRY(auto model,
+             versions.empty() ? ServedModel::create(config, engine, nullptr)
+                              : ServedModel::create(config, *versions.front(), versions.front()));
   SLUICE_TRY(HandoffConfig part, handoff_config(config));
   SLUICE_TRY(auto tls, TlsContext::create(config));
   SLUICE_TRY(auto traces, chosen_traces(config));
@@ -160,8 +103,7 @@ Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
                                               routes,
                                               std::move(part),
                                               engine,
-                                              std::move(compiled),
-                                              std::move(chosen),
+                                              std::move(model),
                                               std::move(tls),
                                               std::move(traces)));
   SLUICE_TRY_VOID(made->authenticator.load());
@@ -205,6 +147,10 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     }
     exchange.route_idx = i;
     if (route.errors == ErrorForm::kAnthropic) exchange.error_form = route.errors;
+    if (exchange.request.is_reserved && route.auth != RouteAuth::kProbe) {
+      return refuse(exchange,
+                    Error{ErrorCode::kUnavailable, "Too many connections are open.", {}, {}});
+    }
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
@@ -294,21 +240,80 @@ void FrontEnd::note_fallbacks(const FallbackCounts& fallbacks) {
 
 uint64_t FrontEnd::next_seed() { return choice_seed(config.seed, num_seeds_.fetch_add(1) + 1); }
 
-ValidationContext FrontEnd::validation_context(uint64_t tenant_salt,
+ValidationContext FrontEnd::validation_context(std::shared_ptr<const ServedModel> served,
+                                               uint64_t tenant_salt,
                                                std::chrono::steady_clock::time_point arrival) {
+  const ServedModel& model = *served;
   return {config,
-          engine.model(),
-          engine.tokenizer(),
-          chat_template,
-          model_names,
+          model.engine.model(),
+          model.engine.tokenizer(),
+          model.chat_template,
+          model.names,
           next_seed(),
           tenant_salt,
           arrival,
-          &families,
+          &model.families,
           handoff.role,
           /*fills_context=*/false,
           Dialect::kOpenAi,
-          families.describes_tools};
+          model.families.describes_tools,
+          std::move(served)};
+}
+
+std::shared_ptr<const ServedModel> FrontEnd::usual_model() {
+  const auto versions = engine.versions();
+  return served_by(versions.empty() ? nullptr : versions.front());
+}
+
+std::shared_ptr<const ServedModel> FrontEnd::next_model() {
+  return served_by(engine.next_version());
+}
+
+std::vector<std::shared_ptr<const ServedModel>> FrontEnd::all_models() {
+  std::vector<std::shared_ptr<const ServedModel>> models;
+  for (auto& version : engine.versions()) {
+    auto model = served_by(std::move(version));
+    if (std::ranges::find(models, model) == models.end()) models.push_back(std::move(model));
+  }
+  if (models.empty()) models.push_back(served_by(nullptr));
+  return models;
+}
+
+std::vector<NamedModel> FrontEnd::named_models() {
+  std::vector<NamedModel> named;
+  for (const auto& served : all_models()) {
+    for (const std::string& name : served->names) {
+      if (std::ranges::find(named, name, &NamedModel::name) != named.end()) continue;
+      named.push_back({name, served});
+    }
+  }
+  return named;
+}
+
+// A version for which the server's knobs are wrong takes no requests: they go to one that works.
+std::shared_ptr<const ServedModel> FrontEnd::served_by(std::shared_ptr<Engine> version) {
+  const std::scoped_lock lock(models_mutex_);
+  const auto known = std::ranges::find(models_, version, &KnownModel::version);
+  if (known != models_.end()) return known->model != nullptr ? known->model : models_.front().model;
+  auto made = ServedModel::create(config, *version, version);
+  if (!made) {
+    log_event(LogLevel::kError,
+              "version_unusable",
+              "fingerprint",
+              version->model().system_fingerprint,
+              "reason",
+              made.error().message);
+    models_.push_back({std::move(version), nullptr});
+    return models_.front().model;
+  }
+  // Versions that only this list still knows are gone.
+  std::erase_if(models_, [](const KnownModel& old) {
+    return old.model == nullptr
+               ? old.version.use_count() == 1
+               : old.model.use_count() == 1 && old.version.use_count() == 2;
+  });
+  models_.insert(models_.begin(), {std::move(version), *made});  // the first always works
+  return *made;
 }
 
 std::string FrontEnd::illness() const {
@@ -335,7 +340,7 @@ void FrontEnd::request_done() {
 }
 
 bool FrontEnd::connection_opened() {
-  if (num_connections_.fetch_add(1) < config.max_connections) return true;
+  if (num_connections_.fetch_add(1) < most_connections_) return true;
   num_connections_.fetch_sub(1);
   return false;
 }

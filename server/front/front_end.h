@@ -27,14 +27,13 @@
 #include "server/front/request_histograms.h"
 #include "server/front/response_store.h"
 #include "server/front/route.h"
+#include "server/front/served_model.h"
 #include "server/front/usage.h"
 #include "server/http/api_errors.h"
 #include "server/http/cors.h"
 #include "server/http/http_message.h"
 #include "server/http/tls.h"
 #include "server/keys/auth.h"
-#include "server/prompt/chat_template.h"
-#include "server/tools/output_families.h"
 #include "server/traces/tracer.h"
 #include "server/traces/transfer_spans.h"
 
@@ -92,8 +91,26 @@ class FrontEnd {
   void note_fallbacks(const FallbackCounts& fallbacks);
 
   // Returns what one request is checked against, and takes a seed for it. Any thread.
-  ValidationContext validation_context(uint64_t tenant_salt,
+  ValidationContext validation_context(std::shared_ptr<const ServedModel> served,
+                                       uint64_t tenant_salt,
                                        std::chrono::steady_clock::time_point arrival);
+
+  // Returns the model that most new requests go to, which describes the server. Any thread.
+  [[nodiscard]] std::shared_ptr<const ServedModel> usual_model();
+  // Returns the model that the next new request goes to. Any thread.
+  [[nodiscard]] std::shared_ptr<const ServedModel> next_model();
+  // Returns all that take new requests, the usual one first. Any thread.
+  [[nodiscard]] std::vector<std::shared_ptr<const ServedModel>> all_models();
+
+  // Returns their names, each once: versions of a model may have the same. Any thread.
+  [[nodiscard]] std::vector<NamedModel> named_models();
+
+  // Returns read(validation_context(...)), an Expected, for the model that the next request goes
+  // to. A request that names a model which only other versions have is read for one of these.
+  template <typename Read>
+  auto read_request(uint64_t tenant_salt,
+                    std::chrono::steady_clock::time_point arrival,
+                    const Read& read);
 
   // Returns why this server should get no requests; empty: healthy. Any thread, cheap.
   [[nodiscard]] std::string illness() const;
@@ -130,10 +147,7 @@ class FrontEnd {
   const HandoffConfig handoff;
   const std::string engine_id;  // the name by which routers tell its peers about this engine
   Engine& engine;
-  const std::vector<std::string> model_names;  // at least one; the first is the default
   Authenticator authenticator;
-  const Expected<ChatTemplate> chat_template;  // an error: why chats are refused
-  const OutputFamilies families;               // how the model writes reasoning and calls
   const std::unique_ptr<ResponseStore> responses;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;
@@ -157,20 +171,46 @@ class FrontEnd {
            std::span<const Route> route_table,
            HandoffConfig handoff_part,
            Engine& served,
-           Expected<ChatTemplate> compiled,
-           OutputFamilies chosen,
+           std::shared_ptr<const ServedModel> model,
            std::unique_ptr<TlsContext> tls_context,
            std::optional<TraceSettings> traces);
 
   std::atomic<bool> draining_{false};
   std::atomic<bool> leaving_{false};
   std::atomic<int64_t> num_requests_{0};
+  const int64_t most_connections_;
   std::atomic<int64_t> num_connections_{0};
   std::atomic<uint64_t> num_seeds_{0};
   std::function<void()> on_quiescent_;
   std::mutex ignored_mutex_;
   std::set<std::string> ignored_names_;  // names logged so far; guarded by ignored_mutex_
+
+  struct KnownModel {
+    std::shared_ptr<Engine> version;
+    std::shared_ptr<const ServedModel> model;  // null: it cannot be served
+  };
+
+  std::shared_ptr<const ServedModel> served_by(std::shared_ptr<Engine> version);
+
+  std::mutex models_mutex_;
+  std::vector<KnownModel> models_;  // guarded by models_mutex_; never empty
 };
+
+template <typename Read>
+auto FrontEnd::read_request(uint64_t tenant_salt,
+                            std::chrono::steady_clock::time_point arrival,
+                            const Read& read) {
+  const std::shared_ptr<const ServedModel> next = next_model();
+  auto result = read(validation_context(next, tenant_salt, arrival));
+  const auto is_unknown = [](const Error& error) { return error.machine_code == kModelNotFound; };
+  if (result || !is_unknown(result.error())) return result;
+  for (const auto& other : all_models()) {
+    if (other->names == next->names) continue;
+    auto again = read(validation_context(other, tenant_salt, arrival));
+    if (again || !is_unknown(again.error())) return again;
+  }
+  return result;
+}
 
 // Handlers, one per endpoint; each answers through the exchange, at once or later.
 void handle_chat_completions(FrontEnd& front_end, Exchange exchange);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/front/io_worker.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
@@ -69,17 +70,33 @@ void IoWorker::watch_deadlines(const void* key, std::function<void()> check) {
   deadline_checks_.emplace(key, std::move(check));
 }
 
-void IoWorker::adopt(StreamSocket socket) {
+void IoWorker::adopt(StreamSocket socket, Connection::Kind kind) {
+  const bool is_reserved = kind == Connection::Kind::kReserved;
   std::unique_ptr<TlsSession> tls;
   if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
-  if (front_end_.tls != nullptr && tls == nullptr) return front_end_.connection_closed();
-  auto connection = std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_);
+  if (front_end_.tls != nullptr && tls == nullptr) {
+    if (!is_reserved) front_end_.connection_closed();
+    return;
+  }
+  auto connection =
+      std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_, kind);
   connections_.emplace(connection.get(), connection);
+  if (is_reserved) {
+    const Config& config = front_end_.config;
+    const int32_t most = std::max(config.reserved_connections / config.io_threads, 1);
+    if (reserved_.size() >= static_cast<size_t>(most)) {
+      const auto oldest = connections_.at(reserved_.front());
+      oldest->close();
+    }
+    reserved_.push_back(connection.get());
+  }
   connection->start();
 }
 
 void IoWorker::remove(Connection& connection) {
-  if (connections_.erase(&connection) > 0) front_end_.connection_closed();
+  const bool is_reserved = connection.kind() == Connection::Kind::kReserved;
+  if (is_reserved) std::erase(reserved_, &connection);
+  if (connections_.erase(&connection) > 0 && !is_reserved) front_end_.connection_closed();
 }
 
 void IoWorker::close_connections() {

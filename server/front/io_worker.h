@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
@@ -39,7 +40,8 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
   void publish(OutputBatch batch) override;
 
   // Methods below run on the worker's thread.
-  void adopt(StreamSocket socket);
+  // A reserved connection takes the place of the oldest one, if there are too many of them.
+  void adopt(StreamSocket socket, Connection::Kind kind);
   void close_connections();
   void cut_generations(const Error& reason);
 
@@ -83,6 +85,7 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
   boost::asio::io_context context_{1};
   boost::asio::steady_timer sweep_timer_{context_};
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::deque<Connection*> reserved_;  // of these, the oldest first
   std::unordered_map<RequestId, Target> targets_;
   std::unordered_map<const void*, std::function<void()>> deadline_checks_;
   std::vector<std::shared_ptr<OutputReceiver>> touched_;  // changed by deliver()

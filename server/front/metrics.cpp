@@ -233,6 +233,32 @@ void add_grpc(Families& out, const GrpcCounters& grpc, bool is_served) {
   }
 }
 
+void add_versions(Families& out, const RouterStats& router) {
+  for (const WorkerStats& worker : router.workers) {
+    if (worker.fingerprint.empty()) continue;
+    out.open("sluice:router_worker_differs",
+             "1 for a worker that gets no new requests because others have another fingerprint.",
+             MetricType::Gauge,
+             {{"fingerprint", worker.fingerprint}, {"worker", worker.address}})
+        .gauge.value = worker.differs ? 1 : 0;
+  }
+  for (const FingerprintStats& version : router.fingerprints) {
+    const auto gauge = [&](const char* name, const char* help, double value) {
+      out.open(name, help, MetricType::Gauge, {{"fingerprint", version.fingerprint}}).gauge.value =
+          value;
+    };
+    gauge("sluice:router_fingerprint_workers",
+          "Workers of a fingerprint that may get requests now.",
+          static_cast<double>(version.num_ready));
+    gauge("sluice:router_fingerprint_requests",
+          "Requests that only workers of a fingerprint can go on with.",
+          static_cast<double>(version.num_requests));
+    gauge("sluice:router_fingerprint_share",
+          "Part of the new requests that goes to a fingerprint.",
+          version.share);
+  }
+}
+
 void add_router(Families& out, const RouterStats& router) {
   out.gauge("sluice:router_usable_workers",
             "Workers that may get a request now.",
@@ -443,7 +469,10 @@ std::string metrics_text(const MetricSources& sources, MetricsForm form) {
   add_requests(families, sources.requests);
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
-  if (stats.router) add_router(families, *stats.router);
+  if (stats.router) {
+    add_router(families, *stats.router);
+    add_versions(families, *stats.router);
+  }
   add_http(families, sources.http, sources.routes);
   add_grpc(families, sources.grpc, sources.config.grpc_port >= 0);
   add_program(families, sources.program);

@@ -14,7 +14,8 @@ namespace sluice {
 class FrontEnd;
 struct Exchange;
 
-enum class RouteAuth : unsigned char { kOpen, kKey };
+// kProbe: open, and answered even where there are no more connections than the reserved ones.
+enum class RouteAuth : unsigned char { kOpen, kKey, kProbe };
 
 struct Route {
   std::string_view method;  // a GET route answers HEAD too

@@ -78,7 +78,10 @@ void GrpcCall::run() {
     return refuse(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
   IgnoredArguments ignored(unknown_arguments_rule(front_end_.config));
-  auto request = decode(front_end_.validation_context(tenant_->salt(), arrival_), ignored);
+  auto request = front_end_.read_request(
+      tenant_->salt(), arrival_, [&](const ValidationContext& context) {
+        return decode(context, ignored);
+      });
   front_end_.note_ignored(ignored);
   if (ignored.size() > 0) {
     context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored.header_value());

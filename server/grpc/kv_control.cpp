@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "server/grpc/callback_queue.h"
 #include "server/grpc/kv_control_stream.h"
 #include "server/grpc/server_settings.h"
+#include "server/grpc/worker_secret.h"
 #include "server/http/socket_name.h"
 
 namespace sluice {
@@ -27,7 +29,11 @@ namespace {
 
 using kv::v1::Envelope;
 
-constexpr size_t kMostPeers = 64;  // in each direction
+constexpr size_t kMostPeers = 64;  // in each direction, that have proven themselves
+// Of those that have not yet; one more takes the place of the oldest. A worker with the secret
+// needs a millisecond for that, so whoever holds these open keeps no worker out.
+constexpr size_t kMostStrangers = 64;
+constexpr size_t kMostProvenAddresses = 1024;
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
 
@@ -172,6 +178,9 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   }
 
   StreamPtr add_stream(KvSide side, const std::string& address);
+  // Tells whether a client that names `address` must not learn what is there: it is on this
+  // machine, neither --kv-peers names it with its port, nor has a worker ever been there.
+  [[nodiscard]] bool hides_failure(const std::string& address);
   void run_timer();
   [[nodiscard]] std::vector<StreamPtr> all_streams();
 
@@ -190,6 +199,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   std::mutex mutex_;
   std::condition_variable stop_;
   std::map<uint64_t, Peer> peers_;  // guarded by mutex_, like all below
+  std::set<std::string> proven_;    // addresses where workers have proven themselves
   uint64_t next_id_ = 1;
   uint64_t num_steps_ = 0;
   KvLoad load_;
@@ -253,22 +263,52 @@ std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
   std::vector<StreamPtr> streams;
-  for (const auto& [id, peer] : peers_) streams.push_back(peer.stream);
+  for (const auto& [id, peer] : peers_) {
+    const bool is_proven = peer.side == KvSide::kCaller && peer.stream->is_up();
+    if (is_proven && proven_.size() < kMostProvenAddresses) proven_.insert(peer.address);
+    streams.push_back(peer.stream);
+  }
   return streams;
 }
 
 // Returns null if there are too many peers.
 std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
                                                            const std::string& address) {
-  const std::scoped_lock lock(mutex_);
-  std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
-  const auto count = std::ranges::count_if(
-      peers_, [side](const auto& entry) { return entry.second.side == side; });
-  if (is_stopping_ || static_cast<size_t>(count) >= kMostPeers) return nullptr;
-  const uint64_t id = next_id_++;
-  auto stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_);
-  peers_.emplace(id, Peer{stream, side, address});
+  const bool hides = side == KvSide::kCaller && hides_failure(address);
+  StreamPtr oldest;  // of too many strangers
+  StreamPtr stream;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
+    std::vector<StreamPtr> strangers;
+    size_t num_proven = 0;
+    for (const auto& [id, peer] : peers_) {
+      if (peer.side != side) continue;
+      if (side == KvSide::kCaller || peer.stream->is_up()) {
+        ++num_proven;
+      } else {
+        strangers.push_back(peer.stream);
+      }
+    }
+    if (is_stopping_ || num_proven >= kMostPeers) return nullptr;
+    if (strangers.size() >= kMostStrangers) oldest = strangers.front();
+    const uint64_t id = next_id_++;
+    stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_, hides);
+    peers_.emplace(id, Peer{stream, side, address});
+  }
+  if (oldest != nullptr) oldest->close("others wait to prove themselves");
   return stream;
+}
+
+bool GrpcKvChannel::hides_failure(const std::string& address) {
+  const auto name = parse_socket_name(address);
+  if (!name || !is_loopback(name->host)) return false;
+  const bool is_named = std::ranges::any_of(options_.peers, [&](const std::string& peer) {
+    const auto one = parse_socket_name(peer);
+    return one && *one == *name;
+  });
+  const std::scoped_lock lock(mutex_);
+  return !is_named && !proven_.contains(address);
 }
 
 grpc::ServerBidiReactor<Envelope, Envelope>* GrpcKvChannel::Connect(
@@ -362,13 +402,7 @@ bool is_kv_peer_allowed(const std::vector<std::string>& peers, std::string_view 
 }
 
 Expected<KvControlOptions> kv_control_options(const Config& config) {
-  constexpr size_t kLeastSecret = 16;
-  const size_t size = config.worker_secret.size();
-  if (size > 0 && size < kLeastSecret) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--worker-secret: KV transfers need one of at least 16 characters",
-                      "worker-secret");
-  }
+  SLUICE_TRY_VOID(check_worker_secret(config));
   SLUICE_TRY(WorkerTls tls, worker_tls(config));
   return KvControlOptions{.listen = config.kv_listen,
                           .peers = config.kv_peers,

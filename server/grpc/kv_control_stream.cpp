@@ -39,14 +39,17 @@ std::string reached_by(const std::string& address, std::string_view peer) {
 KvControlStream::KvControlStream(KvPeerId id,
                                  KvSide side,
                                  const KvStreamSettings& settings,
-                                 KvPeerSink& sink)
+                                 KvPeerSink& sink,
+                                 bool hides_failure)
     : id_(id),
       side_(side),
       settings_(settings),
       sink_(sink),
+      hides_failure_(hides_failure),
+      began_at_(Clock::now()),
       reads_left_(kReadsPerRefill),
       refill_at_(Clock::now() + kRefill),
-      heard_at_(Clock::now()),
+      heard_at_(began_at_),
       ping_at_(heard_at_ + settings.ping) {
   fill_random(nonce_);
   if (side_ == KvSide::kListener) fill_random(session_);
@@ -66,17 +69,17 @@ void KvControlStream::start(KvWire& wire) {
 void KvControlStream::on_read(bool ok) {
   const std::scoped_lock lock(mutex_);
   is_reading_ = false;
-  if (state_ == State::kOver) return;
+  if (has_ended()) return;
   if (!ok) return end(false, "the stream has ended");
   heard_at_ = Clock::now();
   handle(in_);
-  if (state_ != State::kOver && --reads_left_ > 0) read_next();
+  if (!has_ended() && --reads_left_ > 0) read_next();
 }
 
 void KvControlStream::on_write(bool ok) {
   const std::scoped_lock lock(mutex_);
   is_writing_ = false;
-  if (state_ == State::kOver) return;
+  if (has_ended()) return;
   if (!ok) return end(false, "the stream has ended");
   out_.pop_front();
   write_next();
@@ -85,6 +88,7 @@ void KvControlStream::on_write(bool ok) {
 bool KvControlStream::send(const KvMessage& message) {
   const std::scoped_lock lock(mutex_);
   if (state_ == State::kOver) return false;
+  if (state_ == State::kFailing) return true;  // lost like what was sent before
   auto& waiting = state_ == State::kUp ? out_ : held_;
   if (waiting.size() >= kMostQueued) return false;
   kv::v1::Envelope out;
@@ -97,7 +101,11 @@ bool KvControlStream::send(const KvMessage& message) {
 
 void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLoad& load) {
   const std::scoped_lock lock(mutex_);
-  if (state_ == State::kOver || wire_ == nullptr) return;
+  if (state_ == State::kHandshake && now > began_at_ + settings_.dead) {
+    end(false, "the peer is silent");
+  }
+  if (state_ == State::kFailing && now > began_at_ + settings_.dead) return tell_failure();
+  if (has_ended() || wire_ == nullptr) return;
   num_steps_ = num_steps;
   load_ = load;
   if (now >= refill_at_) {
@@ -118,7 +126,8 @@ void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLo
 
 void KvControlStream::close(const std::string& reason) {
   const std::scoped_lock lock(mutex_);
-  if (state_ != State::kOver) end(false, reason);
+  if (!has_ended()) end(false, reason);
+  if (state_ == State::kFailing) tell_failure();
 }
 
 bool KvControlStream::is_over() const {
@@ -126,12 +135,27 @@ bool KvControlStream::is_over() const {
   return state_ == State::kOver;
 }
 
+bool KvControlStream::is_up() const {
+  const std::scoped_lock lock(mutex_);
+  return state_ == State::kUp;
+}
+
+void KvControlStream::tell_failure() {
+  state_ = State::kOver;
+  sink_.deliver(KvPeerDown{id_, failure_});
+}
+
 void KvControlStream::end(bool is_refused, const std::string& reason) {
   const bool is_known = state_ == State::kUp || side_ == KvSide::kCaller;
-  state_ = State::kOver;
+  const bool is_hidden = hides_failure_ && state_ == State::kHandshake;
+  state_ = is_hidden ? State::kFailing : State::kOver;
   held_.clear();
   if (wire_ != nullptr) std::exchange(wire_, nullptr)->finish(is_refused, reason);
-  if (is_known) sink_.deliver(KvPeerDown{id_, reason});
+  if (is_hidden) {
+    failure_ = reason;
+  } else if (is_known) {
+    sink_.deliver(KvPeerDown{id_, reason});
+  }
 }
 
 void KvControlStream::read_next() {

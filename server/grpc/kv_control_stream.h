@@ -50,7 +50,13 @@ class KvControlStream {
 
   // `sink` gets KvPeerUp, messages and KvPeerDown; a listener's stream reports KvPeerDown only
   // after KvPeerUp. Settings and sink outlive it.
-  KvControlStream(KvPeerId id, KvSide side, const KvStreamSettings& settings, KvPeerSink& sink);
+  // `hides_failure`: KvPeerDown comes the same time after the start however the handshake failed,
+  // so that who asks for the connection does not learn whether something listens there.
+  KvControlStream(KvPeerId id,
+                  KvSide side,
+                  const KvStreamSettings& settings,
+                  KvPeerSink& sink,
+                  bool hides_failure = false);
 
   [[nodiscard]] KvPeerId id() const { return id_; }
 
@@ -64,12 +70,17 @@ class KvControlStream {
   void tick(Clock::time_point now, uint64_t num_steps, const KvLoad& load);
   void close(const std::string& reason);
   [[nodiscard]] bool is_over() const;
+  // Tells whether the peer has proven itself, and the stream is open.
+  [[nodiscard]] bool is_up() const;
 
  private:
-  enum class State : uint8_t { kHandshake, kUp, kOver };
+  // kFailing: the stream has broken, and its end is not told yet.
+  enum class State : uint8_t { kHandshake, kUp, kFailing, kOver };
 
   // Called with mutex_ held.
   void end(bool is_refused, const std::string& reason);
+  void tell_failure();
+  [[nodiscard]] bool has_ended() const { return state_ >= State::kFailing; }
   void handle(const kv::v1::Envelope& in);
   void handle_challenge(const kv::v1::Envelope& in);
   void handle_hello(const kv::v1::Envelope& in);
@@ -82,10 +93,13 @@ class KvControlStream {
   const KvSide side_;
   const KvStreamSettings& settings_;
   KvPeerSink& sink_;
+  const bool hides_failure_;
+  const Clock::time_point began_at_;
 
   mutable std::mutex mutex_;
   KvWire* wire_ = nullptr;
   State state_ = State::kHandshake;
+  std::string failure_;  // while kFailing
   KvNonce nonce_{};
   std::array<uint8_t, 16> session_{};
   bool has_challenge_ = false;

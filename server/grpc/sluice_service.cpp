@@ -39,19 +39,19 @@ class SluiceCall final : public GrpcCall {
              MessageWriter<v1::GenerationResponse>& writer)
       : GrpcCall(
             rpc.front_end, *rpc.workers[rpc.worker_idx({})], method, context, std::move(tenant)),
-        tokenizer_(rpc.front_end.engine.tokenizer()),
         message_(request),
         stream_(stream),
         writer_(writer) {}
 
   void prepare(const GenerationRequest& request) override {
     request_ = &request;
+    served_ = request.served;
     // The identity is equal in each message of a stream.
     head_.set_id(answer_id(request.endpoint));
     if (request_id_.empty()) request_id_ = head_.id();
     head_.set_created(static_cast<int64_t>(std::time(nullptr)));
     head_.set_model(request.model);
-    head_.set_system_fingerprint(front_end_.engine.model().system_fingerprint);
+    head_.set_system_fingerprint(request.served->engine.model().system_fingerprint);
     head_.set_seed(static_cast<int64_t>(request.seed));
     choices_.resize(request.requests.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -133,9 +133,9 @@ class SluiceCall final : public GrpcCall {
                      float logprob,
                      const std::vector<TokenLogprob>& top,
                      v1::TokenLogprobs& out) const {
-    fill_logprob(tokenizer_, id, logprob, *out.mutable_token());
+    fill_logprob(served_->engine.tokenizer(), id, logprob, *out.mutable_token());
     for (const TokenLogprob& item : top) {
-      fill_logprob(tokenizer_, item.token, item.logprob, *out.add_top());
+      fill_logprob(served_->engine.tokenizer(), item.token, item.logprob, *out.add_top());
     }
   }
 
@@ -196,7 +196,7 @@ class SluiceCall final : public GrpcCall {
     pending_bytes_ += num_bytes;
   }
 
-  const Tokenizer& tokenizer_;
+  std::shared_ptr<const ServedModel> served_;  // set once prepared
   const Request& message_;
   const bool stream_;
   MessageWriter<v1::GenerationResponse>& writer_;  // the reactor; valid until finish_wire()
@@ -252,13 +252,12 @@ class SluiceService final : public v1::Sluice::CallbackService {
     constexpr size_t kMethod = grpc_method(kSluiceService, "ListModels");
     const auto tenant = rpc_.authenticate(*context);
     if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
-    const FrontEnd& front_end = rpc_.front_end;
-    for (const std::string& name : front_end.model_names) {
+    for (const auto& [name, served] : rpc_.front_end.named_models()) {
       v1::Model& model = *response->add_models();
       model.set_id(name);
-      model.set_created(front_end.created);
-      model.set_root(front_end.engine.model().path);
-      model.set_max_model_len(front_end.engine.model().max_model_len);
+      model.set_created(rpc_.front_end.created);
+      model.set_root(served->engine.model().path);
+      model.set_max_model_len(served->engine.model().max_model_len);
     }
     return rpc_.finish(*context, kMethod, grpc::Status::OK);
   }

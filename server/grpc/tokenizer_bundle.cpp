@@ -13,8 +13,9 @@
 
 namespace sluice {
 
-Expected<std::vector<NamedFile>> TokenizerBundleSource::files() const {
-  SLUICE_TRY(auto files, engine_.tokenizer_files());
+Expected<std::vector<NamedFile>> TokenizerBundleSource::files_of(
+    const Engine& engine) const {
+  SLUICE_TRY(auto files, engine.tokenizer_files());
   if (template_.empty()) return files;
   std::ostringstream text;
   if (is_template_source(template_)) {
@@ -35,15 +36,18 @@ Expected<std::vector<NamedFile>> TokenizerBundleSource::files() const {
   return files;
 }
 
-Expected<std::shared_ptr<const TokenizerBundle>> TokenizerBundleSource::get() {
+Expected<std::shared_ptr<const TokenizerBundle>> TokenizerBundleSource::get(
+    const Engine& engine) {
   const std::scoped_lock lock(mutex_);
-  if (bundle_ != nullptr) return bundle_;
-  SLUICE_TRY(const auto all, files());
+  const std::string& fingerprint = engine.model().system_fingerprint;
+  if (bundle_ != nullptr && fingerprint_ == fingerprint) return bundle_;
+  SLUICE_TRY(const auto all, files_of(engine));
   ZipArchive zip;
   for (const NamedFile& file : all) SLUICE_TRY_VOID(zip.add(file.name, file.content));
   auto bundle = std::make_shared<TokenizerBundle>();
   bundle->archive = zip.finish();
   bundle->sha256 = to_hex(digest_of(bundle->archive));
+  fingerprint_ = fingerprint;
   bundle_ = std::move(bundle);
   return bundle_;
 }

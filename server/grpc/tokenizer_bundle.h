@@ -20,24 +20,24 @@ struct TokenizerBundle {
   std::string sha256;  // hex
 };
 
-// Makes the bundle at the first call, and keeps it: the model does not change.
+// Makes the bundle at the first call, and keeps it until it is asked for another model's.
 class TokenizerBundleSource {
  public:
   // `given_template`: a file or a template (--chat-template) instead of the model's own; empty:
   // none.
-  TokenizerBundleSource(const Engine& engine, std::string given_template)
-      : engine_(engine), template_(std::move(given_template)) {}
+  explicit TokenizerBundleSource(std::string given_template)
+      : template_(std::move(given_template)) {}
 
   // Any thread; the first call takes up to seconds, during which other calls wait. Failures are
   // retried.
-  Expected<std::shared_ptr<const TokenizerBundle>> get();
+  Expected<std::shared_ptr<const TokenizerBundle>> get(const Engine& engine);
 
  private:
-  Expected<std::vector<NamedFile>> files() const;
+  [[nodiscard]] Expected<std::vector<NamedFile>> files_of(const Engine& engine) const;
 
-  const Engine& engine_;
   const std::string template_;
   std::mutex mutex_;
+  std::string fingerprint_;                        // whose bundle it is; guarded by mutex_
   std::shared_ptr<const TokenizerBundle> bundle_;  // guarded by mutex_
 };
 

@@ -293,7 +293,7 @@ class TokenizerReactor final
 class VllmService final : public engine::VllmEngine::CallbackService {
  public:
   explicit VllmService(RpcContext& rpc)
-      : rpc_(rpc), tokenizer_(rpc.front_end.engine, rpc.front_end.config.chat_template) {}
+      : rpc_(rpc), tokenizer_(rpc.front_end.config.chat_template) {}
 
   grpc::ServerWriteReactor<engine::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const engine::GenerateRequest* request) override {
@@ -351,13 +351,14 @@ class VllmService final : public engine::VllmEngine::CallbackService {
     constexpr size_t kMethod = grpc_method(kVllmService, "GetModelInfo");
     const auto tenant = rpc_.authenticate(*context);
     if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
-    const Engine& served = rpc_.front_end.engine;
+    const auto usual = rpc_.front_end.usual_model();
+    const Engine& served = usual->engine;
     const ModelInfo& model = served.model();
     response->set_model_path(model.path);
     response->set_is_generation(true);
     response->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
     response->set_vocab_size(static_cast<uint32_t>(model.vocab_size));
-    response->set_served_model_name(rpc_.front_end.model_names.front());
+    response->set_served_model_name(usual->names.front());
     response->set_model_type(model.architecture);
     for (const TokenId id : served.tokenizer().end_tokens()) response->add_eos_token_ids(id);
     response->set_bos_token_id(served.tokenizer().bos());
@@ -408,7 +409,7 @@ class VllmService final : public engine::VllmEngine::CallbackService {
       const smg::grpc::common::GetTokenizerRequest*) override {
     const auto tenant = rpc_.authenticate(*context);
     if (!tenant) return new TokenizerReactor(rpc_, tl::unexpected(tenant.error()));
-    return new TokenizerReactor(rpc_, tokenizer_.get());
+    return new TokenizerReactor(rpc_, tokenizer_.get(rpc_.front_end.usual_model()->engine));
   }
 
   grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* SubscribeKvEvents(

@@ -12,6 +12,7 @@
 
 #include "server/front/front_end.h"
 #include "server/grpc/server_settings.h"
+#include "server/grpc/worker_secret.h"
 #include "server/grpc/worker_service.h"
 #include "server/http/socket_name.h"
 
@@ -26,6 +27,7 @@ tl::unexpected<Error> invalid(const std::string& message) {
 }
 
 Expected<void> check_exposure(const SocketName& name, const Config& config) {
+  SLUICE_TRY_VOID(check_worker_secret(config));
   if (is_loopback(name.host) || !config.worker_secret.empty()) return {};
   constexpr int kRequired = 2;
   if (!config.ssl_certfile.empty() && config.ssl_cert_reqs == kRequired) return {};

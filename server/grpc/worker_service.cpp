@@ -320,6 +320,7 @@ grpc::ServerUnaryReactor* WorkerService::Describe(grpc::CallbackServerContext* c
   if (!is_allowed(*context)) return finish(*context, unauthenticated());
   encode(front_end_.engine.model(), *response);
   response->set_epoch(epoch_);
+  response->set_created(front_end_.created);
   for (const TokenId id : front_end_.engine.tokenizer().end_tokens()) response->add_end_tokens(id);
   response->set_block_size(front_end_.config.block_size);
   response->set_max_logprobs(front_end_.config.max_logprobs);
@@ -371,6 +372,12 @@ grpc::ServerUnaryReactor* WorkerService::GetState(grpc::CallbackServerContext* c
   response->set_num_running(stats.num_requests_running);
   response->set_num_waiting(stats.num_requests_waiting);
   response->set_queued_tokens(queued_tokens_.load());
+  int64_t num_open = stats.num_requests_running + stats.num_requests_waiting;
+  if (stats.handoff) {
+    num_open += stats.handoff->num_claiming + stats.handoff->num_awaiting_room +
+                stats.handoff->num_receiving;
+  }
+  response->set_num_open(num_open);
   response->set_num_blocks_total(stats.num_blocks_total);
   response->set_num_blocks_used(stats.num_blocks_used);
   return finish(*context, grpc::Status::OK);

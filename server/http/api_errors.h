@@ -3,11 +3,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "engine/core/status.h"
 #include "server/http/http_message.h"
 
 namespace sluice {
+
+// The machine_code of an error about a model that is not served.
+inline constexpr std::string_view kModelNotFound = "model_not_found";
 
 int http_status(ErrorCode code);
 int grpc_status(ErrorCode code);    // a grpc::StatusCode

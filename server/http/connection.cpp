@@ -29,6 +29,9 @@ constexpr std::string_view kRequestPrefix = "req_";
 // Limit of unparsed bytes in a chunk header or the rest of a header, and of pipelined input that is
 // kept while a request is answered.
 constexpr size_t kMaxUnparsedBytes = 64 << 10;
+// Of a connection that is kept for probes.
+constexpr uint64_t kReservedBodyBytes = 4096;
+constexpr std::chrono::seconds kReservedTime{5};
 constexpr std::chrono::seconds kLingerTime{2};
 
 // Returns the path of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
@@ -99,11 +102,13 @@ struct Connection::Parser {
 Connection::Connection(StreamSocket socket,
                        std::unique_ptr<TlsSession> tls,
                        ConnectionOwner& owner,
-                       const ConnectionLimits& limits)
+                       const ConnectionLimits& limits,
+                       Kind kind)
     : socket_(std::move(socket)),
       tls_(std::move(tls)),
       owner_(owner),
       limits_(limits),
+      kind_(kind),
       request_start_(Clock::now()),
       last_activity_(request_start_),
       last_write_(request_start_) {}
@@ -174,7 +179,8 @@ bool Connection::parse_some() {
   if (parser_ == nullptr) {
     parser_ = std::make_unique<Parser>();
     parser_->beast.header_limit(limits_.max_header_bytes);
-    parser_->beast.body_limit(limits_.max_body_bytes);
+    const bool is_reserved = kind_ == Kind::kReserved;
+    parser_->beast.body_limit(is_reserved ? kReservedBodyBytes : limits_.max_body_bytes);
   }
   auto& beast = parser_->beast;
   size_t offset = 0;
@@ -293,7 +299,8 @@ void Connection::dispatch() {
   if (parser_->is_gzip && !inflate_body(message.body())) return;
   HttpRequest request = std::move(parser_->request);
   request.body = std::move(message.body());
-  keep_alive_ = parser_->keep_alive;
+  request.is_reserved = kind_ == Kind::kReserved;
+  keep_alive_ = parser_->keep_alive && !request.is_reserved;
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
   request_id_ = request.request_id;
@@ -512,6 +519,7 @@ void Connection::close() {
 
 void Connection::check_deadlines(Clock::time_point now) {
   const auto self = shared_from_this();  // close() drops the worker's reference
+  if (kind_ == Kind::kReserved && now - request_start_ > kReservedTime) return close();
   if ((writing_ || !pending_.empty()) && now - last_write_ > limits_.write_timeout) return close();
   switch (state_) {
     case State::kReading: {

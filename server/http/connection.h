@@ -66,14 +66,21 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
  public:
   using Clock = std::chrono::steady_clock;
 
+  // A reserved connection is beyond the others' limit, and kept for probes: it has one small
+  // request and little time.
+  enum class Kind : uint8_t { kCounted, kReserved };
+
   // `tls`: null for plain HTTP.
   Connection(StreamSocket socket,
              std::unique_ptr<TlsSession> tls,
              ConnectionOwner& owner,
-             const ConnectionLimits& limits);
+             const ConnectionLimits& limits,
+             Kind kind);
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
+
+  [[nodiscard]] Kind kind() const { return kind_; }
 
   void start();
   // Checks deadlines and sends pings; called a few times a second.
@@ -120,6 +127,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::unique_ptr<TlsSession> tls_;
   ConnectionOwner& owner_;
   const ConnectionLimits& limits_;
+  const Kind kind_;
   State state_ = State::kReading;
 
   std::string input_;               // received, not yet parsed

@@ -30,6 +30,7 @@ struct HttpRequest {
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers
   TraceContext trace;          // parsed from traceparent and tracestate
+  bool is_reserved = false;    // came over a connection that is kept for probes
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;

@@ -11,6 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "engine/core/descriptor_limit.h"
 #include "server/load/client_connection.h"
 
 namespace sluice::load {
@@ -32,14 +33,6 @@ double thread_cpu_seconds() {
     return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-// Raises the soft limit, which is often 1024 and may be raised by anyone: a stream is a descriptor.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // A start that is due: the first turn of a sample, or a later one.

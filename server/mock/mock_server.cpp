@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/mock/mock_server.h"
 
-#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/descriptor_limit.h"
 #include "server/mock/mock_frames.h"
 
 namespace sluice::mock {
@@ -461,11 +461,7 @@ MockServer::~MockServer() = default;
 Expected<std::unique_ptr<MockServer>> MockServer::create(const std::string& host,
                                                          uint16_t port,
                                                          const MockScript& script) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {  // each stream is a descriptor
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
+  raise_descriptor_limit();
   auto impl = std::make_unique<Impl>(script);
   error_code error;
   const auto address = boost::asio::ip::make_address(host, error);

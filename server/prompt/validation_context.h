@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace sluice {
 
 struct Config;
 struct OutputFamilies;
+struct ServedModel;
 
 // The API that a request speaks, where rules or words differ.
 enum class Dialect : uint8_t {
@@ -43,6 +45,7 @@ struct ValidationContext {
                                // a chat
   Dialect dialect = Dialect::kOpenAi;
   bool describes_tools = false;  // in the instructions, since the chat template does not
+  std::shared_ptr<const ServedModel> served;  // holds the objects above; null: the caller does
 };
 
 }  // namespace sluice

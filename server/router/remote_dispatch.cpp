@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/router/chooser.h"
 #include "server/router/remote_engine.h"
 
@@ -10,6 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenTries{300};  // tries of a parked request
+constexpr std::chrono::seconds kMostUnaccepted{30};      // a worker accepts or refuses in this time
 
 Candidate candidate_of(const Worker& worker, const std::vector<uint64_t>& chain) {
   const WorkerLoad& load = worker.health.load();
@@ -32,7 +34,7 @@ std::vector<Candidate> candidates_of(const std::vector<Worker*>& workers,
 // each can compute them.
 void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   const Time now = Clock::now();
-  std::vector<Worker*> usable = workers_.usable(model_.system_fingerprint, now);
+  std::vector<Worker*> usable = workers_.usable(stream.version->fingerprint(), now);
   if (usable.size() > 1) std::erase(usable, but);
   if (usable.empty()) return park(stream);
   const auto middle = std::ranges::stable_partition(
@@ -53,6 +55,8 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   if (stream.parked_at != Time{}) --num_parked_;
   stream.parked_at = Time{};
   stream.tried_at = now;
+  stream.heard_at = now;
+  stream.is_accepted = false;
   stream.worker = &worker;
   ++worker.num_streams;
   stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
@@ -65,7 +69,7 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   if (stream.prefill != nullptr) asked.handoff = stream.prefill->fetch();
   stream.call = worker.link.generate(
       asked,
-      model_.system_fingerprint,
+      stream.version->fingerprint(),
       [this, id = stream.id, attempt](CallNews news) { take_news(id, attempt, std::move(news)); },
       [this, id = stream.id, attempt](CallEnd end, const std::string& reason) {
         take_end(id, attempt, end, reason);
@@ -111,8 +115,7 @@ void RemoteEngine::dispatch_parked() {
   }
   std::ranges::sort(parked, {}, [](const auto& stream) { return stream->parked_at; });
   for (const auto& stream : parked) {
-    if (workers_.usable(model_.system_fingerprint, now).empty()) return;
-    dispatch(*stream);
+    if (!workers_.usable(stream->version->fingerprint(), now).empty()) dispatch(*stream);
   }
 }
 
@@ -127,6 +130,30 @@ void RemoteEngine::expire_parked(Time now) {
   }
   for (const auto& stream : expired) {
     fail(*stream, unavailable("The request's worker is lost, and no other one has come in time."));
+  }
+}
+
+// A worker that answers pings may still have lost a request, or never have taken it.
+void RemoteEngine::expire_silent(Time now) {
+  std::vector<std::shared_ptr<Stream>> silent;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->worker == nullptr) continue;
+    const std::chrono::seconds most =
+        stream->is_accepted ? std::chrono::seconds(config_.worker_silence_s) : kMostUnaccepted;
+    const bool is_forgotten =
+        stream->is_accepted && stream->worker->health.has_forgotten_since(stream->heard_at);
+    if (is_forgotten || now - stream->heard_at > most) silent.push_back(stream);
+  }
+  for (const auto& stream : silent) {
+    log_event(LogLevel::kWarning,
+              "worker_says_nothing",
+              "worker",
+              stream->worker->address,
+              "request",
+              stream->id.value,
+              "tokens",
+              stream->ledger.num_tokens());
+    fail_attempt(*stream, unavailable("The request's worker says nothing about it."));
   }
 }
 

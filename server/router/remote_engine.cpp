@@ -7,7 +7,6 @@
 
 #include "engine/core/log.h"
 #include "engine/core/times.h"
-#include "engine/tokenizer/files/hf_tokenizer.h"
 
 namespace sluice {
 namespace {
@@ -22,20 +21,6 @@ bool is_workers_own(ErrorCode code) {
          code == ErrorCode::kDataLoss;
 }
 
-const std::string& content_of(const std::vector<NamedFile>& files, std::string_view name) {
-  static const std::string none;
-  const auto found =
-      std::ranges::find_if(files, [name](const NamedFile& file) { return file.name == name; });
-  return found == files.end() ? none : found->content;
-}
-
-Expected<std::unique_ptr<Tokenizer>> make_tokenizer(const std::vector<NamedFile>& files) {
-  return create_hf_tokenizer({.tokenizer_json = content_of(files, "tokenizer.json"),
-                              .tokenizer_config = content_of(files, "tokenizer_config.json"),
-                              .config = content_of(files, "config.json"),
-                              .generation_config = content_of(files, "generation_config.json")});
-}
-
 }  // namespace
 
 Error RemoteEngine::unavailable(const char* message) {
@@ -44,25 +29,36 @@ Error RemoteEngine::unavailable(const char* message) {
   return error;
 }
 
-RemoteEngine::RemoteEngine(const Config& config, std::unique_ptr<Tokenizer> tokenizer)
+RemoteEngine::RemoteEngine(const Config& config,
+                           RouteRule rule,
+                           VersionSet::MakeTokenizer own_tokenizer)
     : config_(config),
       timer_(loop_->context()),
       workers_(config_, loop_),
-      random_(std::random_device()()),
-      tokenizer_(std::move(tokenizer)) {
+      versions_(*this,
+                [this](auto version, ValidRequest request, OutputSink& sink) {
+                  return submit_to(std::move(version), std::move(request), sink);
+                },
+                std::move(rule),
+                loop_,
+                std::move(own_tokenizer),
+                [this](Expected<void> status) { take_learned(std::move(status)); }),
+      random_(std::random_device()()) {
   stats_.router.emplace();
   workers_.set_events({.lost = [this](Worker& worker) { lose_all_of(worker); },
                        .changed =
                            [this](Worker& worker) {
-                             learn_model(worker);
+                             versions_.learn(worker);
                              publish_stats();
                              dispatch_parked();
                            }});
 }
 
-Expected<std::unique_ptr<RemoteEngine>> RemoteEngine::create(const Config& config,
-                                                             std::unique_ptr<Tokenizer> tokenizer) {
-  std::unique_ptr<RemoteEngine> engine(new RemoteEngine(config, std::move(tokenizer)));
+Expected<std::unique_ptr<RemoteEngine>> RemoteEngine::create(
+    const Config& config, VersionSet::MakeTokenizer own_tokenizer) {
+  SLUICE_TRY(RouteRule rule, RouteRule::read(config));
+  std::unique_ptr<RemoteEngine> engine(
+      new RemoteEngine(config, std::move(rule), std::move(own_tokenizer)));
   RemoteEngine* const self = engine.get();
   std::promise<Expected<void>> learned;
   std::future<Expected<void>> result = learned.get_future();
@@ -102,46 +98,11 @@ void RemoteEngine::stop() {
   loop_->end();
 }
 
-// Takes the first worker's model as this engine's.
-void RemoteEngine::learn_model(Worker& worker) {
-  if (!learned_ || is_learning_ || !worker.description) return;
-  is_learning_ = true;
-  const auto description = std::make_shared<WorkerDescription>(*worker.description);
-  worker.link.fetch_tokenizer([this, description](Expected<std::vector<NamedFile>> files) {
-    is_learning_ = false;
-    if (learned_) take_model(*description, std::move(files));
-  });
-}
-
-void RemoteEngine::take_model(const WorkerDescription& description,
-                              Expected<std::vector<NamedFile>> files) {
-  if (!files) {
-    const std::string& reason = files.error().message;
-    log_event(LogLevel::kWarning, "tokenizer_not_fetched", "reason", reason);
-    return;  // the next answer to a ping asks again
-  }
-  const auto finish = [this](Expected<void> status) {
-    std::exchange(learned_, nullptr)(std::move(status));
-  };
-  files_ = std::move(*files);
-  if (tokenizer_ == nullptr) {
-    auto made = make_tokenizer(files_);
-    if (!made) return finish(tl::unexpected(made.error()));
-    tokenizer_ = std::move(*made);
-  }
-  if (auto ends = tokenizer_->replace_more_ends(description.end_tokens); !ends) {
-    return finish(tl::unexpected(ends.error()));
-  }
-  if (tokenizer_->vocab_size() > description.model.vocab_size) {
-    return finish(make_error(ErrorCode::kInvalidArgument,
-                             "The tokenizer has " + std::to_string(tokenizer_->vocab_size()) +
-                                 " tokens, the workers' model " +
-                                 std::to_string(description.model.vocab_size) + "."));
-  }
-  model_ = description.model;
-  model_.handoff.reset();  // the worker's, not the router's
-  finish({});
+void RemoteEngine::take_learned(Expected<void> status) {
   publish_stats();
+  if (status && first_ == nullptr) first_ = versions_.all().front().engine;
+  if (learned_) std::exchange(learned_, nullptr)(std::move(status));
+  dispatch_parked();
 }
 
 void RemoteEngine::schedule_tick() {
@@ -162,22 +123,52 @@ void RemoteEngine::tick() {
   }
   dispatch_parked();
   expire_parked(now);
+  expire_silent(now);
   publish_stats();
 }
 
+std::vector<std::shared_ptr<Engine>> RemoteEngine::versions() {
+  const std::scoped_lock lock(stats_mutex_);
+  std::vector<std::shared_ptr<Engine>> found{usual_};
+  for (const Route& route : routes_) {
+    if (route.share > 0 && route.version != usual_) found.push_back(route.version);
+  }
+  return found;
+}
+
+std::shared_ptr<RouterVersion> RemoteEngine::take_route() {
+  const double point = point_of_request(num_routed_.fetch_add(1));
+  const std::scoped_lock lock(stats_mutex_);
+  std::vector<double> shares;
+  for (const Route& route : routes_) shares.push_back(route.share);
+  const size_t chosen = version_at(shares, point);
+  return chosen < routes_.size() ? routes_[chosen].version : usual_;
+}
+
+std::shared_ptr<Engine> RemoteEngine::next_version() { return take_route(); }
+
 Expected<RequestId> RemoteEngine::submit(ValidRequest request, OutputSink& sink) {
+  return submit_to(take_route(), std::move(request), sink);
+}
+
+Expected<RequestId> RemoteEngine::submit_to(std::shared_ptr<const RouterVersion> version,
+                                            ValidRequest request,
+                                            OutputSink& sink) {
   const std::scoped_lock lock(stats_mutex_);
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The router is draining and takes no new requests.");
   }
-  if (stats_.router->num_usable == 0) return tl::unexpected(unavailable("No worker is there."));
+  const auto route = std::ranges::find(routes_, version, &Route::version);
+  if (route == routes_.end() || route->num_usable == 0) {
+    return tl::unexpected(unavailable("No worker is there."));
+  }
   if (stats_.router->num_parked >= config_.max_num_queued_reqs) {
     ++stats_.num_refused;
     return make_error(ErrorCode::kResourceExhausted, "Too many requests wait for a worker.");
   }
   ++stats_.num_requests_waiting;
   const RequestId id(next_id_.fetch_add(1));
-  auto stream = std::make_shared<Stream>(id, std::move(request), sink);
+  auto stream = std::make_shared<Stream>(id, std::move(version), std::move(request), sink);
   loop_->post([this, stream = std::move(stream)] { begin(stream); });
   return id;
 }
@@ -193,7 +184,8 @@ void RemoteEngine::begin(std::shared_ptr<Stream> stream) {
     stats_.prompt_tokens += request.prompt.size();
     stats_.prompt_length.observe(kLengthBounds, static_cast<double>(request.prompt.size()));
   }
-  if (const Worker* any = workers_.any_described(); any != nullptr && config_.affinity_blocks > 0) {
+  const Worker* const any = workers_.any_of(begun.version->fingerprint());
+  if (any != nullptr && config_.affinity_blocks > 0) {
     begun.chain = block_chain(request, any->description->block_size);
   }
   dispatch(begun);
@@ -212,12 +204,14 @@ void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
     stats_.router->num_late_outputs += news.outputs.size();
     return;
   }
+  stream->heard_at = Clock::now();
   if (news.is_broken) {
     return fail_attempt(*stream, {ErrorCode::kInternal, "A worker's message is broken.", {}, {}});
   }
   if (news.refusal) return take_refusal(*stream, *news.refusal);
   if (news.accepted) {
     stream->ledger.accepted();
+    stream->is_accepted = true;
     stream->waits_since = Time{};
     stream->worker->breaker.succeeded();
   }
@@ -449,10 +443,34 @@ void RemoteEngine::publish(Stream& stream, TokenOutput output) {
   stream.sink->publish(std::move(batch));
 }
 
+std::vector<FingerprintStats> RemoteEngine::count_versions() {
+  for (Version& version : versions_.all()) version.num_streams = 0;
+  for (const auto& [id, stream] : streams_) {
+    const auto own = std::ranges::find(versions_.all(), stream->version, &Version::engine);
+    if (own != versions_.all().end()) ++own->num_streams;
+  }
+  versions_.update(workers_, Clock::now());
+  std::vector<FingerprintStats> counts;
+  for (const Version& version : versions_.all()) {
+    counts.push_back({.fingerprint = version.engine->fingerprint(),
+                      .num_ready = version.num_usable,
+                      .num_requests = version.num_streams,
+                      .share = version.share});
+  }
+  return counts;
+}
+
 void RemoteEngine::publish_stats() {
   const Time now = Clock::now();
-  const auto usable = workers_.usable(model_.system_fingerprint, now).size();
-  std::vector<WorkerStats> workers = workers_.stats(model_.system_fingerprint, now);
+  std::vector<FingerprintStats> fingerprints = count_versions();
+  std::vector<Route> routes;
+  int64_t usable = 0;
+  for (const Version& version : versions_.all()) {
+    routes.push_back({version.engine, version.num_usable, version.share});
+    usable += version.num_usable;
+  }
+  std::vector<WorkerStats> workers = workers_.stats(
+      [this](const std::string& fingerprint) { return versions_.is_known(fingerprint); }, now);
   int64_t total = 0;
   int64_t used = 0;
   int32_t block_size = 0;
@@ -465,7 +483,10 @@ void RemoteEngine::publish_stats() {
   }
   const std::scoped_lock lock(stats_mutex_);
   stats_.router->workers = std::move(workers);
-  stats_.router->num_usable = static_cast<int64_t>(usable);
+  stats_.router->fingerprints = std::move(fingerprints);
+  stats_.router->num_usable = usable;
+  routes_ = std::move(routes);
+  usual_ = versions_.usual();
   stats_.router->num_parked = num_parked_;
   stats_.num_requests_running = static_cast<int64_t>(streams_.size()) - num_parked_;
   stats_.num_requests_waiting = num_parked_;

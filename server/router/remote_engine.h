@@ -5,7 +5,8 @@
 //
 // A stream whose worker is lost goes on with another worker of the same fingerprint from prompt,
 // seed and tokens so far, which gives the same tokens; without one it waits, and then ends with an
-// error. It never ends short in silence.
+// error. It never ends short in silence. Workers may have several fingerprints, as during an
+// update: each is an engine of its own in versions(), and a stream stays with its own.
 #pragma once
 
 #include <atomic>
@@ -22,36 +23,44 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/tokenizer/tokenizer.h"
 #include "server/router/chooser.h"
 #include "server/router/discovery.h"
 #include "server/router/prefill_leg.h"
 #include "server/router/retry_budget.h"
 #include "server/router/router_loop.h"
+#include "server/router/router_version.h"
 #include "server/router/stream_ledger.h"
+#include "server/router/version_set.h"
 #include "server/router/worker_set.h"
 
 namespace sluice {
 
 class RemoteEngine final : public Engine {
  public:
-  // Looks for the workers of --workers and returns when the first has answered: its model and
-  // fingerprint are this engine's. `tokenizer`: null: the worker's files make one.
-  // kInvalidArgument: --workers is empty or wrong; other errors concern the worker's tokenizer.
+  // Looks for the workers of --workers and returns when the first has answered: its model is this
+  // engine's. `own_tokenizer`: as VersionSet takes it. kInvalidArgument: --workers or a knob of
+  // versions is empty or wrong; other errors concern the worker's tokenizer.
   static Expected<std::unique_ptr<RemoteEngine>> create(const Config& config,
-                                                        std::unique_ptr<Tokenizer> tokenizer);
+                                                        VersionSet::MakeTokenizer own_tokenizer);
   ~RemoteEngine() override;
 
+  // Submits to next_version().
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
   void abort(RequestId id) override;
   [[nodiscard]] EngineStats stats() const override;
   void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
 
-  [[nodiscard]] const ModelInfo& model() const override { return model_; }
+  // Return those of the version that was learned first.
+  [[nodiscard]] const ModelInfo& model() const override { return first_->model(); }
 
-  [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
+  [[nodiscard]] const Tokenizer& tokenizer() const override { return first_->tokenizer(); }
 
-  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override { return files_; }
+  [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override {
+    return first_->tokenizer_files();
+  }
+
+  [[nodiscard]] std::vector<std::shared_ptr<Engine>> versions() override;
+  [[nodiscard]] std::shared_ptr<Engine> next_version() override;
 
   void wait_until_backed() const override {}
 
@@ -65,10 +74,17 @@ class RemoteEngine final : public Engine {
 
   // The router's thread owns this and all below, unless another is named.
   struct Stream {
-    Stream(RequestId own_id, ValidRequest request, OutputSink& its_sink)
-        : id(own_id), sink(&its_sink), ledger(std::move(request)) {}
+    Stream(RequestId own_id,
+           std::shared_ptr<const RouterVersion> its_version,
+           ValidRequest request,
+           OutputSink& its_sink)
+        : id(own_id),
+          version(std::move(its_version)),
+          sink(&its_sink),
+          ledger(std::move(request)) {}
 
     RequestId id;
+    std::shared_ptr<const RouterVersion> version;
     OutputSink* sink;
     StreamLedger ledger;
     std::vector<uint64_t> chain;  // its prompt's blocks
@@ -79,15 +95,29 @@ class RemoteEngine final : public Engine {
     Time parked_at{};       // while it has no worker
     Time waits_since{};     // time since which no worker has accepted it
     Time tried_at{};        // last try at a worker that had no room
+    Time heard_at{};        // the worker's latest message about it, or when it was sent there
+    bool is_accepted = false;  // by this worker
     Time first_token_at{};  // none yet: the clock's epoch
     Time latest_at{};       // time of the latest token
   };
 
-  RemoteEngine(const Config& config, std::unique_ptr<Tokenizer> tokenizer);
+  // A version as other threads see it.
+  struct Route {
+    std::shared_ptr<RouterVersion> version;
+    int64_t num_usable = 0;
+    double share = 0;
+  };
 
-  // Asks the first worker for its model.
-  void learn_model(Worker& worker);
-  void take_model(const WorkerDescription& description, Expected<std::vector<NamedFile>> files);
+  RemoteEngine(const Config& config, RouteRule rule, VersionSet::MakeTokenizer own_tokenizer);
+
+  // Submits to workers of one version alone; it was validated for that one's model.
+  Expected<RequestId> submit_to(std::shared_ptr<const RouterVersion> version,
+                                ValidRequest request,
+                                OutputSink& sink);
+
+  // Ends create() with the first version, or with what keeps it from being made.
+  void take_learned(Expected<void> status);
+  [[nodiscard]] std::shared_ptr<RouterVersion> take_route();
 
   void tick();
   void schedule_tick();
@@ -101,6 +131,8 @@ class RemoteEngine final : public Engine {
   void dispatch_parked();
   void park(Stream& stream);
   void expire_parked(Time now);
+  // Takes requests from workers that say nothing about them.
+  void expire_silent(Time now);
   Stream* find(RequestId id, uint32_t attempt);
 
   void take_news(RequestId id, uint32_t attempt, CallNews news);
@@ -126,32 +158,34 @@ class RemoteEngine final : public Engine {
   void end(Stream& stream, FinishReason reason);
   void publish(Stream& stream, TokenOutput output);
   void publish_stats();
+  [[nodiscard]] std::vector<FingerprintStats> count_versions();
   void tell_state(const std::function<void(EngineState)>& done);
 
   const Config config_;
   std::shared_ptr<RouterLoop> loop_ = std::make_shared<RouterLoop>();
   boost::asio::steady_timer timer_;
   WorkerSet workers_;
+  VersionSet versions_;
   std::unique_ptr<Discovery> discovery_;
   std::mt19937_64 random_;
   RetryBudget budget_;
   std::unordered_map<RequestId, std::shared_ptr<Stream>> streams_;
   int64_t num_parked_ = 0;
-  bool is_learning_ = false;
   Time waiting_said_at_{};
   bool has_stopped_ = false;
 
   // Members written by the router's thread before create() returns.
-  ModelInfo model_;
-  std::vector<NamedFile> files_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::shared_ptr<RouterVersion> first_;
   std::function<void(Expected<void>)> learned_;  // empty: already called
 
   std::atomic<uint64_t> next_id_ = 1;
+  std::atomic<uint64_t> num_routed_ = 0;
   std::atomic<bool> draining_ = false;
   std::atomic<bool> stopped_ = false;
   mutable std::mutex stats_mutex_;
-  EngineStats stats_;  // guarded by stats_mutex_
+  EngineStats stats_;            // guarded by stats_mutex_, like the next two
+  std::vector<Route> routes_;    // in the order in which they were learned
+  std::shared_ptr<RouterVersion> usual_;
 };
 
 }  // namespace sluice

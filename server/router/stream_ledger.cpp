@@ -36,8 +36,10 @@ StreamLedger::Verdict StreamLedger::accept(uint32_t attempt,
     num_scored_here_ += scored.size();
     scored.erase(scored.begin(), scored.begin() + static_cast<ptrdiff_t>(told));
     num_scored_ = std::max(num_scored_, num_scored_here_);
-    if (scored.empty() && output.finish_reason == FinishReason::kNone) return Verdict::kDrop;
-    return Verdict::kPublish;
+    const bool is_end = output.finish_reason != FinishReason::kNone;
+    if (output.token == kInvalidToken && !is_end) {
+      return scored.empty() ? Verdict::kDrop : Verdict::kPublish;
+    }
   }
   if (output.token != kInvalidToken) {
     if (num_tokens() >= request_.sampling.max_tokens) return Verdict::kBroken;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 namespace sluice {
 
@@ -18,6 +19,7 @@ struct WorkerLoad {
   int64_t queued_tokens = 0;  // tokens of prompts without an output yet
   int64_t num_blocks_total = 0;
   int64_t num_blocks_used = 0;
+  std::optional<int64_t> num_open;  // requests that have not ended; none: it does not tell
 };
 
 class WorkerHealth {
@@ -35,6 +37,7 @@ class WorkerHealth {
   // Time since the latest answer: with the ping's own interval and deadline within 5 s of a stop.
   static constexpr std::chrono::milliseconds kMostSilence{3500};
   static constexpr std::chrono::milliseconds kMostStandstill{30'000};
+  static constexpr std::chrono::milliseconds kMostForgotten{10'000};
 
   void answered(const WorkerLoad& load, Time now);
 
@@ -49,6 +52,10 @@ class WorkerHealth {
   // Tells whether the worker has answered a ping at that time or later.
   [[nodiscard]] bool has_answered_since(Time time) const { return answered_at_ >= time; }
 
+  // Tells whether the worker has said for long, and since `time`, that it has no request at all: a
+  // request that it took before is forgotten there.
+  [[nodiscard]] bool has_forgotten_since(Time time) const;
+
   [[nodiscard]] const WorkerLoad& load() const { return load_; }
 
  private:
@@ -57,6 +64,7 @@ class WorkerHealth {
   bool ever_answered_ = false;
   Time answered_at_{};
   Time moved_at_{};  // num_steps changed, or there was no work
+  Time idle_since_{};  // it has said since then that it has no request; none: the clock's epoch
 };
 
 }  // namespace sluice

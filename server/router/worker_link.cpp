@@ -93,6 +93,7 @@ Expected<WorkerDescription> to_description(const wire::Description& message) {
   WorkerDescription description;
   SLUICE_TRY(description.model, decode(message));
   description.epoch = message.epoch();
+  description.created = message.created();
   description.end_tokens.assign(message.end_tokens().begin(), message.end_tokens().end());
   description.block_size = std::max(message.block_size(), 1);
   description.max_logprobs = message.max_logprobs();
@@ -108,7 +109,8 @@ WorkerLoad to_load(const wire::State& message) {
           .num_waiting = message.num_waiting(),
           .queued_tokens = message.queued_tokens(),
           .num_blocks_total = message.num_blocks_total(),
-          .num_blocks_used = message.num_blocks_used()};
+          .num_blocks_used = message.num_blocks_used(),
+          .num_open = message.has_num_open() ? std::optional(message.num_open()) : std::nullopt};
 }
 
 CallNews to_news(const wire::GenerateResponse& message) {

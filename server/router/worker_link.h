@@ -26,6 +26,7 @@ struct WorkerDescription {
   ModelInfo model;
   uint64_t epoch = 0;
   std::vector<TokenId> end_tokens;
+  int64_t created = 0;     // Unix time of its start in seconds; 0: it does not tell
   int32_t block_size = 0;  // at least 1
   int32_t max_logprobs = 0;
   std::string kv_events_endpoint;  // the worker's bound endpoint; empty: none

@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::string_view status_name(const Worker& worker,
-                             const std::string& fingerprint,
+                             const std::function<bool(const std::string&)>& serves,
                              Clock::time_point now) {
   switch (worker.health.status(now)) {
     case WorkerHealth::Status::kUnknown:
@@ -26,7 +26,7 @@ std::string_view status_name(const Worker& worker,
       break;
   }
   if (!worker.description) return "unknown";
-  if (worker.description->model.system_fingerprint != fingerprint) return "other_model";
+  if (!serves(worker.description->model.system_fingerprint)) return "other_model";
   return worker.health.load().is_draining || worker.is_leaving ? "draining" : "live";
 }
 
@@ -80,15 +80,18 @@ std::vector<Worker*> WorkerSet::usable(const std::string& fingerprint, Time now)
   return found;
 }
 
-Worker* WorkerSet::any_described() const {
+Worker* WorkerSet::any_of(const std::string& fingerprint) const {
   for (const auto& worker : workers_) {
-    if (worker->description && !worker->is_leaving) return worker.get();
+    if (worker->description && worker->description->model.system_fingerprint == fingerprint) {
+      return worker.get();
+    }
   }
   return nullptr;
 }
 
 void WorkerSet::describe(Worker& worker) {
   worker.description.reset();
+  worker.is_said_to_differ = false;
   worker.events.reset(worker.prefixes);
   if (worker.is_describing) return;
   worker.is_describing = true;
@@ -190,13 +193,17 @@ Worker* WorkerSet::find(const std::string& address) const {
   return nullptr;
 }
 
-std::vector<WorkerStats> WorkerSet::stats(const std::string& fingerprint, Time now) const {
+std::vector<WorkerStats> WorkerSet::stats(const std::function<bool(const std::string&)>& serves,
+                                          Time now) const {
   std::vector<WorkerStats> stats;
   for (const auto& worker : workers_) {
+    const auto& known = worker->description;
     stats.push_back({.address = worker->address,
-                     .status = status_name(*worker, fingerprint, now),
+                     .fingerprint = known ? known->model.system_fingerprint : std::string(),
+                     .status = status_name(*worker, serves, now),
                      .breaker = to_string(worker->breaker.state(now)),
-                     .num_requests = worker->num_streams});
+                     .num_requests = worker->num_streams,
+                     .differs = worker->differs});
   }
   return stats;
 }

@@ -38,6 +38,8 @@ struct Worker {
   bool is_pinging = false;
   bool is_describing = false;
   bool is_leaving = false;  // discovery no longer names it
+  bool differs = false;     // it gets no new requests, because others have another fingerprint
+  bool is_said_to_differ = false;  // the log has named it
   std::chrono::steady_clock::time_point pinged_at{};
   int64_t num_streams = 0;
   int64_t queued_tokens = 0;  // tokens of requests without an output yet
@@ -65,15 +67,17 @@ class WorkerSet {
 
   // Returns the workers of this fingerprint that may get a request now.
   [[nodiscard]] std::vector<Worker*> usable(const std::string& fingerprint, Time now) const;
-  // Returns a worker whose model is known, or null.
-  [[nodiscard]] Worker* any_described() const;
+  // Returns a worker of this fingerprint, usable or not; null: none is known.
+  [[nodiscard]] Worker* any_of(const std::string& fingerprint) const;
 
   [[nodiscard]] const std::vector<std::unique_ptr<Worker>>& all() const { return workers_; }
 
   // Asks again for the worker's description.
   void describe(Worker& worker);
 
-  [[nodiscard]] std::vector<WorkerStats> stats(const std::string& fingerprint, Time now) const;
+  // `serves`: tells whether the router has the version of a fingerprint.
+  [[nodiscard]] std::vector<WorkerStats> stats(
+      const std::function<bool(const std::string&)>& serves, Time now) const;
 
  private:
   void ping(Worker& worker, Time now);

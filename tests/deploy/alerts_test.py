@@ -25,7 +25,7 @@ AT_OF = {"SluiceTargetsGone": "78m"}
 def of(name, values, **labels):
     """A series of a server or a router."""
     of_no_model = ("http_", "grpc_", "up", "process_", "sluice_certificate", "sluice:router_worker",
-                   "sluice:router_b")
+                   "sluice:router_b", "sluice:router_fingerprint")
     own = TARGET if name.startswith(of_no_model) else SERVER
     inside = ",".join(f'{key}="{value}"' for key, value in (own | labels).items() if value)
     return {"series": f"{name}{{{inside}}}", "values": values}
@@ -87,6 +87,15 @@ OTHER = {"job": "node"}
 def files(num_open, **labels):
     return [of("process_open_fds", num_open + STEADY, **labels),
             of("process_max_fds", "1000" + STEADY, **labels)]
+
+
+def version(num_requests, num_workers):
+    return [of("sluice:router_fingerprint_requests", num_requests, fingerprint="fp_1"),
+            of("sluice:router_fingerprint_workers", num_workers, fingerprint="fp_1")]
+
+
+def differs(values):
+    return [of("sluice:router_worker_differs", values, worker="w", fingerprint="fp_1")]
 
 
 # Alert: its severity, labels and words, what makes it fire, and what does not. What fires with more
@@ -175,6 +184,16 @@ CASES = {
     "SluiceDrainTooLong": ("warning", TARGET | {"status": "draining", "worker": "w"},
                            "The worker w drains and does not end.", [worker("draining")],
                            [worker("draining", "1x6 stale"), worker("live")]),
+    "SluiceWorkerDiffers": ("warning", TARGET | {"worker": "w", "fingerprint": "fp_1"},
+                            "a sends the worker w nothing new: its fp_1 is not the others'.",
+                            [differs("1" + STEADY)],
+                            [differs("0" + STEADY), differs("1x50 0x30")]),
+    "SluiceVersionGone": ("critical", TARGET | {"fingerprint": "fp_1"},
+                          "4 requests of a end with errors unless a worker of fp_1 comes back.",
+                          [version("4" + STEADY, "0" + STEADY)],
+                          [version("4" + STEADY, "1" + STEADY),
+                           version("0" + STEADY, "0" + STEADY),
+                           version("4 0 " * 40, "0" + STEADY)]),
     "SluiceRequestsLost": ("critical", SERVER, "a has lost requests for want of a worker.",
                            [[of("sluice:router_lost_requests_total", RISING)]],
                            [[of("sluice:router_lost_requests_total", "3" + STEADY)]]),

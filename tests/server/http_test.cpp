@@ -4,6 +4,7 @@
 #include <zlib.h>
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -459,7 +460,7 @@ TEST(Http, SlowRequestGets408AndIdleConnectionEnds) {
   EXPECT_TRUE(idle.at_end());
 }
 
-TEST(Http, ConnectionsBeyondTheLimitAreClosed) {
+TEST(Http, ConnectionsBeyondTheLimitAreForProbesAlone) {
   FakeEngine engine;
   Config config;
   config.max_connections = 1;
@@ -468,14 +469,46 @@ TEST(Http, ConnectionsBeyondTheLimitAreClosed) {
     HttpClient first(server.port());
     first.get("/health");
     EXPECT_EQ(first.read_reply().status, 200);
-    HttpClient second(server.port());
-    EXPECT_TRUE(second.at_end());
+    for (const char* path : {"/health", "/ready", "/version", "/metrics"}) {
+      HttpClient probe(server.port());
+      probe.get(path);
+      const HttpReply reply = probe.read_reply();
+      EXPECT_EQ(reply.status, 200) << path;
+      EXPECT_EQ(reply.header("Connection"), "close");
+      EXPECT_TRUE(probe.at_end());
+    }
+    HttpClient other(server.port());
+    other.post(kChatPath, chat_body());
+    const HttpReply refused = other.read_reply();
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_NE(refused.header("Retry-After"), "");
+    HttpClient large(server.port());
+    large.post("/ping", std::string(100'000, 'x'));
+    EXPECT_EQ(large.read_reply().status, 413);
   }
   EXPECT_TRUE(eventually([&] {
     HttpClient third(server.port());
-    third.get("/health");
+    third.post(kChatPath, chat_body());
     return third.read_reply().status == 200;
   }));
+}
+
+TEST(Http, HalfSentRequestsKeepNoProbeOut) {
+  FakeEngine engine;
+  Config config;
+  config.max_connections = 50;
+  config.reserved_connections = 4;
+  RunningServer server(engine, config);
+  std::vector<std::unique_ptr<HttpClient>> half_sent;
+  for (int i = 0; i < 100; ++i) {
+    half_sent.push_back(std::make_unique<HttpClient>(server.port()));
+    half_sent.back()->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+  }
+  for (int i = 0; i < 20; ++i) {
+    HttpClient probe(server.port());
+    probe.get("/health");
+    EXPECT_EQ(probe.read_reply().status, 200);
+  }
 }
 
 TEST(Http, PortInUseIsOneLineWithTheRemedy) {

@@ -6,6 +6,9 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <kv_control.grpc.pb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -92,6 +95,32 @@ KvControlOptions options_with(const std::string& secret = "one secret for all") 
   options.dead_ms = 2000;
   return options;
 }
+
+// A port of this machine that takes connections and says nothing.
+struct HeldPort {
+  HeldPort() : descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof any;
+    EXPECT_EQ(::bind(descriptor, reinterpret_cast<sockaddr*>(&any), length), 0);
+    EXPECT_EQ(::listen(descriptor, 16), 0);
+    EXPECT_EQ(::getsockname(descriptor, reinterpret_cast<sockaddr*>(&any), &length), 0);
+    port = ntohs(any.sin_port);
+  }
+
+  ~HeldPort() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+
+  HeldPort(const HeldPort&) = delete;
+  HeldPort& operator=(const HeldPort&) = delete;
+
+  [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port); }
+
+  int descriptor;
+  int port = 0;
+};
 
 struct End {
   explicit End(uint64_t epoch, const KvControlOptions& options = options_with())
@@ -291,6 +320,68 @@ TEST(KvControl, APeerThatEndsOrIsNotThereIsDown) {
   ASSERT_TRUE(decode.channel->connect(address).has_value());
   ASSERT_TRUE(decode.events.wait_for<KvPeerDown>(2));
   EXPECT_EQ(decode.events.all<KvPeerUp>().size(), 1u);
+}
+
+// A port of this machine where nobody listens, one that takes connections and is silent, one that
+// closes them, and a worker with another secret.
+TEST(KvControl, NoTimeTellsWhatListensOnThisMachine) {
+  KvControlOptions options = options_with();
+  options.dead_ms = 800;
+  HeldPort closed;
+  ::close(std::exchange(closed.descriptor, -1));
+  const HeldPort silent;
+  FaultProxy cuts("127.0.0.1:1", [](size_t) { return Fault{}; });
+  const End stranger(33, options_with("another one, wrong"));
+  for (const std::string& address :
+       {closed.address(), silent.address(), cuts.address(), stranger.channel->address()}) {
+    End decode(22, options);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto peer = decode.channel->connect(address);
+    ASSERT_TRUE(peer.has_value());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(decode.channel->send(*peer, KvDrain{})) << address;
+    EXPECT_EQ(decode.channel->connect(address), *peer) << address;
+    ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+    const auto after = std::chrono::steady_clock::now() - begin;
+    EXPECT_GE(after, std::chrono::milliseconds(800)) << address;
+    EXPECT_LT(after, std::chrono::milliseconds(1300)) << address;
+  }
+  // Where its owner names the port, its absence is told at once.
+  options.peers = {closed.address()};
+  End decode(22, options);
+  const auto begin = std::chrono::steady_clock::now();
+  ASSERT_TRUE(decode.channel->connect(closed.address()).has_value());
+  ASSERT_TRUE(decode.events.wait_for<KvPeerDown>());
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(700));
+}
+
+TEST(KvControl, StrangersKeepNoWorkerOut) {
+  KvControlOptions options = options_with();
+  options.dead_ms = 20'000;
+  End prefill(11, options);
+  struct Stranger {
+    grpc::ClientContext context;
+    std::unique_ptr<kv::v1::KvControl::Stub> stub;
+    std::unique_ptr<grpc::ClientReaderWriter<Envelope, Envelope>> stream;
+  };
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (int i = 0; i < 140; ++i) {
+    auto stranger = std::make_unique<Stranger>();
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    stranger->stub = kv::v1::KvControl::NewStub(grpc::CreateCustomChannel(
+        prefill.channel->address(), grpc::InsecureChannelCredentials(), arguments));
+    stranger->stream = stranger->stub->Connect(&stranger->context);
+    Envelope challenge;
+    EXPECT_TRUE(stranger->stream->Read(&challenge));
+    strangers.push_back(std::move(stranger));
+  }
+  for (uint64_t epoch : {21, 22, 23}) {
+    End decode(epoch);
+    ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+    EXPECT_TRUE(decode.events.wait_for<KvPeerUp>());
+  }
+  for (const auto& stranger : strangers) stranger->context.TryCancel();
 }
 
 // Whoever has the secret and means no good: a peer is read from so often and no more.

@@ -18,9 +18,13 @@ namespace sluice {
 
 class RunningServer {
  public:
-  explicit RunningServer(Engine& engine, Config config = {}) {
+  enum class Names { kFake, kOfConfig };
+
+  explicit RunningServer(Engine& engine, Config config = {}, Names names = Names::kFake) {
     config.port = 0;
-    if (config.served_model_name.empty()) config.served_model_name = {"fake", "alias"};
+    if (names == Names::kFake && config.served_model_name.empty()) {
+      config.served_model_name = {"fake", "alias"};
+    }
     auto server = HttpServer::create(config, engine);
     if (!server) {
       ADD_FAILURE() << server.error().message;

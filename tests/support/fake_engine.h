@@ -64,6 +64,10 @@ class FakeEngine final : public Engine {
 
   void set_queue_limit(size_t limit) { queue_limit_ = limit; }
 
+  // Sets whether an output with scores of the prompt also has a token, and the end if that is one,
+  // which OutputSink does not promise to get apart.
+  void set_scores_come_with_tokens(bool do_they) { scores_come_with_tokens_ = do_they; }
+
   void set_stats(const EngineStats& stats) {
     const std::scoped_lock lock(mutex_);
     stats_ = stats;
@@ -255,7 +259,10 @@ class FakeEngine final : public Engine {
       return output;
     }
     const SamplingParams& sampling = running.request.sampling;
-    if (sampling.num_prompt_logprobs >= 0 && score_prompt(running, output)) return output;
+    if (sampling.num_prompt_logprobs >= 0 && score_prompt(running, output) &&
+        !scores_come_with_tokens_) {
+      return output;
+    }
     output.token = script_[static_cast<size_t>(running.num_tokens) % script_.size()];
     const auto logprob = logprobs_.find(id);
     output.logprob = logprob == logprobs_.end() ? -0.5F : logprob->second;
@@ -358,6 +365,7 @@ class FakeEngine final : public Engine {
   bool stopped_ = false;
   std::atomic<int32_t> fail_at_{-1};
   std::atomic<size_t> queue_limit_{1000};
+  std::atomic<bool> scores_come_with_tokens_ = false;
   std::atomic<int64_t> step_delay_us_{0};
   std::thread thread_;
 };

@@ -27,8 +27,10 @@ namespace {
 using testing::Collected;
 using testing::CollectingSink;
 using testing::kHelloAndEnd;
+using testing::kSecret;
 using testing::request_of;
 using testing::Router;
+using testing::step_until;
 using testing::TestWorker;
 using testing::text_of;
 
@@ -74,23 +76,6 @@ TEST(RemoteEngine, AWorkersSpanIsBelowItsRouters) {
     EXPECT_EQ(attribute_of(span, "gen_ai.usage.input_tokens"), "2");
   }
   EXPECT_NE(spans[0]["spanId"], spans[1]["spanId"]);
-}
-
-// Steps whoever runs something until the request has `count` tokens.
-void step_until(std::vector<TestWorker*> workers,
-                CollectingSink& sink,
-                RequestId id,
-                size_t count) {
-  ASSERT_TRUE(eventually([&] {
-    for (TestWorker* worker : workers) {
-      if ((*worker)->num_running() > 0) return true;
-    }
-    return false;
-  }));
-  for (size_t i = 0; i < count; ++i) {
-    for (TestWorker* worker : workers) (*worker)->step();
-    sink.wait_tokens(id, i + 1);
-  }
 }
 
 TEST(RemoteEngine, AStreamGoesOnWhereItsWorkerHasEnded) {
@@ -202,6 +187,36 @@ TEST(RemoteEngine, WithoutAnotherWorkerAStreamEndsWithAnErrorInTime) {
   EXPECT_EQ(router.stats().num_lost, 1U);
 }
 
+TEST(RemoteEngine, ARequestOfWhichItsWorkerSaysNothingEndsInTime) {
+  TestWorker worker;
+  Config config;
+  config.worker_silence_s = 1;
+  CollectingSink sink;
+  Router router({&worker}, config);
+  const Collected answer = sink.wait(router.submit(sink, request_of()));
+  EXPECT_EQ(answer.finish_reason, FinishReason::kError);
+  EXPECT_EQ(answer.error_code, ErrorCode::kUnavailable);
+  EXPECT_EQ(worker->submitted().size(), 3U) << "it is tried again like after other errors";
+}
+
+TEST(RemoteEngine, AnEndThatComesWithThePromptsScoresEndsTheAnswer) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  worker->set_scores_come_with_tokens(true);
+  CollectingSink unused;
+  Router router({&worker});
+  RunningServer server(*router);
+  for (const char* more : {"", R"(,"stream":true)"}) {
+    HttpClient client(server.port());
+    client.post(kCompletionPath,
+                std::string(R"({"prompt":"abc","max_tokens":1,"prompt_logprobs":1)") + more + "}");
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 200) << "it hangs";
+    EXPECT_NE(reply.body.find(R"("text":"H")"), std::string::npos) << reply.body;
+    EXPECT_NE(reply.body.find(R"("finish_reason":"length")"), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(worker->submitted().size(), 2U);
+}
+
 TEST(RemoteEngine, AnErrorOfAWorkerIsTriedElsewhere) {
   TestWorker bad(FakeEngine::Stepping::kAutomatic);
   TestWorker good(FakeEngine::Stepping::kAutomatic);
@@ -283,27 +298,6 @@ TEST(RemoteEngine, StopEndsEverything) {
   EXPECT_TRUE(is_told);
   EXPECT_TRUE(eventually([&] { return worker->num_aborted() == 5; }));
   worker->step();
-}
-
-TEST(RemoteEngine, AWorkerWithAnotherFingerprintGetsNothing) {
-  TestWorker worker(FakeEngine::Stepping::kAutomatic);
-  TestWorker other(FakeEngine::Stepping::kAutomatic);
-  CollectingSink sink;
-  Router router({&worker, &other});
-  other.stop();
-  ASSERT_TRUE(eventually([&] { return router.num_usable() == 1; }));
-  other->editable_model().system_fingerprint = "fp_other";
-  other.start_again();
-  ASSERT_TRUE(eventually([&] {
-    for (const WorkerStats& stats : router.stats().workers) {
-      if (stats.status == "other_model") return true;
-    }
-    return false;
-  }));
-  for (int i = 0; i < 8; ++i) {
-    EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
-  }
-  EXPECT_EQ(other->submitted().size(), 0U);
 }
 
 TEST(RemoteEngine, ADrainingWorkerGetsNoMoreRequestsAndItsStreamsGoOn) {
@@ -395,7 +389,7 @@ class WorkerServiceTest : public ::testing::Test {
 
 TEST_F(WorkerServiceTest, WhoeverLacksTheSecretGetsNothing) {
   using grpc::StatusCode;
-  for (const std::string secret : {"", "other", "secre", "secret "}) {
+  for (const std::string secret : {"", "other", "a secret of worker", "a secret of workers "}) {
     grpc::ClientContext contexts[3];
     for (auto& context : contexts) show(context, secret);
     worker::v1::Description description;
@@ -415,15 +409,15 @@ TEST_F(WorkerServiceTest, WhoeverLacksTheSecretGetsNothing) {
 
 TEST_F(WorkerServiceTest, WhatIsNoRequestOrForAnotherModelIsRefused) {
   worker::v1::GenerateRequest request;
-  EXPECT_EQ(generate(request, "secret").error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(generate(request, kSecret).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   request.set_fingerprint("fp_fake");
-  EXPECT_EQ(generate(request, "secret").error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(generate(request, kSecret).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(worker_->submitted().size(), 0U);
 }
 
 TEST_F(WorkerServiceTest, FilesOfTheTokenizerComeInPieces) {
   grpc::ClientContext context;
-  show(context, "secret");
+  show(context, kSecret);
   const auto reader = stub_->GetTokenizer(&context, {});
   std::map<std::string, std::string> files;
   for (worker::v1::FilePiece piece; reader->Read(&piece);) files[piece.name()] += piece.content();
@@ -445,7 +439,7 @@ TEST(WorkerServer, AnAddressThatOthersReachNeedsASecretOrCertificates) {
   };
   EXPECT_EQ(create("0.0.0.0:0", ""), "worker-listen");
   EXPECT_EQ(create("nonsense", ""), "worker-listen");
-  EXPECT_EQ(create("0.0.0.0:0", "secret"), "");
+  EXPECT_EQ(create("0.0.0.0:0", kSecret), "");
   EXPECT_EQ(create("127.0.0.1:0", ""), "");
 }
 

@@ -19,6 +19,8 @@
 
 namespace sluice::testing {
 
+inline constexpr const char* kSecret = "a secret of workers";
+
 // A worker whose engine goes on when the test says so, and that can end and come back.
 class TestWorker {
  public:
@@ -64,7 +66,7 @@ class TestWorker {
  private:
   void start(int port) {
     config_.worker_listen = "127.0.0.1:" + std::to_string(port);
-    config_.worker_secret = "secret";
+    config_.worker_secret = kSecret;
     config_.drain_timeout_s = 1;
     server_ = std::make_unique<RunningServer>(*engine_, config_);
     ASSERT_NE(server_->operator->(), nullptr) << "another process has taken the port";
@@ -82,9 +84,12 @@ class Router {
  public:
   explicit Router(const std::vector<TestWorker*>& workers, Config config = {}) {
     for (const TestWorker* worker : workers) config.workers.push_back(worker->address());
-    config.worker_secret = "secret";
+    config.worker_secret = kSecret;
     const auto num_workers = static_cast<int64_t>(config.workers.size());
-    auto engine = RemoteEngine::create(config, std::make_unique<ByteTokenizer>());
+    const auto make_tokenizer = []() -> Expected<std::unique_ptr<Tokenizer>> {
+      return std::make_unique<ByteTokenizer>();
+    };
+    auto engine = RemoteEngine::create(config, make_tokenizer);
     if (!engine) {
       ADD_FAILURE() << engine.error().message;
       return;
@@ -94,6 +99,8 @@ class Router {
   }
 
   RemoteEngine* operator->() { return engine_.get(); }
+
+  RemoteEngine& operator*() { return *engine_; }
 
   [[nodiscard]] RouterStats stats() const { return *engine_->stats().router; }
 
@@ -115,6 +122,23 @@ inline ValidRequest request_of(std::vector<TokenId> prompt = {72, 105}) {
   request.sampling.max_tokens = 20;
   request.arrival = std::chrono::steady_clock::now();
   return request;
+}
+
+// Steps whoever runs something until the request has `count` tokens.
+inline void step_until(std::vector<TestWorker*> workers,
+                CollectingSink& sink,
+                RequestId id,
+                size_t count) {
+  ASSERT_TRUE(eventually([&] {
+    for (TestWorker* worker : workers) {
+      if ((*worker)->num_running() > 0) return true;
+    }
+    return false;
+  }));
+  for (size_t i = 0; i < count; ++i) {
+    for (TestWorker* worker : workers) (*worker)->step();
+    sink.wait_tokens(id, i + 1);
+  }
 }
 
 inline std::string text_of(const Collected& collected) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "server/router/worker_health.h"
 
 namespace sluice {
@@ -162,6 +164,32 @@ TEST(StreamLedger, ErrorsAreTriedAgainTwice) {
   EXPECT_FALSE(ledger.may_retry());
 }
 
+TEST(StreamLedger, AnEndThatComesWithPromptLogprobsIsTheEnd) {
+  ValidRequest request = request_of(10);
+  request.sampling.num_prompt_logprobs = 0;
+  StreamLedger ledger(request);
+  const uint32_t first = ledger.begin_attempt();
+  TokenOutput output = scored({2, 3});
+  output.token = 40;
+  output.finish_reason = FinishReason::kStop;
+  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.num_tokens(), 1);
+  EXPECT_FALSE(ledger.is_current(first));
+}
+
+TEST(StreamLedger, ATokenThatComesWithPromptLogprobsCounts) {
+  ValidRequest request = request_of(10);
+  request.sampling.num_prompt_logprobs = 0;
+  StreamLedger ledger(request);
+  const uint32_t first = ledger.begin_attempt();
+  TokenOutput output = scored({2, 3});
+  output.token = 40;
+  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  TokenOutput next = token(41);
+  EXPECT_EQ(ledger.accept(first, 1, next), Verdict::kPublish);
+  EXPECT_EQ(ledger.attempt_request().generated, (std::vector<TokenId>{40, 41}));
+}
+
 using Status = WorkerHealth::Status;
 const WorkerHealth::Time kStart{seconds(1000)};
 
@@ -211,6 +239,29 @@ TEST(WorkerHealth, ItDrainsUntilItSaysOtherwise) {
   EXPECT_TRUE(health.load().is_draining);
   health.answered(load_of(1, 0), kStart + seconds(1));
   EXPECT_FALSE(health.load().is_draining);
+}
+
+TEST(WorkerHealth, AWorkerThatSaysForLongThatItHasNoRequestHasForgottenThoseThatItTook) {
+  WorkerHealth health;
+  const auto answer = [&](seconds at, std::optional<int64_t> num_open) {
+    WorkerLoad load = load_of(1, 0);
+    load.num_open = num_open;
+    health.answered(load, kStart + at);
+  };
+  answer(seconds(0), 1);
+  for (int s = 1; s <= 11; ++s) answer(seconds(s), 0);
+  EXPECT_FALSE(health.has_forgotten_since(kStart)) << "for ten seconds";
+  answer(seconds(12), 0);
+  EXPECT_TRUE(health.has_forgotten_since(kStart));
+  EXPECT_FALSE(health.has_forgotten_since(kStart + seconds(5))) << "it was heard of later";
+  answer(seconds(13), 2);
+  EXPECT_FALSE(health.has_forgotten_since(kStart));
+  for (int s = 14; s <= 30; ++s) answer(seconds(s), std::nullopt);
+  EXPECT_FALSE(health.has_forgotten_since(kStart)) << "it does not tell";
+  for (int s = 31; s <= 50; ++s) answer(seconds(s), 0);
+  EXPECT_TRUE(health.has_forgotten_since(kStart));
+  health.lost();
+  EXPECT_FALSE(health.has_forgotten_since(kStart));
 }
 
 }  // namespace

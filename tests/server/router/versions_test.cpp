@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// A router over workers of several fingerprints, as they are during an update.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/router/remote_engine.h"
+#include "tests/server/router/router_bed.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::CollectingSink;
+using testing::kHelloAndEnd;
+using testing::request_of;
+using testing::Router;
+using testing::step_until;
+using testing::TestWorker;
+using testing::text_of;
+using Json = nlohmann::json;
+
+constexpr auto kAutomatic = FakeEngine::Stepping::kAutomatic;
+
+// Ends the worker and starts another version of it at its address.
+void update(TestWorker& worker, const std::string& fingerprint) {
+  worker.stop();
+  worker->editable_model().system_fingerprint = fingerprint;
+  worker.start_again();
+}
+
+double share_of(const Router& router, const std::string& fingerprint) {
+  for (const FingerprintStats& version : router.stats().fingerprints) {
+    if (version.fingerprint == fingerprint) return version.share;
+  }
+  return -1;
+}
+
+bool differs(const Router& router, const TestWorker& worker) {
+  for (const WorkerStats& stats : router.stats().workers) {
+    if (stats.address == worker.address()) return stats.differs;
+  }
+  ADD_FAILURE() << "not known";
+  return false;
+}
+
+TEST(Versions, WhenTheLastOldWorkerHasGoneTheNewVersionIsServed) {
+  TestWorker worker(kAutomatic);
+  CollectingSink sink;
+  Router router({&worker});
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  update(worker, "fp_new");
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_new") == 1; }));
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  const auto versions = router->versions();
+  ASSERT_EQ(versions.size(), 1U);
+  EXPECT_EQ(versions[0]->model().system_fingerprint, "fp_new");
+  EXPECT_EQ(&versions[0]->tokenizer(), &router->tokenizer()) << "equal files make one tokenizer";
+}
+
+TEST(Versions, NewRequestsGoToTheNewVersionOnceEnoughOfItIsReadyAndStreamsStayWithTheirs) {
+  TestWorker first;
+  TestWorker second;
+  TestWorker third;
+  CollectingSink sink;
+  Config config;
+  config.worker_wait_s = 1;
+  Router router({&first, &second, &third}, config);
+  const RequestId stream = router.submit(sink, request_of());
+  step_until({&first, &second, &third}, sink, stream, 2);
+  std::vector<TestWorker*> others = {&first, &second, &third};
+  std::erase_if(others, [](TestWorker* worker) { return (*worker)->num_running() > 0; });
+  ASSERT_EQ(others.size(), 2U);
+  TestWorker& old = first->num_running() > 0 ? first : second->num_running() > 0 ? second : third;
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // `created` counts seconds
+  update(*others[0], "fp_new");
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 3; }));
+  EXPECT_EQ(share_of(router, "fp_fake"), 1) << "one of three is too few";
+  EXPECT_TRUE(differs(router, *others[0]));
+  update(*others[1], "fp_new");
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_new") == 1; }));
+  EXPECT_EQ(share_of(router, "fp_fake"), 0);
+  EXPECT_TRUE(differs(router, old));
+  EXPECT_FALSE(differs(router, *others[0]));
+
+  std::vector<RequestId> later;
+  for (int i = 0; i < 6; ++i) later.push_back(router.submit(sink, request_of()));
+  ASSERT_TRUE(
+      eventually([&] { return (*others[0])->num_running() + (*others[1])->num_running() == 6; }));
+  EXPECT_EQ(old->num_running(), 1U);
+  old->step();
+  EXPECT_EQ(text_of(sink.wait_tokens(stream, 3)), "Hel");
+
+  // Without a worker of its fingerprint the stream ends with an error, and never elsewhere.
+  old.stop();
+  const Collected cut = sink.wait(stream);
+  EXPECT_EQ(cut.finish_reason, FinishReason::kError);
+  EXPECT_EQ(cut.error_code, ErrorCode::kUnavailable);
+  EXPECT_EQ(cut.tokens.size(), 3U);
+  for (int i = 0; i < 6; ++i) {
+    for (TestWorker* worker : others) (*worker)->step();
+  }
+  for (const RequestId id : later) EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+}
+
+TEST(Versions, AStreamGoesOnAtAnotherWorkerOfItsOwnVersionOnly) {
+  TestWorker first;
+  TestWorker second;
+  TestWorker other;
+  other->editable_model().system_fingerprint = "fp_other";
+  CollectingSink sink;
+  Config config;
+  config.route_shares = {"fp_other=0"};
+  Router router({&first, &second, &other}, config);
+  const RequestId stream = router.submit(sink, request_of());
+  step_until({&first, &second, &other}, sink, stream, 2);
+  TestWorker& lost = first->num_running() > 0 ? first : second;
+  TestWorker& left = &lost == &first ? second : first;
+  lost.stop();
+  ASSERT_TRUE(eventually([&] { return left->num_running() == 1; }));
+  for (int i = 0; i < 4; ++i) left->step();
+  EXPECT_EQ(text_of(sink.wait(stream)), kHelloAndEnd);
+  EXPECT_EQ(other->submitted().size(), 0U);
+}
+
+TEST(Versions, ACanaryGetsItsShare) {
+  TestWorker usual(kAutomatic);
+  TestWorker canary(kAutomatic);
+  canary->editable_model().system_fingerprint = "fp_canary";
+  CollectingSink sink;
+  Config config;
+  config.route_shares = {"fp_canary=0.25"};
+  Router router({&usual, &canary}, config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_canary") == 0.25; }));
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  }
+  EXPECT_NEAR(static_cast<double>(canary->submitted().size()), 10, 1);
+  EXPECT_FALSE(differs(router, canary)) << "it is meant to be another";
+}
+
+TEST(Versions, PrefillWorkersServeDecodeWorkersOfTheirOwnVersionOnly) {
+  TestWorker prefill(kAutomatic);
+  TestWorker decode(kAutomatic);
+  prefill->editable_model().handoff =
+      HandoffInfo{.epoch = 77, .host = "127.0.0.1", .port = 7001, .offers = true, .fetches = false};
+  decode->editable_model().handoff =
+      HandoffInfo{.epoch = 78, .host = "127.0.0.1", .port = 7002, .offers = false, .fetches = true};
+  prefill->editable_model().system_fingerprint = "fp_new";
+  CollectingSink sink;
+  Config config;
+  config.handoff_min_tokens = 1;
+  Router router({&prefill, &decode}, config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }))
+      << "a version that has prefill workers alone waits for those that answer";
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  EXPECT_EQ(router.stats().num_handoffs, 0U);
+  EXPECT_EQ(prefill->submitted().size(), 0U);
+  ASSERT_EQ(decode->submitted().size(), 1U);
+  EXPECT_FALSE(decode->submitted()[0].handoff.has_value());
+}
+
+TEST(Versions, ATokenizerThatDoesNotFitIsOneVersionsFault) {
+  TestWorker worker(kAutomatic);
+  TestWorker broken(kAutomatic);
+  CollectingSink sink;
+  Router router({&worker, &broken});
+  broken->editable_model().vocab_size = 10;
+  update(broken, "fp_broken");
+  ASSERT_TRUE(eventually([&] { return differs(router, broken); }));
+  EXPECT_EQ(share_of(router, "fp_broken"), -1);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  }
+  EXPECT_EQ(broken->submitted().size(), 0U);
+}
+
+// Two models behind one router, over HTTP.
+TEST(Versions, EachModelIsServedUnderItsOwnNameTemplateAndFingerprint) {
+  TestWorker first(kAutomatic);
+  TestWorker second(kAutomatic);
+  second->editable_model().system_fingerprint = "fp_second";
+  second->editable_model().path = "/models/second.gguf";
+  second->editable_model().max_model_len = 256;
+  second->editable_model().chat_template = "second{{ messages[0].content }}";
+  Config config;
+  config.route_shares = {"fp_second=0.4"};
+  CollectingSink unused;
+  Router router({&first, &second}, config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_second") == 0.4; }));
+  RunningServer server(*router, {}, RunningServer::Names::kOfConfig);
+  HttpClient client(server.port());
+  client.get("/v1/models");
+  const Json models = Json::parse(client.read_reply().body);
+  ASSERT_EQ(models["data"].size(), 2U);
+  EXPECT_EQ(models["data"][0]["id"], "fake");
+  EXPECT_EQ(models["data"][1]["id"], "second");
+  EXPECT_EQ(models["data"][1]["max_model_len"], 256);
+  const auto ask = [&](const std::string& name) {
+    client.post(kChatPath, chat_body(",\"model\":\"" + name + "\""));
+    const HttpReply reply = client.read_reply();
+    return reply.status == 200 ? Json::parse(reply.body)["system_fingerprint"].get<std::string>()
+                               : std::to_string(reply.status);
+  };
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(ask("fake"), "fp_fake");
+    EXPECT_EQ(ask("second"), "fp_second");
+  }
+  EXPECT_EQ(ask("third"), "404");
+  const std::vector<TokenId> prompt = second->submitted().back().prompt;
+  EXPECT_EQ(std::string(prompt.begin(), prompt.end()), "secondHi");
+}
+
+}  // namespace
+}  // namespace sluice
