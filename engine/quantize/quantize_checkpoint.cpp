@@ -373,10 +373,10 @@ Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
                       "\"" + options.output + "\": found something there, expected a new name",
                       "output");
   }
-  if (options.target_bits != 0 && !(options.target_bits >= 1 && options.target_bits <= 32)) {
+  if (!(options.target_bits >= 0) || !std::isfinite(options.target_bits)) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        "--target-bits: found " + number_text(options.target_bits) + ", expected 1 to 32",
+        "--target-bits: found " + number_text(options.target_bits) + ", expected a number of bits",
         "target-bits");
   }
   if (options.target_bits > 0 && (options.to.empty() || !options.recipe.empty())) {

@@ -128,7 +128,7 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
   has({.input = input, .output = {}}, "--to");
   has({.input = input, .output = {}, .to = "int3"}, "\"int3\": expected keep or one of int8");
   has({.input = input, .output = {}, .to = "int8", .include = {"no_such"}},
-      "--include: \"no_such\": found no tensor");
+      "--include: \"no_such\": found no matrix");
   has({.input = input, .output = {}, .to = "int8", .exclude = {"("}}, "--exclude: ");
   has({.input = input, .output = {}, .recipe = "[]"}, "--recipe: expected a JSON object");
   has({.input = input, .output = {}, .recipe = R"({"q_proj":4})"}, "\"q_proj\": expected the name");
@@ -142,7 +142,7 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
       "--include: found no --to");
   has({.input = input, .output = {}, .recipe = R"({"q_proj":"int8","q_proj":"keep"})"},
       "--recipe: \"q_proj\": found twice");
-  for (const double bits : {std::nan(""), 0.5, 33.0, -1.0}) {
+  for (const double bits : {std::nan(""), 0.5, -1.0, double{INFINITY}}) {
     has({.input = input, .output = {}, .to = "int4", .target_bits = bits}, "--target-bits: found");
   }
   const auto file = quantize_model({.input = input, .output = at("x.gguf"), .to = "int4"});

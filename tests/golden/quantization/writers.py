@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the fields that other writers put into quantization_config, and compares them with fields.json.
 
-    pip download --no-deps compressed-tensors nvidia-modelopt auto-round transformers   # and unzip the wheels
-    git clone https://github.com/ModelCloud/GPTQModel                                   # it has no wheels
+    python writers.py --packages             # those that pip finds; a test of the long tier (SLUICE_FULL)
     python writers.py FOLDER [--write]
 
 FOLDER holds the packages' folders (compressed_tensors, modelopt, auto_round, transformers, gptqmodel): unzipped
-wheels or site-packages. Nothing of them runs: their sources are parsed. --write adds what is new to fields.json, with
-neither `takes` nor `refuses`; tests/engine/weights/writers_test.cpp fails until a person has filled them in. Without
---write, exit code 1 says that a field is missing in fields.json. A package that is not there is skipped and named.
+wheels, site-packages, or for GPTQModel, which has no wheels, its repository. Nothing of them runs: their sources are
+parsed. --write adds what is new to fields.json, with neither `takes` nor `refuses`; writers_test.cpp of
+tests/engine/weights fails until a person has filled them in. Without --write, exit code 1 says that a field is missing
+in fields.json. A package that is not there is skipped and named.
 
 fields.json: for each writer's class `base`, a configuration that is read, `at`, the JSON pointer of the object in it
 that has the fields, and for each field `takes`, values that are read there, and `refuses`, values that are refused by
@@ -17,11 +17,17 @@ the field's name. A field without `refuses` changes nothing at any value.
 """
 import ast
 import json
+import os
 import pathlib
+import subprocess
 import sys
+import tempfile
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 TABLE = HERE / "fields.json"
+PACKAGES = ("compressed-tensors", "nvidia-modelopt", "auto-round", "transformers")
+SKIPPED = 77
 
 
 def classes(path):
@@ -137,6 +143,17 @@ WRITERS = {"compressed_tensors": of_compressed_tensors, "modelopt": of_modelopt,
            "auto_round": of_auto_round, "transformers": of_transformers}
 
 
+def fetch(folder):
+    """Unzips the packages' wheels as pip finds them; their dependencies are not needed."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
+    for package in PACKAGES:
+        if subprocess.run([*pip, "--only-binary", ":all:", "--dest", folder, package], check=False).returncode != 0:
+            print(f"{package}: pip does not find it")
+    for wheel in folder.glob("*.whl"):
+        zipfile.ZipFile(wheel).extractall(folder)
+    return any(folder.glob("*.whl"))
+
+
 def text_of_table(table):
     """One line a field, so that a difference shows what a package's new version brought."""
     rows = []
@@ -148,7 +165,17 @@ def text_of_table(table):
 
 
 def main():
-    folder = pathlib.Path(sys.argv[1])
+    if sys.argv[1:] != ["--packages"]:
+        return compare(pathlib.Path(sys.argv[1]))
+    if not os.environ.get("SLUICE_FULL"):
+        print("SLUICE_FULL is not set")
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        return compare(folder) if fetch(folder) else SKIPPED
+
+
+def compare(folder):
     table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
     missing = 0
     for package, read in WRITERS.items():
