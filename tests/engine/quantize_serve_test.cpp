@@ -8,13 +8,17 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/safetensors.h"
 #include "tests/engine/quantize_rig.h"
+#include "tests/engine/weights/hf_directory.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 
@@ -111,7 +115,7 @@ class QuantizeServe : public Quantize {
     EXPECT_TRUE(decoded.has_value()) << what << decoded.error().message;
     if (!decoded) return true;
     const std::vector<float> expected = logits_of(floats, 32, what);
-    // Rows of INT8 matrices are int8 at any activation bits, and one of them may outweigh the others.
+    // Rows of INT8 matrices are int8 at any activation bits, and one may outweigh the others.
     const std::vector<float> answer = logits_of(output, 32, what);
     EXPECT_TRUE(std::isfinite(answer.front())) << what;
     if (scheme != "int8") {
@@ -208,6 +212,50 @@ TEST_F(QuantizeServe, MatricesBeyondTheRangeOfScalesAreKept) {
       EXPECT_TRUE(said.starts_with("kept: weights beyond the range of ")) << what << said;
       EXPECT_EQ(tensor("blk.0.ffn_up.weight")["relative_error"], 0.0) << what;
       EXPECT_FALSE(std::string(tensor("blk.1.ffn_up.weight")["scheme"]).starts_with("kept")) << what;
+    }
+  }
+}
+
+// Writers of quantized Phi-3 split what the family joins: gate and up, or q, k and v.
+TEST_F(QuantizeServe, SplitMatricesOfPhi3AnswerAsJoinedOnes) {
+  const std::string joined = kData + "/models/phi3";
+  const std::string file = read_file(joined + "/model.safetensors");
+  const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "phi3");
+  ASSERT_TRUE(tensors.has_value());
+  const std::map<std::string, std::vector<std::pair<std::string, uint64_t>>> kParts = {
+      {"gate_up_proj", {{"gate_proj", 40}, {"up_proj", 40}}},
+      {"qkv_proj", {{"q_proj", 32}, {"k_proj", 16}, {"v_proj", 16}}}};
+  for (const auto& [name, parts] : kParts) {
+    SafetensorsBuilder builder;
+    for (const SafetensorsTensor& tensor : *tensors) {
+      const std::string dtype(element_info(*tensor.type).name);
+      const std::string data(reinterpret_cast<const char*>(tensor.data.data()),
+                             tensor.data.size());
+      const std::string columns = std::to_string(tensor.shape.back()) + "]";
+      const size_t at = tensor.name.find(name);
+      if (at == std::string::npos) {
+        const bool is_row = tensor.shape.size() == 1;
+        const std::string rows = is_row ? "" : std::to_string(tensor.shape.front()) + ",";
+        builder.add(tensor.name, dtype, "[" + rows + columns, data);
+        continue;
+      }
+      const size_t row_bytes = data.size() / tensor.shape.front();
+      size_t first = 0;
+      for (const auto& [part, rows] : parts) {
+        std::string own = tensor.name;
+        builder.add(own.replace(at, name.size(), part),
+                    dtype,
+                    "[" + std::to_string(rows) + "," + columns,
+                    data.substr(first * row_bytes, rows * row_bytes));
+        first += rows;
+      }
+      ASSERT_EQ(first, tensor.shape.front());
+    }
+    const std::string split = at(name);
+    fs::copy(joined, split);
+    write_file(split + "/model.safetensors", builder.file());
+    for (const int32_t bits : {8, 32}) {
+      EXPECT_EQ(logits_of(split, bits, name), logits_of(joined, bits, "joined")) << name << bits;
     }
   }
 }
