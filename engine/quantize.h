@@ -32,6 +32,9 @@ struct QuantizeOptions {
   bool search = true;          // choose scales of least error, not of the largest magnitude
   double target_bits = 0;      // mean bits over matrices, `to` the smallest format; 0: only `to`
   std::string calibrate = {};  // a text; errors are weighted by the inputs it produces
+  // Without `calibrate`: schemes of 4 bits that are no GGUF types are calibrated by a shipped text
+  // where the model and the memory allow it; the result says whether.
+  bool calibrate_by_default = false;
   bool gptq = true;            // with `calibrate`: see engine/quantize/gptq.h
   std::string evaluate = {};   // a text on which predictions are compared with the input model's
   bool verify = false;         // read back and compare with what was meant
@@ -52,5 +55,9 @@ struct QuantizeResult {
 // (kDataLoss, kNotFound, kUnsupported), a wrong option (kInvalidArgument), unwritable output
 // (kPermissionDenied, kResourceExhausted), or a difference on reading back (kInternal).
 [[nodiscard]] Expected<QuantizeResult> quantize_model(const QuantizeOptions& options);
+
+// Removes what this process has of an output that is not whole, on any thread, before the process
+// ends in the middle of quantize_model().
+void remove_unfinished(std::string output);
 
 }  // namespace sluice

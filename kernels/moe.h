@@ -55,9 +55,9 @@ void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args);
 
 // One matrix of one expert.
 struct ExpertMatrix {
-  const PackedWeight* weight;
-  const float* bias;  // [n] or null
-  int64_t column;     // first column of its outputs in `out`
+  const PackedWeight* weight;  // null, on the CPU only: this expert has no product
+  const float* bias;           // [n] or null
+  int64_t column;         // first column of its outputs in `out`
 };
 
 // out[row, column + n] = sum_k x[row, k] * W[n, k] (+ bias[n]) for each matrix of each expert over

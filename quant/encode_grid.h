@@ -5,8 +5,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 namespace sluice::encode {
@@ -47,19 +49,28 @@ struct E2M1Grid {
 };
 
 // The 16 ascending values of a codebook.
-struct CodebookGrid {
-  const int8_t* values;
-
-  [[nodiscard]] int code(float x) const {
-    int best = 0;
-    for (int i = 1; i < 16; ++i) {
-      const float half = 0.5F * static_cast<float>(values[i - 1] + values[i]);
-      if (x > half) best = i;
+class CodebookGrid {
+ public:
+  explicit CodebookGrid(const int8_t* values) : values_(values) {
+    for (size_t i = 0; i < ends_.size(); ++i) {
+      ends_[i] = 0.5F * static_cast<float>(values[i] + values[i + 1]);
     }
-    return best;
   }
 
-  [[nodiscard]] float nearest(float x) const { return values[code(x)]; }
+  // A search in halves without branches, which this is called too often to have.
+  [[nodiscard]] int code(float x) const {
+    size_t code = 8 * static_cast<size_t>(x > ends_[7]);
+    code += 4 * static_cast<size_t>(x > ends_[code + 3]);
+    code += 2 * static_cast<size_t>(x > ends_[code + 1]);
+    code += static_cast<size_t>(x > ends_[code]);
+    return static_cast<int>(code);
+  }
+
+  [[nodiscard]] float nearest(float x) const { return values_[code(x)]; }
+
+ private:
+  const int8_t* values_;
+  std::array<float, 15> ends_;  // the largest number that rounds to each value but the last
 };
 
 // Weights that share a scale, and the weight of each one's squared error: null for 1.

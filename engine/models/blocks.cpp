@@ -69,9 +69,10 @@ Projection Projection::with_rows(const Portion& rows) const {
 Expected<void> Projection::share_input_scales(const Projection& other, const std::string& place) {
   for (size_t i = 0; i < input_scales_.size(); ++i) {
     const float scale = other.input_scales_[i];
-    if (other.needs_[i] && (input_scales_[i] > 0) != (scale > 0)) {
+    if (needs_[i] && other.needs_[i] && (input_scales_[i] > 0) != (scale > 0)) {
       return mixed_inputs(place, scale, input_scales_[i]);
     }
+    needs_[i] = needs_[i] || other.needs_[i];
     input_scales_[i] = std::max(input_scales_[i], scale);
   }
   return {};
@@ -123,7 +124,7 @@ Expected<void> Projection::add_format(const WeightStore& weights,
       kernels::activation_format(weight, bits, part.floats ? DeviceType::kCpu : weights.device());
   if (auto known = kernels::check_activations(weights.device(), weight, format); !known) {
     Error error = std::move(known).error();
-    error.message = weights.path() + ": tensor " + name + ": " + error.message;
+    error.message = weights.place_of(name) + ": " + error.message;
     return tl::unexpected(std::move(error));
   }
   formats_.push_back(format);
@@ -133,7 +134,7 @@ Expected<void> Projection::add_format(const WeightStore& weights,
   if (takes_scale) {
     float& scale = input_scales_[static_cast<size_t>(format)];
     if (is_needed && (scale > 0) != (inputs.scale > 0)) {
-      return mixed_inputs(weights.path() + ": tensor " + name, inputs.scale, scale);
+      return mixed_inputs(weights.place_of(name), inputs.scale, scale);
     }
     scale = std::max(scale, inputs.scale);
   }
@@ -153,7 +154,7 @@ Expected<void> Projection::check_borders(const WeightStore& weights,
   if (is_border(first) && is_border(end)) return {};
   return make_error(
       ErrorCode::kUnsupported,
-      weights.path() + ": tensor " + part.stem + ".weight: found columns " + std::to_string(first) +
+      weights.place_of(part.stem + ".weight") + ": found columns " + std::to_string(first) +
           " to " + std::to_string(end) + " on a rank, expected multiples of " +
           std::to_string(kernels::kE4M3GroupColumns) + ", for which its inputs have a scale each",
       "tensor-parallel-size");

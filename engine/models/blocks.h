@@ -82,7 +82,8 @@ class Projection {
     return input_scales_[static_cast<size_t>(format)];
   }
 
-  // Merges the input scales of a projection that takes the same rows, as experts do: the largest.
+  // Merges the formats and input scales of a projection that takes the same rows, as experts do:
+  // the largest scales.
   // kUnsupported, after `place` (file and tensor): one has a scale and the other none.
   Expected<void> share_input_scales(const Projection& other, const std::string& place);
 

@@ -70,13 +70,18 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
     SLUICE_TRY_VOID(
         add({{part("ffn_gate_exps", ffn, share.ffn), part("ffn_up_exps", ffn, share.ffn)}},
             {{part("ffn_down_exps", hidden, {})}}));
-    const std::string place = weights.path() + ": tensor " + prefix;
-    SLUICE_TRY_VOID(check_like_first(block.experts_, place, weights.device() == DeviceType::kCuda));
+    const auto place_of = [&](const std::string& stem) {
+      return weights.place_of(prefix + stem + suffix + ".weight");
+    };
+    const bool on_device = weights.device() == DeviceType::kCuda;
+    if (on_device || !block.experts_.front().down.segments().are_all()) {
+      SLUICE_TRY_VOID(check_like_first(block.experts_, place_of, on_device));
+    }
     // All experts' input rows are quantized with the scales of the first.
     SLUICE_TRY_VOID(block.experts_.front().gate_up.share_input_scales(
-        block.experts_.back().gate_up, place + "ffn_gate_exps" + suffix + ".weight"));
+        block.experts_.back().gate_up, place_of("ffn_gate_exps")));
     SLUICE_TRY_VOID(block.experts_.front().down.share_input_scales(
-        block.experts_.back().down, place + "ffn_down_exps" + suffix + ".weight"));
+        block.experts_.back().down, place_of("ffn_down_exps")));
   }
   block.grouped_gate_up_ = group_experts(block.experts_, &Pair::gate_up, expert_width(config));
   block.grouped_down_ = group_experts(block.experts_, &Pair::down, hidden);
@@ -86,11 +91,12 @@ Expected<MlpBlock> MlpBlock::load(const ModelConfig& config,
   return block;
 }
 
-// A layer's experts run as one product on one input, and a device's kernels support one weight
-// format per product.
-Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
-                                          const std::string& place,
-                                          bool on_device) {
+// On a device a layer's experts run as one product on one input with one weight format, and ranks
+// join sums of one format of inputs.
+Expected<void> MlpBlock::check_like_first(
+    const std::vector<Pair>& experts,
+    const std::function<std::string(const std::string&)>& place_of,
+    bool on_device) {
   const Pair& first = experts.front();
   const Pair& last = experts.back();
   const auto check = [&](const char* stem,
@@ -103,8 +109,7 @@ Expected<void> MlpBlock::check_like_first(const std::vector<Pair>& experts,
       return std::string(format_info(matrices.weight(i).format).name);
     };
     return make_error(ErrorCode::kUnsupported,
-                      place + stem + "." + std::to_string(experts.size() - 1) +
-                          ".weight: found type " + name(other) + ", expected " + name(one) +
+                      place_of(stem) + ": found type " + name(other) + ", expected " + name(one) +
                           ", that of the layer's first expert");
   };
   SLUICE_TRY_VOID(check("ffn_gate_exps", first.gate_up, last.gate_up, 0));
@@ -116,19 +121,27 @@ MlpBlock::GroupedByFormat MlpBlock::group_experts(const std::vector<Pair>& exper
                                                   Projection Pair::*projection,
                                                   int64_t part_width) {
   GroupedByFormat grouped;
-  for (const Pair& pair : experts) {
-    const Projection& matrices = pair.*projection;
-    for (size_t i = 0; i < matrices.weights().size(); ++i) {
-      grouped[static_cast<size_t>(matrices.format(i))].matrices.push_back(
-          {.weight = &matrices.weight(i),
-           .bias = matrices.segments().are_all() ? matrices.bias(i) : nullptr,
-           .column = static_cast<int64_t>(i) * part_width});
+  const size_t num_parts = (experts.front().*projection).weights().size();
+  for (size_t f = 0; f < grouped.size(); ++f) {
+    const auto format = static_cast<kernels::ActivationFormat>(f);
+    std::vector<size_t> parts;  // those of which any expert's matrix takes this format
+    for (size_t i = 0; i < num_parts; ++i) {
+      const auto takes_it = [&](const Pair& pair) {
+        return (pair.*projection).format(i) == format;
+      };
+      if (std::ranges::any_of(experts, takes_it)) parts.push_back(i);
     }
-  }
-  for (Grouped& group : grouped) {
-    // check_like_first() ensured equal numbers per expert.
-    CHECK_EQ(group.matrices.size() % experts.size(), 0U);
-    group.per_expert = static_cast<int32_t>(group.matrices.size() / experts.size());
+    grouped[f].per_expert = static_cast<int32_t>(parts.size());
+    for (const Pair& pair : experts) {
+      const Projection& matrices = pair.*projection;
+      for (const size_t i : parts) {
+        const bool is_here = matrices.format(i) == format;
+        grouped[f].matrices.push_back(
+            {.weight = is_here ? &matrices.weight(i) : nullptr,
+             .bias = is_here && matrices.segments().are_all() ? matrices.bias(i) : nullptr,
+             .column = static_cast<int64_t>(i) * part_width});
+      }
+    }
   }
   return grouped;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -81,7 +82,9 @@ class MlpBlock {
     Projection down;
   };
 
-  // The matrices of one kind of all experts, by activation format: [experts, per_expert].
+  // The matrices of one kind of all experts, by activation format: [experts, per_expert]. On the
+  // CPU experts may differ, as where some of them are kept: no weight where one takes another
+  // format.
   struct Grouped {
     std::vector<kernels::ExpertMatrix> matrices;
     int32_t per_expert = 0;
@@ -90,9 +93,10 @@ class MlpBlock {
   using GroupedByFormat = std::array<Grouped, kNumActivationFormats>;
 
   // Checks that the last expert has the same formats as the first.
-  static Expected<void> check_like_first(const std::vector<Pair>& experts,
-                                         const std::string& place,
-                                         bool on_device);
+  static Expected<void> check_like_first(
+      const std::vector<Pair>& experts,
+      const std::function<std::string(const std::string&)>& place_of,
+      bool on_device);
   static GroupedByFormat group_experts(const std::vector<Pair>& experts,
                                        Projection Pair::*projection,
                                        int64_t part_width);

@@ -7,8 +7,9 @@ namespace sluice {
 namespace {
 
 Expected<void> configure_phi3(const Checkpoint& checkpoint, ModelConfig& config) {
-  config.fused_qkv = true;
-  config.fused_gate_up = true;
+  // Writers of quantized files may have split what the family joins.
+  config.fused_qkv = !checkpoint.has("blk.0.attn_q.weight");
+  config.fused_gate_up = !checkpoint.has("blk.0.ffn_gate.weight");
   constexpr int32_t kNever = 1 << 30;
   return read_window_pattern(checkpoint, kNever, config);
 }

@@ -213,13 +213,11 @@ Expected<void> check_tiers(const Config& config) {
                     "tensor-parallel-size");
 }
 
-Expected<void> check_all_used(const Config& config,
-                              const ModelConfig& model,
-                              const WeightStore& weights) {
+Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weights) {
   const std::vector<std::string> unused = weights.unused();
   if (unused.empty()) return {};
   return make_error(ErrorCode::kUnsupported,
-                    config.model + ": tensor " + in_quotes(unused.front()) + ": found it and " +
+                    weights.place_of(unused.front()) + ": found it and " +
                         std::to_string(unused.size() - 1) +
                         " more that have no place in architecture " + model.architecture +
                         ", expected none");
@@ -277,7 +275,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
     planned.largest.add(names_and_shapes->largest());
   }
-  SLUICE_TRY_VOID(check_all_used(config, planned.model, *names_and_shapes));
+  SLUICE_TRY_VOID(check_all_used(planned.model, *names_and_shapes));
   // A device's weights are in its own memory: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {

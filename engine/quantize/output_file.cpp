@@ -60,8 +60,4 @@ Expected<void> OutputFile::close() {
   return {};
 }
 
-std::string unfinished_name(const std::string& path) {
-  return path + ".unfinished-" + std::to_string(::getpid());
-}
-
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file written in pieces, in any order, under a temporary name until it is whole.
+// A file written in pieces, in any order.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,5 @@ class OutputFile {
   std::string path_;
   int descriptor_ = -1;
 };
-
-// Returns the temporary name of `path`: beside it, with the process id.
-std::string unfinished_name(const std::string& path);
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "engine/core/log.h"
 #include "engine/quantize/source_rows.h"
@@ -111,11 +112,18 @@ Expected<std::vector<Rule>> parse_recipe(const std::string& text) {
   std::vector<Rule> rules;
   if (text.empty()) return rules;
   bool too_deep = false;
-  const auto watch_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
+  std::set<std::string> keys;
+  std::string twice;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     too_deep = too_deep || depth > kMaxDepth;
+    const bool is_key = depth == 1 && event == Json::parse_event_t::key;
+    if (is_key && !keys.insert(value.get<std::string>()).second) twice = value.get<std::string>();
     return !too_deep;
   };
-  const Json recipe = Json::parse(text, watch_depth, false);
+  const Json recipe = Json::parse(text, watch, false);
+  if (!twice.empty()) {
+    return wrong("--recipe: " + sluice::in_quotes(twice) + ": found twice, expected once", "recipe");
+  }
   if (!recipe.is_object() || recipe.empty() || recipe.size() > kMaxRules) {
     return wrong("--recipe: expected a JSON object of 1 to " + std::to_string(kMaxRules) +
                      " pairs of an expression and a scheme",
@@ -155,7 +163,12 @@ class Planner {
       if (rule.scheme) schemes.push_back(&*rule.scheme);
     }
     plan_.kind = kind_of(schemes);
+    SLUICE_TRY_VOID(check_name());
     for (TargetScheme* scheme : schemes) as_of_output(*scheme);
+    if (!scheme_ && !options_.include.empty()) {
+      return wrong("--include: found no --to, expected one with the scheme of what it adds",
+                   "include");
+    }
     SLUICE_TRY(include_, make_rules(options_.include, "include"));
     SLUICE_TRY(exclude_, make_rules(options_.exclude, "exclude"));
     SLUICE_TRY(std::vector<SourceTensor> sources, sources_for(schemes));
@@ -200,6 +213,15 @@ class Planner {
                                               : CheckpointKind::kHuggingFace;
   }
 
+  [[nodiscard]] Expected<void> check_name() const {
+    const bool is_file = options_.output.ends_with(".gguf");
+    if (!is_file || plan_.kind == CheckpointKind::kGguf) return {};
+    return wrong(options_.output + ": found the name of a GGUF file, expected a directory's for " +
+                     (scheme_ ? scheme_->name : "the recipe") +
+                     ", or a type of GGUF such as Q4_K_M",
+                 "output");
+  }
+
   [[nodiscard]] bool is_gpt_oss() const {
     return checkpoint_.architecture() == "gpt_oss" || checkpoint_.architecture() == "gpt-oss";
   }
@@ -242,7 +264,15 @@ class Planner {
         planned.target.kind == TargetKind::kKept && !is_gguf_matrix(tensor)) {
       planned.target = {.kind = TargetKind::kBlocks, .format = WeightFormat::kF32, .name = "f32"};
     }
+    const bool is_kept = planned.target.kind == TargetKind::kKept;
     planned.target = without_lost_codes(tensor, plan_.kind, std::move(planned.target));
+    // Codes that cannot stay become the floats of --to, if it asks for floats.
+    const bool is_bf16 = is_kept && planned.target.name == "bf16";
+    if (is_bf16 && scheme_ && !format_info(scheme_->format).is_integer &&
+        scheme_->kind == TargetKind::kBlocks) {
+      planned.target.format = scheme_->format;
+      planned.target.name = scheme_->name;
+    }
     plan_.tensors.push_back(std::move(planned));
   }
 
@@ -254,7 +284,7 @@ class Planner {
       return found;
     };
     const bool is_left = match(exclude_);
-    const bool is_asked = match(include_);
+    const bool is_asked = is_matrix(tensor) && match(include_);
     Rule* of_recipe = nullptr;
     for (Rule& rule : recipe_) {
       if (rule.matches(name) && of_recipe == nullptr) of_recipe = &rule;
@@ -297,7 +327,8 @@ class Planner {
       for (const Rule& rule : *rules) {
         if (rule.has_matched) continue;
         return wrong("--" + rule.flag + ": " + sluice::in_quotes(rule.expression) +
-                         ": found no tensor of such a name, expected one",
+                         (rule.flag == "include" ? ": found no matrix of such a name, expected one"
+                                                 : ": found no tensor of such a name, expected one"),
                      rule.flag);
       }
     }

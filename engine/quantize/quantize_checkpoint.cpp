@@ -10,13 +10,14 @@
 
 #include "engine/quantize/allocation.h"
 #include "engine/quantize/calibration.h"
+#include "engine/quantize/calibration_text.h"
 #include "engine/quantize/gguf_output.h"
 #include "engine/quantize/gptq.h"
 #include "engine/quantize/hf_output.h"
-#include "engine/quantize/output_file.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/quantize/text_windows.h"
 #include "engine/quantize/tokenizer_output.h"
+#include "engine/quantize/unfinished.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
 #include "kernels/device.h"
@@ -28,38 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kWeight = ".weight";
-
-// Removes an unfinished output.
-class Unfinished {
- public:
-  explicit Unfinished(const std::string& output)
-      : output_(output), path_(unfinished_name(output)) {}
-
-  ~Unfinished() {
-    std::error_code ignored;
-    if (!is_done_) fs::remove_all(path_, ignored);
-  }
-
-  Unfinished(const Unfinished&) = delete;
-  Unfinished& operator=(const Unfinished&) = delete;
-
-  [[nodiscard]] const std::string& path() const { return path_; }
-
-  Expected<void> rename() {
-    std::error_code error;
-    fs::rename(path_, output_, error);
-    if (error) {
-      return make_error(ErrorCode::kInvalidArgument, output_ + ": rename: " + error.message());
-    }
-    is_done_ = true;
-    return {};
-  }
-
- private:
-  std::string output_;
-  std::string path_;
-  bool is_done_ = false;
-};
 
 class Quantizer {
  public:
@@ -84,14 +53,12 @@ class Quantizer {
     SLUICE_TRY_VOID(calibrate_inputs());
     SLUICE_TRY_VOID(find_largest());
     if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
-    Unfinished output(options_.output);
-    if (plan_.kind == CheckpointKind::kGguf) {
-      SLUICE_TRY(GgufMetadata metadata, output_metadata());
-      SLUICE_TRY(GgufWriter writer, GgufWriter::create(std::move(metadata), output.path(), plan_));
-      SLUICE_TRY_VOID(write_tensors(writer));
-      SLUICE_TRY_VOID(writer.finish());
-    } else {
-      SLUICE_TRY_VOID(write_directory(output.path()));
+    SLUICE_TRY(Unfinished output,
+               Unfinished::create(options_.output, plan_.kind == CheckpointKind::kHuggingFace));
+    SLUICE_TRY_VOID(write_output(output.path()));
+    while (keep_lost()) {
+      output.clear();
+      SLUICE_TRY_VOID(write_output(output.path()));
     }
     if (options_.verify) SLUICE_TRY_VOID(verify(output.path()));
     if (!windows.empty()) {
@@ -129,15 +96,36 @@ class Quantizer {
            layout.low_bits + layout.high_bits <= kMostBits;
   }
 
+  // Whether a text improves the scheme enough to be used without being asked for.
+  [[nodiscard]] static bool gains_from_text(const Target& target) {
+    return target.kind == TargetKind::kCodes && target.spelling != Spelling::kMxfp4 &&
+           is_four_bits(target.encoding.scheme);
+  }
+
   Expected<void> calibrate_inputs() {
-    if (options_.calibrate.empty()) return {};
+    if (!options_.calibrate.empty()) {
+      calibration_name_ = "the given text";
+      return calibrate_by(options_.calibrate);
+    }
+    const auto gains = [](const PlannedTensor& each) { return gains_from_text(each.target); };
+    if (!options_.calibrate_by_default || !std::ranges::any_of(plan_.tensors, gains)) return {};
+    calibration_name_ = "the shipped text of " + std::to_string(calibration_text().size()) + " bytes";
+    const Expected<void> done = calibrate_by(std::string(calibration_text()));
+    if (done) return {};
+    calibration_.clear();
+    calibration_name_ = "none, as the shipped text does not work here: " + done.error().message;
+    return {};
+  }
+
+  Expected<void> calibrate_by(const std::string& text) {
     tell(0, "(calibration)");
     const auto is_gptq = [](const PlannedTensor& planned) { return takes_gptq(planned.target); };
     const bool has_gptq = std::any_of(plan_.tensors.begin(), plan_.tensors.end(), is_gptq);
-    SLUICE_TRY(calibration_,
-               calibrate(options_.input,
-                         options_.calibrate,
-                         {.products = options_.gptq && has_gptq, .threads = threads_}));
+    SLUICE_TRY(
+        calibration_,
+        calibrate(options_.input,
+                  text,
+                  {.products = options_.gptq && has_gptq, .threads = threads_}));
     const bool is_seen = std::ranges::any_of(plan_.tensors, [this](const PlannedTensor& planned) {
       return planned.target.kind != TargetKind::kKept && job_of(planned).inputs != nullptr;
     });
@@ -199,11 +187,7 @@ class Quantizer {
       const TargetScheme& scheme = schemes[chosen[group++]];
       for (PlannedTensor* planned : tensors) planned->target = target_for(scheme, *planned);
     }
-    // With room for 16 bits everywhere there are no codes to describe in a configuration.
-    const bool has_codes = std::ranges::any_of(plan_.tensors, [](const PlannedTensor& planned) {
-      return planned.target.kind == TargetKind::kCodes;
-    });
-    if (plan_.spelling != Spelling::kGguf && !has_codes) plan_.spelling = Spelling::kNone;
+    forget_spelling();  // with room for 16 bits everywhere
     return {};
   }
 
@@ -255,6 +239,46 @@ class Quantizer {
     return {};
   }
 
+  Expected<void> write_output(const std::string& path) {
+    report_ = {};
+    report_.calibration = calibration_name_;
+    done_bytes_ = 0;
+    if (plan_.kind != CheckpointKind::kGguf) return write_directory(path);
+    SLUICE_TRY(GgufMetadata metadata, output_metadata());
+    SLUICE_TRY(GgufWriter writer, GgufWriter::create(std::move(metadata), path, plan_));
+    SLUICE_TRY_VOID(write_tensors(writer));
+    return writer.finish();
+  }
+
+  // Keeps tensors that lost most of their weights, which lie beyond the range of the format's
+  // scales. Returns whether there are any; the output has to be written again.
+  bool keep_lost() {
+    constexpr double kMostLost = 0.5;
+    bool has_any = false;
+    for (size_t i = 0; i < plan_.tensors.size(); ++i) {
+      PlannedTensor& planned = plan_.tensors[i];
+      const bool is_coded = planned.target.kind == TargetKind::kCodes ||
+                            (planned.target.kind == TargetKind::kBlocks &&
+                             format_info(planned.target.format).is_integer);
+      if (!is_coded || report_.tensors[i].error.relative() <= kMostLost) continue;
+      has_any = true;
+      planned.target = without_lost_codes(
+          planned.source,
+          plan_.kind,
+          {.name = "kept: weights beyond the range of " + planned.target.name + "'s scales"});
+    }
+    if (has_any) forget_spelling();
+    return has_any;
+  }
+
+  // Without codes there are none to describe in a configuration.
+  void forget_spelling() {
+    const bool has_codes = std::ranges::any_of(plan_.tensors, [](const PlannedTensor& planned) {
+      return planned.target.kind == TargetKind::kCodes;
+    });
+    if (plan_.spelling != Spelling::kGguf && !has_codes) plan_.spelling = Spelling::kNone;
+  }
+
   // Returns the input's metadata, or its configuration and tokenizer converted for a file.
   Expected<GgufMetadata> output_metadata() {
     if (plan_.translation) {
@@ -267,11 +291,6 @@ class Quantizer {
   }
 
   Expected<void> write_directory(const std::string& folder) {
-    std::error_code error;
-    fs::create_directory(folder, error);
-    if (error) {
-      return make_error(ErrorCode::kPermissionDenied, folder + ": mkdir: " + error.message());
-    }
     std::vector<std::vector<StoredTensor>> groups;
     for (const PlannedTensor& planned : plan_.tensors) groups.push_back(parts_of(job_of(planned)));
     SLUICE_TRY(SafetensorsWriter writer,
@@ -336,6 +355,7 @@ class Quantizer {
   QuantizePlan plan_;
   std::map<std::string, float> largest_;  // by joined name
   Calibration calibration_;
+  std::string calibration_name_ = "none";
   std::optional<Gptq> gptq_;
   const InputStatistics* gptq_inputs_ = nullptr;
   int64_t done_bytes_ = 0;
@@ -352,6 +372,12 @@ Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
     return make_error(ErrorCode::kInvalidArgument,
                       "\"" + options.output + "\": found something there, expected a new name",
                       "output");
+  }
+  if (!(options.target_bits >= 0) || !std::isfinite(options.target_bits)) {
+    return make_error(
+        ErrorCode::kInvalidArgument,
+        "--target-bits: found " + number_text(options.target_bits) + ", expected a number of bits",
+        "target-bits");
   }
   if (options.target_bits > 0 && (options.to.empty() || !options.recipe.empty())) {
     return make_error(ErrorCode::kInvalidArgument,

@@ -29,6 +29,7 @@ struct TensorReport {
 struct QuantizeReport {
   std::vector<TensorReport> tensors;
   bool is_verified = false;
+  std::string calibration = "none";  // the text that errors are weighted by, or why there is none
   std::optional<Comparison> comparison = {};
 
   [[nodiscard]] int64_t bytes() const;

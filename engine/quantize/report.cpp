@@ -118,6 +118,7 @@ std::string QuantizeReport::table() const {
   for (const auto& [key, sums] : kinds) text += line(key.first, key.second, sums);
   text += line("all that is quantized", "", quantized);
   text += line("all tensors", "", all);
+  text += "calibration: " + calibration + "\n";
   if (is_verified) text += "read back: every weight is the one that was meant\n";
   if (!comparison) return text;
   char end[256];
@@ -149,6 +150,7 @@ std::string QuantizeReport::json() const {
                  {"bits_per_weight", bits()},
                  {"relative_error", relative_error()},
                  {"verified", is_verified},
+                 {"calibration", calibration},
                  {"tensors", std::move(list)}};
   if (comparison) {
     report["evaluation"] = {{"tokens", comparison->num_positions},

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "engine/core/types.h"
@@ -313,7 +314,8 @@ class Encoder {
       add_error(error, static_cast<int64_t>(i) % k, double{x[i]}, values[i]);
     }
     error.value_hash = hash_of(values);
-    return check_values(chunk, values);
+    // Scales beyond their range make the error infinite instead.
+    return format_info(format).is_integer ? Expected<void>() : check_values(chunk, values);
   }
 
   const std::string& file_;
@@ -341,6 +343,7 @@ std::string float_type(WeightFormat format) {
 }  // namespace
 
 double TensorError::relative() const {
+  if (!std::isfinite(squared_error)) return std::numeric_limits<double>::infinity();
   return squared_weights > 0 ? std::sqrt(squared_error / squared_weights) : 0;
 }
 

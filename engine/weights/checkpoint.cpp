@@ -8,6 +8,7 @@
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
+#include "engine/weights/hf_names.h"
 #include "engine/weights/take_gguf_metadata.h"
 
 namespace sluice {
@@ -157,6 +158,17 @@ Expected<void> Checkpoint::index_tensors() {
 const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
+}
+
+std::string Checkpoint::place_of(std::string_view name) const {
+  const CheckpointTensor* tensor = find(name);
+  if (kind_ == CheckpointKind::kGguf) return path_ + ": tensor " + std::string(name);
+  if (tensor == nullptr) {
+    const std::string stored = hf_name(name, architecture_).value_or(std::string(name));
+    return path_ + ": tensor " + in_quotes(stored);
+  }
+  return (tensor->file.empty() ? path_ : tensor->file) + ": tensor " +
+         in_quotes(tensor->stored_name.empty() ? tensor->name : tensor->stored_name);
 }
 
 int64_t Checkpoint::file_bytes() const {

@@ -23,6 +23,7 @@ namespace sluice {
 struct CheckpointTensor {
   std::string name;                 // "blk.0.attn_q.weight"
   std::string stored_name = {};     // in the file; empty: combined from several
+  std::string file = {};            // empty: the checkpoint's path
   uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
   uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
   // Format of its rows in the file, or of what kernels read of a matrix of codes.
@@ -85,6 +86,10 @@ class Checkpoint {
   [[nodiscard]] const CheckpointTensor* find(std::string_view name) const;
 
   [[nodiscard]] bool has(std::string_view name) const { return find(name) != nullptr; }
+
+  // Returns "file: tensor name" for a line about the tensor of this GGUF name, with the name that
+  // the file has or ought to have.
+  [[nodiscard]] std::string place_of(std::string_view name) const;
 
   // For a draft head with a reduced vocabulary: per id of the head, the offset to the model's id
   // (tensor d2t). Empty: the ids are equal.

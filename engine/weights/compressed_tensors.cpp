@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/weights/known_json_fields.h"
+#include "engine/weights/neutral_fields.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {
@@ -49,7 +50,7 @@ Expected<bool> read_order(JsonFields& fields) {
 Expected<Arguments> read_arguments(JsonFields& fields) {
   constexpr std::string_view kTypes[] = {"int", "float"};
   constexpr std::string_view kStrategies[] = {
-      "tensor", "channel", "group", "block", "token", "tensor_group"};
+      "tensor", "channel", "group", "block", "token", "tensor_group", "attn_head"};
   Arguments arguments;
   SLUICE_TRY(arguments.bits, fields.whole("num_bits", 1, 64));
   SLUICE_TRY(const std::string type, fields.choice("type", kTypes));
@@ -71,10 +72,9 @@ Expected<Arguments> read_arguments(JsonFields& fields) {
                         arguments.strategy == "block" ? "[128,128]" : "null without blocks");
   }
   SLUICE_TRY(arguments.has_group_index, read_order(fields));
-  // Ignored: how codes and scales were made, and what tensors' types say anyway.
-  for (const char* key : {"observer", "observer_kwargs", "scale_dtype", "zp_dtype"}) {
-    fields.any(key);
-  }
+  // How codes and scales were made, and what tensors' types say anyway.
+  for (const char* key : {"observer", "observer_kwargs", "zp_dtype"}) fields.any(key);
+  SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());
   const bool needs_group = arguments.strategy == "group" || arguments.strategy == "tensor_group";
   if (needs_group ? arguments.group < 1 : arguments.group > 0) {
@@ -209,18 +209,18 @@ Expected<void> read_group(const Json& group,
 }
 
 bool is_no_sparsity(const Json* value) {
-  if (value == nullptr || *value == Json::object()) return true;
-  return value->is_object() && value->contains("format") && (*value)["format"] == "dense";
+  return value != nullptr && value->is_object() && value->contains("format") &&
+         (*value)["format"] == "dense";
 }
 
-// The KV cache has finer scales than a matrix's, so a static scale is ignored; other bit widths are
-// unsupported.
+// The cache's format does not bind: the run chooses its cache's, whose scales are finer than
+// static ones of a cache or a head.
 Expected<void> check_cache_scheme(JsonFields& fields, const std::string& place) {
   const Json* scheme = fields.find("kv_cache_scheme");
   if (scheme == nullptr) return {};
   SLUICE_TRY(JsonFields cache, JsonFields::create(*scheme, place + ".kv_cache_scheme"));
   SLUICE_TRY(const Arguments arguments, read_arguments(cache));
-  if (arguments.bits != 8) return cache.wrong("num_bits", "8");
+  if (arguments.bits != 4 && arguments.bits != 8) return cache.wrong("num_bits", "4 or 8");
   if (!arguments.is_symmetric) return cache.wrong("symmetric", "true");
   return {};
 }
@@ -237,14 +237,14 @@ Expected<void> read_compressed_tensors(const Json& config,
   SLUICE_TRY(const std::vector<std::string> ignored, fields.names("ignore"));
   SLUICE_TRY_VOID(check_cache_scheme(fields, place));
   for (const char* key : {"sparsity_config", "moe_sparsity_config"}) {
-    if (!is_no_sparsity(fields.find(key))) return fields.wrong(key, "null");
+    if (config.contains(key) && is_no_sparsity(&config[key])) fields.any(key);
   }
-  SLUICE_TRY_VOID(fields.none("transform_config"));
-  for (const char* key : {"quant_method", "global_compression_ratio", "version"}) fields.any(key);
   const Json* groups = fields.find("config_groups");
-  if (groups == nullptr || !groups->is_object() || groups->empty()) {
+  const bool is_only_cache = fields.find("kv_cache_scheme") != nullptr;
+  if (groups == nullptr || !groups->is_object() || (groups->empty() && !is_only_cache)) {
     return fields.wrong("config_groups", "an object of groups");
   }
+  SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());
   for (const auto& [name, group] : groups->items()) {
     SLUICE_TRY_VOID(read_group(

@@ -32,6 +32,16 @@ constexpr std::string_view kOtherParts[] = {"vision_tower.",
                                             "model.vision_tower.",
                                             "model.multi_modal_projector."};
 
+// Older places of a quantization's configuration, read where config.json has none.
+struct QuantizationFile {
+  const char* name;
+  std::string_view usual_method;
+};
+
+constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "modelopt"},
+                                                   {"quantize_config.json", "gptq"},
+                                                   {"quant_config.json", "awq"}};
+
 // Returns "blk.0." for a part of a layer's fused experts, cutting its name to that within the
 // layer; otherwise empty.
 std::string take_fused_layer(std::string& name) {
@@ -66,15 +76,17 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-// `place`: its name in the part that is read, in Hugging Face's spelling.
+// `place`: its name in the part that is read, in Hugging Face's spelling; `file`: its path.
 CheckpointTensor make_entry(const std::string& name,
                             const std::string& place,
+                            const std::string& file,
                             std::span<const uint64_t> shape,
                             WeightFormat format,
                             std::span<const std::byte> data) {
   CheckpointTensor entry;
   entry.name = gguf_name(place);
   entry.stored_name = name;
+  entry.file = file;
   entry.num_dims = static_cast<uint32_t>(shape.size());
   std::reverse_copy(shape.begin(), shape.end(), std::begin(entry.dims));
   entry.format = format;
@@ -89,7 +101,7 @@ CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& plac
   if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
   shape.back() = static_cast<uint64_t>(matrix.k());
   CheckpointTensor entry =
-      make_entry(layer.name + ".weight", place, shape, matrix.format(), matrix.codes().bytes);
+      make_entry(layer.name + ".weight", place, layer.file, shape, matrix.format(), matrix.codes().bytes);
   entry.coded = layer.matrix;
   return entry;
 }
@@ -208,7 +220,7 @@ class HfCheckpoint final : public Checkpoint {
   }
 
   // Returns the tensor's name in the part that is read.
-  [[nodiscard]] std::string place_of(const std::string& stored) const {
+  [[nodiscard]] std::string name_in_part(const std::string& stored) const {
     if (part_ == CheckpointPart::kModel) return stored;
     return next_token_name(stored, num_layers()).value_or(stored);
   }
@@ -376,12 +388,14 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     }
     const std::optional<WeightFormat> format = float_format(*tensor.type);
     if (!format) {
-      return make_error(ErrorCode::kUnsupported,
-                        path + ": tensor " + sluice::in_quotes(tensor.name) + ": dtype: found \"" +
-                            std::string(element_info(*tensor.type).name) +
-                            "\", expected F32, F16 or BF16");
+      return make_error(
+          ErrorCode::kUnsupported,
+          path + ": tensor " + sluice::in_quotes(tensor.name) + ": dtype: found \"" +
+              std::string(element_info(*tensor.type).name) + "\", expected F32, F16 or BF16" +
+              (quantization_.empty() ? ", or a quantization_config in config.json" : ""));
     }
-    add_tensor(make_entry(tensor.name, place_of(tensor.name), tensor.shape, *format, tensor.data));
+    add_tensor(make_entry(
+        tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data));
   }
   if (num_read > 0 || part_ == CheckpointPart::kModel) files_.push_back(std::move(shard.file));
   return {};
@@ -403,7 +417,7 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
 Expected<void> HfCheckpoint::finish() {
   SLUICE_TRY(const std::vector<QuantizedLayer> layers, quantized_.join());
   for (const QuantizedLayer& layer : layers) {
-    add_tensor(make_entry(layer, place_of(layer.name + ".weight")));
+    add_tensor(make_entry(layer, name_in_part(layer.name + ".weight")));
   }
   for (const auto& [layer, parts] : fused_) {
     SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
@@ -477,14 +491,14 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
   const std::string config_path = directory + "/config.json";
   SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
-  // The older place of modelopt's configuration.
-  const std::string quantization_path = directory + "/hf_quant_config.json";
   std::vector<MappedFile> files;
   files.push_back(std::move(file));
-  if (config.quantization.empty() && exists(quantization_path)) {
-    SLUICE_TRY(MappedFile quantization_file, MappedFile::open(quantization_path));
+  for (const QuantizationFile& known : kQuantizationFiles) {
+    const std::string path = directory + "/" + known.name;
+    if (!config.quantization.empty() || !exists(path)) continue;
+    SLUICE_TRY(MappedFile quantization_file, MappedFile::open(path));
     SLUICE_TRY(config.quantization,
-               parse_hf_quant_config(quantization_file.bytes(), quantization_path));
+               parse_hf_quant_config(quantization_file.bytes(), path, known.usual_method));
     files.push_back(std::move(quantization_file));
   }
   auto checkpoint =

@@ -293,9 +293,10 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
 }
 
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
-                                             const std::string& file_name) {
+                                             const std::string& file_name,
+                                             std::string_view usual_method) {
   SLUICE_TRY(const Json root, parse_object(json, file_name));
-  return read_modelopt_file(root, file_name);
+  return read_quantization(root, file_name, usual_method);
 }
 
 }  // namespace sluice

@@ -24,9 +24,10 @@ struct HfConfig {
 // detected when their keys are read.
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
 
-// Parses hf_quant_config.json, beside a config.json without quantization. The same errors, and
-// those of read_modelopt_file().
+// Parses a file of its own for the quantization, beside a config.json without one. The same errors,
+// and those of read_quantization(), which has `usual_method`.
 Expected<Quantization> parse_hf_quant_config(std::span<const std::byte> json,
-                                             const std::string& file_name);
+                                             const std::string& file_name,
+                                             std::string_view usual_method);
 
 }  // namespace sluice

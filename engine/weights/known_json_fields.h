@@ -44,6 +44,9 @@ class JsonFields {
   // Requires the field to be missing, null, false, or an empty list or object.
   Expected<void> none(const std::string& name);
 
+  // Whether the field was requested.
+  [[nodiscard]] bool is_known(const std::string& name) const { return known_.contains(name); }
+
   // Accepts any value of a field that changes nothing here.
   void any(const std::string& name) { known_.insert(name); }
 

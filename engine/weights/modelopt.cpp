@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/weights/known_json_fields.h"
+#include "engine/weights/neutral_fields.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {
@@ -35,18 +36,23 @@ Expected<LayerScheme> read_algorithm(JsonFields& fields, std::span<const std::st
   return scheme_of_algorithm(algorithm);
 }
 
-// Checks the cache's format; its own scales are finer than a matrix's and replace static ones.
+// Checks the cache's format, which does not bind: the run chooses its cache's, whose scales are
+// finer than the static ones here.
 Expected<void> check_cache(JsonFields& fields) {
-  constexpr std::string_view kCaches[] = {"fp8", "int8", "none"};
-  if (fields.find("kv_cache_quant_algo") != nullptr) {
-    SLUICE_TRY_VOID(fields.choice("kv_cache_quant_algo", kCaches, true));
+  constexpr std::string_view kCaches[] = {"fp8", "int8", "nvfp4", "nvfp4_affine", "none"};
+  for (const char* key : {"kv_cache_quant_algo", "kv_cache_scheme"}) {
+    const Json* format = fields.find(key);
+    if (format == nullptr) continue;
+    if (key == std::string_view("kv_cache_quant_algo") || format->is_string()) {
+      SLUICE_TRY_VOID(fields.choice(key, kCaches, true));
+      continue;
+    }
+    SLUICE_TRY(JsonFields cache, JsonFields::create(*format, fields.place() + "." + key));
+    SLUICE_TRY_VOID(cache.whole("num_bits", 4, 8));
+    for (const char* field : {"dynamic", "type"}) cache.any(field);
+    SLUICE_TRY_VOID(cache.no_more());
   }
-  const Json* scheme = fields.find("kv_cache_scheme");
-  if (scheme == nullptr) return {};
-  SLUICE_TRY(JsonFields cache, JsonFields::create(*scheme, fields.place() + ".kv_cache_scheme"));
-  SLUICE_TRY_VOID(cache.whole("num_bits", 8, 8));
-  for (const char* key : {"dynamic", "type"}) cache.any(key);
-  return cache.no_more();
+  return {};
 }
 
 Expected<void> read_layers(JsonFields& fields, Quantization& quantization) {
@@ -59,6 +65,7 @@ Expected<void> read_layers(JsonFields& fields, Quantization& quantization) {
     SLUICE_TRY(JsonFields one, JsonFields::create(layer, place));
     SLUICE_TRY(const LayerScheme scheme,
                read_algorithm(one, std::span(kAlgorithms).first(kNumLayerAlgorithms)));
+    SLUICE_TRY_VOID(take_neutral_fields(one));
     SLUICE_TRY_VOID(one.no_more());
     SLUICE_TRY_VOID(quantization.add(scheme, {name}, place));
   }
@@ -84,24 +91,22 @@ Expected<void> read_modelopt(const Json& config,
   SLUICE_TRY_VOID(check_cache(fields));
   // These repeat what the algorithm means.
   fields.any("config_groups");
-  SLUICE_TRY(const std::string algorithm, fields.choice("quant_algo", kAlgorithms, true));
-  if (algorithm == "mixed_precision") {
+  // Without an algorithm only the cache is quantized.
+  const bool is_null = fields.find("quant_algo") == nullptr && config.contains("quant_algo");
+  std::string algorithm;
+  if (!is_null) {
+    SLUICE_TRY(algorithm, fields.choice("quant_algo", kAlgorithms, true));
+  }
+  if (is_null || algorithm == "mixed_precision") {
     fields.any("group_size");
-    SLUICE_TRY_VOID(read_layers(fields, quantization));
+    if (!is_null) SLUICE_TRY_VOID(read_layers(fields, quantization));
+    SLUICE_TRY_VOID(take_neutral_fields(fields));
     return fields.no_more();
   }
-  SLUICE_TRY_VOID(fields.none("quantized_layers"));
-  SLUICE_TRY_VOID(fields.none("has_zero_point"));
-  SLUICE_TRY_VOID(fields.none("pre_quant_scale"));
   SLUICE_TRY(const LayerScheme scheme, read_algorithm(fields, kAlgorithms));
+  SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());
   return quantization.add(scheme, {"Linear"}, place);
-}
-
-Expected<Quantization> read_modelopt_file(const Json& config, const std::string& place) {
-  Quantization quantization;
-  SLUICE_TRY_VOID(read_modelopt(config, place, quantization));
-  return quantization;
 }
 
 }  // namespace sluice

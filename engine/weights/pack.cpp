@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/core/log.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -165,7 +166,7 @@ Expected<uint64_t> sum_up(const std::string& where,
     sum.num_weights += tiles.magnitude.num_weights;
   }
   if (of_whole == nullptr) {
-    SLUICE_TRY_VOID(check_magnitude(where, sum));
+    warn_of_magnitude(where, sum);
   } else {
     of_whole->squares += sum.squares;
     of_whole->num_weights += sum.num_weights;
@@ -175,17 +176,16 @@ Expected<uint64_t> sum_up(const std::string& where,
 
 }  // namespace
 
-Expected<void> check_magnitude(const std::string& where, const Magnitude& magnitude) {
+bool warn_of_magnitude(const std::string& where, const Magnitude& magnitude) {
   constexpr double kLeast = 1e-5;
   constexpr double kMost = 10;
-  if (magnitude.squares == 0) return {};
+  if (magnitude.squares == 0) return false;
   const double root = std::sqrt(magnitude.squares / static_cast<double>(magnitude.num_weights));
-  if (root >= kLeast && root <= kMost) return {};
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.3g", root);
-  return make_error(
-      ErrorCode::kDataLoss,
-      where + ": found weights with a root mean square of " + text + ", expected 1e-05 to 10");
+  if (root >= kLeast && root <= kMost) return false;
+  char text[96];
+  std::snprintf(text, sizeof(text), "weights with a root mean square of %.3g", root);
+  warn_of_file(where, "scales", text, "what they are, although trained ones have 1e-05 to 10");
+  return true;
 }
 
 int64_t num_pack_workers(int64_t bytes) {

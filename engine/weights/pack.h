@@ -37,13 +37,13 @@ struct MatrixPart {
   MatrixLayout layout = MatrixLayout::kTiles;
   int64_t first_row = 0;  // a multiple of kRowTile
   // For a matrix packed in consecutive pieces: accumulates the statistics; the caller calls
-  // check_magnitude() after the last piece. Null: the piece is the whole matrix.
+  // warn_of_magnitude() after the last piece. Null: the piece is the whole matrix.
   Magnitude* magnitude = nullptr;
 };
 
-// kDataLoss: a root mean square that no trained matrix has, a sign of misread scales. A matrix of
-// zeros is accepted.
-Expected<void> check_magnitude(const std::string& where, const Magnitude& magnitude);
+// Warns of a root mean square that few trained matrices have, a sign of misread scales or of a dead
+// expert; never of a matrix of zeros. Returns whether it did.
+bool warn_of_magnitude(const std::string& where, const Magnitude& magnitude);
 
 // Packs n rows of k weights over a few short-lived threads; repacking dominates a start and touches
 // every byte once. kDataLoss where a scale or a float weight is infinite or NaN, naming the first,
@@ -58,7 +58,7 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 const MatrixPart& part = {});
 
 // Packs n rows of a matrix of codes from `first_row` on, hashing all that determines their weights.
-// kDataLoss also by check_magnitude(), which examines one row in 16. With kRows the scales behind
+// Calls warn_of_magnitude() for one row in 16. With kRows the scales behind
 // the rows are left out: plain_row_scales().
 Expected<uint64_t> pack_checked(const std::string& where,
                                 const CodedMatrix& matrix,

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/core/status.h"
 #include "engine/weights/quantization.h"
@@ -12,9 +14,10 @@ namespace sluice {
 
 // `config`: quantization_config; `place`: "file: quantization_config". kUnsupported with one line
 // "place.field: found X, expected Y" for what no kernel supports, including unknown fields.
-Expected<Quantization> read_quantization(const nlohmann::json& config, const std::string& place);
-// Reads modelopt's hf_quant_config.json.
-Expected<Quantization> read_modelopt_file(const nlohmann::json& config, const std::string& place);
+// `usual_method`: that of a configuration which names none, or empty: it must name one.
+Expected<Quantization> read_quantization(const nlohmann::json& config,
+                                         const std::string& place,
+                                         std::string_view usual_method = {});
 
 // Each adds schemes to `quantization`, or none. Errors as in read_quantization().
 Expected<void> read_compressed_tensors(const nlohmann::json& config,
@@ -23,5 +26,18 @@ Expected<void> read_compressed_tensors(const nlohmann::json& config,
 Expected<void> read_modelopt(const nlohmann::json& config,
                              const std::string& place,
                              Quantization& quantization);
+Expected<void> read_gptq(const nlohmann::json& config,
+                         const std::string& place,
+                         Quantization& quantization);
+Expected<void> read_awq(const nlohmann::json& config,
+                        const std::string& place,
+                        Quantization& quantization);
+Expected<void> read_auto_round(const nlohmann::json& config,
+                               const std::string& place,
+                               Quantization& quantization);
+
+// Adds the matches of transformers for names of layers that stay floats: as prefixes and inner
+// parts, on boundaries between a name's parts.
+std::vector<std::string> with_parts(const std::vector<std::string>& names);
 
 }  // namespace sluice

@@ -164,6 +164,38 @@ Expected<void> Quantization::ignore(const std::vector<std::string>& targets,
   return {};
 }
 
+Expected<void> Quantization::except(const LayerScheme& scheme,
+                                    const std::string& target,
+                                    const std::string& place) {
+  SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
+  if (!pattern) {
+    return make_error(ErrorCode::kUnsupported,
+                      place + ": found " + shown_json(Json(target)) + ", expected an expression");
+  }
+  pattern->scheme = schemes_.size();
+  pattern->place = place;
+  schemes_.push_back(scheme);
+  exceptions_.push_back(std::move(*pattern));
+  return {};
+}
+
+Expected<void> Quantization::check_exceptions(std::string_view layer) const {
+  const std::vector<std::string> spellings = spellings_of(layer);
+  const Pattern* first = nullptr;
+  for (const Pattern& pattern : exceptions_) {
+    if (!std::ranges::any_of(spellings, [&](const auto& name) { return matches(pattern, name); })) {
+      continue;
+    }
+    if (first == nullptr) first = &pattern;
+    if (schemes_[first->scheme] == schemes_[pattern.scheme]) continue;
+    return make_error(ErrorCode::kUnsupported,
+                      pattern.place + ": layer " + shown_json(Json(layer)) +
+                          ": found another scheme than that of " +
+                          shown_json(Json(first->text)) + ", expected one scheme");
+  }
+  return {};
+}
+
 bool Quantization::matches(const Pattern& pattern, std::string_view layer) {
   if (!pattern.regex) return fnmatch(pattern.text.c_str(), std::string(layer).c_str(), 0) == 0;
   Regex::Scanner scanner;
@@ -178,6 +210,11 @@ const LayerScheme* Quantization::scheme_of(std::string_view layer) const {
   if (any([&](const std::string& name) { return ignored_.contains(name); })) return nullptr;
   for (const Pattern& pattern : ignored_patterns_) {
     if (any([&](const std::string& name) { return matches(pattern, name); })) return nullptr;
+  }
+  for (const Pattern& pattern : exceptions_) {
+    if (any([&](const std::string& name) { return matches(pattern, name); })) {
+      return &schemes_[pattern.scheme];
+    }
   }
   for (const std::string& name : spellings) {
     const auto found = by_name_.find(name);

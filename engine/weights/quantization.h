@@ -72,12 +72,20 @@ class Quantization {
                      const std::vector<std::string>& targets,
                      const std::string& place);
   Expected<void> ignore(const std::vector<std::string>& targets, const std::string& place);
+  // For a target with * or ? or "re:", which decides before all targets of add().
+  Expected<void> except(const LayerScheme& scheme,
+                        const std::string& target,
+                        const std::string& place);
+
+  // kUnsupported: two exceptions name the layer, with other schemes.
+  [[nodiscard]] Expected<void> check_exceptions(std::string_view layer) const;
 
  private:
   struct Pattern {
     std::string text;
     std::optional<Regex> regex;  // none: text has * or ?
     size_t scheme = 0;
+    std::string place = {};  // of an exception: where it is written
   };
 
   static Expected<std::optional<Pattern>> pattern_of(const std::string& target,
@@ -90,6 +98,7 @@ class Quantization {
   std::optional<size_t> of_all_;
   std::unordered_set<std::string> ignored_;
   std::vector<Pattern> ignored_patterns_;
+  std::vector<Pattern> exceptions_;
 };
 
 }  // namespace sluice

@@ -10,12 +10,14 @@
 namespace sluice {
 namespace {
 
-// Whether the tensor is a static scale of queries, K or V, under several writers' names.
+// Whether the tensor is a static scale or offset of queries, K or V, under several writers' names.
 bool is_cache_scale(std::string_view name) {
   for (const char* suffix : {".k_scale",
                              ".v_scale",
                              ".q_scale",
                              ".prob_scale",
+                             ".k_proj.k_bias",
+                             ".v_proj.v_bias",
                              ".k_proj.output_scale",
                              ".v_proj.output_scale"}) {
     if (name.ends_with(suffix)) return true;
@@ -58,14 +60,16 @@ bool is_needed(CompanionRole role, const WeightScheme& scheme) {
 // A scheme may omit zero points, but existing ones apply.
 WeightScheme with_parts(WeightScheme scheme, bool has_zeros) {
   if (!has_zeros || scheme.zeros != ZeroPoints::kNone) return scheme;
-  scheme.zeros = scheme.packing == CodePacking::kWords ? ZeroPoints::kWords : ZeroPoints::kBytes;
+  scheme.zeros = scheme.packing == CodePacking::kWords ? ZeroPoints::kWords
+                 : scheme.packing == CodePacking::kAwq ? ZeroPoints::kAwq
+                                                       : ZeroPoints::kBytes;
   return scheme;
 }
 
 }  // namespace
 
 Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& path) {
-  if (quantization_.empty() || !tensor.type) return false;
+  if (!tensor.type) return false;
   if (is_cache_scale(tensor.name)) {
     if (!has_cache_scales_) {
       warn_of_file(path, tensor.name, "a scale for all of a cache", "a scale for each of its rows");
@@ -73,12 +77,14 @@ Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std:
     has_cache_scales_ = true;
     return true;
   }
+  if (quantization_.empty()) return false;
   const size_t dot = tensor.name.rfind('.');
   if (dot == std::string::npos) return false;
   const std::string name = tensor.name.substr(0, dot);
   const std::string suffix = tensor.name.substr(dot + 1);
   auto found = layers_.find(name);
   if (found == layers_.end()) {
+    SLUICE_TRY_VOID(quantization_.check_exceptions(name));
     const LayerScheme* scheme = quantization_.scheme_of(name);
     found = layers_.emplace(name, Layer{.scheme = scheme, .parts = {}}).first;
   }
@@ -146,6 +152,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
     return tl::unexpected(std::move(error));
   }
   return QuantizedLayer{.name = name,
+                        .file = of_codes.path,
                         .matrix = std::make_shared<const CodedMatrix>(std::move(*matrix))};
 }
 

@@ -16,6 +16,7 @@ namespace sluice {
 
 struct QuantizedLayer {
   std::string name;  // stored name: "model.layers.0.self_attn.q_proj"
+  std::string file;  // that of its codes
   std::shared_ptr<const CodedMatrix> matrix;
 };
 

@@ -152,7 +152,8 @@ std::optional<Error> why_unreadable(const Entry& entry,
   if (!type || is_scalar_code) {
     return Error{.code = ErrorCode::kUnsupported,
                  .message = file + ": " + field + ": dtype: found " + sluice::in_quotes(entry.dtype) +
-                            ", expected F32, F16 or BF16",
+                            ", expected F32, F16, BF16, or of codes F8_E4M3, F8_E8M0, I8, U8 or "
+                            "I32 beside a quantization_config",
                  .param = {}};
   }
   if (entry.shape.empty() || entry.shape.size() > kMaxDims) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -149,11 +150,27 @@ Expected<void> read_charsmap(const GgufFile& file, Vocabulary& vocabulary) {
   return {};
 }
 
+// Whether a normal token has several characters, which only merges make.
+bool has_merged_token(const Vocabulary& vocabulary) {
+  for (size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+    const bool is_normal =
+        vocabulary.token_types.empty() || vocabulary.token_types[i] == TokenType::kNormal;
+    const auto is_start = [](char c) { return (static_cast<uint8_t>(c) & 0xC0U) != 0x80U; };
+    if (is_normal && std::ranges::count_if(vocabulary.tokens[i], is_start) > 1) return true;
+  }
+  return false;
+}
+
 Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
-  SLUICE_TRY(const GgufArray* array,
-             find_array(file, "tokenizer.ggml.merges", is_string, "array of string"));
-  if (array == nullptr) return {};
-  if (array->count == 0) return {};
+  constexpr std::string_view kKey = "tokenizer.ggml.merges";
+  SLUICE_TRY(const GgufArray* array, find_array(file, kKey, is_string, "array of string"));
+  if (array == nullptr || array->count == 0) {
+    if (!has_merged_token(vocabulary)) return {};
+    return wrong(file,
+                 kKey,
+                 array == nullptr ? "no such key" : "0 merges",
+                 "those that make the vocabulary's tokens of several characters");
+  }
   const auto views = array->strings();
   vocabulary.merges.assign(views.begin(), views.end());
   return {};

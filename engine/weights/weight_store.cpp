@@ -241,7 +241,7 @@ Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   const CheckpointTensor* tensor = checkpoint_.find(name);
   if (tensor == nullptr) {
     return make_error(ErrorCode::kDataLoss,
-                      checkpoint_.path() + ": tensor " + name + " is missing");
+                      checkpoint_.place_of(name) + " is missing");
   }
   taken_.insert(tensor->name);
   return tensor;
@@ -267,7 +267,7 @@ Expected<PackedWeight> WeightStore::take_matrix(
   const int64_t rows = slice.total == 0 ? n : slice.total;
   if (num_rows(*tensor) != rows || static_cast<int64_t>(tensor->dims[0]) != k) {
     return make_error(ErrorCode::kDataLoss,
-                      checkpoint_.path() + ": tensor " + name + ": found shape " +
+                      checkpoint_.place_of(name) + ": found shape " +
                           shape_text(num_rows(*tensor), static_cast<int64_t>(tensor->dims[0])) +
                           " in " + std::to_string(tensor->num_dims) + " dimensions, expected " +
                           shape_text(rows, k));
@@ -317,7 +317,7 @@ Expected<uint64_t> WeightStore::pack_rows(const CheckpointTensor& tensor,
                                           int64_t n,
                                           std::byte* dst,
                                           const MatrixPart& part) const {
-  const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
+  const std::string where = checkpoint_.place_of(tensor.name);
   if (tensor.coded) return pack_checked(where, *tensor.coded, first, n, dst, part);
   const auto k = static_cast<int64_t>(tensor.dims[0]);
   const std::byte* const source = tensor.data.data() + first * row_bytes(tensor.format, k);
@@ -353,7 +353,7 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
                                        int64_t n,
                                        const MatrixShare& share,
                                        std::byte* dst) {
-  const std::string where = checkpoint_.path() + ": tensor " + tensor.name;
+  const std::string where = checkpoint_.place_of(tensor.name);
   const bool rows = has_rows(weight.format);
   Magnitude magnitude;
   SLUICE_TRY(uint64_t hash, hash_others(tensor, first, n, share, magnitude));
@@ -379,12 +379,12 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
   if (!rows) {
     const int64_t stride = packed_tile_bytes(weight.format, columns) / kRowTile;
     SLUICE_TRY_VOID(upload_->rows(where, align_up(weight.n, kRowTile), stride, dst, fill));
-    SLUICE_TRY_VOID(check_magnitude(where, magnitude));
+    warn_of_magnitude(where, magnitude);
     return hash;
   }
   SLUICE_TRY_VOID(
       upload_->rows(where, weight.n, matrix_row_stride(weight.format, columns), dst, fill));
-  SLUICE_TRY_VOID(check_magnitude(where, magnitude));
+  warn_of_magnitude(where, magnitude);
   if (tensor.coded) {
     upload_scales(weight, plain_row_scales(*tensor.coded, first + share.first_row, weight.n), dst);
   }
@@ -426,12 +426,12 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
     return make_error(
         ErrorCode::kDataLoss,
-        checkpoint_.path() + ": tensor " + name + ": found " + std::to_string(found) +
+        checkpoint_.place_of(name) + ": found " + std::to_string(found) +
             " elements in " + std::to_string(tensor->num_dims) + " dimensions, expected [" +
             (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") + std::to_string(n) + "]");
   }
   SLUICE_TRY(DecodedRow row,
-             decode_checked(checkpoint_.path() + ": tensor " + name,
+             decode_checked(checkpoint_.place_of(name),
                             tensor->format,
                             tensor->data.data() + slice.first * row_bytes(tensor->format, n),
                             n));

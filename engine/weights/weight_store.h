@@ -125,6 +125,11 @@ class WeightStore {
 
   [[nodiscard]] const std::string& path() const { return checkpoint_.path(); }
 
+  // See Checkpoint::place_of().
+  [[nodiscard]] std::string place_of(std::string_view name) const {
+    return checkpoint_.place_of(name);
+  }
+
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
   [[nodiscard]] WeightInputs inputs_of(std::string_view name) const;

@@ -247,9 +247,9 @@ Expected<std::string> items_page(Json items, const std::string& query) {
   return page.dump();
 }
 
-Expected<std::string> count_tokens(FrontEnd& front_end, Exchange& exchange) {
-  const ValidationContext context =
-      front_end.validation_context(exchange.tenant_salt, exchange.arrival);
+Expected<std::string> count_tokens(const FrontEnd& front_end,
+                                   const ValidationContext& context,
+                                   Exchange& exchange) {
   SLUICE_TRY(const ReadRequest read, read_request(front_end, exchange));
   SLUICE_TRY_VOID(resolve_model(context.model_names, read.chat));
   const auto prompt = chat_prompt(context, read.chat);
@@ -296,7 +296,10 @@ void handle_cancel_response(FrontEnd& front_end, Exchange exchange) {
 }
 
 void handle_count_response_tokens(FrontEnd& front_end, Exchange exchange) {
-  auto body = count_tokens(front_end, exchange);
+  auto body = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return count_tokens(front_end, context, exchange);
+      });
   front_end.note_ignored(exchange.ignored);
   if (!body) return front_end.fail(exchange, body.error());
   HttpResponse response;

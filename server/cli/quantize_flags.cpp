@@ -23,6 +23,7 @@ constexpr const char* kSchemes =
 
 void add_quantize_flags(CLI::App& app, QuantizeCommandOptions& options) {
   QuantizeOptions& quantize = options.quantize;
+  quantize.calibrate_by_default = true;
   app.add_option("IN", quantize.input, "GGUF file or model directory")->required()->type_name("");
   app.add_option("OUT", quantize.output, "What to write, a new name")->required()->type_name("");
   app.add_option("--to", quantize.to, "Scheme of the matrices, see below")->type_name("SCHEME");
@@ -49,7 +50,10 @@ void add_quantize_flags(CLI::App& app, QuantizeCommandOptions& options) {
   app.add_option(
          "--calibrate", options.calibrate_file, "Text by which errors count, 16k tokens of it")
       ->type_name("FILE");
-  app.add_flag("!--no-gptq", quantize.gptq, "With --calibrate: each weight to the nearest code");
+  app.add_flag("!--no-calibrate",
+               quantize.calibrate_by_default,
+               "Do not calibrate int4, nvfp4 and mxfp4 by a shipped text");
+  app.add_flag("!--no-gptq", quantize.gptq, "With a calibration: each weight to the nearest code");
   app.add_option("--evaluate",
                  options.evaluate_file,
                  "Text on which predictions are compared with the input's, 8k tokens of it")

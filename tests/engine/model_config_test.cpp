@@ -315,8 +315,8 @@ TEST(GgufTensors, TrailingDimensionsOfOneDoNotCount) {
             std::string::npos);
 }
 
-// One product runs a layer's experts, on inputs of one kind.
-TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
+// A product of some experts runs for each kind of inputs.
+TEST(GgufKeys, ExpertsOfOneLayerMayBeOfSeveralTypes) {
   TinyGguf file("llama");
   file.set("expert_count", 2U);
   file.set("expert_used_count", 1U);
@@ -327,9 +327,7 @@ TEST(GgufKeys, ExpertsOfOneLayerAreOfOneType) {
       file.add(std::string("blk.0.") + stem + expert + ".weight", {32, 32}, other ? kQ8 : kF32);
     }
   }
-  EXPECT_EQ(file.error(),
-            "tiny.gguf: tensor blk.0.ffn_up_exps.1.weight: found type Q8_0, expected F32, "
-            "that of the layer's first expert");
+  EXPECT_EQ(file.error(), "");
 }
 
 // Returns the error for a copy of a golden directory with an edited config.json.
@@ -352,7 +350,7 @@ TEST(HfKeys, TensorsThatTheConfigurationPromisesMustBeThere) {
   EXPECT_NE(refusal("llama-tied-mha", "tie_word_embeddings", false)
                 .find("config.json: tie_word_embeddings: found false and no tensor lm_head.weight"),
             std::string::npos);
-  EXPECT_NE(refusal("llama", "attention_bias", true).find("tensor blk.0.attn_q.bias is missing"),
+  EXPECT_NE(refusal("llama", "attention_bias", true).find("tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"),
             std::string::npos);
   EXPECT_NE(refusal("llama", "mlp_bias", true).find("bias is missing"), std::string::npos);
   EXPECT_NE(refusal("gpt-oss", "attention_bias", false).find("have no place"), std::string::npos);

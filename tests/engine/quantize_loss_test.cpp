@@ -184,6 +184,28 @@ TEST_F(Quantize, ExpertsOfALayerHaveOneScheme) {
 }
 
 // Inputs of INT8 codes give no column statistics.
+// Codes of 4 bits are calibrated without being asked, where that is possible; the report says by
+// what, or why not.
+TEST_F(Quantize, FourBitsAreCalibratedByDefault) {
+  const auto calibration = [this](const std::string& input, const char* scheme, bool by_default) {
+    const std::string output = at("calibrated");
+    fs::remove_all(output);
+    quantize({.input = input,
+              .output = {},
+              .to = scheme,
+              .calibrate_by_default = by_default},
+             "calibrated");
+    return std::string(json_["calibration"]);
+  };
+  EXPECT_TRUE(calibration(gguf_, "int4", true).starts_with("the shipped text of "));
+  const std::string calibrated = read_file(at("calibrated/model.safetensors"));
+  EXPECT_EQ(calibration(gguf_, "int4", false), "none");
+  EXPECT_NE(calibrated, read_file(at("calibrated/model.safetensors")));
+  EXPECT_EQ(calibration(gguf_, "fp8", true), "none");
+  // Without a tokenizer there is no text.
+  EXPECT_TRUE(calibration(model(), "int4", true).starts_with("none, as the shipped text"));
+}
+
 TEST_F(Quantize, CalibrationOfNothingIsRefused) {
   const std::string input = model();
   fs::copy_file(kData + "/tokenizer/json/qwen.json", input + "/tokenizer.json");

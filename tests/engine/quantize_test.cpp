@@ -4,8 +4,10 @@
 #include "engine/quantize.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -126,7 +128,7 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
   has({.input = input, .output = {}}, "--to");
   has({.input = input, .output = {}, .to = "int3"}, "\"int3\": expected keep or one of int8");
   has({.input = input, .output = {}, .to = "int8", .include = {"no_such"}},
-      "--include: \"no_such\": found no tensor");
+      "--include: \"no_such\": found no matrix");
   has({.input = input, .output = {}, .to = "int8", .exclude = {"("}}, "--exclude: ");
   has({.input = input, .output = {}, .recipe = "[]"}, "--recipe: expected a JSON object");
   has({.input = input, .output = {}, .recipe = R"({"q_proj":4})"}, "\"q_proj\": expected the name");
@@ -134,6 +136,18 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
       "expected one that a checkpoint can have beside the others");
   has({.input = input, .output = {}, .to = "int8", .exclude = {"."}}, "nothing to quantize");
   has({.input = at("nothing"), .output = {}, .to = "fp8"}, "nothing");
+  has({.input = input, .output = {}, .to = "int8", .include = {"layernorm"}},
+      "--include: \"layernorm\": found no matrix");
+  has({.input = input, .output = {}, .recipe = R"({"q_proj":"int8"})", .include = {"q_proj"}},
+      "--include: found no --to");
+  has({.input = input, .output = {}, .recipe = R"({"q_proj":"int8","q_proj":"keep"})"},
+      "--recipe: \"q_proj\": found twice");
+  for (const double bits : {std::nan(""), 0.5, -1.0, double{INFINITY}}) {
+    has({.input = input, .output = {}, .to = "int4", .target_bits = bits}, "--target-bits: found");
+  }
+  const auto file = quantize_model({.input = input, .output = at("x.gguf"), .to = "int4"});
+  ASSERT_FALSE(file.has_value());
+  EXPECT_NE(file.error().message.find("found the name of a GGUF file"), std::string::npos);
   fs::create_directory(at("there"));
   const auto result = quantize_model({.input = input, .output = at("there"), .to = "fp8"});
   ASSERT_FALSE(result.has_value());
@@ -179,6 +193,34 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
 }
 
 // Shards hold tensors with their companions, and the index names each one.
+// What killed runs left goes with the next one; what a living process has stays.
+TEST_F(Quantize, OutputsOfRunsThatWereKilledAreRemoved) {
+  const std::string dead = at("out.unfinished-4000000");  // above the largest number of a process
+  const std::string living = at("out.unfinished-1");
+  const std::string other = at("out2.unfinished-4000000");
+  for (const std::string& path : {dead, living, other}) {
+    fs::create_directory(path);
+    write_file(path + "/model.safetensors", "half");
+  }
+  quantize({.input = model(), .output = {}, .to = "int8"}, "out");
+  EXPECT_FALSE(fs::exists(dead));
+  EXPECT_TRUE(fs::exists(living));
+  EXPECT_TRUE(fs::exists(other));
+  const std::string own = at("later.unfinished-" + std::to_string(::getpid()));
+  fs::create_directory(own);
+  remove_unfinished(at("later") + "/");
+  EXPECT_FALSE(fs::exists(own));
+}
+
+// Floats of --to also replace codes that the scheme leaves alone.
+TEST_F(Quantize, CodesOfTheHeadBecomeTheFloatsOfTheScheme) {
+  const std::string coded = model(TinyWeights::kInt8);
+  for (const char* scheme : {"f32", "f16", "bf16"}) {
+    quantize({.input = coded, .output = {}, .to = scheme}, scheme);
+    EXPECT_EQ(tensor("lm_head.weight")["scheme"], scheme);
+  }
+}
+
 TEST_F(Quantize, LargeModelsAreSharded) {
   const std::string input = model();
   QuantizeOptions options{.input = input, .output = {}, .to = "int8", .verify = true};

@@ -79,6 +79,24 @@ TEST(Schemes, FloatActivationsGiveTheLogitsOfTheDecodedWeights) {
   }
 }
 
+// The groups of columns are those of g_idx, whatever the configuration says of their order.
+TEST(Schemes, TheIndexOfGroupsCountsWithoutItsFlag) {
+  size_t num_ordered = 0;
+  for (GoldenModel& model : models_with("logits")) {
+    std::string config = testing::read_whole_file(model.path + "/config.json");
+    const std::string flag = "\"desc_act\": true";
+    const size_t at = config.find(flag);
+    if (at == std::string::npos) continue;
+    ++num_ordered;
+    const testing::TemporaryFolder folder;
+    std::filesystem::copy(model.path, folder.path(), std::filesystem::copy_options::recursive);
+    std::ofstream(folder.at("config.json")) << config.replace(at, flag.size(), "\"desc_act\": false");
+    model.path = folder.path();
+    EXPECT_LE(error_of(model, 32), kSameValues) << model.name;
+  }
+  EXPECT_EQ(num_ordered, 3U);
+}
+
 TEST(Schemes, RoundedActivationsGiveTheLogitsOfRoundedInputs) {
   size_t num_finer = 0;
   for (const GoldenModel& model : models_with("rounded")) {

@@ -34,7 +34,7 @@ static int one_input(const uint8_t* data, size_t size) {
   const nlohmann::json json = nlohmann::json::parse(data, data + size, nullptr, false);
   if (json.is_discarded()) return 0;
   check(sluice::read_quantization(json, "fuzz"));
-  check(sluice::read_modelopt_file(json, "fuzz"));
+  check(sluice::read_quantization(json, "fuzz", "modelopt"));
   return 0;
 }
 

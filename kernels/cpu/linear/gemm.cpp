@@ -212,7 +212,9 @@ void run_jobs(const ExecContext& ctx,
           job.segments.first_column(job.group.weight->k) % kE4M3GroupColumns == 0);
     num_items += job.num_items(ctx);
   }
-  if (num_items > 0) after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
+  if (steps != nullptr && num_items > 0) {
+    after.expect(job_at(0).row_blocks(), num_items / job_at(0).row_blocks());
+  }
   const auto items = [&](int64_t begin, int64_t end, int32_t worker) {
     int64_t first = 0;  // first item of job i
     for (int64_t i = 0; i < num_jobs && first < end; ++i) {
@@ -269,12 +271,15 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
   const int64_t each = args.matrices_per_expert;
   const ExpertRows& rows = args.rows;
+  const auto any = std::ranges::find_if(
+      args.matrices, [](const ExpertMatrix& matrix) { return matrix.weight != nullptr; });
   run_jobs(ctx, *rows.num_chosen * each, [&](int64_t i) {
     const int32_t expert = rows.chosen[i / each];
     const ExpertMatrix& matrix = args.matrices[static_cast<size_t>(expert * each + i % each)];
     const int32_t first = rows.first[expert];
-    return Job{.x = activation_rows(args.x, first, rows.count[expert]),
-               .group = {.weight = matrix.weight,
+    const bool has_product = matrix.weight != nullptr;
+    return Job{.x = activation_rows(args.x, first, has_product ? rows.count[expert] : 0),
+               .group = {.weight = has_product ? matrix.weight : any->weight,
                          .out = args.out + first * args.out_stride + matrix.column,
                          .out_stride = args.out_stride,
                          .bias = matrix.bias},

@@ -360,6 +360,7 @@ TEST(GgufVocabulary, AnEmptyListOfTypesIsNone) {
     GgufImage image = small_gguf();
     image.set_array("tokenizer.ggml.token_type", type, 0, "");
     image.set_array("tokenizer.ggml.merges", GgufType::kUint8, 0, "");
+    image.set("tokenizer.ggml.tokens", GgufType::kArray, raw_strings({"<", "a", "b", "\u0120"}));
     const std::string bytes = image.bytes();
     const std::string log = logged_by([&] {
       const auto vocabulary = read_vocabulary(*parse_or_die(bytes));

@@ -57,11 +57,90 @@ TEST(Quantization, OneTargetHasOneScheme) {
   }
 }
 
+// Layers that an expression names have their own bits and groups; those that stay floats have no
+// codes, which tells.
+TEST(Quantization, ExceptionsOfGptqAndAutoRoundDecide) {
+  const auto found = read(
+      R"({"quant_method":"gptq","bits":4,"group_size":128,"desc_act":true,"dynamic":{
+          "+:.*\\.0\\..*down.*":{"bits":8,"group_size":32,"desc_act":false},
+          ".*k_proj":{"group_size":-1},"-:.*up.*":{}}})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  const auto of = [&](const char* layer) { return found->scheme_of(layer)->weights; };
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").code, CodeKind::kInt8);
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").group, 32);
+  EXPECT_FALSE(of("model.layers.0.mlp.down_proj").has_group_index);
+  EXPECT_EQ(of("model.layers.1.mlp.down_proj").code, CodeKind::kInt4);
+  EXPECT_TRUE(of("model.layers.1.mlp.down_proj").has_group_index);
+  EXPECT_EQ(of("model.layers.1.self_attn.k_proj").place, ScalePlace::kRow);
+  EXPECT_EQ(of("lm_head").group, 128);
+  EXPECT_TRUE(found->check_exceptions("model.layers.0.mlp.down_proj").has_value());
+  const auto rounded = read(
+      R"({"quant_method":"auto-round","bits":4,"group_size":128,"sym":false,"data_type":"int",
+          "packing_format":"auto_round:gptqmodel","extra_config":{
+          "model.layers.0.mlp.down_proj":{"bits":8},"lm_head":{"bits":16,"data_type":"fp"}}})");
+  ASSERT_TRUE(rounded.has_value()) << rounded.error().message;
+  EXPECT_EQ(rounded->scheme_of("model.layers.0.mlp.down_proj")->weights.code, CodeKind::kInt8);
+  EXPECT_EQ(rounded->scheme_of("model.layers.1.mlp.down_proj")->weights.zeros,
+            ZeroPoints::kGptqV2);
+}
+
+// The order of two expressions for one layer is lost, so that they must agree.
+TEST(Quantization, TwoExceptionsOfOneLayerAreRefused) {
+  const auto found = read(
+      R"({"quant_method":"gptq","bits":4,"group_size":128,
+          "dynamic":{".*mlp.*":{"bits":8},".*down.*":{"bits":4,"group_size":32},
+                     ".*up.*":{"bits":8}}})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_TRUE(found->check_exceptions("model.layers.0.mlp.up_proj").has_value());
+  const auto two = found->check_exceptions("model.layers.0.mlp.down_proj");
+  ASSERT_FALSE(two.has_value());
+  EXPECT_NE(two.error().message.find("\"model.layers.0.mlp.down_proj\": found another scheme"),
+            std::string::npos)
+      << two.error().message;
+}
+
+// The cache's format is the run's: what a file says of it binds nothing.
+TEST(Quantization, FormatsOfTheCacheAreRead) {
+  const std::string group_0 = group("group_0", "int-quantized", kInt8, R"(["Linear"])");
+  std::string config = mixed(group_0, "[]");
+  const std::string cache =
+      R"("kv_cache_scheme":{"num_bits":8,"type":"float","strategy":"attn_head","dynamic":false},)";
+  config.insert(1, cache);
+  EXPECT_TRUE(read(config).has_value()) << read(config).error().message;
+  std::string only = mixed("", "[]");
+  EXPECT_FALSE(read(only).has_value());
+  only.insert(1, cache);
+  ASSERT_TRUE(read(only).has_value()) << read(only).error().message;
+  EXPECT_TRUE(read(only)->empty());
+  for (const char* algorithm : {"NVFP4", "NVFP4_AFFINE", "FP8", "INT8"}) {
+    for (const char* weights : {"null", "\"FP8\""}) {
+      const std::string text =
+          R"({"producer":{"name":"modelopt"},"quantization":{"quant_algo":)" +
+          std::string(weights) + R"(,"kv_cache_quant_algo":")" + algorithm + "\"}}";
+      const auto file =
+          read_quantization(Json::parse(text), "hf_quant_config.json", "modelopt");
+      ASSERT_TRUE(file.has_value()) << file.error().message;
+      EXPECT_EQ(file->empty(), std::string(weights) == "null");
+    }
+    const auto flat = read(
+        std::string(R"({"quant_method":"modelopt","quant_algo":"FP8","kv_cache_scheme":")") +
+        algorithm + "\"}");
+    EXPECT_TRUE(flat.has_value()) << algorithm;
+  }
+  // Weights have no heads.
+  EXPECT_FALSE(read(mixed(group("g",
+                                "int-quantized",
+                                R"({"num_bits":8,"type":"int","strategy":"attn_head"})",
+                                R"(["Linear"])"),
+                          "[]"))
+                   .has_value());
+}
+
 TEST(Quantization, FieldsOfMxfp4AreKnown) {
   EXPECT_TRUE(read(R"({"quant_method":"mxfp4","dequantize":false})"));
   const auto unknown = read(R"({"quant_method":"mxfp4","rotation":"hadamard"})");
   ASSERT_FALSE(unknown.has_value());
-  EXPECT_NE(unknown.error().message.find("found field \"rotation\""), std::string::npos);
+  EXPECT_NE(unknown.error().message.find("rotation: found \"hadamard\""), std::string::npos);
 }
 
 TEST(Quantization, TheMostExactTargetDecides) {
@@ -96,7 +175,7 @@ TEST(Quantization, ModeloptHasTwoPlacesAndSchemesByLayer) {
           "kv_cache_quant_algo":"FP8","exclude_modules":["lm_head","*.router*"],
           "quantized_layers":{"model.layers.0.mlp.up_proj":{"quant_algo":"NVFP4","group_size":16},
                               "model.layers.*.self_attn.*":{"quant_algo":"fp8"}}}})");
-  const auto mixed_layers = read_modelopt_file(nested, "hf_quant_config.json");
+  const auto mixed_layers = read_quantization(nested, "hf_quant_config.json", "modelopt");
   ASSERT_TRUE(mixed_layers.has_value()) << mixed_layers.error().message;
   EXPECT_EQ(name_of(*mixed_layers, "model.layers.0.mlp.up_proj"), "NVFP4");
   EXPECT_EQ(name_of(*mixed_layers, "model.layers.3.self_attn.q_proj"), "FP8");
@@ -169,24 +248,39 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
       {R"({"quant_method":"fp8","activation_scheme":"static","weight_block_size":[128,128]})",
        "activation_scheme: found \"static\""},
       {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_per_tensor":true})",
-       "found field \"weight_per_tensor\""},
+       "weight_per_tensor: found true, expected null"},
       {R"({"quant_method":"gptq","bits":3,"group_size":128})", "bits: found 3"},
       {R"({"quant_method":"gptq","bits":5,"group_size":128})", "bits: found 5, expected 4 or 8"},
       {R"({"quant_method":"gptq","bits":4,"group_size":0})", "group_size: found 0"},
       {R"({"quant_method":"gptq","bits":4})", "group_size: found nothing"},
       {R"({"quant_method":"gptq","bits":4,"group_size":128,"checkpoint_format":"marlin"})",
        "checkpoint_format: found \"marlin\""},
-      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{"-:.*mlp":{}}})",
-       "dynamic: found {"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{".*mlp":{"bits":2}}})",
+       "dynamic.\".*mlp\".bits: found 2, expected 4 or 8"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{"(":{"bits":8}}})",
+       "dynamic.\"(\": found \"re:(\", expected a regular expression"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"dynamic":{"a":{"speed":8}}})",
+       "dynamic.\"a\": found field \"speed\""},
       {R"({"quant_method":"gptq","bits":4,"group_size":128,"pack_dtype":"int8"})",
        "pack_dtype: found \"int8\""},
-      {R"({"quant_method":"gptq","bits":4,"group_size":128,"extra_config":{}})",
-       "found field \"extra_config\""},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"rotation":"hadamard"})",
+       "rotation: found \"hadamard\", expected null"},
+      {R"({"quant_method":"gptq","bits":4,"group_size":128,"speed":{}})",
+       "found field \"speed\""},
       {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemv"})",
        "version: found \"gemv\""},
       {R"({"quant_method":"awq","bits":8,"group_size":128,"version":"gemm"})", "bits: found 8"},
-      {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemm","zero_point":false})",
-       "zero_point: found false"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128})", "version: found nothing"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"version":"gemm","desc_act":true})",
+       "desc_act: found true"},
+      {R"({"quant_method":"awq","bits":4,"group_size":128,"format":"llm-awq"})",
+       "format: found \"llm-awq\""},
+      {R"({"quant_method":"auto-round","bits":4,"group_size":128})", "backend: found nothing"},
+      {R"({"quant_method":"auto-round","bits":4,"group_size":128,"packing_format":"auto_round:mlx"})",
+       "packing_format: found \"auto_round:mlx\""},
+      {R"({"quant_method":"auto-round","bits":4,"group_size":128,"act_bits":8,
+           "packing_format":"auto_round:gptqmodel"})",
+       "act_bits: found 8, expected 16 or 32"},
       {R"({"quant_method":"modelopt","quant_algo":"MXFP8"})", "quant_algo: found \"MXFP8\""},
       {R"({"quant_method":"modelopt","quant_algo":"FP8_PB_WO"})",
        "quant_algo: found \"FP8_PB_WO\""},
@@ -194,8 +288,8 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
        "group_size: found 32, expected 16"},
       {R"({"quant_method":"modelopt","quant_algo":"MIXED_PRECISION"})",
        "quantized_layers: found nothing"},
-      {R"({"quant_method":"modelopt","quant_algo":"FP8","kv_cache_quant_algo":"NVFP4"})",
-       "kv_cache_quant_algo: found \"NVFP4\""},
+      {R"({"quant_method":"modelopt","quant_algo":"FP8","kv_cache_quant_algo":"INT2"})",
+       "kv_cache_quant_algo: found \"INT2\""},
       {R"({"quant_method":"modelopt","quant_algo":"FP8","pre_quant_scale":true})",
        "pre_quant_scale: found true"},
       {mixed(group("g", "mixed-precision", kInt8, R"(["Linear"])"), "[]"),

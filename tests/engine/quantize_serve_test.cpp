@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `quantize` writes is served, and answers as its decoded weights do: architectures x schemes
+// x weights that few models have (a dead expert, one huge value, zeros). SLUICE_FULL=1: all.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/safetensors.h"
+#include "tests/engine/quantize_rig.h"
+#include "tests/engine/weights/hf_directory.h"
+#include "tests/support/golden_models.h"
+#include "tests/support/model_harness.h"
+
+namespace sluice::testing {
+namespace {
+
+struct Extreme {
+  const char* name;
+  void (*apply)(std::vector<float>& weights);
+};
+
+void scale_by(std::vector<float>& weights, float factor) {
+  for (float& weight : weights) weight *= factor;
+}
+
+constexpr Extreme kExtremes[] = {
+    {"as they are", [](std::vector<float>&) {}},
+    {"tiny", [](std::vector<float>& weights) { scale_by(weights, 1e-8F); }},
+    {"zeros", [](std::vector<float>& weights) { scale_by(weights, 0); }},
+    {"one huge", [](std::vector<float>& weights) { weights[5] = 1e8F; }},
+    {"large", [](std::vector<float>& weights) { scale_by(weights, 1e6F); }},
+    {"small", [](std::vector<float>& weights) { scale_by(weights, 1e-5F); }},
+    {"one large", [](std::vector<float>& weights) { weights[7] = -3e4F; }},
+};
+
+bool is_full() { return std::getenv("SLUICE_FULL") != nullptr; }
+
+// Changes one matrix of the model's first layer in place.
+void change_matrix(const std::string& model, const Extreme& extreme) {
+  std::string path;
+  size_t offset = 0;
+  WeightFormat format = WeightFormat::kF32;
+  std::vector<float> weights;
+  {
+    const auto opened = Checkpoint::open(model);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const CheckpointTensor* tensor = nullptr;
+    for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
+      if (tensor == nullptr) tensor = (*opened)->find(std::string("blk.0.") + stem + ".weight");
+    }
+    ASSERT_NE(tensor, nullptr) << model;
+    format = tensor->format;
+    ASSERT_FALSE(format_info(format).is_integer) << model;
+    path = tensor->file.empty() ? model : tensor->file;
+    for (const CheckpointFile& file : (*opened)->files()) {
+      const std::byte* const begin = file.bytes.data();
+      if (tensor->data.data() < begin || tensor->data.data() >= begin + file.bytes.size()) continue;
+      offset = static_cast<size_t>(tensor->data.data() - begin);
+    }
+    ASSERT_GT(offset, 0U) << "experts in one tensor are no part of a file: " << model;
+    const auto bytes = static_cast<size_t>(format_info(format).block_bytes);
+    weights.resize(tensor->data.size() / bytes);
+    dequantize_row(
+        format, tensor->data.data(), static_cast<int64_t>(weights.size()), weights.data());
+  }
+  extreme.apply(weights);
+  std::vector<std::byte> bytes(static_cast<size_t>(
+      row_bytes(format, static_cast<int64_t>(weights.size()))));
+  quantize_row(format, weights.data(), static_cast<int64_t>(weights.size()), bytes.data());
+  std::string file = read_file(path);
+  std::memcpy(file.data() + offset, bytes.data(), bytes.size());
+  write_file(path, file);
+}
+
+class QuantizeServe : public Quantize {
+ protected:
+  // Returns a changed copy of a golden model, of which it makes F32: that has any such weight.
+  std::string changed(const std::string& name, const Extreme& extreme) {
+    const std::string copy = at("in-" + name);
+    fs::remove_all(copy);
+    const auto made =
+        quantize_model({.input = kData + "/models/" + name, .output = copy, .to = "f32"});
+    EXPECT_TRUE(made.has_value()) << name << made.error().message;
+    change_matrix(copy, extreme);
+    return copy;
+  }
+
+  // Quantizes, then compares what is served with its own floats. Returns whether it was quantized:
+  // an input that a scheme cannot have is refused by name before anything is written.
+  bool check(const std::string& input, const std::string& scheme, const std::string& what) {
+    const bool is_file = input.ends_with(".gguf");
+    const std::string output = at(is_file ? "out.gguf" : "out");
+    const std::string floats = at(is_file ? "floats.gguf" : "floats");
+    fs::remove_all(output);
+    fs::remove_all(floats);
+    const auto written =
+        quantize_model({.input = input, .output = output, .to = scheme, .verify = true});
+    if (!written) {
+      EXPECT_NE(written.error().code, ErrorCode::kDataLoss) << what << written.error().message;
+      return false;
+    }
+    const auto decoded =
+        quantize_model({.input = output, .output = floats, .to = "f32", .verify = true});
+    EXPECT_TRUE(decoded.has_value()) << what << decoded.error().message;
+    if (!decoded) return true;
+    const std::vector<float> expected = logits_of(floats, 32, what);
+    // Rows of INT8 matrices are int8 at any activation bits, and one may outweigh the others.
+    const std::vector<float> answer = logits_of(output, 32, what);
+    EXPECT_TRUE(std::isfinite(answer.front())) << what;
+    if (scheme != "int8") {
+      EXPECT_LT(relative_error(expected, answer), 1e-3) << what;
+    }
+    EXPECT_TRUE(std::isfinite(logits_of(output, 8, what).front())) << what;
+    return true;
+  }
+
+  static std::vector<float> logits_of(const std::string& path,
+                                      int32_t activation_bits,
+                                      const std::string& what) {
+    const std::vector<TokenId> tokens = {1, 17, 5, 9, 30, 2};
+    const auto harness = ModelHarness::create(
+        path, activation_bits, DType::kF32, static_cast<int32_t>(tokens.size()));
+    EXPECT_TRUE(harness.has_value()) << what << ": " << harness.error().message;
+    return harness ? (*harness)->forward(tokens) : std::vector<float>{0};
+  }
+};
+
+// Directories, or files, of one model for each architecture in the golden list; of a variant all.
+std::vector<std::string> models(bool files) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  std::set<std::string> sorted;
+  for (const auto& entry : fs::directory_iterator(kData + "/models")) {
+    sorted.insert(entry.path().filename().string());
+  }
+  for (const std::string& name : sorted) {
+    const bool is_file = name.ends_with(".gguf");
+    const std::string path = kData + "/models/" + name;
+    if (is_file != files || (!is_file && !fs::exists(path + "/config.json"))) continue;
+    const auto opened = Checkpoint::open(path);
+    if (!opened) continue;
+    const CheckpointTensor* up = nullptr;
+    for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
+      if (up == nullptr) up = (*opened)->find(std::string("blk.0.") + stem + ".weight");
+    }
+    const bool is_joined = up != nullptr && !is_file && up->stored_name.empty();
+    if (up == nullptr || is_joined || format_info(up->format).is_integer) continue;
+    if (!seen.insert((*opened)->architecture()).second && !is_full()) continue;
+    names.push_back(name);
+  }
+  return names;
+}
+
+void check_all(const std::vector<std::string>& names,
+               std::span<const char* const> schemes,
+               const std::function<bool(const std::string&, const char*, const Extreme&)>& check) {
+  size_t turn = 0;
+  size_t num_written = 0;
+  size_t num_refused = 0;
+  for (const std::string& name : names) {
+    for (const Extreme& extreme : kExtremes) {
+      for (const char* scheme : schemes) {
+        // At a commit a twelfth, in which each pair of two of the three comes around.
+        if (!is_full() && turn++ % 12 != 0) continue;
+        ++(check(name, scheme, extreme) ? num_written : num_refused);
+      }
+    }
+  }
+  EXPECT_GT(num_written, 4 * num_refused);
+  std::printf("%zu written and served, %zu refused\n", num_written, num_refused);
+}
+
+TEST_F(QuantizeServe, DirectoriesAnswerAsTheirDecodedWeights) {
+  check_all(models(false),
+            kCodeSchemes,
+            [this](const std::string& name, const char* scheme, const Extreme& extreme) {
+              return check(changed(name, extreme),
+                           scheme,
+                           name + " " + scheme + " " + extreme.name + ": ");
+            });
+}
+
+TEST_F(QuantizeServe, FilesAnswerAsTheirDecodedWeights) {
+  check_all(models(true),
+            kGgufSchemes,
+            [this](const std::string& name, const char* scheme, const Extreme& extreme) {
+              return check(changed(name, extreme),
+                           scheme,
+                           name + " " + scheme + " " + extreme.name + ": ");
+            });
+}
+
+// The weights of a matrix beyond the range of a type's scales stay floats, and the report says so.
+TEST_F(QuantizeServe, MatricesBeyondTheRangeOfScalesAreKept) {
+  for (const char* scheme : {"Q8_0", "Q4_K_M", "Q2_K", "IQ4_XS", "Q4_1"}) {
+    for (const size_t extreme : {1, 3}) {  // tiny, one huge
+      const std::string input = changed("llama.gguf", kExtremes[extreme]);
+      const std::string what = std::string(scheme) + " " + kExtremes[extreme].name;
+      quantize({.input = input, .output = {}, .to = scheme, .verify = true}, what + ".gguf");
+      const std::string said = tensor("blk.0.ffn_up.weight")["scheme"];
+      EXPECT_TRUE(said.starts_with("kept: weights beyond the range of ")) << what << said;
+      EXPECT_EQ(tensor("blk.0.ffn_up.weight")["relative_error"], 0.0) << what;
+      EXPECT_FALSE(std::string(tensor("blk.1.ffn_up.weight")["scheme"]).starts_with("kept")) << what;
+    }
+  }
+}
+
+// Writers of quantized Phi-3 split what the family joins: gate and up, or q, k and v.
+TEST_F(QuantizeServe, SplitMatricesOfPhi3AnswerAsJoinedOnes) {
+  const std::string joined = kData + "/models/phi3";
+  const std::string file = read_file(joined + "/model.safetensors");
+  const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "phi3");
+  ASSERT_TRUE(tensors.has_value());
+  const std::map<std::string, std::vector<std::pair<std::string, uint64_t>>> kParts = {
+      {"gate_up_proj", {{"gate_proj", 40}, {"up_proj", 40}}},
+      {"qkv_proj", {{"q_proj", 32}, {"k_proj", 16}, {"v_proj", 16}}}};
+  for (const auto& [name, parts] : kParts) {
+    SafetensorsBuilder builder;
+    for (const SafetensorsTensor& tensor : *tensors) {
+      const std::string dtype(element_info(*tensor.type).name);
+      const std::string data(reinterpret_cast<const char*>(tensor.data.data()),
+                             tensor.data.size());
+      const std::string columns = std::to_string(tensor.shape.back()) + "]";
+      const size_t at = tensor.name.find(name);
+      if (at == std::string::npos) {
+        const bool is_row = tensor.shape.size() == 1;
+        const std::string rows = is_row ? "" : std::to_string(tensor.shape.front()) + ",";
+        builder.add(tensor.name, dtype, "[" + rows + columns, data);
+        continue;
+      }
+      const size_t row_bytes = data.size() / tensor.shape.front();
+      size_t first = 0;
+      for (const auto& [part, rows] : parts) {
+        std::string own = tensor.name;
+        builder.add(own.replace(at, name.size(), part),
+                    dtype,
+                    "[" + std::to_string(rows) + "," + columns,
+                    data.substr(first * row_bytes, rows * row_bytes));
+        first += rows;
+      }
+      ASSERT_EQ(first, tensor.shape.front());
+    }
+    const std::string split = at(name);
+    fs::copy(joined, split);
+    write_file(split + "/model.safetensors", builder.file());
+    for (const int32_t bits : {8, 32}) {
+      EXPECT_EQ(logits_of(split, bits, name), logits_of(joined, bits, "joined")) << name << bits;
+    }
+  }
+}
+
+// Some experts of a layer are kept: the others' rows are rounded, theirs are not.
+TEST_F(QuantizeServe, ExpertsThatAreKeptRunBesideTheOthers) {
+  const std::string input = model(TinyWeights::kBF16Experts);
+  for (const char* scheme : {"int4", "int8", "fp8", "nvfp4", "mxfp4"}) {
+    const std::string what = std::string(scheme) + ": ";
+    const QuantizeOptions options = {.input = input,
+                                     .output = {},
+                                     .to = scheme,
+                                     .exclude = {"layers\\.0\\.mlp\\.experts\\.[13]\\."}};
+    const std::string output = quantize(options, scheme);
+    const std::string floats =
+        quantize({.input = output, .output = {}, .to = "f32"}, what + "floats");
+    const std::vector<float> expected = logits_of(floats, 32, what);
+    for (const int32_t bits : {8, 16, 32}) {
+      EXPECT_LT(relative_error(expected, logits_of(output, bits, what)), bits == 8 ? 0.2 : 0.1)
+          << what << bits;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
