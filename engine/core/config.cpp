@@ -74,10 +74,12 @@ bool is_of_others(std::string_view name) {
 }
 
 // What Kubernetes gives pods for a Service called sluice, or sluice-something:
-// SLUICE_SERVICE_HOST, SLUICE_SERVICE_PORT_HTTP, SLUICE_PORT_80_TCP_ADDR.
-bool is_service_link(std::string_view name) {
+// SLUICE_PORT=tcp://10.0.0.1:80, SLUICE_SERVICE_HOST, SLUICE_SERVICE_PORT_HTTP,
+// SLUICE_PORT_80_TCP_ADDR.
+bool is_service_link(std::string_view name, std::string_view value) {
   const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
-  return name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") || name.ends_with("_PORT") ||
+  return name.ends_with("_SERVICE_HOST") || has("_SERVICE_PORT") ||
+         (name.ends_with("_PORT") && value.starts_with("tcp://")) ||
          (has("_PORT_") && (has("_TCP") || has("_UDP")));
 }
 
@@ -155,8 +157,10 @@ std::vector<std::string> unknown_environment() {
   std::vector<std::string> unknown;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    const std::string name(text.substr(0, text.find('=')));
-    if (!name.starts_with("SLUICE_") || is_of_others(name) || is_service_link(name) ||
+    const size_t end = std::min(text.find('='), text.size());
+    const std::string name(text.substr(0, end));
+    const std::string_view value = text.substr(std::min(end + 1, text.size()));
+    if (!name.starts_with("SLUICE_") || is_of_others(name) || is_service_link(name, value) ||
         std::ranges::find(known, name) != known.end()) {
       continue;
     }

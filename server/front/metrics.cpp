@@ -242,21 +242,24 @@ void add_versions(Families& out, const RouterStats& router) {
              {{"fingerprint", worker.fingerprint}, {"worker", worker.address}})
         .gauge.value = worker.differs ? 1 : 0;
   }
-  for (const FingerprintStats& version : router.fingerprints) {
-    const auto gauge = [&](const char* name, const char* help, double value) {
+  // Family by family, as a scrape must not have one twice.
+  const auto of_each = [&](const char* name, const char* help, auto value_of) {
+    for (const FingerprintStats& version : router.fingerprints) {
       out.open(name, help, MetricType::Gauge, {{"fingerprint", version.fingerprint}}).gauge.value =
-          value;
-    };
-    gauge("sluice:router_fingerprint_workers",
+          value_of(version);
+    }
+  };
+  of_each("sluice:router_fingerprint_workers",
           "Workers of a fingerprint that may get requests now.",
-          static_cast<double>(version.num_ready));
-    gauge("sluice:router_fingerprint_requests",
+          [](const FingerprintStats& version) { return static_cast<double>(version.num_ready); });
+  of_each("sluice:router_fingerprint_requests",
           "Requests that only workers of a fingerprint can go on with.",
-          static_cast<double>(version.num_requests));
-    gauge("sluice:router_fingerprint_share",
+          [](const FingerprintStats& version) {
+            return static_cast<double>(version.num_requests);
+          });
+  of_each("sluice:router_fingerprint_share",
           "Part of the new requests that goes to a fingerprint.",
-          version.share);
-  }
+          [](const FingerprintStats& version) { return version.share; });
 }
 
 void add_router(Families& out, const RouterStats& router) {

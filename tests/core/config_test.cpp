@@ -264,14 +264,17 @@ TEST(Config, VariablesThatNobodyReadsAreNamed) {
   EXPECT_TRUE(unknown_environment().empty());
   const Environment link("SLUICE_ROUTER_PORT_80_TCP_ADDR", "10.0.0.1");
   const Environment host("SLUICE_SERVICE_HOST", "10.0.0.1");
+  const Environment service("SLUICE_ROUTER_PORT", "tcp://10.0.0.1:80");
   const Environment knob("SLUICE_MAX_NUM_SEQS", "7");
   const Environment other("SLUICED", "7");
   EXPECT_TRUE(unknown_environment().empty());
   const Environment near("SLUICE_MAX_NUM_SEQ", "7");
+  const Environment port("SLUICE_PROT", "80");
   const Environment far("SLUICE_XYZZY_QUUX", "7");
   EXPECT_EQ(unknown_environment(),
             (std::vector<std::string>{
                 "unknown variable SLUICE_MAX_NUM_SEQ; did you mean SLUICE_MAX_NUM_SEQS?",
+                "unknown variable SLUICE_PROT; did you mean SLUICE_PORT?",
                 "unknown variable SLUICE_XYZZY_QUUX"}));
 }
 

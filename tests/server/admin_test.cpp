@@ -6,6 +6,8 @@
 #include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -303,6 +305,33 @@ TEST(Metrics, SayHowTheProgramRuns) {
   EXPECT_GT(value_of(body, "process_max_fds"), value_of(body, "process_open_fds"));
   EXPECT_NE(body.find("sluice_build_info{backend=\""), std::string::npos);
   EXPECT_EQ(body.find("sluice_certificate_expiry"), std::string::npos);
+}
+
+TEST(Metrics, EachFamilyIsThereOnceWithSeveralVersionsToo) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  EngineStats stats;
+  stats.router = RouterStats{};
+  for (const char* name : {"fp_1", "fp_2"}) {
+    FingerprintStats version;
+    version.fingerprint = name;
+    version.num_ready = 2;
+    stats.router->fingerprints.push_back(version);
+    WorkerStats worker;
+    worker.address = std::string(name) + ":1";
+    worker.fingerprint = name;
+    worker.status = "live";
+    worker.breaker = "closed";
+    stats.router->workers.push_back(worker);
+  }
+  engine.set_stats(stats);
+  std::istringstream lines(get(server, "/metrics").body);
+  std::set<std::string> families;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("# TYPE ")) continue;
+    EXPECT_TRUE(families.insert(line).second) << line;
+  }
+  EXPECT_TRUE(families.contains("# TYPE sluice:router_fingerprint_share gauge"));
 }
 
 TEST(Metrics, SpeculationHasVllmsNamesAndOursBySource) {

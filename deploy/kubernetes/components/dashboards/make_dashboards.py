@@ -122,6 +122,11 @@ GPU = [
 DISAGGREGATION = [
     ("Workers in each state", "short",
      [(f"count by (status) ({own('sluice:router_worker_state')} == 1)", "{{status}}")]),
+    ("Workers of each fingerprint", "short",
+     level_by("sluice:router_fingerprint_workers", "fingerprint", "ready of") +
+     [(f"sum by (fingerprint) ({own('sluice:router_worker_differs')})", "without new requests, of {{fingerprint}}")]),
+    ("Share of new requests of each fingerprint", "percentunit",
+     [(f"avg by (fingerprint) ({own('sluice:router_fingerprint_share')})", "{{fingerprint}}")]),
     ("Breakers: 0 closed, 1 half open, 2 open", "short",
      [(f"max by (worker) ({own('sluice:router_breaker_state')})", "{{worker}}")]),
     ("Requests of each worker", "short", level_by("sluice:router_worker_requests", "worker")),
