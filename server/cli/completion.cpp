@@ -27,7 +27,7 @@ std::string escaped(const std::string& text, std::string_view special) {
 }
 
 // In single quotes, for bash and zsh.
-std::string quoted(const std::string& text) {
+std::string single_quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return result + "'";
@@ -78,7 +78,7 @@ std::vector<std::string> argument_choices(const CommandText& command) {
 
 // What is to be said where a value follows: its choices, or nothing, for which bash takes files.
 std::string bash_command(const CommandText& command) {
-  std::string text = "    " + quoted(command.name) + ")\n      case \"$previous\" in\n";
+  std::string text = "    " + single_quoted(command.name) + ")\n      case \"$previous\" in\n";
   std::string others;
   for (const OptionText& option : command.options) {
     if (option.value.empty() || option.flags.empty()) continue;
@@ -134,16 +134,16 @@ std::string zsh_value(const OptionText& option) {
 }
 
 std::string zsh_command(const CommandText& command) {
-  std::string text = "    " + quoted(command.name) + ")\n      _arguments";
+  std::string text = "    " + single_quoted(command.name) + ")\n      _arguments";
   for (const OptionText& option : command.options) {
     for (const std::string& flag : option.flags) {
       std::string spec = "*" + flag;
       if (!option.value.empty()) spec += flag.starts_with("--") ? "=" : "+";
       spec += "[" + escaped(option.help, "[]\\") + "]";
       if (!option.value.empty()) spec += zsh_value(option);
-      text += " \\\n        " + quoted(spec);
+      text += " \\\n        " + single_quoted(spec);
     }
-    if (option.flags.empty()) text += " \\\n        " + quoted(zsh_value(option));
+    if (option.flags.empty()) text += " \\\n        " + single_quoted(zsh_value(option));
   }
   return text + " ;;\n";
 }
@@ -151,7 +151,7 @@ std::string zsh_command(const CommandText& command) {
 std::string zsh_list(const std::vector<const CommandText*>& commands) {
   std::string text;
   for (const CommandText* command : commands) {
-    text += "    " + quoted(last_word(*command) + ":" + escaped(command->help, ":\\")) + "\n";
+    text += "    " + single_quoted(last_word(*command) + ":" + escaped(command->help, ":\\")) + "\n";
   }
   return text;
 }
