@@ -196,8 +196,9 @@ Expected<double> read_freq_base(const Metadata& metadata, const char* key, doubl
   return base;
 }
 
-Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   const auto head_dim = static_cast<uint64_t>(config.head_dim);
   kernels::RopeParams rope;
   SLUICE_TRY(const uint64_t rotary_dim, metadata.get_uint_or("rope.dimension_count", head_dim));
@@ -209,9 +210,9 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base", 10000));
   rope.rotary_dim = static_cast<int32_t>(rotary_dim);
   rope.freq_base = static_cast<float>(freq_base);
-  rope.style = kernels::RopeStyle::kHalves;
+  const bool are_pairs = gguf && spec.files.pairs_rows_in_gguf;
+  rope.style = are_pairs ? kernels::RopeStyle::kInterleaved : kernels::RopeStyle::kHalves;
   std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
-  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   // A file before 2024 has a factor under another name; one without a type is linear.
   const bool has_factor = metadata.has("rope.scale_linear") || metadata.has("rope.scaling.factor");
   if (gguf && has_factor && type == "none") type = "linear";
@@ -352,11 +353,6 @@ Expected<float> read_attention_scale(const Metadata& metadata,
   return 1.0F / std::sqrt(static_cast<float>(width));
 }
 
-void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (checkpoint.kind() != CheckpointKind::kGguf) return;
-  for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;
-}
-
 Expected<int32_t> read_window(const Metadata& metadata) {
   SLUICE_TRY(const uint64_t window, metadata.get_uint_or("attention.sliding_window", 0));
   if (window > kMaxContext) {
@@ -408,9 +404,10 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
 Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
   ModelConfig config;
   config.architecture = checkpoint.architecture();
+  if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint));
   SLUICE_TRY_VOID(read_shape(checkpoint, spec.is_head, config));
-  SLUICE_TRY_VOID(read_rope(checkpoint, config));
+  SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   config.layers.resize(static_cast<size_t>(config.num_layers));
   SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));

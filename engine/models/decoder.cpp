@@ -163,12 +163,7 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   LayerNorms norms;
   if (config_.norm_placement != NormPlacement::kAfter) {
     SLUICE_TRY(norms.before_attention, load_norm(weights, prefix + "attn_norm.weight"));
-    // Without a norm behind attention, files may name the feed-forward norm by its place.
-    const bool by_place = config_.norm_placement == NormPlacement::kBefore &&
-                          !weights.has(prefix + "ffn_norm.weight");
-    SLUICE_TRY(
-        norms.before_ffn,
-        load_norm(weights, prefix + (by_place ? "post_attention_norm" : "ffn_norm") + ".weight"));
+    SLUICE_TRY(norms.before_ffn, load_norm(weights, prefix + "ffn_norm.weight"));
   }
   if (config_.norm_placement != NormPlacement::kBefore) {
     SLUICE_TRY(norms.after_attention, load_norm(weights, prefix + "post_attention_norm.weight"));
@@ -189,8 +184,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   if (config_.share.size > 1 && config_.tied_embeddings && weights.device() == DeviceType::kCuda &&
       matrix_row_scales(embedding_.weight(0).format, config_.hidden) > 0) {
     return make_error(ErrorCode::kUnsupported,
-                      weights.path() +
-                          ": found a tied embedding of " +
+                      weights.path() + ": found a tied embedding of " +
                           std::string(format_info(embedding_.weight(0).format).name) +
                           ", which several GPUs do not share; --device cpu runs it",
                       "device");

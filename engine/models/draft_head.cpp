@@ -76,7 +76,7 @@ Expected<void> DraftHead::load_ends(const ModelOptions& options, WeightStore& we
 Expected<void> DraftHead::load_layer(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
   CHECK(output_ != nullptr);
-  SLUICE_TRY(mlp_norm_, load_norm("blk.0.post_attention_norm.weight", weights));
+  SLUICE_TRY(mlp_norm_, load_norm("blk.0.ffn_norm.weight", weights));
   SLUICE_TRY(AttentionBlock attention, AttentionBlock::load(config_, 0, bits, weights));
   attention_.push_back(std::move(attention));
   SLUICE_TRY(MlpBlock mlp, MlpBlock::load(config_, 0, bits, weights));

@@ -6,9 +6,23 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kGraniteDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"attention_multiplier", 1U},
+};
+
+constexpr std::string_view kGraniteHfKeys[] = {"mlp_bias",
+                                               "attention_multiplier",
+                                               "embedding_multiplier",
+                                               "residual_multiplier",
+                                               "logits_scaling"};
+
+constexpr std::string_view kGraniteGgufKeys[] = {
+    "attention.scale", "embedding_scale", "residual_scale", "logit_scale"};
+
 Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  use_stored_pairs(checkpoint, config);
   SLUICE_TRY(const double embedding, metadata.get_positive_or("embedding_scale", 1));
   SLUICE_TRY(const double residual, metadata.get_positive_or("residual_scale", 1));
   SLUICE_TRY(const double divisor, metadata.get_positive_or("logit_scale", 1));
@@ -28,9 +42,15 @@ Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& conf
 }  // namespace
 
 extern const ModelSpec kGraniteSpec;
-const ModelSpec kGraniteSpec = {.architecture = "granite",
-                                .hf_model_type = "granite",
+const ModelSpec kGraniteSpec = {.files = {.gguf = "granite",
+                                          .model_type = "granite",
+                                          .class_name = "GraniteForCausalLM",
+                                          .defaults = kGraniteDefaults,
+                                          .layer_types = LayerTypes::kFull,
+                                          .pairs_rows_in_gguf = true},
                                 .configure = configure_granite,
-                                .build = build_decoder};
+                                .build = build_decoder,
+                                .hf_keys = kGraniteHfKeys,
+                                .gguf_keys = kGraniteGgufKeys};
 
 }  // namespace sluice

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model architecture: what it reads from a file, and how a batch of tokens runs through it. A new
-// one needs a file in this folder and a row in registry.cpp, plus rows in engine/weights/hf_*.cpp
-// for new names or defaults of Hugging Face checkpoints.
+// A family of models: what its files say, and how a batch of tokens runs through it. A new one is a
+// file in this folder and a row in registry.cpp.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +13,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/weights/file_spec.h"
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
@@ -75,8 +75,8 @@ struct Portion {
 
 // Configuration of a draft head on the hidden states of a target model (eagle.h, eagle3.h).
 struct HeadConfig {
-  int32_t target_hidden = 0;  // 0: the model is not a head
-  int32_t target_vocab = 0;   // rows of the embedding
+  int32_t target_hidden = 0;   // 0: the model is not a head
+  int32_t target_vocab = 0;    // rows of the embedding
   bool has_embedding = false;  // false: it uses the target's
   bool norm_before_residual = false;
   // The target's layers whose inputs the head reads, ascending; num_layers stands for the input of
@@ -130,7 +130,7 @@ struct ModelConfig {
   float residual_scale = 1;  // factor of each half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
-  HeadConfig head;  // if used, vocab_size counts the tokens it chooses from
+  HeadConfig head;           // if used, vocab_size counts the tokens it chooses from
   int32_t attention_in = 0;  // input width of q, k and v; 0: hidden
   // With several ranks num_heads, num_kv_heads and ffn_hidden are this rank's.
   RankShare share;
@@ -190,7 +190,7 @@ struct LayerCache {
 // A draft head's input beside tokens: one row per token, in operators' memory.
 struct HiddenRows {
   const float* data = nullptr;
-  int64_t stride = 0;    // elements
+  int64_t stride = 0;      // elements
   bool is_tapped = false;  // the target's layer inputs, side by side; else the head's own states
 };
 
@@ -258,17 +258,26 @@ struct ModelOptions {
   const Projection* output = nullptr;       // the target's, for a head without one
 };
 
-// One architecture: `configure` sets what goes beyond the common keys; `build` takes its tensors
-// from the store, which remembers what was taken.
+// One family: all that bears its name. `configure` sets what goes beyond the common keys; `build`
+// takes its tensors from the store, which remembers what was taken.
 struct ModelSpec {
-  std::string_view architecture;   // general.architecture of GGUF; empty: none
-  std::string_view hf_model_type;  // model_type of config.json; empty: none
-  Expected<void> (*configure)(const Checkpoint& checkpoint, ModelConfig& config);
+  FileSpec files = {};
+  Expected<void> (*configure)(const Checkpoint& checkpoint, ModelConfig& config) = nullptr;
   Expected<std::unique_ptr<Model>> (*build)(ModelConfig config,
                                             const ModelOptions& options,
-                                            WeightStore& weights);
+                                            WeightStore& weights) = nullptr;
+  // Whether a GGUF model of `files.gguf` with this configuration becomes a directory of this family
+  // although another one reads the file; null: never.
+  bool (*takes_gguf)(const ModelConfig& config) = nullptr;
+  // Keys that a written config.json (engine/quantize/hf_keys.cpp) and GGUF file (gguf_keys.cpp) of
+  // this family have beside those of all families.
+  std::span<const std::string_view> hf_keys = {};
+  std::span<const std::string_view> gguf_keys = {};
   bool is_head = false;  // may use another model's embedding
 };
+
+// All families.
+std::span<const ModelSpec* const> model_specs();
 
 // kUnsupported names the architecture found and those supported.
 Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint);

@@ -10,9 +10,12 @@ namespace {
 
 class KeyWriter {
  public:
-  KeyWriter(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
-      : input_(input.metadata()), config_(config), prefix_(std::string(family.gguf) + ".") {
-    keys_.put_text("general.architecture", family.gguf);
+  KeyWriter(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec)
+      : input_(input.metadata()),
+        config_(config),
+        spec_(spec),
+        prefix_(std::string(spec.files.gguf) + ".") {
+    keys_.put_text("general.architecture", spec.files.gguf);
     keys_.put_text("general.type", "model");
   }
 
@@ -92,25 +95,27 @@ class KeyWriter {
       put_float("attn_logit_softcapping", config_.attention_soft_cap);
     }
     if (config_.logit_soft_cap > 0) put_float("final_logit_softcapping", config_.logit_soft_cap);
-    if (prefix_ != "granite.") return;
-    if (config_.attention_scale > 0) put_float("attention.scale", config_.attention_scale);
-    put_float("embedding_scale", config_.embedding_scale);
-    put_float("residual_scale", config_.residual_scale);
-    put_float("logit_scale", 1 / double{config_.logit_scale});
+    const auto put_own = [this](std::string_view key, double value) {
+      const bool is_own = std::ranges::find(spec_.gguf_keys, key) != spec_.gguf_keys.end();
+      if (is_own) put_float(std::string(key), value);
+    };
+    if (config_.attention_scale > 0) put_own("attention.scale", config_.attention_scale);
+    put_own("embedding_scale", config_.embedding_scale);
+    put_own("residual_scale", config_.residual_scale);
+    put_own("logit_scale", 1 / double{config_.logit_scale});
   }
 
   const Metadata& input_;
   const ModelConfig& config_;
+  const ModelSpec& spec_;
   std::string prefix_;
   GgufMetadata keys_;
 };
 
 }  // namespace
 
-GgufMetadata gguf_keys(const Checkpoint& input,
-                       const ModelConfig& config,
-                       const ModelFamily& family) {
-  return KeyWriter(input, config, family).run();
+GgufMetadata gguf_keys(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec) {
+  return KeyWriter(input, config, spec).run();
 }
 
 }  // namespace sluice

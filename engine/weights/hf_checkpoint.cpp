@@ -76,15 +76,15 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-// `place`: its name in the part that is read, in Hugging Face's spelling; `file`: its path.
+// `file`: its path.
 CheckpointTensor make_entry(const std::string& name,
-                            const std::string& place,
+                            const std::string& our_name,
                             const std::string& file,
                             std::span<const uint64_t> shape,
                             WeightFormat format,
                             std::span<const std::byte> data) {
   CheckpointTensor entry;
-  entry.name = gguf_name(place);
+  entry.name = our_name;
   entry.stored_name = name;
   entry.file = file;
   entry.num_dims = static_cast<uint32_t>(shape.size());
@@ -95,13 +95,13 @@ CheckpointTensor make_entry(const std::string& name,
 }
 
 // Makes the entry of a matrix of codes; stacked matrices stay stacked.
-CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& place) {
+CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& our_name) {
   const CodedMatrix& matrix = *layer.matrix;
   std::vector<uint64_t> shape = matrix.codes().shape;
   if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
   shape.back() = static_cast<uint64_t>(matrix.k());
   CheckpointTensor entry =
-      make_entry(layer.name + ".weight", place, layer.file, shape, matrix.format(), matrix.codes().bytes);
+      make_entry(layer.name + ".weight", our_name, layer.file, shape, matrix.format(), matrix.codes().bytes);
   entry.coded = layer.matrix;
   return entry;
 }
@@ -179,6 +179,7 @@ class HfCheckpoint final : public Checkpoint {
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
         quantized_(quantization_) {
+    file_spec_ = config.spec;
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
@@ -219,10 +220,10 @@ class HfCheckpoint final : public Checkpoint {
                                            : !next_token_name(stored, num_layers());
   }
 
-  // Returns the tensor's name in the part that is read.
+  // Returns our name of the tensor in the part that is read.
   [[nodiscard]] std::string name_in_part(const std::string& stored) const {
-    if (part_ == CheckpointPart::kModel) return stored;
-    return next_token_name(stored, num_layers()).value_or(stored);
+    if (part_ == CheckpointPart::kModel) return gguf_name(stored, file_spec_);
+    return gguf_name(next_token_name(stored, num_layers()).value_or(stored), file_spec_);
   }
 
   void note_left_out(const std::string& stored);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/hf_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
-#include "engine/weights/hf_defaults.h"
+#include "engine/weights/hf_required.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {
@@ -130,33 +134,59 @@ void take_rows(const Json& object,
   }
 }
 
+// The key of metadata.h that this spelling of config.json has.
+const char* key_of(std::string_view spelling) {
+  const auto is_it = [spelling](const Row& row) {
+    return row.spellings[0] == spelling ||
+           (row.spellings[1] != nullptr && row.spellings[1] == spelling);
+  };
+  const Row* const row = std::find_if(std::begin(kRows), std::end(kRows), is_it);
+  if (row != std::end(kRows)) return row->key;
+  const Row* const rope = std::find_if(std::begin(kRopeRows), std::end(kRopeRows), is_it);
+  CHECK(rope != std::end(kRopeRows));
+  return rope->key;
+}
+
+// Sets what `config` omits.
+void take_defaults(const Json& config,
+                   const FileSpec& spec,
+                   std::span<const KeyDefault> defaults,
+                   Metadata& metadata) {
+  for (const KeyDefault& row : defaults) {
+    const char* key = key_of(row.spelling);
+    if (config.contains(row.spelling) || metadata.has(key)) continue;
+    const std::string place = std::string(row.spelling) + " of " + std::string(spec.model_type);
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string_view>) {
+            metadata.set(key, place, std::string(value));
+          } else {
+            metadata.set(key, place, value);
+          }
+        },
+        row.value);
+  }
+}
+
 // Determines the windowed layers from their types, or from where windows begin.
-void take_layer_types(const Json& config, const std::string& model_type, Metadata& metadata) {
+void take_layer_types(const Json& config, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
     for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     return;
   }
-  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3" || model_type == "mimo";
-  const Json usual_first = is_qwen ? Json(28U) : Json(nullptr);
-  const auto stated = config.find("max_window_layers");
-  const Json* first = stated == config.end() ? &usual_first : &*stated;
-  const Json* layers = member(config, "num_hidden_layers");
-  if (layers == nullptr || !first->is_number_unsigned() || !layers->is_number_unsigned() ||
-      layers->get<uint64_t>() > kMaxArray) {
-    return;
-  }
-  for (uint64_t i = 0; i < layers->get<uint64_t>(); ++i) {
-    sliding.push_back(i >= first->get<uint64_t>() ? 1 : 0);
-  }
+  const Expected<uint64_t> first = metadata.get_uint("max_window_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (!first || !layers || *layers > kMaxArray) return;
+  for (uint64_t i = 0; i < *layers; ++i) sliding.push_back(i >= *first ? 1 : 0);
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
 }
 
-// Renames LongRoPE's type in early Phi-3 files.
-void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
+// Renames LongRoPE's type in early files.
+void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
-  if (model_type != "phi3" || !type || (*type != "su" && *type != "yarn")) return;
+  if (!type || std::ranges::find(spec.longrope_names, *type) == spec.longrope_names.end()) return;
   metadata.set("rope.scaling.type", "rope_scaling.type", std::string("longrope"));
 }
 
@@ -182,10 +212,13 @@ void take_rope(const Json& config, Metadata& metadata) {
 }
 
 // Derives sizes that follow from two keys.
-Expected<void> take_derived(const Json& config, const std::string& model_type, Metadata& metadata) {
+Expected<void> take_derived(const Json& config,
+                            const std::string& model_type,
+                            const FileSpec& spec,
+                            Metadata& metadata) {
   if (metadata.has("partial_rotary_factor")) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
-    if (part != 1 && model_type != "phi3") {
+    if (part != 1 && !spec.is_partly_rotated) {
       return metadata.wrong(
           "partial_rotary_factor", std::to_string(part), "1 in a model of type " + model_type);
     }
@@ -261,9 +294,11 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
     return fail("model_type", sluice::in_quotes(result.model_type), "a name");
-  // Gemma and SmolLM3 share the embedding by default.
-  result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
-  SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
+  constexpr FileSpec kUnknown;
+  const FileSpec* const found = find_file_spec(result.model_type);
+  const FileSpec& spec = found != nullptr ? *found : kUnknown;
+  result.spec = found;
+  result.tied_embeddings = spec.ties_embedding;
   const Json* only_quantization = nullptr;
   for (const Json* object : {&root, &config}) {
     // compression_config is the older name.
@@ -281,14 +316,19 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     }
   }
   take_rows(config, kRows, "", result.metadata);
-  take_layer_types(config, result.model_type, result.metadata);
   if (const Json* eagle = member(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
     take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
   }
   take_rope(config, result.metadata);
-  rename_early_longrope(result.model_type, result.metadata);
-  take_defaults(result.model_type, config, result.metadata);
-  SLUICE_TRY_VOID(take_derived(config, result.model_type, result.metadata));
+  rename_early_longrope(spec, result.metadata);
+  if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {
+    take_defaults(config, spec, spec.rope_defaults, result.metadata);
+  }
+  take_defaults(config, spec, spec.defaults, result.metadata);
+  take_layer_types(config, result.metadata);
+  const bool has_window = result.metadata.has("attention.sliding_window");
+  SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
+  SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
   return result;
 }
 

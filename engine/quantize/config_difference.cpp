@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/quantize/model_families.h"
+#include "engine/quantize/config_difference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,43 +9,6 @@
 
 namespace sluice {
 namespace {
-
-enum class Needs : uint8_t { kNothing, kExperts, kWindows };
-
-struct Row {
-  ModelFamily family;
-  Needs needs = Needs::kNothing;
-};
-
-// Among rows with the same GGUF name, a model becomes the first whose needs it meets.
-constexpr Row kRows[] = {
-    {{"llama", "mixtral", "MixtralForCausalLM"}, Needs::kExperts},
-    {{"llama", "llama", "LlamaForCausalLM"}},
-    {{"llama", "mistral", "MistralForCausalLM"}},
-    {{"smollm3", "smollm3", "SmolLM3ForCausalLM"}},
-    {{"qwen2", "qwen2", "Qwen2ForCausalLM"}},
-    {{"qwen3", "qwen3", "Qwen3ForCausalLM"}},
-    {{"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"}},
-    {{"gemma2", "gemma2", "Gemma2ForCausalLM"}},
-    {{"gemma3", "gemma3_text", "Gemma3ForCausalLM"}},
-    {{"phi3", "phi3", "Phi3ForCausalLM"}},
-    {{"olmo2", "olmo3", "Olmo3ForCausalLM"}, Needs::kWindows},
-    {{"olmo2", "olmo2", "Olmo2ForCausalLM"}},
-    {{"granite", "granite", "GraniteForCausalLM"}},
-    {{"gpt-oss", "gpt_oss", "GptOssForCausalLM"}},
-};
-
-bool meets(const Row& row, const ModelConfig& config) {
-  switch (row.needs) {
-    case Needs::kNothing:
-      return true;
-    case Needs::kExperts:
-      return config.moe.num_experts > 0;
-    case Needs::kWindows:
-      return std::ranges::any_of(config.layers, [](const LayerConfig& l) { return l.window > 0; });
-  }
-  return false;
-}
 
 class Differences {
  public:
@@ -147,15 +110,6 @@ double attention_scale_of(const ModelConfig& config) {
 }
 
 }  // namespace
-
-const ModelFamily* find_family(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
-  for (const Row& row : kRows) {
-    const std::string_view name = is_gguf ? row.family.gguf : row.family.model_type;
-    if (name == checkpoint.architecture() && meets(row, config)) return &row.family;
-  }
-  return nullptr;
-}
 
 std::string difference_of(const ModelConfig& found, const ModelConfig& expected) {
   constexpr double kTolerance = 1e-6;
