@@ -60,9 +60,7 @@ Expected<void> configure_gpt_oss(const Checkpoint& checkpoint, ModelConfig& conf
   config.attention_out_bias = config.qkv_bias;
   config.moe.bias = true;
   config.gate_function = kernels::GateFunction::kClampedSwiglu;
-  if (config.moe.num_experts == 0) {
-    return metadata.wrong("expert_count", "no experts", "1 or more");
-  }
+  SLUICE_TRY_VOID(check_experts(checkpoint, config));
   if (checkpoint.kind() == CheckpointKind::kGguf && metadata.has("rope.scaling.type")) {
     SLUICE_TRY_VOID(use_exact_ramp(metadata, config));
   }

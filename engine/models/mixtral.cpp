@@ -26,9 +26,7 @@ constexpr std::string_view kMixtralHfKeys[] = {"num_local_experts", "num_experts
 bool is_mixtral(const ModelConfig& config) { return config.moe.num_experts > 0; }
 
 Expected<void> configure_mixtral(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (config.moe.num_experts == 0) {
-    return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
-  }
+  SLUICE_TRY_VOID(check_experts(checkpoint, config));
   constexpr int32_t kNever = 1 << 30;
   return read_window_pattern(checkpoint, kNever, config);
 }

@@ -98,7 +98,7 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
                           " is not supported",
                       "speculative-config");
   };
-  if (target.moe.num_experts > 0) return refuse("experts");
+  if (target.has(FfnKind::kExperts)) return refuse("experts");
   if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0) {
     return refuse("norms of this kind");
   }

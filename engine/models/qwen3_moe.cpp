@@ -28,8 +28,9 @@ Expected<void> configure_qwen3_moe(const Checkpoint& checkpoint, ModelConfig& co
   const Metadata& metadata = checkpoint.metadata();
   config.qk_norm = QkNorm::kHead;
   // GGUF has no such key: all its models of this kind normalize.
-  SLUICE_TRY(config.moe.normalize,
-             metadata.get_bool_or("norm_topk_prob", checkpoint.kind() == CheckpointKind::kGguf));
+  SLUICE_TRY(
+      config.moe.router.normalize,
+      metadata.get_bool_or("expert_weights_norm", checkpoint.kind() == CheckpointKind::kGguf));
   SLUICE_TRY(const int32_t every, metadata.get_count_or("decoder_sparse_step", 1024, 1));
   if (config.moe.num_experts == 0 || every != 1) {
     return metadata.wrong(every != 1 ? "decoder_sparse_step" : "expert_count",

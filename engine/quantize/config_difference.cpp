@@ -58,6 +58,17 @@ class Differences {
   std::string text_;  // the first difference
 };
 
+void check_layer(const LayerConfig& found, const LayerConfig& expected, Differences& differences) {
+  differences.check("heads", found.num_heads, expected.num_heads);
+  differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
+  differences.check("head size", found.head_dim, expected.head_dim);
+  differences.check("window of a layer", found.window, expected.window);
+  differences.check("rotation of a layer", found.rope, expected.rope);
+  differences.check("experts of a layer", found.ffn, expected.ffn);
+  differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
+  differences.check("size of shared experts", found.shared_hidden, expected.shared_hidden);
+}
+
 void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
   constexpr double kTolerance = 1e-6;
   differences.check("number of rotations", found.ropes.size(), expected.ropes.size());
@@ -88,25 +99,27 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
 void check_shape(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
   differences.check("layers", found.num_layers, expected.num_layers);
   differences.check("hidden size", found.hidden, expected.hidden);
-  differences.check("heads", found.num_heads, expected.num_heads);
-  differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
-  differences.check("head size", found.head_dim, expected.head_dim);
   differences.check("vocabulary", found.vocab_size, expected.vocab_size);
   differences.check("context length", found.context_len, expected.context_len);
   differences.check("epsilon of norms", found.norm_eps, expected.norm_eps);
-  if (expected.moe.num_experts == 0) {
-    differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
-  }
   differences.check("experts", found.moe.num_experts, expected.moe.num_experts);
   differences.check("experts of a token", found.moe.top_k, expected.moe.top_k);
-  differences.check("size of experts", found.moe.ffn_hidden, expected.moe.ffn_hidden);
-  differences.check("normalized routing", found.moe.normalize, expected.moe.normalize);
+  differences.check(
+      "normalized routing", found.moe.router.normalize, expected.moe.router.normalize);
+  differences.check("score of experts", found.moe.router.score, expected.moe.router.score);
+  differences.check(
+      "groups of experts", found.moe.router.num_groups, expected.moe.router.num_groups);
+  differences.check(
+      "groups of a token", found.moe.router.groups_kept, expected.moe.router.groups_kept);
+  differences.check("scale of experts", found.moe.router.scale, expected.moe.router.scale);
+  differences.check("terms of the choice", found.moe.choice_bias, expected.moe.choice_bias);
+  differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);
 }
 
 double attention_scale_of(const ModelConfig& config) {
   return config.attention_scale != 0 ? double{config.attention_scale}
-                                     : 1 / std::sqrt(double(config.head_dim));
+                                     : 1 / std::sqrt(double(config.layers.front().head_dim));
 }
 
 }  // namespace
@@ -117,8 +130,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   check_shape(found, expected, differences);
   check_rope(found, expected, differences);
   for (size_t i = 0; i < std::min(found.layers.size(), expected.layers.size()); ++i) {
-    differences.check("window of a layer", found.layers[i].window, expected.layers[i].window);
-    differences.check("rotation of a layer", found.layers[i].rope, expected.layers[i].rope);
+    check_layer(found.layers[i], expected.layers[i], differences);
   }
   differences.check("place of norms", found.norm_placement, expected.norm_placement);
   differences.check("norms of q and k", found.qk_norm, expected.qk_norm);

@@ -65,10 +65,18 @@ Json rotated_layers(const Written& w) {
   return rotated;
 }
 
+// Shared experts as so many of the others' size.
+Json shared_count(const Written& w) { return w.config.moe.shared_hidden / w.config.moe.ffn_hidden; }
+
+Json leading_dense(const Written& w) {
+  const auto first = std::ranges::find(w.config.layers, FfnKind::kExperts, &LayerConfig::ffn);
+  return first - w.config.layers.begin();
+}
+
 Json cap(float value) { return value > 0 ? Json(shortest(value)) : Json(nullptr); }
 
 Json attention_multiplier(const Written& w) {
-  const double usual = 1 / std::sqrt(double(w.config.head_dim));
+  const double usual = 1 / std::sqrt(double(w.config.layers.front().head_dim));
   return w.config.attention_scale > 0 ? shortest(w.config.attention_scale) : usual;
 }
 
@@ -93,7 +101,27 @@ constexpr OwnKey kOwnKeys[] = {
     {"num_local_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
     {"num_experts_per_tok", [](const Written& w) { return Json(w.config.moe.top_k); }},
     {"moe_intermediate_size", [](const Written& w) { return Json(w.config.moe.ffn_hidden); }},
-    {"norm_topk_prob", [](const Written& w) { return Json(w.config.moe.normalize); }},
+    {"norm_topk_prob", [](const Written& w) { return Json(w.config.moe.router.normalize); }},
+    {"n_routed_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"moe_num_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"moe_k", [](const Written& w) { return Json(w.config.moe.top_k); }},
+    {"n_shared_experts", shared_count},
+    {"moe_num_shared_experts", shared_count},
+    {"shared_expert_intermediate_size",
+     [](const Written& w) { return Json(w.config.moe.shared_hidden); }},
+    {"shared_intermediate_size", [](const Written& w) { return Json(w.config.moe.shared_hidden); }},
+    {"routed_scaling_factor",
+     [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
+    {"n_group",
+     [](const Written& w) { return Json(std::max(1, w.config.moe.router.num_groups)); }},
+    {"topk_group",
+     [](const Written& w) { return Json(std::max(1, w.config.moe.router.groups_kept)); }},
+    {"first_k_dense_replace", leading_dense},
+    {"moe_layer_start_index", leading_dense},
+    {"use_qk_norm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
+    {"rotary_dim", [](const Written& w) { return Json(w.config.ropes.front().rotary_dim); }},
+    {"attention_out_bias", [](const Written& w) { return Json(w.config.attention_out_bias); }},
+    {"use_bias", [](const Written& w) { return Json(w.config.qkv_bias); }},
     {"decoder_sparse_step", [](const Written&) { return Json(1); }},
     {"mlp_only_layers", [](const Written&) { return Json::array(); }},
     {"query_pre_attn_scalar",
@@ -140,9 +168,10 @@ class ConfigWriter {
     json_["intermediate_size"] =
         is_expert || config_.ffn_hidden == 0 ? config_.moe.ffn_hidden : config_.ffn_hidden;
     json_["num_hidden_layers"] = config_.num_layers;
-    json_["num_attention_heads"] = config_.num_heads;
-    json_["num_key_value_heads"] = config_.num_kv_heads;
-    json_["head_dim"] = config_.head_dim;
+    const LayerConfig& layer = config_.layers.front();
+    json_["num_attention_heads"] = layer.num_heads;
+    json_["num_key_value_heads"] = layer.num_kv_heads;
+    json_["head_dim"] = layer.head_dim;
     json_["max_position_embeddings"] = input_.get_uint_or("context_length", 0).value_or(0);
     json_["rms_norm_eps"] = shortest(config_.norm_eps);
     json_["tie_word_embeddings"] = config_.tied_embeddings;
@@ -161,8 +190,9 @@ class ConfigWriter {
   Expected<void> put_rope() {
     const kernels::RopeParams& rope = config_.ropes.front();
     json_["rope_theta"] = shortest(rope.freq_base);
-    if (rope.rotary_dim != config_.head_dim) {
-      json_["partial_rotary_factor"] = double(rope.rotary_dim) / config_.head_dim;
+    const int32_t head_dim = config_.layers.front().head_dim;
+    if (rope.rotary_dim != head_dim) {
+      json_["partial_rotary_factor"] = double(rope.rotary_dim) / head_dim;
     }
     SLUICE_TRY(Json scaling, scaling_of(rope));
     if (!has_key("rope_parameters")) {

@@ -409,8 +409,9 @@ class Translator {
                             ": found q, k and v as one, expected three",
                         "to");
     }
-    const auto heads =
-        static_cast<uint64_t>(is(".attn_q.") ? config_.num_heads : config_.num_kv_heads);
+    const LayerConfig& layer = config_.layers.front();
+    const int32_t num_heads = is(".attn_q.") ? layer.num_heads : layer.num_kv_heads;
+    const auto heads = static_cast<uint64_t>(num_heads);
     const uint64_t rows = tensor.dims[tensor.num_dims > 1 ? 1 : 0];
     if (tensor.num_dims > 2 || rows % (2 * heads) != 0) {
       return make_error(ErrorCode::kDataLoss,
@@ -418,7 +419,7 @@ class Translator {
                             ": found " + std::to_string(rows) + " rows, expected a multiple of " +
                             std::to_string(2 * heads) + ", two of each head");
     }
-    tensor.heads = is(".attn_q.") ? config_.num_heads : config_.num_kv_heads;
+    tensor.heads = num_heads;
     tensor.order =
         other_style == kernels::RopeStyle::kInterleaved ? RowOrder::kToPairs : RowOrder::kToHalves;
     if (tensor.num_dims > 1) return {};

@@ -63,8 +63,10 @@ struct FileSpec {
   std::span<const TensorName> names = {};       // in directories, before those of every family
   std::span<const TensorName> gguf_names = {};  // in GGUF, where they differ from ours
   ExpertTensors experts = ExpertTensors::kApart;
-  bool pairs_rows_in_gguf = false;  // rows of q and k that rotate together are neighbours there
-  float norm_offset = 0;            // added to a directory's norm weights; GGUF has the sum
+  // Whether rows of q and k that rotate together are neighbours.
+  bool pairs_rows = false;  // in directories
+  bool pairs_rows_in_gguf = false;
+  float norm_offset = 0;  // added to a directory's norm weights; GGUF has the sum
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

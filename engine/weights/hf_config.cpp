@@ -24,68 +24,81 @@ constexpr size_t kMaxArray = 1 << 16;
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
-  const char* spellings[2];
+  const char* spellings[4] = {};
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", nullptr}},
-    {"embedding_length", {"hidden_size", nullptr}},
-    {"feed_forward_length", {"intermediate_size", nullptr}},
-    {"attention.head_count", {"num_attention_heads", nullptr}},
-    {"attention.head_count_kv", {"num_key_value_heads", nullptr}},
-    {"attention.key_length", {"head_dim", nullptr}},
-    {"context_length", {"max_position_embeddings", nullptr}},
-    {"vocab_size", {"vocab_size", nullptr}},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", nullptr}},
-    {"attention.sliding_window", {"sliding_window", nullptr}},
+    {"block_count", {"num_hidden_layers"}},
+    {"embedding_length", {"hidden_size"}},
+    {"feed_forward_length", {"intermediate_size"}},
+    {"attention.head_count", {"num_attention_heads"}},
+    {"attention.head_count_kv", {"num_key_value_heads"}},
+    {"attention.key_length", {"head_dim"}},
+    {"context_length", {"max_position_embeddings"}},
+    {"vocab_size", {"vocab_size"}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}},
+    {"attention.sliding_window", {"sliding_window"}},
     {"attention.sliding_window_pattern", {"sliding_window_pattern", "_sliding_window_pattern"}},
-    {"attention.scale", {"attention_multiplier", nullptr}},
-    {"attn_logit_softcapping", {"attn_logit_softcapping", nullptr}},
-    {"final_logit_softcapping", {"final_logit_softcapping", nullptr}},
-    {"query_pre_attn_scalar", {"query_pre_attn_scalar", nullptr}},
-    {"embedding_scale", {"embedding_multiplier", nullptr}},
-    {"residual_scale", {"residual_multiplier", nullptr}},
-    {"logit_scale", {"logits_scaling", nullptr}},
-    {"expert_count", {"num_experts", "num_local_experts"}},
-    {"expert_used_count", {"num_experts_per_tok", "experts_per_token"}},
-    {"expert_feed_forward_length", {"moe_intermediate_size", nullptr}},
-    {"norm_topk_prob", {"norm_topk_prob", nullptr}},
-    {"decoder_sparse_step", {"decoder_sparse_step", nullptr}},
-    {"no_rope_layers", {"no_rope_layers", nullptr}},
-    {"no_rope_layer_interval", {"no_rope_layer_interval", nullptr}},
-    {"use_sliding_window", {"use_sliding_window", nullptr}},
-    {"max_window_layers", {"max_window_layers", nullptr}},
+    {"attention.scale", {"attention_multiplier"}},
+    {"attn_logit_softcapping", {"attn_logit_softcapping"}},
+    {"final_logit_softcapping", {"final_logit_softcapping"}},
+    {"query_pre_attn_scalar", {"query_pre_attn_scalar"}},
+    {"embedding_scale", {"embedding_multiplier"}},
+    {"residual_scale", {"residual_multiplier"}},
+    {"logit_scale", {"logits_scaling"}},
+    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
+    {"expert_used_count", {"num_experts_per_tok", "experts_per_token", "moe_k"}},
+    {"expert_feed_forward_length", {"moe_intermediate_size"}},
+    {"expert_weights_norm", {"norm_topk_prob"}},
+    {"expert_weights_scale", {"routed_scaling_factor", "router_scaling_factor"}},
+    {"expert_shared_count", {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts"}},
+    {"expert_shared_feed_forward_length",
+     {"shared_expert_intermediate_size", "shared_intermediate_size"}},
+    {"expert_group_count", {"n_group"}},
+    {"expert_group_used_count", {"topk_group"}},
+    {"leading_dense_block_count", {"first_k_dense_replace", "moe_layer_start_index"}},
+    {"interleave_moe_layer_step", {"moe_layer_interval"}},
+    {"last_moe_layer", {"moe_layer_end_index"}},
+    {"attention.qk_norm", {"use_qk_norm"}},
+    {"attention.clamp_kqv", {"clip_qkv"}},
+    {"attention_out_bias", {"attention_out_bias"}},
+    {"decoder_sparse_step", {"decoder_sparse_step"}},
+    {"no_rope_layers", {"no_rope_layers"}},
+    {"no_rope_layer_interval", {"no_rope_layer_interval"}},
+    {"use_sliding_window", {"use_sliding_window"}},
+    {"max_window_layers", {"max_window_layers"}},
     {"hidden_act", {"hidden_activation", "hidden_act"}},
-    {"attention_bias", {"attention_bias", nullptr}},
-    {"mlp_bias", {"mlp_bias", nullptr}},
-    {"head.vocab_size", {"draft_vocab_size", nullptr}},
-    {"head.target_hidden_size", {"target_hidden_size", nullptr}},
-    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
-    {"head.logit_scale", {"logit_scale", nullptr}},
+    {"attention_bias", {"attention_bias", "use_bias"}},
+    {"mlp_bias", {"mlp_bias"}},
+    {"head.vocab_size", {"draft_vocab_size"}},
+    {"head.target_hidden_size", {"target_hidden_size"}},
+    {"head.norm_before_residual", {"norm_before_residual"}},
+    {"head.logit_scale", {"logit_scale"}},
 };
 
 constexpr Row kRopeRows[] = {
-    {"rope.freq_base", {"rope_theta", nullptr}},
+    {"rope.freq_base", {"rope_theta"}},
+    {"rope.dimension_count", {"rotary_dim"}},
     {"rope.scaling.type", {"rope_type", "type"}},
-    {"rope.scaling.factor", {"factor", nullptr}},
-    {"rope.scaling.low_freq_factor", {"low_freq_factor", nullptr}},
-    {"rope.scaling.high_freq_factor", {"high_freq_factor", nullptr}},
-    {"rope.scaling.original_context_length", {"original_max_position_embeddings", nullptr}},
-    {"rope.scaling.yarn_beta_fast", {"beta_fast", nullptr}},
-    {"rope.scaling.yarn_beta_slow", {"beta_slow", nullptr}},
-    {"rope.scaling.mscale", {"mscale", nullptr}},
-    {"rope.scaling.mscale_all_dim", {"mscale_all_dim", nullptr}},
-    {"rope.scaling.truncate", {"truncate", nullptr}},
-    {"rope.scaling.attention_factor", {"attention_factor", nullptr}},
-    {"rope.scaling.attn_factor", {"attention_factor", nullptr}},
-    {"rope.scaling.short_factor", {"short_factor", nullptr}},
-    {"rope.scaling.long_factor", {"long_factor", nullptr}},
-    {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
+    {"rope.scaling.factor", {"factor"}},
+    {"rope.scaling.low_freq_factor", {"low_freq_factor"}},
+    {"rope.scaling.high_freq_factor", {"high_freq_factor"}},
+    {"rope.scaling.original_context_length", {"original_max_position_embeddings"}},
+    {"rope.scaling.yarn_beta_fast", {"beta_fast"}},
+    {"rope.scaling.yarn_beta_slow", {"beta_slow"}},
+    {"rope.scaling.mscale", {"mscale"}},
+    {"rope.scaling.mscale_all_dim", {"mscale_all_dim"}},
+    {"rope.scaling.truncate", {"truncate"}},
+    {"rope.scaling.attention_factor", {"attention_factor"}},
+    {"rope.scaling.attn_factor", {"attention_factor"}},
+    {"rope.scaling.short_factor", {"short_factor"}},
+    {"rope.scaling.long_factor", {"long_factor"}},
+    {"partial_rotary_factor", {"partial_rotary_factor"}},
 };
 
 constexpr Row kEagleRows[] = {
-    {"head.layers", {"eagle_aux_hidden_state_layer_ids", nullptr}},
-    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
+    {"head.layers", {"eagle_aux_hidden_state_layer_ids"}},
+    {"head.norm_before_residual", {"norm_before_residual"}},
 };
 
 // Converts scalars, strings and arrays of numbers or booleans; other values become their text,
@@ -137,8 +150,9 @@ void take_rows(const Json& object,
 // The key of metadata.h that this spelling of config.json has.
 const char* key_of(std::string_view spelling) {
   const auto is_it = [spelling](const Row& row) {
-    return row.spellings[0] == spelling ||
-           (row.spellings[1] != nullptr && row.spellings[1] == spelling);
+    return std::ranges::any_of(row.spellings, [spelling](const char* each) {
+      return each != nullptr && each == spelling;
+    });
   };
   const Row* const row = std::find_if(std::begin(kRows), std::end(kRows), is_it);
   if (row != std::end(kRows)) return row->key;
@@ -181,6 +195,15 @@ void take_layer_types(const Json& config, Metadata& metadata) {
   if (!first || !layers || *layers > kMaxArray) return;
   for (uint64_t i = 0; i < *layers; ++i) sliding.push_back(i >= *first ? 1 : 0);
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
+}
+
+// Determines the layers with experts from their types.
+void take_ffn_types(const Json& config, Metadata& metadata) {
+  const Json* types = member(config, "mlp_layer_types");
+  if (types == nullptr || !types->is_array()) return;
+  std::vector<double> sparse;
+  for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
+  metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
 }
 
 // Renames LongRoPE's type in early files.
@@ -326,7 +349,9 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   }
   take_defaults(config, spec, spec.defaults, result.metadata);
   take_layer_types(config, result.metadata);
+  take_ffn_types(config, result.metadata);
   const bool has_window = result.metadata.has("attention.sliding_window");
+  if (found == nullptr) return result;  // find_model_spec() refuses it by its name
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
   SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
   return result;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/hf_required.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -28,6 +29,13 @@ constexpr Required kRequired[] = {
     {"rope_parameters", "an object", is_object},
     {"rope_scaling", "an object", is_object},
     {"tie_word_embeddings", "true or false", [](const Json& value) { return value.is_boolean(); }},
+    {"mlp_layer_types",
+     "dense or sparse for each layer",
+     [](const Json& value) {
+       return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& type) {
+                return type == "dense" || type == "sparse";
+              });
+     }},
     {"layer_types",
      "full_attention or sliding_attention for each layer",
      [](const Json& value) {
