@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "engine/models/model.h"
+#include "engine/models/refusal.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
@@ -25,7 +27,8 @@ extern const ModelSpec kSmolLm3Spec;
 
 namespace {
 
-constexpr std::array kSpecs = {&kGemma2Spec,
+constexpr std::array kSpecs = {
+                               &kGemma2Spec,
                                &kGemma3Spec,
                                &kGptOssSpec,
                                &kGraniteSpec,
@@ -39,7 +42,8 @@ constexpr std::array kSpecs = {&kGemma2Spec,
                                &kQwen2Spec,
                                &kQwen3Spec,
                                &kQwen3MoeSpec,
-                               &kSmolLm3Spec};
+                               &kSmolLm3Spec,
+                               &kSolarOpenSpec};
 
 template <typename Is>
 const ModelSpec* find(Is&& is_it) {
@@ -73,15 +77,13 @@ const FileSpec* find_gguf_spec(std::string_view architecture) {
 Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint) {
   if (const ModelSpec* spec = find(checkpoint.kind(), checkpoint.architecture())) return spec;
   const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
-  std::string supported;
+  std::vector<std::string_view> supported;
   for (const ModelSpec* spec : kSpecs) {
     const FileSpec& files = spec->files;
     const std::string_view name = !gguf ? files.model_type : files.reads_gguf ? files.gguf : "";
-    if (!name.empty()) supported += (supported.empty() ? "" : ", ") + std::string(name);
+    if (!name.empty()) supported.push_back(name);
   }
-  return make_error(ErrorCode::kUnsupported,
-                    checkpoint.path() + ": architecture " + checkpoint.architecture() +
-                        " is not supported; supported: " + supported);
+  return make_error(ErrorCode::kUnsupported, refusal_of_family(checkpoint, supported));
 }
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
@@ -39,6 +40,25 @@ void add_value(std::string_view place,
   }
 }
 
+// The layer of a tensor in a file; 0 for those outside layers.
+uint64_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "blk.";
+  if (!name.starts_with(kLayers)) return 0;
+  name.remove_prefix(kLayers.size());
+  const std::optional<std::string> number = take_number(name);
+  return number ? std::stoull(*number) : 0;
+}
+
+// GGUF counts modules behind the layers, which guess further tokens, as layers. Takes them from the
+// count, and returns it, or the largest number if no module is stated.
+uint64_t take_next_token_layers(Metadata& metadata) {
+  const Expected<uint64_t> modules = metadata.get_uint_or("nextn_predict_layers", 0);
+  const Expected<uint64_t> all = metadata.get_uint("block_count");
+  if (!modules || !all || *modules == 0 || *modules >= *all) return UINT64_MAX;
+  metadata.set("block_count", "block_count less nextn_predict_layers", *all - *modules);
+  return *all - *modules;
+}
+
 class GgufCheckpoint final : public Checkpoint {
  public:
   // kDataLoss: two tensors have the same name to us. Names within a file are unique, and across
@@ -52,8 +72,13 @@ class GgufCheckpoint final : public Checkpoint {
         parts_(std::move(parts)) {
     file_spec_ = find_gguf_spec(architecture_);
     take_gguf_metadata(first(), architecture_, metadata_);
+    const uint64_t num_layers = take_next_token_layers(metadata_);
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
+        if (layer_of(tensor.name) >= num_layers) {
+          left_out_.emplace_back(tensor.name);
+          continue;
+        }
         add_tensor({.name = name_of_gguf(tensor.name, file_spec_),
                     .stored_name = std::string(tensor.name),
                     .num_dims = tensor.num_dims,

@@ -254,6 +254,36 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
   EXPECT_NE(refusal("use_parallel_residual", true).find("found true"), std::string::npos);
 }
 
+// What it lacks, and what comes near.
+TEST(GgufKeys, AnUnknownFamilyIsRefusedByNameKindAndNeighbours) {
+  TinyGguf latent("glm4x");
+  latent.add("blk.0.attn_kv_a_mqa.weight", {32, 16});
+  latent.add("blk.0.ssm_a", {32});
+  const std::string text = latent.error();
+  EXPECT_NE(text.find("architecture glm4x is not supported: it has latent attention, state-space "
+                      "layers; nearest: glm4, glm4moe, "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("; supported: "), std::string::npos) << text;
+  TinyGguf plain("zzz");
+  plain.add_dense();
+  EXPECT_NE(plain.error().find("architecture zzz is not supported; nearest: "), std::string::npos);
+}
+
+// block_count counts modules that guess further tokens; one layer too many would be built.
+TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {
+  TinyGguf file("llama");
+  file.add_dense();
+  file.set("block_count", 2U);
+  file.set("nextn_predict_layers", 1U);
+  file.add("blk.1.nextn.eh_proj.weight", {64, 32});
+  const auto planned = file.plan();
+  ASSERT_TRUE(planned.has_value()) << planned.error().message;
+  EXPECT_EQ(planned->model.num_layers, 1);
+  EXPECT_EQ(planned->checkpoint->left_out(),
+            std::vector<std::string>{"blk.1.nextn.eh_proj.weight"});
+}
+
 TEST(GgufKeys, GroupsOfExpertsMustHoldTheChoice) {
   const auto refusal = [](uint32_t groups, uint32_t kept) {
     TinyGguf file("qwen3moe");
