@@ -9,39 +9,63 @@
 
 namespace sluice {
 
+extern const ModelSpec kErnie45Spec;
+extern const ModelSpec kErnie45MoeSpec;
+extern const ModelSpec kExaone4Spec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
+extern const ModelSpec kGlm4Spec;
+extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
+extern const ModelSpec kGraniteMoeSpec;
+extern const ModelSpec kGraniteMoeSharedSpec;
+extern const ModelSpec kHyV3Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
+extern const ModelSpec kMinimaxM2Spec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
+extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kQwen2Spec;
+extern const ModelSpec kQwen2MoeSpec;
 extern const ModelSpec kQwen3Spec;
 extern const ModelSpec kQwen3MoeSpec;
+extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
+extern const ModelSpec kSolarOpenSpec;
 
 namespace {
 
-constexpr std::array kSpecs = {
+constexpr std::array kSpecs = {&kErnie45Spec,
+                               &kErnie45MoeSpec,
+                               &kExaone4Spec,
                                &kGemma2Spec,
                                &kGemma3Spec,
+                               &kGlm4Spec,
+                               &kGlm4MoeSpec,
                                &kGptOssSpec,
                                &kGraniteSpec,
+                               &kGraniteMoeSpec,
+                               &kGraniteMoeSharedSpec,
+                               &kHyV3Spec,
                                &kLlamaSpec,
                                &kMimoSpec,
+                               &kMinimaxM2Spec,
                                &kMistralSpec,
                                &kMixtralSpec,
                                &kOlmo2Spec,
                                &kOlmo3Spec,
+                               &kOlmoeSpec,
                                &kPhi3Spec,
                                &kQwen2Spec,
+                               &kQwen2MoeSpec,
                                &kQwen3Spec,
                                &kQwen3MoeSpec,
+                               &kSeedOssSpec,
                                &kSmolLm3Spec,
                                &kSolarOpenSpec};
 

@@ -88,6 +88,54 @@ SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& u
   return source;
 }
 
+// What ExpertTensors::kStacked joins, and the name of the whole.
+struct StackedNames {
+  std::string_view gate;
+  std::string_view up;
+  std::string_view both;
+};
+
+constexpr StackedNames kStackedNames[] = {{"ffn_gate_exps.", "ffn_up_exps.", "ffn_gate_up_exps."},
+                                          {"ffn_gate_shexp.", "ffn_up_shexp.", "ffn_up_shexp."}};
+
+// Replaces a part of a name; none: the name lacks it.
+std::optional<std::string> renamed(std::string name, std::string_view from, std::string_view to) {
+  const size_t at = name.find(from);
+  if (at == std::string::npos) return std::nullopt;
+  return name.replace(at, from.size(), to);
+}
+
+// Gate rows, then up rows, of each of `count` experts.
+SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count) {
+  SourceTensor source = source_of(gate);
+  const auto rows = source.shape().rows / static_cast<int64_t>(count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    const int64_t first = static_cast<int64_t>(e) * rows;
+    source.pieces.push_back({.tensor = &gate, .first = first, .count = rows});
+    source.pieces.push_back({.tensor = &up, .first = first, .count = rows});
+  }
+  source.dims[1] *= 2;
+  return source;
+}
+
+// The gate (0) or the up rows (1) of such a tensor.
+SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count) {
+  SourceTensor source = source_of(both);
+  const auto rows = source.shape().rows / static_cast<int64_t>(2 * count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    source.pieces.push_back(
+        {.tensor = &both, .first = (2 * static_cast<int64_t>(e) + which) * rows, .count = rows});
+  }
+  source.dims[1] /= 2;
+  return source;
+}
+
+uint64_t experts_of(const CheckpointTensor& tensor) {
+  return tensor.num_dims > 2 ? tensor.dims[2] : 1;
+}
+
 // Adds a layer's experts as ExpertTensors::kTransposed.
 Expected<void> add_fused(const Checkpoint& input,
                          const CheckpointTensor& tensor,
@@ -129,6 +177,8 @@ class DirectoryTensors {
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
       if (is_factors(tensor.name)) continue;
+      SLUICE_TRY(const bool is_done, take_stacked(tensor));
+      if (is_done) continue;
       SLUICE_TRY_VOID(is_stack(tensor) ? add_stack(tensor) : add(source_of(tensor)));
     }
     return std::move(tensors_);
@@ -137,6 +187,30 @@ class DirectoryTensors {
  private:
   static bool is_factors(std::string_view name) {
     return name == kFactors || name == kLongFactors || name == kShortFactors;
+  }
+
+  // Takes what ExpertTensors::kStacked has together; down projections of experts stay a stack.
+  Expected<bool> take_stacked(const CheckpointTensor& tensor) {
+    if (files_.experts != ExpertTensors::kStacked) return false;
+    for (const StackedNames& names : kStackedNames) {
+      const std::optional<std::string> gate = renamed(tensor.name, names.up, names.gate);
+      if (gate && input_.has(*gate)) return true;  // handled with the gate
+      const std::optional<std::string> up = renamed(tensor.name, names.gate, names.up);
+      if (!up) continue;
+      const CheckpointTensor* found = input_.find(*up);
+      if (found == nullptr || !std::ranges::equal(found->dims, tensor.dims)) {
+        return make_error(ErrorCode::kDataLoss,
+                          input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
+                              ": found no up projection of its shape, expected one");
+      }
+      SourceTensor source = joined(tensor, *found, experts_of(tensor));
+      source.name = *renamed(tensor.name, names.gate, names.both);
+      SLUICE_TRY_VOID(add(std::move(source)));
+      return true;
+    }
+    if (!is_stack(tensor)) return false;
+    SLUICE_TRY_VOID(add(source_of(tensor)));
+    return true;
   }
 
   Expected<void> add_stack(const CheckpointTensor& tensor) {
@@ -202,6 +276,7 @@ class GgufTensors {
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
+      if (take_stacked(tensor)) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
         stacks_[name->stem + name->suffix][name->expert] = &tensor;
       } else {
@@ -220,6 +295,23 @@ class GgufTensors {
   }
 
  private:
+  // A file has gate and up apart.
+  bool take_stacked(const CheckpointTensor& tensor) {
+    if (files_.experts != ExpertTensors::kStacked) return false;
+    for (const StackedNames& names : kStackedNames) {
+      const std::optional<std::string> gate = renamed(tensor.name, names.both, names.gate);
+      if (!gate || input_.has(*gate)) continue;
+      const uint64_t count = experts_of(tensor);
+      for (const int64_t which : {0, 1}) {
+        SourceTensor half = half_of(tensor, which, count);
+        half.name = which == 0 ? *gate : *renamed(tensor.name, names.both, names.up);
+        add(std::move(half));
+      }
+      return true;
+    }
+    return false;
+  }
+
   void add(SourceTensor source) {
     source.stored_name = name_in_gguf(source.name, &files_);
     source.read_names = {source.name};

@@ -43,6 +43,7 @@ enum class LayerTypes : uint8_t {
 // How a directory stores a layer's experts.
 enum class ExpertTensors : uint8_t {
   kApart,       // a matrix of each expert
+  kStacked,     // one tensor with gate rows, then up rows, of each; shared experts likewise
   kTransposed,  // one tensor of gate and up, whose columns are input rows and alternate; biases
 };
 

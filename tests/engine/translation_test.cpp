@@ -149,6 +149,7 @@ TEST_F(Translation, RoundTripsGiveTheSameBits) {
                                          "qwen3-moe-bias",
                                          "qwen3-moe-unnormalized",
                                          "gpt-oss-unbiased",
+                                         "hy-v3",  // dense layers between others
                                          "qwen3-moe-window",
                                          "smollm3-window",
                                          "llama-dynamic-rope",
