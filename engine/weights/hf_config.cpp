@@ -323,7 +323,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.spec = found;
   result.tied_embeddings = spec.ties_embedding;
   const Json* only_quantization = nullptr;
-  for (const Json* object : {&root, &config}) {
+  for (const Json* object : {&config, &root}) {  // what is said of the whole wins
     // compression_config is the older name.
     for (const char* key : {"quantization_config", "compression_config"}) {
       const Json* quantization = member(*object, key);

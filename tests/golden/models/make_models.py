@@ -203,7 +203,11 @@ MODELS = {
     "hy-v3": ("HYV3", None, dict(
         num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
         mlp_layer_types=["dense", "sparse", "dense", "sparse"]), "F16"),
+    # A text model inside a multimodal one, whose other parts stay in the file.
+    "mistral3": ("Mistral3", None, dict(sliding_window=None, head_dim=24), "F16"),
 }
+VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+              head_dim=8, image_size=28, patch_size=14, num_channels=3)
 # Keys left out of config.json: transformers' class has the same values.
 LEFT_OUT = {
     "granite-defaults": ("attention_multiplier", "embedding_multiplier", "residual_multiplier",
@@ -224,10 +228,16 @@ TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16
 
 def build(prefix, overrides, seed):
     config_class = getattr(transformers, prefix + "Config")
-    config = config_class(**{**COMMON, **overrides})
-    config._attn_implementation = "eager"
     torch.manual_seed(seed)
-    model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
+    if prefix == "Mistral3":
+        config = config_class(text_config={"model_type": "mistral", **COMMON, **overrides},
+                              vision_config={"model_type": "pixtral", **VISION})
+        config._attn_implementation = "eager"
+        model = transformers.Mistral3ForConditionalGeneration(config)
+    else:
+        config = config_class(**{**COMMON, **overrides})
+        config._attn_implementation = "eager"
+        model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name:
