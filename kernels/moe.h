@@ -11,20 +11,49 @@
 
 namespace sluice::kernels {
 
-// Chooses the `top_k` largest logits of each row, the lower id among equal ones; never drops a
-// token. ids come out ascending. weight_j = exp(l_j - max) / sum, the sum over the chosen ones in
-// order of id, or over all experts (16 lanes as in the norm's sum, then folded by halves).
+enum class RouterScore : uint8_t {
+  kSoftmax,  // s_e = exp(l_e - max) / sum over all experts
+  kSigmoid,  // s_e = 1 / (1 + exp(-l_e))
+};
+
+// How a router's logits l_e become a choice and weights.
+struct Router {
+  RouterScore score = RouterScore::kSoftmax;
+  bool normalize = true;  // the chosen experts' weights sum to `scale`
+  float epsilon = 0;      // added to the sum that normalizes, which is then at least `floor`
+  float floor = 0;
+  float scale = 1;
+  // Experts are in equal groups of consecutive ids, of which those with the largest sums of their
+  // two largest values take part; 0: no groups.
+  int32_t num_groups = 0;
+  int32_t groups_kept = 0;
+};
+
+// Chooses the `top_k` experts of each row with the largest values, the lower id among equal ones;
+// never drops a token. ids come out ascending. The value of an expert is its logit, or, where there
+// is a choice bias b, there are groups or the score is a sigmoid: s_e, or s_e + b_e.
+// weight_e = s_e, divided by max(sum + epsilon, floor) if `normalize`, times scale. Sums are over
+// the chosen ones in order of id, or over all experts (16 lanes as in the norm's sum, then folded
+// by halves). A softmax without a choice bias or groups normalizes exp(l_e - max) directly.
 struct MoeRouteArgs {
   const float* logits;  // [num_rows, num_experts]
   int32_t num_rows;
   int32_t num_experts;  // at most kMaxExperts
-  int32_t top_k;        // at most num_experts
-  bool normalize;       // true: sum over the chosen experts
-  int32_t* ids;         // [num_rows, top_k]
-  float* weights;       // [num_rows, top_k]
+  int32_t top_k;        // at most num_experts, and at most those in the groups kept
+  Router router;
+  const float* choice_bias = nullptr;  // [num_experts] or null
+  int32_t* ids;                        // [num_rows, top_k]
+  float* weights;                      // [num_rows, top_k]
 };
 
 inline constexpr int32_t kMaxExperts = 1024;
+inline constexpr int32_t kMaxExpertGroups = 32;
+
+// Whether the choice compares logits, not scores.
+constexpr bool chooses_by_logit(const MoeRouteArgs& args) {
+  return args.router.score == RouterScore::kSoftmax && args.choice_bias == nullptr &&
+         args.router.num_groups == 0;
+}
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 
@@ -89,7 +118,8 @@ struct JoinExpertPartsArgs {
 
 void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args);
 
-// x[i, :] = fma(y[rows[i, j], :], scale * weights[i, j], x[i, :]) for j in order, by expert id.
+// x[i, :] = fma(y[rows[i, j], :], weights[i, j], x[i, :]) for j in order, by expert id; without
+// `adds`, x starts at 0.
 struct MoeCombineArgs {
   const float* y;  // [.., n] outputs of the experts
   int64_t y_stride;
@@ -98,7 +128,7 @@ struct MoeCombineArgs {
   int32_t num_rows;
   int32_t top_k;
   int32_t n;
-  float scale = 1;
+  bool adds = true;
   float* x;
   int64_t x_stride;
 };

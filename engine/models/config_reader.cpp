@@ -23,25 +23,27 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
   SLUICE_TRY(config.hidden, metadata.get_count("embedding_length", kMaxWidth));
   SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
-  SLUICE_TRY(config.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
-  SLUICE_TRY(config.num_kv_heads,
-             metadata.get_count_or("attention.head_count_kv", kMaxHeads, config.num_heads));
-  SLUICE_TRY(config.head_dim,
-             metadata.get_count_or("attention.key_length", 1024, config.hidden / config.num_heads));
+  LayerConfig layer;
+  SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
+  SLUICE_TRY(layer.num_kv_heads,
+             metadata.get_count_or("attention.head_count_kv", kMaxHeads, layer.num_heads));
+  SLUICE_TRY(layer.head_dim,
+             metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
   SLUICE_TRY(const int32_t value_dim,
-             metadata.get_count_or("attention.value_length", 1024, config.head_dim));
+             metadata.get_count_or("attention.value_length", 1024, layer.head_dim));
   SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));
-  if (config.num_heads % config.num_kv_heads != 0) {
+  if (layer.num_heads % layer.num_kv_heads != 0) {
     return metadata.wrong("attention.head_count",
-                          std::to_string(config.num_heads),
-                          "a multiple of the KV heads, " + std::to_string(config.num_kv_heads));
+                          std::to_string(layer.num_heads),
+                          "a multiple of the KV heads, " + std::to_string(layer.num_kv_heads));
   }
-  if (config.head_dim == 0 || value_dim != config.head_dim) {
+  if (layer.head_dim == 0 || value_dim != layer.head_dim) {
     return make_error(ErrorCode::kUnsupported,
-                      checkpoint.path() + ": head size: found " + std::to_string(config.head_dim) +
+                      checkpoint.path() + ": head size: found " + std::to_string(layer.head_dim) +
                           " for keys and " + std::to_string(value_dim) +
                           " for values, expected one size for both");
   }
+  config.layers.assign(static_cast<size_t>(config.num_layers), layer);
   SLUICE_TRY(const double eps, metadata.get_float("attention.layer_norm_rms_epsilon"));
   if (!(eps >= 1e-12 && eps <= 1)) {
     return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
@@ -196,9 +198,10 @@ Expected<double> read_freq_base(const Metadata& metadata, const char* key, doubl
   return base;
 }
 
-Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  const auto head_dim = static_cast<uint64_t>(config.head_dim);
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  const auto head_dim = static_cast<uint64_t>(config.layers.front().head_dim);
   kernels::RopeParams rope;
   SLUICE_TRY(const uint64_t rotary_dim, metadata.get_uint_or("rope.dimension_count", head_dim));
   if (rotary_dim == 0 || rotary_dim % 2 != 0 || rotary_dim > head_dim) {
@@ -209,9 +212,9 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(const double freq_base, read_freq_base(metadata, "rope.freq_base", 10000));
   rope.rotary_dim = static_cast<int32_t>(rotary_dim);
   rope.freq_base = static_cast<float>(freq_base);
-  rope.style = kernels::RopeStyle::kHalves;
+  const bool are_pairs = gguf ? spec.files.pairs_rows_in_gguf : spec.files.pairs_rows;
+  rope.style = are_pairs ? kernels::RopeStyle::kInterleaved : kernels::RopeStyle::kHalves;
   std::string type = checkpoint.has("rope_factors_long.weight") ? "longrope" : "none";
-  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   // A file before 2024 has a factor under another name; one without a type is linear.
   const bool has_factor = metadata.has("rope.scale_linear") || metadata.has("rope.scaling.factor");
   if (gguf && has_factor && type == "none") type = "linear";
@@ -231,6 +234,81 @@ Expected<void> read_rope(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
+// Reads how GGUF says that experts are scored; directories leave it to the family.
+Expected<void> read_score(const Metadata& metadata, kernels::Router& router) {
+  SLUICE_TRY(const uint64_t score, metadata.get_uint_or("expert_gating_func", 0));
+  if (score > 2) {
+    return metadata.wrong(
+        "expert_gating_func", std::to_string(score), "1 (softmax) or 2 (sigmoid)");
+  }
+  if (score == 2) router.score = kernels::RouterScore::kSigmoid;
+  return {};
+}
+
+Expected<void> read_groups(const Metadata& metadata, MoeConfig& moe) {
+  kernels::Router& router = moe.router;
+  SLUICE_TRY(const uint64_t groups, metadata.get_uint_or("expert_group_count", 0));
+  if (groups <= 1) return {};  // a single group has all of them
+  SLUICE_TRY(router.num_groups,
+             metadata.get_count("expert_group_count", kernels::kMaxExpertGroups));
+  SLUICE_TRY(router.groups_kept, metadata.get_count("expert_group_used_count", groups));
+  const int32_t size = moe.num_experts / router.num_groups;
+  if (moe.num_experts % router.num_groups != 0 || size < 2) {
+    return metadata.wrong(
+        "expert_group_count",
+        std::to_string(groups),
+        "equal groups of 2 or more of " + std::to_string(moe.num_experts) + " experts");
+  }
+  if (size * router.groups_kept >= moe.top_k) return {};
+  return metadata.wrong("expert_group_used_count",
+                        std::to_string(router.groups_kept),
+                        "groups with " + std::to_string(moe.top_k) + " experts or more");
+}
+
+Expected<void> read_shared_experts(const Metadata& metadata, MoeConfig& moe) {
+  SLUICE_TRY(const uint64_t count, metadata.get_uint_or("expert_shared_count", 0));
+  const uint64_t usual = count * static_cast<uint64_t>(moe.ffn_hidden);
+  SLUICE_TRY(const uint64_t width,
+             metadata.get_uint_or("expert_shared_feed_forward_length", usual));
+  if (count > kMaxWidth || width > kMaxWidth) {
+    return metadata.wrong("expert_shared_count",
+                          std::to_string(count),
+                          "shared experts of at most " + std::to_string(kMaxWidth) + " columns");
+  }
+  moe.shared_hidden = static_cast<int32_t>(width);
+  return {};
+}
+
+// Determines which layers have experts: as listed, or those from the first on, each n-th of them.
+Expected<void> read_expert_layers(const Metadata& metadata, ModelConfig& config) {
+  if (metadata.has("expert_layers")) {
+    SLUICE_TRY(const std::vector<double> listed, metadata.get_numbers("expert_layers"));
+    if (listed.size() != config.layers.size()) {
+      return metadata.wrong("expert_layers",
+                            std::to_string(listed.size()) + " elements",
+                            "one for each of " + std::to_string(config.num_layers) + " layers");
+    }
+    for (size_t i = 0; i < listed.size(); ++i) {
+      if (listed[i] != 0) config.layers[i].ffn = FfnKind::kExperts;
+    }
+    return {};
+  }
+  SLUICE_TRY(const uint64_t leading, metadata.get_uint_or("leading_dense_block_count", 0));
+  SLUICE_TRY(const int32_t step, metadata.get_count_or("interleave_moe_layer_step", 1024, 1));
+  uint64_t end = config.layers.size();
+  if (metadata.has("last_moe_layer")) {
+    const Expected<uint64_t> last = metadata.get_uint("last_moe_layer");
+    const Expected<double> number = metadata.get_float("last_moe_layer");
+    if (last) end = *last + 1;
+    if (!last && (!number || *number != -1)) return tl::unexpected(last.error());
+  }
+  for (uint64_t i = leading; i < std::min<uint64_t>(end, config.layers.size()); ++i) {
+    if ((i + 1) % static_cast<uint64_t>(step) != 0) continue;
+    config.layers[static_cast<size_t>(i)].ffn = FfnKind::kExperts;
+  }
+  return {};
+}
+
 Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
   MoeConfig& moe = config.moe;
   SLUICE_TRY(const uint64_t count, metadata.get_uint_or("expert_count", 0));
@@ -241,7 +319,12 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
              metadata.get_count_or("expert_feed_forward_length", kMaxWidth, config.ffn_hidden));
   if (moe.ffn_hidden == 0)
     return metadata.wrong("expert_feed_forward_length", "nothing", "a width");
-  return {};
+  SLUICE_TRY_VOID(read_score(metadata, moe.router));
+  SLUICE_TRY(const double scale, metadata.get_positive_or("expert_weights_scale", 1));
+  moe.router.scale = static_cast<float>(scale);
+  SLUICE_TRY_VOID(read_groups(metadata, moe));
+  SLUICE_TRY_VOID(read_shared_experts(metadata, moe));
+  return read_expert_layers(metadata, config);
 }
 
 Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config) {
@@ -279,14 +362,14 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
   config.mlp_bias = mlp_bias || checkpoint.has("blk.0.ffn_down.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
-  config.fused_gate_up = config.moe.num_experts == 0 && !checkpoint.has("blk.0.ffn_gate.weight");
+  const bool is_dense = config.layers.front().ffn == FfnKind::kDense;
+  config.fused_gate_up = is_dense && !checkpoint.has("blk.0.ffn_gate.weight");
   return {};
 }
 
-// Unusual values without effect: a single group of all experts, and a negative YaRN share, which
-// means that of the scaling type: 0 except for YaRN.
+// A value without effect: a negative YaRN share, which means that of the scaling type: 0 except for
+// YaRN.
 bool has_no_effect(const Metadata& metadata, std::string_view key, double value) {
-  if (key == "expert_group_count") return value == 1;
   if (key != "rope.scaling.yarn_ext_factor") return false;
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
   return value < 0 || (value == 0 && (!type || *type != "yarn"));
@@ -301,8 +384,6 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint) {
       {"attention.clamp_kqv", 0},
       {"attention.max_alibi_bias", 0},
       {"attention.temperature_scale", 0},
-      {"expert_shared_count", 0},
-      {"expert_group_count", 0},
       {"rope.scaling.yarn_ext_factor", 1},
       {"use_parallel_residual", 0},
   };
@@ -347,14 +428,15 @@ Expected<float> read_attention_scale(const Metadata& metadata,
                                      int32_t layers_of_largest,
                                      const ModelConfig& config) {
   const bool is_largest = config.num_layers == layers_of_largest;
-  const double usual = is_largest ? config.hidden / config.num_heads : config.head_dim;
+  const LayerConfig& layer = config.layers.front();
+  const double usual = is_largest ? config.hidden / layer.num_heads : layer.head_dim;
   SLUICE_TRY(const double width, metadata.get_positive_or("query_pre_attn_scalar", usual));
   return 1.0F / std::sqrt(static_cast<float>(width));
 }
 
-void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (checkpoint.kind() != CheckpointKind::kGguf) return;
-  for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kInterleaved;
+Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config) {
+  if (config.has(FfnKind::kExperts)) return {};
+  return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
 }
 
 Expected<int32_t> read_window(const Metadata& metadata) {
@@ -408,16 +490,21 @@ Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& c
 Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint& checkpoint) {
   ModelConfig config;
   config.architecture = checkpoint.architecture();
+  if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint));
   SLUICE_TRY_VOID(read_shape(checkpoint, spec.is_head, config));
-  SLUICE_TRY_VOID(read_rope(checkpoint, config));
+  SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
-  config.layers.resize(static_cast<size_t>(config.num_layers));
   SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));
   SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(spec.configure(checkpoint, config));
-  if (config.moe.num_experts == 0 && config.ffn_hidden == 0) {
+  if (config.has(FfnKind::kDense) && config.ffn_hidden == 0) {
     return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");
+  }
+  for (LayerConfig& layer : config.layers) {
+    const bool is_dense = layer.ffn == FfnKind::kDense;
+    layer.ffn_hidden = is_dense ? config.ffn_hidden : config.moe.ffn_hidden;
+    layer.shared_hidden = is_dense ? 0 : config.moe.shared_hidden;
   }
   return config;
 }

@@ -20,8 +20,8 @@ Expected<float> read_attention_scale(const Metadata& metadata,
                                      int32_t layers_of_largest,
                                      const ModelConfig& config);
 
-// For architectures whose q and k rows GGUF permutes so that rotation pairs neighbours.
-void use_stored_pairs(const Checkpoint& checkpoint, ModelConfig& config);
+// kDataLoss: there are no experts.
+Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 
 // Tokens that a windowed layer sees; 0, which Phi-4's files state, means all.
 Expected<int32_t> read_window(const Metadata& metadata);

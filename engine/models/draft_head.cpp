@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "engine/models/load_halves.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
@@ -17,7 +18,7 @@ DraftHead::DraftHead(ModelConfig config, int32_t max_model_len) : config_(std::m
 }
 
 std::vector<LayerGroup> DraftHead::layer_groups(DType dtype) const {
-  LayerGroup layout = {.spec = attention_group(config_, dtype), .layers = {0}};
+  LayerGroup layout = {.spec = attention_group(config_.layers.front(), dtype), .layers = {0}};
   layout.spec.num_layers = 1;
   return {layout};
 }
@@ -31,6 +32,8 @@ int64_t DraftHead::arena_bytes(const StepBounds& bounds) const {
 void DraftHead::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   Arena arena(buffer);
   buffers_ = layout(bounds, arena);
+  mixer_->bind(bounds, buffers_.mixer);
+  ffn_->bind(bounds, buffers_.ffn);
   number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
 }
 
@@ -76,11 +79,9 @@ Expected<void> DraftHead::load_ends(const ModelOptions& options, WeightStore& we
 Expected<void> DraftHead::load_layer(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
   CHECK(output_ != nullptr);
-  SLUICE_TRY(mlp_norm_, load_norm("blk.0.post_attention_norm.weight", weights));
-  SLUICE_TRY(AttentionBlock attention, AttentionBlock::load(config_, 0, bits, weights));
-  attention_.push_back(std::move(attention));
-  SLUICE_TRY(MlpBlock mlp, MlpBlock::load(config_, 0, bits, weights));
-  mlp_.push_back(std::move(mlp));
+  SLUICE_TRY(mlp_norm_, load_norm("blk.0.ffn_norm.weight", weights));
+  SLUICE_TRY(mixer_, load_mixer(config_, 0, bits, weights));
+  SLUICE_TRY(ffn_, load_ffn(config_, 0, bits, weights));
   return {};
 }
 
@@ -98,10 +99,13 @@ HeadBuffers DraftHead::layout(const StepBounds& bounds, Arena& arena) const {
       reinterpret_cast<int32_t*>(arena.take_bytes(tokens * static_cast<int64_t>(sizeof(int32_t))));
   buffers.fc_in = input(fc_, bounds.max_tokens);
   buffers.attention_in = input(attention_input(), bounds.max_tokens);
-  buffers.mlp_in = input(mlp_.front().input(), bounds.max_tokens);
+  buffers.mlp_in = input(*ffn_->input(), bounds.max_tokens);
   buffers.logits_in = input(*output_, bounds.max_logits);
-  buffers.attention = AttentionBlock::layout(config_, attention_, bounds, arena);
-  buffers.mlp = MlpBlock::layout(config_, mlp_, bounds, arena);
+  const auto take = [&arena](int64_t bytes) {
+    return std::span(arena.take_bytes(bytes), static_cast<size_t>(bytes));
+  };
+  buffers.mixer = take(mixer_->scratch_bytes(bounds));
+  buffers.ffn = take(ffn_->scratch_bytes(bounds));
   return buffers;
 }
 
@@ -162,18 +166,13 @@ void DraftHead::run_layer(const ForwardContext& context, const kernels::RowSteps
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   buffers_.mlp_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   kernels::RowSteps between;
-  add_norm_steps(buffers_.x, mlp_norm_, mlp_.front().input(), buffers_.mlp_in, between);
-  attention_.front().forward(context,
-                             config_,
-                             context.caches[0],
-                             ropes_.empty() ? nullptr : &ropes_.front(),
-                             buffers_.attention_in,
-                             buffers_.attention,
-                             stream,
-                             kernels::Epilogue::kAdd,
-                             between);
-  mlp_.front().forward(
-      context, config_, buffers_.mlp_in, buffers_.mlp, stream, kernels::Epilogue::kAdd, then);
+  add_norm_steps(buffers_.x, mlp_norm_, *ffn_->input(), buffers_.mlp_in, between);
+  mixer_->forward(context,
+                  context.caches[0],
+                  ropes_.empty() ? nullptr : &ropes_.front(),
+                  buffers_.attention_in,
+                  {stream, kernels::Epilogue::kAdd, between});
+  ffn_->forward(context, {.rows = buffers_.mlp_in}, {stream, kernels::Epilogue::kAdd, then});
 }
 
 void DraftHead::take_last(const ForwardContext& context,

@@ -8,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/models/attention_block.h"
 #include "engine/models/blocks.h"
-#include "engine/models/mlp_block.h"
+#include "engine/models/halves.h"
 #include "engine/models/model.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/row_steps.h"
@@ -28,8 +27,8 @@ struct HeadBuffers {
   LinearInput attention_in;
   LinearInput mlp_in;
   LinearInput logits_in;
-  AttentionBuffers attention;
-  MlpBuffers mlp;
+  std::span<std::byte> mixer;  // scratch memory of the halves
+  std::span<std::byte> ffn;
 };
 
 class DraftHead : public Model {
@@ -88,7 +87,7 @@ class DraftHead : public Model {
 
   [[nodiscard]] int64_t width_of_both() const { return 2 * int64_t{config_.hidden}; }
 
-  [[nodiscard]] const Projection& attention_input() const { return attention_.front().input(); }
+  [[nodiscard]] const Projection& attention_input() const { return mixer_->input(); }
 
   ModelConfig config_;
   Projection fc_;
@@ -101,8 +100,8 @@ class DraftHead : public Model {
   Projection own_embedding_;               // empty: the target's is used
   const PackedWeight* embedding_ = nullptr;
   DeviceFloats mlp_norm_;
-  std::vector<AttentionBlock> attention_;  // a single one
-  std::vector<MlpBlock> mlp_;              // a single one
+  std::unique_ptr<Mixer> mixer_;
+  std::unique_ptr<Ffn> ffn_;
 };
 
 // Loads a projection of one part.

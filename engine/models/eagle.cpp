@@ -43,10 +43,7 @@ void EagleHead::logits(const ForwardContext& context, std::span<const int32_t> r
 
 }  // namespace
 
-const ModelSpec kEagleSpec = {.architecture = "",
-                              .hf_model_type = "",
-                              .configure = configure_head,
-                              .build = build_head<EagleHead>,
-                              .is_head = true};
+const ModelSpec kEagleSpec = {
+    .configure = configure_head, .build = build_head<EagleHead>, .is_head = true};
 
 }  // namespace sluice

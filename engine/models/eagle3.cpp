@@ -135,11 +135,8 @@ Expected<void> configure_eagle3(const Checkpoint& checkpoint, ModelConfig& confi
 
 }  // namespace
 
-const ModelSpec kEagle3Spec = {.architecture = "",
-                               .hf_model_type = "",
-                               .configure = configure_eagle3,
-                               .build = build_head<Eagle3Head>,
-                               .is_head = true};
+const ModelSpec kEagle3Spec = {
+    .configure = configure_eagle3, .build = build_head<Eagle3Head>, .is_head = true};
 
 Expected<std::vector<int32_t>> usual_taps(int32_t num_target_layers) {
   if (num_target_layers < 7) {

@@ -9,10 +9,34 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kGemma2Defaults[] = {
+    {"num_attention_heads", 8U},
+    {"num_key_value_heads", 4U},
+    {"head_dim", 256U},
+    {"max_position_embeddings", 8192U},
+    {"rms_norm_eps", 1e-6},
+    {"sliding_window", 4096U},
+    {"query_pre_attn_scalar", 256U},
+    {"attn_logit_softcapping", 50U},
+    {"final_logit_softcapping", 30U},
+};
+
+constexpr TensorName kGemma2Names[] = {
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+};
+
+constexpr std::string_view kGemma2HfKeys[] = {"hidden_activation",
+                                              "rope_local_base_freq",
+                                              "layer_types",
+                                              "query_pre_attn_scalar",
+                                              "attn_logit_softcapping",
+                                              "final_logit_softcapping"};
+
 Expected<void> configure_gemma2(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
-  config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
   if (!metadata.has("hidden_act")) config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, 46, config));
@@ -30,9 +54,15 @@ Expected<void> configure_gemma2(const Checkpoint& checkpoint, ModelConfig& confi
 }  // namespace
 
 extern const ModelSpec kGemma2Spec;
-const ModelSpec kGemma2Spec = {.architecture = "gemma2",
-                               .hf_model_type = "gemma2",
+const ModelSpec kGemma2Spec = {.files = {.gguf = "gemma2",
+                                         .model_type = "gemma2",
+                                         .class_name = "Gemma2ForCausalLM",
+                                         .defaults = kGemma2Defaults,
+                                         .ties_embedding = true,
+                                         .names = kGemma2Names,
+                                         .norm_offset = 1},
                                .configure = configure_gemma2,
-                               .build = build_decoder};
+                               .build = build_decoder,
+                               .hf_keys = kGemma2HfKeys};
 
 }  // namespace sluice

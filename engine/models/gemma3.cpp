@@ -9,10 +9,33 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kGemma3Defaults[] = {
+    {"num_attention_heads", 8U},
+    {"num_key_value_heads", 4U},
+    {"head_dim", 256U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-6},
+    {"sliding_window", 4096U},
+    {"query_pre_attn_scalar", 256U},
+    {"rope_theta", 1e6},
+};
+
+constexpr TensorName kGemma3Names[] = {
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"pre_feedforward_layernorm", "ffn_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+};
+
+constexpr std::string_view kGemma3HfKeys[] = {"hidden_activation",
+                                              "rope_local_base_freq",
+                                              "layer_types",
+                                              "query_pre_attn_scalar",
+                                              "attn_logit_softcapping",
+                                              "final_logit_softcapping"};
+
 Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
-  config.norm_offset = checkpoint.kind() == CheckpointKind::kGguf ? 0.0F : 1.0F;
   config.qk_norm = QkNorm::kHead;
   if (!metadata.has("hidden_act")) config.gate_function = kernels::GateFunction::kGeluTanh;
   config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
@@ -26,9 +49,16 @@ Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& confi
 }  // namespace
 
 extern const ModelSpec kGemma3Spec;
-const ModelSpec kGemma3Spec = {.architecture = "gemma3",
-                               .hf_model_type = "gemma3_text",
+const ModelSpec kGemma3Spec = {.files = {.gguf = "gemma3",
+                                         .model_type = "gemma3_text",
+                                         .class_name = "Gemma3ForCausalLM",
+                                         .defaults = kGemma3Defaults,
+                                         .ties_embedding = true,
+                                         .scales_full_layers_only = true,
+                                         .names = kGemma3Names,
+                                         .norm_offset = 1},
                                .configure = configure_gemma3,
-                               .build = build_decoder};
+                               .build = build_decoder,
+                               .hf_keys = kGemma3HfKeys};
 
 }  // namespace sluice

@@ -8,6 +8,40 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kGptOssDefaults[] = {
+    {"num_local_experts", 128U},
+    {"num_experts_per_tok", 4U},
+    {"num_attention_heads", 64U},
+    {"num_key_value_heads", 8U},
+    {"head_dim", 64U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-5},
+    {"sliding_window", 128U},
+    {"rope_theta", 150000U},
+};
+
+// That of the published models.
+constexpr KeyDefault kGptOssRopeDefaults[] = {
+    {"rope_type", "yarn"},
+    {"factor", 32U},
+    {"truncate", false},
+    {"original_max_position_embeddings", 4096U},
+};
+
+// What GateFunction::kClampedSwiglu does.
+constexpr RequiredNumber kGptOssRequired[] = {{"swiglu_limit", 7}, {"swiglu_alpha", 1.702}};
+
+constexpr TensorName kGptOssNames[] = {
+    {"mlp.router", "ffn_gate_inp"},
+};
+
+constexpr TensorName kGptOssGgufNames[] = {
+    {"post_attention_norm", "ffn_norm"},
+};
+
+constexpr std::string_view kGptOssHfKeys[] = {
+    "layer_types", "num_local_experts", "num_experts_per_tok", "truncate"};
+
 // GGUF does not state that the ends of the ramp are not rounded.
 Expected<void> use_exact_ramp(const Metadata& metadata, ModelConfig& config) {
   kernels::RopeParams& rope = config.ropes.front();
@@ -26,9 +60,7 @@ Expected<void> configure_gpt_oss(const Checkpoint& checkpoint, ModelConfig& conf
   config.attention_out_bias = config.qkv_bias;
   config.moe.bias = true;
   config.gate_function = kernels::GateFunction::kClampedSwiglu;
-  if (config.moe.num_experts == 0) {
-    return metadata.wrong("expert_count", "no experts", "1 or more");
-  }
+  SLUICE_TRY_VOID(check_experts(checkpoint, config));
   if (checkpoint.kind() == CheckpointKind::kGguf && metadata.has("rope.scaling.type")) {
     SLUICE_TRY_VOID(use_exact_ramp(metadata, config));
   }
@@ -38,9 +70,17 @@ Expected<void> configure_gpt_oss(const Checkpoint& checkpoint, ModelConfig& conf
 }  // namespace
 
 extern const ModelSpec kGptOssSpec;
-const ModelSpec kGptOssSpec = {.architecture = "gpt-oss",
-                               .hf_model_type = "gpt_oss",
+const ModelSpec kGptOssSpec = {.files = {.gguf = "gpt-oss",
+                                         .model_type = "gpt_oss",
+                                         .class_name = "GptOssForCausalLM",
+                                         .defaults = kGptOssDefaults,
+                                         .rope_defaults = kGptOssRopeDefaults,
+                                         .required = kGptOssRequired,
+                                         .names = kGptOssNames,
+                                         .gguf_names = kGptOssGgufNames,
+                                         .experts = ExpertTensors::kTransposed},
                                .configure = configure_gpt_oss,
-                               .build = build_decoder};
+                               .build = build_decoder,
+                               .hf_keys = kGptOssHfKeys};
 
 }  // namespace sluice

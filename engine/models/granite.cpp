@@ -1,14 +1,62 @@
 // SPDX-License-Identifier: Apache-2.0
-// Granite 3: Llama with multipliers for embedding, scores, residual and logits.
+// Granite 3: Llama with multipliers for embedding, scores, residual and logits; and the same with
+// experts in every layer, in some models beside a shared one.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kGraniteDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"attention_multiplier", 1U},
+};
+
+constexpr KeyDefault kGraniteMoeDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"attention_multiplier", 1U},
+    {"num_local_experts", 8U},
+    {"num_experts_per_tok", 2U},
+};
+
+constexpr KeyDefault kGraniteSharedDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"attention_multiplier", 1U},
+    {"num_local_experts", 8U},
+    {"num_experts_per_tok", 2U},
+    {"shared_intermediate_size", 1024U},
+};
+
+constexpr TensorName kGraniteMoeNames[] = {
+    {"block_sparse_moe.router.layer", "ffn_gate_inp"},
+    {"block_sparse_moe.input_linear", "ffn_gate_up_exps"},
+    {"block_sparse_moe.output_linear", "ffn_down_exps"},
+    {"shared_mlp.input_linear", "ffn_up_shexp"},
+    {"shared_mlp.output_linear", "ffn_down_shexp"},
+};
+
+constexpr std::string_view kGraniteMoeKeys[] = {"attention_multiplier",
+                                                "embedding_multiplier",
+                                                "residual_multiplier",
+                                                "logits_scaling",
+                                                "num_local_experts",
+                                                "num_experts_per_tok",
+                                                "shared_intermediate_size"};
+
+constexpr std::string_view kGraniteHfKeys[] = {"mlp_bias",
+                                               "attention_multiplier",
+                                               "embedding_multiplier",
+                                               "residual_multiplier",
+                                               "logits_scaling"};
+
+constexpr std::string_view kGraniteGgufKeys[] = {
+    "attention.scale", "embedding_scale", "residual_scale", "logit_scale"};
+
 Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  use_stored_pairs(checkpoint, config);
   SLUICE_TRY(const double embedding, metadata.get_positive_or("embedding_scale", 1));
   SLUICE_TRY(const double residual, metadata.get_positive_or("residual_scale", 1));
   SLUICE_TRY(const double divisor, metadata.get_positive_or("logit_scale", 1));
@@ -25,12 +73,55 @@ Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& conf
   return {};
 }
 
+Expected<void> configure_granite_moe(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(configure_granite(checkpoint, config));
+  return check_experts(checkpoint, config);
+}
+
+bool is_granite_moe_shared(const ModelConfig& config) { return config.moe.shared_hidden > 0; }
+
 }  // namespace
 
 extern const ModelSpec kGraniteSpec;
-const ModelSpec kGraniteSpec = {.architecture = "granite",
-                                .hf_model_type = "granite",
+const ModelSpec kGraniteSpec = {.files = {.gguf = "granite",
+                                          .model_type = "granite",
+                                          .class_name = "GraniteForCausalLM",
+                                          .defaults = kGraniteDefaults,
+                                          .layer_types = LayerTypes::kFull,
+                                          .pairs_rows_in_gguf = true},
                                 .configure = configure_granite,
-                                .build = build_decoder};
+                                .build = build_decoder,
+                                .hf_keys = kGraniteHfKeys,
+                                .gguf_keys = kGraniteGgufKeys};
+
+extern const ModelSpec kGraniteMoeSpec;
+const ModelSpec kGraniteMoeSpec = {.files = {.gguf = "granitemoe",
+                                             .model_type = "granitemoe",
+                                             .class_name = "GraniteMoeForCausalLM",
+                                             .defaults = kGraniteMoeDefaults,
+                                             .layer_types = LayerTypes::kFull,
+                                             .names = kGraniteMoeNames,
+                                             .experts = ExpertTensors::kStacked,
+                                             .pairs_rows_in_gguf = true},
+                                   .configure = configure_granite_moe,
+                                   .build = build_decoder,
+                                   .hf_keys = kGraniteMoeKeys,
+                                   .gguf_keys = kGraniteGgufKeys};
+
+extern const ModelSpec kGraniteMoeSharedSpec;
+const ModelSpec kGraniteMoeSharedSpec = {.files = {.gguf = "granitemoe",
+                                                   .reads_gguf = false,
+                                                   .model_type = "granitemoeshared",
+                                                   .class_name = "GraniteMoeSharedForCausalLM",
+                                                   .defaults = kGraniteSharedDefaults,
+                                                   .layer_types = LayerTypes::kFull,
+                                                   .names = kGraniteMoeNames,
+                                                   .experts = ExpertTensors::kStacked,
+                                                   .pairs_rows_in_gguf = true},
+                                         .configure = configure_granite_moe,
+                                         .build = build_decoder,
+                                         .takes_gguf = is_granite_moe_shared,
+                                         .hf_keys = kGraniteMoeKeys,
+                                         .gguf_keys = kGraniteGgufKeys};
 
 }  // namespace sluice

@@ -6,17 +6,26 @@
 namespace sluice {
 namespace {
 
-Expected<void> configure_llama(const Checkpoint& checkpoint, ModelConfig& config) {
-  use_stored_pairs(checkpoint, config);
-  return {};
-}
+constexpr KeyDefault kLlamaDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+};
+
+constexpr std::string_view kLlamaHfKeys[] = {"mlp_bias"};
+
+Expected<void> configure_llama(const Checkpoint&, ModelConfig&) { return {}; }
 
 }  // namespace
 
 extern const ModelSpec kLlamaSpec;
-const ModelSpec kLlamaSpec = {.architecture = "llama",
-                              .hf_model_type = "llama",
+const ModelSpec kLlamaSpec = {.files = {.gguf = "llama",
+                                        .model_type = "llama",
+                                        .class_name = "LlamaForCausalLM",
+                                        .defaults = kLlamaDefaults,
+                                        .layer_types = LayerTypes::kFull,
+                                        .pairs_rows_in_gguf = true},
                               .configure = configure_llama,
-                              .build = build_decoder};
+                              .build = build_decoder,
+                              .hf_keys = kLlamaHfKeys};
 
 }  // namespace sluice

@@ -6,6 +6,13 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kMistralDefaults[] = {
+    {"num_key_value_heads", 8U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-6},
+    {"sliding_window", 4096U},
+};
+
 Expected<void> configure_mistral(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr int32_t kNever = 1 << 30;
   return read_window_pattern(checkpoint, kNever, config);
@@ -14,7 +21,13 @@ Expected<void> configure_mistral(const Checkpoint& checkpoint, ModelConfig& conf
 }  // namespace
 
 extern const ModelSpec kMistralSpec;
-const ModelSpec kMistralSpec = {
-    .architecture = "", .hf_model_type = "mistral", .configure = configure_mistral, .build = build_decoder};
+const ModelSpec kMistralSpec = {.files = {.gguf = "llama",
+                                          .reads_gguf = false,
+                                          .model_type = "mistral",
+                                          .class_name = "MistralForCausalLM",
+                                          .defaults = kMistralDefaults,
+                                          .layer_types = LayerTypes::kAsTheWindow},
+                                .configure = configure_mistral,
+                                .build = build_decoder};
 
 }  // namespace sluice

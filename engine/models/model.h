@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model architecture: what it reads from a file, and how a batch of tokens runs through it. A new
-// one needs a file in this folder and a row in registry.cpp, plus rows in engine/weights/hf_*.cpp
-// for new names or defaults of Hugging Face checkpoints.
+// A family of models: what its files say, and how a batch of tokens runs through it. A new one is a
+// file in this folder and a row in registry.cpp.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,18 +14,22 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "engine/weights/file_spec.h"
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
+#include "kernels/moe.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
-#include "kvcache/kv_cache_manager.h"
+#include "kvcache/kv_group.h"
+#include "kvcache/store/kv_plane_view.h"
 
 namespace sluice {
 
 class Checkpoint;
 class Communicator;
+class KvStorage;
 class Projection;
 class WeightStore;
 
@@ -39,19 +43,8 @@ enum class NormPlacement : uint8_t {
 // Norms of q and k before rotation.
 enum class QkNorm : uint8_t { kNone, kHead, kRow };
 
-// Differences between the layers of one model.
-struct LayerConfig {
-  int32_t window = 0;  // tokens seen, including the own one; 0: all
-  int32_t rope = 0;    // index of ModelConfig::ropes; -1: no positions
-};
-
-struct MoeConfig {
-  int32_t num_experts = 0;  // 0: dense
-  int32_t top_k = 0;
-  int32_t ffn_hidden = 0;  // per expert
-  bool normalize = true;   // router weights of the chosen experts sum to 1
-  bool bias = false;       // router and experts have biases
-};
+// The feed-forward half of a layer.
+enum class FfnKind : uint8_t { kDense, kExperts };
 
 // LongRoPE's factors: the long ones apply if the served context exceeds the original one.
 struct LongRope {
@@ -75,8 +68,8 @@ struct Portion {
 
 // Configuration of a draft head on the hidden states of a target model (eagle.h, eagle3.h).
 struct HeadConfig {
-  int32_t target_hidden = 0;  // 0: the model is not a head
-  int32_t target_vocab = 0;   // rows of the embedding
+  int32_t target_hidden = 0;   // 0: the model is not a head
+  int32_t target_vocab = 0;    // rows of the embedding
   bool has_embedding = false;  // false: it uses the target's
   bool norm_before_residual = false;
   // The target's layers whose inputs the head reads, ascending; num_layers stands for the input of
@@ -84,15 +77,46 @@ struct HeadConfig {
   std::vector<int32_t> taps;
 };
 
-// One rank's share of a model (rank_share.h).
+// One rank's share of a layer; all of it if nothing is set.
+struct LayerShare {
+  Portion heads;
+  Portion kv_heads;
+  Portion ffn;     // columns of the dense half, or of each expert
+  Portion shared;  // columns of the shared experts
+};
+
+// One layer: a row of the table that a model is.
+struct LayerConfig {
+  // With several ranks this rank's, as are the widths.
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t window = 0;  // tokens seen, including the own one; 0: all
+  int32_t rope = 0;    // index of ModelConfig::ropes; -1: no positions
+  FfnKind ffn = FfnKind::kDense;
+  int32_t ffn_hidden = 0;     // of the dense half, or of each expert
+  int32_t shared_hidden = 0;  // of the experts that every token takes, as one; 0: none
+  LayerShare share;
+};
+
+// How experts are chosen, equal in all layers that have some.
+struct MoeConfig {
+  int32_t num_experts = 0;  // 0: no layer has experts
+  int32_t top_k = 0;
+  int32_t ffn_hidden = 0;     // per expert
+  int32_t shared_hidden = 0;  // of the shared experts, as one; 0: none
+  kernels::Router router;
+  bool bias = false;          // router and experts have biases
+  bool choice_bias = false;   // a tensor of terms that change the choice, not the weights
+  bool gated_shared = false;  // the shared experts' output is scaled by the sigmoid of a product
+};
+
+// One rank's share of what is not in layers (rank_share.h).
 struct RankShare {
   int32_t rank = 0;
   int32_t size = 1;
   kernels::Segments segments;  // input columns of matrices that write the residual stream
-  Portion heads;
-  Portion kv_heads;
-  Portion ffn;
-  Portion vocab;  // rows of the output layer
+  Portion vocab;               // rows of the output layer
 };
 
 // Shape and constants of a decoder-only transformer, read from the checkpoint and checked. Values
@@ -101,10 +125,7 @@ struct ModelConfig {
   std::string architecture;
   int32_t num_layers = 0;
   int32_t hidden = 0;
-  int32_t ffn_hidden = 0;
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t ffn_hidden = 0;  // of dense halves
   int32_t vocab_size = 0;
   int32_t context_len = 0;
   float norm_eps = 1e-5F;
@@ -130,10 +151,13 @@ struct ModelConfig {
   float residual_scale = 1;  // factor of each half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
-  HeadConfig head;  // if used, vocab_size counts the tokens it chooses from
+  HeadConfig head;           // if used, vocab_size counts the tokens it chooses from
   int32_t attention_in = 0;  // input width of q, k and v; 0: hidden
-  // With several ranks num_heads, num_kv_heads and ffn_hidden are this rank's.
   RankShare share;
+
+  [[nodiscard]] bool has(FfnKind kind) const {
+    return std::ranges::find(layers, kind, &LayerConfig::ffn) != layers.end();
+  }
 
   [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
     int64_t total = 0;
@@ -150,13 +174,11 @@ struct LayerGroup {
   std::vector<int32_t> layers;  // ascending; spec.num_layers of them
 };
 
-// Returns a group without layers for K and V of the model's heads, with cache type `dtype`; tokens
-// see `window` tokens, or all if it is 0.
-inline KvGroupSpec attention_group(const ModelConfig& config, DType dtype, int32_t window = 0) {
-  const KvPlane plane = {
-      .num_heads = config.num_kv_heads, .width = config.head_dim, .dtype = dtype};
-  return {.kind = window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull,
-          .window = window,
+// Returns a group without layers for K and V of such a layer, with cache type `dtype`.
+inline KvGroupSpec attention_group(const LayerConfig& layer, DType dtype) {
+  const KvPlane plane = {.num_heads = layer.num_kv_heads, .width = layer.head_dim, .dtype = dtype};
+  return {.kind = layer.window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull,
+          .window = layer.window,
           .planes = {plane, plane}};
 }
 
@@ -181,16 +203,19 @@ struct ForwardBatch {
   int32_t max_seq_len = 0;  // the largest of seq_lens, one more than the largest position
 };
 
-// The place of a layer's KV.
+// The place of what a layer caches: K and V, for attention.
 struct LayerCache {
   int32_t group = 0;
-  kernels::KvLayerView view;
+  std::vector<KvPlaneView> planes;
 };
+
+// Returns where the layers of these groups, which a model has, have their planes; by layer.
+std::vector<LayerCache> layer_caches(std::span<const LayerGroup> groups, const KvStorage& storage);
 
 // A draft head's input beside tokens: one row per token, in operators' memory.
 struct HiddenRows {
   const float* data = nullptr;
-  int64_t stride = 0;    // elements
+  int64_t stride = 0;      // elements
   bool is_tapped = false;  // the target's layer inputs, side by side; else the head's own states
 };
 
@@ -258,17 +283,26 @@ struct ModelOptions {
   const Projection* output = nullptr;       // the target's, for a head without one
 };
 
-// One architecture: `configure` sets what goes beyond the common keys; `build` takes its tensors
-// from the store, which remembers what was taken.
+// One family: all that bears its name. `configure` sets what goes beyond the common keys; `build`
+// takes its tensors from the store, which remembers what was taken.
 struct ModelSpec {
-  std::string_view architecture;   // general.architecture of GGUF; empty: none
-  std::string_view hf_model_type;  // model_type of config.json; empty: none
-  Expected<void> (*configure)(const Checkpoint& checkpoint, ModelConfig& config);
+  FileSpec files = {};
+  Expected<void> (*configure)(const Checkpoint& checkpoint, ModelConfig& config) = nullptr;
   Expected<std::unique_ptr<Model>> (*build)(ModelConfig config,
                                             const ModelOptions& options,
-                                            WeightStore& weights);
+                                            WeightStore& weights) = nullptr;
+  // Whether a GGUF model of `files.gguf` with this configuration becomes a directory of this family
+  // although another one reads the file; null: never.
+  bool (*takes_gguf)(const ModelConfig& config) = nullptr;
+  // Keys that a written config.json (engine/quantize/hf_keys.cpp) and GGUF file (gguf_keys.cpp) of
+  // this family have beside those of all families.
+  std::span<const std::string_view> hf_keys = {};
+  std::span<const std::string_view> gguf_keys = {};
   bool is_head = false;  // may use another model's embedding
 };
+
+// All families.
+std::span<const ModelSpec* const> model_specs();
 
 // kUnsupported names the architecture found and those supported.
 Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint);

@@ -89,11 +89,7 @@ void MtpHead::logits(const ForwardContext& context, std::span<const int32_t> row
 
 }  // namespace
 
-const ModelSpec kMtpSpec = {.architecture = "",
-                            .hf_model_type = "",
-                            .configure = nullptr,
-                            .build = build_head<MtpHead>,
-                            .is_head = true};
+const ModelSpec kMtpSpec = {.build = build_head<MtpHead>, .is_head = true};
 
 Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& path) {
   const auto refuse = [&](const char* found) {
@@ -102,7 +98,7 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
                           " is not supported",
                       "speculative-config");
   };
-  if (target.moe.num_experts > 0) return refuse("experts");
+  if (target.has(FfnKind::kExperts)) return refuse("experts");
   if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0) {
     return refuse("norms of this kind");
   }

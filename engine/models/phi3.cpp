@@ -6,6 +6,17 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kPhi3Defaults[] = {
+    {"max_position_embeddings", 4096U},
+    {"rms_norm_eps", 1e-5},
+};
+
+constexpr std::string_view kPhi3LongRopeNames[] = {"su", "yarn"};
+
+constexpr TensorName kPhi3Names[] = {
+    {"mlp.gate_up_proj", "ffn_up"},
+};
+
 Expected<void> configure_phi3(const Checkpoint& checkpoint, ModelConfig& config) {
   // Writers of quantized files may have split what the family joins.
   config.fused_qkv = !checkpoint.has("blk.0.attn_q.weight");
@@ -17,8 +28,14 @@ Expected<void> configure_phi3(const Checkpoint& checkpoint, ModelConfig& config)
 }  // namespace
 
 extern const ModelSpec kPhi3Spec;
-const ModelSpec kPhi3Spec = {.architecture = "phi3",
-                             .hf_model_type = "phi3",
+const ModelSpec kPhi3Spec = {.files = {.gguf = "phi3",
+                                       .model_type = "phi3",
+                                       .class_name = "Phi3ForCausalLM",
+                                       .defaults = kPhi3Defaults,
+                                       .layer_types = LayerTypes::kAsTheWindow,
+                                       .is_partly_rotated = true,
+                                       .longrope_names = kPhi3LongRopeNames,
+                                       .names = kPhi3Names},
                              .configure = configure_phi3,
                              .build = build_decoder};
 

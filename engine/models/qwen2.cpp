@@ -7,6 +7,18 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kQwen2Defaults[] = {
+    {"num_key_value_heads", 32U},
+    {"max_position_embeddings", 32768U},
+    {"rms_norm_eps", 1e-6},
+    {"sliding_window", 4096U},
+    {"max_window_layers", 28U},
+};
+
+constexpr KeyDefault kMimoDefaults[] = {{"max_window_layers", 28U}};
+
+constexpr std::string_view kQwen2HfKeys[] = {"use_sliding_window"};
+
 Expected<void> configure_qwen2(const Checkpoint& checkpoint, ModelConfig& config) {
   config.qkv_bias = true;
   return read_optional_window(checkpoint, config);
@@ -15,15 +27,18 @@ Expected<void> configure_qwen2(const Checkpoint& checkpoint, ModelConfig& config
 }  // namespace
 
 extern const ModelSpec kQwen2Spec;
-const ModelSpec kQwen2Spec = {.architecture = "qwen2",
-                              .hf_model_type = "qwen2",
+const ModelSpec kQwen2Spec = {.files = {.gguf = "qwen2",
+                                        .model_type = "qwen2",
+                                        .class_name = "Qwen2ForCausalLM",
+                                        .defaults = kQwen2Defaults},
                               .configure = configure_qwen2,
-                              .build = build_decoder};
+                              .build = build_decoder,
+                              .hf_keys = kQwen2HfKeys};
 
 extern const ModelSpec kMimoSpec;
-const ModelSpec kMimoSpec = {.architecture = "",
-                             .hf_model_type = "mimo",
-                             .configure = configure_qwen2,
-                             .build = build_decoder};
+const ModelSpec kMimoSpec = {
+    .files = {.model_type = "mimo", .class_name = "MiMoForCausalLM", .defaults = kMimoDefaults},
+    .configure = configure_qwen2,
+    .build = build_decoder};
 
 }  // namespace sluice

@@ -23,7 +23,7 @@ Portion columns_of(const kernels::Segments& segments, int64_t k) {
 }
 
 // The heads that give the rank's columns of the output projection's input.
-Expected<Portion> share_heads(const ModelConfig& whole,
+Expected<Portion> share_heads(const LayerConfig& whole,
                               const kernels::Segments& segments,
                               int32_t size) {
   const Portion columns = columns_of(segments, int64_t{whole.num_heads} * whole.head_dim);
@@ -39,7 +39,7 @@ Expected<Portion> share_heads(const ModelConfig& whole,
 }
 
 // The KV heads that these heads read: equally many queries for each, or a single KV head.
-Expected<Portion> share_kv_heads(const ModelConfig& whole, const Portion& heads, int32_t size) {
+Expected<Portion> share_kv_heads(const LayerConfig& whole, const Portion& heads, int32_t size) {
   const int32_t queries = whole.num_heads / whole.num_kv_heads;
   const Portion kv = {
       .first = heads.first / queries,
@@ -57,6 +57,32 @@ Expected<Portion> share_kv_heads(const ModelConfig& whole, const Portion& heads,
                      std::to_string(kRowTile));
 }
 
+Expected<Portion> share_columns(int32_t width, const kernels::Segments& segments, int32_t size) {
+  const Portion columns = columns_of(segments, width);
+  if (columns.count > 0) return columns;
+  return refused(size,
+                 "found " + std::to_string(width) + " feed-forward columns, expected some of " +
+                     std::to_string(kQuantGroup) + " on each rank");
+}
+
+Expected<LayerConfig> share_of_layer(const LayerConfig& whole,
+                                     const kernels::Segments& segments,
+                                     int32_t size) {
+  LayerConfig own = whole;
+  LayerShare& share = own.share;
+  SLUICE_TRY(share.heads, share_heads(whole, segments, size));
+  SLUICE_TRY(share.kv_heads, share_kv_heads(whole, share.heads, size));
+  SLUICE_TRY(share.ffn, share_columns(whole.ffn_hidden, segments, size));
+  own.num_heads = share.heads.count;
+  own.num_kv_heads = share.kv_heads.count;
+  own.ffn_hidden = share.ffn.count;
+  if (whole.shared_hidden > 0) {
+    SLUICE_TRY(share.shared, share_columns(whole.shared_hidden, segments, size));
+    own.shared_hidden = share.shared.count;
+  }
+  return own;
+}
+
 }  // namespace
 
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size) {
@@ -72,15 +98,8 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   share.rank = rank;
   share.size = size;
   share.segments = {.first = rank * kernels::kSegments / size, .count = kernels::kSegments / size};
-  SLUICE_TRY(share.heads, share_heads(whole, share.segments, size));
-  SLUICE_TRY(share.kv_heads, share_kv_heads(whole, share.heads, size));
-  const bool has_experts = whole.moe.num_experts > 0;
-  const int32_t ffn = has_experts ? whole.moe.ffn_hidden : whole.ffn_hidden;
-  share.ffn = columns_of(share.segments, ffn);
-  if (share.ffn.count == 0) {
-    return refused(size,
-                   "found " + std::to_string(ffn) + " feed-forward columns, expected some of " +
-                       std::to_string(kQuantGroup) + " on each rank");
+  for (LayerConfig& layer : own.layers) {
+    SLUICE_TRY(layer, share_of_layer(layer, share.segments, size));
   }
   share.vocab = vocab_share(whole.vocab_size, rank, size);
   if (share.vocab.count == 0) {
@@ -88,9 +107,6 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
                    "found a vocabulary of " + std::to_string(whole.vocab_size) + ", expected " +
                        std::to_string(kRowTile) + " for each rank");
   }
-  own.num_heads = share.heads.count;
-  own.num_kv_heads = share.kv_heads.count;
-  (has_experts ? own.moe.ffn_hidden : own.ffn_hidden) = share.ffn.count;
   return own;
 }
 

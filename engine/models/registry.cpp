@@ -1,60 +1,113 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
+#include <vector>
 
 #include "engine/models/model.h"
+#include "engine/models/refusal.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
 
+extern const ModelSpec kErnie45Spec;
+extern const ModelSpec kErnie45MoeSpec;
+extern const ModelSpec kExaone4Spec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
+extern const ModelSpec kGlm4Spec;
+extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
+extern const ModelSpec kGraniteMoeSpec;
+extern const ModelSpec kGraniteMoeSharedSpec;
+extern const ModelSpec kHyV3Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
+extern const ModelSpec kMinimaxM2Spec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMixtralSpec;
-extern const ModelSpec kOlmo2GgufSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
+extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kQwen2Spec;
+extern const ModelSpec kQwen2MoeSpec;
 extern const ModelSpec kQwen3Spec;
 extern const ModelSpec kQwen3MoeSpec;
+extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
+extern const ModelSpec kSolarOpenSpec;
 
 namespace {
 
-constexpr std::array kSpecs = {&kGemma2Spec,
+constexpr std::array kSpecs = {&kErnie45Spec,
+                               &kErnie45MoeSpec,
+                               &kExaone4Spec,
+                               &kGemma2Spec,
                                &kGemma3Spec,
+                               &kGlm4Spec,
+                               &kGlm4MoeSpec,
                                &kGptOssSpec,
                                &kGraniteSpec,
+                               &kGraniteMoeSpec,
+                               &kGraniteMoeSharedSpec,
+                               &kHyV3Spec,
                                &kLlamaSpec,
                                &kMimoSpec,
+                               &kMinimaxM2Spec,
                                &kMistralSpec,
                                &kMixtralSpec,
-                               &kOlmo2GgufSpec,
                                &kOlmo2Spec,
                                &kOlmo3Spec,
+                               &kOlmoeSpec,
                                &kPhi3Spec,
                                &kQwen2Spec,
+                               &kQwen2MoeSpec,
                                &kQwen3Spec,
                                &kQwen3MoeSpec,
-                               &kSmolLm3Spec};
+                               &kSeedOssSpec,
+                               &kSmolLm3Spec,
+                               &kSolarOpenSpec};
+
+template <typename Is>
+const ModelSpec* find(Is&& is_it) {
+  const auto found =
+      std::ranges::find_if(kSpecs, [&](const ModelSpec* s) { return is_it(s->files); });
+  return found == kSpecs.end() ? nullptr : *found;
+}
+
+const ModelSpec* find(CheckpointKind kind, std::string_view name) {
+  if (name.empty()) return nullptr;
+  if (kind == CheckpointKind::kHuggingFace) {
+    return find([name](const FileSpec& files) { return files.model_type == name; });
+  }
+  return find([name](const FileSpec& files) { return files.reads_gguf && files.gguf == name; });
+}
 
 }  // namespace
 
+std::span<const ModelSpec* const> model_specs() { return kSpecs; }
+
+const FileSpec* find_file_spec(std::string_view model_type) {
+  const ModelSpec* const spec = find(CheckpointKind::kHuggingFace, model_type);
+  return spec == nullptr ? nullptr : &spec->files;
+}
+
+const FileSpec* find_gguf_spec(std::string_view architecture) {
+  const ModelSpec* const spec = find(CheckpointKind::kGguf, architecture);
+  return spec == nullptr ? nullptr : &spec->files;
+}
+
 Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint) {
+  if (const ModelSpec* spec = find(checkpoint.kind(), checkpoint.architecture())) return spec;
   const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
-  std::string supported;
+  std::vector<std::string_view> supported;
   for (const ModelSpec* spec : kSpecs) {
-    const std::string_view name = gguf ? spec->architecture : spec->hf_model_type;
-    if (name == checkpoint.architecture()) return spec;
-    if (!name.empty()) supported += (supported.empty() ? "" : ", ") + std::string(name);
+    const FileSpec& files = spec->files;
+    const std::string_view name = !gguf ? files.model_type : files.reads_gguf ? files.gguf : "";
+    if (!name.empty()) supported.push_back(name);
   }
-  return make_error(ErrorCode::kUnsupported,
-                    checkpoint.path() + ": architecture " + checkpoint.architecture() +
-                        " is not supported; supported: " + supported);
+  return make_error(ErrorCode::kUnsupported, refusal_of_family(checkpoint, supported));
 }
 
 }  // namespace sluice

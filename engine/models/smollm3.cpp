@@ -6,9 +6,18 @@
 namespace sluice {
 namespace {
 
+constexpr KeyDefault kSmolLm3Defaults[] = {
+    {"num_attention_heads", 16U},
+    {"num_key_value_heads", 4U},
+    {"max_position_embeddings", 32768U},
+    {"rms_norm_eps", 1e-6},
+    {"rope_theta", 2e6},
+};
+
+constexpr std::string_view kSmolLm3HfKeys[] = {"mlp_bias", "use_sliding_window", "no_rope_layers"};
+
 Expected<void> configure_smollm3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
-  use_stored_pairs(checkpoint, config);
   SLUICE_TRY(const int32_t period, metadata.get_count_or("no_rope_layer_interval", 1024, 4));
   std::vector<double> rotated;
   if (metadata.has("no_rope_layers")) {
@@ -30,9 +39,14 @@ Expected<void> configure_smollm3(const Checkpoint& checkpoint, ModelConfig& conf
 }  // namespace
 
 extern const ModelSpec kSmolLm3Spec;
-const ModelSpec kSmolLm3Spec = {.architecture = "smollm3",
-                                .hf_model_type = "smollm3",
+const ModelSpec kSmolLm3Spec = {.files = {.gguf = "smollm3",
+                                          .model_type = "smollm3",
+                                          .class_name = "SmolLM3ForCausalLM",
+                                          .defaults = kSmolLm3Defaults,
+                                          .ties_embedding = true,
+                                          .pairs_rows_in_gguf = true},
                                 .configure = configure_smollm3,
-                                .build = build_decoder};
+                                .build = build_decoder,
+                                .hf_keys = kSmolLm3HfKeys};
 
 }  // namespace sluice

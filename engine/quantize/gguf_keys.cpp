@@ -10,9 +10,12 @@ namespace {
 
 class KeyWriter {
  public:
-  KeyWriter(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
-      : input_(input.metadata()), config_(config), prefix_(std::string(family.gguf) + ".") {
-    keys_.put_text("general.architecture", family.gguf);
+  KeyWriter(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec)
+      : input_(input.metadata()),
+        config_(config),
+        spec_(spec),
+        prefix_(std::string(spec.files.gguf) + ".") {
+    keys_.put_text("general.architecture", spec.files.gguf);
     keys_.put_text("general.type", "model");
   }
 
@@ -24,6 +27,10 @@ class KeyWriter {
   }
 
  private:
+  [[nodiscard]] bool is_own(std::string_view key) const {
+    return std::ranges::find(spec_.gguf_keys, key) != spec_.gguf_keys.end();
+  }
+
   void put_uint(const std::string& key, int64_t value) {
     keys_.put_uint(prefix_ + key, static_cast<uint64_t>(value));
   }
@@ -42,20 +49,44 @@ class KeyWriter {
              static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
     put_uint("embedding_length", config_.hidden);
     if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
-    put_uint("attention.head_count", config_.num_heads);
-    put_uint("attention.head_count_kv", config_.num_kv_heads);
-    put_uint("attention.key_length", config_.head_dim);
-    put_uint("attention.value_length", config_.head_dim);
+    const LayerConfig& layer = config_.layers.front();
+    put_uint("attention.head_count", layer.num_heads);
+    put_uint("attention.head_count_kv", layer.num_kv_heads);
+    put_uint("attention.key_length", layer.head_dim);
+    put_uint("attention.value_length", layer.head_dim);
     put_float("attention.layer_norm_rms_epsilon", config_.norm_eps);
     put_uint("vocab_size", config_.vocab_size);
     if (moe.num_experts > 0) {
       put_uint("expert_count", moe.num_experts);
       put_uint("expert_used_count", moe.top_k);
       put_uint("expert_feed_forward_length", moe.ffn_hidden);
+      put_router();
     }
     const auto windowed = std::ranges::find_if(
-        config_.layers, [](const LayerConfig& layer) { return layer.window > 0; });
+        config_.layers, [](const LayerConfig& each) { return each.window > 0; });
     if (windowed != config_.layers.end()) put_uint("attention.sliding_window", windowed->window);
+  }
+
+  // What differs from a softmax over all experts in every layer.
+  void put_router() {
+    const MoeConfig& moe = config_.moe;
+    const kernels::Router& router = moe.router;
+    if (moe.shared_hidden > 0) put_uint("expert_shared_feed_forward_length", moe.shared_hidden);
+    if (moe.shared_hidden > 0 && moe.shared_hidden % moe.ffn_hidden == 0) {
+      put_uint("expert_shared_count", moe.shared_hidden / moe.ffn_hidden);
+    }
+    if (router.score == kernels::RouterScore::kSigmoid) put_uint("expert_gating_func", 2);
+    if (router.scale != 1) put_float("expert_weights_scale", router.scale);
+    if (is_own("expert_weights_norm")) {
+      keys_.put_bool(prefix_ + "expert_weights_norm", router.normalize);
+    }
+    if (router.num_groups > 0) {
+      put_uint("expert_group_count", router.num_groups);
+      put_uint("expert_group_used_count", router.groups_kept);
+    }
+    const auto first = std::ranges::find(config_.layers, FfnKind::kExperts, &LayerConfig::ffn);
+    const auto leading = first - config_.layers.begin();
+    if (leading > 0) put_uint("leading_dense_block_count", leading);
   }
 
   void put_rope() {
@@ -92,25 +123,26 @@ class KeyWriter {
       put_float("attn_logit_softcapping", config_.attention_soft_cap);
     }
     if (config_.logit_soft_cap > 0) put_float("final_logit_softcapping", config_.logit_soft_cap);
-    if (prefix_ != "granite.") return;
-    if (config_.attention_scale > 0) put_float("attention.scale", config_.attention_scale);
-    put_float("embedding_scale", config_.embedding_scale);
-    put_float("residual_scale", config_.residual_scale);
-    put_float("logit_scale", 1 / double{config_.logit_scale});
+    const auto put_own = [this](std::string_view key, double value) {
+      if (is_own(key)) put_float(std::string(key), value);
+    };
+    if (config_.attention_scale > 0) put_own("attention.scale", config_.attention_scale);
+    put_own("embedding_scale", config_.embedding_scale);
+    put_own("residual_scale", config_.residual_scale);
+    put_own("logit_scale", 1 / double{config_.logit_scale});
   }
 
   const Metadata& input_;
   const ModelConfig& config_;
+  const ModelSpec& spec_;
   std::string prefix_;
   GgufMetadata keys_;
 };
 
 }  // namespace
 
-GgufMetadata gguf_keys(const Checkpoint& input,
-                       const ModelConfig& config,
-                       const ModelFamily& family) {
-  return KeyWriter(input, config, family).run();
+GgufMetadata gguf_keys(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec) {
+  return KeyWriter(input, config, spec).run();
 }
 
 }  // namespace sluice

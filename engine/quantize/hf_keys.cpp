@@ -45,65 +45,161 @@ std::optional<kernels::Llama3Scaling> llama3_scaling(const kernels::RopeParams& 
   return std::nullopt;
 }
 
+// What a family's own keys depend on.
+struct Written {
+  const ModelConfig& config;
+  const Json& common;  // the keys of all families
+};
+
+Json layer_types(const Written& w) {
+  Json types = Json::array();
+  for (const LayerConfig& layer : w.config.layers) {
+    types.push_back(layer.window > 0 ? "sliding_attention" : "full_attention");
+  }
+  return types;
+}
+
+Json rotated_layers(const Written& w) {
+  Json rotated = Json::array();
+  for (const LayerConfig& layer : w.config.layers) rotated.push_back(layer.rope < 0 ? 0 : 1);
+  return rotated;
+}
+
+// Shared experts as so many of the others' size.
+Json shared_count(const Written& w) { return w.config.moe.shared_hidden / w.config.moe.ffn_hidden; }
+
+Json leading_dense(const Written& w) {
+  const auto first = std::ranges::find(w.config.layers, FfnKind::kExperts, &LayerConfig::ffn);
+  return first - w.config.layers.begin();
+}
+
+Json cap(float value) { return value > 0 ? Json(shortest(value)) : Json(nullptr); }
+
+Json attention_multiplier(const Written& w) {
+  const double usual = 1 / std::sqrt(double(w.config.layers.front().head_dim));
+  return w.config.attention_scale > 0 ? shortest(w.config.attention_scale) : usual;
+}
+
+// A key that only some families have (ModelSpec::hf_keys), and its value; null means none.
+struct OwnKey {
+  std::string_view name;
+  Json (*value)(const Written& written);
+};
+
+constexpr OwnKey kOwnKeys[] = {
+    {"mlp_bias", [](const Written& w) { return Json(w.config.mlp_bias); }},
+    {"hidden_activation", [](const Written& w) { return w.common["hidden_act"]; }},
+    {"rope_local_base_freq",
+     [](const Written& w) {
+       return w.config.ropes.size() > 1 ? Json(shortest(w.config.ropes[1].freq_base)) : Json();
+     }},
+    {"use_sliding_window",
+     [](const Written& w) { return Json(w.common["sliding_window"] != nullptr); }},
+    {"layer_types", layer_types},
+    {"no_rope_layers", rotated_layers},
+    {"num_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"num_local_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"num_experts_per_tok", [](const Written& w) { return Json(w.config.moe.top_k); }},
+    {"moe_intermediate_size", [](const Written& w) { return Json(w.config.moe.ffn_hidden); }},
+    {"norm_topk_prob", [](const Written& w) { return Json(w.config.moe.router.normalize); }},
+    {"n_routed_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"moe_num_experts", [](const Written& w) { return Json(w.config.moe.num_experts); }},
+    {"moe_k", [](const Written& w) { return Json(w.config.moe.top_k); }},
+    {"n_shared_experts", shared_count},
+    {"moe_num_shared_experts", shared_count},
+    {"shared_expert_intermediate_size",
+     [](const Written& w) { return Json(w.config.moe.shared_hidden); }},
+    {"shared_intermediate_size", [](const Written& w) { return Json(w.config.moe.shared_hidden); }},
+    {"routed_scaling_factor",
+     [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
+    {"n_group",
+     [](const Written& w) { return Json(std::max(1, w.config.moe.router.num_groups)); }},
+    {"topk_group",
+     [](const Written& w) { return Json(std::max(1, w.config.moe.router.groups_kept)); }},
+    {"first_k_dense_replace", leading_dense},
+    {"moe_layer_start_index", leading_dense},
+    {"use_qk_norm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
+    {"rotary_dim", [](const Written& w) { return Json(w.config.ropes.front().rotary_dim); }},
+    {"attention_out_bias", [](const Written& w) { return Json(w.config.attention_out_bias); }},
+    {"use_bias", [](const Written& w) { return Json(w.config.qkv_bias); }},
+    {"decoder_sparse_step", [](const Written&) { return Json(1); }},
+    {"mlp_only_layers", [](const Written&) { return Json::array(); }},
+    {"query_pre_attn_scalar",
+     [](const Written& w) {
+       const double scale = w.config.attention_scale;
+       return Json(std::lround(1 / (scale * scale)));
+     }},
+    {"attn_logit_softcapping", [](const Written& w) { return cap(w.config.attention_soft_cap); }},
+    {"final_logit_softcapping", [](const Written& w) { return cap(w.config.logit_soft_cap); }},
+    {"attention_multiplier", attention_multiplier},
+    {"embedding_multiplier",
+     [](const Written& w) { return Json(shortest(w.config.embedding_scale)); }},
+    {"residual_multiplier",
+     [](const Written& w) { return Json(shortest(w.config.residual_scale)); }},
+    {"logits_scaling", [](const Written& w) { return Json(shortest(1 / w.config.logit_scale)); }},
+};
+
 class ConfigWriter {
  public:
-  ConfigWriter(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
-      : checkpoint_(input), input_(input.metadata()), config_(config), type_(family.model_type) {
-    json_["architectures"] = {family.class_name};
-    json_["model_type"] = type_;
+  ConfigWriter(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec)
+      : checkpoint_(input), input_(input.metadata()), config_(config), spec_(spec) {
+    json_["architectures"] = {spec.files.class_name};
+    json_["model_type"] = spec.files.model_type;
   }
 
   Expected<std::string> run() {
     put_shape();
     SLUICE_TRY_VOID(put_rope());
-    put_windows();
-    put_experts();
-    put_scales();
+    put_window();
+    put_own_keys();
     return json_.dump(2) + "\n";
   }
 
  private:
-  [[nodiscard]] bool is_gemma() const { return type_.starts_with("gemma"); }
+  [[nodiscard]] bool has_key(std::string_view key) const {
+    return std::ranges::find(spec_.hf_keys, key) != spec_.hf_keys.end();
+  }
 
   void put_shape() {
     json_["vocab_size"] = config_.vocab_size;
     json_["hidden_size"] = config_.hidden;
-    // For Mixtral and gpt-oss this is the size of an expert.
-    const bool is_expert = type_ == "mixtral" || type_ == "gpt_oss";
+    // Where experts have no key of their own, this is their size.
+    const bool is_expert = config_.moe.num_experts > 0 && !has_key("moe_intermediate_size");
     json_["intermediate_size"] =
         is_expert || config_.ffn_hidden == 0 ? config_.moe.ffn_hidden : config_.ffn_hidden;
     json_["num_hidden_layers"] = config_.num_layers;
-    json_["num_attention_heads"] = config_.num_heads;
-    json_["num_key_value_heads"] = config_.num_kv_heads;
-    json_["head_dim"] = config_.head_dim;
+    const LayerConfig& layer = config_.layers.front();
+    json_["num_attention_heads"] = layer.num_heads;
+    json_["num_key_value_heads"] = layer.num_kv_heads;
+    json_["head_dim"] = layer.head_dim;
     json_["max_position_embeddings"] = input_.get_uint_or("context_length", 0).value_or(0);
     json_["rms_norm_eps"] = shortest(config_.norm_eps);
     json_["tie_word_embeddings"] = config_.tied_embeddings;
     const bool is_silu = config_.gate_function != kernels::GateFunction::kGeluTanh;
-    const char* function = is_silu ? "silu" : "gelu_pytorch_tanh";
-    json_["hidden_act"] = function;
-    if (is_gemma()) json_["hidden_activation"] = function;
+    json_["hidden_act"] = is_silu ? "silu" : "gelu_pytorch_tanh";
     json_["attention_bias"] = config_.qkv_bias;
-    if (type_ == "llama" || type_ == "granite" || type_ == "smollm3") {
-      json_["mlp_bias"] = config_.mlp_bias;
+  }
+
+  void put_own_keys() {
+    for (const OwnKey& key : kOwnKeys) {
+      if (!has_key(key.name)) continue;
+      json_[std::string(key.name)] = key.value({config_, json_});
     }
   }
 
   Expected<void> put_rope() {
     const kernels::RopeParams& rope = config_.ropes.front();
     json_["rope_theta"] = shortest(rope.freq_base);
-    if (is_gemma() && config_.ropes.size() > 1) {
-      json_["rope_local_base_freq"] = shortest(config_.ropes[1].freq_base);
-    }
-    if (rope.rotary_dim != config_.head_dim) {
-      json_["partial_rotary_factor"] = double(rope.rotary_dim) / config_.head_dim;
+    const int32_t head_dim = config_.layers.front().head_dim;
+    if (rope.rotary_dim != head_dim) {
+      json_["partial_rotary_factor"] = double(rope.rotary_dim) / head_dim;
     }
     SLUICE_TRY(Json scaling, scaling_of(rope));
-    if (type_ != "olmo3") {
+    if (!has_key("rope_parameters")) {
       json_["rope_scaling"] = std::move(scaling);
       return {};
     }
-    // The class of OLMo 3 would apply scaling beside the base to windowed layers too.
+    // The class would apply scaling beside the base to windowed layers too.
     const Json plain = {{"rope_type", "default"}, {"rope_theta", json_["rope_theta"]}};
     Json full = plain;
     if (scaling.is_object()) full.update(scaling);
@@ -157,7 +253,7 @@ class ConfigWriter {
     if (rope.attention_factor != kernels::yarn_attention_factor(factor, 1)) {
       json["attention_factor"] = shortest(rope.attention_factor);
     }
-    if (type_ == "gpt_oss") json["truncate"] = false;
+    if (has_key("truncate")) json["truncate"] = false;
     return json;
   }
 
@@ -180,58 +276,17 @@ class ConfigWriter {
     return json;
   }
 
-  void put_windows() {
+  void put_window() {
     const auto windowed = std::ranges::find_if(
         config_.layers, [](const LayerConfig& layer) { return layer.window > 0; });
     const bool has_windows = windowed != config_.layers.end();
     json_["sliding_window"] = has_windows ? Json(windowed->window) : Json(nullptr);
-    if (type_.starts_with("qwen") || type_ == "smollm3") json_["use_sliding_window"] = has_windows;
-    if (!is_gemma() && type_ != "olmo3" && type_ != "gpt_oss") return;
-    for (const LayerConfig& layer : config_.layers) {
-      json_["layer_types"].push_back(layer.window > 0 ? "sliding_attention" : "full_attention");
-    }
-  }
-
-  void put_experts() {
-    if (type_ == "smollm3") {
-      for (const LayerConfig& layer : config_.layers) {
-        json_["no_rope_layers"].push_back(layer.rope < 0 ? 0 : 1);
-      }
-    }
-    const MoeConfig& moe = config_.moe;
-    if (moe.num_experts == 0) return;
-    json_[type_ == "qwen3_moe" ? "num_experts" : "num_local_experts"] = moe.num_experts;
-    json_["num_experts_per_tok"] = moe.top_k;
-    if (type_ != "qwen3_moe") return;
-    json_["moe_intermediate_size"] = moe.ffn_hidden;
-    json_["norm_topk_prob"] = moe.normalize;
-    json_["decoder_sparse_step"] = 1;
-    json_["mlp_only_layers"] = Json::array();
-  }
-
-  void put_scales() {
-    if (is_gemma()) {
-      const double scale = config_.attention_scale;
-      json_["query_pre_attn_scalar"] = std::lround(1 / (scale * scale));
-      const auto cap = [](float value) {
-        return value > 0 ? Json(shortest(value)) : Json(nullptr);
-      };
-      json_["attn_logit_softcapping"] = cap(config_.attention_soft_cap);
-      json_["final_logit_softcapping"] = cap(config_.logit_soft_cap);
-    }
-    if (type_ != "granite") return;
-    const double usual = 1 / std::sqrt(double(config_.head_dim));
-    json_["attention_multiplier"] =
-        config_.attention_scale > 0 ? shortest(config_.attention_scale) : usual;
-    json_["embedding_multiplier"] = shortest(config_.embedding_scale);
-    json_["residual_multiplier"] = shortest(config_.residual_scale);
-    json_["logits_scaling"] = shortest(1 / config_.logit_scale);
   }
 
   const Checkpoint& checkpoint_;
   const Metadata& input_;
   const ModelConfig& config_;
-  std::string_view type_;
+  const ModelSpec& spec_;
   Json json_;
 };
 
@@ -239,8 +294,8 @@ class ConfigWriter {
 
 Expected<std::string> hf_keys(const Checkpoint& input,
                               const ModelConfig& config,
-                              const ModelFamily& family) {
-  return ConfigWriter(input, config, family).run();
+                              const ModelSpec& spec) {
+  return ConfigWriter(input, config, spec).run();
 }
 
 }  // namespace sluice

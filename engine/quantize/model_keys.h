@@ -8,20 +8,17 @@
 
 #include "engine/models/model.h"
 #include "engine/quantize/gguf_metadata.h"
-#include "engine/quantize/model_families.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
 
-// Converts a directory's configuration for a GGUF file, under `family.gguf`.
-GgufMetadata gguf_keys(const Checkpoint& input,
-                       const ModelConfig& config,
-                       const ModelFamily& family);
+// Converts a directory's configuration for a GGUF file, under `spec.files.gguf`.
+GgufMetadata gguf_keys(const Checkpoint& input, const ModelConfig& config, const ModelSpec& spec);
 
 // Converts a GGUF file's configuration to config.json, without token ids. `config` has the rotary
 // factors that the file stores as tensors. kUnsupported: no scaling of a directory yields them.
 Expected<std::string> hf_keys(const Checkpoint& input,
                               const ModelConfig& config,
-                              const ModelFamily& family);
+                              const ModelSpec& spec);
 
 }  // namespace sluice

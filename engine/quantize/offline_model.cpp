@@ -36,14 +36,7 @@ Expected<std::unique_ptr<OfflineModel>> OfflineModel::open(const std::string& pa
   SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kBlockSize));
   std::unique_ptr<OfflineModel> result(new OfflineModel(std::move(storage)));
   result->num_groups_ = static_cast<int32_t>(layouts.size());
-  result->caches_.resize(static_cast<size_t>(model->config().num_layers));
-  for (int32_t group = 0; group < result->num_groups_; ++group) {
-    int32_t place = 0;
-    for (const int32_t layer : layouts[static_cast<size_t>(group)].layers) {
-      result->caches_[static_cast<size_t>(layer)] = {
-          .group = group, .view = result->storage_.layer_view(group, place++)};
-    }
-  }
+  result->caches_ = layer_caches(layouts, result->storage_);
   const StepBounds bounds = {.max_tokens = window,
                              .max_seqs = 1,
                              .max_logits = window,

@@ -222,8 +222,11 @@ class Planner {
                  "output");
   }
 
-  [[nodiscard]] bool is_gpt_oss() const {
-    return checkpoint_.architecture() == "gpt_oss" || checkpoint_.architecture() == "gpt-oss";
+  // Whether directories of the family have a layer's experts in one tensor, with a spelling of
+  // MXFP4 of its own.
+  [[nodiscard]] bool has_fused_experts() const {
+    const FileSpec* const files = checkpoint_.file_spec();
+    return files != nullptr && files->experts == ExpertTensors::kTransposed;
   }
 
   // MXFP4 is also a GGUF type, and has its own spelling for fused experts.
@@ -234,7 +237,7 @@ class Planner {
                 .spelling = Spelling::kGguf,
                 .kind = TargetKind::kBlocks,
                 .format = WeightFormat::kMXFP4};
-    } else if (is_gpt_oss()) {
+    } else if (has_fused_experts()) {
       scheme.spelling = Spelling::kMxfp4;
     }
   }

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/models/model.h"
-#include "engine/quantize/model_families.h"
+#include "engine/quantize/config_difference.h"
 #include "engine/quantize/model_keys.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
@@ -88,7 +88,55 @@ SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& u
   return source;
 }
 
-// Adds a layer's experts as in transformers' class for gpt-oss.
+// What ExpertTensors::kStacked joins, and the name of the whole.
+struct StackedNames {
+  std::string_view gate;
+  std::string_view up;
+  std::string_view both;
+};
+
+constexpr StackedNames kStackedNames[] = {{"ffn_gate_exps.", "ffn_up_exps.", "ffn_gate_up_exps."},
+                                          {"ffn_gate_shexp.", "ffn_up_shexp.", "ffn_up_shexp."}};
+
+// Replaces a part of a name; none: the name lacks it.
+std::optional<std::string> renamed(std::string name, std::string_view from, std::string_view to) {
+  const size_t at = name.find(from);
+  if (at == std::string::npos) return std::nullopt;
+  return name.replace(at, from.size(), to);
+}
+
+// Gate rows, then up rows, of each of `count` experts.
+SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count) {
+  SourceTensor source = source_of(gate);
+  const auto rows = source.shape().rows / static_cast<int64_t>(count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    const int64_t first = static_cast<int64_t>(e) * rows;
+    source.pieces.push_back({.tensor = &gate, .first = first, .count = rows});
+    source.pieces.push_back({.tensor = &up, .first = first, .count = rows});
+  }
+  source.dims[1] *= 2;
+  return source;
+}
+
+// The gate (0) or the up rows (1) of such a tensor.
+SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count) {
+  SourceTensor source = source_of(both);
+  const auto rows = source.shape().rows / static_cast<int64_t>(2 * count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    source.pieces.push_back(
+        {.tensor = &both, .first = (2 * static_cast<int64_t>(e) + which) * rows, .count = rows});
+  }
+  source.dims[1] /= 2;
+  return source;
+}
+
+uint64_t experts_of(const CheckpointTensor& tensor) {
+  return tensor.num_dims > 2 ? tensor.dims[2] : 1;
+}
+
+// Adds a layer's experts as ExpertTensors::kTransposed.
 Expected<void> add_fused(const Checkpoint& input,
                          const CheckpointTensor& tensor,
                          std::vector<SourceTensor>& out) {
@@ -123,12 +171,14 @@ Expected<void> add_fused(const Checkpoint& input,
 // Makes a directory's tensors from those under GGUF's names.
 class DirectoryTensors {
  public:
-  DirectoryTensors(const Checkpoint& input, std::string_view model_type, ExpertLayout experts)
-      : input_(input), model_type_(model_type), experts_(experts) {}
+  DirectoryTensors(const Checkpoint& input, const FileSpec& files, ExpertLayout experts)
+      : input_(input), files_(files), experts_(experts) {}
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
       if (is_factors(tensor.name)) continue;
+      SLUICE_TRY(const bool is_done, take_stacked(tensor));
+      if (is_done) continue;
       SLUICE_TRY_VOID(is_stack(tensor) ? add_stack(tensor) : add(source_of(tensor)));
     }
     return std::move(tensors_);
@@ -139,8 +189,32 @@ class DirectoryTensors {
     return name == kFactors || name == kLongFactors || name == kShortFactors;
   }
 
+  // Takes what ExpertTensors::kStacked has together; down projections of experts stay a stack.
+  Expected<bool> take_stacked(const CheckpointTensor& tensor) {
+    if (files_.experts != ExpertTensors::kStacked) return false;
+    for (const StackedNames& names : kStackedNames) {
+      const std::optional<std::string> gate = renamed(tensor.name, names.up, names.gate);
+      if (gate && input_.has(*gate)) return true;  // handled with the gate
+      const std::optional<std::string> up = renamed(tensor.name, names.gate, names.up);
+      if (!up) continue;
+      const CheckpointTensor* found = input_.find(*up);
+      if (found == nullptr || !std::ranges::equal(found->dims, tensor.dims)) {
+        return make_error(ErrorCode::kDataLoss,
+                          input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
+                              ": found no up projection of its shape, expected one");
+      }
+      SourceTensor source = joined(tensor, *found, experts_of(tensor));
+      source.name = *renamed(tensor.name, names.gate, names.both);
+      SLUICE_TRY_VOID(add(std::move(source)));
+      return true;
+    }
+    if (!is_stack(tensor)) return false;
+    SLUICE_TRY_VOID(add(source_of(tensor)));
+    return true;
+  }
+
   Expected<void> add_stack(const CheckpointTensor& tensor) {
-    if (model_type_ == "gpt_oss" && experts_ == ExpertLayout::kFused) {
+    if (files_.experts == ExpertTensors::kTransposed && experts_ == ExpertLayout::kFused) {
       return add_fused(input_, tensor, tensors_);
     }
     SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));
@@ -161,25 +235,25 @@ class DirectoryTensors {
       tensors_.push_back(std::move(source));
       return {};
     }
-    const std::optional<std::string> name = hf_name(source.name, model_type_);
+    const std::optional<std::string> name = hf_name(source.name, files_);
     if (!name) {
       return make_error(ErrorCode::kUnsupported,
                         input_.path() + ": tensor " + sluice::in_quotes(source.name) +
-                            ": found one that a directory of type " + std::string(model_type_) +
-                            " has no name for",
+                            ": found one that a directory of type " +
+                            std::string(files_.model_type) + " has no name for",
                         "to");
     }
     source.stored_name = *name;
     if (is_directory) source.input_name = *name;
     // The name that a reader of the directory uses.
-    source.name = gguf_name(*name);
+    source.name = gguf_name(*name, &files_);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));
     return {};
   }
 
   const Checkpoint& input_;
-  std::string_view model_type_;
+  const FileSpec& files_;
   ExpertLayout experts_;
   std::vector<SourceTensor> tensors_;
 };
@@ -197,11 +271,12 @@ SourceTensor factors_tensor(std::string_view name, const std::vector<float>& fac
 // Makes a GGUF file's tensors from a directory's.
 class GgufTensors {
  public:
-  GgufTensors(const Checkpoint& input, const ModelConfig& config, const ModelFamily& family)
-      : input_(input), config_(config), family_(family) {}
+  GgufTensors(const Checkpoint& input, const ModelConfig& config, const FileSpec& files)
+      : input_(input), config_(config), files_(files) {}
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
+      if (take_stacked(tensor)) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
         stacks_[name->stem + name->suffix][name->expert] = &tensor;
       } else {
@@ -220,14 +295,25 @@ class GgufTensors {
   }
 
  private:
-  void add(SourceTensor source) {
-    constexpr std::string_view kByPlace = ".post_attention_norm.";
-    const size_t at = source.name.find(kByPlace);
-    const bool is_only = config_.norm_placement == NormPlacement::kBefore;
-    if (at != std::string::npos && is_only && family_.gguf != "gpt-oss") {
-      source.name.replace(at, kByPlace.size(), ".ffn_norm.");
+  // A file has gate and up apart.
+  bool take_stacked(const CheckpointTensor& tensor) {
+    if (files_.experts != ExpertTensors::kStacked) return false;
+    for (const StackedNames& names : kStackedNames) {
+      const std::optional<std::string> gate = renamed(tensor.name, names.both, names.gate);
+      if (!gate || input_.has(*gate)) continue;
+      const uint64_t count = experts_of(tensor);
+      for (const int64_t which : {0, 1}) {
+        SourceTensor half = half_of(tensor, which, count);
+        half.name = which == 0 ? *gate : *renamed(tensor.name, names.both, names.up);
+        add(std::move(half));
+      }
+      return true;
     }
-    source.stored_name = source.name;
+    return false;
+  }
+
+  void add(SourceTensor source) {
+    source.stored_name = name_in_gguf(source.name, &files_);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));
   }
@@ -259,7 +345,7 @@ class GgufTensors {
 
   const Checkpoint& input_;
   const ModelConfig& config_;
-  const ModelFamily& family_;
+  const FileSpec& files_;
   std::map<std::string, std::map<uint64_t, const CheckpointTensor*>> stacks_;
   std::vector<SourceTensor> tensors_;
 };
@@ -304,14 +390,27 @@ Expected<void> take_factors(const std::string& file,
     if (source.name == kShortFactors) factors = &config.long_rope.short_factors;
     if (factors == nullptr) continue;
     if (source.shape().rows != 1) {
-      return make_error(
-          ErrorCode::kDataLoss,
-          file + ": tensor " + sluice::in_quotes(source.name) + ": found several rows, expected one");
+      return make_error(ErrorCode::kDataLoss,
+                        file + ": tensor " + sluice::in_quotes(source.name) +
+                            ": found several rows, expected one");
     }
     factors->resize(static_cast<size_t>(source.shape().width));
     SLUICE_TRY_VOID(SourceRows(file, source).read(0, 1, factors->data()));
   }
   return {};
+}
+
+// Returns the family under which a model of `spec` is written in the other layout: several may
+// share GGUF's name. Null: that layout has none.
+const ModelSpec* find_counterpart(const Checkpoint& input,
+                                  const ModelSpec& spec,
+                                  const ModelConfig& config) {
+  if (input.kind() != CheckpointKind::kGguf) return spec.files.gguf.empty() ? nullptr : &spec;
+  for (const ModelSpec* other : model_specs()) {
+    const bool takes = other->takes_gguf != nullptr && other->takes_gguf(config);
+    if (other->files.gguf == spec.files.gguf && takes) return other;
+  }
+  return spec.files.model_type.empty() ? nullptr : &spec;
 }
 
 class Translator {
@@ -322,8 +421,8 @@ class Translator {
   Expected<Translation> run() {
     SLUICE_TRY(const ModelSpec* spec, find_model_spec(input_));
     SLUICE_TRY(config_, read_model_config(*spec, input_));
-    family_ = find_family(input_, config_);
-    if (family_ == nullptr) {
+    spec_ = find_counterpart(input_, *spec, config_);
+    if (spec_ == nullptr) {
       return make_error(ErrorCode::kUnsupported,
                         input_.path() + ": architecture " + input_.architecture() +
                             ": found one that the other layout does not have",
@@ -335,7 +434,7 @@ class Translator {
       return make_error(ErrorCode::kUnsupported,
                         input_.path() + ": " +
                             std::string(is_gguf ? "a directory" : "a GGUF file") + " of type " +
-                            std::string(is_gguf ? family_->model_type : family_->gguf) +
+                            std::string(is_gguf ? files().model_type : files().gguf) +
                             " cannot say all of it: " + difference,
                         "to");
     }
@@ -344,30 +443,32 @@ class Translator {
   }
 
  private:
+  [[nodiscard]] const FileSpec& files() const { return spec_->files; }
+
   Expected<ModelConfig> to_directory() {
     std::vector<SourceTensor> stored;
     for (const CheckpointTensor& tensor : input_.tensors()) stored.push_back(source_of(tensor));
     SLUICE_TRY_VOID(take_factors(input_.path(), stored, config_));
-    DirectoryTensors tensors(input_, family_->model_type, experts_);
+    DirectoryTensors tensors(input_, files(), experts_);
     SLUICE_TRY(result_.tensors, tensors.run());
-    SLUICE_TRY(result_.config, hf_keys(input_, config_, *family_));
+    SLUICE_TRY(result_.config, hf_keys(input_, config_, *spec_));
     const std::string file = output_ + "/config.json";
     SLUICE_TRY(HfConfig config, parse_hf_config(std::as_bytes(std::span(result_.config)), file));
     config.metadata.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     return read_view(
-        CheckpointKind::kHuggingFace, std::string(family_->model_type), std::move(config.metadata));
+        CheckpointKind::kHuggingFace, std::string(files().model_type), std::move(config.metadata));
   }
 
   Expected<ModelConfig> to_gguf() {
-    GgufTensors tensors(input_, config_, *family_);
+    GgufTensors tensors(input_, config_, files());
     SLUICE_TRY(result_.tensors, tensors.run());
-    result_.metadata = gguf_keys(input_, config_, *family_);
+    result_.metadata = gguf_keys(input_, config_, *spec_);
     const std::vector<std::byte> header = gguf_header(result_.metadata, 0);
     SLUICE_TRY(const auto file, GgufFile::parse(header, output_));
     Metadata metadata(output_);
-    take_gguf_metadata(*file, family_->gguf, metadata);
+    take_gguf_metadata(*file, files().gguf, metadata);
     SLUICE_TRY(ModelConfig config,
-               read_view(CheckpointKind::kGguf, std::string(family_->gguf), std::move(metadata)));
+               read_view(CheckpointKind::kGguf, std::string(files().gguf), std::move(metadata)));
     SLUICE_TRY_VOID(take_factors(output_, result_.tensors, config));
     return config;
   }
@@ -400,8 +501,9 @@ class Translator {
                             ": found q, k and v as one, expected three",
                         "to");
     }
-    const auto heads =
-        static_cast<uint64_t>(is(".attn_q.") ? config_.num_heads : config_.num_kv_heads);
+    const LayerConfig& layer = config_.layers.front();
+    const int32_t num_heads = is(".attn_q.") ? layer.num_heads : layer.num_kv_heads;
+    const auto heads = static_cast<uint64_t>(num_heads);
     const uint64_t rows = tensor.dims[tensor.num_dims > 1 ? 1 : 0];
     if (tensor.num_dims > 2 || rows % (2 * heads) != 0) {
       return make_error(ErrorCode::kDataLoss,
@@ -409,7 +511,7 @@ class Translator {
                             ": found " + std::to_string(rows) + " rows, expected a multiple of " +
                             std::to_string(2 * heads) + ", two of each head");
     }
-    tensor.heads = is(".attn_q.") ? config_.num_heads : config_.num_kv_heads;
+    tensor.heads = num_heads;
     tensor.order =
         other_style == kernels::RopeStyle::kInterleaved ? RowOrder::kToPairs : RowOrder::kToHalves;
     if (tensor.num_dims > 1) return {};
@@ -434,7 +536,7 @@ class Translator {
   ExpertLayout experts_;
   const std::string& output_;
   ModelConfig config_;
-  const ModelFamily* family_ = nullptr;
+  const ModelSpec* spec_ = nullptr;  // of both layouts
   Translation result_;
 };
 
@@ -457,7 +559,9 @@ std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTen
 Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLayout experts) {
   const bool has_stacks = std::ranges::any_of(input.tensors(), is_stack);
   if (input.kind() == CheckpointKind::kHuggingFace && has_stacks) {
-    return DirectoryTensors(input, input.architecture(), experts).run();
+    constexpr FileSpec kUnknown;
+    const FileSpec* const files = input.file_spec();
+    return DirectoryTensors(input, files != nullptr ? *files : kUnknown, experts).run();
   }
   std::vector<SourceTensor> tensors;
   for (const CheckpointTensor& tensor : input.tensors()) tensors.push_back(source_of(tensor));

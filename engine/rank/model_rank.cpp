@@ -18,21 +18,6 @@ namespace {
 using Pages = AlignedBuffer::Pages;
 using kernels::DeviceBuffer;
 
-// Maps each layer to its group's index and its place inside the group.
-std::vector<LayerCache> layer_caches(const Model& model,
-                                     const std::vector<LayerGroup>& layouts,
-                                     const KvStorage& storage) {
-  std::vector<LayerCache> caches(static_cast<size_t>(model.config().num_layers));
-  for (size_t group = 0; group < layouts.size(); ++group) {
-    for (size_t i = 0; i < layouts[group].layers.size(); ++i) {
-      caches[static_cast<size_t>(layouts[group].layers[i])] = {
-          .group = static_cast<int32_t>(group),
-          .view = storage.layer_view(static_cast<int32_t>(group), static_cast<int32_t>(i))};
-    }
-  }
-  return caches;
-}
-
 // The KV groups of one rank, with its own heads.
 std::vector<KvGroupSpec> rank_groups(const ModelRank::KvSizes& kv,
                                      const std::vector<LayerGroup>& own) {
@@ -105,7 +90,7 @@ Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& de
   std::unique_ptr<ModelRank> rank(
       new ModelRank(device, std::move(model), bounds, std::move(storage)));
   SLUICE_TRY_VOID(rank->allocate(placement, config));
-  rank->caches_ = layer_caches(*rank->model_, layouts, rank->kv_storage_);
+  rank->caches_ = layer_caches(layouts, rank->kv_storage_);
   return rank;
 }
 

@@ -266,11 +266,11 @@ KvRanks ModelRunner::kv_ranks() const {
   if (ranks_.size() == 1) return KvRanks(ranks_.front()->kv_storage());
   std::vector<KvRanks::Rank> all;
   for (const auto& rank : ranks_) {
-    const Portion& heads = rank->model().config().share.kv_heads;
+    const Portion& heads = rank->model().config().layers.front().share.kv_heads;
     all.push_back({.storage = &rank->kv_storage(),
                    .heads = {.first = heads.first, .count = heads.count}});
   }
-  return {std::move(all), ranks_.front()->model().config().share.kv_heads.whole};
+  return {std::move(all), ranks_.front()->model().config().layers.front().share.kv_heads.whole};
 }
 
 const float* ModelRunner::embed(std::span<const int32_t> rows) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
@@ -39,17 +40,46 @@ void add_value(std::string_view place,
   }
 }
 
+// The layer of a tensor in a file; 0 for those outside layers.
+uint64_t layer_of(std::string_view name) {
+  constexpr std::string_view kLayers = "blk.";
+  if (!name.starts_with(kLayers)) return 0;
+  name.remove_prefix(kLayers.size());
+  const std::optional<std::string> number = take_number(name);
+  return number ? std::stoull(*number) : 0;
+}
+
+// GGUF counts modules behind the layers, which guess further tokens, as layers. Takes them from the
+// count, and returns it, or the largest number if no module is stated.
+uint64_t take_next_token_layers(Metadata& metadata) {
+  const Expected<uint64_t> modules = metadata.get_uint_or("nextn_predict_layers", 0);
+  const Expected<uint64_t> all = metadata.get_uint("block_count");
+  if (!modules || !all || *modules == 0 || *modules >= *all) return UINT64_MAX;
+  metadata.set("block_count", "block_count less nextn_predict_layers", *all - *modules);
+  return *all - *modules;
+}
+
 class GgufCheckpoint final : public Checkpoint {
  public:
+  // kDataLoss: two tensors have the same name to us. Names within a file are unique, and across
+  // parts: check_gguf_parts().
+  Expected<void> index() { return index_tensors(); }
+
   GgufCheckpoint(std::string path,
                  std::vector<std::unique_ptr<GgufFile>> parts,
                  std::string architecture)
       : Checkpoint(std::move(path), CheckpointKind::kGguf, std::move(architecture)),
         parts_(std::move(parts)) {
+    file_spec_ = find_gguf_spec(architecture_);
     take_gguf_metadata(first(), architecture_, metadata_);
+    const uint64_t num_layers = take_next_token_layers(metadata_);
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
-        add_tensor({.name = std::string(tensor.name),
+        if (layer_of(tensor.name) >= num_layers) {
+          left_out_.emplace_back(tensor.name);
+          continue;
+        }
+        add_tensor({.name = name_of_gguf(tensor.name, file_spec_),
                     .stored_name = std::string(tensor.name),
                     .num_dims = tensor.num_dims,
                     .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
@@ -57,8 +87,6 @@ class GgufCheckpoint final : public Checkpoint {
                     .data = tensor.data});
       }
     }
-    // Names within a file are unique, and across parts: check_gguf_parts().
-    CHECK(index_tensors().has_value());
   }
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override {
@@ -137,7 +165,10 @@ Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& pa
   SLUICE_TRY(auto parts, open_gguf_parts(path));
   SLUICE_TRY(const std::string_view name, parts.front()->get_string("general.architecture"));
   std::string architecture(name);
-  return std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture));
+  auto checkpoint =
+      std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture));
+  SLUICE_TRY_VOID(checkpoint->index());
+  return checkpoint;
 }
 
 void Checkpoint::add_tensor(CheckpointTensor tensor) {
@@ -148,9 +179,9 @@ void Checkpoint::add_tensor(CheckpointTensor tensor) {
 Expected<void> Checkpoint::index_tensors() {
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (by_name_.emplace(tensors_[i].name, i).second) continue;
-    return make_error(
-        ErrorCode::kDataLoss,
-        path_ + ": tensor " + in_quotes(tensors_[i].name) + ": found under two names, expected one");
+    return make_error(ErrorCode::kDataLoss,
+                      path_ + ": tensor " + in_quotes(tensors_[i].name) +
+                          ": found under two names, expected one");
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on disk in any layout: metadata and tensors under GGUF's names, the tokenizer and the
-// chat template. Tensor data stays mapped.
+// A model on disk in any layout: metadata and tensors under GGUF's names (those of most families,
+// where families differ), the tokenizer and the chat template. Tensor data stays mapped.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 
 #include "engine/core/status.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/metadata.h"
 #include "quant/format.h"
@@ -74,6 +75,9 @@ class Checkpoint {
   // general.architecture of a GGUF file, or model_type of a config.json.
   [[nodiscard]] const std::string& architecture() const { return architecture_; }
 
+  // The family that has this architecture; null: none.
+  [[nodiscard]] const FileSpec* file_spec() const { return file_spec_; }
+
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
@@ -121,6 +125,7 @@ class Checkpoint {
   std::string path_;
   CheckpointKind kind_;
   std::string architecture_;
+  const FileSpec* file_spec_ = nullptr;
   Metadata metadata_;
   bool is_dummy_ = false;
   WeightFormat dummy_format_ = WeightFormat::kBF16;

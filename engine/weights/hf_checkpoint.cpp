@@ -26,11 +26,29 @@
 namespace sluice {
 namespace {
 
-// Prefixes of tensors outside the text model.
-constexpr std::string_view kOtherParts[] = {"vision_tower.",
-                                            "multi_modal_projector.",
-                                            "model.vision_tower.",
-                                            "model.multi_modal_projector."};
+// Parts of a multimodal model beside its text model, by the first of their tensors' names.
+struct OtherPart {
+  std::string_view prefix;
+  std::string_view name;
+};
+
+constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
+                                     {"vision_model.", "the vision tower"},
+                                     {"visual.", "the vision tower"},
+                                     {"embed_vision.", "the vision tower"},
+                                     {"multi_modal_projector.", "the projector of images"},
+                                     {"audio_tower.", "the audio tower"},
+                                     {"embed_audio.", "the audio tower"}};
+
+const OtherPart* other_part(std::string_view stored) {
+  constexpr std::string_view kModel = "model.";
+  if (stored.starts_with(kModel)) stored.remove_prefix(kModel.size());
+  const auto found = std::find_if(
+      std::begin(kOtherParts), std::end(kOtherParts), [stored](const OtherPart& part) {
+        return stored.starts_with(part.prefix);
+      });
+  return found == std::end(kOtherParts) ? nullptr : found;
+}
 
 // Older places of a quantization's configuration, read where config.json has none.
 struct QuantizationFile {
@@ -55,19 +73,13 @@ std::string take_fused_layer(std::string& name) {
   return "blk." + *layer + ".";
 }
 
-bool is_other_part(std::string_view stored) {
-  return std::any_of(std::begin(kOtherParts), std::end(kOtherParts), [&](std::string_view prefix) {
-    return stored.starts_with(prefix);
-  });
-}
-
 // Ignores other parts, and tensors implied by the configuration or by another tensor.
 bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
     if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
   }
-  return is_other_part(stored);
+  return other_part(stored) != nullptr;
 }
 
 bool exists(const std::string& path) {
@@ -76,15 +88,15 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &status) == 0;
 }
 
-// `place`: its name in the part that is read, in Hugging Face's spelling; `file`: its path.
+// `file`: its path.
 CheckpointTensor make_entry(const std::string& name,
-                            const std::string& place,
+                            const std::string& our_name,
                             const std::string& file,
                             std::span<const uint64_t> shape,
                             WeightFormat format,
                             std::span<const std::byte> data) {
   CheckpointTensor entry;
-  entry.name = gguf_name(place);
+  entry.name = our_name;
   entry.stored_name = name;
   entry.file = file;
   entry.num_dims = static_cast<uint32_t>(shape.size());
@@ -95,13 +107,13 @@ CheckpointTensor make_entry(const std::string& name,
 }
 
 // Makes the entry of a matrix of codes; stacked matrices stay stacked.
-CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& place) {
+CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& our_name) {
   const CodedMatrix& matrix = *layer.matrix;
   std::vector<uint64_t> shape = matrix.codes().shape;
   if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
   shape.back() = static_cast<uint64_t>(matrix.k());
   CheckpointTensor entry =
-      make_entry(layer.name + ".weight", place, layer.file, shape, matrix.format(), matrix.codes().bytes);
+      make_entry(layer.name + ".weight", our_name, layer.file, shape, matrix.format(), matrix.codes().bytes);
   entry.coded = layer.matrix;
   return entry;
 }
@@ -179,6 +191,7 @@ class HfCheckpoint final : public Checkpoint {
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
         quantized_(quantization_) {
+    file_spec_ = config.spec;
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
@@ -219,10 +232,10 @@ class HfCheckpoint final : public Checkpoint {
                                            : !next_token_name(stored, num_layers());
   }
 
-  // Returns the tensor's name in the part that is read.
+  // Returns our name of the tensor in the part that is read.
   [[nodiscard]] std::string name_in_part(const std::string& stored) const {
-    if (part_ == CheckpointPart::kModel) return stored;
-    return next_token_name(stored, num_layers()).value_or(stored);
+    if (part_ == CheckpointPart::kModel) return gguf_name(stored, file_spec_);
+    return gguf_name(next_token_name(stored, num_layers()).value_or(stored), file_spec_);
   }
 
   void note_left_out(const std::string& stored);
@@ -254,6 +267,7 @@ class HfCheckpoint final : public Checkpoint {
   size_t num_configs_ = 0;                                       // config.json and its supplements
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
+  std::map<std::string_view, size_t> num_of_parts_;              // tensors of OtherPart, by name
   size_t num_next_token_ = 0;                                    // tensors of MTP modules
   std::string first_next_token_;
 };
@@ -261,7 +275,9 @@ class HfCheckpoint final : public Checkpoint {
 void HfCheckpoint::note_left_out(const std::string& stored) {
   if (part_ != CheckpointPart::kModel) return;
   const bool is_next_token = is_next_token_name(stored, num_layers());
-  if (is_next_token || is_other_part(stored)) left_out_.push_back(stored);
+  const OtherPart* const other = other_part(stored);
+  if (is_next_token || other != nullptr) left_out_.push_back(stored);
+  if (other != nullptr) ++num_of_parts_[other->name];
   if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;
 }
 
@@ -452,6 +468,9 @@ Expected<void> HfCheckpoint::read_tensors() {
     shards.push_back(std::move(whole));
   }
   for (Shard& shard : shards) SLUICE_TRY_VOID(add_shard(std::move(shard)));
+  for (const auto& [name, count] : num_of_parts_) {
+    log_event(LogLevel::kInfo, "text_only", "file", path_, "part", name, "tensors_not_read", count);
+  }
   if (num_next_token_ > 0) {
     warn_of_file(path_,
                  first_next_token_,

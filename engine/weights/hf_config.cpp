@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/hf_config.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
-#include "engine/weights/hf_defaults.h"
+#include "engine/weights/hf_required.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {
@@ -20,68 +24,81 @@ constexpr size_t kMaxArray = 1 << 16;
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
-  const char* spellings[2];
+  const char* spellings[4] = {};
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", nullptr}},
-    {"embedding_length", {"hidden_size", nullptr}},
-    {"feed_forward_length", {"intermediate_size", nullptr}},
-    {"attention.head_count", {"num_attention_heads", nullptr}},
-    {"attention.head_count_kv", {"num_key_value_heads", nullptr}},
-    {"attention.key_length", {"head_dim", nullptr}},
-    {"context_length", {"max_position_embeddings", nullptr}},
-    {"vocab_size", {"vocab_size", nullptr}},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", nullptr}},
-    {"attention.sliding_window", {"sliding_window", nullptr}},
+    {"block_count", {"num_hidden_layers"}},
+    {"embedding_length", {"hidden_size"}},
+    {"feed_forward_length", {"intermediate_size"}},
+    {"attention.head_count", {"num_attention_heads"}},
+    {"attention.head_count_kv", {"num_key_value_heads"}},
+    {"attention.key_length", {"head_dim"}},
+    {"context_length", {"max_position_embeddings"}},
+    {"vocab_size", {"vocab_size"}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}},
+    {"attention.sliding_window", {"sliding_window"}},
     {"attention.sliding_window_pattern", {"sliding_window_pattern", "_sliding_window_pattern"}},
-    {"attention.scale", {"attention_multiplier", nullptr}},
-    {"attn_logit_softcapping", {"attn_logit_softcapping", nullptr}},
-    {"final_logit_softcapping", {"final_logit_softcapping", nullptr}},
-    {"query_pre_attn_scalar", {"query_pre_attn_scalar", nullptr}},
-    {"embedding_scale", {"embedding_multiplier", nullptr}},
-    {"residual_scale", {"residual_multiplier", nullptr}},
-    {"logit_scale", {"logits_scaling", nullptr}},
-    {"expert_count", {"num_experts", "num_local_experts"}},
-    {"expert_used_count", {"num_experts_per_tok", "experts_per_token"}},
-    {"expert_feed_forward_length", {"moe_intermediate_size", nullptr}},
-    {"norm_topk_prob", {"norm_topk_prob", nullptr}},
-    {"decoder_sparse_step", {"decoder_sparse_step", nullptr}},
-    {"no_rope_layers", {"no_rope_layers", nullptr}},
-    {"no_rope_layer_interval", {"no_rope_layer_interval", nullptr}},
-    {"use_sliding_window", {"use_sliding_window", nullptr}},
-    {"max_window_layers", {"max_window_layers", nullptr}},
+    {"attention.scale", {"attention_multiplier"}},
+    {"attn_logit_softcapping", {"attn_logit_softcapping"}},
+    {"final_logit_softcapping", {"final_logit_softcapping"}},
+    {"query_pre_attn_scalar", {"query_pre_attn_scalar"}},
+    {"embedding_scale", {"embedding_multiplier"}},
+    {"residual_scale", {"residual_multiplier"}},
+    {"logit_scale", {"logits_scaling"}},
+    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
+    {"expert_used_count", {"num_experts_per_tok", "experts_per_token", "moe_k"}},
+    {"expert_feed_forward_length", {"moe_intermediate_size"}},
+    {"expert_weights_norm", {"norm_topk_prob"}},
+    {"expert_weights_scale", {"routed_scaling_factor", "router_scaling_factor"}},
+    {"expert_shared_count", {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts"}},
+    {"expert_shared_feed_forward_length",
+     {"shared_expert_intermediate_size", "shared_intermediate_size"}},
+    {"expert_group_count", {"n_group"}},
+    {"expert_group_used_count", {"topk_group"}},
+    {"leading_dense_block_count", {"first_k_dense_replace", "moe_layer_start_index"}},
+    {"interleave_moe_layer_step", {"moe_layer_interval"}},
+    {"last_moe_layer", {"moe_layer_end_index"}},
+    {"attention.qk_norm", {"use_qk_norm"}},
+    {"attention.clamp_kqv", {"clip_qkv"}},
+    {"attention_out_bias", {"attention_out_bias"}},
+    {"decoder_sparse_step", {"decoder_sparse_step"}},
+    {"no_rope_layers", {"no_rope_layers"}},
+    {"no_rope_layer_interval", {"no_rope_layer_interval"}},
+    {"use_sliding_window", {"use_sliding_window"}},
+    {"max_window_layers", {"max_window_layers"}},
     {"hidden_act", {"hidden_activation", "hidden_act"}},
-    {"attention_bias", {"attention_bias", nullptr}},
-    {"mlp_bias", {"mlp_bias", nullptr}},
-    {"head.vocab_size", {"draft_vocab_size", nullptr}},
-    {"head.target_hidden_size", {"target_hidden_size", nullptr}},
-    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
-    {"head.logit_scale", {"logit_scale", nullptr}},
+    {"attention_bias", {"attention_bias", "use_bias"}},
+    {"mlp_bias", {"mlp_bias"}},
+    {"head.vocab_size", {"draft_vocab_size"}},
+    {"head.target_hidden_size", {"target_hidden_size"}},
+    {"head.norm_before_residual", {"norm_before_residual"}},
+    {"head.logit_scale", {"logit_scale"}},
 };
 
 constexpr Row kRopeRows[] = {
-    {"rope.freq_base", {"rope_theta", nullptr}},
+    {"rope.freq_base", {"rope_theta"}},
+    {"rope.dimension_count", {"rotary_dim"}},
     {"rope.scaling.type", {"rope_type", "type"}},
-    {"rope.scaling.factor", {"factor", nullptr}},
-    {"rope.scaling.low_freq_factor", {"low_freq_factor", nullptr}},
-    {"rope.scaling.high_freq_factor", {"high_freq_factor", nullptr}},
-    {"rope.scaling.original_context_length", {"original_max_position_embeddings", nullptr}},
-    {"rope.scaling.yarn_beta_fast", {"beta_fast", nullptr}},
-    {"rope.scaling.yarn_beta_slow", {"beta_slow", nullptr}},
-    {"rope.scaling.mscale", {"mscale", nullptr}},
-    {"rope.scaling.mscale_all_dim", {"mscale_all_dim", nullptr}},
-    {"rope.scaling.truncate", {"truncate", nullptr}},
-    {"rope.scaling.attention_factor", {"attention_factor", nullptr}},
-    {"rope.scaling.attn_factor", {"attention_factor", nullptr}},
-    {"rope.scaling.short_factor", {"short_factor", nullptr}},
-    {"rope.scaling.long_factor", {"long_factor", nullptr}},
-    {"partial_rotary_factor", {"partial_rotary_factor", nullptr}},
+    {"rope.scaling.factor", {"factor"}},
+    {"rope.scaling.low_freq_factor", {"low_freq_factor"}},
+    {"rope.scaling.high_freq_factor", {"high_freq_factor"}},
+    {"rope.scaling.original_context_length", {"original_max_position_embeddings"}},
+    {"rope.scaling.yarn_beta_fast", {"beta_fast"}},
+    {"rope.scaling.yarn_beta_slow", {"beta_slow"}},
+    {"rope.scaling.mscale", {"mscale"}},
+    {"rope.scaling.mscale_all_dim", {"mscale_all_dim"}},
+    {"rope.scaling.truncate", {"truncate"}},
+    {"rope.scaling.attention_factor", {"attention_factor"}},
+    {"rope.scaling.attn_factor", {"attention_factor"}},
+    {"rope.scaling.short_factor", {"short_factor"}},
+    {"rope.scaling.long_factor", {"long_factor"}},
+    {"partial_rotary_factor", {"partial_rotary_factor"}},
 };
 
 constexpr Row kEagleRows[] = {
-    {"head.layers", {"eagle_aux_hidden_state_layer_ids", nullptr}},
-    {"head.norm_before_residual", {"norm_before_residual", nullptr}},
+    {"head.layers", {"eagle_aux_hidden_state_layer_ids"}},
+    {"head.norm_before_residual", {"norm_before_residual"}},
 };
 
 // Converts scalars, strings and arrays of numbers or booleans; other values become their text,
@@ -130,33 +147,69 @@ void take_rows(const Json& object,
   }
 }
 
+// The key of metadata.h that this spelling of config.json has.
+const char* key_of(std::string_view spelling) {
+  const auto is_it = [spelling](const Row& row) {
+    return std::ranges::any_of(row.spellings, [spelling](const char* each) {
+      return each != nullptr && each == spelling;
+    });
+  };
+  const Row* const row = std::find_if(std::begin(kRows), std::end(kRows), is_it);
+  if (row != std::end(kRows)) return row->key;
+  const Row* const rope = std::find_if(std::begin(kRopeRows), std::end(kRopeRows), is_it);
+  CHECK(rope != std::end(kRopeRows));
+  return rope->key;
+}
+
+// Sets what `config` omits.
+void take_defaults(const Json& config,
+                   const FileSpec& spec,
+                   std::span<const KeyDefault> defaults,
+                   Metadata& metadata) {
+  for (const KeyDefault& row : defaults) {
+    const char* key = key_of(row.spelling);
+    if (config.contains(row.spelling) || metadata.has(key)) continue;
+    const std::string place = std::string(row.spelling) + " of " + std::string(spec.model_type);
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string_view>) {
+            metadata.set(key, place, std::string(value));
+          } else {
+            metadata.set(key, place, value);
+          }
+        },
+        row.value);
+  }
+}
+
 // Determines the windowed layers from their types, or from where windows begin.
-void take_layer_types(const Json& config, const std::string& model_type, Metadata& metadata) {
+void take_layer_types(const Json& config, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
     for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     return;
   }
-  const bool is_qwen = model_type == "qwen2" || model_type == "qwen3" || model_type == "mimo";
-  const Json usual_first = is_qwen ? Json(28U) : Json(nullptr);
-  const auto stated = config.find("max_window_layers");
-  const Json* first = stated == config.end() ? &usual_first : &*stated;
-  const Json* layers = member(config, "num_hidden_layers");
-  if (layers == nullptr || !first->is_number_unsigned() || !layers->is_number_unsigned() ||
-      layers->get<uint64_t>() > kMaxArray) {
-    return;
-  }
-  for (uint64_t i = 0; i < layers->get<uint64_t>(); ++i) {
-    sliding.push_back(i >= first->get<uint64_t>() ? 1 : 0);
-  }
+  const Expected<uint64_t> first = metadata.get_uint("max_window_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (!first || !layers || *layers > kMaxArray) return;
+  for (uint64_t i = 0; i < *layers; ++i) sliding.push_back(i >= *first ? 1 : 0);
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
 }
 
-// Renames LongRoPE's type in early Phi-3 files.
-void rename_early_longrope(const std::string& model_type, Metadata& metadata) {
+// Determines the layers with experts from their types.
+void take_ffn_types(const Json& config, Metadata& metadata) {
+  const Json* types = member(config, "mlp_layer_types");
+  if (types == nullptr || !types->is_array()) return;
+  std::vector<double> sparse;
+  for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
+  metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
+}
+
+// Renames LongRoPE's type in early files.
+void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
-  if (model_type != "phi3" || !type || (*type != "su" && *type != "yarn")) return;
+  if (!type || std::ranges::find(spec.longrope_names, *type) == spec.longrope_names.end()) return;
   metadata.set("rope.scaling.type", "rope_scaling.type", std::string("longrope"));
 }
 
@@ -182,10 +235,13 @@ void take_rope(const Json& config, Metadata& metadata) {
 }
 
 // Derives sizes that follow from two keys.
-Expected<void> take_derived(const Json& config, const std::string& model_type, Metadata& metadata) {
+Expected<void> take_derived(const Json& config,
+                            const std::string& model_type,
+                            const FileSpec& spec,
+                            Metadata& metadata) {
   if (metadata.has("partial_rotary_factor")) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
-    if (part != 1 && model_type != "phi3") {
+    if (part != 1 && !spec.is_partly_rotated) {
       return metadata.wrong(
           "partial_rotary_factor", std::to_string(part), "1 in a model of type " + model_type);
     }
@@ -261,11 +317,13 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
     return fail("model_type", sluice::in_quotes(result.model_type), "a name");
-  // Gemma and SmolLM3 share the embedding by default.
-  result.tied_embeddings = result.model_type.starts_with("gemma") || result.model_type == "smollm3";
-  SLUICE_TRY_VOID(check_unsupported(config, result.model_type, file_name));
+  constexpr FileSpec kUnknown;
+  const FileSpec* const found = find_file_spec(result.model_type);
+  const FileSpec& spec = found != nullptr ? *found : kUnknown;
+  result.spec = found;
+  result.tied_embeddings = spec.ties_embedding;
   const Json* only_quantization = nullptr;
-  for (const Json* object : {&root, &config}) {
+  for (const Json* object : {&config, &root}) {  // what is said of the whole wins
     // compression_config is the older name.
     for (const char* key : {"quantization_config", "compression_config"}) {
       const Json* quantization = member(*object, key);
@@ -281,14 +339,21 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     }
   }
   take_rows(config, kRows, "", result.metadata);
-  take_layer_types(config, result.model_type, result.metadata);
   if (const Json* eagle = member(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
     take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
   }
   take_rope(config, result.metadata);
-  rename_early_longrope(result.model_type, result.metadata);
-  take_defaults(result.model_type, config, result.metadata);
-  SLUICE_TRY_VOID(take_derived(config, result.model_type, result.metadata));
+  rename_early_longrope(spec, result.metadata);
+  if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {
+    take_defaults(config, spec, spec.rope_defaults, result.metadata);
+  }
+  take_defaults(config, spec, spec.defaults, result.metadata);
+  take_layer_types(config, result.metadata);
+  take_ffn_types(config, result.metadata);
+  const bool has_window = result.metadata.has("attention.sliding_window");
+  if (found == nullptr) return result;  // find_model_spec() refuses it by its name
+  SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
+  SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
   return result;
 }
 

@@ -8,13 +8,15 @@
 #include <string>
 
 #include "engine/core/status.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/metadata.h"
 #include "engine/weights/quantization.h"
 
 namespace sluice {
 
 struct HfConfig {
-  std::string model_type;  // the text model's
+  std::string model_type;          // the text model's
+  const FileSpec* spec = nullptr;  // of that type; null: no family has it
   bool tied_embeddings = false;
   Quantization quantization;
   Metadata metadata;

@@ -6,13 +6,7 @@
 namespace sluice {
 namespace {
 
-struct NamePair {
-  std::string_view hf;
-  std::string_view gguf;
-  std::string_view only = {};  // the model_type that uses this name when writing
-};
-
-constexpr NamePair kModelNames[] = {
+constexpr TensorName kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
     {"lm_head.weight", "output.weight"},
@@ -29,7 +23,7 @@ constexpr std::string_view kTargets = "target";  // a copy of the target's tenso
 
 // Names of such a module beside its layer; it reads the next token's embedding followed by a state,
 // or the state followed by the embedding.
-constexpr NamePair kNextTokenNames[] = {
+constexpr TensorName kNextTokenNames[] = {
     {"enorm.weight", "enorm.weight"},
     {"hnorm.weight", "hnorm.weight"},
     {"eh_proj.weight", "eh_proj.weight"},
@@ -45,8 +39,8 @@ constexpr NamePair kNextTokenNames[] = {
     {"fc.weight", "eh_proj.weight"},
 };
 
-// Names inside "model.layers.N.", without ".weight" and ".bias".
-constexpr NamePair kLayerNames[] = {
+// Names of most families, inside "model.layers.N.".
+constexpr TensorName kLayerNames[] = {
     {"input_layernorm", "attn_norm"},
     {"hidden_norm", "hidden_norm"},
     {"self_attn.q_proj", "attn_q"},
@@ -56,50 +50,90 @@ constexpr NamePair kLayerNames[] = {
     {"self_attn.o_proj", "attn_output"},
     {"self_attn.q_norm", "attn_q_norm"},
     {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "post_attention_norm"},
-    {"pre_feedforward_layernorm", "ffn_norm"},
-    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"self_attn.sinks", "attn_sinks.weight"},
+    {"post_attention_layernorm", "ffn_norm"},
     {"mlp.gate_proj", "ffn_gate"},
     {"mlp.up_proj", "ffn_up"},
-    {"mlp.gate_up_proj", "ffn_up", "phi3"},
     {"mlp.down_proj", "ffn_down"},
     {"mlp.gate", "ffn_gate_inp"},
-    {"mlp.router", "ffn_gate_inp", "gpt_oss"},
-    {"block_sparse_moe.gate", "ffn_gate_inp", "mixtral"},
+    {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
+    {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+    {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+    {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+    {"mlp.experts.#.gate_proj", "ffn_gate_exps"},
+    {"mlp.experts.#.up_proj", "ffn_up_exps"},
+    {"mlp.experts.#.down_proj", "ffn_down_exps"},
 };
 
-constexpr NamePair kExpertNames[] = {
-    {"gate_proj", "ffn_gate_exps"},
-    {"up_proj", "ffn_up_exps"},
-    {"down_proj", "ffn_down_exps"},
-    {"w1", "ffn_gate_exps", "mixtral"},
-    {"w3", "ffn_up_exps", "mixtral"},
-    {"w2", "ffn_down_exps", "mixtral"},
-};
+constexpr TensorName kNothing;
 
-constexpr std::string_view kExperts = "mlp.experts.";
-constexpr std::string_view kMixtralExperts = "block_sparse_moe.experts.";
-
-template <size_t N>
-std::string_view translate(const NamePair (&names)[N], std::string_view hf) {
-  for (const NamePair& pair : names) {
-    if (pair.hf == hf) return pair.gguf;
-  }
-  return {};
+const TensorName& find_stored(std::span<const TensorName> names, std::string_view stored) {
+  const auto found = std::ranges::find(names, stored, &TensorName::stored);
+  return found == names.end() ? kNothing : *found;
 }
 
-// Returns the name for this type only, otherwise the first for all types.
-template <size_t N>
-std::string_view translate_back(const NamePair (&names)[N],
-                                std::string_view gguf,
-                                std::string_view model_type) {
-  std::string_view usual;
-  for (const NamePair& pair : names) {
-    if (pair.gguf != gguf) continue;
-    if (pair.only == model_type) return pair.hf;
-    if (pair.only.empty() && usual.empty()) usual = pair.hf;
+const TensorName& find_ours(std::span<const TensorName> names, std::string_view ours) {
+  const auto found = std::ranges::find(names, ours, &TensorName::ours);
+  return found == names.end() ? kNothing : *found;
+}
+
+// Looks a name inside a layer up: in the family's list, then in everyone's. A name of everyone's
+// whose counterpart the family's list takes means something else there.
+const TensorName& layer_name(const FileSpec* spec, std::string_view stored) {
+  const std::span<const TensorName> own =
+      spec != nullptr ? spec->names : std::span<const TensorName>();
+  const TensorName& found = find_stored(own, stored);
+  return found.ours.empty() ? find_stored(kLayerNames, stored) : found;
+}
+
+const TensorName& layer_name_of_ours(const FileSpec& spec, std::string_view ours) {
+  const TensorName& found = find_ours(spec.names, ours);
+  if (!found.ours.empty()) return found;
+  const TensorName& usual = find_ours(kLayerNames, ours);
+  return find_stored(spec.names, usual.stored).ours.empty() ? usual : kNothing;
+}
+
+// Cuts the first number between dots out of a name, leaving '#'.
+std::string take_expert(std::string_view name, std::string& expert) {
+  for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    std::string_view rest = name.substr(dot + 1);
+    const std::optional<std::string> number = take_number(rest);
+    if (!number) continue;
+    expert = *number;
+    return std::string(name.substr(0, dot + 1)) + "#." + std::string(rest);
   }
-  return usual;
+  return std::string(name);
+}
+
+// Our name inside a layer of one whose last part is ".weight" or another; empty: none.
+std::string ours_in_layer(const FileSpec* spec, std::string_view stored) {
+  const std::string_view whole = layer_name(spec, stored).ours;
+  if (whole.find('.') != std::string_view::npos) return std::string(whole);
+  const size_t dot = stored.rfind('.');
+  if (dot == std::string_view::npos) return {};
+  std::string expert;
+  const TensorName& found = layer_name(spec, take_expert(stored.substr(0, dot), expert));
+  if (found.ours.empty()) return {};
+  return std::string(found.ours) + (expert.empty() ? "" : "." + expert) +
+         std::string(stored.substr(dot));
+}
+
+// The inverse.
+std::string stored_in_layer(const FileSpec& spec, std::string_view ours) {
+  if (const TensorName& whole = layer_name_of_ours(spec, ours); !whole.stored.empty()) {
+    return std::string(whole.stored);
+  }
+  const size_t dot = ours.find('.');
+  if (dot == std::string_view::npos) return {};
+  const TensorName& found = layer_name_of_ours(spec, ours.substr(0, dot));
+  std::string name(found.stored);
+  std::string_view suffix = ours.substr(dot + 1);
+  if (const size_t at = name.find('#'); at != std::string::npos) {
+    const std::optional<std::string> expert = take_number(suffix);
+    if (!expert) return {};
+    name.replace(at, 1, *expert);
+  }
+  return name.empty() ? name : name + "." + std::string(suffix);
 }
 
 }  // namespace
@@ -145,7 +179,7 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
     return found;
   };
   const auto of_module = [&](const char* otherwise) -> std::optional<std::string> {
-    const std::string_view found = translate(kNextTokenNames, name);
+    const std::string_view found = find_stored(kNextTokenNames, name).ours;
     if (found.empty()) return otherwise + std::string(name);
     return found == kTargets ? std::nullopt : std::optional("model." + std::string(found));
   };
@@ -160,12 +194,12 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
   return take("layers.") ? of_layer(0) : of_module("model.");
 }
 
-std::string gguf_name(std::string_view stored) {
+std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   std::string name(without_prefix(stored));
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
-  if (const std::string_view found = translate(kModelNames, name); !found.empty()) {
+  if (const std::string_view found = find_stored(kModelNames, name).ours; !found.empty()) {
     return std::string(found);
   }
   std::string_view rest = name;
@@ -173,56 +207,50 @@ std::string gguf_name(std::string_view stored) {
   if (!rest.starts_with(kLayers)) return std::string(stored);
   rest.remove_prefix(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer) return std::string(stored);
-  const std::string prefix = "blk." + *layer + ".";
-  if (rest == "self_attn.sinks") return prefix + "attn_sinks.weight";
-  const size_t dot = rest.rfind('.');
-  if (dot == std::string_view::npos) return std::string(stored);
-  const std::string suffix(rest.substr(dot));
-  rest = rest.substr(0, dot);
-  for (const std::string_view experts : {kExperts, kMixtralExperts}) {
-    if (!rest.starts_with(experts)) continue;
-    rest.remove_prefix(experts.size());
-    const std::optional<std::string> expert = take_number(rest);
-    const std::string_view found = translate(kExpertNames, rest);
-    if (!expert || found.empty()) return std::string(stored);
-    return prefix + std::string(found) + "." + *expert + suffix;
-  }
-  const std::string_view found = translate(kLayerNames, rest);
-  return found.empty() ? std::string(stored) : prefix + std::string(found) + suffix;
+  const std::string found = layer ? ours_in_layer(spec, rest) : "";
+  return found.empty() ? std::string(stored) : "blk." + *layer + "." + found;
 }
 
-std::optional<std::string> hf_name(std::string_view gguf, std::string_view model_type) {
-  if (const std::string_view found = translate_back(kModelNames, gguf, model_type);
-      !found.empty()) {
+std::optional<std::string> hf_name(std::string_view ours, const FileSpec& spec) {
+  if (const std::string_view found = find_ours(kModelNames, ours).stored; !found.empty()) {
     return std::string(found);
   }
   constexpr std::string_view kLayers = "blk.";
-  if (!gguf.starts_with(kLayers)) return std::nullopt;
-  std::string_view rest = gguf.substr(kLayers.size());
+  if (!ours.starts_with(kLayers)) return std::nullopt;
+  std::string_view rest = ours.substr(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer) return std::nullopt;
-  const std::string prefix = "model.layers." + *layer + ".";
-  if (rest == "attn_sinks.weight") return prefix + "self_attn.sinks";
-  const size_t dot = rest.find('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  const std::string_view stem = rest.substr(0, dot);
-  std::string_view suffix = rest.substr(dot + 1);
-  if (const std::string_view found = translate_back(kExpertNames, stem, model_type);
-      !found.empty()) {
-    const std::optional<std::string> expert = take_number(suffix);
-    if (!expert) return std::nullopt;
-    const bool is_mixtral = model_type == "mixtral";
-    return prefix + std::string(is_mixtral ? kMixtralExperts : kExperts) + *expert + "." +
-           std::string(found) + "." + std::string(suffix);
+  const std::string found = layer ? stored_in_layer(spec, rest) : "";
+  return found.empty() ? std::nullopt : std::optional("model.layers." + *layer + "." + found);
+}
+
+namespace {
+
+std::string renamed(std::string_view name,
+                    const FileSpec* spec,
+                    const TensorName& (*find)(std::span<const TensorName>, std::string_view),
+                    std::string_view TensorName::*to) {
+  constexpr std::string_view kLayers = "blk.";
+  std::string_view rest = name;
+  if (spec == nullptr || spec->gguf_names.empty() || !name.starts_with(kLayers)) {
+    return std::string(name);
   }
-  // Without a norm on attention's output, that name means the norm behind attention.
-  const bool is_around = model_type.starts_with("gemma");
-  const std::string_view found = stem == "ffn_norm" && !is_around
-                                     ? std::string_view("post_attention_layernorm")
-                                     : translate_back(kLayerNames, stem, model_type);
-  if (found.empty()) return std::nullopt;
-  return prefix + std::string(found) + "." + std::string(suffix);
+  rest.remove_prefix(kLayers.size());
+  if (!take_number(rest)) return std::string(name);
+  const std::string_view stem = rest.substr(0, rest.find('.'));
+  const std::string_view found = find(spec->gguf_names, stem).*to;
+  if (found.empty()) return std::string(name);
+  return std::string(name.substr(0, name.size() - rest.size())) + std::string(found) +
+         std::string(rest.substr(stem.size()));
+}
+
+}  // namespace
+
+std::string name_of_gguf(std::string_view stored, const FileSpec* spec) {
+  return renamed(stored, spec, find_stored, &TensorName::ours);
+}
+
+std::string name_in_gguf(std::string_view ours, const FileSpec* spec) {
+  return renamed(ours, spec, find_ours, &TensorName::stored);
 }
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Maps names of tensors between Hugging Face's layout and GGUF.
+// Maps names of tensors in Hugging Face's layout and in GGUF to ours, and back.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,21 @@
 #include <string>
 #include <string_view>
 
+#include "engine/weights/file_spec.h"
+
 namespace sluice {
 
-// Returns GGUF's name of a stored tensor, as "blk.0.attn_q.weight"; for a single expert with its
-// number: "blk.0.ffn_up_exps.3.weight". Without a GGUF name the stored name is returned, for
-// messages. The norm behind attention is "post_attention_norm", also where it is the only one
-// before the feed-forward half.
-std::string gguf_name(std::string_view stored);
+// Returns our name, GGUF's of most families, of a tensor that a directory of this family stores, as
+// "blk.0.attn_q.weight"; for a single expert with its number: "blk.0.ffn_up_exps.3.weight". A
+// stored name that has none is returned, for messages. `spec` may be null.
+std::string gguf_name(std::string_view stored, const FileSpec* spec);
+
+// The inverse; none: directories of the family have no name for it.
+std::optional<std::string> hf_name(std::string_view ours, const FileSpec& spec);
+
+// Return our name of a tensor in a GGUF file, and the inverse. `spec` may be null.
+std::string name_of_gguf(std::string_view stored, const FileSpec* spec);
+std::string name_in_gguf(std::string_view ours, const FileSpec* spec);
 
 // Whether the tensor belongs to a module that guesses further tokens (MTP), stored behind the
 // model's layers in published checkpoints; transformers leaves these out as well.
@@ -24,9 +32,6 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers);
 // "model.he_proj.weight", "model.norm.weight" or "model.shared_head.norm.weight"; none: it belongs
 // to another module or copies a tensor of the model.
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers);
-
-// Returns the name of such a tensor in checkpoints of this model_type; none: they lack it.
-std::optional<std::string> hf_name(std::string_view gguf, std::string_view model_type);
 
 // Returns a stored name without a multimodal model's prefix for its text model.
 std::string_view without_prefix(std::string_view name);

@@ -58,19 +58,113 @@ __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
   return total[0];
 }
 
+__device__ __forceinline__ float sigmoid_of(float x) {
+  return __fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, x))));
+}
+
+// Fills the scores of a row's experts, and what their choice compares.
+__device__ __forceinline__ void score_experts(const MoeRouteArgs& args,
+                                              const float* logits,
+                                              float* scores,
+                                              float* values) {
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  const bool is_softmax = args.router.score == RouterScore::kSoftmax;
+  float top = 0;
+  float sum = 1;
+  if (is_softmax) {
+    top = logits[next_expert(logits, args.num_experts, 0)];
+    sum = sum_in_lanes(args.num_experts,
+                       [&](int32_t i) { return exp_of(__fsub_rn(logits[i], top)); });
+  }
+  for (int32_t e = lane; e < args.num_experts; e += kLanes) {
+    const float score =
+        is_softmax ? __fdiv_rn(exp_of(__fsub_rn(logits[e], top)), sum) : sigmoid_of(logits[e]);
+    scores[e] = score;
+    values[e] = args.choice_bias == nullptr ? score : __fadd_rn(score, args.choice_bias[e]);
+  }
+  __syncwarp();
+}
+
+// Takes the groups with small sums of their two best experts out of the choice; a lane has a group.
+__device__ __forceinline__ void drop_groups(const MoeRouteArgs& args, float* values) {
+  GPU_SHARED(float, sums, kMaxExpertGroups);
+  const float least = -INFINITY;
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  const int32_t num_groups = args.router.num_groups;
+  const int32_t size = args.num_experts / num_groups;
+  float own = 0;
+  if (lane < num_groups) {
+    float first = least;
+    float second = least;
+    for (int32_t e = lane * size; e < (lane + 1) * size; ++e) {
+      if (values[e] > first) {
+        second = first;
+        first = values[e];
+      } else if (values[e] > second) {
+        second = values[e];
+      }
+    }
+    own = __fadd_rn(first, second);
+    sums[lane] = own;
+  }
+  __syncwarp();
+  if (lane < num_groups) {
+    int32_t num_better = 0;
+    for (int32_t h = 0; h < num_groups; ++h) {
+      num_better += sums[h] > own || (sums[h] == own && h < lane) ? 1 : 0;
+    }
+    for (int32_t e = lane * size; e < (lane + 1) * size; ++e) {
+      if (num_better >= args.router.groups_kept) values[e] = least;
+    }
+  }
+  __syncwarp();
+}
+
+// Returns what the weights of the chosen experts, each lane's own in order of id, are divided by.
+__device__ __forceinline__ float weight_sum(const MoeRouteArgs& args,
+                                            const float* logits,
+                                            const float* weights,
+                                            float top) {
+  GPU_SHARED(float, chosen_sum, 1);
+  const bool by_logit = chooses_by_logit(args);
+  if (!args.router.normalize) {
+    if (!by_logit) return 1;
+    return sum_in_lanes(args.num_experts,
+                        [&](int32_t i) { return exp_of(__fsub_rn(logits[i], top)); });
+  }
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int32_t j = 0; j < args.top_k; ++j) sum = __fadd_rn(sum, weights[j]);
+    if (!by_logit) {
+      sum = __fadd_rn(sum, args.router.epsilon);
+      if (sum < args.router.floor) sum = args.router.floor;
+    }
+    chosen_sum[0] = sum;
+  }
+  __syncwarp();
+  return chosen_sum[0];
+}
+
 // Routes a row by one warp.
 __global__ void __launch_bounds__(kLanes, 1)
     moe_route_kernel(const __grid_constant__ MoeRouteArgs args) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
   GPU_SHARED(float, weights, kMaxExperts);
-  GPU_SHARED(float, chosen_sum, 1);
+  GPU_SHARED(float, scores, kMaxExperts);
+  GPU_SHARED(float, sums, kMaxExperts);  // with the choice bias
   const float* const logits = args.logits + int64_t{blockIdx.x} * args.num_experts;
   const auto lane = static_cast<int32_t>(threadIdx.x);
+  const bool by_logit = chooses_by_logit(args);
+  if (!by_logit) {
+    score_experts(args, logits, scores, sums);
+    if (args.router.num_groups > 0) drop_groups(args, sums);
+  }
+  const float* const values = by_logit ? logits : sums;
   uint32_t taken = 0;
   float top = 0;
   for (int32_t j = 0; j < args.top_k; ++j) {
-    const int32_t id = next_expert(logits, args.num_experts, taken);
+    const int32_t id = next_expert(values, args.num_experts, taken);
     if (j == 0) top = logits[id];
     if (id % kLanes == lane) taken |= 1U << (id / kLanes);
   }
@@ -86,23 +180,14 @@ __global__ void __launch_bounds__(kLanes, 1)
     if (own == 0) continue;
     const int32_t id = kLanes * i + lane;
     ids[place] = id;
-    weights[place] = exp_of(__fsub_rn(logits[id], top));
+    weights[place] = by_logit ? exp_of(__fsub_rn(logits[id], top)) : scores[id];
   }
   __syncwarp();
-  float sum = 0;
-  if (args.normalize) {
-    if (lane == 0) {
-      for (int32_t j = 0; j < args.top_k; ++j) sum = __fadd_rn(sum, weights[j]);
-      chosen_sum[0] = sum;
-    }
-    __syncwarp();
-    sum = chosen_sum[0];
-  } else {
-    sum = sum_in_lanes(args.num_experts,
-                       [&](int32_t i) { return exp_of(__fsub_rn(logits[i], top)); });
-  }
+  const float sum = weight_sum(args, logits, weights, top);
   float* const out = args.weights + int64_t{blockIdx.x} * args.top_k;
-  for (int32_t j = lane; j < args.top_k; j += kLanes) out[j] = __fdiv_rn(weights[j], sum);
+  for (int32_t j = lane; j < args.top_k; j += kLanes) {
+    out[j] = __fmul_rn(__fdiv_rn(weights[j], sum), args.router.scale);
+  }
 }
 
 // Warps of the placement; each has a share of the pairs, in order.
@@ -197,10 +282,9 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   const int64_t first = int64_t{blockIdx.x} * args.top_k;
   float* const x = args.x + blockIdx.x * args.x_stride;
   for_elements(args.n, [&](int32_t i) {
-    float sum = x[i];
+    float sum = args.adds ? x[i] : 0.0F;
     for (int64_t j = first; j < first + args.top_k; ++j) {
-      const float weight = __fmul_rn(args.scale, args.weights[j]);
-      sum = __fmaf_rn(args.y[args.rows[j] * args.y_stride + i], weight, sum);
+      sum = __fmaf_rn(args.y[args.rows[j] * args.y_stride + i], args.weights[j], sum);
     }
     x[i] = sum;
   });
@@ -210,6 +294,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
 
 void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
   CHECK(args.top_k >= 1 && args.top_k <= args.num_experts && args.num_experts <= kMaxExperts);
+  CHECK(args.router.num_groups <= kMaxExpertGroups);
   gpu::launch(stream,
               {.blocks_x = args.num_rows,
                .threads = kLanes,

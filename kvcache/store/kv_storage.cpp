@@ -7,6 +7,8 @@
 #include <chrono>
 #include <thread>
 
+#include "kernels/attention.h"
+
 namespace sluice {
 namespace {
 
@@ -65,19 +67,19 @@ Expected<KvStorage> KvStorage::create(std::vector<KvGroupSpec> groups,
   return storage;
 }
 
-kernels::KvLayerView KvStorage::layer_view(int32_t group, int32_t layer) const {
+std::vector<KvPlaneView> KvStorage::planes(int32_t group, int32_t layer) const {
   const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
   const GroupPlace& place = places_[static_cast<size_t>(group)];
   CHECK_LT(layer, shape.num_layers);
-  CHECK(shape.planes.size() == 2 && shape.planes[0] == shape.planes[1]);
   std::byte* const base = buffer_.data() + place.begin + layer * place.layer_bytes;
-  return {.k = base + place.planes[0].begin,
-          .v = base + place.planes[1].begin,
-          .dtype = shape.planes[0].dtype,
-          .num_blocks = shape.num_blocks,
-          .block_size = tokens_per_entry(shape, block_size_),
-          .num_kv_heads = shape.planes[0].num_heads,
-          .head_dim = shape.planes[0].width};
+  std::vector<KvPlaneView> views;
+  for (size_t i = 0; i < shape.planes.size(); ++i) {
+    views.push_back({.data = base + place.planes[i].begin,
+                     .shape = shape.planes[i],
+                     .num_blocks = shape.num_blocks,
+                     .block_size = tokens_per_entry(shape, block_size_)});
+  }
+  return views;
 }
 
 int64_t KvStorage::block_bytes(int32_t group) const {

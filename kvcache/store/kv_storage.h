@@ -18,11 +18,11 @@
 #include "engine/core/aligned_buffer.h"
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "kernels/attention.h"
 #include "kernels/device_memory.h"
 #include "kernels/kv_blocks.h"
 #include "kvcache/kv_group.h"
 #include "kvcache/kv_piece.h"
+#include "kvcache/store/kv_plane_view.h"
 
 namespace sluice {
 
@@ -45,8 +45,8 @@ class KvStorage {
 
   [[nodiscard]] std::span<const KvGroupSpec> groups() const { return groups_; }
 
-  // A view of layer `layer`, counted inside the group, whose planes must be K and V of one shape.
-  [[nodiscard]] kernels::KvLayerView layer_view(int32_t group, int32_t layer) const;
+  // The planes of layer `layer`, counted inside the group, in the group's order.
+  [[nodiscard]] std::vector<KvPlaneView> planes(int32_t group, int32_t layer) const;
 
   // The whole allocation; the host must not read it where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }

@@ -239,9 +239,10 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
   EXPECT_GT(stats.prefix_cache_hits, 0U);
 }
 
-// Windowed layers in their own KV group, and a mixture of experts.
+// Windowed layers in their own KV group, a mixture of experts, and one in groups beside shared
+// experts and a dense layer.
 TEST(Determinism, HoldsForWindowsAndExperts) {
-  for (const char* name : {"engine-windows", "engine-experts"}) {
+  for (const char* name : {"engine-windows", "engine-experts", "engine-router"}) {
     Config config = base_config();
     config.model = golden_folder() + "/models/" + name + ".gguf";
     config.kv_cache_memory = int64_t{16} << 20;

@@ -83,7 +83,7 @@ Expected<Loaded> load(const std::string& path,
 }
 
 KvGroupSpec attention_blocks(const ModelConfig& config, int32_t num_layers, int32_t num_blocks) {
-  KvGroupSpec group = attention_group(config, DType::kF32);
+  KvGroupSpec group = attention_group(config.layers.front(), DType::kF32);
   group.num_layers = num_layers;
   group.num_blocks = num_blocks;
   return group;
@@ -117,7 +117,7 @@ class HeadRig {
     SLUICE_TRY(rig->arena_,
                AlignedBuffer::allocate(rig->model().arena_bytes(bounds), "activations"));
     rig->model().bind(bounds, rig->arena_.span());
-    rig->caches_ = {{.group = 0, .view = rig->storage_.layer_view(0, 0)}};
+    rig->caches_ = {{.group = 0, .planes = rig->storage_.planes(0, 0)}};
     return rig;
   }
 
@@ -303,7 +303,7 @@ TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal_of(kTiny, target, 1).find("found a file"), std::string::npos);
   ModelConfig other = target;
-  other.moe.num_experts = 8;
+  for (LayerConfig& layer : other.layers) layer.ffn = FfnKind::kExperts;
   EXPECT_NE(refusal_of(own, other, 1).find("experts"), std::string::npos);
   other = target;
   other.norm_placement = NormPlacement::kAround;
@@ -462,7 +462,7 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
       {attention_blocks(model.config(), model.config().num_layers, /*num_blocks=*/1)}, kBlockSize);
   std::vector<LayerCache> caches;
   for (int32_t i = 0; i < model.config().num_layers; ++i) {
-    caches.push_back({.group = 0, .view = storage.layer_view(0, i)});
+    caches.push_back({.group = 0, .planes = storage.planes(0, i)});
   }
   const std::vector<TokenId> tokens = {5, 300, 17};
   const std::vector<int32_t> positions = {0, 1, 2};

@@ -56,7 +56,7 @@ class Rig {
     target_->bind(bounds_, arena_.span());
     storage_ = std::move(*KvStorage::create(planned.plan.kv_groups, 16));
     for (int32_t i = 0; i < target_->config().num_layers; ++i) {
-      caches_.push_back({.group = 0, .view = storage_.layer_view(0, i)});
+      caches_.push_back({.group = 0, .planes = storage_.planes(0, i)});
     }
     head_ = std::move(*DraftModel::create(*device_,
                                           target_.get(),

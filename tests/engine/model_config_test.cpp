@@ -175,8 +175,8 @@ TEST(GgufKeys, ArraysOfOneNumberForEachLayerAreThatNumber) {
     file.set_array(key, {value});
     const auto planned = file.plan();
     ASSERT_TRUE(planned.has_value()) << key << ": " << planned.error().message;
-    EXPECT_EQ(planned->model.num_kv_heads, 2);
-    EXPECT_EQ(planned->model.head_dim, 16);
+    EXPECT_EQ(planned->model.layers.front().num_kv_heads, 2);
+    EXPECT_EQ(planned->model.layers.front().head_dim, 16);
     EXPECT_EQ(planned->model.ffn_hidden, 32);
     file.set_array(key, {value, value});
     EXPECT_NE(file.error().find("llama." + std::string(key) + ": found an array of 2, expected"),
@@ -249,12 +249,57 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
     EXPECT_NE(refusal(key, 8.0F).find("found 8.000000"), std::string::npos) << key;
     EXPECT_EQ(refusal(key, 0.0F), "") << key;
   }
-  for (const char* key : {"expert_shared_count", "expert_group_count"}) {
-    EXPECT_NE(refusal(key, 2U).find("found 2.000000"), std::string::npos) << key;
-  }
   EXPECT_NE(refusal("rope.scaling.yarn_ext_factor", "one").find("found no number"),
             std::string::npos);
   EXPECT_NE(refusal("use_parallel_residual", true).find("found true"), std::string::npos);
+}
+
+// What it lacks, and what comes near.
+TEST(GgufKeys, AnUnknownFamilyIsRefusedByNameKindAndNeighbours) {
+  TinyGguf latent("glm4x");
+  latent.add("blk.0.attn_kv_a_mqa.weight", {32, 16});
+  latent.add("blk.0.ssm_a", {32});
+  const std::string text = latent.error();
+  EXPECT_NE(text.find("architecture glm4x is not supported: it has latent attention, state-space "
+                      "layers; nearest: glm4, glm4moe, "),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("; supported: "), std::string::npos) << text;
+  TinyGguf plain("zzz");
+  plain.add_dense();
+  EXPECT_NE(plain.error().find("architecture zzz is not supported; nearest: "), std::string::npos);
+}
+
+// block_count counts modules that guess further tokens; one layer too many would be built.
+TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {
+  TinyGguf file("llama");
+  file.add_dense();
+  file.set("block_count", 2U);
+  file.set("nextn_predict_layers", 1U);
+  file.add("blk.1.nextn.eh_proj.weight", {64, 32});
+  const auto planned = file.plan();
+  ASSERT_TRUE(planned.has_value()) << planned.error().message;
+  EXPECT_EQ(planned->model.num_layers, 1);
+  EXPECT_EQ(planned->checkpoint->left_out(),
+            std::vector<std::string>{"blk.1.nextn.eh_proj.weight"});
+}
+
+TEST(GgufKeys, GroupsOfExpertsMustHoldTheChoice) {
+  const auto refusal = [](uint32_t groups, uint32_t kept) {
+    TinyGguf file("qwen3moe");
+    file.set("expert_count", 8U);
+    file.set("expert_used_count", 3U);
+    file.set("expert_group_count", groups);
+    file.set("expert_group_used_count", kept);
+    return file.error();
+  };
+  EXPECT_NE(refusal(3, 1).find("expert_group_count: found 3, expected equal groups"),
+            std::string::npos);
+  EXPECT_NE(refusal(8, 4).find("expert_group_count: found 8, expected equal groups"),
+            std::string::npos);
+  EXPECT_NE(refusal(4, 1).find("expert_group_used_count: found 1, expected groups with 3"),
+            std::string::npos);
+  EXPECT_EQ(refusal(4, 2).find("expert_group"), std::string::npos);
 }
 
 TEST(GgufKeys, ValuesWithoutEffectAreTaken) {
@@ -271,7 +316,7 @@ TEST(GgufKeys, ValuesWithoutEffectAreTaken) {
       EXPECT_EQ(planned->model.ropes.front().attention_factor, 1.0F) << type << key;
     });
   };
-  EXPECT_NE(log_of("", "expert_group_count", 1U).find("key=expert_group_count"), std::string::npos);
+  EXPECT_EQ(log_of("", "expert_group_count", 1U), "");  // a single group has all experts
   for (const float share : {0.0F, -1.0F}) {
     for (const char* type : {"", "none", "linear"}) {
       EXPECT_NE(log_of(type, "rope.scaling.yarn_ext_factor", share).find("yarn_ext_factor"),

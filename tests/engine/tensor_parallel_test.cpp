@@ -170,10 +170,18 @@ TEST(TensorParallel, EverySchemeGivesTheBitsOfOneRank) {
       << message;
 }
 
-// Variants: normalized or not, with biases, and in INT8.
+// Variants: normalized or not, with biases, beside shared experts with and without a gate, beside
+// dense layers, with a scaled output, and in INT8.
 TEST(TensorParallel, ExpertsGiveTheBitsOfOneRank) {
-  const nlohmann::json wide = {{"moe_intermediate_size", 288}};
-  for (const char* name : {"models/qwen3-moe", "models/mixtral", "models/gpt-oss"}) {
+  const nlohmann::json wide = {{"moe_intermediate_size", 288},
+                               {"shared_expert_intermediate_size", 320},
+                               {"shared_intermediate_size", 320}};
+  for (const char* name : {"models/qwen3-moe",
+                           "models/mixtral",
+                           "models/gpt-oss",
+                           "models/qwen2-moe",
+                           "models/glm4-moe",
+                           "models/granite-moe-shared"}) {
     const TemporaryFolder folder;
     write_model(folder, name, wide);
     expect_same_on({2, 4, 8}, dummy_config(folder), name);

@@ -149,6 +149,7 @@ TEST_F(Translation, RoundTripsGiveTheSameBits) {
                                          "qwen3-moe-bias",
                                          "qwen3-moe-unnormalized",
                                          "gpt-oss-unbiased",
+                                         "hy-v3",  // dense layers between others
                                          "qwen3-moe-window",
                                          "smollm3-window",
                                          "llama-dynamic-rope",
@@ -308,25 +309,50 @@ TEST(HfVocabulary, MergesOfScoresBecomeScores) {
 
 TEST(HfNames, GoBothWays) {
   const auto back = [](const char* stored, const char* type) {
-    return hf_name(gguf_name(stored), type).value_or("none");
+    const FileSpec* const files = find_file_spec(type);
+    return hf_name(gguf_name(stored, files), *files).value_or("none");
   };
   for (const char* stored : {"model.embed_tokens.weight",
                              "model.norm.weight",
                              "lm_head.weight",
                              "model.layers.3.self_attn.q_proj.bias",
+                             "model.layers.3.self_attn.sinks",
                              "model.layers.12.post_attention_layernorm.weight",
                              "model.layers.0.mlp.experts.7.down_proj.weight"}) {
     EXPECT_EQ(back(stored, "llama"), stored);
   }
   EXPECT_EQ(back("model.layers.1.block_sparse_moe.experts.2.w3.weight", "mixtral"),
             "model.layers.1.block_sparse_moe.experts.2.w3.weight");
-  EXPECT_EQ(back("model.layers.1.pre_feedforward_layernorm.weight", "gemma2"),
-            "model.layers.1.pre_feedforward_layernorm.weight");
-  EXPECT_EQ(hf_name("blk.1.ffn_norm.weight", "llama"),
+  EXPECT_EQ(back("model.layers.1.block_sparse_moe.gate.weight", "mixtral"),
+            "model.layers.1.block_sparse_moe.gate.weight");
+  for (const char* norm : {"post_attention_layernorm", "pre_feedforward_layernorm"}) {
+    const std::string stored = "model.layers.1." + std::string(norm) + ".weight";
+    EXPECT_EQ(back(stored.c_str(), "gemma2"), stored);
+  }
+  const FileSpec& llama = *find_file_spec("llama");
+  EXPECT_EQ(hf_name("blk.1.ffn_norm.weight", llama),
             "model.layers.1.post_attention_layernorm.weight");
-  EXPECT_EQ(hf_name("blk.1.ssm_in.weight", "llama"), std::nullopt);
-  EXPECT_EQ(hf_name("blk.x.attn_q.weight", "llama"), std::nullopt);
-  EXPECT_EQ(hf_name("rope_freqs.weight", "llama"), std::nullopt);
+  EXPECT_EQ(hf_name("blk.1.ffn_up.weight", *find_file_spec("phi3")),
+            "model.layers.1.mlp.gate_up_proj.weight");
+  EXPECT_EQ(hf_name("blk.1.ssm_in.weight", llama), std::nullopt);
+  EXPECT_EQ(hf_name("blk.x.attn_q.weight", llama), std::nullopt);
+  EXPECT_EQ(hf_name("rope_freqs.weight", llama), std::nullopt);
+}
+
+// The same words mean another norm in another family.
+TEST(HfNames, AreTheFamilysOwn) {
+  const char* const stored = "model.layers.0.post_attention_layernorm.weight";
+  EXPECT_EQ(gguf_name(stored, find_file_spec("llama")), "blk.0.ffn_norm.weight");
+  EXPECT_EQ(gguf_name(stored, find_file_spec("gemma2")), "blk.0.post_attention_norm.weight");
+  EXPECT_EQ(gguf_name(stored, nullptr), "blk.0.ffn_norm.weight");
+  const char* const gate = "model.layers.0.block_sparse_moe.gate.weight";
+  EXPECT_EQ(gguf_name(gate, find_file_spec("llama")), gate);
+  EXPECT_EQ(name_of_gguf("blk.0.post_attention_norm.weight", find_gguf_spec("gpt-oss")),
+            "blk.0.ffn_norm.weight");
+  EXPECT_EQ(name_in_gguf("blk.0.ffn_norm.weight", find_gguf_spec("gpt-oss")),
+            "blk.0.post_attention_norm.weight");
+  EXPECT_EQ(name_of_gguf("blk.0.post_attention_norm.weight", find_gguf_spec("gemma2")),
+            "blk.0.post_attention_norm.weight");
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ void lay_out(sluice::HfConfig config) {
   // Larger ones are right and take long.
   const int64_t matrices = int64_t{model->num_layers} * (model->moe.num_experts + 1);
   if (matrices > 64 || model->hidden > 4096 || model->ffn_hidden > 1 << 16) return;
-  if (model->num_heads * model->head_dim > 1 << 16 || model->context_len < 1) return;
+  const sluice::LayerConfig& layer = model->layers.front();
+  if (layer.num_heads * layer.head_dim > 1 << 16 || model->context_len < 1) return;
   sluice::WeightStore sizes(checkpoint);
   const auto built =
       (*spec)->build(std::move(*model), {.activation_bits = 8, .max_model_len = 1}, sizes);

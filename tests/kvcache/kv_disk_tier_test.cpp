@@ -120,11 +120,14 @@ TEST(KvStorage, ABlockComesBackWhereItIsPutAndNowhereElse) {
     EXPECT_LE(changed, kept.size());
     EXPECT_GT(changed, kept.size() / 2);
     // K of block 1 in layer 2 of group 0, by the layout that the kernels read.
-    const kernels::KvLayerView view = storage->layer_view(0, 2);
+    const std::vector<KvPlaneView> planes = storage->planes(0, 2);
+    ASSERT_EQ(planes.size(), 2U);
+    const std::byte* const k = planes[0].data;
+    const std::byte* const v = planes[1].data;
     const auto half = static_cast<size_t>(2 * kernels::kv_head_bytes(dtype, 20, 8));
-    EXPECT_EQ(std::memcmp(view.k + half, view.k + 4 * half, half), 0);
-    EXPECT_EQ(std::memcmp(view.v + half, view.v + 4 * half, half), 0);
-    EXPECT_EQ(std::memcmp(view.k + half, kept.data() + 4 * half, half), 0);
+    EXPECT_EQ(std::memcmp(k + half, k + 4 * half, half), 0);
+    EXPECT_EQ(std::memcmp(v + half, v + 4 * half, half), 0);
+    EXPECT_EQ(std::memcmp(k + half, kept.data() + 4 * half, half), 0);
   }
 }
 

@@ -40,14 +40,7 @@ Expected<std::unique_ptr<ModelHarness>> ModelHarness::create(const std::string& 
   SLUICE_TRY(KvStorage storage, KvStorage::create(groups, kBlockSize));
   std::unique_ptr<ModelHarness> harness(new ModelHarness(std::move(storage)));
   harness->num_groups_ = static_cast<int32_t>(layouts.size());
-  harness->caches_.resize(static_cast<size_t>(model->config().num_layers));
-  for (int32_t group = 0; group < harness->num_groups_; ++group) {
-    int32_t place = 0;
-    for (const int32_t layer : layouts[static_cast<size_t>(group)].layers) {
-      harness->caches_[static_cast<size_t>(layer)] = {
-          .group = group, .view = harness->storage_.layer_view(group, place++)};
-    }
-  }
+  harness->caches_ = layer_caches(layouts, harness->storage_);
   const StepBounds bounds = {.max_tokens = max_tokens,
                              .max_seqs = 1,
                              .max_logits = max_tokens,

@@ -128,7 +128,8 @@ TEST(CudaRanks, EveryArchitectureGivesTheBitsOfOneDevice) {
 TEST(CudaRanks, ExpertsGiveTheBitsOfOneDevice) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const nlohmann::json wide = {{"moe_intermediate_size", 288}};
-  for (const char* name : {"models/qwen3-moe", "models/gpt-oss", "w8a8/engine-experts-w8a8"}) {
+  for (const char* name :
+       {"models/qwen3-moe", "models/gpt-oss", "models/glm4-moe", "w8a8/engine-experts-w8a8"}) {
     const TemporaryFolder folder;
     testing::write_model(folder, name, wide);
     expect_same_on({2, 4}, dummy_config(folder), two_requests(), name);

@@ -62,6 +62,10 @@ TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   EXPECT_FALSE(read(R"({"model_type":"llama"})").tied_embeddings);
   EXPECT_FALSE(read(R"({"model_type":"gemma2","tie_word_embeddings":false})").tied_embeddings);
 
+  // Of a text model inside another one, the other one's word counts: it has the output layer.
+  EXPECT_TRUE(read(R"({"model_type":"mistral3","tie_word_embeddings":true,
+      "text_config":{"model_type":"mistral","tie_word_embeddings":false}})")
+                  .tied_embeddings);
   EXPECT_EQ(*read(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"), "yarn");
   EXPECT_FALSE(
       read(R"({"model_type":"gpt_oss","rope_scaling":null})").metadata.has("rope.scaling.type"));

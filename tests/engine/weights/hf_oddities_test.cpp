@@ -97,6 +97,21 @@ TEST_F(HfDirectory, TablesOfTheRotationAreNotRead) {
   EXPECT_EQ((*opened)->tensors().size(), 1U);
 }
 
+// One line for each part, not one for each of hundreds of tensors.
+TEST_F(HfDirectory, PartsBesideTheTextModelAreCounted) {
+  write("model.safetensors",
+        shard_of({"lm_head.weight",
+                  "model.vision_tower.a",
+                  "model.visual.b",
+                  "audio_tower.c",
+                  "model.multi_modal_projector.d"}));
+  const std::string log = logged_by([&] { EXPECT_EQ(error(), ""); });
+  EXPECT_NE(log.find("part=\"the vision tower\" tensors_not_read=2"), std::string::npos) << log;
+  EXPECT_NE(log.find("part=\"the audio tower\" tensors_not_read=1"), std::string::npos) << log;
+  EXPECT_NE(log.find("part=\"the projector of images\" tensors_not_read=1"), std::string::npos)
+      << log;
+}
+
 TEST_F(HfDirectory, WhatIsLeftOutMayBeListedAndAbsent) {
   remove("model.safetensors");
   write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");

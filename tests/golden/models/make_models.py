@@ -165,7 +165,49 @@ MODELS = {
     "olmo3": ("Olmo3", "olmo2", dict(num_hidden_layers=4, sliding_window=9, rope_parameters={
         "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
         "full_attention": dict(YARN, rope_theta=5000.0)}), "F16"),
+    # Routers, shared experts, leading dense layers, other norms and rotations.
+    "qwen2-moe": ("Qwen2Moe", "qwen2moe", dict(
+        num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=24), "F16"),
+    "olmoe": ("Olmoe", "olmoe", dict(head_dim=8, num_experts=6, num_experts_per_tok=3,
+                                     intermediate_size=24), "F16"),
+    "granite-moe": ("GraniteMoe", "granitemoe", dict(
+        head_dim=8, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
+        embedding_multiplier=3.0, attention_multiplier=0.2, residual_multiplier=0.4,
+        logits_scaling=2.0), "F16"),
+    "granite-moe-shared": ("GraniteMoeShared", "granitemoe", dict(
+        head_dim=8, num_local_experts=6, num_experts_per_tok=3, intermediate_size=24,
+        shared_intermediate_size=40, embedding_multiplier=3.0, attention_multiplier=0.2,
+        residual_multiplier=0.4, logits_scaling=2.0), "F16"),
+    "glm4": ("Glm4", "glm4", dict(), "F16"),
+    "glm4-moe": ("Glm4Moe", "glm4moe", dict(
+        num_hidden_layers=3, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        n_shared_experts=2, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True), "F16"),
+    "glm4-moe-groups": ("Glm4Moe", "glm4moe", dict(
+        num_hidden_layers=3, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16,
+        n_shared_experts=1, n_group=4, topk_group=2, first_k_dense_replace=2,
+        norm_topk_prob=False), "F16"),
+    "seed-oss": ("SeedOss", "seed_oss", dict(head_dim=24), "F16"),
+    "ernie4-5": ("Ernie4_5", "ernie4_5", dict(tie_word_embeddings=True), "F16"),
+    "ernie4-5-moe": ("Ernie4_5_Moe", "ernie4_5-moe", dict(
+        num_hidden_layers=3, moe_intermediate_size=16, moe_num_experts=6, moe_k=2,
+        moe_num_shared_experts=2), "F16"),
+    "exaone4": ("Exaone4", "exaone4", dict(num_hidden_layers=5, sliding_window=9), "F16"),
+    "exaone4-full": ("Exaone4", "exaone4", dict(
+        sliding_window=None, layer_types=["full_attention", "full_attention"]), "F16"),
+    "minimax-m2": ("MiniMaxM2", "minimax-m2", dict(
+        num_local_experts=6, num_experts_per_tok=2, rotary_dim=8, intermediate_size=24), "F16"),
+    "solar-open": ("SolarOpen", "glm4moe", dict(
+        n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, n_shared_experts=1,
+        routed_scaling_factor=1.5), "F16"),
+    "hy-v3": ("HYV3", None, dict(
+        num_hidden_layers=4, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        mlp_layer_types=["dense", "sparse", "dense", "sparse"]), "F16"),
+    # A text model inside a multimodal one, whose other parts stay in the file.
+    "mistral3": ("Mistral3", None, dict(sliding_window=None, head_dim=24), "F16"),
 }
+VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+              head_dim=8, image_size=28, patch_size=14, num_channels=3)
 # Keys left out of config.json: transformers' class has the same values.
 LEFT_OUT = {
     "granite-defaults": ("attention_multiplier", "embedding_multiplier", "residual_multiplier",
@@ -186,16 +228,25 @@ TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16
 
 def build(prefix, overrides, seed):
     config_class = getattr(transformers, prefix + "Config")
-    config = config_class(**{**COMMON, **overrides})
-    config._attn_implementation = "eager"
     torch.manual_seed(seed)
-    model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
+    if prefix == "Mistral3":
+        config = config_class(text_config={"model_type": "mistral", **COMMON, **overrides},
+                              vision_config={"model_type": "pixtral", **VISION})
+        config._attn_implementation = "eager"
+        model = transformers.Mistral3ForConditionalGeneration(config)
+    else:
+        config = config_class(**{**COMMON, **overrides})
+        config._attn_implementation = "eager"
+        model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name:
                 offset = 0.0 if "gemma" in config.model_type else 1.0
                 weight.copy_(offset + 0.2 * torch.randn_like(weight))
             else:
+                weight.copy_(0.2 * torch.randn_like(weight))
+        for name, weight in model.named_buffers():
+            if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros would hide it
                 weight.copy_(0.2 * torch.randn_like(weight))
     return config, model.eval().float()
 
@@ -327,11 +378,23 @@ def gguf_tensors(architecture, config, tensors):
             continue
         if "gemma" in architecture and name.endswith("norm.weight"):
             array = array + 1
-        if architecture in ("llama", "smollm3", "granite"):
+        if architecture in ("llama", "smollm3", "granite", "granitemoe"):
             if ".q_proj." in name:
                 array = permute(array, config.num_attention_heads)
             if ".k_proj." in name:
                 array = permute(array, config.num_key_value_heads)
+        if name.endswith("e_score_correction_bias"):
+            result["blk." + name.split(".")[2] + ".exp_probs_b.bias"] = array.reshape(-1)
+            continue
+        if name.endswith("input_linear.weight"):  # gate rows, then up rows, of each expert
+            layer = "blk." + name.split(".")[2] + "."
+            kind_of = "shexp" if "shared_mlp" in name else "exps"
+            half = array.shape[-2] // 2
+            result[layer + f"ffn_gate_{kind_of}.weight"] = array[..., :half, :]
+            result[layer + f"ffn_up_{kind_of}.weight"] = array[..., half:, :]
+            continue
+        if name.endswith("shared_expert_gate.weight"):
+            array = array.reshape(-1)
         if name.endswith(".sinks"):
             found = names.get_name(name)
             result[found + ".weight"] = array
@@ -396,6 +459,33 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
         writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
 
 
+def add_experts(writer, architecture, config):
+    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
+    if not experts:
+        return
+    width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+    writer.add_expert_count(experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_feed_forward_length(width)
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+    if architecture == "granitemoe" and getattr(config, "shared_intermediate_size", 0):
+        writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
+    if architecture == "glm4moe":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(getattr(config, "first_k_dense_replace", 0))
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        if config.n_group > 1:
+            writer.add_expert_group_count(config.n_group)
+            writer.add_expert_group_used_count(config.topk_group)
+    if architecture == "ernie4_5-moe":
+        writer.add_expert_shared_count(config.moe_num_shared_experts)
+        writer.add_leading_dense_block_count(config.moe_layer_start_index)
+    if architecture in ("glm4moe", "minimax-m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+
+
 def add_tensors(writer, arrays, kind):
     for name, array in arrays.items():
         if array.dtype == np.uint8:
@@ -430,17 +520,12 @@ def write_gguf(path, architecture, config, arrays, kind):
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if architecture == "granite":
+    if architecture in ("granite", "granitemoe"):
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
-    experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    if experts:
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(
-            config.moe_intermediate_size if architecture == "qwen3moe" else config.intermediate_size)
+    add_experts(writer, architecture, config)
     add_tensors(writer, arrays, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -449,7 +534,8 @@ def write_gguf(path, architecture, config, arrays, kind):
 
 
 def write_engine_models():
-    """Models that a whole engine runs, for the determinism test: windows and experts, quantized."""
+    """Models that a whole engine runs, for the determinism test: windows, experts, and experts in groups
+    beside shared ones and a dense layer; quantized."""
     common = dict(vocab_size=259, tie_word_embeddings=True, max_position_embeddings=2048)
     for name, prefix, architecture, overrides in (
             ("engine-windows", "Gemma3Text", "gemma3", dict(
@@ -457,7 +543,12 @@ def write_engine_models():
                 intermediate_size=32, num_attention_heads=2, num_key_value_heads=1)),
             ("engine-experts", "Qwen3Moe", "qwen3moe", dict(
                 common, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
-                norm_topk_prob=True))):
+                norm_topk_prob=True)),
+            ("engine-router", "Glm4Moe", "glm4moe", dict(
+                common, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=32,
+                n_shared_experts=2, n_group=4, topk_group=2, num_hidden_layers=3, use_qk_norm=True,
+                intermediate_size=64,
+                attention_bias=True, routed_scaling_factor=2.5))):
         config, model = build(prefix, overrides, len(name))
         model.save_pretrained(HERE / name)
         tensors = load_file(HERE / name / "model.safetensors")

@@ -22,7 +22,8 @@ using test::Random;
 void check_route(const std::vector<float>& logits,
                  int32_t num_experts,
                  int32_t top_k,
-                 bool normalize) {
+                 const Router& router,
+                 const std::vector<float>& choice_bias = {}) {
   const auto num_rows = static_cast<int32_t>(logits.size()) / num_experts;
   const auto size = static_cast<size_t>(num_rows) * static_cast<size_t>(top_k);
   std::vector<int32_t> want_ids(size);
@@ -31,7 +32,8 @@ void check_route(const std::vector<float>& logits,
                     .num_rows = num_rows,
                     .num_experts = num_experts,
                     .top_k = top_k,
-                    .normalize = normalize,
+                    .router = router,
+                    .choice_bias = choice_bias.empty() ? nullptr : choice_bias.data(),
                     .ids = want_ids.data(),
                     .weights = want_weights.data()};
   moe_route(test::make_device("scalar", 1)->context(), args);
@@ -51,26 +53,56 @@ TEST(CudaMoe, RoutesLikeTheCpu) {
     for (const bool normalize : {false, true}) {
       SCOPED_TRACE(num_experts);
       const std::vector<float> logits = Random(91).normals(static_cast<size_t>(3 * num_experts), 3);
-      check_route(logits, num_experts, std::min(num_experts, 4), normalize);
+      check_route(logits, num_experts, std::min(num_experts, 4), {.normalize = normalize});
     }
   }
-  check_route(Random(92).normals(70), 70, 70, true);  // all, and more than a lane's word of bits
+  check_route(Random(92).normals(70), 70, 70, {});  // all, and more than a lane's word of bits
+}
+
+TEST(CudaMoe, RoutesByScoresAndGroupsLikeTheCpu) {
+  for (const int32_t num_experts : {2, 36, 128, 1024}) {
+    for (const RouterScore score : {RouterScore::kSigmoid, RouterScore::kSoftmax}) {
+      SCOPED_TRACE(num_experts);
+      const auto size = static_cast<size_t>(num_experts);
+      const std::vector<float> logits = Random(94).normals(3 * size, 3);
+      const std::vector<float> bias = Random(95).normals(size);
+      Router router = {.score = score, .epsilon = 1e-20F, .floor = 1e-12F, .scale = 2.5F};
+      check_route(logits, num_experts, 2, router, bias);
+      check_route(logits, num_experts, 1, {.score = score, .normalize = false});
+      if (num_experts < 8) continue;
+      router.num_groups = 4;
+      router.groups_kept = 2;
+      check_route(logits, num_experts, 8, router, bias);
+    }
+  }
 }
 
 TEST(CudaMoe, EqualLogitsGoToTheLowerIds) {
-  check_route({1, 2, 1, 2, 2, 1, 0.0F, -0.0F, -0.0F, 0.0F, 0.0F, -1}, 6, 4, true);
+  check_route({1, 2, 1, 2, 2, 1, 0.0F, -0.0F, -0.0F, 0.0F, 0.0F, -1}, 6, 4, {});
 }
 
 TEST(CudaMoe, NansAndInfinitiesChooseTheExpertsOfTheCpu) {
   const float nan = std::nanf("");
   const float infinity = std::numeric_limits<float>::infinity();
-  check_route({nan, nan, nan, nan,  //
-               1, nan, 2, 3,        //
-               nan, 1, nan, 2,      //
-               -infinity, -infinity, 1, -infinity},
+  check_route({nan,
+               nan,
+               nan,
+               nan,  //
+               1,
+               nan,
+               2,
+               3,  //
+               nan,
+               1,
+               nan,
+               2,  //
+               -infinity,
+               -infinity,
+               1,
+               -infinity},
               4,
               3,
-              true);
+              {});
 }
 
 TEST(CudaMoe, JoinsTheRowsOfTheExperts) {
@@ -87,7 +119,6 @@ TEST(CudaMoe, JoinsTheRowsOfTheExperts) {
                       .num_rows = 2,
                       .top_k = 3,
                       .n = kWidth,
-                      .scale = 1.7F,
                       .x = nullptr,
                       .x_stride = kWidth + 2};
   std::vector<float> want = x;

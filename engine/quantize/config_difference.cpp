@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/quantize/model_families.h"
+#include "engine/quantize/config_difference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,43 +9,6 @@
 
 namespace sluice {
 namespace {
-
-enum class Needs : uint8_t { kNothing, kExperts, kWindows };
-
-struct Row {
-  ModelFamily family;
-  Needs needs = Needs::kNothing;
-};
-
-// Among rows with the same GGUF name, a model becomes the first whose needs it meets.
-constexpr Row kRows[] = {
-    {{"llama", "mixtral", "MixtralForCausalLM"}, Needs::kExperts},
-    {{"llama", "llama", "LlamaForCausalLM"}},
-    {{"llama", "mistral", "MistralForCausalLM"}},
-    {{"smollm3", "smollm3", "SmolLM3ForCausalLM"}},
-    {{"qwen2", "qwen2", "Qwen2ForCausalLM"}},
-    {{"qwen3", "qwen3", "Qwen3ForCausalLM"}},
-    {{"qwen3moe", "qwen3_moe", "Qwen3MoeForCausalLM"}},
-    {{"gemma2", "gemma2", "Gemma2ForCausalLM"}},
-    {{"gemma3", "gemma3_text", "Gemma3ForCausalLM"}},
-    {{"phi3", "phi3", "Phi3ForCausalLM"}},
-    {{"olmo2", "olmo3", "Olmo3ForCausalLM"}, Needs::kWindows},
-    {{"olmo2", "olmo2", "Olmo2ForCausalLM"}},
-    {{"granite", "granite", "GraniteForCausalLM"}},
-    {{"gpt-oss", "gpt_oss", "GptOssForCausalLM"}},
-};
-
-bool meets(const Row& row, const ModelConfig& config) {
-  switch (row.needs) {
-    case Needs::kNothing:
-      return true;
-    case Needs::kExperts:
-      return config.moe.num_experts > 0;
-    case Needs::kWindows:
-      return std::ranges::any_of(config.layers, [](const LayerConfig& l) { return l.window > 0; });
-  }
-  return false;
-}
 
 class Differences {
  public:
@@ -95,6 +58,17 @@ class Differences {
   std::string text_;  // the first difference
 };
 
+void check_layer(const LayerConfig& found, const LayerConfig& expected, Differences& differences) {
+  differences.check("heads", found.num_heads, expected.num_heads);
+  differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
+  differences.check("head size", found.head_dim, expected.head_dim);
+  differences.check("window of a layer", found.window, expected.window);
+  differences.check("rotation of a layer", found.rope, expected.rope);
+  differences.check("experts of a layer", found.ffn, expected.ffn);
+  differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
+  differences.check("size of shared experts", found.shared_hidden, expected.shared_hidden);
+}
+
 void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
   constexpr double kTolerance = 1e-6;
   differences.check("number of rotations", found.ropes.size(), expected.ropes.size());
@@ -125,37 +99,30 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
 void check_shape(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
   differences.check("layers", found.num_layers, expected.num_layers);
   differences.check("hidden size", found.hidden, expected.hidden);
-  differences.check("heads", found.num_heads, expected.num_heads);
-  differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
-  differences.check("head size", found.head_dim, expected.head_dim);
   differences.check("vocabulary", found.vocab_size, expected.vocab_size);
   differences.check("context length", found.context_len, expected.context_len);
   differences.check("epsilon of norms", found.norm_eps, expected.norm_eps);
-  if (expected.moe.num_experts == 0) {
-    differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
-  }
   differences.check("experts", found.moe.num_experts, expected.moe.num_experts);
   differences.check("experts of a token", found.moe.top_k, expected.moe.top_k);
-  differences.check("size of experts", found.moe.ffn_hidden, expected.moe.ffn_hidden);
-  differences.check("normalized routing", found.moe.normalize, expected.moe.normalize);
+  differences.check(
+      "normalized routing", found.moe.router.normalize, expected.moe.router.normalize);
+  differences.check("score of experts", found.moe.router.score, expected.moe.router.score);
+  differences.check(
+      "groups of experts", found.moe.router.num_groups, expected.moe.router.num_groups);
+  differences.check(
+      "groups of a token", found.moe.router.groups_kept, expected.moe.router.groups_kept);
+  differences.check("scale of experts", found.moe.router.scale, expected.moe.router.scale);
+  differences.check("terms of the choice", found.moe.choice_bias, expected.moe.choice_bias);
+  differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);
 }
 
 double attention_scale_of(const ModelConfig& config) {
   return config.attention_scale != 0 ? double{config.attention_scale}
-                                     : 1 / std::sqrt(double(config.head_dim));
+                                     : 1 / std::sqrt(double(config.layers.front().head_dim));
 }
 
 }  // namespace
-
-const ModelFamily* find_family(const Checkpoint& checkpoint, const ModelConfig& config) {
-  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
-  for (const Row& row : kRows) {
-    const std::string_view name = is_gguf ? row.family.gguf : row.family.model_type;
-    if (name == checkpoint.architecture() && meets(row, config)) return &row.family;
-  }
-  return nullptr;
-}
 
 std::string difference_of(const ModelConfig& found, const ModelConfig& expected) {
   constexpr double kTolerance = 1e-6;
@@ -163,8 +130,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   check_shape(found, expected, differences);
   check_rope(found, expected, differences);
   for (size_t i = 0; i < std::min(found.layers.size(), expected.layers.size()); ++i) {
-    differences.check("window of a layer", found.layers[i].window, expected.layers[i].window);
-    differences.check("rotation of a layer", found.layers[i].rope, expected.layers[i].rope);
+    check_layer(found.layers[i], expected.layers[i], differences);
   }
   differences.check("place of norms", found.norm_placement, expected.norm_placement);
   differences.check("norms of q and k", found.qk_norm, expected.qk_norm);

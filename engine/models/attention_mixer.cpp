@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/attention_mixer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+
+namespace sluice {
+namespace {
+
+Expected<DeviceFloats> load_norm(const ModelConfig& config,
+                                 WeightStore& weights,
+                                 const std::string& name,
+                                 int64_t n) {
+  SLUICE_TRY(std::vector<float> values, weights.vector(name, n));
+  for (float& value : values) value += config.norm_offset;
+  return weights.place(std::move(values));
+}
+
+// K and V as the kernels take them: planes of one shape.
+kernels::KvLayerView view_of(const LayerCache& cache) {
+  const KvPlaneView& k = cache.planes[0];
+  return {.k = k.data,
+          .v = cache.planes[1].data,
+          .dtype = k.shape.dtype,
+          .num_blocks = k.num_blocks,
+          .block_size = k.block_size,
+          .num_kv_heads = k.shape.num_heads,
+          .head_dim = k.shape.width};
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Mixer>> AttentionMixer::load(const ModelConfig& config,
+                                                      int32_t layer,
+                                                      int32_t activation_bits,
+                                                      WeightStore& weights) {
+  std::unique_ptr<AttentionMixer> mixer(
+      new AttentionMixer(config, config.layers[static_cast<size_t>(layer)]));
+  SLUICE_TRY_VOID(
+      mixer->load_tensors("blk." + std::to_string(layer) + ".", activation_bits, weights));
+  return mixer;
+}
+
+Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
+                                            int32_t bits,
+                                            WeightStore& weights) {
+  const int32_t head_dim = layer_.head_dim;
+  SLUICE_TRY_VOID(kernels::check_attention(weights.device(), head_dim));
+  const LayerShare& share = layer_.share;
+  const int64_t q = whole_of(share.heads, layer_.num_heads) * head_dim;
+  const int64_t kv = whole_of(share.kv_heads, layer_.num_kv_heads) * head_dim;
+  const Portion q_rows = rows_of(share.heads, head_dim);
+  const Portion kv_rows = rows_of(share.kv_heads, head_dim);
+  const std::string fused = prefix + "attn_qkv";
+  const int64_t total = q + 2 * kv;
+  const bool bias = config_.qkv_bias;
+  using Parts = std::array<Projection::Part, 3>;
+  const Parts parts = config_.fused_qkv ? Parts{{{fused, q, false, {0, total}, q_rows},
+                                                 {fused, kv, false, {q, total}, kv_rows},
+                                                 {fused, kv, false, {q + kv, total}, kv_rows}}}
+                                        : Parts{{{prefix + "attn_q", q, bias, {}, q_rows},
+                                                 {prefix + "attn_k", kv, bias, {}, kv_rows},
+                                                 {prefix + "attn_v", kv, bias, {}, kv_rows}}};
+  const int32_t width = config_.attention_in > 0 ? config_.attention_in : config_.hidden;
+  SLUICE_TRY(qkv_, Projection::load(weights, parts, width, bits));
+  const std::array<Projection::Part, 1> out = {
+      {{prefix + "attn_output", config_.hidden, config_.attention_out_bias, {}, {}}}};
+  SLUICE_TRY(out_, Projection::load(weights, out, q, bits, config_.share.segments));
+  if (config_.qk_norm != QkNorm::kNone) {
+    const bool by_head = config_.qk_norm == QkNorm::kHead;
+    SLUICE_TRY(q_norm_,
+               load_norm(config_, weights, prefix + "attn_q_norm.weight", by_head ? head_dim : q));
+    SLUICE_TRY(k_norm_,
+               load_norm(config_, weights, prefix + "attn_k_norm.weight", by_head ? head_dim : kv));
+  }
+  if (config_.attention_sinks) {
+    const int64_t heads = whole_of(share.heads, layer_.num_heads);
+    SLUICE_TRY(std::vector<float> sinks, weights.vector(prefix + "attn_sinks.weight", heads));
+    sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
+    sinks_ = weights.place(std::move(sinks));
+  }
+  return {};
+}
+
+AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& arena) const {
+  const int64_t tokens = bounds.max_tokens;
+  Buffers buffers;
+  buffers.qkv = arena.take_floats(tokens * (q_width() + 2 * kv_width()));
+  buffers.attention = arena.take_floats(tokens * q_width());
+  const std::array<const Projection*, 1> readers = {&out_};
+  buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
+  // Each row that chooses a token may become a request of its own (DecodeBuckets).
+  const int32_t num_reqs =
+      std::min(std::max(bounds.max_seqs, bounds.max_logits), bounds.max_tokens);
+  const int64_t bytes = kernels::attention_workspace_bytes({.num_tokens = bounds.max_tokens,
+                                                            .num_reqs = num_reqs,
+                                                            .seq_len = bounds.max_seq_len,
+                                                            .num_heads = layer_.num_heads,
+                                                            .num_kv_heads = layer_.num_kv_heads,
+                                                            .head_dim = layer_.head_dim,
+                                                            .num_threads = bounds.num_threads,
+                                                            .device = bounds.device});
+  buffers.parts = RankParts(config_, tokens, arena);
+  buffers.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
+  return buffers;
+}
+
+int64_t AttentionMixer::scratch_bytes(const StepBounds& bounds) const {
+  Arena arena;
+  layout(bounds, arena);
+  return arena.used();
+}
+
+void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch) {
+  Arena arena(scratch);
+  buffers_ = layout(bounds, arena);
+}
+
+void AttentionMixer::add_norms(const ForwardContext& context,
+                               float* qkv,
+                               kernels::RowSteps& steps) const {
+  if (config_.qk_norm == QkNorm::kNone) return;
+  const int64_t stride = q_width() + 2 * kv_width();
+  const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
+  const bool by_head = config_.qk_norm == QkNorm::kHead;
+  const auto add = [&](float* x, int32_t num_heads, const DeviceFloats& weight) {
+    steps.add(kernels::HeadNormArgs{.x = x,
+                                    .x_stride = stride,
+                                    .num_rows = num_rows,
+                                    .num_heads = by_head ? num_heads : 1,
+                                    .n = static_cast<int32_t>(weight.size()),
+                                    .weight = weight.data(),
+                                    .eps = config_.norm_eps});
+  };
+  add(qkv, layer_.num_heads, q_norm_);
+  add(qkv + q_width(), layer_.num_kv_heads, k_norm_);
+}
+
+void AttentionMixer::attend(const ForwardContext& context,
+                            const LayerCache& cache,
+                            const kernels::RowSteps& then) const {
+  const ForwardBatch& batch = context.batch;
+  const auto group = static_cast<size_t>(cache.group);
+  const float usual_scale = 1.0F / std::sqrt(static_cast<float>(layer_.head_dim));
+  kernels::attention(context.exec,
+                     {.q = buffers_.qkv,
+                      .q_stride = q_width() + 2 * kv_width(),
+                      .num_heads = layer_.num_heads,
+                      .kv = view_of(cache),
+                      .query_start_loc = batch.query_start_loc,
+                      .seq_lens = batch.seq_lens,
+                      .num_tokens = static_cast<int32_t>(batch.token_ids.size()),
+                      .max_seq_len = batch.max_seq_len,
+                      .block_table = batch.block_tables[group].data(),
+                      .block_table_stride = batch.block_table_strides[group],
+                      .scale = config_.attention_scale != 0 ? config_.attention_scale : usual_scale,
+                      .window = layer_.window,
+                      .soft_cap = config_.attention_soft_cap,
+                      .sinks = sinks_.data(),
+                      .out = buffers_.attention,
+                      .out_stride = q_width(),
+                      .workspace = buffers_.workspace,
+                      .then = &then});
+}
+
+void AttentionMixer::forward(const ForwardContext& context,
+                             const LayerCache& cache,
+                             const kernels::RopeTable* rope,
+                             const LinearInput& in,
+                             const HalfOutput& out) const {
+  const ForwardBatch& batch = context.batch;
+  const int64_t stride = q_width() + 2 * kv_width();
+  float* q = buffers_.qkv;
+  float* k = q + q_width();
+  float* v = k + kv_width();
+  kernels::RowSteps after_qkv;
+  add_norms(context, q, after_qkv);
+  after_qkv.add(
+      kernels::RopeWriteKvArgs{.q = q,
+                               .q_stride = stride,
+                               .k = k,
+                               .k_stride = stride,
+                               .v = v,
+                               .v_stride = stride,
+                               .num_heads = layer_.num_heads,
+                               .table = rope,
+                               .positions = batch.positions,
+                               .slot_mapping = batch.slot_mapping[static_cast<size_t>(cache.group)],
+                               .kv = view_of(cache)});
+  const std::array<ProjectionOutput, 3> qkv_out = {{{q, stride}, {k, stride}, {v, stride}}};
+  project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore, &after_qkv);
+  LinearInput out_in = buffers_.out_in;
+  out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
+  kernels::RowSteps after_attention;
+  if (!has_shared_scales(out_)) {
+    out_in.add_quantize_steps(out_, buffers_.attention, q_width(), after_attention);
+  }
+  attend(context, cache, after_attention);
+  if (has_shared_scales(out_)) {
+    quantize_with_shared_scales(
+        context, out_, out_in, buffers_.parts, buffers_.attention, q_width());
+  }
+  project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
+}
+
+void AttentionMixer::read_ahead(const ForwardContext& context, const LayerCache& cache) const {
+  const ForwardBatch& batch = context.batch;
+  const auto group = static_cast<size_t>(cache.group);
+  kernels::attention_ahead(context.exec,
+                           {.kv = view_of(cache),
+                            .num_heads = layer_.num_heads,
+                            .query_start_loc = batch.query_start_loc,
+                            .seq_lens = batch.seq_lens,
+                            .block_table = batch.block_tables[group].data(),
+                            .block_table_stride = batch.block_table_strides[group],
+                            .window = layer_.window});
+}
+
+}  // namespace sluice

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention half of a layer: q, k and v, their norms, rotation, the cache, scores, output.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "engine/models/blocks.h"
+#include "engine/models/halves.h"
+#include "engine/models/model.h"
+#include "engine/models/rank_share.h"
+
+namespace sluice {
+
+class AttentionMixer final : public Mixer {
+ public:
+  // `config` must outlive it.
+  static Expected<std::unique_ptr<Mixer>> load(const ModelConfig& config,
+                                               int32_t layer,
+                                               int32_t activation_bits,
+                                               WeightStore& weights);
+
+  [[nodiscard]] KvGroupSpec group(DType dtype) const override {
+    return attention_group(layer_, dtype);
+  }
+
+  [[nodiscard]] const Projection& input() const override { return qkv_; }
+
+  [[nodiscard]] int64_t scratch_bytes(const StepBounds& bounds) const override;
+  void bind(const StepBounds& bounds, std::span<std::byte> scratch) override;
+  void forward(const ForwardContext& context,
+               const LayerCache& cache,
+               const kernels::RopeTable* rope,
+               const LinearInput& in,
+               const HalfOutput& out) const override;
+  void read_ahead(const ForwardContext& context, const LayerCache& cache) const override;
+
+ private:
+  struct Buffers {
+    float* qkv = nullptr;        // [tokens, (heads + 2 kv_heads) * head_dim]
+    float* attention = nullptr;  // [tokens, heads * head_dim]
+    LinearInput out_in;
+    RankParts parts;
+    std::span<std::byte> workspace;
+  };
+
+  AttentionMixer(const ModelConfig& config, const LayerConfig& layer)
+      : config_(config), layer_(layer) {}
+
+  Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Buffers layout(const StepBounds& bounds, Arena& arena) const;
+
+  [[nodiscard]] int64_t q_width() const { return int64_t{layer_.num_heads} * layer_.head_dim; }
+
+  [[nodiscard]] int64_t kv_width() const { return int64_t{layer_.num_kv_heads} * layer_.head_dim; }
+
+  // Adds the norms of q and k, if there are any.
+  void add_norms(const ForwardContext& context, float* qkv, kernels::RowSteps& steps) const;
+  void attend(const ForwardContext& context,
+              const LayerCache& cache,
+              const kernels::RowSteps& then) const;
+
+  const ModelConfig& config_;
+  const LayerConfig& layer_;
+  Projection qkv_;
+  Projection out_;
+  DeviceFloats q_norm_, k_norm_;
+  DeviceFloats sinks_;
+  Buffers buffers_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A feed-forward half of one gated pair of matrices, which shared experts are as well.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/models/halves.h"
+#include "engine/models/rank_share.h"
+
+namespace sluice {
+
+class DenseFfn final : public Ffn {
+ public:
+  // The half of a dense layer, and the shared experts of another, as one. `config` must outlive
+  // them.
+  static Expected<std::unique_ptr<DenseFfn>> load(const ModelConfig& config,
+                                                  int32_t layer,
+                                                  int32_t activation_bits,
+                                                  WeightStore& weights);
+  static Expected<std::unique_ptr<DenseFfn>> load_shared(const ModelConfig& config,
+                                                         int32_t layer,
+                                                         int32_t activation_bits,
+                                                         WeightStore& weights);
+
+  [[nodiscard]] const Projection* input() const override { return &gate_up_; }
+
+  [[nodiscard]] bool reads_plain() const override { return false; }
+
+  [[nodiscard]] int64_t max_sent_rows(int32_t tokens) const override { return tokens; }
+
+  [[nodiscard]] int64_t scratch_bytes(const StepBounds& bounds) const override;
+  void bind(const StepBounds& bounds, std::span<std::byte> scratch) override;
+  void forward(const ForwardContext& context,
+               const FfnInput& in,
+               const HalfOutput& out) const override;
+
+ private:
+  struct Buffers {
+    float* gate_up = nullptr;  // [tokens, 2 * width]
+    LinearInput down_in;
+    RankParts parts;
+    float* gated = nullptr;  // [tokens, padded width] unquantized, if ranks share its scale
+  };
+
+  // Where a pair's tensors are: their stems, this rank's width and its columns.
+  struct Place {
+    std::string gate, up, down;
+    int32_t width = 0;
+    Portion columns;
+    bool has_bias = false;
+    bool is_fused = false;  // `up` has the rows of gate, then of up
+  };
+
+  DenseFfn(const ModelConfig& config, int32_t width) : config_(config), width_(width) {}
+
+  static Expected<std::unique_ptr<DenseFfn>> load_pair(const ModelConfig& config,
+                                                       const Place& place,
+                                                       int32_t activation_bits,
+                                                       WeightStore& weights);
+  Buffers layout(const StepBounds& bounds, Arena& arena) const;
+
+  const ModelConfig& config_;
+  int32_t width_;
+  Projection gate_up_;
+  Projection down_;
+  Buffers buffers_;
+};
+
+// Returns the same rows as plain floats.
+kernels::Activations as_floats(kernels::Activations rows, float* data);
+
+}  // namespace sluice

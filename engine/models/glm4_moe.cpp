@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// GLM-4.5, 4.6 and 4.7: leading dense layers, then experts that are chosen by sigmoids with a bias
+// beside shared ones; the first half of each head rotates. A module behind the layers guesses a
+// further token.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+constexpr KeyDefault kGlm4MoeDefaults[] = {
+    {"num_attention_heads", 96U},
+    {"num_key_value_heads", 8U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-5},
+    {"partial_rotary_factor", 0.5},
+    {"moe_intermediate_size", 1408U},
+    {"num_experts_per_tok", 8U},
+    {"n_shared_experts", 1U},
+    {"n_routed_experts", 128U},
+    {"first_k_dense_replace", 1U},
+};
+
+constexpr TensorName kGlm4MoeGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
+
+constexpr std::string_view kGlm4MoeHfKeys[] = {"n_routed_experts",
+                                               "n_shared_experts",
+                                               "num_experts_per_tok",
+                                               "moe_intermediate_size",
+                                               "norm_topk_prob",
+                                               "routed_scaling_factor",
+                                               "n_group",
+                                               "topk_group",
+                                               "first_k_dense_replace",
+                                               "use_qk_norm"};
+
+constexpr std::string_view kGlm4MoeGgufKeys[] = {"expert_weights_norm"};
+
+Expected<void> configure_glm4_moe(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY(const bool has_norms,
+             metadata.get_bool_or("attention.qk_norm", checkpoint.has("blk.0.attn_q_norm.weight")));
+  if (has_norms) config.qk_norm = QkNorm::kHead;
+  config.attention_out_bias = false;
+  config.moe.choice_bias = true;
+  config.moe.router.score = kernels::RouterScore::kSigmoid;
+  config.moe.router.epsilon = 1e-20F;
+  SLUICE_TRY(config.moe.router.normalize, metadata.get_bool_or("expert_weights_norm", true));
+  return check_experts(checkpoint, config);
+}
+
+}  // namespace
+
+extern const ModelSpec kGlm4MoeSpec;
+const ModelSpec kGlm4MoeSpec = {.files = {.gguf = "glm4moe",
+                                          .model_type = "glm4_moe",
+                                          .class_name = "Glm4MoeForCausalLM",
+                                          .defaults = kGlm4MoeDefaults,
+                                          .is_partly_rotated = true,
+                                          .gguf_names = kGlm4MoeGgufNames},
+                                .configure = configure_glm4_moe,
+                                .build = build_decoder,
+                                .hf_keys = kGlm4MoeHfKeys,
+                                .gguf_keys = kGlm4MoeGgufKeys};
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/load_halves.h"
+
+#include "engine/models/attention_mixer.h"
+#include "engine/models/dense_ffn.h"
+#include "engine/models/experts.h"
+
+namespace sluice {
+
+Expected<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& config,
+                                            int32_t layer,
+                                            int32_t activation_bits,
+                                            WeightStore& weights) {
+  return AttentionMixer::load(config, layer, activation_bits, weights);
+}
+
+Expected<std::unique_ptr<Ffn>> load_ffn(const ModelConfig& config,
+                                        int32_t layer,
+                                        int32_t activation_bits,
+                                        WeightStore& weights) {
+  switch (config.layers[static_cast<size_t>(layer)].ffn) {
+    case FfnKind::kDense:
+      return DenseFfn::load(config, layer, activation_bits, weights);
+    case FfnKind::kExperts:
+      return Experts::load(config, layer, activation_bits, weights);
+  }
+  SLUICE_UNREACHABLE("a kind of feed-forward half");
+}
+
+}  // namespace sluice

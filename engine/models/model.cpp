@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/model.h"
+
+#include "kvcache/store/kv_storage.h"
+
+namespace sluice {
+
+std::vector<LayerCache> layer_caches(std::span<const LayerGroup> groups, const KvStorage& storage) {
+  std::vector<LayerCache> caches;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    const std::vector<int32_t>& layers = groups[group].layers;
+    for (size_t place = 0; place < layers.size(); ++place) {
+      const auto layer = static_cast<size_t>(layers[place]);
+      if (caches.size() <= layer) caches.resize(layer + 1);
+      caches[layer] = {
+          .group = static_cast<int32_t>(group),
+          .planes = storage.planes(static_cast<int32_t>(group), static_cast<int32_t>(place))};
+    }
+  }
+  return caches;
+}
+
+}  // namespace sluice

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/output_layer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/models/rank_share.h"
+#include "engine/parallel/parallel.h"
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+
+namespace sluice {
+
+Expected<DeviceFloats> load_stream_norm(const ModelConfig& config,
+                                        const std::string& name,
+                                        WeightStore& weights) {
+  SLUICE_TRY(std::vector<float> values, weights.vector(name, config.hidden));
+  for (float& value : values) value += config.norm_offset;
+  return weights.place(std::move(values));
+}
+
+void add_normed_rows(const ModelConfig& config,
+                     const DeviceFloats& norm,
+                     const Projection& next,
+                     const float* x,
+                     const LinearInput& out,
+                     kernels::RowSteps& steps) {
+  if (norm.empty()) return out.add_quantize_steps(next, x, config.hidden, steps);
+  out.fill_for(next, [&](const kernels::Activations& rows) {
+    steps.add(kernels::RmsNormArgs{.x = x,
+                                   .x_stride = config.hidden,
+                                   .weight = norm.data(),
+                                   .eps = config.norm_eps,
+                                   .out = rows});
+  });
+}
+
+Expected<void> OutputLayer::load(const Projection& embedding,
+                                 const ModelOptions& options,
+                                 WeightStore& weights) {
+  memory_ = options.memory;
+  taps_ = options.taps;
+  const PackedWeight& table = embedding.weight(0);
+  if (config_.share.size > 1 && config_.tied_embeddings && weights.device() == DeviceType::kCuda &&
+      matrix_row_scales(table.format, config_.hidden) > 0) {
+    return make_error(ErrorCode::kUnsupported,
+                      weights.path() + ": found a tied embedding of " +
+                          std::string(format_info(table.format).name) +
+                          ", which several GPUs do not share; --device cpu runs it",
+                      "device");
+  }
+  if (config_.tied_embeddings) {
+    matrix_ = embedding.with_rows(config_.share.vocab);
+  } else {
+    const std::array<Projection::Part, 1> part = {
+        {{"output", config_.vocab_size, false, {}, config_.share.vocab}}};
+    SLUICE_TRY(matrix_, Projection::load(weights, part, config_.hidden, options.activation_bits));
+  }
+  SLUICE_TRY(norm_, load_stream_norm(config_, "output_norm.weight", weights));
+  return {};
+}
+
+int64_t OutputLayer::logits_width() const {
+  return ceil_div(ceil_div(config_.vocab_size, kRowTile), config_.share.size) * kRowTile;
+}
+
+OutputLayer::Buffers OutputLayer::layout(const StepBounds& bounds, Arena& arena) const {
+  const auto take_ints = [&arena](int64_t count) {
+    return reinterpret_cast<int32_t*>(
+        arena.take_bytes(count * static_cast<int64_t>(sizeof(int32_t))));
+  };
+  const std::array<const Projection*, 1> readers = {&matrix_};
+  Buffers buffers;
+  buffers.last = arena.take_floats(int64_t{bounds.max_logits} * config_.hidden);
+  buffers.in = LinearInput(readers, bounds.max_logits, arena);
+  if (config_.share.size > 1) {
+    buffers.logits = arena.take_floats(bounds.max_logits * logits_width());
+    buffers.logits_rows = take_ints(bounds.max_logits);
+  }
+  if (!taps_.empty()) {
+    const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+    buffers.taps = arena.take_floats(bounds.max_tokens * width);
+    buffers.token_rows = take_ints(bounds.max_tokens);
+  }
+  return buffers;
+}
+
+void OutputLayer::bind(const StepBounds& bounds, const Buffers& buffers) {
+  buffers_ = buffers;
+  if (buffers_.logits_rows != nullptr) {
+    number_rows(*memory_, buffers_.logits_rows, bounds.max_logits);
+  }
+  if (buffers_.token_rows != nullptr) {
+    number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
+  }
+}
+
+void OutputLayer::gather_last(const ForwardContext& context,
+                              const float* x,
+                              std::span<const int32_t> rows) const {
+  kernels::gather_rows(context.exec,
+                       {.x = x,
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = rows,
+                        .out = buffers_.last,
+                        .out_stride = config_.hidden});
+}
+
+const float* OutputLayer::embed(const ForwardContext& context,
+                                const float* x,
+                                std::span<const int32_t> rows) const {
+  gather_last(context, x, rows);
+  kernels::head_norm(context.exec,
+                     {.x = buffers_.last,
+                      .x_stride = config_.hidden,
+                      .num_rows = static_cast<int32_t>(rows.size()),
+                      .num_heads = 1,
+                      .n = config_.hidden,
+                      .weight = norm_.data(),
+                      .eps = config_.norm_eps});
+  return buffers_.last;
+}
+
+void OutputLayer::logits(const ForwardContext& context,
+                         const float* x,
+                         std::span<const int32_t> rows,
+                         float* out) {
+  const auto num_rows = static_cast<int32_t>(rows.size());
+  buffers_.in.set_num_rows(num_rows);
+  gather_last(context, x, rows);
+  kernels::RowSteps norm;
+  add_normed_rows(config_, norm_, matrix_, buffers_.last, buffers_.in, norm);
+  kernels::run_row_steps(context.exec, norm);
+  const bool shared = config_.share.size > 1;
+  const ProjectionOutput output = {shared ? buffers_.logits : out,
+                                   shared ? logits_width() : config_.vocab_size};
+  project(context.exec, matrix_, buffers_.in, {&output, 1}, kernels::Epilogue::kStore);
+  if (config_.logit_scale != 1 || config_.logit_soft_cap != 0) {
+    kernels::scale_rows(context.exec,
+                        {.x = output.data,
+                         .x_stride = output.stride,
+                         .num_rows = num_rows,
+                         .n = matrix_.weight(0).n,
+                         .scale = config_.logit_scale,
+                         .soft_cap = config_.logit_soft_cap});
+  }
+  if (shared) gather_logits(context, num_rows, out);
+}
+
+// Gathers each rank's columns into rank 0's rows.
+void OutputLayer::gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const {
+  const RankShare& share = config_.share;
+  const std::span<const float> own(buffers_.logits, static_cast<size_t>(num_rows * logits_width()));
+  const auto parts = context.communicator->all_gather(std::as_bytes(own));
+  if (share.rank != 0) return;
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    const Portion columns = vocab_share(config_.vocab_size, static_cast<int32_t>(rank), share.size);
+    kernels::gather_rows(context.exec,
+                         {.x = reinterpret_cast<const float*>(parts[rank]),
+                          .x_stride = logits_width(),
+                          .n = columns.count,
+                          .indices = {buffers_.logits_rows, static_cast<size_t>(num_rows)},
+                          .out = out + columns.first,
+                          .out_stride = config_.vocab_size});
+  }
+}
+
+void OutputLayer::tap(const ForwardContext& context, const float* x, int32_t layer) const {
+  const auto found = std::ranges::find(taps_, layer);
+  if (found == taps_.end()) return;
+  const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+  kernels::gather_rows(context.exec,
+                       {.x = x,
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = {buffers_.token_rows, context.batch.token_ids.size()},
+                        .out = buffers_.taps + (found - taps_.begin()) * config_.hidden,
+                        .out_stride = width});
+}
+
+// Norms the input of the output layer for all rows, not only for choosing ones.
+void OutputLayer::tap_output(const ForwardContext& context, const float* x) const {
+  if (taps_.empty() || taps_.back() != config_.num_layers) return;
+  tap(context, x, config_.num_layers);
+  const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
+  kernels::head_norm(context.exec,
+                     {.x = buffers_.taps + width - config_.hidden,
+                      .x_stride = width,
+                      .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                      .num_heads = 1,
+                      .n = config_.hidden,
+                      .weight = norm_.data(),
+                      .eps = config_.norm_eps});
+}
+
+}  // namespace sluice

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of one family of models call things, and what they leave unsaid. A family's file
+// in engine/models has it as data; the readers here and the writers in engine/quantize interpret
+// it, so that none of them asks for a model's name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <variant>
+
+namespace sluice {
+
+// The value of a key of config.json that a file may omit: that of transformers' class. A null in
+// the file is a value too: it means "none".
+struct KeyDefault {
+  std::string_view spelling;
+  std::variant<uint64_t, double, bool, std::string_view> value;
+};
+
+// A key of config.json of which one value is implemented.
+struct RequiredNumber {
+  std::string_view spelling;
+  double value;
+};
+
+// Two names of a tensor inside a layer, without ".weight" and ".bias"; whole names where ours has a
+// dot. '#' stands for an expert's number and is left out of our name: "mlp.experts.#.up_proj" and
+// "ffn_up_exps" are "model.layers.0.mlp.experts.7.up_proj.weight" and
+// "blk.0.ffn_up_exps.7.weight".
+struct TensorName {
+  std::string_view stored;
+  std::string_view ours;
+};
+
+// What the layer_types of config.json may say.
+enum class LayerTypes : uint8_t {
+  kListed,       // full_attention or sliding_attention for each layer
+  kFull,         // full_attention only
+  kAsTheWindow,  // sliding_attention only, if sliding_window is set
+};
+
+// How a directory stores a layer's experts.
+enum class ExpertTensors : uint8_t {
+  kApart,       // a matrix of each expert
+  kStacked,     // one tensor with gate rows, then up rows, of each; shared experts likewise
+  kTransposed,  // one tensor of gate and up, whose columns are input rows and alternate; biases
+};
+
+struct FileSpec {
+  std::string_view gguf = {};        // general.architecture; empty: none
+  bool reads_gguf = true;            // false: another family reads the files of that architecture
+  std::string_view model_type = {};  // in config.json; empty: none
+  std::string_view class_name = {};  // in its "architectures"
+  std::span<const KeyDefault> defaults = {};
+  std::span<const KeyDefault> rope_defaults = {};  // where a file has no rope_parameters at all
+  std::span<const RequiredNumber> required = {};
+  LayerTypes layer_types = LayerTypes::kListed;
+  bool ties_embedding = false;           // where config.json says nothing
+  bool is_partly_rotated = false;        // partial_rotary_factor may be less than 1
+  bool scales_full_layers_only = false;  // windowed layers rotate with a base alone
+  // Former names of LongRoPE in this family's rope_scaling.
+  std::span<const std::string_view> longrope_names = {};
+  std::span<const TensorName> names = {};       // in directories, before those of every family
+  std::span<const TensorName> gguf_names = {};  // in GGUF, where they differ from ours
+  ExpertTensors experts = ExpertTensors::kApart;
+  // Whether rows of q and k that rotate together are neighbours.
+  bool pairs_rows = false;  // in directories
+  bool pairs_rows_in_gguf = false;
+  float norm_offset = 0;  // added to a directory's norm weights; GGUF has the sum
+};
+
+// Return the family whose files have this model_type or general.architecture; null: none.
+// engine/models/registry.cpp defines them: the table of families lies above this folder.
+const FileSpec* find_file_spec(std::string_view model_type);
+const FileSpec* find_gguf_spec(std::string_view architecture);
+
+}  // namespace sluice
