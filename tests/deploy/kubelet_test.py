@@ -12,6 +12,8 @@ import http.client
 import json
 import os
 import pathlib
+import re
+import struct
 import sys
 import tempfile
 import threading
@@ -28,6 +30,7 @@ KEY = "sk-of-a-test"
 SECRETS = {"sluice-api-keys": {"keys": f"tests {KEY}\n"},
            "sluice-worker-secret": {"secret": "shared by workers and routers"}}
 NOBODY = "127.255.0.1"  # an address where nothing listens
+NUM_QUESTIONS = 4
 NUM_ROLLED, NUM_STREAMS = (20, 64) if os.environ.get("SLUICE_FULL") else (3, 8)
 
 
@@ -126,11 +129,14 @@ def check_end_in_streams(pod):
 
 
 class Streams:
-    """Clients that ask one question after the other, each for an answer that is known."""
+    """Clients that ask one question after the other, each for an answer that is known: a version's to
+    a question is always the same."""
 
     def __init__(self, pod, count):
         self.pod, self.num_answers, self.failures, self.is_over = pod, 0, [], False
-        self.expected = {number: stream(pod, number) for number in range(4)}
+        self.lock, self.expected = threading.Lock(), {}
+        for number in range(NUM_QUESTIONS):
+            self.check(number, stream(pod, number))
         self.threads = [threading.Thread(target=self.ask, args=(index,), daemon=True)
                         for index in range(count)]
         for thread in self.threads:
@@ -139,15 +145,22 @@ class Streams:
     def ask(self, index):
         turn = index
         while not self.is_over:
-            number = turn % len(self.expected)
+            number = turn % NUM_QUESTIONS
             turn += 1
             try:
-                answer = stream(self.pod, number, salt=f"{index}-{turn}")
-                assert answer == self.expected[number], f"{answer}\nis not\n{self.expected[number]}"
+                self.check(number, stream(self.pod, number, salt=f"{index}-{turn}"))
                 self.num_answers += 1
             except Exception as error:  # any of them ends the test
                 self.failures.append(repr(error))
                 self.is_over = True
+
+    def check(self, number, answer):
+        with self.lock:
+            expected = self.expected.setdefault((answer["system_fingerprint"], number), answer)
+        assert answer == expected, f"{answer}\nis not\n{expected}"
+
+    def versions(self):
+        return {fingerprint for fingerprint, _ in self.expected}
 
     def wait_for_more(self, count):
         wanted = self.num_answers + count
@@ -219,6 +232,103 @@ def workers_are_rolled_under_load(binary, model, name, owners, num_each):
         wait_until("the next router is ready", lambda: next_router.is_ready, 30)
         check_end_in_streams(router)
         check_router_outlives_workers(next_router, workers)
+
+
+def another_build(binary, folder):
+    """The binary as another build of the same code: its build ID is what fingerprints know it by."""
+    code = bytearray(binary.read_bytes())
+    name = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # sizes of name and ID, NT_GNU_BUILD_ID
+    at = code.index(name) + len(name)
+    code[at] ^= 0xFF
+    path = pathlib.Path(folder) / "sluice"
+    path.write_bytes(code)
+    path.chmod(0o755)
+    return path
+
+
+def other_dtype(container):
+    container["env"].append({"name": "SLUICE_KV_CACHE_DTYPE", "value": "float16"})
+
+
+def shares(pod):
+    """Of new requests, by fingerprint, as the router says."""
+    connection, response = request(pod, "/metrics")
+    with contextlib.closing(connection):
+        found = re.findall(r'sluice:router_fingerprint_share{fingerprint="(\w+)"} (\S+)',
+                           response.read().decode())
+    return {fingerprint: float(share) for fingerprint, share in found}
+
+
+def a_new_version_is_rolled_under_load(binary, model, kind):
+    """As `kubectl apply` of a new tag or dtype does it: no request fails, and each is of one version."""
+    with Case(binary, model, "autoscaled") as case:
+        workers = [case.pod("sluice-worker").start() for _ in range(3)]
+        router = case.pod("sluice-router").start()
+        wait_until("the router is ready", lambda: router.is_ready, 30)
+        streams = Streams(router, NUM_STREAMS)
+        old_versions = streams.versions()
+        change = other_dtype if kind == "dtype" else lambda container: None
+        if kind == "build":
+            case.cluster.binary = another_build(binary, case.folder.name)
+        for turn in range(3):
+            new = case.pod("sluice-worker", change=change).start()
+            wait_until("a new worker is ready", lambda: new.is_ready or streams.failures, 30)
+            workers.append(new)
+            streams.wait_for_more(NUM_STREAMS)
+            workers.pop(0).delete()
+        streams.wait_for_more(NUM_STREAMS)
+        streams.end()
+        (old,), (new,) = old_versions, streams.versions() - old_versions
+        assert shares(router)[new] == 1, shares(router)
+        if kind == "build":
+            for number in range(NUM_QUESTIONS):
+                before, after = (streams.expected[version, number] for version in (old, new))
+                assert before["choices"] == after["choices"], "the same code gives other answers"
+        named = [line for line in router.main.log().splitlines() if "worker_differs" in line]
+        assert named and len(named) == len(set(json.loads(line)["worker"] for line in named)), named
+        print(f"  {streams.num_answers} answers of {old}, then {new}; none failed")
+        for pod in [router, *workers]:
+            pod.delete()
+
+
+def a_canary_gets_its_share(binary, model):
+    with Case(binary, model, "autoscaled") as case:
+        workers = [case.pod("sluice-worker").start() for _ in range(2)]
+        workers.append(case.pod("sluice-worker", change=other_dtype).start())
+        usual, canary = (stream(pod, 1)["system_fingerprint"] for pod in (workers[0], workers[2]))
+        router = case.pod("sluice-router", change=lambda container: container["env"].append(
+            {"name": "SLUICE_ROUTE_SHARE", "value": f"{canary}=0.1"})).start()
+        wait_until("both versions are served",
+                   lambda: shares(router) == {usual: 0.9, canary: 0.1}, 30)
+        answers = [stream(router, number, 5)["system_fingerprint"] for number in range(50)]
+        assert 4 <= answers.count(canary) <= 6, answers.count(canary)
+        assert answers.count(usual) + answers.count(canary) == 50
+        workers[2].delete()
+        wait_until("the canary has gone", lambda: shares(router)[usual] == 1, 30)
+        assert stream(router, 1, 5)["system_fingerprint"] == usual
+        for pod in [router, *workers[:2]]:
+            pod.delete()
+
+
+def a_node_is_drained_under_load(binary, model):
+    """Two of three workers end at once, and others come for them."""
+    with Case(binary, model, "autoscaled") as case:
+        workers = [case.pod("sluice-worker").start() for _ in range(3)]
+        router = case.pod("sluice-router").start()
+        wait_until("the router is ready", lambda: router.is_ready, 30)
+        streams = Streams(router, NUM_STREAMS)
+        ends = [threading.Thread(target=pod.delete) for pod in workers[:2]]
+        for end in ends:
+            end.start()
+        replaced = [case.pod("sluice-worker").start() for _ in ends]
+        for end in ends:
+            end.join()
+        wait_until("all are ready", lambda: all(pod.is_ready for pod in replaced), 30)
+        streams.wait_for_more(2 * NUM_STREAMS)
+        streams.end()
+        assert len(streams.versions()) == 1
+        for pod in [router, workers[2], *replaced]:
+            pod.delete()
 
 
 def metric(pod, name):
@@ -326,6 +436,10 @@ def main():
             (a_failed_download_says_why_in_one_line,),
             (workers_are_rolled_under_load, "autoscaled", ["sluice-worker"], 3),
             (workers_are_rolled_under_load, "disaggregated", ["sluice-prefill", "sluice-decode"], 1),
+            (a_new_version_is_rolled_under_load, "dtype"),
+            (a_new_version_is_rolled_under_load, "build"),
+            (a_canary_gets_its_share,),
+            (a_node_is_drained_under_load,),
             (what_the_binary_does_not_have_fails_here,),
             (a_stream_that_is_cut_fails_here,),
             *((an_overlay_is_played, name) for name in played)]:

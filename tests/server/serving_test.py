@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -283,6 +284,45 @@ def check_refusals(server, binary, model):
     one_line_failure([binary, "serve", os.path.abspath(__file__)], os.path.basename(__file__))
     one_line_failure([binary, "serve", model, "--max-num-seq", "4"], "--max-num-seqs")
     one_line_failure([binary, "serve", model, "--threads", "none"], "--threads")
+    one_line_failure([binary, "serve", model, "--port", "0", "--worker-listen", "127.0.0.1:0",
+                      "--worker-secret", "fifteen letters"], "--worker-secret")
+
+
+@contextlib.contextmanager
+def started(command, **more):
+    """The process, and its line that says where it serves."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               **more)
+    try:
+        yield process, next(line for line in process.stdout if line.startswith("serving "))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def check_exposure(binary, model):
+    """Without a key it warns who else could use it, and it says at which address it listens."""
+    for key, warns in (((), True), (("--api-key", "sk"), False)):
+        command = [binary, "serve", model, "--host", "0.0.0.0", "--port", "0", *key]
+        with started(command) as (process, line):
+            assert " on http://0.0.0.0:" in line, line
+            process.kill()
+            log = process.stderr.read()
+            assert ("no_key" in log) == warns, log
+
+
+def check_descriptors(binary, model):
+    """More connections than the soft limit has descriptors keep no probe out."""
+    limits = (256, min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    with started([binary, "serve", model, "--port", "0"], preexec_fn=lambda: resource.setrlimit(
+            resource.RLIMIT_NOFILE, limits)) as (_, line), contextlib.ExitStack() as idle:
+        port = int(line.split("http://127.0.0.1:")[1].split()[0])
+        for _ in range(400):
+            idle.enter_context(socket.create_connection(("127.0.0.1", port)))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 def check_client(server, package, script):
@@ -325,6 +365,8 @@ def main():
         ("metrics under load", lambda: check_metrics_under_load(server)),
         ("streams", lambda: check_streams(server, args.clients, args.seconds)),
         ("refusals", lambda: check_refusals(server, args.binary, args.model)),
+        ("exposure", lambda: check_exposure(args.binary, args.model)),
+        ("descriptors", lambda: check_descriptors(args.binary, args.model)),
         ("drain", lambda: check_drain(args.binary, args.model)),
         ("drain deadline", lambda: check_drain_deadline(args.binary, args.model)),
         ("second signal", lambda: check_second_signal(args.binary, args.model)),

@@ -441,6 +441,9 @@ TEST(WorkerServer, AnAddressThatOthersReachNeedsASecretOrCertificates) {
   EXPECT_EQ(create("nonsense", ""), "worker-listen");
   EXPECT_EQ(create("0.0.0.0:0", kSecret), "");
   EXPECT_EQ(create("127.0.0.1:0", ""), "");
+  EXPECT_EQ(create("0.0.0.0:0", "fifteen letters"), "worker-secret");
+  EXPECT_EQ(create("127.0.0.1:0", "short"), "worker-secret");
+  EXPECT_EQ(create("127.0.0.1:0", "sixteen letters!"), "");
 }
 
 }  // namespace
