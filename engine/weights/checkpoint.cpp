@@ -193,10 +193,11 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
 
 std::string Checkpoint::place_of(std::string_view name) const {
   const CheckpointTensor* tensor = find(name);
-  if (kind_ == CheckpointKind::kGguf) return path_ + ": tensor " + std::string(name);
+  if (kind_ == CheckpointKind::kGguf) return path_ + ": tensor " + name_in_gguf(name, file_spec_);
   if (tensor == nullptr) {
-    const std::string stored = hf_name(name, architecture_).value_or(std::string(name));
-    return path_ + ": tensor " + in_quotes(stored);
+    constexpr FileSpec kUnknown;
+    const FileSpec& files = file_spec_ != nullptr ? *file_spec_ : kUnknown;
+    return path_ + ": tensor " + in_quotes(hf_name(name, files).value_or(std::string(name)));
   }
   return (tensor->file.empty() ? path_ : tensor->file) + ": tensor " +
          in_quotes(tensor->stored_name.empty() ? tensor->name : tensor->stored_name);
