@@ -45,7 +45,8 @@ struct ValidationContext {
                                // a chat
   Dialect dialect = Dialect::kOpenAi;
   bool describes_tools = false;  // in the instructions, since the chat template does not
-  std::shared_ptr<const ServedModel> served;  // holds the objects above; null: the caller does
+  // Holds the objects above; null: the caller does.
+  std::shared_ptr<const ServedModel> served = nullptr;
 };
 
 }  // namespace sluice
