@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/core/hex.h"
+#include "kernels/attention.h"
 #include "kvcache/store/kv_host_tier.h"
 #include "kvcache/store/kv_storage.h"
 #include "tests/support/temporary_folder.h"
