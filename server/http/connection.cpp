@@ -211,6 +211,8 @@ bool Connection::parse_some() {
     fail_request(431,
                  "The request header is larger than " + std::to_string(limits_.max_header_bytes) +
                      " bytes.");
+  } else if (error == http::error::body_limit && kind_ == Kind::kReserved) {
+    fail_request(503, "Too many connections are open.");
   } else if (error == http::error::body_limit) {
     fail_request(
         413,
