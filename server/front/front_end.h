@@ -34,13 +34,13 @@
 #include "server/http/http_message.h"
 #include "server/http/tls.h"
 #include "server/keys/auth.h"
+#include "server/prompt/validation_context.h"
 #include "server/traces/tracer.h"
 #include "server/traces/transfer_spans.h"
 
 namespace sluice {
 
 class LogLine;
-struct ValidationContext;
 
 // One request with what its handler needs beside the shared state.
 struct Exchange {

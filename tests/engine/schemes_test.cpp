@@ -90,7 +90,8 @@ TEST(Schemes, TheIndexOfGroupsCountsWithoutItsFlag) {
     ++num_ordered;
     const testing::TemporaryFolder folder;
     std::filesystem::copy(model.path, folder.path(), std::filesystem::copy_options::recursive);
-    std::ofstream(folder.at("config.json")) << config.replace(at, flag.size(), "\"desc_act\": false");
+    std::ofstream(folder.at("config.json"))
+        << config.replace(at, flag.size(), "\"desc_act\": false");
     model.path = folder.path();
     EXPECT_LE(error_of(model, 32), kSameValues) << model.name;
   }
@@ -124,16 +125,19 @@ TEST(Schemes, StaticAndDynamicInputsOfOneProductAreRefused) {
   };
 
   const Case cases[] = {
-      {"ct-int8-static", false, "re:.*layers\\.0\\.self_attn\\.k_proj", "blk.0.attn_k.weight"},
-      {"ct-fp8", true, "re:.*layers\\.0\\.self_attn\\.q_proj", "blk.0.attn_k.weight"},
+      {"ct-int8-static",
+       false,
+       "re:.*layers\\.0\\.self_attn\\.k_proj",
+       "layers.0.self_attn.k_proj.weight"},
+      {"ct-fp8", true, "re:.*layers\\.0\\.self_attn\\.q_proj", "layers.0.self_attn.k_proj.weight"},
       {"modelopt-fp8-experts",
        true,
        "re:.*layers\\.0\\..*experts\\.1\\.down_proj",
-       "blk.0.ffn_down_exps.1.weight"},
+       "layers.0.mlp.experts.1.down_proj.weight"},
       {"modelopt-fp8-experts",
        true,
        "re:.*layers\\.0\\..*experts\\.2\\.(gate|up)_proj",
-       "blk.0.ffn_gate_exps.2.weight"},
+       "layers.0.mlp.experts.2.gate_proj.weight"},
   };
   for (const Case& one : cases) {
     const testing::TemporaryFolder folder;
