@@ -40,7 +40,7 @@ void append_text(Json& content, const std::string& text) {
 
 void prepend_text(Json& content, const std::string& text) {
   if (content.is_array()) {
-    content.insert(content.begin(), {{"type", "text"}, {"text", text}});
+    content.insert(content.begin(), Json({{"type", "text"}, {"text", text}}));
   } else {
     content = text + "\n\n" + content.get<std::string>();
   }
@@ -109,13 +109,13 @@ void describe_tools(const MessageForms& forms, const Json& tools, Json& messages
     const bool has_instructions = !messages.empty() && (messages.front()["role"] == "system" ||
                                                         messages.front()["role"] == "developer");
     if (has_instructions) return append_text(messages.front()["content"], description);
-    messages.insert(messages.begin(), {{"role", "system"}, {"content", description}});
+    messages.insert(messages.begin(), Json({{"role", "system"}, {"content", description}}));
     return;
   }
   for (Json& message : messages) {
     if (message["role"] == "user") return prepend_text(message["content"], description);
   }
-  messages.insert(messages.begin(), {{"role", "user"}, {"content", description}});
+  messages.insert(messages.begin(), Json({{"role", "user"}, {"content", description}}));
 }
 
 }  // namespace sluice

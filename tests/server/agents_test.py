@@ -131,9 +131,12 @@ def check_responses(url):
     assert unknown.param == "previous_response_id"
     cut = client.responses.create(**asked, max_output_tokens=5)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
+    hosted = client.responses.with_raw_response.create(
+        model="fake", input="x", tools=[{"type": "web_search"}])
+    assert hosted.headers["x-sluice-ignored-arguments"] == "tools.web_search", hosted.headers
     refused = expect(openai.BadRequestError, lambda: client.responses.create(
-        model="fake", input="x", tools=[{"type": "web_search"}]))
-    assert refused.param == "tools" and "web_search" in refused.message
+        model="fake", input="x", tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}))
+    assert refused.param == "tool_choice" and "web_search" in refused.message
 
 
 def check_messages(url):

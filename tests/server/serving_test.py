@@ -15,6 +15,7 @@ import http.client
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -269,9 +270,12 @@ def check_second_signal(binary, model):
     connection.close()
 
 
+LOG_LINE = re.compile(r"\d{4}-\d{2}-\d{2}T")
+
+
 def one_line_failure(command, *words):
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    lines = result.stderr.strip().splitlines()
+    lines = [line for line in result.stderr.strip().splitlines() if not LOG_LINE.match(line)]
     assert result.returncode != 0, command
     assert len(lines) == 1, lines
     assert all(word in lines[0] for word in words), lines[0]
