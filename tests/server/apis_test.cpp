@@ -113,7 +113,7 @@ TEST_F(Apis, ResponsesOfOthersAreNotFound) {
 }
 
 TEST(ResponseStore, DropsWhatWasUsedLongestAgo) {
-  const StoredResponse large{std::string(1000, 'r'), std::string(1000, 'm')};
+  const StoredResponse large{std::string(1000, 'r'), std::string(900, 'm'), std::string(100, 'i')};
   ResponseStore store(9000);  // room for three
   for (const char* id : {"a", "b", "c"}) store.put(1, id, large);
   EXPECT_NE(store.find(1, "a"), nullptr);
@@ -121,7 +121,7 @@ TEST(ResponseStore, DropsWhatWasUsedLongestAgo) {
   EXPECT_EQ(store.find(1, "b"), nullptr);
   EXPECT_NE(store.find(1, "a"), nullptr);
   EXPECT_LE(store.num_bytes(), 9000);
-  store.put(1, "e", {std::string(10000, 'r'), ""});
+  store.put(1, "e", {std::string(10000, 'r'), "", ""});
   EXPECT_EQ(store.find(1, "e"), nullptr);
   EXPECT_NE(store.find(1, "d"), nullptr);
   EXPECT_EQ(store.find(2, "d"), nullptr);

@@ -46,7 +46,8 @@ class MessagesApi : public ::testing::Test {
     if (reply.status != 200) return Json::parse(reply.body)["error"]["message"];
     std::string text;
     const ByteTokenizer tokenizer;
-    for (const TokenId id : engine_.submitted().back().prompt) text += tokenizer.token_bytes(id);
+    const auto requests = engine_.submitted();
+    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
     return text;
   }
 
@@ -246,7 +247,7 @@ TEST_F(MessagesApi, ErrorsHaveTheFormOfTheClient) {
     EXPECT_GE(reply.status, 400) << path;
     const Json body = Json::parse(reply.body);
     EXPECT_EQ(body["type"], "error") << path << body;
-    EXPECT_EQ(body["request_id"], reply.header("Request-Id")) << path;
+    EXPECT_EQ(body["request_id"].get<std::string>(), reply.header("Request-Id")) << path;
   }
 }
 
@@ -263,7 +264,7 @@ TEST_F(MessagesApi, EveryAnswerNamesItsRequest) {
   EXPECT_EQ(ask_for("/nowhere", "x-request-id: mine\r\n").header("X-Request-Id"), "mine");
   EXPECT_EQ(ask_for("/health", "").header("Request-Id"), "");
   const HttpReply message = ask(kUser);
-  EXPECT_EQ(message.header("Request-Id"), Json::parse(message.body)["id"]);
+  EXPECT_EQ(message.header("Request-Id"), Json::parse(message.body)["id"].get<std::string>());
 }
 
 TEST_F(MessagesApi, ModelsAreListedInTheFormOfTheClient) {

@@ -194,7 +194,7 @@ using Status = WorkerHealth::Status;
 const WorkerHealth::Time kStart{seconds(1000)};
 
 WorkerLoad load_of(uint64_t num_steps, int64_t num_running) {
-  return {.epoch = 1, .num_steps = num_steps, .num_running = num_running};
+  return {.epoch = 1, .num_steps = num_steps, .num_running = num_running, .num_open = std::nullopt};
 }
 
 TEST(WorkerHealth, AWorkerThatStopsToAnswerIsOutWithinFiveSeconds) {
