@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fixture QuantizedLayer: a hand-made layer in each scheme, in a directory of its own.
+// The fixture QuantizedFolder: a hand-made layer in each scheme, in a directory of its own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -135,7 +135,7 @@ inline std::string in_order(int32_t columns, int32_t group) {
   return raw_bytes(index);
 }
 
-class QuantizedLayer : public HfDirectory {
+class QuantizedFolder : public HfDirectory {
  protected:
   void write_scheme(const Scheme& scheme) const {
     write("config.json", R"({"model_type":"llama","quantization_config":)" + scheme.config + "}");

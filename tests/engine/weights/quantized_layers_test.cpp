@@ -20,7 +20,7 @@
 namespace sluice {
 namespace {
 
-TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
+TEST_F(QuantizedFolder, EverySchemeBecomesItsPackedFormat) {
   for (const Scheme& scheme : schemes()) {
     write_scheme(scheme);
     const auto opened = Checkpoint::open(folder_);
@@ -39,7 +39,7 @@ TEST_F(QuantizedLayer, EverySchemeBecomesItsPackedFormat) {
 }
 
 // Each needed part is omitted; each part gets another shape, and another type.
-TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
+TEST_F(QuantizedFolder, MissingAndMisshapenPartsAreNamed) {
   for (const Scheme& right : schemes()) {
     for (size_t i = 0; i < right.parts.size(); ++i) {
       const std::string& suffix = right.parts[i].suffix;
@@ -73,7 +73,7 @@ TEST_F(QuantizedLayer, MissingAndMisshapenPartsAreNamed) {
 
 // Codes with many dimensions, with none and without a weight, in every scheme; CodedMatrix refuses
 // them as well.
-TEST_F(QuantizedLayer, ShapesThatNoMatrixHasAreRefused) {
+TEST_F(QuantizedFolder, ShapesThatNoMatrixHasAreRefused) {
   for (const Scheme& right : schemes()) {
     Scheme wrong = right;
     Part& codes = wrong.parts.front();
@@ -118,7 +118,7 @@ struct Bad {
   const char* message;
 };
 
-TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
+TEST_F(QuantizedFolder, ValuesThatNoTrainedMatrixHasAreNamed) {
   const Bad bads[] = {
       {"int8", "weight_scale", 6, "\x80\x7F", 2, "row 3 column 0: found a scale that is no number"},
       {"fp8 static",
@@ -157,7 +157,7 @@ TEST_F(QuantizedLayer, ValuesThatNoTrainedMatrixHasAreNamed) {
 }
 
 // Columns of one group lie apart: the matrix is decoded to floats.
-TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
+TEST_F(QuantizedFolder, ActOrderIsDecodedExactly) {
   Scheme scheme = scheme_named("gptq");
   std::vector<int32_t> index;
   for (int32_t i = 0; i < 64; ++i) index.push_back(i * 7 % 2);
@@ -184,7 +184,7 @@ TEST_F(QuantizedLayer, ActOrderIsDecodedExactly) {
 }
 
 // Columns that lie apart need the index with their groups.
-TEST_F(QuantizedLayer, ColumnsThatLieApartNeedTheirIndex) {
+TEST_F(QuantizedFolder, ColumnsThatLieApartNeedTheirIndex) {
   const auto changed = [](const std::string& name, const std::string& from, const std::string& to) {
     Scheme scheme = scheme_named(name);
     scheme.config.replace(scheme.config.find(from), from.size(), to);
@@ -210,7 +210,7 @@ TEST_F(QuantizedLayer, ColumnsThatLieApartNeedTheirIndex) {
   EXPECT_NE(load_error().find(kLayer + ".g_idx"), std::string::npos) << load_error();
 }
 
-TEST_F(QuantizedLayer, NumbersBeyondOursAreNoOthers) {
+TEST_F(QuantizedFolder, NumbersBeyondOursAreNoOthers) {
   for (const char* number : {"18446744073709551615", "18446744073709551584", "1e400"}) {
     Scheme scheme = scheme_named("gptq");
     const std::string from = R"("group_size":32)";
@@ -222,7 +222,7 @@ TEST_F(QuantizedLayer, NumbersBeyondOursAreNoOthers) {
   }
 }
 
-TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
+TEST_F(QuantizedFolder, OneNameInTwoFilesIsRefused) {
   for (const Scheme& scheme : schemes()) {
     write_scheme(scheme);
     std::filesystem::rename(folder_ + "/model.safetensors",
@@ -242,7 +242,7 @@ TEST_F(QuantizedLayer, OneNameInTwoFilesIsRefused) {
 }
 
 // A matrix may have a single zero point, like its scale.
-TEST_F(QuantizedLayer, AMatrixMayHaveOneZeroPoint) {
+TEST_F(QuantizedFolder, AMatrixMayHaveOneZeroPoint) {
   for (const char zero : {'\0', '\3'}) {
     Scheme scheme = scheme_named("int8");
     scheme.config = group_of("int-quantized",
@@ -261,7 +261,7 @@ TEST_F(QuantizedLayer, AMatrixMayHaveOneZeroPoint) {
   }
 }
 
-TEST_F(QuantizedLayer, TwoConfigurationsThatDifferAreRefused) {
+TEST_F(QuantizedFolder, TwoConfigurationsThatDifferAreRefused) {
   const Scheme scheme = scheme_named("int8");
   write_scheme(scheme);
   const std::string other = scheme_named("gptq").config;
@@ -276,7 +276,7 @@ TEST_F(QuantizedLayer, TwoConfigurationsThatDifferAreRefused) {
 }
 
 // A single piece may have any magnitude; only the whole matrix is checked.
-TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
+TEST_F(QuantizedFolder, TheMagnitudeIsThatOfAllPieces) {
   Scheme scheme = scheme_named("int8");
   std::string& scales = part_of(scheme, "weight_scale").bytes;
   scales.replace(0, 32, halves(16, 0x2B80));  // 9e-13 in the first 16 rows
@@ -294,7 +294,7 @@ TEST_F(QuantizedLayer, TheMagnitudeIsThatOfAllPieces) {
 }
 
 // The older place of ModelOpt's configuration defines codes like config.json.
-TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
+TEST_F(QuantizedFolder, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   Scheme scheme = scheme_named("modelopt nvfp4");
   write_scheme(scheme);
   write("config.json", R"({"model_type":"llama"})");
@@ -312,7 +312,7 @@ TEST_F(QuantizedLayer, EveryConfigurationIsOneOfTheCheckpointsFiles) {
 
 // A layer that the model cuts, such as q, k and v in one tensor, at rows inside blocks of scales or
 // words.
-TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
+TEST_F(QuantizedFolder, SlicesAreRowsOfTheWhole) {
   for (const Scheme& scheme : schemes()) {
     write_scheme(scheme);
     const auto opened = Checkpoint::open(folder_);
@@ -332,7 +332,7 @@ TEST_F(QuantizedLayer, SlicesAreRowsOfTheWhole) {
 }
 
 // The hash is independent of threads, and changes with a scale.
-TEST_F(QuantizedLayer, TheContentHashCoversCompanions) {
+TEST_F(QuantizedFolder, TheContentHashCoversCompanions) {
   for (const Scheme& right : schemes()) {
     const auto hash_of = [&](const Scheme& scheme) {
       write_scheme(scheme);
@@ -357,7 +357,7 @@ TEST_F(QuantizedLayer, TheContentHashCoversCompanions) {
   }
 }
 
-TEST_F(QuantizedLayer, ALayerOfFloatsIsOneWhateverTheConfigurationSays) {
+TEST_F(QuantizedFolder, ALayerOfFloatsIsOneWhateverTheConfigurationSays) {
   Scheme scheme = scheme_named("int8");
   scheme.parts = {{"weight", "BF16", "[32,64]", halves(32 * 64, kBf16Hundredth)}};
   write_scheme(scheme);
@@ -366,7 +366,7 @@ TEST_F(QuantizedLayer, ALayerOfFloatsIsOneWhateverTheConfigurationSays) {
   EXPECT_EQ((*opened)->find(kName)->format, WeightFormat::kBF16);
 }
 
-TEST_F(QuantizedLayer, ABiasOfZerosThatNothingAsksForIsSaidAndLeftOut) {
+TEST_F(QuantizedFolder, ABiasOfZerosThatNothingAsksForIsSaidAndLeftOut) {
   for (const uint16_t value : {uint16_t{0}, kF16Hundredth}) {
     Scheme scheme = scheme_named("gptq");
     scheme.parts.push_back({"bias", "F16", "[32]", halves(32, value)});
@@ -384,7 +384,7 @@ TEST_F(QuantizedLayer, ABiasOfZerosThatNothingAsksForIsSaidAndLeftOut) {
   }
 }
 
-TEST_F(QuantizedLayer, ScalesOfACacheAreSaidAndLeftOut) {
+TEST_F(QuantizedFolder, ScalesOfACacheAreSaidAndLeftOut) {
   Scheme scheme = scheme_named("int8");
   scheme.parts.push_back({"k_scale", "F32", "[]", floats(1, 1.0F)});
   write_scheme(scheme);

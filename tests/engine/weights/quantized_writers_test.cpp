@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 // Older writers put the configuration into a file of its own: AutoGPTQ, AutoAWQ.
-TEST_F(QuantizedLayer, ConfigurationsOfOlderWritersAreRead) {
+TEST_F(QuantizedFolder, ConfigurationsOfOlderWritersAreRead) {
   const struct {
     const char* scheme;
     const char* file;
@@ -29,6 +29,7 @@ TEST_F(QuantizedLayer, ConfigurationsOfOlderWritersAreRead) {
                R"({"quant_method":"awq","bits":4,"group_size":32,"zero_point":true,)"
                R"("format":"gemm","checkpoint_format":"gemm","version":"gemm","desc_act":false,)"
                R"("dynamic":{},"pack_dtype":"int32","lm_head":false,"method":"awq","meta":{}})"}};
+
   for (const auto& [name, file, config] : rows) {
     const Scheme scheme = scheme_named(name);
     write_scheme(scheme);
@@ -46,11 +47,12 @@ TEST_F(QuantizedLayer, ConfigurationsOfOlderWritersAreRead) {
 }
 
 // Symmetric codes of AWQ may come without zero points; those that are there count.
-TEST_F(QuantizedLayer, SymmetricAwqNeedsNoZeroPoints) {
+TEST_F(QuantizedFolder, SymmetricAwqNeedsNoZeroPoints) {
   Scheme scheme = scheme_named("awq");
   const std::string from = R"("zero_point":true)";
-  scheme.config.replace(
-      scheme.config.find(from), from.size(), R"("sym":true,"provider":"auto-round","zero_point":false)");
+  scheme.config.replace(scheme.config.find(from),
+                        from.size(),
+                        R"("sym":true,"provider":"auto-round","zero_point":false)");
   const auto value = [&] {
     write_scheme(scheme);
     const auto opened = Checkpoint::open(folder_);
@@ -65,10 +67,11 @@ TEST_F(QuantizedLayer, SymmetricAwqNeedsNoZeroPoints) {
 }
 
 // A line about a tensor has the names that are in the files, and a cause that a person can end.
-TEST_F(QuantizedLayer, ErrorsHaveTheNamesOfTheFiles) {
+TEST_F(QuantizedFolder, ErrorsHaveTheNamesOfTheFiles) {
   write_scheme(scheme_named("gptq"));
   write("config.json", R"({"model_type":"llama"})");
-  EXPECT_NE(load_error().find(folder_ + "/model.safetensors: tensor \"" + kLayer), std::string::npos)
+  EXPECT_NE(load_error().find(folder_ + "/model.safetensors: tensor \"" + kLayer),
+            std::string::npos)
       << load_error();
   EXPECT_NE(load_error().find("or a quantization_config in config.json"), std::string::npos)
       << load_error();
@@ -87,7 +90,7 @@ TEST_F(QuantizedLayer, ErrorsHaveTheNamesOfTheFiles) {
 }
 
 // Scales that may be misread are a warning: a dead expert's are as small, and its model is served.
-TEST_F(QuantizedLayer, WeightsOfAnyMagnitudeAreLoadedAndSaid) {
+TEST_F(QuantizedFolder, WeightsOfAnyMagnitudeAreLoadedAndSaid) {
   const struct {
     const char* scheme;
     const char* part;
@@ -95,6 +98,7 @@ TEST_F(QuantizedLayer, WeightsOfAnyMagnitudeAreLoadedAndSaid) {
   } rows[] = {{"nvfp4", "weight_global_scale", floats(1, 0.01F)},
               {"modelopt nvfp4", "weight_scale_2", floats(1, 100.0F)},
               {"fp8 static", "weight_scale", floats(1, 3e-8F)}};
+
   for (const auto& [name, part, bytes] : rows) {
     Scheme scheme = scheme_named(name);
     part_of(scheme, part).bytes = bytes;
