@@ -62,7 +62,8 @@ TEST(Models, SayWhatReadsTheirAnswers) {
     return Json::parse(get(server, "/v1/models").body)["data"][0]["meta"];
   };
   const Json plain = meta_of("{{ messages[0].content }}", "auto");
-  EXPECT_TRUE(plain["tool_call_parser"].is_null() && plain.contains("tool_call_parser"));
+  EXPECT_EQ(plain["tool_call_parser"], "hermes")
+      << "the form in which the instructions ask for calls";
   EXPECT_TRUE(plain["reasoning_parser"].is_null() && plain.contains("reasoning_parser"));
   EXPECT_EQ(meta_of(kToolTemplate, "auto")["tool_call_parser"], "hermes");
   EXPECT_EQ(meta_of(kToolTemplate, "auto")["reasoning_parser"], "qwen3");
@@ -114,11 +115,8 @@ EngineState scripted_state() {
     step.end_ns = step.begin_ns + 6'500'000;
     step.num_tokens = 12;
     step.num_running = 1;
-    step.items.push_back({.id = RequestId(7),
-                          .position = 3,
-                          .num_tokens = 12,
-                          .samples = true,
-                          .num_drafts = 4});
+    step.items.push_back(
+        {.id = RequestId(7), .position = 3, .num_tokens = 12, .samples = true, .num_drafts = 4});
   }
   return state;
 }

@@ -89,8 +89,11 @@ TEST_F(GenericTools, CallsAndResultsAreTextForATemplateWithoutTools) {
 }
 
 TEST_F(GenericTools, ATemplateWithoutInstructionsShowsToolsInTheFirstTurn) {
-  serve("{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" +
-        std::string(kPlainTemplate));
+  // As Gemma 2's.
+  serve(
+      "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+      "{{ raise_exception('turns must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}"
+      "{% endfor %}");
   ASSERT_EQ(post(chat_body(kTools)).status, 200);
   EXPECT_EQ(last_prompt().find("<user>You can call functions."), 0U) << last_prompt();
 }

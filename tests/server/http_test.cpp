@@ -118,7 +118,7 @@ TEST(Http, TrailersDoNotSayWhoAsks) {
   client.send(head + "\r\n" + body + "Authorization: Bearer secret\r\nX-Request-Id: a\r\n\r\n");
   HttpReply reply = client.read_reply();
   EXPECT_EQ(reply.status, 401);
-  EXPECT_EQ(reply.header("X-Request-Id"), "");
+  EXPECT_TRUE(reply.header("X-Request-Id").starts_with("req_"));
   client.send(head + "Authorization: Bearer secret\r\n\r\n" + body + "Connection: close\r\n\r\n");
   reply = client.read_reply();
   EXPECT_EQ(reply.status, 200);
@@ -443,7 +443,7 @@ TEST(Http, RequestIdIsEchoedOnlyWhenItIsHarmless) {
   client.request("GET", "/health", {}, "X-Request-Id: abc-1.2\r\n");
   EXPECT_EQ(client.read_reply().header("X-Request-Id"), "abc-1.2");
   client.request("GET", "/health", {}, "X-Request-Id: a\"b<c>\r\n");
-  EXPECT_EQ(client.read_reply().header("X-Request-Id"), "");
+  EXPECT_TRUE(client.read_reply().header("X-Request-Id").starts_with("req_"));
 }
 
 TEST(Http, SlowRequestGets408AndIdleConnectionEnds) {
@@ -502,7 +502,8 @@ TEST(Http, HalfSentRequestsKeepNoProbeOut) {
   std::vector<std::unique_ptr<HttpClient>> half_sent;
   for (int i = 0; i < 100; ++i) {
     half_sent.push_back(std::make_unique<HttpClient>(server.port()));
-    half_sent.back()->send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
+    half_sent.back()->send(
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{");
   }
   for (int i = 0; i < 20; ++i) {
     HttpClient probe(server.port());
