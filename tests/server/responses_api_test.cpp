@@ -226,8 +226,9 @@ TEST_F(ResponsesApi, LogprobsOfTheTextAreInTheAnswer) {
   for (const std::string& data : data_of_events(reply.body)) {
     const Json event = Json::parse(data);
     if (event["type"] == "response.output_text.delta") in_deltas += event["logprobs"].size();
-    if (event["type"] == "response.output_text.done")
+    if (event["type"] == "response.output_text.done") {
       EXPECT_EQ(event["logprobs"].size(), in_deltas);
+    }
   }
   EXPECT_EQ(in_deltas, text["logprobs"].size());
   EXPECT_TRUE(ok(R"("store":false)")["output"][0]["content"][0]["logprobs"].empty());
