@@ -109,8 +109,8 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   handoff.result = whole_result();
   handoff.adopts_seed = true;
   request.arrival = now - std::chrono::nanoseconds(123'456'789);
-  request.trace = parse_trace_context(
-      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1");
+  request.trace =
+      parse_trace_context("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1");
   return request;
 }
 
@@ -228,10 +228,11 @@ TEST(WorkerCodec, AModelComesBackWhole) {
   wire::Description message;
   encode(model, message);
   // The rest is the service's.
-  EXPECT_EQ(unset_in(message),
-            "sluice.worker.v1.Description.epoch sluice.worker.v1.Description.end_tokens "
-            "sluice.worker.v1.Description.block_size sluice.worker.v1.Description.max_logprobs "
-            "sluice.worker.v1.Description.kv_events_endpoint ");
+  EXPECT_EQ(
+      unset_in(message),
+      "sluice.worker.v1.Description.epoch sluice.worker.v1.Description.end_tokens "
+      "sluice.worker.v1.Description.block_size sluice.worker.v1.Description.max_logprobs "
+      "sluice.worker.v1.Description.kv_events_endpoint sluice.worker.v1.Description.created ");
   const auto decoded = decode(message);
   ASSERT_TRUE(decoded);
   wire::Description again;
