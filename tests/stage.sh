@@ -123,19 +123,19 @@ case "$stage" in
   fuzz)
     # In the folder of the other sanitizer stage: every library is compiled for both at once.
     compile "${asan[@]}" fuzz
-    fuzz="$PWD/${asan[1]}/tests/fuzz/fuzz"
-    export fuzz
+    programs="$PWD/${asan[1]}/tests/fuzz"
+    export programs
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
     export found
-    # Its corpus and log are its own; what a target finds is left in the folder of this program.
-    fuzz_one() { # target
+    # Its corpus and log are its own; what a target finds is left in the programs' folder.
+    fuzz_one() { # target, program
       local corpora=("$found/$1")
       mkdir "${corpora[0]}"
       if [[ -d "tests/fuzz/corpus/$1" ]]; then corpora+=("tests/fuzz/corpus/$1"); fi
       # Commits are judged on the same inputs; the long tier looks for new ones (seed 0: random).
-      if "$fuzz" "$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-5}" -timeout=10 \
-        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="${fuzz%/*}/" "${corpora[@]}" \
+      if "$2" "$1" -seed="${SLUICE_FUZZ_SEED:-1}" -max_total_time="${SLUICE_FUZZ_SECONDS:-5}" -timeout=10 \
+        -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$programs/" "${corpora[@]}" \
         >"$found/$1.log" 2>&1; then
         echo "$1: $(grep -o 'stat::number_of_executed_units: *[0-9]*' "$found/$1.log" || true)"
       else
@@ -145,7 +145,9 @@ case "$stage" in
       fi
     }
     export -f fuzz_one
-    "$fuzz" | xargs -P "$(nproc)" -I '{}' bash -c 'fuzz_one {}'
+    for program in "$programs"/{text,file,network}_fuzz; do
+      "$program" | sed "s|\$| $program|"
+    done | xargs -P "$(nproc)" -L 1 bash -c 'fuzz_one "$0" "$1"'
     ;;
   *)
     echo "stage.sh: unknown stage $stage" >&2

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The targets of the fuzz program, whose first argument names one; the rest is libFuzzer's.
+// The targets of a fuzz program, whose first argument names one; the rest is libFuzzer's.
 #pragma once
 
 #include <cstddef>
