@@ -299,7 +299,6 @@ TEST_P(HandoffFaults, AnswersAreThoseOfOneEngineAndNothingStaysTaken) {
   const HandoffStats stats = *d->stats().handoff;
   EXPECT_GT(network.num_faults(), runs / 4);
   EXPECT_GT(stats.num_in, runs * kRequests / 4);
-  EXPECT_LE(stats.num_in, runs * kRequests);  // equal where repeated claims mend every fault
   d->stop();
   p->stop();
 }
