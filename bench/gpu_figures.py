@@ -299,6 +299,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=540, help="for all of it (540)")
     parser.add_argument("--out", default=".", help="the folder of the JSON file (.)")
     parser.add_argument("--tree", default="unknown", help="the commit, for the file")
+    parser.add_argument("--day", metavar="YYYY-MM-DD", help="when the run began, for the file (today)",
+                        default=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"))
     parser.add_argument("--libraries", default="", help="folders to find NCCL in, with colons")
     parser.add_argument("--kernels", default="", metavar="PREFIX", help="of gpu_kernels' files")
     for name, numbers in (("streams", STREAMS), ("prompts", PROMPTS)):
@@ -314,10 +316,9 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    day = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-    path = out / f"{day}-gpu-figures.json"
+    path = out / f"{options.day}-gpu-figures.json"
     run = json.loads(path.read_text()) if path.exists() else {}
-    run.update({**card(), "date": day, "tree": options.tree})
+    run.update({**card(), "date": options.day, "tree": options.tree})
     new = kernel_tables(options.kernels)
     titles = [table["title"] for table in new]
     run["tables"] = new + [one for one in run.get("tables", []) if one["title"] not in titles]

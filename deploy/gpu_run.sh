@@ -381,7 +381,7 @@ for at in "${!parts[@]}"; do
     steps | profile | serve | links)
       # Into one file of JSON, from which gpu_report.py makes a page.
       part "$name" 300 '^[a-z ]+: (done|FAILED)' python3 -u gpu_figures.py --bin bin \
-        --tokenizer golden/tokenizer/json/qwen.json --out "$out" --tree "$(cat commit)" \
+        --tokenizer golden/tokenizer/json/qwen.json --out "$out" --day "$day" --tree "$(cat commit)" \
         --libraries "$libraries" --kernels "logs/$day-gpu" "$name"
       ;;
     # What staged KV has between two workers of this machine; links is what is between its GPUs.
