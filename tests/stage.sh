@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container, reproducible: the same binary from two folders, mutation: whether the simulator sees
+# container, architectures: the CUDA kernels for each kind of GPU, reproducible: the same binary from two folders, mutation: whether the simulator sees
 # bugs, budget: how much is compiled at a commit, routers: two servers, and pairs that split requests,
 # behind routers of others, kubernetes: manifests by the cluster's own schemas, and by Helm, packages:
 # .deb and wheel, installed and asked.
@@ -73,6 +73,18 @@ case "$stage" in
   clang)
     compile clang build-clang
     ctest --test-dir build-clang --output-on-failure -L unit
+    ;;
+  architectures)
+    if [[ ! -x "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)" ]]; then
+      echo "skipped: no nvcc"
+      exit 77
+    fi
+    for architecture in 80 100a 120a; do  # all builds with nvcc have 90a
+      folder="build-cuda-$architecture"
+      cmake --preset cuda -B "$folder" -DSLUICE_TESTS=OFF \
+        "-DSLUICE_CUDA_ARCHITECTURES=$architecture" >/dev/null
+      ninja -C "$folder" sluice_cuda
+    done
     ;;
   budget)
     python3 tests/compile_budget.py

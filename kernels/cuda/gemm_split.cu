@@ -20,8 +20,9 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-constexpr int kWeightCopier = kConsumers;  // index of the thread
-constexpr int kXCopier = kConsumers + 32;
+// Code for GPUs without wgmma uses none of what is marked as maybe unused here.
+[[maybe_unused]] constexpr int kWeightCopier = kConsumers;  // index of the thread
+[[maybe_unused]] constexpr int kXCopier = kConsumers + 32;
 constexpr int kThreads = kConsumers + 64;
 
 // `four`: each thread's sums of four segments.
@@ -178,14 +179,16 @@ class Subtrees {
 };
 
 // Returns bits: bit i is set if a run begins at the tile's segment i, other than its first.
-__device__ __forceinline__ uint32_t find_cuts(int32_t run, int32_t tile, int32_t count) {
+[[maybe_unused]] __device__ __forceinline__ uint32_t find_cuts(int32_t run,
+                                                               int32_t tile,
+                                                               int32_t count) {
   uint32_t cuts = 0;
   for (int32_t i = run - tile * count % run; i < count; i += run) cuts |= 1U << i;
   return cuts;
 }
 
 // Whether a run begins after the first of the segments [first, first + width).
-__device__ __forceinline__ bool is_cut(uint32_t cuts, int first, int width) {
+[[maybe_unused]] __device__ __forceinline__ bool is_cut(uint32_t cuts, int first, int width) {
   return (cuts >> first & ((1U << width) - 2)) != 0;
 }
 
@@ -210,7 +213,9 @@ __device__ __forceinline__ bool has_part(uint32_t cuts, int segment, int32_t cou
 // then sees the other runs' parts. Each warp counts for itself, since it has the same 16 outputs in
 // every run, at the counter of the first run that has the tile: among tiles that runs cut, one
 // begins in each run.
-__device__ __forceinline__ bool comes_last(const Outputs& outputs, int32_t tile, int32_t length) {
+[[maybe_unused]] __device__ __forceinline__ bool comes_last(const Outputs& outputs,
+                                                            int32_t tile,
+                                                            int32_t length) {
   const int32_t first = tile * outputs.segments.count / length;
   const int32_t last = (tile * outputs.segments.count + outputs.segments.count - 1) / length;
   uint32_t is_last = 0;

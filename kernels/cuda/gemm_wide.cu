@@ -38,11 +38,12 @@ constexpr int kStorers = kConsumers + 32;  // the first one; the copying thread'
 template <typename Format>
 inline constexpr int kStorerRows = (kTokens<Format> + kStoringWarps - 1) / kStoringWarps;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
-constexpr int kConsumerRegisters = 224;
-constexpr int kOtherRegisters = 56;
+// Code for GPUs without wgmma uses none of what is marked as maybe unused here.
+[[maybe_unused]] constexpr int kConsumerRegisters = 224;
+[[maybe_unused]] constexpr int kOtherRegisters = 56;
 constexpr int kHalf = kSegments / 2;
-constexpr int kGroupTiles = 16;          // tiles of tokens, before the next outputs
-constexpr int kRowWords = kOutputs + 4;  // no two lanes of a store meet in a bank
+[[maybe_unused]] constexpr int kGroupTiles = 16;  // tiles of tokens, before the next outputs
+constexpr int kRowWords = kOutputs + 4;           // no two lanes of a store meet in a bank
 
 // Consumer warps write `tile` (`written`), storing warps store it (`stored`). `scales` are the
 // storing warps', for the tokens that each has.
@@ -97,7 +98,7 @@ __device__ __forceinline__ void copy_chunks(Memory<Format>& memory, const RingWo
     for (; walk.left.begin < walk.left.end; take_chunk<Format>(first, walk), at.advance()) {
       ptx::mbar_wait(&ring.empty[at.stage], at.parity ^ 1);
       ptx::Mbarrier* const full = &ring.full[at.stage];
-      ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens<Format>) * kChunkBytes);
+      ptx::mbar_arrive_expect_tx(full, (kOutputs + kTokens<Format>)*kChunkBytes);
       const int32_t column = walk.left.begin * kQuantGroup;
       ptx::tma_load_2d(ring.weight[at.stage], &work.weight[layer], column, tile.output, full);
       Format::load_x(ring.x[at.stage], &work.x, walk.left.begin, tile.token, full);

@@ -62,7 +62,9 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 //   tensor core leaves out products of 0. A zero that a partition ends with is +0.
 // So a tile without a visible key changes nothing: m stays, c = exp(0) = 1, the sum is 0 and no
 // product takes part. A row's bits do not depend on which rows share a tile, a block or a launch,
-// on where partitions run, or, on Hopper, on mma.sync or wgmma. One exception: where V holds an
+// on where partitions run, or, on Hopper, on mma.sync or wgmma. One exception: where V holds
+// an infinity or a NaN, which caches of codes cannot, rows that share the tile with a row that sees
+// it get a NaN.
 // All this follows from the model of the tensor cores; an H200 has shown it (bench/gpu_probes, P4).
 inline constexpr int32_t kMaxAttentionHeadDim = 256;
 

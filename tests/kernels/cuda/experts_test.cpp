@@ -101,7 +101,7 @@ class CudaExperts : public ::testing::TestWithParam<int> {
 };
 
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
-INSTANTIATE_TEST_SUITE_P(Devices, CudaExperts, ::testing::Values(80, 90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaExperts, ::testing::Values(80, 90, 120), kName);
 
 struct Case {
   std::vector<int32_t> counts;  // rows, by expert
