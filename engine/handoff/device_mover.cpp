@@ -169,6 +169,7 @@ Expected<Ring> DeviceMover::ring(int32_t num_slots, const char* purpose) const {
 Expected<void> DeviceMover::allocate() {
   SLUICE_TRY(out_ring_, ring(slots_.num_device_out, "slots of KV that leaves"));
   SLUICE_TRY(in_ring_, ring(slots_.num_device_in, "slots of KV that arrives"));
+  memory_.wait();  // the rings are zeroed before other queues than the steps' write them
   if (!slots_.is_staged) return {};
   SLUICE_TRY(
       pinned_out_,

@@ -30,6 +30,9 @@ class KvStream {
   // Also adds the bytes to `sum` if it is not null.
   virtual std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) = 0;
 
+  // A sender's: the peer reads the end behind what was written; its own writes are still read.
+  virtual void finish() {}
+
   enum class Copied : uint8_t {
     kAll,
     kNotNow,  // a later edge says when to try again

@@ -60,8 +60,8 @@ struct Session {
   std::vector<Aborted> aborted;        // that have something in the pair
   std::unique_ptr<DevicePair> pair;
   std::unique_ptr<DevicePair> next_pair;  // when that one is gone
-  uint64_t last_number = 0;  // of the frames that were sent
-  uint64_t last_taken = 0;   // of the peer's payloads
+  uint64_t last_number = 0;               // of the frames that were sent
+  uint64_t last_taken = 0;                // of the peer's payloads
   bool has_told_refusal = false;
   Clock::time_point dial_at;
   bool is_closed = false;
@@ -81,7 +81,13 @@ class DeviceTransport final : public KvTransportFront {
                   KvTransportOptions options)
       : KvTransportFront(std::move(maker), std::move(options)), links_(std::move(links)) {}
 
-  ~DeviceTransport() override { end(); }
+  // Links end side by side: one may take a second.
+  ~DeviceTransport() override {
+    end();
+    for (auto& [id, session] : sessions_) {
+      if (session.pair != nullptr) session.pair->end();
+    }
+  }
 
   Expected<void> start();
 
@@ -97,6 +103,7 @@ class DeviceTransport final : public KvTransportFront {
   void do_one(AbortCommand& command) override;
   void do_one(CloseCommand& command) override;
   void wait();
+  void wait_for_readers();
   void accept_all();
   void advance_strangers();
   void adopt(std::unique_ptr<DevicePair> pair);
@@ -127,6 +134,7 @@ Expected<void> DeviceTransport::start() {
       unread_,
       kernels::DeviceBuffer::allocate(
           *options_.device, static_cast<int64_t>(options_.slot_bytes), "KV that nobody waits for"));
+  options_.device->wait();  // it is zeroed before a queue of a link writes it
   return KvTransportFront::start();
 }
 
@@ -464,6 +472,24 @@ void DeviceTransport::run() {
       at = is_over ? sessions_.erase(at) : std::next(at);
     }
     tell_owner();
+  }
+  wait_for_readers();
+}
+
+// Waits until no peer reads this worker's memory, which is freed next; kGrace at most.
+void DeviceTransport::wait_for_readers() {
+  const Clock::time_point until = Clock::now() + kGrace;
+  for (auto& [id, session] : sessions_) {
+    if (session.pair != nullptr && session.pair->is_lent()) session.pair->finish();
+  }
+  const auto advance_lent = [](auto& entry) {
+    DevicePair* const pair = entry.second.pair.get();
+    if (pair == nullptr || !pair->is_lent()) return false;
+    pair->advance_stream();
+    return pair->is_lent();
+  };
+  while (std::ranges::count_if(sessions_, advance_lent) > 0 && Clock::now() < until) {
+    wait();
   }
 }
 

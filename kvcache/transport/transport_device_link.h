@@ -51,6 +51,10 @@ class DeviceLink {
   // Appends the kRead or kKept frames for the other end, with their sequence.
   virtual void say(std::vector<KvFrame>& frames) = 0;
 
+  // Tells whether the receiver's end reads the sender's memory, which the sender must not free
+  // before that end is destroyed.
+  [[nodiscard]] virtual bool is_loan() const { return false; }
+
   virtual void abort() = 0;
   // Tells whether the link is kBroken and touches no byte of a call any more.
   [[nodiscard]] virtual bool is_gone() = 0;

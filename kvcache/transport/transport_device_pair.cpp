@@ -26,14 +26,14 @@ std::unique_ptr<DevicePair> DevicePair::accepted(std::unique_ptr<KvStream> strea
 }
 
 std::unique_ptr<DevicePair> DevicePair::dialled(std::unique_ptr<KvStream> stream,
-                                            const KvFrame& hello) {
+                                                const KvFrame& hello) {
   std::unique_ptr<DevicePair> pair(new DevicePair(std::move(stream), true));
   pair->write(hello);
   return pair;
 }
 
 void DevicePair::advance_stream() {
-  if (stream_ == nullptr || has_stream_ended_) return;
+  if (!is_open_ || has_stream_ended_) return;
   may_have_more_ = false;
   std::array<std::byte, 4096> chunk;
   while (in_.size() < kMostRead) {
@@ -71,7 +71,7 @@ void DevicePair::write(const KvFrame& frame) {
 }
 
 void DevicePair::make_link(DeviceLinks& links, std::span<const std::byte> payloads) {
-  if (link_ != nullptr || stream_ == nullptr || is_corrupt_) return;
+  if (link_ != nullptr || !is_open_ || is_corrupt_) return;
   const size_t bytes = links.offer_bytes();
   uint64_t sum = 0;
   if (is_receiver_) {
@@ -127,7 +127,8 @@ bool DevicePair::is_corrupt() const {
 }
 
 void DevicePair::end() {
-  stream_.reset();
+  is_open_ = false;
+  if (link_ == nullptr || !link_->is_loan() || !is_receiver_) stream_.reset();
   if (link_ != nullptr) link_->abort();
 }
 

@@ -63,9 +63,19 @@ class DevicePair {
   // Returns why no link can be made; empty: it can.
   [[nodiscard]] const std::string& refusal() const { return refusal_; }
 
+  // Ends the link and the connection. A receiver's connection whose link is a loan ends with the
+  // pair, once the link has given the memory back: the sender waits for that.
   void end();
 
-  [[nodiscard]] bool is_open() const { return stream_ != nullptr; }
+  [[nodiscard]] bool is_open() const { return is_open_; }
+
+  // Sender: tells whether the peer may still read this worker's memory.
+  [[nodiscard]] bool is_lent() const {
+    return is_open_ && !has_stream_ended_ && !is_receiver_ && link_ != nullptr && link_->is_loan();
+  }
+
+  // Sender: tells the peer that nothing more comes; its connection then ends.
+  void finish() { stream_->finish(); }
 
   // Tells whether end() was called and the link is gone.
   [[nodiscard]] bool is_gone() { return !is_open() && (link_ == nullptr || link_->is_gone()); }
@@ -79,7 +89,8 @@ class DevicePair {
 
   void take_link(Expected<std::unique_ptr<DeviceLink>> made);
 
-  std::unique_ptr<KvStream> stream_;
+  std::unique_ptr<KvStream> stream_;  // outlives link_
+  bool is_open_ = true;
   const bool is_receiver_;
   const Clock::time_point since_ = Clock::now();
   std::vector<std::byte> in_;   // read, not taken

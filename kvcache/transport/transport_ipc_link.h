@@ -34,6 +34,8 @@ class IpcSender final : public DeviceLink {
   bool take(const KvFrame& frame) override;
   void say(std::vector<KvFrame>& frames) override;
 
+  [[nodiscard]] bool is_loan() const override { return true; }
+
   void abort() override { state_ = State::kBroken; }
 
   [[nodiscard]] bool is_gone() override { return state_ == State::kBroken; }
@@ -69,6 +71,8 @@ class IpcReceiver final : public DeviceLink {
 
   bool take(const KvFrame& frame) override;
   void say(std::vector<KvFrame>& frames) override;
+
+  [[nodiscard]] bool is_loan() const override { return true; }
 
   void abort() override { state_ = State::kBroken; }
 

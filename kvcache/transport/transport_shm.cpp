@@ -163,6 +163,8 @@ class ShmSender final : public KvStream {
               std::span<const std::span<const std::byte>> payload,
               kernels::KvChecksum& sum) override;
 
+  void finish() override { ::shutdown(socket_.get(), SHUT_WR); }
+
   void end_copy(std::span<const std::byte> header) override {
     bool wakes_other = false;
     ring_->publish(header, wakes_other);

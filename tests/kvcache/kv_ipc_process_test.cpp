@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV between devices of two processes by CUDA IPC, on devices of the shim: a sender that is killed
-// and one that is stopped.
+// KV between devices of two processes by CUDA IPC, on devices of the shim or one GPU: a sender that
+// is killed and one that is stopped.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>

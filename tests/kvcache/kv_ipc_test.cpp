@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,7 +32,7 @@ using kernels::MemoryLoan;
 using Kind = KvCompletion::Kind;
 
 // A device that lends something else than it is asked to.
-class LyingMemory final : public DeviceMemory {
+class LyingMemory : public DeviceMemory {
  public:
   using Lie = std::function<void(MemoryLoan&)>;
 
@@ -107,6 +110,22 @@ class LyingMemory final : public DeviceMemory {
   const Lie lie_;
 };
 
+// A device that takes its time to give memory back.
+class SlowMemory final : public LyingMemory {
+ public:
+  explicit SlowMemory(std::unique_ptr<DeviceMemory> real, std::atomic<bool>& has_given_back)
+      : LyingMemory(std::move(real), nullptr), has_given_back_(has_given_back) {}
+
+  void give_back(const std::byte* data) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    LyingMemory::give_back(data);
+    has_given_back_ = true;
+  }
+
+ private:
+  std::atomic<bool>& has_given_back_;
+};
+
 class KvIpc : public ::testing::Test {
  protected:
   KvIpc() : layout_(test::test_layout(1021, test::kIpcSlotBytes)) {
@@ -165,6 +184,21 @@ TEST_F(KvIpc, PayloadsArriveInTheirSlots) {
   EXPECT_TRUE((*sender_)->moves_device_memory());
   EXPECT_EQ((*sender_)->kind(), "cuda_ipc");
   EXPECT_EQ(simt::num_device_bytes(), before);  // what is borrowed is nobody's twice
+}
+
+// To free memory that another process still maps is undefined (CUDA's manual,
+// cudaIpcCloseMemHandle).
+TEST_F(KvIpc, ASenderEndsOnceItsReceiverHasLetGo) {
+  std::atomic<bool> has_given_back = false;
+  receiver_ = std::make_unique<test::IpcEnd>(
+      std::make_unique<SlowMemory>(test::open_memory(), has_given_back));
+  open();
+  post(0, 1, test::test_transfer(1));
+  send(0, 1, test::test_transfer(1));
+  ASSERT_TRUE(receiver_->transport->wait_for(Kind::kArrived));
+  sender_->transport.reset();
+  EXPECT_TRUE(has_given_back);
+  EXPECT_TRUE(has_arrived(0));
 }
 
 TEST_F(KvIpc, WhatNoSlotIsPostedForLandsNowhere) {
