@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -47,12 +48,20 @@ inline int compute_capability() {
   return major * 10 + minor;
 }
 
+// Bounds that limit_blocks() sets (open_device.h); 0: none.
+inline std::atomic<int> most_multiprocessors = 0;
+inline std::atomic<int> most_clusters = 0;
+
+inline int64_t at_most(int64_t number, int64_t most) {
+  return most == 0 ? number : std::min(number, most);
+}
+
 // Returns the number of multiprocessors of the current device.
 inline int multiprocessors() {
   const int device = current_device();
   int number = 0;
   CHECK_EQ(cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device), cudaSuccess);
-  return number;
+  return static_cast<int>(at_most(number, most_multiprocessors));
 }
 
 // Adds atomically to an integer in shared memory; returns the value before. Floats have no such
@@ -123,7 +132,7 @@ int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)
   allow_shared_bytes(function, shape.shared_bytes);
   const std::scoped_lock lock(mutex);
   int64_t& clusters = known[{function, shape.cluster_blocks, current_device()}];
-  if (clusters > 0) return clusters;
+  if (clusters > 0) return at_most(clusters, most_clusters);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1, static_cast<unsigned>(shape.cluster_blocks));
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
@@ -137,7 +146,7 @@ int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)
   CHECK_EQ(cudaOccupancyMaxActiveClusters(&count, function, &config), cudaSuccess);
   CHECK_GT(count, 0);
   clusters = count;
-  return clusters;
+  return at_most(clusters, most_clusters);
 }
 
 // Starts a kernel on a stream of the current device; nothing else does. A refused launch has wrong

@@ -11,10 +11,13 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/open_device.h"
 
@@ -221,8 +224,8 @@ OwnLoans& own_loans() {
   return *loans;
 }
 
-// Returns the size of the allocation that begins at `data`; 0: none does.
-uint64_t allocation_bytes(const std::byte* data) {
+// Returns how much of an allocation is at `data` and behind it; nothing: CUDA does not say.
+std::optional<uint64_t> allocated_at(const std::byte* data) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   must(cudaGetDriverEntryPointByVersion(
@@ -233,7 +236,8 @@ uint64_t allocation_bytes(const std::byte* data) {
   size_t bytes = 0;
   const auto range = reinterpret_cast<CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr)>(entry);
   const auto at = reinterpret_cast<CUdeviceptr>(data);
-  return range(&begin, &bytes, at) == CUDA_SUCCESS && begin == at ? bytes : 0;
+  if (range(&begin, &bytes, at) != CUDA_SUCCESS) return std::nullopt;
+  return begin + bytes - at;
 }
 
 DeviceId uuid_of(int device) {
@@ -243,6 +247,18 @@ DeviceId uuid_of(int device) {
   static_assert(sizeof(properties.uuid) == sizeof(uuid));
   std::memcpy(uuid.data(), &properties.uuid, sizeof(uuid));
   return uuid;
+}
+
+// Returns the visible GPUs by number. CUDA is asked once: it takes a millisecond a GPU.
+const std::vector<DeviceId>& device_ids() {
+  static const auto* const ids = [] {
+    int count = 0;
+    must(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    auto* const all = new std::vector<DeviceId>();
+    for (int device = 0; device < count; ++device) all->push_back(uuid_of(device));
+    return all;
+  }();
+  return *ids;
 }
 
 class GpuMemory final : public DeviceMemory {
@@ -373,21 +389,19 @@ class GpuMemory final : public DeviceMemory {
     return std::make_unique<Graph>(ready, place_);
   }
 
-  [[nodiscard]] DeviceId id() const override { return uuid_of(place_.device); }
+  [[nodiscard]] DeviceId id() const override {
+    return device_ids()[static_cast<size_t>(place_.device)];
+  }
 
   [[nodiscard]] bool reaches(const DeviceId& uuid) const override {
-    enter();
-    int count = 0;
-    must(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-    for (int device = 0; device < count; ++device) {
-      if (uuid_of(device) != uuid) continue;
-      int can = device == place_.device ? 1 : 0;
-      if (can == 0) {
-        must(cudaDeviceCanAccessPeer(&can, place_.device, device), "cudaDeviceCanAccessPeer");
-      }
-      return can != 0;
-    }
-    return false;
+    const std::vector<DeviceId>& ids = device_ids();
+    const auto found = std::find(ids.begin(), ids.end(), uuid);
+    if (found == ids.end()) return false;
+    const auto device = static_cast<int>(found - ids.begin());
+    if (device == place_.device) return true;
+    int can = 0;
+    must(cudaDeviceCanAccessPeer(&can, place_.device, device), "cudaDeviceCanAccessPeer");
+    return can != 0;
   }
 
   Expected<MemoryLoan> lend(const std::byte* data) override {
@@ -403,7 +417,9 @@ class GpuMemory final : public DeviceMemory {
     static_assert(sizeof(handle) == sizeof(loan.handle));
     std::memcpy(loan.handle.data(), &handle, sizeof(handle));
     loan.device = id();
-    loan.bytes = allocation_bytes(data);
+    const std::optional<uint64_t> bytes = allocated_at(data);
+    CHECK(bytes.has_value());
+    loan.bytes = *bytes;
     own_loans().add(loan.handle, data);
     return loan;
   }
@@ -424,7 +440,8 @@ class GpuMemory final : public DeviceMemory {
       }
       data = static_cast<const std::byte*>(opened);
     }
-    const uint64_t bytes = allocation_bytes(data);
+    // Where CUDA says nothing of memory that it has just mapped, the lender's word stands.
+    const uint64_t bytes = allocated_at(data).value_or(loan.bytes);
     if (bytes >= loan.bytes) return data;
     give_back(data);
     return cannot_borrow("found " + std::to_string(bytes) + " bytes, expected " +
@@ -521,6 +538,11 @@ Expected<int> count_devices() {
 
 }  // namespace
 
+void limit_blocks(int most_multiprocessors, int most_clusters) {
+  gpu::most_multiprocessors = most_multiprocessors;
+  gpu::most_clusters = most_clusters;
+}
+
 Expected<OpenedDevice> open_device(int number) {
   // Modules are loaded eagerly. Kernels that are loaded by their first launch take memory outside
   // of any plan, and may wait for a GPU that waits for another one's launch by the same thread.
@@ -541,7 +563,11 @@ Expected<OpenedDevice> open_device(int number) {
   Place place{.device = number};
   cudaError_t result = cudaSetDevice(number);
   if (result == cudaSuccess) {
-    result = cudaStreamCreateWithFlags(&place.stream, cudaStreamNonBlocking);
+    // Queues beside the steps have the lowest priority, which is also that of a stream without one.
+    int lowest = 0;
+    int highest = 0;
+    must(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+    result = cudaStreamCreateWithPriority(&place.stream, cudaStreamNonBlocking, highest);
   }
   if (result != cudaSuccess) {
     cudaGetLastError();

@@ -25,6 +25,10 @@ struct OpenedDevice {
 // process must come before the process has threads that read the environment.
 Expected<OpenedDevice> open_device(int number);
 
+// Lets kernels that share out their work count on no more than these blocks at once, as the shim of
+// the tests does, so that a block takes several tiles of a small test. Call it before any launch.
+void limit_blocks(int most_multiprocessors, int most_clusters);
+
 inline tl::unexpected<Error> too_few_devices(int count, int number) {
   return make_error(
       ErrorCode::kUnavailable,
