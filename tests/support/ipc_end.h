@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One end of a session by CUDA IPC on a device of the shim: its memory, slots there and a
-// transport.
+// One end of a session by CUDA IPC on a device, the shim's or a real one: its memory, slots there
+// and a transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,12 @@
 
 namespace sluice::test {
 
+// CUDA takes less than 2 MiB from a block that it shares between allocations, and lends all of it.
+#ifdef SLUICE_TESTS_ON_GPU
+inline constexpr uint64_t kIpcSlotBytes = uint64_t{2} << 20;
+#else
 inline constexpr uint64_t kIpcSlotBytes = uint64_t{64} << 10;
+#endif
 inline constexpr uint32_t kNumIpcSlots = 16;  // of each end
 
 inline std::unique_ptr<kernels::DeviceMemory> open_memory() {

@@ -3,6 +3,7 @@
 // give the shim's bits, and the shim its earlier ones, however the kernels have changed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstdio>
@@ -30,6 +31,7 @@ namespace {
 using testing::Collected;
 using testing::TinyGguf;
 using testing::TinyModel;
+using testing::TinyQuantized;
 using testing::TinyWeights;
 
 constexpr int kHopper = 90;  // 16-bit sums have other steps on 8.x (kernels/cuda/launch.h)
@@ -109,6 +111,24 @@ TEST(CudaGolden, Bf16ExpertsHaveTheBitsOfTheFile) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_golden_bits("bf16_experts", TinyModel(TinyWeights::kBF16Experts));
 }
+
+class CudaGoldenFormats : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CudaGoldenFormats, HaveTheBitsOfTheFile) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  std::string file = GetParam();
+  std::replace(file.begin(), file.end(), '-', '_');
+  expect_golden_bits(file, TinyQuantized(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaGoldenFormats,
+                         ::testing::Values("fp8", "fp8-block", "nvfp4", "mxfp4", "int4"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace sluice

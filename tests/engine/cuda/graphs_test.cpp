@@ -25,6 +25,7 @@ using testing::expect_same;
 using testing::start_engine;
 using testing::TinyGguf;
 using testing::TinyModel;
+using testing::TinyQuantized;
 using testing::TinyWeights;
 
 // `count` requests whose decodes run together after all prompts; the last one ends first, so that
@@ -102,6 +103,22 @@ TEST(CudaGraphs, Bf16StepsHaveTheBitsOfEagerOnes) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   expect_bits_of_eager_steps(TinyModel(TinyWeights::kBF16));
 }
+
+class CudaGraphFormats : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CudaGraphFormats, StepsHaveTheBitsOfEagerOnes) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  expect_bits_of_eager_steps(TinyQuantized(GetParam()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CudaGraphFormats,
+                         ::testing::Values("fp8", "fp8-block", "nvfp4"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 // Block 0 belongs to the request that starts first: writes of padding rows would show in its later
 // tokens, and in a request that finds its blocks. Drafts are rows that choose a token, like

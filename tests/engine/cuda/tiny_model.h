@@ -12,6 +12,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "engine/quantize.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_hf_model.h"
@@ -47,6 +48,29 @@ class TinyModel {
 
  private:
   std::string kv_cache_dtype_;
+  TemporaryFolder folder_;
+};
+
+// The checkpoint in BF16 in another of `sluice quantize`'s formats.
+class TinyQuantized {
+ public:
+  explicit TinyQuantized(const std::string& scheme) {
+    const std::string input = folder_.at("bf16");
+    EXPECT_TRUE(write_tiny_hf_model(input, TinyWeights::kBF16));
+    std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
+                               input + "/tokenizer.json");
+    const auto written =
+        quantize_model({.input = input, .output = folder_.at("out"), .to = scheme});
+    EXPECT_TRUE(written.has_value()) << written.error().message;
+  }
+
+  [[nodiscard]] Config config(const std::string& device) const {
+    Config config = tiny_config(device);
+    config.model = folder_.at("out");
+    return config;
+  }
+
+ private:
   TemporaryFolder folder_;
 };
 

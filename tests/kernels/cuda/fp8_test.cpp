@@ -15,6 +15,9 @@
 #include "tests/kernels/cuda/fp8_reference.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
+#ifdef SLUICE_TESTS_ON_GPU
+#include "tests/support/gpu/real_shapes.h"
+#endif
 
 namespace sluice::kernels {
 namespace {
@@ -240,6 +243,16 @@ TEST_P(CudaLinearFp8, ARowHasTheSameBitsInEveryBatch) {
     }
   }
 }
+
+#ifdef SLUICE_TESTS_ON_GPU
+TEST_P(CudaLinearFp8, ARowOfARealShapeHasTheSameBitsInEveryBatch) {
+  test::expect_rows_of_real_shapes_to_be_alike(
+      [](int32_t outputs) {
+        return Fp8Layer(format(), test::kRealRows, outputs, test::kRealColumns, 209);
+      },
+      [](const Fp8Layer& layer, int32_t rows) { return run(layer, rows, Split::kYes); });
+}
+#endif
 
 TEST_P(CudaLinearFp8, AddsBiasThenTheResidual) {
   for (const int32_t rows : {2, 66}) {

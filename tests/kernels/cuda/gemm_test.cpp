@@ -8,8 +8,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,60 +16,15 @@
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
-#include "tests/support/golden_folder.h"
+#ifdef SLUICE_TESTS_ON_GPU
+#include "tests/support/gpu/real_shapes.h"
+#endif
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::kernels {
 namespace {
 
 using test::Random;
-
-TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
-  std::ifstream file(golden_folder() + "/tensorcore/h100.txt");
-  ASSERT_TRUE(file.is_open());
-  std::string line;
-  int count = 0;
-  for (; std::getline(file, line); ++count) {
-    std::istringstream words(line);
-    std::string kind;
-    words >> kind >> std::hex;
-    uint16_t a[16];
-    uint16_t b[16];
-    uint32_t c = 0;
-    uint32_t d = 0;
-    for (uint16_t& x : a) words >> x;
-    for (uint16_t& x : b) words >> x;
-    words >> c >> d;
-    ASSERT_FALSE(words.fail()) << line;
-    const auto type = kind == "bf16" ? simt::Half::kBF16 : simt::Half::kF16;
-    ASSERT_EQ(std::bit_cast<uint32_t>(simt::tensor_core_step(type, a, b, std::bit_cast<float>(c))),
-              d)
-        << "line " << count;
-  }
-  EXPECT_EQ(count, 250);
-}
-
-// This follows publications and is not recorded here: sums of 8 products with 24 bits after the
-// point, the second 8 after the first.
-TEST(TensorCore, AmperesStepIsTwoOfEightProductsWithABitLess) {
-  constexpr uint16_t kOne = 0x3F80;
-  constexpr uint16_t kMinusOne = 0xBF80;
-  const auto power = [](int exponent) { return static_cast<uint16_t>((127 + exponent) << 7); };
-  const auto sum = [&](int minus_one_at, int small_at, int exponent, simt::TensorCore core) {
-    const uint16_t ones[16] = {kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne,
-                               kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne};
-    uint16_t a[16] = {kOne};
-    a[minus_one_at] = kMinusOne;
-    a[small_at] = power(exponent);
-    return simt::tensor_core_step(simt::Half::kBF16, a, ones, 0.0F, core);
-  };
-  EXPECT_EQ(sum(1, 2, -24, simt::kAmpereCore), 0x1p-24F);
-  EXPECT_EQ(sum(1, 2, -25, simt::kAmpereCore), 0.0F);
-  EXPECT_EQ(sum(1, 2, -25, simt::kHopperCore), 0x1p-25F);
-  EXPECT_EQ(sum(1, 8, -30, simt::kAmpereCore), 0x1p-30F);  // 1 and -1 are gone by then
-  EXPECT_EQ(sum(8, 9, -30, simt::kAmpereCore), 0.0F);
-  EXPECT_EQ(sum(1, 8, -30, simt::kHopperCore), 0.0F);
-}
 
 uint16_t bf16_of(float value) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
@@ -163,8 +116,8 @@ class CudaLinearInt8 : public OnDevice {};
 class CudaLinearWide : public OnDevice {};
 
 constexpr auto kName = [](const auto& info) { return "sm_" + std::to_string(info.param); };
-INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90), kName);
-INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearHalf, ::testing::Values(80, 90, 120), kName);
+INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearInt8, ::testing::Values(80, 90, 120), kName);
 INSTANTIATE_TEST_SUITE_P(Devices, CudaLinearWide, ::testing::Values(90), kName);
 
 std::vector<float> run(const HalfLayer& layer,
@@ -303,6 +256,16 @@ TEST_P(CudaLinearHalf, ARowHasTheSameBitsInEveryBatch) {
   }
 }
 
+#ifdef SLUICE_TESTS_ON_GPU
+TEST_P(CudaLinearHalf, ARowOfARealShapeHasTheSameBitsInEveryBatch) {
+  test::expect_rows_of_real_shapes_to_be_alike(
+      [](int32_t outputs) {
+        return make_layer(test::kRealRows, outputs, test::kRealColumns, 47);
+      },
+      [](const HalfLayer& layer, int32_t rows) { return run(layer, 0, rows, Split::kYes); });
+}
+#endif
+
 TEST_P(CudaLinearHalf, AddsBiasThenTheResidual) {
   const HalfLayer layer = make_layer(2, 24, 64, 44);
   Random random(45);
@@ -415,6 +378,14 @@ TEST_P(CudaLinearInt8, HasTheBitsOfTheCpuInTilesOf32And64) {
   Int8Layer layer(136, 336, 51);
   for (const int32_t rows : {20, 70}) expect_the_bits_of_the_cpu(layer, rows, Epilogue::kAdd);
 }
+
+#ifdef SLUICE_TESTS_ON_GPU
+TEST_P(CudaLinearInt8, ALayerOfARealShapeHasTheBitsOfTheCpu) {
+  const test::AllBlocks all_blocks;
+  Int8Layer layer(4096, test::kRealColumns, 48);
+  for (const int32_t rows : {1, 33, 129}) expect_the_bits_of_the_cpu(layer, rows, Epilogue::kStore);
+}
+#endif
 
 TEST_P(CudaLinearInt8, TheWorkspaceOfTheLargestMatricesHoldsThatOfEveryLaunch) {
   const LargestMatrices largest = {.outputs = 40'000, .int8_columns = 4096};

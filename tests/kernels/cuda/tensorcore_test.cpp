@@ -78,5 +78,52 @@ TEST(TensorCore, StepsHaveTheBitsThatAnH200Gave) {
   EXPECT_GE(special, 30);  // infinities and NaN
 }
 
+TEST(TensorCore, StepHasTheBitsThatAnH100Gave) {
+  std::ifstream file(golden_folder() + "/tensorcore/h100.txt");
+  ASSERT_TRUE(file.is_open());
+  std::string line;
+  int count = 0;
+  for (; std::getline(file, line); ++count) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind >> std::hex;
+    uint16_t a[16];
+    uint16_t b[16];
+    uint32_t c = 0;
+    uint32_t d = 0;
+    for (uint16_t& x : a) words >> x;
+    for (uint16_t& x : b) words >> x;
+    words >> c >> d;
+    ASSERT_FALSE(words.fail()) << line;
+    const auto type = kind == "bf16" ? Half::kBF16 : Half::kF16;
+    ASSERT_EQ(std::bit_cast<uint32_t>(tensor_core_step(type, a, b, std::bit_cast<float>(c))),
+              d)
+        << "line " << count;
+  }
+  EXPECT_EQ(count, 250);
+}
+
+// This follows publications and is not recorded here: sums of 8 products with 24 bits after the
+// point, the second 8 after the first.
+TEST(TensorCore, AmperesStepIsTwoOfEightProductsWithABitLess) {
+  constexpr uint16_t kOne = 0x3F80;
+  constexpr uint16_t kMinusOne = 0xBF80;
+  const auto power = [](int exponent) { return static_cast<uint16_t>((127 + exponent) << 7); };
+  const auto sum = [&](int minus_one_at, int small_at, int exponent, TensorCore core) {
+    const uint16_t ones[16] = {kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne,
+                               kOne, kOne, kOne, kOne, kOne, kOne, kOne, kOne};
+    uint16_t a[16] = {kOne};
+    a[minus_one_at] = kMinusOne;
+    a[small_at] = power(exponent);
+    return tensor_core_step(Half::kBF16, a, ones, 0.0F, core);
+  };
+  EXPECT_EQ(sum(1, 2, -24, kAmpereCore), 0x1p-24F);
+  EXPECT_EQ(sum(1, 2, -25, kAmpereCore), 0.0F);
+  EXPECT_EQ(sum(1, 2, -25, kHopperCore), 0x1p-25F);
+  EXPECT_EQ(sum(1, 8, -30, kAmpereCore), 0x1p-30F);  // 1 and -1 are gone by then
+  EXPECT_EQ(sum(8, 9, -30, kAmpereCore), 0.0F);
+  EXPECT_EQ(sum(1, 8, -30, kHopperCore), 0.0F);
+}
+
 }  // namespace
 }  // namespace sluice::simt
