@@ -14,6 +14,7 @@ programs=(
   tests/kernels/cuda/gpu_kernels_test
   tests/engine/cuda/gpu_engine_test
   tests/engine/cuda/gpu_handoff_test
+  tests/engine/cuda/gpu_ipc_test
   tests/engine/cuda/gpu_determinism_array_test
   bench/gpu_probes
   bench/gpu_kernels

@@ -7,9 +7,10 @@
 # suite by suite, again without what crashed or hung.
 # Exit code 1: something failed or got no time; 77: something was skipped, as where there is no GPU.
 #
-#   ./run [--quick] [--seconds N] [--suite-seconds N] [part ...]
-#       parts: probes kernels engine handoff array bench steps profile serve links kv-transfer peers
-#              memcheck memcheck-engine racecheck
+#   ./run [--quick] [--seconds N] [--suite-seconds N] [part or group ...]    (bits)
+#       bits:       probes kernels engine handoff ipc array bench
+#       figures:    steps profile serve links kv-transfer peers
+#       sanitizers: memcheck memcheck-engine racecheck
 #       --seconds: for all of it (570); --quick: at most 60 a part;
 #       --suite-seconds: for a process of tests (60 to 140)
 set -uo pipefail
@@ -29,11 +30,16 @@ while [[ "${1:-}" == --* ]]; do
   esac
   shift
 done
-parts=("$@")
-if ((${#parts[@]} == 0)); then
-  parts=(probes kernels engine handoff array bench steps profile serve links kv-transfer peers
-    memcheck memcheck-engine racecheck)
-fi
+# A group fits into one call of the time that is usual where a GPU is lent.
+parts=()
+for name in "${@:-bits}"; do
+  case "$name" in
+    bits) parts+=(probes kernels engine handoff ipc array bench) ;;
+    figures) parts+=(steps profile serve links kv-transfer peers) ;;
+    sanitizers) parts+=(memcheck memcheck-engine racecheck) ;;
+    *) parts+=("$name") ;;
+  esac
+done
 
 day="$(date -u +%Y-%m-%d)"
 mkdir -p "$out" logs || exit 1
@@ -90,10 +96,11 @@ begin() { # name, its limit
   seconds="$(left)"
   for later in "${parts[@]:at+1}"; do
     case "$later" in
-      bench) seconds=$((seconds - 60)) ;;
-      steps) seconds=$((seconds - 60)) ;;
+      engine | memcheck-engine) seconds=$((seconds - 90)) ;;
+      array | bench | steps) seconds=$((seconds - 60)) ;;
       profile | serve | links) seconds=$((seconds - 15)) ;;
       peers) seconds=$((seconds - 120)) ;;
+      racecheck) seconds=$((seconds - 180)) ;;
       *) seconds=$((seconds - 30)) ;;
     esac
   done
@@ -315,7 +322,9 @@ few='CudaNorm.*:CudaRope.*:CudaElementwise.*:CudaMoe.*:CudaSampling.The*:CudaAtt
 few+=':CudaAttention.PromptsHave*:Devices/CudaLinear*.IsNear*:Devices/CudaLinear*.Adds*'
 few+=':Devices/CudaLinearHalf.Few*:Devices/CudaLinearTogether.*:Devices/CudaParts.*'
 few+=':Devices/CudaExperts.*:Formats/CudaExpertFormats.*:Formats/CudaMatrix.*'
-few+='-*/sm_80'
+few+=':Scales/CudaLinearFp8.Few*:Scales/CudaLinearFp8.Tiles*:Scales/CudaExpertsFp8.*:CudaFp8.*:Scales/CudaFp8Rows.*'
+few+=':CudaKvBlocks.*:Formats/CudaBlocksHalf.*:CudaCopies.*:CudaJoinParts.*:CudaExpertParts.*'
+few+='-*/sm_80:*/sm_120'
 
 find_sanitizer() {
   command -v compute-sanitizer && return
@@ -371,6 +380,7 @@ for at in "${!parts[@]}"; do
     kernels) choose_heap && tests kernels 240 60 bin/gpu_kernels_test '*' ;;
     engine) tests engine 150 90 bin/gpu_engine_test '*' ;;
     handoff) tests handoff 120 60 bin/gpu_handoff_test '*' ;; # over NCCL with two GPUs
+    ipc) tests ipc 60 30 bin/gpu_ipc_test '*' ;;
     array) tests array 150 140 bin/gpu_determinism_array_test '*' ;;
     bench)
       for only in linear attention sampling; do

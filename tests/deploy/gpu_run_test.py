@@ -128,7 +128,7 @@ class Archive(unittest.TestCase):
         self.program("bin/gpu_probes", "#!/bin/sh\necho 'P1  rows: 10 compared, 0 differ'\n")
         self.program("tools/compute-sanitizer", SANITIZER)
         self.program("tools/nvidia-smi", "#!/bin/sh\necho a GPU of paper\n")
-        for name in ("gpu_kernels_test", "gpu_engine_test", "gpu_handoff_test",
+        for name in ("gpu_kernels_test", "gpu_engine_test", "gpu_handoff_test", "gpu_ipc_test",
                      "gpu_determinism_array_test"):
             self.gtests(name, "CudaElementwise.Adds pass", "CudaEngine.HasTheBits pass")
         # Whatever torch is here is not asked for.
@@ -173,9 +173,10 @@ print("decode / read rate: 0.8 (asked: >= 0.75, met)")
 print("first token: FAILED, not run")
 """)
         (self.root / "gpu_figures.py").write_text("print('a part of paper: done')\n")
-        done = self.run_it()
-        self.assertEqual(done.returncode, 0, done.stdout)
-        for part in ("probes", "kernels", "engine", "handoff", "array", "bench-linear", "bench-attention",
+        for groups in ((), ("figures",), ("sanitizers",)):  # bits without a name
+            done = self.run_it(*groups)
+            self.assertEqual(done.returncode, 0, done.stdout)
+        for part in ("probes", "kernels", "engine", "handoff", "ipc", "array", "bench-linear", "bench-attention",
                      "bench-sampling", "steps", "profile", "serve", "links", "kv-transfer",
                      "peers", "memcheck", "memcheck-engine", "racecheck"):
             self.assertRegex(self.summary(), rf"(?m)^{part} +\d+ s  passed")
@@ -219,7 +220,7 @@ print("first token: FAILED, not run")
 
     def test_a_part_without_time_is_named(self):
         self.gtests("gpu_engine_test", "A.Hangs hang", "B.Late pass")
-        done = self.run_it("--seconds", "34", "--suite-seconds", "9", "engine", "array")
+        done = self.run_it("--seconds", "66", "--suite-seconds", "9", "engine", "array")
         self.assertEqual(done.returncode, 1)
         self.assertRegex(self.summary(),
                          r"engine +\d+ s  FAILED: 0 passed, 1 failed, 0 skipped, 1 not run")
