@@ -179,14 +179,21 @@ Wait wait_for_result(int pipe, pid_t pid, const CompileLimits& limits) {
   return Wait::kOver;
 }
 
-// The error for a process that ended without a result.
-Expected<std::string> ending(int status, Wait wait, const CompileLimits& limits) {
+// The error for a process that ended without a result, after so many ms of processor time.
+Expected<std::string> ending(int status, Wait wait, int64_t cpu_ms, const CompileLimits& limits) {
   if (wait == Wait::kLate) return too_complex(std::to_string(limits.wall_s) + " s");
   if (wait == Wait::kStarved) {
     return make_error(ErrorCode::kUnavailable, "the machine is too busy to compile the grammar");
   }
-  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  // The kernel looks at the limit once a tick.
+  constexpr int64_t kTicksMs = 100;
+  if ((signal == SIGKILL || signal == SIGXCPU) && cpu_ms + kTicksMs >= limits.cpu_s * 1000) {
     return too_complex(std::to_string(limits.cpu_s) + " s of processor time");
+  }
+  // Somebody's, or the kernel's that lacks memory: the grammar has no part in it.
+  if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
+    return make_error(ErrorCode::kUnavailable, "the process that compiled the grammar was killed");
   }
   return too_complex("its compilation failed");
 }
@@ -221,9 +228,12 @@ Expected<std::string> compile_forked(const GrammarBackend& backend,
   close(pipes[0]);
   if (!reply) kill(pid, SIGKILL);
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  rusage used{};
+  while (wait4(pid, &status, 0, &used) < 0 && errno == EINTR) {
   }
-  return reply ? decode_reply(*reply) : ending(status, wait, limits);
+  const auto ms = [](const timeval& time) { return time.tv_sec * 1000 + time.tv_usec / 1000; };
+  const int64_t cpu_ms = ms(used.ru_utime) + ms(used.ru_stime);
+  return reply ? decode_reply(*reply) : ending(status, wait, cpu_ms, limits);
 }
 
 }  // namespace

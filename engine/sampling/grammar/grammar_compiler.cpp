@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <new>
+#include <system_error>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 
@@ -74,12 +77,28 @@ Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(const G
   auto pending = std::make_shared<PendingGrammar>();
   entries_.push_front({.key = key, .pending = pending});
   by_key_.emplace(key, entries_.begin());
-  jobs_.push_back({.key = std::move(key), .pending = pending});
-  if (num_busy_ + jobs_.size() > threads_.size() && threads_.size() < kMaxThreads) {
-    threads_.emplace_back([this] { thread_main(); });
+  jobs_.push_back({.key = key, .pending = pending});
+  if (num_busy_ + jobs_.size() > threads_.size() && threads_.size() < kMaxThreads &&
+      !add_thread() && threads_.empty()) {
+    jobs_.pop_back();
+    by_key_.erase(key);
+    entries_.pop_front();
+    return make_error(
+        ErrorCode::kUnavailable, "The system gives no thread to compile grammars.", spec.param);
   }
   changed_.notify_one();
   return pending;
+}
+
+// Returns false where the system has no thread to give now. The caller holds the lock.
+bool GrammarCompiler::add_thread() {
+  try {
+    threads_.emplace_back([this] { thread_main(); });
+    return true;
+  } catch (const std::system_error& error) {
+    log_event(LogLevel::kWarning, "no_thread", "purpose", "grammars", "error", error.what());
+    return false;
+  }
 }
 
 GrammarCounters GrammarCompiler::counters() const {
@@ -96,7 +115,6 @@ void GrammarCompiler::set_up() {
 
 void GrammarCompiler::thread_main() {
   lower_own_priority();
-  std::call_once(is_set_up_, [this] { set_up(); });
   CompileWorker worker(options_.program, setup_);
   std::unique_lock lock(mutex_);
   workers_.push_back(&worker);
@@ -110,13 +128,24 @@ void GrammarCompiler::thread_main() {
     jobs_.pop_front();
     ++num_busy_;
     lock.unlock();
-    auto result = compile(worker, job.key);
+    auto result = try_to_compile(worker, job.key);
     lock.lock();
     --num_busy_;
     finish(job, std::move(result));
     lock.unlock();
     on_ready_();
     lock.lock();
+  }
+}
+
+// Without memory for it, it is only this request that fails.
+Expected<std::shared_ptr<const Grammar>> GrammarCompiler::try_to_compile(CompileWorker& worker,
+                                                                         const Key& key) {
+  try {
+    std::call_once(is_set_up_, [this] { set_up(); });
+    return compile(worker, key);
+  } catch (const std::bad_alloc&) {
+    return make_error(ErrorCode::kUnavailable, "There is too little memory to compile the grammar.");
   }
 }
 

@@ -96,8 +96,10 @@ class GrammarCompiler {
 
   using Entries = std::list<Entry>;  // the latest used first
 
+  bool add_thread();
   void thread_main();
   void set_up();
+  Expected<std::shared_ptr<const Grammar>> try_to_compile(CompileWorker& worker, const Key& key);
   Expected<std::shared_ptr<const Grammar>> compile(CompileWorker& worker, const Key& key);
   void finish(const Job& job, Expected<std::shared_ptr<const Grammar>> result);
   void make_room(TenantId tenant);

@@ -3,6 +3,7 @@
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -244,6 +245,39 @@ TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
   const auto grammar = wait(slow);
   ASSERT_FALSE(grammar);
   EXPECT_EQ(grammar.error().message, "the grammar is too complex: its masks take too long");
+}
+
+// A process that somebody else ends says nothing of the grammar, which compiles the next time.
+TEST_F(GrammarCompilerTest, AKilledProcessIsNoFaultOfTheGrammar) {
+  const auto compiler = make({});
+  const GrammarSpec spec = spec_of(GrammarKind::kEbnf, doubling_rules());
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    const auto slow = compiler->request(spec, TenantId(1));
+    ASSERT_TRUE(slow);
+    std::vector<pid_t> pids;
+    while (pids.empty() && !(*slow)->is_ready()) pids = compiling();
+    ASSERT_EQ(pids.size(), 1);
+    ASSERT_EQ(kill(pids[0], signal), 0);
+    const auto grammar = wait(slow);
+    ASSERT_FALSE(grammar);
+    EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable) << grammar.error().message;
+    EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
+  }
+}
+
+// Where the system gives no thread, it is the request that fails.
+TEST_F(GrammarCompilerTest, WithoutAThreadARequestIsRefused) {
+  const auto compiler = make({});
+  pthread_attr_t before;
+  ASSERT_EQ(pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge = before;
+  ASSERT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 60), 0);  // that no address space has
+  ASSERT_EQ(pthread_setattr_default_np(&huge), 0);
+  const auto refused = compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1));
+  ASSERT_EQ(pthread_setattr_default_np(&before), 0);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnavailable);
+  EXPECT_TRUE(wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1))));
 }
 
 TEST_F(GrammarCompilerTest, AGrammarWithoutATextIsRefused) {
