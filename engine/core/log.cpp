@@ -73,8 +73,16 @@ void append_json_text(std::string& out, std::string_view text) {
   out += '"';
 }
 
-// Returns the text with a space for each control character, so that one event stays one line and no
-// terminal obeys it, and with U+FFFD for each byte that is not UTF-8.
+// Tells whether the character changes the order or the lines in which others are shown: U+061C,
+// U+200E, U+200F, U+2028 to U+202E, U+2066 to U+2069.
+bool reorders(std::string_view character) {
+  if (character == "\u061C" || character == "\u200E" || character == "\u200F") return true;
+  return character.size() == 3 && ((character >= "\u2028" && character <= "\u202E") ||
+                                   (character >= "\u2066" && character <= "\u2069"));
+}
+
+// Returns the text with a space for each control character, so that one event stays one line, reads
+// in its order and no terminal obeys it, and with U+FFFD for each byte that is not UTF-8.
 std::string printable(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
@@ -84,7 +92,7 @@ std::string printable(std::string_view text) {
         length == 2 && lead == 0xC2 && static_cast<unsigned char>(text[at + 1]) < 0xA0;
     if (length == 0) {
       out += "\uFFFD";
-    } else if (lead < 0x20 || lead == 0x7F || is_c1) {
+    } else if (lead < 0x20 || lead == 0x7F || is_c1 || reorders(text.substr(at, length))) {
       out += ' ';
     } else {
       out += text.substr(at, length);

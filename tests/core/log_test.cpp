@@ -40,6 +40,14 @@ TEST(Log, NoControlCharacterReachesATerminal) {
   EXPECT_NE(text.find("prompt text=\"a  [2Jb \"\n"), std::string::npos) << text;
 }
 
+// Characters that turn what follows around, or begin a line for some viewers.
+TEST(Log, NoCharacterChangesTheOrderOfALine) {
+  LogLine line(LogLevel::kInfo, "peer");
+  line.add("id", "a\u202Eb\u2066c\u200Fd\u2028e\u061Cf").add("name", "\u4F60\u2030");
+  const std::string text = logged(line);
+  EXPECT_NE(text.find("peer id=\"a b c d e f\" name=\u4F60\u2030\n"), std::string::npos) << text;
+}
+
 TEST(Log, ALineIsValidUtf8) {
   LogLine line(LogLevel::kInfo, "peer");
   line.add("id", "caf\xC3\xA9\xFF(").add("name", "a\xC2\x9B" "2Jb");
