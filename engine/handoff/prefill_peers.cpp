@@ -43,9 +43,13 @@ void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms)
   std::vector<KvSlot> slots;
   for (const KvSlot& slot : message.slots) {
     // A slot's generation only goes up: what is not newer has come before.
-    uint32_t& last = record->generations[slot.slot];
-    if (slot.generation <= last || record->generations.size() > kMaxKvCredits) continue;
-    last = slot.generation;
+    const auto known = record->generations.find(slot.slot);
+    const bool is_new = known == record->generations.end();
+    const uint32_t last = is_new ? 0 : known->second;
+    if (slot.generation <= last || (is_new && record->generations.size() >= kMaxKvCredits)) {
+      continue;
+    }
+    record->generations[slot.slot] = slot.generation;
     slots.push_back(slot);
   }
   if (slots.empty()) return;
@@ -94,9 +98,12 @@ void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
            static_cast<uint32_t>(one.entries.first) == frame.first_block &&
            static_cast<uint32_t>(one.entries.count) == frame.num_blocks;
   });
-  uint32_t& last = record->generations[frame.slot];
-  if (part == record->parts.end() || frame.slot_generation <= last) return;
-  last = frame.slot_generation;
+  const auto known = record->generations.find(frame.slot);
+  if (part == record->parts.end() || known == record->generations.end() ||
+      frame.slot_generation <= known->second) {
+    return;
+  }
+  known->second = frame.slot_generation;
   const auto bytes = static_cast<uint64_t>(block_bytes_[frame.group]) * frame.num_blocks;
   const KvSlot slot{.slot = frame.slot,
                     .generation = frame.slot_generation,

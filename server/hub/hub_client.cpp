@@ -152,7 +152,7 @@ auto with_retries(Attempt attempt, HasProgress has_progress) {
       result.error().message += " (tried " + std::to_string(kMaxAttempts) + " times)";
       return result;
     }
-    client::pause_for(asked ? std::chrono::seconds(*asked) : pause);
+    client::pause_for(asked ? std::chrono::seconds(std::min(*asked, kMaxRetryAfter)) : pause);
     pause *= 2;
   }
 }

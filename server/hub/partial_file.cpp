@@ -77,7 +77,8 @@ tl::unexpected<Error> PartialFile::disk_error(const char* what) const {
 Expected<std::unique_ptr<PartialFile>> PartialFile::open(const std::string& blob,
                                                          const RemoteFile& file) {
   std::unique_ptr<PartialFile> partial(new PartialFile(blob, file));
-  partial->descriptor_ = ::open(partial->path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  constexpr int kFlags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  partial->descriptor_ = ::open(partial->path_.c_str(), kFlags, 0644);
   if (partial->descriptor_ < 0) return partial->disk_error("make this file");
   SLUICE_TRY_VOID(partial->hash_what_is_there());
   return partial;
