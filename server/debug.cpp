@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoints that show what the engine is doing: its queues and last steps, and the same steps as a
 // trace for chrome://tracing or ui.perfetto.dev. They name requests by number and say nothing of
-// their contents.
+// their contents; of requests with other keys they say nothing at all.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -195,6 +195,19 @@ std::string trace_json(const EngineState& state) {
   return trace.take();
 }
 
+// Returns what a client may see of it: where there are several keys, its own requests alone.
+EngineState shown_to(const Exchange& exchange, const FrontEnd& front_end, EngineState state) {
+  if (!front_end.authenticator.has_several_keys()) return state;
+  const TenantId own = exchange.tenant->id();
+  std::erase_if(state.requests, [own](const RequestSummary& one) { return one.tenant != own; });
+  for (StepRecord& step : state.steps) {
+    std::erase_if(step.items, [&](const StepItem& item) {
+      return !std::ranges::binary_search(state.requests, item.id, {}, &RequestSummary::id);
+    });
+  }
+  return state;
+}
+
 void answer(FrontEnd& front_end,
             Exchange exchange,
             int32_t num_steps,
@@ -203,7 +216,7 @@ void answer(FrontEnd& front_end,
   worker.ask_state(num_steps,
                    [&front_end, exchange = std::move(exchange), write](const EngineState& state) {
                      HttpResponse response;
-                     response.body = write(state);
+                     response.body = write(shown_to(exchange, front_end, state));
                      front_end.respond(exchange, std::move(response));
                    });
 }

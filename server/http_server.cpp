@@ -43,9 +43,11 @@ struct HttpServer::Impl {
         files(std::move(read_files)),
         front_end(std::move(front)),
         listener(std::move(bound)) {
+    auto large = std::make_unique<IoWorker>(*front_end, limits, nullptr);
     for (int32_t i = 0; i < config.io_threads; ++i) {
-      workers.push_back(std::make_unique<IoWorker>(*front_end, limits));
+      workers.push_back(std::make_unique<IoWorker>(*front_end, limits, large.get()));
     }
+    workers.push_back(std::move(large));
     waiter = std::make_unique<boost::asio::posix::stream_descriptor>(workers.front()->context(),
                                                                      listener->descriptor());
     front_end->on_quiescent([this] { wake(); });
@@ -75,7 +77,7 @@ struct HttpServer::Impl {
   Engine& engine;
   FileWatch files;  // used by reload_changed()'s thread
   std::unique_ptr<FrontEnd> front_end;
-  std::vector<std::unique_ptr<IoWorker>> workers;
+  std::vector<std::unique_ptr<IoWorker>> workers;  // the last one: of large bodies
   std::unique_ptr<GrpcServer> grpc;    // null: not configured
   std::unique_ptr<WorkerServer> worker_server;  // null: not configured
   std::unique_ptr<Listener> listener;  // like waiter, next_worker: worker 0's thread once it runs
@@ -111,7 +113,7 @@ void HttpServer::Impl::accept() {
 Expected<void> HttpServer::Impl::bind_grpc(bool joins) {
   if (config.grpc_port < 0) return {};
   std::vector<IoWorker*> all;
-  for (const auto& worker : workers) all.push_back(worker.get());
+  for (size_t i = 0; i + 1 < workers.size(); ++i) all.push_back(workers[i].get());
   SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all), joins));
   workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
   return {};
@@ -146,7 +148,7 @@ void HttpServer::Impl::adopt(int descriptor) {
   const auto kind =
       front_end->connection_opened() ? Connection::Kind::kCounted : Connection::Kind::kReserved;
   worker.post([&worker, socket, kind] { worker.adopt(std::move(*socket), kind); });
-  next_worker = (next_worker + 1) % workers.size();
+  next_worker = (next_worker + 1) % (workers.size() - 1);
 }
 
 void HttpServer::Impl::stop_accepting() {

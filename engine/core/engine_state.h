@@ -23,6 +23,7 @@ struct RequestTimings {
 // A waiting or running request.
 struct RequestSummary {
   RequestId id;
+  TenantId tenant;
   // "restoring" (its prefix is read from a tier below the cache), "waiting", "running" or
   // "preempted"; a static string.
   std::string_view status;

@@ -195,6 +195,7 @@ void LocalEngine::handle(const StateCommand& command) {
   for (const auto& [id, known] : core_->requests.states()) {
     RequestSummary& summary = state.requests.emplace_back();
     summary.id = id;
+    summary.tenant = known.queued.tenant;
     const char* const held = core_->handoff ? core_->handoff->status_of(id) : nullptr;
     summary.status = held != nullptr ? held : "restoring";
     summary.age_ms = 1e3 * seconds_between(known.arrival, now);

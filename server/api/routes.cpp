@@ -48,8 +48,8 @@ constexpr std::array kRoutes = {
     Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
     Route{"GET", "/", handle_page, RouteAuth::kOpen},
     Route{"GET", "/docs", handle_page, RouteAuth::kOpen},
-    Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kOpen},
-    Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kOpen},
+    Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kKey},
+    Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kKey},
 };
 static_assert(kRoutes.size() < kMaxRoutes);
 

@@ -54,6 +54,11 @@ int64_t connections_within_limit(const Config& config) {
   return most;
 }
 
+// The method in the table of routes that answers the request's.
+std::string_view wanted_method(const HttpRequest& request) {
+  return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
+}
+
 }  // namespace
 
 void add_trace(const TraceContext& trace, LogLine& line) {
@@ -78,6 +83,7 @@ FrontEnd::FrontEnd(const Config& server_config,
       engine_id(engine_id_of(handoff, served.model().handoff)),
       engine(served),
       authenticator(server_config),
+      bodies(BodyBudget::kLargestBodies * server_config.max_body_bytes),
       responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
       tls(std::move(tls_context)),
       cors(server_config),
@@ -121,6 +127,15 @@ void FrontEnd::reload() {
   }
 }
 
+bool FrontEnd::wants_body(const HttpRequest& header) const {
+  const auto route = std::ranges::find_if(routes, [&](const Route& one) {
+    return one.method == wanted_method(header) && route_matches(one, header.path);
+  });
+  if (route == routes.end()) return false;
+  if (header.is_reserved && route->auth != RouteAuth::kProbe) return false;
+  return route->auth != RouteAuth::kKey || authenticator.find_tenant(header) != nullptr;
+}
+
 void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   Exchange exchange;
   exchange.arrival = std::chrono::steady_clock::now();
@@ -136,12 +151,11 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
     response.headers = cors.preflight_headers(seen.origin, seen.wanted_headers);
     return respond(exchange, std::move(response));
   }
-  const std::string_view wanted = seen.method == "HEAD" ? "GET" : std::string_view(seen.method);
   std::string allowed;
   for (size_t i = 0; i < routes.size(); ++i) {
     const Route& route = routes[i];
     if (!route_matches(route, seen.path)) continue;
-    if (route.method != wanted) {
+    if (route.method != wanted_method(seen)) {
       allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
       continue;
     }

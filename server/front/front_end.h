@@ -30,6 +30,7 @@
 #include "server/front/served_model.h"
 #include "server/front/usage.h"
 #include "server/http/api_errors.h"
+#include "server/http/body_budget.h"
 #include "server/http/cors.h"
 #include "server/http/http_message.h"
 #include "server/http/tls.h"
@@ -73,6 +74,9 @@ class FrontEnd {
   FrontEnd& operator=(const FrontEnd&) = delete;
 
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer);
+  // Returns false where handle() needs no body to answer: without a valid key where the path asks
+  // for one, or where nothing is at the path. Any thread.
+  [[nodiscard]] bool wants_body(const HttpRequest& header) const;
 
   // Sends the response and counts it.
   void respond(const Exchange& exchange, HttpResponse response);
@@ -148,6 +152,7 @@ class FrontEnd {
   const std::string engine_id;  // the name by which routers tell its peers about this engine
   Engine& engine;
   Authenticator authenticator;
+  BodyBudget bodies;
   const std::unique_ptr<ResponseStore> responses;
   const std::unique_ptr<TlsContext> tls;  // null: plain HTTP
   const CorsPolicy cors;

@@ -5,9 +5,14 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <exception>
+#include <new>
+#include <system_error>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/front/front_end.h"
+#include "server/http/api_errors.h"
 
 namespace sluice {
 namespace {
@@ -15,17 +20,43 @@ namespace {
 constexpr size_t kScratchBytes = 64 << 10;
 constexpr std::chrono::milliseconds kSweepInterval{100};
 
+// Says what was thrown, unless memory lacks for that, too.
+void note_failure(const char* where, const std::exception& error) noexcept {
+  try {
+    log_event(LogLevel::kError, "failed", "in", where, "error", error.what());
+  } catch (const std::exception&) {
+  }
+}
+
+// The error that the client gets for what was thrown.
+Error failure_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) {
+    return {ErrorCode::kUnavailable, "The server has too little memory for this request.", {}, {}};
+  }
+  if (dynamic_cast<const std::system_error*>(&error) != nullptr) {
+    return {ErrorCode::kUnavailable, "The system has too little for this request.", {}, {}};
+  }
+  return {ErrorCode::kInternal, "The server failed to handle this request.", {}, {}};
+}
+
 }  // namespace
 
-IoWorker::IoWorker(FrontEnd& front_end, const ConnectionLimits& limits)
-    : front_end_(front_end), limits_(limits), scratch_(kScratchBytes) {}
+IoWorker::IoWorker(FrontEnd& front_end, const ConnectionLimits& limits, IoWorker* large)
+    : front_end_(front_end), limits_(limits), large_(large), scratch_(kScratchBytes) {}
 
 IoWorker::~IoWorker() = default;
 
 void IoWorker::run() {
   const auto work = boost::asio::make_work_guard(context_);
   schedule_sweep();
-  context_.run();
+  while (true) {
+    try {
+      context_.run();
+      return;
+    } catch (const std::exception& error) {
+      note_failure("io_thread", error);  // one connection's or call's; the others go on
+    }
+  }
 }
 
 void IoWorker::post(std::function<void()> task) { boost::asio::post(context_, std::move(task)); }
@@ -44,7 +75,12 @@ void IoWorker::deliver(OutputBatch& batch) {
       targets_.erase(found);
       num_watched_.fetch_sub(1);
     }
-    receiver->accept(choice, output);
+    try {
+      receiver->accept(choice, output);
+    } catch (const std::exception& error) {
+      note_failure("output", error);
+      receiver->fail(failure_of(error));
+    }
     if (touched_.empty() || touched_.back() != receiver) touched_.push_back(receiver);
   }
   for (const auto& receiver : touched_) receiver->flush();
@@ -110,8 +146,28 @@ void IoWorker::cut_generations(const Error& reason) {
   for (const auto& receiver : open) receiver->fail(reason);
 }
 
+bool IoWorker::wants_body(const HttpRequest& header) { return front_end_.wants_body(header); }
+
+BodyBudget& IoWorker::bodies() { return front_end_.bodies; }
+
+void IoWorker::take_over(std::shared_ptr<Connection> connection) {
+  post([this, connection = std::move(connection)] {
+    connections_.emplace(connection.get(), connection);
+    connection->resume();
+  });
+}
+
+// What a handler throws for want of memory or threads is this request's alone.
 void IoWorker::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
-  front_end_.handle(std::move(request), std::move(writer));
+  const ErrorForm form = request.is_anthropic ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+  try {
+    front_end_.handle(std::move(request), writer);
+  } catch (const std::exception& error) {
+    note_failure("request", error);
+    HttpResponse response = error_response(failure_of(error), form);
+    front_end_.count_unrouted(response.status);
+    writer->give_up(std::move(response));
+  }
 }
 
 void IoWorker::request_started() { front_end_.request_started(); }

@@ -26,10 +26,11 @@ class FrontEnd;
 
 class IoWorker final : public OutputSink, public ConnectionOwner {
  public:
-  IoWorker(FrontEnd& front_end, const ConnectionLimits& limits);
+  // `large`: the worker of large bodies, which outlives this one; null: this is it.
+  IoWorker(FrontEnd& front_end, const ConnectionLimits& limits, IoWorker* large);
   ~IoWorker() override;
 
-  boost::asio::io_context& context() { return context_; }
+  boost::asio::io_context& context() override { return context_; }
 
   void run();  // the thread's body
 
@@ -46,6 +47,14 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
   void cut_generations(const Error& reason);
 
   // Implements ConnectionOwner.
+  bool wants_body(const HttpRequest& header) override;
+  BodyBudget& bodies() override;
+
+  ConnectionOwner* large_bodies_owner() override { return large_; }
+
+  void forget(Connection& connection) override { connections_.erase(&connection); }
+
+  void take_over(std::shared_ptr<Connection> connection) override;
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override;
   void request_started() override;
   void request_done() override;
@@ -82,6 +91,7 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
 
   FrontEnd& front_end_;
   const ConnectionLimits& limits_;
+  IoWorker* const large_;
   boost::asio::io_context context_{1};
   boost::asio::steady_timer sweep_timer_{context_};
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;

@@ -40,7 +40,15 @@ GrpcCall::GrpcCall(FrontEnd& front_end,
 
 void GrpcCall::begin() {
   front_end_.request_started();
-  worker_.post([self = shared_from_this()] { self->run(); });
+  worker_.post([self = shared_from_this()] {
+    try {
+      self->run();
+    } catch (const std::exception& error) {  // for want of memory or threads
+      log_event(LogLevel::kError, "failed", "in", "call", "error", error.what());
+      self->cancel_generation();
+      self->fail(Error{ErrorCode::kUnavailable, "The server has too little for this call.", {}, {}});
+    }
+  });
 }
 
 void GrpcCall::on_write_done(bool ok) {

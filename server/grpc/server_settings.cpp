@@ -9,6 +9,7 @@
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
 
 #include <array>
@@ -18,6 +19,7 @@
 
 #include "engine/core/config.h"
 #include "engine/core/log.h"
+#include "server/http/body_budget.h"
 #include "server/http/listener.h"
 
 namespace sluice {
@@ -78,6 +80,12 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config
 void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   constexpr int kMs = 1000;
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_body_bytes));
+  // What all connections of the port buffer, whoever they are: as over HTTP, and a little for each.
+  constexpr size_t kForConnections = size_t{32} << 20;
+  grpc::ResourceQuota quota;
+  quota.Resize(static_cast<size_t>(BodyBudget::kLargestBodies * config.max_body_bytes) +
+               kForConnections);
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_connections);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.idle_timeout_s * kMs);

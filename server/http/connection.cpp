@@ -9,6 +9,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "engine/core/config.h"
@@ -33,6 +34,9 @@ constexpr size_t kMaxUnparsedBytes = 64 << 10;
 constexpr uint64_t kReservedBodyBytes = 4096;
 constexpr std::chrono::seconds kReservedTime{5};
 constexpr std::chrono::seconds kLingerTime{2};
+// A body of more than this is another thread's. Those that are deflated grow a hundredfold.
+constexpr uint64_t kLargeBody = 256 << 10;
+constexpr uint64_t kLargeDeflatedBody = 16 << 10;
 
 // Returns the path of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
 std::string path_of(std::string_view target) {
@@ -86,13 +90,16 @@ ConnectionLimits::ConnectionLimits(const Config& config)
       ping_interval(config.ping_interval_s) {}
 
 struct Connection::Parser {
-  Parser() { beast.on_chunk_header(check_extension); }
+  explicit Parser(BodyBudget& bodies) : share(bodies) { beast.on_chunk_header(check_extension); }
 
   http::request_parser<http::string_body> beast;
   size_t header_bytes = 0;  // parsed so far
   bool header_checked = false;
   bool header_read = false;
   bool is_gzip = false;
+  bool awaits_continue = false;
+  bool is_answered = false;  // by its header
+  BodyShare share;
   // Filled from the header alone: the library puts trailers among its fields, and a trailer must
   // not name the client or the connection's fate (RFC 9110, 6.5.1).
   HttpRequest request;
@@ -106,7 +113,7 @@ Connection::Connection(StreamSocket socket,
                        Kind kind)
     : socket_(std::move(socket)),
       tls_(std::move(tls)),
-      owner_(owner),
+      owner_(&owner),
       limits_(limits),
       kind_(kind),
       request_start_(Clock::now()),
@@ -129,12 +136,16 @@ void Connection::wait_readable() {
   socket_.async_wait(StreamSocket::wait_read, [self = shared_from_this()](const error_code& error) {
     self->reading_ = false;
     if (error || self->state_ == State::kClosed) return self->close();
-    self->on_readable();
+    try {
+      self->on_readable();
+    } catch (const std::bad_alloc&) {  // for what has come
+      self->close();
+    }
   });
 }
 
 void Connection::on_readable() {
-  const auto scratch = owner_.scratch();
+  const auto scratch = owner_->scratch();
   error_code error;
   const size_t num_read =
       socket_.read_some(boost::asio::buffer(scratch.data(), scratch.size()), error);
@@ -151,9 +162,50 @@ void Connection::on_readable() {
       return close();
     }
     if (is_first && !input_.empty()) request_start_ = last_activity_;
-    process_input();
+    return take_input();
   }
   wait_readable();
+}
+
+// Goes on with what has been received, here or on another thread.
+void Connection::take_input() {
+  process_input();
+  if (move_if_large()) return;
+  process_input();  // a large body that stays here
+  wait_readable();
+}
+
+// Whether the request being read has, or will have, a large body.
+bool Connection::is_large() const {
+  if (state_ != State::kReading || parser_ == nullptr || !parser_->header_read) return false;
+  const auto length = parser_->beast.content_length_remaining();
+  const uint64_t bytes = parser_->beast.get().body().size() + (length ? *length : 0);
+  return bytes > (parser_->is_gzip ? kLargeDeflatedBody : kLargeBody);
+}
+
+// Returns true where the connection is another thread's now, and must not be touched.
+bool Connection::move_if_large() {
+  if (!is_large() || writing_ || reading_) return false;
+  ConnectionOwner* const other = owner_->large_bodies_owner();
+  if (other == nullptr) return false;
+  error_code error;
+  const auto protocol = socket_.local_endpoint(error).protocol();
+  if (error) return false;
+  const auto descriptor = socket_.release(error);
+  if (error) return false;
+  socket_ = StreamSocket(other->context());
+  socket_.assign(protocol, descriptor, error);
+  const auto self = shared_from_this();
+  owner_->forget(*this);
+  owner_ = other;
+  other->take_over(self);
+  return true;
+}
+
+void Connection::resume() {
+  error_code ignored;  // see start()
+  socket_.non_blocking(true, ignored);
+  take_input();
 }
 
 // Returns false if nothing more can come. A last alert for the peer is sent if it fits at once.
@@ -171,13 +223,17 @@ bool Connection::decrypt(std::string_view received) {
 
 // Parses the received bytes; the next request waits in input_ until this one is answered.
 void Connection::process_input() {
-  if (state_ == State::kReading && !input_.empty() && parse_some()) dispatch();
+  while (state_ == State::kReading && !input_.empty() && parse_some()) {
+    if (!parser_->is_answered || !parser_->beast.is_done()) return dispatch();
+    parser_.reset();  // the rest of a request that was answered by its header
+    request_start_ = last_activity_;
+  }
 }
 
-// Returns true once a whole request has been parsed.
+// Returns true once a request can be answered: all of it has come, or a header that is refused.
 bool Connection::parse_some() {
   if (parser_ == nullptr) {
-    parser_ = std::make_unique<Parser>();
+    parser_ = std::make_unique<Parser>(owner_->bodies());
     parser_->beast.header_limit(limits_.max_header_bytes);
     const bool is_reserved = kind_ == Kind::kReserved;
     parser_->beast.body_limit(is_reserved ? kReservedBodyBytes : limits_.max_body_bytes);
@@ -186,6 +242,7 @@ bool Connection::parse_some() {
   size_t offset = 0;
   error_code error;
   while (!beast.is_done() && offset < input_.size()) {
+    if (parser_->header_read) say_continue();
     const size_t taken =
         beast.put(boost::asio::const_buffer(input_.data() + offset, input_.size() - offset), error);
     offset += taken;
@@ -198,15 +255,45 @@ bool Connection::parse_some() {
       if (!check_header()) return false;
       read_header();
       beast.eager(true);
+      if (!beast.is_done() && !owner_->wants_body(parser_->request)) {
+        input_.erase(0, offset);
+        refuse_body();
+        return true;
+      }
+      if (is_large()) break;  // see take_input()
     }
+    if (!check_body()) return false;
   }
   input_.erase(0, offset);
+  if (parser_->header_read && !beast.is_done()) say_continue();
   if (error == http::error::need_more) {
     if (input_.size() > std::max<size_t>(kMaxUnparsedBytes, limits_.max_header_bytes)) {
       fail_request(400, "A chunk header is too long.");
     }
     return false;
   }
+  if (error) fail_parsing(error);
+  return !error && beast.is_done();
+}
+
+// The header is answered. A small body is read all the same, so that another request may follow.
+void Connection::refuse_body() {
+  parser_->is_answered = true;
+  const auto length = parser_->beast.content_length();
+  const bool is_small = !length || *length <= uint64_t{BodyBudget::kFreeBytes};
+  if (!is_small || parser_->awaits_continue) parser_->keep_alive = false;
+}
+
+// Refuses a body for which there is no room.
+bool Connection::check_body() {
+  const auto bytes = static_cast<int64_t>(parser_->beast.get().body().size());
+  const bool is_for_nothing = parser_->is_answered && bytes > BodyBudget::kFreeBytes;
+  if (!is_for_nothing && parser_->share.grow_to(bytes)) return true;
+  fail_request(503, "Too many large request bodies are being received.");
+  return false;
+}
+
+void Connection::fail_parsing(const error_code& error) {
   if (error == http::error::header_limit) {
     fail_request(431,
                  "The request header is larger than " + std::to_string(limits_.max_header_bytes) +
@@ -219,14 +306,19 @@ bool Connection::parse_some() {
         "The request body is larger than " + std::to_string(limits_.max_body_bytes) + " bytes.");
   } else if (error == http::error::bad_version) {
     fail_request(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
-  } else if (error) {
+  } else {
     fail_request(400, "Malformed HTTP request: " + error.message() + ".");
   }
-  return !error && beast.is_done();
 }
 
-// Refuses headers that the parser accepts and RFC 9112 (3.2, 6.1, 6.3) forbids; then answers
-// 100-continue.
+// Answers an expectation of 100-continue once.
+void Connection::say_continue() {
+  if (!std::exchange(parser_->awaits_continue, false)) return;
+  pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
+  start_write();
+}
+
+// Refuses headers that the parser accepts and RFC 9112 (3.2, 6.1, 6.3) forbids.
 bool Connection::check_header() {
   const auto& message = parser_->beast.get();
   const auto num_lengths = message.count(http::field::content_length);
@@ -263,10 +355,7 @@ bool Connection::check_header() {
     if (!boost::beast::iequals(message[http::field::expect], "100-continue")) {
       return reject(417, "The only expectation understood is '100-continue'.");
     }
-    if (!parser_->beast.is_done() && message.version() >= 11) {
-      pending_ += "HTTP/1.1 100 Continue\r\n\r\n";
-      start_write();
-    }
+    parser_->awaits_continue = !parser_->beast.is_done() && message.version() >= 11;
   }
   return true;
 }
@@ -292,28 +381,34 @@ void Connection::read_header() {
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
   request.trace = parse_trace_context(header("traceparent"), header("tracestate"));
+  request.is_reserved = kind_ == Kind::kReserved;
   parser_->keep_alive = message.keep_alive();
   parser_->header_read = true;
 }
 
 void Connection::dispatch() {
   auto& message = parser_->beast.get();
-  if (parser_->is_gzip && !inflate_body(message.body())) return;
+  const bool is_whole = parser_->beast.is_done();
+  if (is_whole && parser_->is_gzip && !inflate_body(message.body())) return;
   HttpRequest request = std::move(parser_->request);
   request.body = std::move(message.body());
-  request.is_reserved = kind_ == Kind::kReserved;
   keep_alive_ = parser_->keep_alive && !request.is_reserved;
   use_chunks_ = message.version() >= 11;
   is_head_ = request.method == "HEAD";
   request_id_ = request.request_id;
   is_anthropic_ = request.is_anthropic;
   cors_lines_ = limits_.cors.header_lines(request.origin);
+  has_begun_ = false;
   response_complete_ = false;
-  parser_.reset();
+  if (is_whole) {
+    parser_.reset();
+  } else {
+    rest_ = std::move(parser_);
+  }
   state_ = State::kHandling;
   last_write_ = Clock::now();
-  owner_.request_started();
-  owner_.handle(std::move(request), shared_from_this());
+  owner_->request_started();
+  owner_->handle(std::move(request), shared_from_this());
 }
 
 // Returns false after answering why the body cannot be inflated.
@@ -340,158 +435,37 @@ std::string Connection::received_origin(std::string_view unparsed) const {
 
 // Answers input that could not be parsed; nothing after it can be trusted.
 void Connection::fail_request(int status, const std::string& message) {
+  if (parser_ != nullptr && parser_->is_answered) return close();
   cors_lines_ = limits_.cors.header_lines(received_origin(input_));
   input_.clear();
   is_head_ = false;
   is_anthropic_ = parser_ != nullptr && parser_->header_read && parser_->request.is_anthropic;
   request_id_ = random_id(kRequestPrefix);
+  has_begun_ = false;
   response_complete_ = false;
   state_ = State::kHandling;
-  owner_.request_started();
-  owner_.count_rejected(status);
+  owner_->request_started();
+  owner_->count_rejected(status);
   const ErrorForm form = is_anthropic_ ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
   HttpResponse response = http_error_response(status, message, form, request_id_);
   response.close = true;
+  if (status == 503) response.headers.emplace_back("Retry-After", "1");
   send(std::move(response));
-}
-
-void Connection::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
-  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
-  pending_ += "HTTP/1.1 " + std::to_string(status) + " ";
-  pending_.append(reason.data(), reason.size());
-  pending_ += "\r\nServer: sluice\r\n";
-  pending_ += cors_lines_;
-  pending_ += framing;
-  pending_ += "X-Request-Id: " + request_id_ + "\r\n";
-  if (is_anthropic_) pending_ += "Request-Id: " + request_id_ + "\r\n";
-  for (const auto& [name, value] : headers) pending_ += name + ": " + value + "\r\n";
-  pending_ += keep_alive_ ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
-}
-
-void Connection::send(HttpResponse response) {
-  if (state_ != State::kHandling) return;
-  if (response.close) keep_alive_ = false;
-  std::string framing;
-  if (response.status != 204) {
-    framing = "Content-Type: " + response.content_type +
-              "\r\nContent-Length: " + std::to_string(response.body.size()) + "\r\n";
-  }
-  append_head(response.status, response.headers, framing);
-  if (!is_head_) pending_ += response.body;
-  complete_response();
-}
-
-void Connection::start_stream(const HttpHeaders& headers) {
-  if (state_ != State::kHandling) return;
-  if (!use_chunks_) keep_alive_ = false;
-  std::string framing =
-      "Content-Type: text/event-stream; charset=utf-8\r\n"
-      "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n";
-  if (use_chunks_) framing += "Transfer-Encoding: chunked\r\n";
-  append_head(200, headers, framing);
-}
-
-void Connection::write(std::string_view bytes) {
-  if (state_ == State::kHandling) chunk_ += bytes;
-}
-
-bool Connection::flush() {
-  if (state_ != State::kHandling) return false;
-  // Bytes that earlier calls left unsent count: a single event may be larger than the bound.
-  if (pending_.size() > limits_.max_stream_buffer_bytes && writing_) {
-    close();
-    return false;
-  }
-  if (!chunk_.empty()) {
-    if (use_chunks_) {
-      char size[20];
-      const int length = std::snprintf(size, sizeof size, "%zx\r\n", chunk_.size());
-      pending_.append(size, static_cast<size_t>(length));
-      pending_ += chunk_;
-      pending_ += "\r\n";
-    } else {
-      pending_ += chunk_;
-    }
-    chunk_.clear();
-  }
-  start_write();
-  return state_ == State::kHandling;
-}
-
-void Connection::finish_stream() {
-  if (!flush()) return;
-  if (use_chunks_) pending_ += "0\r\n\r\n";
-  complete_response();
-}
-
-void Connection::complete_response() {
-  response_complete_ = true;
-  on_disconnect_ = nullptr;
-  on_quiet_ = nullptr;
-  start_write();
-  if (!writing_ && state_ == State::kHandling) after_response();
-}
-
-void Connection::set_callbacks(std::function<void()> on_disconnect,
-                               std::function<void()> on_quiet) {
-  on_disconnect_ = std::move(on_disconnect);
-  on_quiet_ = std::move(on_quiet);
-}
-
-void Connection::start_write() {
-  if (writing_ || state_ == State::kClosed) return;
-  if (num_sent_ == outgoing_.size()) {
-    outgoing_.clear();
-    num_sent_ = 0;
-    append_outgoing();
-    if (outgoing_.empty()) return;
-    last_write_ = Clock::now();
-  }
-  writing_ = true;
-  socket_.async_write_some(
-      boost::asio::buffer(outgoing_.data() + num_sent_, outgoing_.size() - num_sent_),
-      [self = shared_from_this()](const error_code& error, size_t num_bytes) {
-        self->writing_ = false;
-        if (error) return self->close();
-        self->on_written(num_bytes);
-      });
-}
-
-// Moves everything pending to the outgoing bytes, encrypted if the connection is TLS.
-void Connection::append_outgoing() {
-  if (tls_ == nullptr) {
-    outgoing_.swap(pending_);
-    return;
-  }
-  outgoing_.swap(tls_reply_);
-  if (!tls_->is_established()) return;
-  tls_->send(pending_, outgoing_);
-  pending_.clear();
-  if (state_ == State::kHandling && response_complete_ && !keep_alive_) tls_->close(outgoing_);
-}
-
-void Connection::on_written(size_t num_bytes) {
-  if (state_ == State::kClosed) return;
-  num_sent_ += num_bytes;
-  last_write_ = Clock::now();
-  last_activity_ = last_write_;
-  start_write();
-  if (!writing_ && state_ == State::kHandling && response_complete_) after_response();
 }
 
 // Called when the kernel has taken the whole response.
 void Connection::after_response() {
-  owner_.request_done();
+  owner_->request_done();
   constexpr size_t kKeptCapacity = 64 << 10;
   if (outgoing_.capacity() > kKeptCapacity) {
     std::string().swap(outgoing_);
     num_sent_ = 0;
   }
   if (!keep_alive_) return linger();
+  parser_ = std::move(rest_);
   state_ = State::kReading;
   request_start_ = last_activity_;
-  process_input();
-  wait_readable();
+  take_input();
 }
 
 // Reads on before closing: unread input would reset the connection and could destroy the response.
@@ -499,6 +473,7 @@ void Connection::linger() {
   state_ = State::kLingering;
   input_.clear();
   parser_.reset();
+  rest_.reset();
   last_activity_ = Clock::now();
   error_code ignored;  // the peer may be gone already
   socket_.shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
@@ -515,8 +490,8 @@ void Connection::close() {
   on_disconnect_ = nullptr;
   on_quiet_ = nullptr;
   if (on_disconnect) on_disconnect();
-  if (was_handling) owner_.request_done();
-  owner_.remove(*this);
+  if (was_handling) owner_->request_done();
+  owner_->remove(*this);
 }
 
 void Connection::check_deadlines(Clock::time_point now) {

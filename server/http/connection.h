@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/http/body_budget.h"
 #include "server/http/cors.h"
 #include "server/http/http_message.h"
 #include "server/http/tls.h"
@@ -45,7 +47,9 @@ class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
 
-  // Answers a request through `writer`, at once or later.
+  // Returns false where the header alone decides the answer, which handle() then gives.
+  virtual bool wants_body(const HttpRequest& header) = 0;
+  // Answers a request through `writer`, at once or later. Whatever is thrown is answered, too.
   virtual void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) = 0;
   // Called at the dispatch of every request, and at its last byte (or the connection's end).
   virtual void request_started() = 0;
@@ -54,6 +58,17 @@ class ConnectionOwner {
   virtual void count_rejected(int status) = 0;
   // The connection has closed.
   virtual void remove(Connection& connection) = 0;
+
+  // Returns the memory that incomplete bodies share.
+  virtual BodyBudget& bodies() = 0;
+  // Returns the thread that large bodies belong to, so that parsing them holds nobody else up;
+  // null: it is this one.
+  virtual ConnectionOwner* large_bodies_owner() = 0;
+  virtual boost::asio::io_context& context() = 0;
+  // The connection is another owner's from now on.
+  virtual void forget(Connection& connection) = 0;
+  // Takes a connection over that its owner has forgotten. Any thread.
+  virtual void take_over(std::shared_ptr<Connection> connection) = 0;
 
   // Returns memory for one read, which the thread's connections share.
   virtual std::span<char> scratch() = 0;
@@ -83,6 +98,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   [[nodiscard]] Kind kind() const { return kind_; }
 
   void start();
+  // Goes on with a new owner, on its thread.
+  void resume();
   // Checks deadlines and sends pings; called a few times a second.
   void check_deadlines(Clock::time_point now);
   // Ends the connection at once; the handler of an open request is told of the disconnect.
@@ -96,9 +113,11 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void finish_stream() override;
   void set_callbacks(std::function<void()> on_disconnect, std::function<void()> on_quiet) override;
 
+  void give_up(HttpResponse response) override;
+
   void name_request(const std::string& request_id) override { request_id_ = request_id; }
 
-  IoWorker& worker() override { return owner_.worker(); }
+  IoWorker& worker() override { return owner_->worker(); }
 
  private:
   enum class State : uint8_t { kReading, kHandling, kLingering, kClosed };
@@ -106,6 +125,9 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   void wait_readable();
   void on_readable();
+  void take_input();
+  [[nodiscard]] bool is_large() const;
+  bool move_if_large();
   bool decrypt(std::string_view received);
   void append_outgoing();
   bool inflate_body(std::string& body);
@@ -113,6 +135,10 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool parse_some();
   bool check_header();
   void read_header();
+  void say_continue();
+  void refuse_body();
+  bool check_body();
+  void fail_parsing(const boost::system::error_code& error);
   void dispatch();
   [[nodiscard]] std::string received_origin(std::string_view unparsed) const;
   void fail_request(int status, const std::string& message);
@@ -125,13 +151,14 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   StreamSocket socket_;
   std::unique_ptr<TlsSession> tls_;
-  ConnectionOwner& owner_;
+  ConnectionOwner* owner_;
   const ConnectionLimits& limits_;
   const Kind kind_;
   State state_ = State::kReading;
 
   std::string input_;               // received, not yet parsed
   std::unique_ptr<Parser> parser_;  // reads the current request
+  std::unique_ptr<Parser> rest_;    // reads what is left of it, once its header is answered
   bool reading_ = false;            // an input wait is under way
 
   std::string pending_;   // framed output that waits for the write under way
@@ -145,6 +172,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool keep_alive_ = true;
   bool is_head_ = false;
   bool use_chunks_ = true;  // HTTP/1.0 streams end with the connection
+  bool has_begun_ = false;  // the response
   bool response_complete_ = false;
   std::string request_id_;
   bool is_anthropic_ = false;

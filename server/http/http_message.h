@@ -63,6 +63,9 @@ class ResponseWriter {
   virtual void set_callbacks(std::function<void()> on_disconnect,
                              std::function<void()> on_quiet) = 0;
 
+  // Answers so where no answer has begun, else ends the connection: the handler has failed.
+  virtual void give_up(HttpResponse response) = 0;
+
   // Gives the request another name, before the answer begins: x-request-id of the answer.
   virtual void name_request(const std::string& request_id) = 0;
 

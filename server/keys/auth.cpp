@@ -3,17 +3,21 @@
 
 #include <openssl/crypto.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <utility>
 
 #include "engine/core/config.h"
 #include "engine/core/hex.h"
+#include "server/http/client/fetch.h"
 
 namespace sluice {
 namespace {
@@ -23,6 +27,18 @@ constexpr std::string_view kHashed = "sha256:";
 
 tl::unexpected<Error> invalid(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, message, "api-key-file");
+}
+
+// How long nothing is added to a file that is complete.
+constexpr std::chrono::milliseconds kWritten{500};
+
+bool is_being_written(const std::string& path) {
+  struct stat found = {};
+  timespec now = {};
+  if (::stat(path.c_str(), &found) != 0 || ::clock_gettime(CLOCK_REALTIME, &now) != 0) return false;
+  const auto ms = [](const timespec& at) { return at.tv_sec * 1000 + at.tv_nsec / 1'000'000; };
+  const int64_t age = ms(now) - ms(found.st_mtim);
+  return age >= 0 && age < kWritten.count();
 }
 
 bool is_name(std::string_view text) {
@@ -121,6 +137,16 @@ Expected<void> Authenticator::add_line(std::string_view line, Keys& keys) const 
 
 Expected<void> Authenticator::load() {
   if (file_.empty()) return {};
+  SLUICE_TRY(std::string text, read_file());
+  // Half of a line that is being written would be a shorter key.
+  for (int i = 0; i < 3 && !text.ends_with('\n') && is_being_written(file_); ++i) {
+    client::pause_for(kWritten);
+    SLUICE_TRY(text, read_file());
+  }
+  return load_text(text);
+}
+
+Expected<std::string> Authenticator::read_file() const {
   errno = 0;  // streams do not set an error when they fail
   std::ifstream in(file_, std::ios::binary);
   std::string text(kMaxFileBytes + 1, '\0');
@@ -132,8 +158,10 @@ Expected<void> Authenticator::load() {
   if (text.size() > kMaxFileBytes) {
     return invalid("--api-key-file: '" + file_ + "' is larger than 8 MiB.");
   }
-  return load_text(text);
+  return text;
 }
+
+bool Authenticator::has_several_keys() const { return keys()->size() > 1; }
 
 Expected<void> Authenticator::load_text(std::string_view text) {
   Keys fresh;

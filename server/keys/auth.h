@@ -27,7 +27,8 @@ class Authenticator {
   // Takes --api-key, --api-key-file and the limits of keys; load() reads the file.
   explicit Authenticator(const Config& config);
 
-  // Reads the key file, at start and again later. On error the old keys stay. Tenants are known by
+  // Reads the key file, at start and again later; a file whose last line has no end is read again
+  // until it has not changed for half a second. On error the old keys stay. Tenants are known by
   // their names: with a new key they keep what they owe. Any thread.
   Expected<void> load();
   // Loads the keys of `text`, the contents of a key file.
@@ -35,6 +36,9 @@ class Authenticator {
 
   // Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: the client is refused. Any thread.
   [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
+
+  // Tells whether clients are more than one, who should not see each other's requests. Any thread.
+  [[nodiscard]] bool has_several_keys() const;
 
  private:
   struct Key {
@@ -45,6 +49,7 @@ class Authenticator {
 
   using Keys = std::vector<Key>;
 
+  [[nodiscard]] Expected<std::string> read_file() const;
   Expected<void> add_line(std::string_view line, Keys& keys) const;
   Expected<void> add_key(const std::string& name,
                          const Digest& digest,

@@ -97,12 +97,13 @@ EngineState scripted_state() {
   EngineState state;
   state.num_blocks_free = 5;
   state.requests.push_back({.id = RequestId(7),
+                            .tenant = {},
                             .status = "running",
                             .num_prompt_tokens = 12,
                             .num_computed_tokens = 13,
                             .num_generated = 2,
                             .timings = {.queued_ms = 0.25}});
-  state.requests.push_back({.id = RequestId(8), .status = "waiting"});
+  state.requests.push_back({.id = RequestId(8), .tenant = {}, .status = "waiting"});
   for (int64_t i = 1; i <= 2; ++i) {
     StepRecord& step = state.steps.emplace_back();
     step.number = static_cast<uint64_t>(i);

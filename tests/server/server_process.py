@@ -34,6 +34,8 @@ class Server:
             [binary, "serve", model, "--port", "0", *flags],
             stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # whatever fails
+        key = flags[flags.index("--api-key") + 1] if "--api-key" in flags else None
+        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.log = []
         for line in self.process.stdout:
             self.log.append(line)
@@ -51,7 +53,7 @@ class Server:
 
     def get(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request("GET", path)
+        connection.request("GET", path, headers=self.headers)
         with contextlib.closing(connection):
             return connection.getresponse().read()
 

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Requests that want what there is little of: memory, the event loop, threads. Each is answered or
+refused by itself, nobody else waits for it, and the server lives.
+
+usage: scarcity_test.py BINARY MODEL
+
+Standard library only.
+"""
+import contextlib
+import http.client
+import json
+import pathlib
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+
+from server_process import Server, wait_until
+
+MIB = 1 << 20
+KEY = "a-key-of-this-test"
+
+
+@contextlib.contextmanager
+def serving(binary, model, *flags):
+    server = Server(binary, model, "--threads", "1", "--kv-cache-memory", "16M", *flags)
+    try:
+        yield server
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
+def ask(server, method, path, body=None, key=None, timeout=120):
+    """Status, headers and body; status 0: the connection ended without an answer."""
+    headers = {"Content-Type": "application/json"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port,
+                                                       timeout=timeout)) as connection:
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        except (ConnectionError, http.client.HTTPException):
+            return 0, {}, b""
+
+
+def begin(server, path, declared, sent, *lines):
+    """A connection that has sent a header and the first bytes of a body."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    head = "\r\n".join((f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json",
+                        f"Content-Length: {declared}", *lines)) + "\r\n\r\n"
+    with contextlib.suppress(ConnectionError):
+        connection.sendall(head.encode() + b" " * sent)
+    return connection
+
+
+def status_of(connection):
+    """Of the answer, 0 for an end without one; None where there is none yet."""
+    data = b""
+    try:
+        while b"\r\n\r\n" not in data:
+            piece = connection.recv(65536)
+            if not piece:
+                return 0
+            data += piece
+    except ConnectionError:
+        return 0
+    except TimeoutError:
+        return None
+    return int(data.split(b" ", 2)[1])
+
+
+def settled(server):
+    """Its resident bytes, once it has populated its cache."""
+    before = -1
+    while server.rss() != before:
+        before = server.rss()
+        time.sleep(0.3)
+    return before
+
+
+def check_a_header_without_the_key_is_enough(binary, model):
+    with serving(binary, model, "--api-key", KEY) as server:
+        before = settled(server)
+        for path in ("/v1/chat/completions", "/v1/messages", "/tokenize", "/detokenize"):
+            with contextlib.closing(begin(server, path, 16 * MIB, 1)) as connection:
+                assert status_of(connection) == 401, path
+            with contextlib.closing(begin(server, path, 16 * MIB, 1,
+                                          "Authorization: Bearer other")) as connection:
+                assert status_of(connection) == 401, path
+        # Nothing is there, or nothing takes a body there.
+        for path, wanted in (("/v1/nothing", 404), ("/v1/models", 405)):
+            with contextlib.closing(begin(server, path, 16 * MIB, 1)) as connection:
+                assert status_of(connection) == wanted, path
+        # Who expects to be told before sending is told.
+        with contextlib.closing(begin(server, "/tokenize", 16 * MIB, 0,
+                                      "Expect: 100-continue")) as connection:
+            assert status_of(connection) == 401
+        with contextlib.closing(begin(server, "/tokenize", 16 * MIB, 0, "Expect: 100-continue",
+                                      f"Authorization: Bearer {KEY}")) as connection:
+            assert status_of(connection) == 100
+        many = [begin(server, "/v1/completions", 16 * MIB, 4 * MIB) for _ in range(32)]
+        assert server.rss() - before < 16 * MIB, (server.rss() - before) / MIB
+        for connection in many:
+            connection.close()
+        status, _, _ = ask(server, "POST", "/tokenize", '{"prompt": "a"}', key=KEY)
+        assert status == 200, status
+
+
+def check_incomplete_bodies_share_their_memory(binary, model):
+    with serving(binary, model, "--max-body-bytes", "2M") as server:
+        before = settled(server)
+        many = [begin(server, "/tokenize", 2 * MIB, 2 * MIB - 4096) for _ in range(40)]
+        statuses = []
+        for connection in many:
+            connection.settimeout(0.2)
+            statuses.append(status_of(connection))
+        refused = statuses.count(503)
+        assert refused + statuses.count(0) >= 30 and refused > 0, statuses
+        assert None in statuses, statuses  # there is room for four
+        assert server.rss() - before < 24 * MIB, (server.rss() - before) / MIB
+        # Small ones are taken all the same, and large ones once there is room.
+        status, _, body = ask(server, "POST", "/tokenize", '{"prompt": "a"}')
+        assert status == 200, body
+        for connection in many:
+            connection.close()
+        time.sleep(0.3)
+        status, _, body = ask(server, "POST", "/tokenize", " " * MIB + '{"prompt": "a"}')
+        assert status == 200, body[:200]
+
+
+def check_a_large_body_holds_nobody_up(binary, model):
+    with serving(binary, model) as server:
+        words = json.dumps({"messages": [{"role": "user", "content": "a"}] * (14 * MIB // 34)})
+        answers = []
+        large = threading.Thread(
+            target=lambda: answers.append(ask(server, "POST", "/v1/chat/completions", words)))
+        begun = time.monotonic()
+        large.start()
+        slowest, count = 0, 0
+        while large.is_alive():
+            at = time.monotonic()
+            assert ask(server, "GET", "/health")[0] == 200
+            slowest = max(slowest, time.monotonic() - at)
+            count += 1
+            time.sleep(0.01)
+        took = time.monotonic() - begun
+        assert answers[0][0] == 400, answers[0][2][:200]  # longer than the context
+        assert took < 0.5 or slowest < max(0.3, took / 4), (slowest, took, count)
+        print(f"   a body of 14 MiB took {took:.2f} s, the slowest probe meanwhile {slowest:.3f} s")
+        # The same connection may go on with small ones, and large ones after small ones.
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
+            for padding in (0, MIB, 0, 3 * MIB):
+                connection.request("POST", "/tokenize", " " * padding + '{"prompt": "a b c"}',
+                                   {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                assert answer.status == 200, padding
+                assert json.loads(answer.read())["count"] > 2
+
+
+def check_memory_that_lacks_is_one_requests(binary, model):
+    """The address space has little left: requests are answered or refused, and the process lives."""
+    with serving(binary, model) as server:
+        ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
+        status_file = pathlib.Path(f"/proc/{server.process.pid}/status")
+        address_space = next(int(line.split()[1]) << 10
+                             for line in status_file.read_text(encoding="ascii").splitlines()
+                             if line.startswith("VmSize"))
+        large = json.dumps({"messages": [{"role": "user", "content": "word " * (12 * MIB // 5)}]})
+        counted = []
+        for room in (4, 8, 16, 24, 48):
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS,
+                             (address_space + room * MIB, resource.RLIM_INFINITY))
+            for path, body in (("/v1/chat/completions", large), ("/tokenize", large),
+                               ("/v1/completions", json.dumps({"prompt": [1] * (2 * MIB)}))):
+                counted.append(ask(server, "POST", path, body)[0])
+            assert server.process.poll() is None, (room, counted)
+            resource.prlimit(server.process.pid, resource.RLIMIT_AS,
+                             (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert ask(server, "GET", "/health")[0] == 200
+        assert set(counted) <= {0, 400, 413, 503}, counted
+        status, _, body = ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
+        assert status == 200, body
+
+
+def check_a_half_written_key_is_none(binary, model):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "keys"
+        path.write_text(f"a {KEY}\n", encoding="ascii")
+        with serving(binary, model, "--api-key", "another-key", "--api-key-file", str(path)) as server:
+            with open(path, "a", encoding="ascii") as file:
+                file.write("b sk-0123456789")
+                file.flush()
+                server.process.send_signal(signal.SIGHUP)
+                time.sleep(0.25)
+                file.write("abcdef\n")
+            time.sleep(1)
+            for key, wanted in (("sk-0123456789", 401), ("sk-0123456789abcdef", 200), (KEY, 200)):
+                assert ask(server, "GET", "/v1/models", key=key)[0] == wanted, key
+
+
+def check_a_key_sees_its_own_requests(binary, model):
+    with serving(binary, model, "--api-key", "first-key", "--api-key", "second-key") as server:
+        body = json.dumps({"prompt": "a", "max_tokens": 1500, "ignore_eos": True})
+        running = threading.Thread(
+            target=lambda: ask(server, "POST", "/v1/completions", body, key="first-key"))
+        running.start()
+
+        def requests_of(key):
+            state = json.loads(ask(server, "GET", "/debug/state", key=key)[2])
+            return len(state["requests"]) + sum(len(step["requests"]) for step in state["steps"])
+        wait_until("the request is seen", lambda: requests_of("first-key") > 1)
+        assert requests_of("second-key") == 0
+        assert b'"pid":2' in ask(server, "GET", "/debug/trace", key="first-key")[2]
+        running.join()
+
+
+def main():
+    binary, model = sys.argv[1:]
+    for name, check in list(globals().items()):
+        if name.startswith("check_"):
+            started = time.monotonic()
+            check(binary, model)
+            print(f"ok {name[6:].replace('_', ' ')} ({time.monotonic() - started:.1f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
