@@ -26,13 +26,15 @@ enum class GateFunction : uint8_t {
   kSilu,           // g / (1 + exp(-g)) * u
   kGeluTanh,       // (0.5 g) * (1 + tanh(c * fma(0.044715 g^2, g, g))) * u, c = sqrt(2 / pi)
   kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
+  kSigmoid,        // 1 / (1 + exp(-g)) * u
+  kSquaredRelu,    // max(0, g) * max(0, g); u is not read
 };
 
 // out = function(gate, up) with this library's exp and tanh, quantized as `out` asks. If `rows` is
 // not empty, only these rows are computed.
 struct GateMulArgs {
   const float* gate;  // [num_rows, n]
-  const float* up;    // [num_rows, n]
+  const float* up;    // [num_rows, n]; null where the function reads none
   int64_t stride;     // in elements, for gate and up
   GateFunction function = GateFunction::kSilu;
   Activations out;  // k = n

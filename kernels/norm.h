@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Root-mean-square norm, fused with the quantization that follows it.
+// Norms of rows, fused with the quantization that follows them.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,19 @@ namespace sluice::kernels {
 // y[i] = (x[i] * r) * weight[i], r = 1 / sqrt(mean + eps), mean = sum(x^2) / n, per row.
 // Tree of the sum: 16 lanes, lane l takes i = l, l + 16, ... by fma in order; lanes fold by halves
 // (l += l + 8, then 4, 2, 1). Division and square root are IEEE single operations.
+// With `subtracts_mean` (layer norm) x[i] - sum(x) / n takes the place of x[i], that sum by the
+// same tree with additions, and bias[i], or 0, is added to each product.
 // The result goes to `out` in its format (kFloat: plain rows).
 struct RmsNormArgs {
-  const float* x;        // [num_rows, n]
+  const float* x;  // [num_rows, n]
   int64_t x_stride;
-  const float* weight;   // [n]
+  const float* weight;  // [n]
   float eps;
-  Activations out;       // num_rows, k = n
+  Activations out;  // num_rows, k = n
+  bool subtracts_mean = false;
+  const float* bias = nullptr;  // [n] or null; with subtracts_mean only
 };
+
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
 
 // The norm of RmsNormArgs in place over each of `num_heads` parts of a row: x[row, head * n + i].
@@ -30,7 +35,10 @@ struct HeadNormArgs {
   int32_t n;
   const float* weight;  // [n], for every head
   float eps;
+  bool subtracts_mean = false;
+  const float* bias = nullptr;
 };
+
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);
 
 }  // namespace sluice::kernels

@@ -45,6 +45,9 @@ struct DynamicScaling {
 
 float dynamic_freq_base(const RopeParams& params, const DynamicScaling& scaling);
 
+// The base times stretch^(d / (d - 2)); the base where d is 2.
+float stretched_freq_base(const RopeParams& params, double stretch);
+
 // 0.1 * mscale * ln(factor) + 1; 1 where factor <= 1.
 float yarn_attention_factor(double factor, double mscale);
 // sqrt(1 + ln(factor) / ln(original_context)); 1 where factor <= 1. LongRoPE (arXiv 2402.13753).

@@ -257,7 +257,8 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
     rows = {.cos = args.table->device_cos(),
             .sin = args.table->device_sin(),
             .num_pairs = args.table->num_pairs(),
-            .style = args.table->style()};
+            .style = args.table->style(),
+            .query_scales = args.table->device_query_scales()};
     CHECK(rows.cos != nullptr);
   }
   launch_rope_write_kv(ctx.stream, args, rows);

@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kWriters<Codes>, 1)
   const int32_t* const rows = args.rows.data();
   const int64_t row = rows == nullptr ? int64_t{blockIdx.x} : int64_t{rows[blockIdx.x]};
   const float* const gate = args.gate + row * args.stride;
-  const float* const up = args.up + row * args.stride;
+  const float* const up = (args.up == nullptr ? args.gate : args.up) + row * args.stride;
   const bool wide = is_wide(gate) && is_wide(up);
   write_part<Codes>(args.out, row, piece, [&](int32_t i) {
     return gated<kFunction>(load_four(gate, i, args.out.k, wide),
@@ -203,6 +203,10 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
       return start.template operator()<GateFunction::kGeluTanh>();
     case GateFunction::kClampedSwiglu:
       return start.template operator()<GateFunction::kClampedSwiglu>();
+    case GateFunction::kSigmoid:
+      return start.template operator()<GateFunction::kSigmoid>();
+    case GateFunction::kSquaredRelu:
+      return start.template operator()<GateFunction::kSquaredRelu>();
   }
 }
 

@@ -17,6 +17,11 @@ __device__ __forceinline__ float gated(float gate, float up) {
     const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
     const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
     return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
+  } else if constexpr (kFunction == GateFunction::kSigmoid) {
+    return __fmul_rn(__fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, gate)))), up);
+  } else if constexpr (kFunction == GateFunction::kSquaredRelu) {
+    const float x = higher_of(0.0F, gate);
+    return __fmul_rn(x, x);
   } else {
     const float x = lower_of(kSwigluLimit, gate);
     const float y = higher_of(-kSwigluLimit, lower_of(kSwigluLimit, up));

@@ -45,6 +45,7 @@ struct RopeRows {
   const float* sin = nullptr;
   int32_t num_pairs = 0;
   RopeStyle style = RopeStyle::kInterleaved;
+  const float* query_scales = nullptr;  // [positions]; null: none
 };
 
 // `rows` replaces args.table, which is not read.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
 // them when a row had room for its values alone, past which memcheck saw the compiler read. With
-// room in whole fours, and with an INT8 row's weights read once, no GPU has run them.
+// room in whole fours, with an INT8 row's weights read once, and with a mean to subtract, no GPU
+// has run them.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
@@ -36,8 +37,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < n; i += step) {
     store_four(staged, i, n, true, load_four(x, i, n, wide));
   }
+  if (args.subtracts_mean) subtract_mean_of_block(staged, n);
   const float r = inverse_rms_of_block(staged, n, args.eps);
-  write_normed(args.out, row, staged, r, weights);
+  write_normed(
+      args.out, row, staged, r, weights, NormBias{.adds = args.subtracts_mean, .bias = args.bias});
 }
 
 constexpr int kHeadsPerBlock = 4;  // a warp each
@@ -60,6 +63,16 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
 #pragma unroll 4
   for (int32_t i = lane; i < args.n; i += 32) own[i] = x[i];
   __syncwarp();
+  if (args.subtracts_mean) {
+    if (lane < kNormLanes) {
+      const float mean = mean_of(own, args.n, lane);
+      if (lane == 0) factors[warp] = mean;
+    }
+    __syncwarp();
+    const float mean = factors[warp];
+    for (int32_t i = lane; i < args.n; i += 32) own[i] = __fsub_rn(own[i], mean);
+    __syncwarp();
+  }
   if (lane < kNormLanes) {
     const float r = inverse_rms(own, args.n, args.eps, lane);
     if (lane == 0) factors[warp] = r;
@@ -68,7 +81,9 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   const float r = factors[warp];
 #pragma unroll 4
   for (int32_t i = lane; i < args.n; i += 32) {
-    x[i] = __fmul_rn(__fmul_rn(own[i], r), args.weight[i]);
+    const float scaled = __fmul_rn(__fmul_rn(own[i], r), args.weight[i]);
+    const float more = args.bias == nullptr ? 0.0F : args.bias[i];
+    x[i] = args.subtracts_mean ? __fadd_rn(scaled, more) : scaled;
   }
 }
 
@@ -87,12 +102,15 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
     store_four(staged, i, args.n, true, load_four(x, i, args.n, wide));
   }
+  if (args.subtracts_mean) subtract_mean_of_block(staged, args.n);
   const float r = inverse_rms_of_block(staged, args.n, args.eps);
   const bool wide_weight = is_wide(args.weight);
+  const NormBias bias = {.adds = args.subtracts_mean, .bias = args.bias};
 #pragma unroll 4
   for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
     const Four weight = load_four(args.weight, i, args.n, wide_weight);
-    store_four(x, i, args.n, wide, normed(load_four(staged, i, args.n, true), r, weight));
+    const Four value = normed(load_four(staged, i, args.n, true), r, weight);
+    store_four(x, i, args.n, wide, bias.added(value, i, args.n));
   }
 }
 

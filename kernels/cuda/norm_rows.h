@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The root-mean-square norm of kernels/norm.h over a row in shared memory: 16 lanes have the sums
-// of the definition's 16 chains.
+// The norms of kernels/norm.h over a row in shared memory: 16 lanes have the sums of the
+// definition's 16 chains.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +49,34 @@ __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float ep
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
 }
 
+// Gives lanes 0-15 of a warp, which call it, the mean of x.
+__device__ __forceinline__ float mean_of(const float* x, int32_t n, int lane) {
+  constexpr uint32_t kHalfWarp = 0x0000FFFFU;
+  float sum = 0;
+#pragma unroll 8
+  for (int32_t i = lane; i < n; i += kNormLanes) sum = __fadd_rn(sum, x[i]);
+  for (int half = kNormLanes / 2; half >= 1; half /= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
+  }
+  return __fdiv_rn(sum, __int2float_rn(n));
+}
+
+// Subtracts the mean of a row that the block's threads have written to shared memory. It begins
+// with a barrier and ends without one.
+__device__ __forceinline__ void subtract_mean_of_block(float* staged, int32_t n) {
+  GPU_SHARED(float, shared_mean, 1);
+  __syncthreads();
+  if (threadIdx.x < kNormLanes) {
+    const float mean = mean_of(staged, n, static_cast<int>(threadIdx.x));
+    if (threadIdx.x == 0) shared_mean[0] = mean;
+  }
+  __syncthreads();
+  const float mean = shared_mean[0];
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < n; i += static_cast<int32_t>(blockDim.x)) {
+    staged[i] = __fsub_rn(staged[i], mean);
+  }
+}
+
 // Gives every thread of the block the factor of a row that they have written to shared memory. It
 // begins and ends with a barrier.
 __device__ __forceinline__ float inverse_rms_of_block(const float* staged, int32_t n, float eps) {
@@ -68,6 +96,21 @@ __device__ __forceinline__ Four normed(const Four& x, float r, const Four& weigh
   for (int j = 0; j < 4; ++j) four.v[j] = __fmul_rn(__fmul_rn(x.v[j], r), weight.v[j]);
   return four;
 }
+
+// A norm's last step, where it has subtracted the mean; others add nothing.
+struct NormBias {
+  bool adds;
+  const float* bias;  // or null
+
+  __device__ __forceinline__ Four added(Four four, int32_t i, int32_t n) const {
+    if (!adds) return four;
+    Four more = {};
+    if (bias != nullptr) more = load_four(bias, i, n, is_wide(bias));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) four.v[j] = __fadd_rn(four.v[j], more.v[j]);
+    return four;
+  }
+};
 
 // A norm's weights; a thread's first kHeld fours of them are in registers. No launch writes
 // weights, so they are read before wait_for_launches.
@@ -94,9 +137,10 @@ __device__ __forceinline__ void write_normed(const Activations& out,
                                              int64_t row_index,
                                              const float* staged,
                                              float r,
-                                             const NormWeights<kHeld>& weights) {
+                                             const NormWeights<kHeld>& weights,
+                                             const NormBias& bias) {
   const auto value = [&](int32_t i, const Four& weight) {
-    return normed(load_four(staged, i, out.k, true), r, weight);
+    return bias.added(normed(load_four(staged, i, out.k, true), r, weight), i, out.k);
   };
   if (has_row_scales(out.format)) {
     const auto held = [&](int s, int32_t i) { return value(i, weights.held[s]); };

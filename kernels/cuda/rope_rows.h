@@ -8,6 +8,7 @@
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/narrow.h"
+#include "kernels/cuda/norm_rows.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/rows.h"
@@ -105,6 +106,7 @@ struct Rotation {
   static constexpr int kPairs = kMaxAttentionHeadDim / 2 / 32;
 
   int64_t slot;
+  float query_scale;
   float cos[kPairs];
   float sin[kPairs];
 };
@@ -112,7 +114,11 @@ struct Rotation {
 __device__ __forceinline__ Rotation rotation_of(const RopeWork& work, int64_t token) {
   Rotation rotation;
   rotation.slot = work.args.slot_mapping.data()[token];
+  rotation.query_scale = 1;
   if (work.rows.cos == nullptr) return rotation;
+  if (work.rows.query_scales != nullptr && rotation.slot >= 0) {
+    rotation.query_scale = work.rows.query_scales[work.args.positions.data()[token]];
+  }
   const int64_t row = int64_t{work.args.positions.data()[token]} * work.rows.num_pairs;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll
@@ -140,6 +146,23 @@ __device__ __forceinline__ void rotate(float* staged, const RopeRows& rows, cons
     const float b = *second;
     *first = __fmaf_rn(a, by.cos[j], -__fmul_rn(b, by.sin[j]));
     *second = __fmaf_rn(a, by.sin[j], __fmul_rn(b, by.cos[j]));
+  }
+  __syncwarp();
+}
+
+// Norms a rotated head by its warp, whose lanes meet behind it. `factor`: the warp's, shared.
+__device__ __forceinline__ void norm_head(
+    float* staged, int32_t n, const float* weight, float eps, float* factor) {
+  const auto lane = static_cast<int>(threadIdx.x % 32);
+  if (lane < kNormLanes) {
+    const float r = inverse_rms(staged, n, eps, lane);
+    if (lane == 0) *factor = r;
+  }
+  __syncwarp();
+  const float r = *factor;
+#pragma unroll 4
+  for (int32_t d = lane; d < n; d += 32) {
+    staged[d] = __fmul_rn(__fmul_rn(staged[d], r), weight[d]);
   }
   __syncwarp();
 }

@@ -344,6 +344,57 @@ TEST(RmsNorm, AgreesWithDoublePrecision) {
   }
 }
 
+// Also of a row whose mean is far from 0, with and without a bias; in place and to another row.
+TEST(LayerNorm, AgreesWithDoublesAndEveryInstructionSet) {
+  for (const int32_t n : {1, 15, 33, 64, 100}) {
+    test::Random random(33);
+    std::vector<float> x = random.normals(static_cast<size_t>(n));
+    for (float& value : x) value += 5;
+    const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+    const std::vector<float> bias = random.normals(static_cast<size_t>(n));
+    double mean = 0;
+    for (const float value : x) mean += double{value} / n;
+    double variance = 0;
+    for (const float value : x) variance += (double{value} - mean) * (double{value} - mean) / n;
+    for (const float* added : {static_cast<const float*>(nullptr), bias.data()}) {
+      std::vector<float> reference;
+      for (const auto& device : test::devices({1})) {
+        const AlignedBuffer buffer(activation_bytes(ActivationFormat::kFloat, 1, n));
+        const Activations out = carve_activations(ActivationFormat::kFloat, 1, n, buffer.data());
+        rms_norm(device.device->context(),
+                 {.x = x.data(),
+                  .x_stride = n,
+                  .weight = weight.data(),
+                  .eps = 1e-3F,
+                  .out = out,
+                  .subtracts_mean = true,
+                  .bias = added});
+        const auto* values = static_cast<const float*>(out.data);
+        const std::vector<float> got(values, values + n);
+        for (size_t i = 0; i < got.size(); ++i) {
+          const double wanted = (double{x[i]} - mean) / std::sqrt(variance + 1e-3) * weight[i] +
+                                (added == nullptr ? 0.0 : double{added[i]});
+          ASSERT_NEAR(got[i], wanted, 3e-5 * (1 + std::fabs(wanted))) << device.name << " n " << n;
+        }
+        if (reference.empty()) reference = got;
+        EXPECT_EQ(got, reference) << device.name;
+        std::vector<float> in_place = x;
+        head_norm(device.device->context(),
+                  {.x = in_place.data(),
+                   .x_stride = n,
+                   .num_rows = 1,
+                   .num_heads = 1,
+                   .n = n,
+                   .weight = weight.data(),
+                   .eps = 1e-3F,
+                   .subtracts_mean = true,
+                   .bias = added});
+        EXPECT_EQ(in_place, reference) << device.name;
+      }
+    }
+  }
+}
+
 TEST(HeadNorm, EqualsTheNormOfEachPartAndTouchesNothingElse) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 4;

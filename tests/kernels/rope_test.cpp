@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/norm.h"
 #include "kernels/rope_scaling.h"
 #include "quant/format.h"
 #include "quant/kv_code.h"
@@ -157,7 +158,12 @@ Written untouched(const Layout& layout, const Inputs& in) {
           .v_cache = std::vector<std::byte>(bytes, std::byte{0xAB})};
 }
 
-Written run(const Device& device, const Layout& layout, const RopeTable& table, const Inputs& in) {
+// `norms`: weights for heads of q, then for those of k; or null.
+Written run(const Device& device,
+            const Layout& layout,
+            const RopeTable& table,
+            const Inputs& in,
+            const float* norms = nullptr) {
   Written w = untouched(layout, in);
   rope_write_kv(device.context(),
                 {.q = w.q.data(),
@@ -176,7 +182,10 @@ Written run(const Device& device, const Layout& layout, const RopeTable& table, 
                         .num_blocks = 64 / layout.block_size,
                         .block_size = layout.block_size,
                         .num_kv_heads = kKvHeads,
-                        .head_dim = layout.head_dim}});
+                        .head_dim = layout.head_dim},
+                 .q_norm = norms,
+                 .k_norm = norms == nullptr ? nullptr : norms + layout.head_dim,
+                 .norm_eps = 1e-5F});
   return w;
 }
 
@@ -253,6 +262,60 @@ Written expected(const Layout& layout, const RopeTable& table, const Inputs& in)
     }
   }
   return w;
+}
+
+TEST(RopeTable, FactorsOfQueriesGrowWithEachContext) {
+  RopeTable table({.rotary_dim = 2, .query_scale = {.beta = 0.3, .context = 8, .shift = 1}}, 100);
+  table.prepare(100);
+  for (int32_t p = 0; p < 100; ++p) {
+    const double wanted = 1 + 0.3 * std::log(1.0 + std::floor((p + 1) / 8.0));
+    EXPECT_NEAR(table.query_scales()[p], wanted, 1e-7) << p;
+  }
+  EXPECT_EQ(table.bytes(), RopeTable::bytes({.rotary_dim = 2, .query_scale = {.beta = 0.3}}, 100));
+  EXPECT_EQ(RopeTable({.rotary_dim = 2}, 4).query_scales(), nullptr);
+}
+
+// The norm of a rotated head is that of head_norm(), and the factor applies to queries alone.
+TEST(RopeWriteKv, NormsRotatedHeadsAndScalesQueries) {
+  const Layout layout = {RopeStyle::kHalves, DType::kF32, 20, 20, 16};
+  RopeTable plain({.rotary_dim = 20, .style = layout.style}, 500);
+  RopeTable scaled(
+      {.rotary_dim = 20, .style = layout.style, .query_scale = {.beta = 0.3, .context = 8}}, 500);
+  plain.prepare(500);
+  scaled.prepare(500);
+  const Inputs in = make_inputs(layout);
+  test::Random random(5);
+  const std::vector<float> norms = random.normals(40);
+  for (const auto& device : test::devices({1})) {
+    const Written rotated = run(*device.device, layout, plain, in);
+    const Written got = run(*device.device, layout, scaled, in, norms.data());
+    std::vector<float> q = rotated.q;
+    std::vector<float> k = rotated.k;
+    const auto norm = [&](std::vector<float>& x, int32_t heads, const float* weight) {
+      head_norm(device.device->context(),
+                {.x = x.data(),
+                 .x_stride = heads * layout.head_dim,
+                 .num_rows = kTokens,
+                 .num_heads = heads,
+                 .n = layout.head_dim,
+                 .weight = weight,
+                 .eps = 1e-5F});
+    };
+    norm(q, kHeads, norms.data());
+    norm(k, kKvHeads, norms.data() + 20);
+    for (int32_t i = 0; i < kTokens * kHeads * layout.head_dim; ++i) {
+      const auto token = static_cast<size_t>(i / (kHeads * layout.head_dim));
+      const auto at = static_cast<size_t>(i);
+      if (in.slots[token] < 0) continue;
+      EXPECT_EQ(got.q[at], q[at] * scaled.query_scales()[in.positions[token]]) << device.name;
+    }
+    for (int32_t i = 0; i < kTokens * kKvHeads * layout.head_dim; ++i) {
+      const auto token = static_cast<size_t>(i / (kKvHeads * layout.head_dim));
+      const auto at = static_cast<size_t>(i);
+      if (in.slots[token] < 0) continue;
+      EXPECT_EQ(got.k[at], k[at]) << device.name;
+    }
+  }
 }
 
 TEST(RopeWriteKv, RotatesBothStylesAndWritesEveryDtypeAsTheHeaderSays) {

@@ -109,8 +109,8 @@ struct SimdTable {
   // GEMM and norm.
   void (*linear)(const LinearBlock& block);
   void (*quantize_row)(const float* x, const QuantizedRow& out);
-  void (*rms_norm_row)(const float* x, const float* weight, float eps, const QuantizedRow& out);
-  void (*norm_in_place)(float* x, const float* weight, float eps, int32_t n);
+  void (*norm_row)(const float* x, const RowNorm& norm, const QuantizedRow& out);
+  void (*norm_in_place)(float* x, const RowNorm& norm, int32_t n);
   // Attention.
   void (*attention_block)(const QueryBlock& block);
   void (*attention_merge)(const QueryBlock& block);

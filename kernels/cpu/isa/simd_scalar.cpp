@@ -16,7 +16,7 @@ namespace sluice::kernels::cpu {
 extern const SimdTable kScalarTable = {
     .linear = SLUICE_ISA::linear_block,
     .quantize_row = SLUICE_ISA::quantize_row,
-    .rms_norm_row = SLUICE_ISA::rms_norm_row,
+    .norm_row = SLUICE_ISA::norm_row,
     .norm_in_place = SLUICE_ISA::norm_in_place,
     .attention_block = SLUICE_ISA::attention_block,
     .attention_merge = SLUICE_ISA::attention_merge,

@@ -8,12 +8,22 @@
 #include "kernels/cpu/thread_pool.h"
 
 namespace sluice::kernels::cpu {
+namespace {
+
+template <typename Args>
+RowNorm norm_of(const Args& args) {
+  return {.weight = args.weight,
+          .bias = args.bias,
+          .eps = args.eps,
+          .subtracts_mean = args.subtracts_mean};
+}
+
+}  // namespace
 
 void run_rows(const SimdTable& simd, const RmsNormArgs& args, int64_t begin, int64_t end) {
   DCHECK(args.out.k >= 1 && args.x_stride >= args.out.k);
   for (int64_t row = begin; row < end; ++row) {
-    simd.rms_norm_row(
-        args.x + row * args.x_stride, args.weight, args.eps, quantized_row(args.out, row));
+    simd.norm_row(args.x + row * args.x_stride, norm_of(args), quantized_row(args.out, row));
   }
 }
 
@@ -22,7 +32,7 @@ void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, in
   for (int64_t row = begin; row < end; ++row) {
     float* const x = args.x + row * args.x_stride;
     for (int32_t head = 0; head < args.num_heads; ++head) {
-      simd.norm_in_place(x + int64_t{head} * args.n, args.weight, args.eps, args.n);
+      simd.norm_in_place(x + int64_t{head} * args.n, norm_of(args), args.n);
     }
   }
 }

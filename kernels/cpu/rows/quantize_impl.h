@@ -223,9 +223,56 @@ SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
   return 1.0F / sqrt_float(mean + eps);
 }
 
-static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
-  const V16 r = broadcast(inverse_rms(x, n, eps));
+SLUICE_INLINE float mean_of(const float* x, int32_t n) {
+  V16 sum = zero();
   int32_t i = 0;
+  for (; i + 16 <= n; i += 16) sum = add(sum, load(x + i));
+  if (i < n) sum = add(sum, load_partial(x + i, n - i));
+  return fold_by_halves(sum) / static_cast<float>(n);
+}
+
+// A row's norm that subtracts its mean.
+struct CenteredNorm {
+  V16 mean;
+  V16 r;
+  const float* weight;
+  const float* bias;
+  int32_t n;
+
+  // Values [begin, begin + 16), zeros past the row's end.
+  SLUICE_INLINE V16 operator()(const float* x, int32_t begin) const {
+    const V16 centered = sub(load_up_to(x, begin, n), mean);
+    const V16 scaled = mul(mul(centered, r), load_up_to(weight, begin, n));
+    return add(scaled, bias == nullptr ? zero() : load_up_to(bias, begin, n));
+  }
+};
+
+SLUICE_INLINE CenteredNorm centered_norm(const float* x, const RowNorm& norm, int32_t n) {
+  const float mean = mean_of(x, n);
+  V16 squares = zero();
+  for (int32_t i = 0; i < n; i += 16) {
+    V16 v = sub(load_up_to(x, i, n), broadcast(mean));
+    if (n - i < 16) {  // lanes past the end are no values
+      alignas(64) float lanes[16];
+      store(lanes, v);
+      v = load_partial(lanes, n - i);
+    }
+    squares = fma(v, v, squares);
+  }
+  const float r = 1.0F / sqrt_float(fold_by_halves(squares) / static_cast<float>(n) + norm.eps);
+  return {broadcast(mean), broadcast(r), norm.weight, norm.bias, n};
+}
+
+static void norm_in_place(float* x, const RowNorm& norm, int32_t n) {
+  int32_t i = 0;
+  if (norm.subtracts_mean) {
+    const CenteredNorm centered = centered_norm(x, norm, n);
+    for (; i + 16 <= n; i += 16) store(x + i, centered(x, i));
+    if (i < n) store_partial(x + i, centered(x, i), n - i);
+    return;
+  }
+  const V16 r = broadcast(inverse_rms(x, n, norm.eps));
+  const float* const weight = norm.weight;
   for (; i + 16 <= n; i += 16) store(x + i, mul(mul(load(x + i), r), load(weight + i)));
   if (i < n) {
     store_partial(
@@ -233,9 +280,17 @@ static void norm_in_place(float* x, const float* weight, float eps, int32_t n) {
   }
 }
 
-static void rms_norm_row(const float* x, const float* weight, float eps, const QuantizedRow& out) {
+static void norm_row(const float* x, const RowNorm& norm, const QuantizedRow& out) {
   const int32_t n = out.k;
-  const V16 r = broadcast(inverse_rms(x, n, eps));
+  if (norm.subtracts_mean) {
+    const CenteredNorm centered = centered_norm(x, norm, n);
+    return write_row(
+        out, [&](int32_t group) __attribute__((always_inline)) {
+          return Group32{centered(x, group * kQuantGroup), centered(x, group * kQuantGroup + 16)};
+        });
+  }
+  const float* const weight = norm.weight;
+  const V16 r = broadcast(inverse_rms(x, n, norm.eps));
   write_row(
       out, [&](int32_t group) __attribute__((always_inline)) {
         const int32_t a = group * kQuantGroup;

@@ -16,7 +16,8 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
     : num_pairs_(params.rotary_dim / 2),
       num_positions_(num_positions),
       style_(params.style),
-      attention_factor_(static_cast<double>(params.attention_factor)) {
+      attention_factor_(static_cast<double>(params.attention_factor)),
+      query_scale_(params.query_scale) {
   CHECK(params.rotary_dim % 2 == 0);
   CHECK(params.freq_factors.empty() ||
         params.freq_factors.size() >= static_cast<size_t>(num_pairs_));
@@ -33,6 +34,9 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
   const size_t size = static_cast<size_t>(num_positions) * static_cast<size_t>(num_pairs_);
   cos_ = std::make_unique_for_overwrite<float[]>(size);
   sin_ = std::make_unique_for_overwrite<float[]>(size);
+  if (query_scale_.beta != 0) {
+    query_scales_ = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(num_positions));
+  }
 }
 
 Expected<void> RopeTable::place_on(DeviceMemory& memory) {
@@ -47,8 +51,23 @@ const float* RopeTable::device_sin() const {
   return device_cos() + int64_t{num_positions_} * num_pairs_;
 }
 
+const float* RopeTable::device_query_scales() const {
+  if (device_rows_.data() == nullptr || query_scales_ == nullptr) return nullptr;
+  return device_cos() + 2 * int64_t{num_positions_} * num_pairs_;
+}
+
+// Copies `count` floats of a part of the rows, which begins at `rows` and, on the device, `offset`
+// floats on.
+void RopeTable::upload(const float* first, const float* rows, int64_t offset, int64_t count) {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  device_rows_.memory().upload(device_rows_.data() + (offset + (first - rows)) * kFloat,
+                               reinterpret_cast<const std::byte*>(first),
+                               count * kFloat);
+}
+
 void RopeTable::prepare(int32_t end) {
   constexpr int32_t kPiece = 64;  // positions; a decode does not compute rows in each step
+  constexpr double kLn2 = 0.693147180559945309417;
   CHECK_LE(end, num_positions_);
   if (end <= num_ready_) return;
   end = static_cast<int32_t>(std::min<int64_t>(align_up(end, kPiece), num_positions_));
@@ -61,22 +80,64 @@ void RopeTable::prepare(int32_t end) {
       sin_[at] = static_cast<float>(value.sin * attention_factor_);
       ++at;
     }
+    if (query_scales_ == nullptr) continue;
+    const int64_t times = (int64_t{num_ready_} + query_scale_.shift) / query_scale_.context;
+    const double log = cpu::log2_f64(static_cast<double>(1 + times)) * kLn2;
+    query_scales_[static_cast<size_t>(num_ready_)] =
+        static_cast<float>(1 + query_scale_.beta * log);
   }
   if (device_rows_.data() == nullptr) return;
-  DeviceMemory& memory = device_rows_.memory();
-  const int64_t bytes = int64_t{end - first} * num_pairs_ * static_cast<int64_t>(sizeof(float));
-  std::byte* const cos = device_rows_.data() + (reinterpret_cast<const std::byte*>(cos_row(first)) -
-                                                reinterpret_cast<const std::byte*>(cos_row(0)));
-  memory.upload(cos, reinterpret_cast<const std::byte*>(cos_row(first)), bytes);
-  memory.upload(
-      cos + device_rows_.size() / 2, reinterpret_cast<const std::byte*>(sin_row(first)), bytes);
+  const int64_t count = int64_t{end - first} * num_pairs_;
+  const int64_t part = int64_t{num_positions_} * num_pairs_;
+  upload(cos_row(first), cos_row(0), 0, count);
+  upload(sin_row(first), sin_row(0), part, count);
+  if (query_scales_ == nullptr) return;
+  upload(query_scales_.get() + first, query_scales_.get(), 2 * part, end - first);
 }
 
 int64_t RopeTable::bytes(const RopeParams& params, int64_t num_positions) {
-  return num_positions * (params.rotary_dim / 2) * 2 * static_cast<int64_t>(sizeof(float));
+  const int64_t per_position = params.rotary_dim / 2 * 2 + (params.query_scale.beta != 0 ? 1 : 0);
+  return num_positions * per_position * static_cast<int64_t>(sizeof(float));
 }
 
 namespace cpu {
+namespace {
+
+// Rotates q and k, and norms and scales what is left.
+void turn_row(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t token) {
+  const int32_t head_dim = args.kv.head_dim;
+  const int32_t position = args.positions[static_cast<size_t>(token)];
+  float* const q = args.q + token * args.q_stride;
+  float* const k = args.k + token * args.k_stride;
+  if (args.table != nullptr) {
+    RopeRow row{.x = q,
+                .cos = args.table->cos_row(position),
+                .sin = args.table->sin_row(position),
+                .num_heads = args.num_heads,
+                .head_dim = head_dim,
+                .num_pairs = args.table->num_pairs(),
+                .halves = args.table->style() == RopeStyle::kHalves};
+    simd.rope_row(row);
+    row.x = k;
+    row.num_heads = args.kv.num_kv_heads;
+    simd.rope_row(row);
+  }
+  if (args.q_norm != nullptr) {
+    RowNorm norm{
+        .weight = args.q_norm, .bias = nullptr, .eps = args.norm_eps, .subtracts_mean = false};
+    for (int64_t i = 0; i < args.num_heads; ++i) {
+      simd.norm_in_place(q + i * head_dim, norm, head_dim);
+    }
+    norm.weight = args.k_norm;
+    for (int64_t i = 0; i < args.kv.num_kv_heads; ++i) {
+      simd.norm_in_place(k + i * head_dim, norm, head_dim);
+    }
+  }
+  if (args.table == nullptr || args.table->query_scales() == nullptr) return;
+  simd.scale_row(q, args.num_heads * head_dim, args.table->query_scales()[position], 0);
+}
+
+}  // namespace
 
 void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin, int64_t end) {
   const KvLayerView& kv = args.kv;
@@ -89,27 +150,12 @@ void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin,
   for (int64_t token = begin; token < end; ++token) {
     const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
     if (slot < 0) continue;
-    float* const q = args.q + token * args.q_stride;
-    float* const k = args.k + token * args.k_stride;
-    if (args.table != nullptr) {
-      const int32_t position = args.positions[static_cast<size_t>(token)];
-      RopeRow row{.x = q,
-                  .cos = args.table->cos_row(position),
-                  .sin = args.table->sin_row(position),
-                  .num_heads = args.num_heads,
-                  .head_dim = kv.head_dim,
-                  .num_pairs = args.table->num_pairs(),
-                  .halves = args.table->style() == RopeStyle::kHalves};
-      simd.rope_row(row);
-      row.x = k;
-      row.num_heads = kv.num_kv_heads;
-      simd.rope_row(row);
-    }
+    turn_row(simd, args, token);
     const int64_t at = slot / kv.block_size * block_bytes;
     const int64_t offset = slot % kv.block_size;
     const bool scaled = has_kv_scales(kv.dtype);
     const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
-    simd.kv_row({.k = k,
+    simd.kv_row({.k = args.k + token * args.k_stride,
                  .v = args.v + token * args.v_stride,
                  .k_slot = kv.k + at + offset * element,
                  .v_slot = kv.v + at + offset * head_dim * element,

@@ -60,11 +60,14 @@ std::vector<float> yarn_freq_factors(const RopeParams& params, const YarnScaling
 }
 
 float dynamic_freq_base(const RopeParams& params, const DynamicScaling& scaling) {
-  if (scaling.served_context <= scaling.trained_context || params.rotary_dim <= 2) {
-    return params.freq_base;
-  }
+  if (scaling.served_context <= scaling.trained_context) return params.freq_base;
   const double stretch =
       scaling.factor * scaling.served_context / scaling.trained_context - (scaling.factor - 1);
+  return stretched_freq_base(params, stretch);
+}
+
+float stretched_freq_base(const RopeParams& params, double stretch) {
+  if (params.rotary_dim <= 2) return params.freq_base;
   const double exponent = static_cast<double>(params.rotary_dim) / (params.rotary_dim - 2);
   return static_cast<float>(static_cast<double>(params.freq_base) *
                             cpu::exp2_f64(exponent * cpu::log2_f64(stretch)));

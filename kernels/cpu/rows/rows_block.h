@@ -10,6 +10,14 @@
 
 namespace sluice::kernels::cpu {
 
+// What a norm does to a row (kernels/norm.h).
+struct RowNorm {
+  const float* weight;
+  const float* bias;  // or null
+  float eps;
+  bool subtracts_mean;
+};
+
 // The heads of one token, to be rotated.
 struct RopeRow {
   float* x;  // [num_heads][head_dim]

@@ -158,7 +158,7 @@ SLUICE_INLINE void gate_mul_with(const float* gate,
       });
 }
 
-// Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0.
+// Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0 and up 0.
 static void gate_mul_row(GateFunction function,
                          const float* gate,
                          const float* up,
@@ -179,6 +179,16 @@ static void gate_mul_row(GateFunction function,
         const V16 y = max(broadcast(-kSwigluLimit), min(limit, u));
         const V16 bent = div(x, add(broadcast(1.0F), exp(mul(broadcast(kSwigluSlope), x))));
         return mul(bent, add(y, broadcast(1.0F)));
+      });
+    case GateFunction::kSigmoid:
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
+        const V16 one = broadcast(1.0F);
+        return mul(div(one, add(one, exp(sub(zero(), g)))), u);
+      });
+    case GateFunction::kSquaredRelu:
+      return gate_mul_with(gate, gate, out, [](V16 g, V16) {
+        const V16 x = max(zero(), g);
+        return mul(x, x);
       });
   }
 }

@@ -91,8 +91,11 @@ TEST(CudaElementwise, QuantizeScattersRepeatedRowsAndLeavesTheOthers) {
 TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
   constexpr int32_t kRows = 3;
   Random random(23);
-  for (const GateFunction function :
-       {GateFunction::kSilu, GateFunction::kGeluTanh, GateFunction::kClampedSwiglu}) {
+  for (const GateFunction function : {GateFunction::kSilu,
+                                      GateFunction::kGeluTanh,
+                                      GateFunction::kClampedSwiglu,
+                                      GateFunction::kSigmoid,
+                                      GateFunction::kSquaredRelu}) {
     for (const int32_t n : {33, 300}) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
@@ -270,9 +273,8 @@ Table make_table(WeightFormat format, int32_t n, int32_t k) {
   if (format != WeightFormat::kInt8Channel) {
     const testing::TestWeight weight =
         testing::make_weight(format, n, k, testing::Values::kOrdinary, rng);
-    std::memcpy(table.tiles.data(),
-                weight.packed.data(),
-                static_cast<size_t>(packed_bytes(format, n, k)));
+    std::memcpy(
+        table.tiles.data(), weight.packed.data(), static_cast<size_t>(packed_bytes(format, n, k)));
     copy_matrix_rows(format, weight.checkpoint.data(), k, 0, n, table.rows.data());
     return table;
   }
@@ -294,10 +296,8 @@ TEST(CudaElementwise, EmbeddingHasTheBitsOfTheCpu) {
   constexpr int32_t kVocab = 37;
   constexpr int32_t kK = 70;
   const std::vector<TokenId> tokens = {36, 0, 15, 16, 31, 0};
-  for (const WeightFormat format : {WeightFormat::kF32,
-                                    WeightFormat::kF16,
-                                    WeightFormat::kBF16,
-                                    WeightFormat::kInt8Channel}) {
+  for (const WeightFormat format :
+       {WeightFormat::kF32, WeightFormat::kF16, WeightFormat::kBF16, WeightFormat::kInt8Channel}) {
     const Table table = make_table(format, kVocab, kK);
     std::vector<float> want(tokens.size() * (kK + 5), -1.0F);
     EmbeddingArgs args{

@@ -36,7 +36,10 @@ TEST(CudaNorm, RmsNormHasTheBitsOfTheCpuInEveryFormat) {
   }
 }
 
-void expect_normed(int32_t rows, int32_t n, const std::vector<ActivationFormat>& formats) {
+void expect_normed(int32_t rows,
+                   int32_t n,
+                   const std::vector<ActivationFormat>& formats,
+                   bool subtracts_mean = false) {
   SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(n));
   Random random(13);
   const std::vector<float> x = random.normals(static_cast<size_t>(rows) * n);
@@ -45,8 +48,13 @@ void expect_normed(int32_t rows, int32_t n, const std::vector<ActivationFormat>&
       rows,
       n,
       [&](const Activations& out) {
-        return RmsNormArgs{
-            .x = x.data(), .x_stride = n, .weight = weight.data(), .eps = 1e-5F, .out = out};
+        return RmsNormArgs{.x = x.data(),
+                           .x_stride = n,
+                           .weight = weight.data(),
+                           .eps = 1e-5F,
+                           .out = out,
+                           .subtracts_mean = subtracts_mean,
+                           .bias = subtracts_mean && rows > 1 ? x.data() : nullptr};
       },
       rms_norm,
       cuda::launch_rms_norm,
@@ -59,6 +67,14 @@ TEST(CudaNorm, LongRowsAndManyRowsHaveTheBitsOfTheCpu) {
   expect_normed(1, 2600, {ActivationFormat::kInt8});
   expect_normed(1, 8500, {ActivationFormat::kBF16, ActivationFormat::kInt8Token});
   expect_normed(265, 600, {ActivationFormat::kBF16, ActivationFormat::kInt8Token});
+}
+
+TEST(CudaNorm, NormsThatSubtractTheMeanHaveTheBitsOfTheCpu) {
+  const std::vector<ActivationFormat> formats = {
+      ActivationFormat::kFloat, ActivationFormat::kInt8, ActivationFormat::kInt8Token};
+  for (const int32_t n : {1, 70, 1000}) {
+    for (const int32_t rows : {1, 3}) expect_normed(rows, n, formats, true);
+  }
 }
 
 TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
@@ -76,31 +92,40 @@ TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
   });
 }
 
-TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
+void expect_heads_normed(int32_t n, bool subtracts_mean) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 3;  // 9 heads: the last block is not full
+  SCOPED_TRACE("n " + std::to_string(n));
   Random random(12);
+  const int64_t stride = int64_t{kHeads} * n + 5;
+  const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
+  const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+  HeadNormArgs args{.x = nullptr,
+                    .x_stride = stride,
+                    .num_rows = kRows,
+                    .num_heads = kHeads,
+                    .n = n,
+                    .weight = weight.data(),
+                    .eps = 1e-6F,
+                    .subtracts_mean = subtracts_mean,
+                    .bias = subtracts_mean ? x.data() : nullptr};
+  std::vector<float> want = x;
+  args.x = want.data();
+  head_norm(test::make_device("scalar", 1)->context(), args);
+  test::on_schedules([&] {
+    std::vector<float> got = x;
+    args.x = got.data();
+    cuda::launch_head_norm(nullptr, args);
+    test::expect_same_floats(got, want);
+  });
+}
+
+TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
   for (const int32_t n : {16, 70, 128, 515}) {  // the last one takes a block a head
-    const int64_t stride = int64_t{kHeads} * n + 5;
-    const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
-    const std::vector<float> weight = random.normals(static_cast<size_t>(n));
-    HeadNormArgs args{.x = nullptr,
-                      .x_stride = stride,
-                      .num_rows = kRows,
-                      .num_heads = kHeads,
-                      .n = n,
-                      .weight = weight.data(),
-                      .eps = 1e-6F};
-    std::vector<float> want = x;
-    args.x = want.data();
-    head_norm(test::make_device("scalar", 1)->context(), args);
-    test::on_schedules([&] {
-      std::vector<float> got = x;
-      args.x = got.data();
-      cuda::launch_head_norm(nullptr, args);
-      test::expect_same_floats(got, want);
-    });
+    expect_heads_normed(n, false);
   }
+  expect_heads_normed(70, true);
+  expect_heads_normed(515, true);
 }
 
 }  // namespace

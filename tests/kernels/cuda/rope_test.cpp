@@ -19,6 +19,8 @@ struct Case {
   RopeStyle style;
   int32_t head_dim;
   int32_t rotary_dim;  // 0: no table
+  bool norms = false;  // rotated heads
+  double growth = 0;   // of queries
 };
 
 // Compares q, k and the whole cache after one call, on the CPU and under the shim.
@@ -38,7 +40,12 @@ void check(const Case& c) {
   v[static_cast<size_t>(k_stride)] = std::numeric_limits<float>::infinity();
   const std::vector<int32_t> positions = {0, 5, 17, 0, 40};
   const std::vector<int64_t> slots = {47, 0, 17, -1, 16};  // the fourth row is left unchanged
-  RopeTable table({.rotary_dim = c.rotary_dim == 0 ? 2 : c.rotary_dim, .style = c.style}, 64);
+  RopeTable table({.rotary_dim = c.rotary_dim == 0 ? 2 : c.rotary_dim,
+                   .style = c.style,
+                   .query_scale = {.beta = c.growth, .context = 8}},
+                  64);
+  const std::vector<float> weight = random.normals(static_cast<size_t>(c.head_dim));
+  const float* const norm = c.norms ? weight.data() : nullptr;
   table.prepare(64);
   const int64_t cache_bytes =
       int64_t{kBlocks} * kKvHeads * kv_head_bytes(c.dtype, c.head_dim, kBlockSize);
@@ -65,7 +72,10 @@ void check(const Case& c) {
                                   .num_blocks = kBlocks,
                                   .block_size = kBlockSize,
                                   .num_kv_heads = kKvHeads,
-                                  .head_dim = c.head_dim}};
+                                  .head_dim = c.head_dim},
+                           .q_norm = norm,
+                           .k_norm = norm,
+                           .norm_eps = 1e-5F};
   };
   Buffers want{q, k, test::DeviceBytes(cache_bytes), test::DeviceBytes(cache_bytes)};
   rope_write_kv(test::make_device("scalar", 1)->context(), args(want));
@@ -74,7 +84,8 @@ void check(const Case& c) {
     rows = {.cos = table.cos_row(0),
             .sin = table.sin_row(0),
             .num_pairs = table.num_pairs(),
-            .style = c.style};
+            .style = c.style,
+            .query_scales = table.query_scales()};
   }
   test::on_schedules([&] {
     Buffers got{q, k, test::DeviceBytes(cache_bytes), test::DeviceBytes(cache_bytes)};
@@ -92,6 +103,13 @@ TEST(CudaRope, RotatesAndWritesEveryCacheTypeAsTheCpu) {
     check({dtype, RopeStyle::kHalves, 64, 64});
     check({dtype, RopeStyle::kInterleaved, 24, 8});  // padded to 32 in the cache
   }
+}
+
+TEST(CudaRope, NormsRotatedHeadsAndScalesQueriesAsTheCpu) {
+  check({DType::kBF16, RopeStyle::kHalves, 64, 64, true});
+  check({DType::kI8, RopeStyle::kInterleaved, 24, 8, true, 0.3});
+  check({DType::kF32, RopeStyle::kHalves, 40, 24, false, 0.3});
+  check({DType::kF16, RopeStyle::kHalves, 32, 0, true});
 }
 
 TEST(CudaRope, WithoutATableItOnlyWrites) { check({DType::kBF16, RopeStyle::kHalves, 32, 0}); }
