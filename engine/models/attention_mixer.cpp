@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
+#include "engine/models/dense_ffn.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
@@ -58,20 +60,21 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const std::string fused = prefix + "attn_qkv";
   const int64_t total = q + 2 * kv;
   const bool bias = config_.qkv_bias;
-  using Parts = std::array<Projection::Part, 3>;
-  const Parts parts = config_.fused_qkv ? Parts{{{fused, q, false, {0, total}, q_rows},
-                                                 {fused, kv, false, {q, total}, kv_rows},
-                                                 {fused, kv, false, {q + kv, total}, kv_rows}}}
-                                        : Parts{{{prefix + "attn_q", q, bias, {}, q_rows},
-                                                 {prefix + "attn_k", kv, bias, {}, kv_rows},
-                                                 {prefix + "attn_v", kv, bias, {}, kv_rows}}};
+  using Parts = std::vector<Projection::Part>;
+  Parts parts = config_.fused_qkv ? Parts{{fused, q, false, {0, total}, q_rows},
+                                          {fused, kv, false, {q, total}, kv_rows},
+                                          {fused, kv, false, {q + kv, total}, kv_rows}}
+                                  : Parts{{prefix + "attn_q", q, bias, {}, q_rows},
+                                          {prefix + "attn_k", kv, bias, {}, kv_rows},
+                                          {prefix + "attn_v", kv, bias, {}, kv_rows}};
+  if (config_.attention_gate) parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
   const int32_t width = config_.attention_in > 0 ? config_.attention_in : config_.hidden;
   SLUICE_TRY(qkv_, Projection::load(weights, parts, width, bits));
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config_.hidden, config_.attention_out_bias, {}, {}}}};
   SLUICE_TRY(out_, Projection::load(weights, out, q, bits, config_.share.segments));
   if (config_.qk_norm != QkNorm::kNone) {
-    const bool by_head = config_.qk_norm == QkNorm::kHead;
+    const bool by_head = config_.qk_norm != QkNorm::kRow;
     SLUICE_TRY(q_norm_,
                load_norm(config_, weights, prefix + "attn_q_norm.weight", by_head ? head_dim : q));
     SLUICE_TRY(k_norm_,
@@ -90,7 +93,10 @@ AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& 
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
   buffers.qkv = arena.take_floats(tokens * (q_width() + 2 * kv_width()));
-  buffers.attention = arena.take_floats(tokens * q_width());
+  buffers.attention = arena.take_floats(tokens * attention_stride());
+  if (config_.attention_gate && has_shared_scales(out_)) {
+    buffers.gated = arena.take_floats(tokens * align_up(q_width(), kQuantGroup));
+  }
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
   // Each row that chooses a token may become a request of its own (DecodeBuckets).
@@ -123,7 +129,7 @@ void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch
 void AttentionMixer::add_norms(const ForwardContext& context,
                                float* qkv,
                                kernels::RowSteps& steps) const {
-  if (config_.qk_norm == QkNorm::kNone) return;
+  if (config_.qk_norm != QkNorm::kHead && config_.qk_norm != QkNorm::kRow) return;
   const int64_t stride = q_width() + 2 * kv_width();
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
   const bool by_head = config_.qk_norm == QkNorm::kHead;
@@ -162,9 +168,48 @@ void AttentionMixer::attend(const ForwardContext& context,
                       .soft_cap = config_.attention_soft_cap,
                       .sinks = sinks_.data(),
                       .out = buffers_.attention,
-                      .out_stride = q_width(),
+                      .out_stride = attention_stride(),
                       .workspace = buffers_.workspace,
                       .then = &then});
+}
+
+void AttentionMixer::add_rope(const ForwardContext& context,
+                              const LayerCache& cache,
+                              const kernels::RopeTable* rope,
+                              kernels::RowSteps& steps) const {
+  const ForwardBatch& batch = context.batch;
+  const int64_t stride = q_width() + 2 * kv_width();
+  const bool norms = config_.qk_norm == QkNorm::kRotatedHead;
+  steps.add(
+      kernels::RopeWriteKvArgs{.q = buffers_.qkv,
+                               .q_stride = stride,
+                               .k = buffers_.qkv + q_width(),
+                               .k_stride = stride,
+                               .v = buffers_.qkv + q_width() + kv_width(),
+                               .v_stride = stride,
+                               .num_heads = layer_.num_heads,
+                               .table = rope,
+                               .positions = batch.positions,
+                               .slot_mapping = batch.slot_mapping[static_cast<size_t>(cache.group)],
+                               .kv = view_of(cache),
+                               .q_norm = norms ? q_norm_.data() : nullptr,
+                               .k_norm = norms ? k_norm_.data() : nullptr,
+                               .norm_eps = config_.norm_eps});
+}
+
+void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowSteps& steps) const {
+  const bool shared_scales = has_shared_scales(out_);
+  if (!config_.attention_gate) {
+    if (!shared_scales) out_in.add_quantize_steps(out_, buffers_.attention, q_width(), steps);
+    return;
+  }
+  out_in.fill_for(out_, [&](const kernels::Activations& rows) {
+    steps.add(kernels::GateMulArgs{.gate = buffers_.attention + q_width(),
+                                   .up = buffers_.attention,
+                                   .stride = attention_stride(),
+                                   .function = kernels::GateFunction::kSigmoid,
+                                   .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
+  });
 }
 
 void AttentionMixer::forward(const ForwardContext& context,
@@ -179,30 +224,31 @@ void AttentionMixer::forward(const ForwardContext& context,
   float* v = k + kv_width();
   kernels::RowSteps after_qkv;
   add_norms(context, q, after_qkv);
-  after_qkv.add(
-      kernels::RopeWriteKvArgs{.q = q,
-                               .q_stride = stride,
-                               .k = k,
-                               .k_stride = stride,
-                               .v = v,
-                               .v_stride = stride,
-                               .num_heads = layer_.num_heads,
-                               .table = rope,
-                               .positions = batch.positions,
-                               .slot_mapping = batch.slot_mapping[static_cast<size_t>(cache.group)],
-                               .kv = view_of(cache)});
-  const std::array<ProjectionOutput, 3> qkv_out = {{{q, stride}, {k, stride}, {v, stride}}};
-  project(context.exec, qkv_, in, qkv_out, kernels::Epilogue::kStore, &after_qkv);
+  add_rope(context, cache, rope, after_qkv);
+  const std::array<ProjectionOutput, 4> qkv_out = {
+      {{q, stride},
+       {k, stride},
+       {v, stride},
+       {buffers_.attention + q_width(), attention_stride()}}};  // the gate, if there is one
+  project(context.exec,
+          qkv_,
+          in,
+          std::span(qkv_out).first(qkv_.weights().size()),
+          kernels::Epilogue::kStore,
+          &after_qkv);
   LinearInput out_in = buffers_.out_in;
   out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
   kernels::RowSteps after_attention;
-  if (!has_shared_scales(out_)) {
-    out_in.add_quantize_steps(out_, buffers_.attention, q_width(), after_attention);
-  }
+  add_output_rows(out_in, after_attention);
   attend(context, cache, after_attention);
   if (has_shared_scales(out_)) {
-    quantize_with_shared_scales(
-        context, out_, out_in, buffers_.parts, buffers_.attention, q_width());
+    const bool gated = config_.attention_gate;
+    quantize_with_shared_scales(context,
+                                out_,
+                                out_in,
+                                buffers_.parts,
+                                gated ? buffers_.gated : buffers_.attention,
+                                gated ? align_up(q_width(), kQuantGroup) : q_width());
   }
   project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
 }

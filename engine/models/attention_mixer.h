@@ -37,8 +37,11 @@ class AttentionMixer final : public Mixer {
 
  private:
   struct Buffers {
-    float* qkv = nullptr;        // [tokens, (heads + 2 kv_heads) * head_dim]
-    float* attention = nullptr;  // [tokens, heads * head_dim]
+    float* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]
+    float* attention =
+        nullptr;             // [tokens, heads * head_dim], with a gate twice as wide: it follows
+    float* gated = nullptr;  // [tokens, padded heads * head_dim] unquantized, if ranks share its
+                             // scale and there is a gate
     LinearInput out_in;
     RankParts parts;
     std::span<std::byte> workspace;
@@ -54,11 +57,23 @@ class AttentionMixer final : public Mixer {
 
   [[nodiscard]] int64_t kv_width() const { return int64_t{layer_.num_kv_heads} * layer_.head_dim; }
 
-  // Adds the norms of q and k, if there are any.
+  // From one row of `attention` to the next.
+  [[nodiscard]] int64_t attention_stride() const {
+    return (config_.attention_gate ? 2 : 1) * q_width();
+  }
+
+  // Adds the norms of q and k before rotation, if there are any.
   void add_norms(const ForwardContext& context, float* qkv, kernels::RowSteps& steps) const;
+  // Adds rotation, what follows it and the cache write.
+  void add_rope(const ForwardContext& context,
+                const LayerCache& cache,
+                const kernels::RopeTable* rope,
+                kernels::RowSteps& steps) const;
   void attend(const ForwardContext& context,
               const LayerCache& cache,
               const kernels::RowSteps& then) const;
+  // Adds the output matrix's input, gated if there is a gate; quantized unless ranks share scales.
+  void add_output_rows(const LinearInput& out_in, kernels::RowSteps& steps) const;
 
   const ModelConfig& config_;
   const LayerConfig& layer_;

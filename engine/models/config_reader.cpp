@@ -18,6 +18,17 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1024;
 constexpr uint64_t kMaxContext = 1 << 27;
 
+Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
+  const char* key = config.norms_subtract_mean ? "attention.layer_norm_epsilon"
+                                               : "attention.layer_norm_rms_epsilon";
+  SLUICE_TRY(const double eps, metadata.get_float(key));
+  if (!(eps >= 1e-12 && eps <= 1)) {
+    return metadata.wrong(key, std::to_string(eps), "1e-12 to 1");
+  }
+  config.norm_eps = static_cast<float>(eps);
+  return {};
+}
+
 Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
@@ -44,11 +55,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
                           " for values, expected one size for both");
   }
   config.layers.assign(static_cast<size_t>(config.num_layers), layer);
-  SLUICE_TRY(const double eps, metadata.get_float("attention.layer_norm_rms_epsilon"));
-  if (!(eps >= 1e-12 && eps <= 1)) {
-    return metadata.wrong("attention.layer_norm_rms_epsilon", std::to_string(eps), "1e-12 to 1");
-  }
-  config.norm_eps = static_cast<float>(eps);
+  SLUICE_TRY_VOID(read_epsilon(metadata, config));
   const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
   if (checkpoint.is_dummy() || (is_head && embedding == nullptr)) {
     SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", kernels::kMaxVocabSize));
@@ -107,10 +114,14 @@ Expected<void> read_long_factors(const Metadata& metadata,
   return {};
 }
 
-// If both scales of the logarithm are present and not 0, the result is their quotient.
+// If both scales of the logarithm are present and not 0, the result is their quotient. GGUF has the
+// second one, beside a first of 1.
 Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
-  SLUICE_TRY(const double all_dim, metadata.get_float_or("rope.scaling.mscale_all_dim", 0));
-  SLUICE_TRY(const double mscale, metadata.get_float_or("rope.scaling.mscale", 0));
+  const bool in_gguf = metadata.has("rope.scaling.yarn_log_multiplier");
+  SLUICE_TRY(const double all_dim,
+             metadata.get_float_or(
+                 in_gguf ? "rope.scaling.yarn_log_multiplier" : "rope.scaling.mscale_all_dim", 0));
+  SLUICE_TRY(const double mscale, metadata.get_float_or("rope.scaling.mscale", in_gguf ? 1 : 0));
   const bool both = all_dim != 0 && mscale != 0;
   const auto above = static_cast<double>(kernels::yarn_attention_factor(factor, both ? mscale : 1));
   const double below =
@@ -177,6 +188,12 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     SLUICE_TRY(const double attention, metadata.get_positive_or("rope.scaling.attn_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
     SLUICE_TRY_VOID(read_long_factors(metadata, rope, config));
+  } else if (type == "dynamic" && metadata.has("rope.scaling.alpha")) {
+    SLUICE_TRY(const double alpha, metadata.get_positive_or("rope.scaling.alpha", 1));
+    rope.freq_base = kernels::stretched_freq_base(rope, alpha);
+    if (!(rope.freq_base > 1 && rope.freq_base < 1e12F)) {
+      return metadata.wrong("rope.scaling.alpha", std::to_string(alpha), "a usual base");
+    }
   } else if (type == "dynamic") {
     if (factor < 1)
       return metadata.wrong("rope.scaling.factor", std::to_string(factor), "1 or more");
@@ -187,6 +204,18 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     return metadata.wrong(
         "rope.scaling.type", "\"" + type + "\"", "none, linear, dynamic, llama3, yarn or longrope");
   }
+  return {};
+}
+
+// Reads how queries grow with their positions.
+Expected<void> read_query_scale(const Metadata& metadata,
+                                double original_context,
+                                kernels::RopeParams& rope) {
+  SLUICE_TRY(const double beta, metadata.get_float_or("attention.temperature_scale", 0));
+  if (!(beta >= 0 && beta <= 100)) {
+    return metadata.wrong("attention.temperature_scale", std::to_string(beta), "0 to 100");
+  }
+  rope.query_scale = {.beta = beta, .context = static_cast<int32_t>(original_context)};
   return {};
 }
 
@@ -229,6 +258,10 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
   if (gguf && type != "longrope") {  // an extra factor of any type
     SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
     rope.attention_factor *= static_cast<float>(more);
+  }
+  if (spec.files.scales_queries) {
+    SLUICE_TRY(const double original, read_original_context(checkpoint, config.context_len));
+    SLUICE_TRY_VOID(read_query_scale(metadata, original, rope));
   }
   config.ropes = {rope};
   return {};
@@ -327,9 +360,17 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
   return read_expert_layers(metadata, config);
 }
 
-Expected<void> read_gate_function(const Metadata& metadata, ModelConfig& config) {
+Expected<void> read_gate_function(const Metadata& metadata, bool is_gated, ModelConfig& config) {
+  if (!is_gated) {
+    config.gate_function = kernels::GateFunction::kSquaredRelu;
+    config.fused_gate_up = false;
+  }
   if (!metadata.has("hidden_act")) return {};
   SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
+  if (!is_gated) {
+    if (name == "relu2") return {};
+    return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2");
+  }
   if (name == "silu" || name == "swish") {
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
@@ -377,18 +418,20 @@ bool has_no_effect(const Metadata& metadata, std::string_view key, double value)
 
 // Rejects GGUF keys that would change the computation. Other keys that no spec reads have no effect
 // in the program that defines them either.
-Expected<void> check_fixed_keys(const Checkpoint& checkpoint) {
+Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& files) {
   const Metadata& metadata = checkpoint.metadata();
+  constexpr const char* kTemperature = "attention.temperature_scale";
   constexpr std::pair<const char*, double> kFixed[] = {
       {"attention.causal", 1},
       {"attention.clamp_kqv", 0},
       {"attention.max_alibi_bias", 0},
-      {"attention.temperature_scale", 0},
+      {kTemperature, 0},
       {"rope.scaling.yarn_ext_factor", 1},
       {"use_parallel_residual", 0},
   };
   for (const auto& [key, usual] : kFixed) {
-    if (!metadata.has(key)) continue;
+    const bool is_read = files.scales_queries && key == std::string_view(kTemperature);
+    if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);
     const Expected<double> number = metadata.get_float(key);
     const bool is_usual = flag ? *flag == (usual != 0) : number.has_value() && *number == usual;
@@ -491,12 +534,13 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   ModelConfig config;
   config.architecture = checkpoint.architecture();
   if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
-  SLUICE_TRY_VOID(check_fixed_keys(checkpoint));
+  config.norms_subtract_mean = spec.files.subtracts_mean;
+  SLUICE_TRY_VOID(check_fixed_keys(checkpoint, spec.files));
   SLUICE_TRY_VOID(read_shape(checkpoint, spec.is_head, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));
-  SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), config));
+  SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), spec.files.is_gated, config));
   SLUICE_TRY_VOID(spec.configure(checkpoint, config));
   if (config.has(FfnKind::kDense) && config.ffn_hidden == 0) {
     return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");

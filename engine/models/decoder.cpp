@@ -18,10 +18,10 @@ namespace {
 
 // The norms of one layer; norms that its placement lacks are empty.
 struct LayerNorms {
-  DeviceFloats before_mixer;
-  DeviceFloats after_mixer;
-  DeviceFloats before_ffn;
-  DeviceFloats after_ffn;
+  StreamNorm before_mixer;  // in a layer of parallel halves, of both
+  StreamNorm after_mixer;
+  StreamNorm before_ffn;
+  StreamNorm after_ffn;
 };
 
 // Pieces of the arena, laid out once for the largest step.
@@ -79,7 +79,8 @@ class DecoderModel final : public Model {
 
   // A half writes directly to the residual stream unless its output is processed first.
   [[nodiscard]] bool adds_directly() const {
-    return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1;
+    return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1 &&
+           !config_.parallel_halves;
   }
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
@@ -93,7 +94,7 @@ class DecoderModel final : public Model {
 
   void take_embeddings(const ForwardContext& context) const;
   void add_half_steps(const ForwardContext& context,
-                      const DeviceFloats& norm,
+                      const StreamNorm& norm,
                       kernels::RowSteps& steps) const;
   void add_mixer_input_steps(size_t index, kernels::RowSteps& steps) const;
   void add_ffn_input_steps(const ForwardContext& context,
@@ -117,11 +118,13 @@ class DecoderModel final : public Model {
 Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(index) + ".";
   const auto load = [&](const char* name) {
-    return load_stream_norm(config_, prefix + name + ".weight", weights);
+    return load_stream_norm(config_, prefix + name, weights);
   };
   LayerNorms norms;
   if (config_.norm_placement != NormPlacement::kAfter) {
     SLUICE_TRY(norms.before_mixer, load("attn_norm"));
+  }
+  if (config_.norm_placement != NormPlacement::kAfter && !config_.parallel_halves) {
     SLUICE_TRY(norms.before_ffn, load("ffn_norm"));
   }
   if (config_.norm_placement != NormPlacement::kBefore) {
@@ -213,18 +216,12 @@ void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
 
 // Adds a half's output, normalized if there is a norm, to the residual stream.
 void DecoderModel::add_half_steps(const ForwardContext& context,
-                                  const DeviceFloats& norm,
+                                  const StreamNorm& norm,
                                   kernels::RowSteps& steps) const {
   if (adds_directly()) return;
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   if (!norm.empty()) {
-    steps.add(kernels::HeadNormArgs{.x = buffers_.half,
-                                    .x_stride = config_.hidden,
-                                    .num_rows = num_tokens,
-                                    .num_heads = 1,
-                                    .n = config_.hidden,
-                                    .weight = norm.data(),
-                                    .eps = config_.norm_eps});
+    steps.add(norm_in_place(config_, norm, {buffers_.half, config_.hidden}, num_tokens));
   }
   steps.add(kernels::AddRowsArgs{.x = buffers_.x,
                                  .x_stride = config_.hidden,
@@ -249,7 +246,8 @@ void DecoderModel::add_mixer_input_steps(size_t index, kernels::RowSteps& steps)
 void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
                                        size_t index,
                                        kernels::RowSteps& steps) const {
-  const DeviceFloats& norm = norms_[index].before_ffn;
+  const LayerNorms& norms = norms_[index];
+  const StreamNorm& norm = config_.parallel_halves ? norms.before_mixer : norms.before_ffn;
   const Ffn& ffn = *ffns_[index];
   if (const Projection* next = ffn.input(); next != nullptr) {
     add_normed_rows(config_, norm, *next, buffers_.x, buffers_.hidden_in, steps);
@@ -264,19 +262,17 @@ void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
     return steps.add(
         kernels::QuantizeArgs{.x = buffers_.x, .x_stride = config_.hidden, .out = plain});
   }
-  steps.add(kernels::RmsNormArgs{.x = buffers_.x,
-                                 .x_stride = config_.hidden,
-                                 .weight = norm.data(),
-                                 .eps = config_.norm_eps,
-                                 .out = plain});
+  steps.add(norm_to(config_, norm, buffers_.x, plain));
 }
 
 // Reads hidden_in and leaves the input of the feed-forward half.
 void DecoderModel::mix(const ForwardContext& context, size_t index) const {
   const int32_t rope = config_.layers[index].rope;
   kernels::RowSteps then;
+  // A parallel half reads the stream before this one's output is added.
+  if (config_.parallel_halves) add_ffn_input_steps(context, index, then);
   add_half_steps(context, norms_[index].after_mixer, then);
-  add_ffn_input_steps(context, index, then);
+  if (!config_.parallel_halves) add_ffn_input_steps(context, index, then);
   mixers_[index]->forward(context,
                           context.caches[index],
                           rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)],

@@ -58,11 +58,12 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
   std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place.width));
   const int64_t whole = whole_of(place.columns, place.width);
   using Parts = std::array<Projection::Part, 2>;
-  const Parts gate_up = place.is_fused
-                            ? Parts{{{place.up, whole, false, {0, 2 * whole}, place.columns},
-                                     {place.up, whole, false, {whole, 2 * whole}, place.columns}}}
-                            : Parts{{{place.gate, whole, place.has_bias, {}, place.columns},
-                                     {place.up, whole, place.has_bias, {}, place.columns}}};
+  const Parts both = place.is_fused
+                         ? Parts{{{place.up, whole, false, {0, 2 * whole}, place.columns},
+                                  {place.up, whole, false, {whole, 2 * whole}, place.columns}}}
+                         : Parts{{{place.gate, whole, place.has_bias, {}, place.columns},
+                                  {place.up, whole, place.has_bias, {}, place.columns}}};
+  const auto gate_up = ffn->is_gated() ? std::span(both) : std::span(both).subspan(1);
   SLUICE_TRY(ffn->gate_up_, Projection::load(weights, gate_up, config.hidden, activation_bits));
   const std::array<Projection::Part, 1> down = {
       {{place.down, config.hidden, place.has_bias, {}, {}}}};
@@ -74,7 +75,7 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
 DenseFfn::Buffers DenseFfn::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
-  buffers.gate_up = arena.take_floats(tokens * 2 * width_);
+  buffers.gate_up = arena.take_floats(tokens * gate_up_stride());
   const std::array<const Projection*, 1> readers = {&down_};
   buffers.down_in = LinearInput(readers, bounds.max_tokens, arena);
   buffers.parts = RankParts(config_, tokens, arena);
@@ -98,9 +99,9 @@ void DenseFfn::bind(const StepBounds& bounds, std::span<std::byte> scratch) {
 void DenseFfn::forward(const ForwardContext& context,
                        const FfnInput& in,
                        const HalfOutput& out) const {
-  const int64_t stride = 2 * int64_t{width_};
+  const int64_t stride = gate_up_stride();
   float* gate = buffers_.gate_up;
-  float* up = gate + width_;
+  float* up = is_gated() ? gate + width_ : nullptr;
   const std::array<ProjectionOutput, 2> gate_up_out = {{{gate, stride}, {up, stride}}};
   LinearInput down_in = buffers_.down_in;
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
@@ -114,7 +115,12 @@ void DenseFfn::forward(const ForwardContext& context,
                              .function = config_.gate_function,
                              .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
   });
-  project(context.exec, gate_up_, in.rows, gate_up_out, kernels::Epilogue::kStore, &after_gate_up);
+  project(context.exec,
+          gate_up_,
+          in.rows,
+          std::span(gate_up_out).first(gate_up_.weights().size()),
+          kernels::Epilogue::kStore,
+          &after_gate_up);
   if (shared_scales) {
     quantize_with_shared_scales(
         context, down_, down_in, buffers_.parts, buffers_.gated, align_up(width_, kQuantGroup));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed-forward half of one gated pair of matrices, which shared experts are as well.
+// A feed-forward half of one gated pair of matrices, which shared experts are as well, or of one
+// matrix and a function without a gate.
 #pragma once
 
 #include <memory>
@@ -37,7 +38,7 @@ class DenseFfn final : public Ffn {
 
  private:
   struct Buffers {
-    float* gate_up = nullptr;  // [tokens, 2 * width]
+    float* gate_up = nullptr;  // [tokens, 2 * width], or [tokens, width] without a gate
     LinearInput down_in;
     RankParts parts;
     float* gated = nullptr;  // [tokens, padded width] unquantized, if ranks share its scale
@@ -59,6 +60,12 @@ class DenseFfn final : public Ffn {
                                                        int32_t activation_bits,
                                                        WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
+
+  [[nodiscard]] bool is_gated() const {
+    return config_.gate_function != kernels::GateFunction::kSquaredRelu;
+  }
+
+  [[nodiscard]] int64_t gate_up_stride() const { return (is_gated() ? 2 : 1) * int64_t{width_}; }
 
   const ModelConfig& config_;
   int32_t width_;

@@ -108,7 +108,7 @@ Expected<void> configure_eagle3(const Checkpoint& checkpoint, ModelConfig& confi
              metadata.get_count_or("head.target_hidden_size", 1 << 20, config.hidden));
   SLUICE_TRY(head.norm_before_residual, metadata.get_bool_or("head.norm_before_residual", false));
   SLUICE_TRY_VOID(read_taps(metadata, head));
-  SLUICE_TRY(const double scale, metadata.get_positive_or("head.logit_scale", 1));
+  SLUICE_TRY(const double scale, metadata.get_positive_or("logit_multiplier", 1));
   config.logit_scale = static_cast<float>(scale);
   SLUICE_TRY(config.vocab_size,
              metadata.get_count_or(

@@ -40,8 +40,13 @@ enum class NormPlacement : uint8_t {
   kAround,  // both: Gemma
 };
 
-// Norms of q and k before rotation.
-enum class QkNorm : uint8_t { kNone, kHead, kRow };
+// Norms of q and k.
+enum class QkNorm : uint8_t {
+  kNone,
+  kHead,         // of each head
+  kRow,          // of all heads as one
+  kRotatedHead,  // of each head, after its rotation instead of before
+};
 
 // The feed-forward half of a layer.
 enum class FfnKind : uint8_t { kDense, kExperts };
@@ -135,6 +140,9 @@ struct ModelConfig {
   DynamicRope dynamic_rope;
   std::vector<LayerConfig> layers;
   NormPlacement norm_placement = NormPlacement::kBefore;
+  bool parallel_halves = false;  // both halves read one norm's output; kBefore only
+  bool norms_subtract_mean = false;
+  bool norm_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
@@ -145,7 +153,8 @@ struct ModelConfig {
   bool fused_qkv = false;
   bool fused_gate_up = false;
   bool attention_sinks = false;
-  float attention_scale = 0;  // factor of scores; 0: 1 / sqrt(head_dim)
+  bool attention_gate = false;  // attention's output is scaled by the sigmoid of a matrix's product
+  float attention_scale = 0;    // factor of scores; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;
   float embedding_scale = 1;
   float residual_scale = 1;  // factor of each half's output

@@ -11,28 +11,56 @@
 
 namespace sluice {
 
-Expected<DeviceFloats> load_stream_norm(const ModelConfig& config,
-                                        const std::string& name,
-                                        WeightStore& weights) {
-  SLUICE_TRY(std::vector<float> values, weights.vector(name, config.hidden));
+Expected<StreamNorm> load_stream_norm(const ModelConfig& config,
+                                      const std::string& stem,
+                                      WeightStore& weights) {
+  SLUICE_TRY(std::vector<float> values, weights.vector(stem + ".weight", config.hidden));
   for (float& value : values) value += config.norm_offset;
-  return weights.place(std::move(values));
+  StreamNorm norm;
+  norm.weight = weights.place(std::move(values));
+  if (!config.norm_bias) return norm;
+  SLUICE_TRY(std::vector<float> bias, weights.vector(stem + ".bias", config.hidden));
+  norm.bias = weights.place(std::move(bias));
+  return norm;
+}
+
+kernels::HeadNormArgs norm_in_place(const ModelConfig& config,
+                                    const StreamNorm& norm,
+                                    ProjectionOutput x,
+                                    int64_t num_rows) {
+  return {.x = x.data,
+          .x_stride = x.stride,
+          .num_rows = static_cast<int32_t>(num_rows),
+          .num_heads = 1,
+          .n = config.hidden,
+          .weight = norm.weight.data(),
+          .eps = config.norm_eps,
+          .subtracts_mean = config.norms_subtract_mean,
+          .bias = norm.bias.data()};
+}
+
+kernels::RmsNormArgs norm_to(const ModelConfig& config,
+                             const StreamNorm& norm,
+                             const float* x,
+                             const kernels::Activations& out) {
+  return {.x = x,
+          .x_stride = config.hidden,
+          .weight = norm.weight.data(),
+          .eps = config.norm_eps,
+          .out = out,
+          .subtracts_mean = config.norms_subtract_mean,
+          .bias = norm.bias.data()};
 }
 
 void add_normed_rows(const ModelConfig& config,
-                     const DeviceFloats& norm,
+                     const StreamNorm& norm,
                      const Projection& next,
                      const float* x,
                      const LinearInput& out,
                      kernels::RowSteps& steps) {
   if (norm.empty()) return out.add_quantize_steps(next, x, config.hidden, steps);
-  out.fill_for(next, [&](const kernels::Activations& rows) {
-    steps.add(kernels::RmsNormArgs{.x = x,
-                                   .x_stride = config.hidden,
-                                   .weight = norm.data(),
-                                   .eps = config.norm_eps,
-                                   .out = rows});
-  });
+  out.fill_for(
+      next, [&](const kernels::Activations& rows) { steps.add(norm_to(config, norm, x, rows)); });
 }
 
 Expected<void> OutputLayer::load(const Projection& embedding,
@@ -56,7 +84,7 @@ Expected<void> OutputLayer::load(const Projection& embedding,
         {{"output", config_.vocab_size, false, {}, config_.share.vocab}}};
     SLUICE_TRY(matrix_, Projection::load(weights, part, config_.hidden, options.activation_bits));
   }
-  SLUICE_TRY(norm_, load_stream_norm(config_, "output_norm.weight", weights));
+  SLUICE_TRY(norm_, load_stream_norm(config_, "output_norm", weights));
   return {};
 }
 
@@ -111,14 +139,9 @@ const float* OutputLayer::embed(const ForwardContext& context,
                                 const float* x,
                                 std::span<const int32_t> rows) const {
   gather_last(context, x, rows);
+  const ProjectionOutput last = {buffers_.last, config_.hidden};
   kernels::head_norm(context.exec,
-                     {.x = buffers_.last,
-                      .x_stride = config_.hidden,
-                      .num_rows = static_cast<int32_t>(rows.size()),
-                      .num_heads = 1,
-                      .n = config_.hidden,
-                      .weight = norm_.data(),
-                      .eps = config_.norm_eps});
+                     norm_in_place(config_, norm_, last, static_cast<int64_t>(rows.size())));
   return buffers_.last;
 }
 
@@ -184,14 +207,9 @@ void OutputLayer::tap_output(const ForwardContext& context, const float* x) cons
   if (taps_.empty() || taps_.back() != config_.num_layers) return;
   tap(context, x, config_.num_layers);
   const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
-  kernels::head_norm(context.exec,
-                     {.x = buffers_.taps + width - config_.hidden,
-                      .x_stride = width,
-                      .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                      .num_heads = 1,
-                      .n = config_.hidden,
-                      .weight = norm_.data(),
-                      .eps = config_.norm_eps});
+  const ProjectionOutput rows = {buffers_.taps + width - config_.hidden, width};
+  const auto num_rows = static_cast<int64_t>(context.batch.token_ids.size());
+  kernels::head_norm(context.exec, norm_in_place(config_, norm_, rows, num_rows));
 }
 
 }  // namespace sluice

@@ -11,6 +11,14 @@
 
 namespace sluice {
 
+// A norm of rows of the residual stream, as it applies.
+struct StreamNorm {
+  DeviceFloats weight;
+  DeviceFloats bias;  // empty: none
+
+  [[nodiscard]] bool empty() const { return weight.empty(); }
+};
+
 class OutputLayer {
  public:
   // `config` must outlive it.
@@ -69,18 +77,28 @@ class OutputLayer {
   kernels::DeviceMemory* memory_ = nullptr;
   std::vector<int32_t> taps_;
   Projection matrix_;
-  DeviceFloats norm_;
+  StreamNorm norm_;
   Buffers buffers_;
 };
 
-// Returns the norm's weights as they apply.
-Expected<DeviceFloats> load_stream_norm(const ModelConfig& config,
-                                        const std::string& name,
-                                        WeightStore& weights);
+// `stem`: the tensors' name without ".weight".
+Expected<StreamNorm> load_stream_norm(const ModelConfig& config,
+                                      const std::string& stem,
+                                      WeightStore& weights);
+
+// Returns the operators' arguments to norm rows of x [num_rows, hidden], in place or to `out`.
+kernels::HeadNormArgs norm_in_place(const ModelConfig& config,
+                                    const StreamNorm& norm,
+                                    ProjectionOutput x,
+                                    int64_t num_rows);
+kernels::RmsNormArgs norm_to(const ModelConfig& config,
+                             const StreamNorm& norm,
+                             const float* x,
+                             const kernels::Activations& out);
 
 // Adds steps that give `next` the rows of x, normed unless `norm` is empty.
 void add_normed_rows(const ModelConfig& config,
-                     const DeviceFloats& norm,
+                     const StreamNorm& norm,
                      const Projection& next,
                      const float* x,
                      const LinearInput& out,

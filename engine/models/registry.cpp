@@ -9,6 +9,9 @@
 
 namespace sluice {
 
+extern const ModelSpec kAfmoeSpec;
+extern const ModelSpec kArceeSpec;
+extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
@@ -20,12 +23,15 @@ extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGraniteMoeSpec;
 extern const ModelSpec kGraniteMoeSharedSpec;
+extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHyV3Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMinimaxM2Spec;
+extern const ModelSpec kMinistral3Spec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMixtralSpec;
+extern const ModelSpec kNemotronSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
 extern const ModelSpec kOlmoeSpec;
@@ -40,34 +46,23 @@ extern const ModelSpec kSolarOpenSpec;
 
 namespace {
 
-constexpr std::array kSpecs = {&kErnie45Spec,
-                               &kErnie45MoeSpec,
-                               &kExaone4Spec,
-                               &kGemma2Spec,
-                               &kGemma3Spec,
-                               &kGlm4Spec,
-                               &kGlm4MoeSpec,
-                               &kGptOssSpec,
-                               &kGraniteSpec,
-                               &kGraniteMoeSpec,
-                               &kGraniteMoeSharedSpec,
-                               &kHyV3Spec,
-                               &kLlamaSpec,
-                               &kMimoSpec,
-                               &kMinimaxM2Spec,
-                               &kMistralSpec,
-                               &kMixtralSpec,
-                               &kOlmo2Spec,
-                               &kOlmo3Spec,
-                               &kOlmoeSpec,
-                               &kPhi3Spec,
-                               &kQwen2Spec,
-                               &kQwen2MoeSpec,
-                               &kQwen3Spec,
-                               &kQwen3MoeSpec,
-                               &kSeedOssSpec,
-                               &kSmolLm3Spec,
-                               &kSolarOpenSpec};
+constexpr std::array kSpecs = {&kAfmoeSpec,        &kArceeSpec,
+                               &kCohere2Spec,      &kErnie45Spec,
+                               &kErnie45MoeSpec,   &kExaone4Spec,
+                               &kGemma2Spec,       &kGemma3Spec,
+                               &kGlm4Spec,         &kGlm4MoeSpec,
+                               &kGptOssSpec,       &kGraniteSpec,
+                               &kGraniteMoeSpec,   &kGraniteMoeSharedSpec,
+                               &kHunyuanDenseSpec, &kHyV3Spec,
+                               &kLlamaSpec,        &kMimoSpec,
+                               &kMinimaxM2Spec,    &kMinistral3Spec,
+                               &kMistralSpec,      &kMixtralSpec,
+                               &kNemotronSpec,     &kOlmo2Spec,
+                               &kOlmo3Spec,        &kOlmoeSpec,
+                               &kPhi3Spec,         &kQwen2Spec,
+                               &kQwen2MoeSpec,     &kQwen3Spec,
+                               &kQwen3MoeSpec,     &kSeedOssSpec,
+                               &kSmolLm3Spec,      &kSolarOpenSpec};
 
 template <typename Is>
 const ModelSpec* find(Is&& is_it) {

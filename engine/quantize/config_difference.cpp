@@ -81,6 +81,7 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
     differences.check_near(
         "scale of rotated vectors", a.attention_factor, b.attention_factor, kTolerance);
     differences.check_factors("divisor of frequencies", a.freq_factors, b.freq_factors);
+    differences.check_near("growth of queries", a.query_scale.beta, b.query_scale.beta, kTolerance);
   }
   differences.check("original context of LongRoPE",
                     found.long_rope.original_context,
@@ -134,6 +135,10 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   }
   differences.check("place of norms", found.norm_placement, expected.norm_placement);
   differences.check("norms of q and k", found.qk_norm, expected.qk_norm);
+  differences.check("mean of norms", found.norms_subtract_mean, expected.norms_subtract_mean);
+  differences.check("biases of norms", found.norm_bias, expected.norm_bias);
+  differences.check("parallel halves", found.parallel_halves, expected.parallel_halves);
+  differences.check("gate of attention", found.attention_gate, expected.attention_gate);
   differences.check("gate function", found.gate_function, expected.gate_function);
   differences.check("tied embedding", found.tied_embeddings, expected.tied_embeddings);
   differences.check("biases of q, k and v", found.qkv_bias, expected.qkv_bias);

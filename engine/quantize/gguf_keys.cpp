@@ -54,7 +54,9 @@ class KeyWriter {
     put_uint("attention.head_count_kv", layer.num_kv_heads);
     put_uint("attention.key_length", layer.head_dim);
     put_uint("attention.value_length", layer.head_dim);
-    put_float("attention.layer_norm_rms_epsilon", config_.norm_eps);
+    put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
+                                          : "attention.layer_norm_rms_epsilon",
+              config_.norm_eps);
     put_uint("vocab_size", config_.vocab_size);
     if (moe.num_experts > 0) {
       put_uint("expert_count", moe.num_experts);
@@ -108,6 +110,9 @@ class KeyWriter {
       }
     }
     if (type == "longrope") put_float("rope.scaling.attn_factor", rope.attention_factor);
+    if (rope.query_scale.beta != 0) {
+      put_float("attention.temperature_scale", rope.query_scale.beta);
+    }
     if (type != "yarn") return;
     take_float("rope.scaling.yarn_beta_fast");
     take_float("rope.scaling.yarn_beta_slow");
@@ -130,6 +135,7 @@ class KeyWriter {
     put_own("embedding_scale", config_.embedding_scale);
     put_own("residual_scale", config_.residual_scale);
     put_own("logit_scale", 1 / double{config_.logit_scale});
+    if (is_own("logit_multiplier")) put_float("logit_scale", config_.logit_scale);
   }
 
   const Metadata& input_;

@@ -75,6 +75,11 @@ Json leading_dense(const Written& w) {
 
 Json cap(float value) { return value > 0 ? Json(shortest(value)) : Json(nullptr); }
 
+const char* activation_name(kernels::GateFunction function) {
+  if (function == kernels::GateFunction::kGeluTanh) return "gelu_pytorch_tanh";
+  return function == kernels::GateFunction::kSquaredRelu ? "relu2" : "silu";
+}
+
 Json attention_multiplier(const Written& w) {
   const double usual = 1 / std::sqrt(double(w.config.layers.front().head_dim));
   return w.config.attention_scale > 0 ? shortest(w.config.attention_scale) : usual;
@@ -112,8 +117,7 @@ constexpr OwnKey kOwnKeys[] = {
     {"shared_intermediate_size", [](const Written& w) { return Json(w.config.moe.shared_hidden); }},
     {"routed_scaling_factor",
      [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
-    {"n_group",
-     [](const Written& w) { return Json(std::max(1, w.config.moe.router.num_groups)); }},
+    {"n_group", [](const Written& w) { return Json(std::max(1, w.config.moe.router.num_groups)); }},
     {"topk_group",
      [](const Written& w) { return Json(std::max(1, w.config.moe.router.groups_kept)); }},
     {"first_k_dense_replace", leading_dense},
@@ -136,6 +140,13 @@ constexpr OwnKey kOwnKeys[] = {
      [](const Written& w) { return Json(shortest(w.config.embedding_scale)); }},
     {"residual_multiplier",
      [](const Written& w) { return Json(shortest(w.config.residual_scale)); }},
+    {"logit_scale", [](const Written& w) { return Json(shortest(w.config.logit_scale)); }},
+    {"layer_norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"num_shared_experts", shared_count},
+    {"num_dense_layers", leading_dense},
+    {"route_scale", [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
+    {"mup_enabled", [](const Written& w) { return Json(w.config.embedding_scale != 1); }},
     {"logits_scaling", [](const Written& w) { return Json(shortest(1 / w.config.logit_scale)); }},
 };
 
@@ -173,10 +184,9 @@ class ConfigWriter {
     json_["num_key_value_heads"] = layer.num_kv_heads;
     json_["head_dim"] = layer.head_dim;
     json_["max_position_embeddings"] = input_.get_uint_or("context_length", 0).value_or(0);
-    json_["rms_norm_eps"] = shortest(config_.norm_eps);
+    if (!config_.norms_subtract_mean) json_["rms_norm_eps"] = shortest(config_.norm_eps);
     json_["tie_word_embeddings"] = config_.tied_embeddings;
-    const bool is_silu = config_.gate_function != kernels::GateFunction::kGeluTanh;
-    json_["hidden_act"] = is_silu ? "silu" : "gelu_pytorch_tanh";
+    json_["hidden_act"] = activation_name(config_.gate_function);
     json_["attention_bias"] = config_.qkv_bias;
   }
 
@@ -254,6 +264,9 @@ class ConfigWriter {
       json["attention_factor"] = shortest(rope.attention_factor);
     }
     if (has_key("truncate")) json["truncate"] = false;
+    if (rope.query_scale.beta != 0) {
+      json["llama_4_scaling_beta"] = shortest(static_cast<float>(rope.query_scale.beta));
+    }
     return json;
   }
 

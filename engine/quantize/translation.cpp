@@ -489,7 +489,7 @@ class Translator {
     const auto is = [&](std::string_view part) {
       return tensor.name.find(part) != std::string::npos;
     };
-    if (tensor.num_dims == 1 && is("norm.")) {
+    if (tensor.num_dims == 1 && is("norm.weight")) {
       tensor.offset = config_.norm_offset - other.norm_offset;
     }
     if (style == other_style || (!is(".attn_q.") && !is(".attn_k.") && !is(".attn_qkv."))) {

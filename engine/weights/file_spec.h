@@ -67,7 +67,10 @@ struct FileSpec {
   // Whether rows of q and k that rotate together are neighbours.
   bool pairs_rows = false;  // in directories
   bool pairs_rows_in_gguf = false;
-  float norm_offset = 0;  // added to a directory's norm weights; GGUF has the sum
+  float norm_offset = 0;        // added to a directory's norm weights; GGUF has the sum
+  bool subtracts_mean = false;  // norms do; their epsilon has a name of its own
+  bool is_gated = true;         // false: a feed-forward half is one matrix, squared ReLU, another
+  bool scales_queries = false;  // by their positions
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

@@ -9,6 +9,7 @@ namespace {
 constexpr TensorName kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
+    {"model.norm.bias", "output_norm.bias"},
     {"lm_head.weight", "output.weight"},
     {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
     // These belong to a module that guesses a further token (next_token_name()).

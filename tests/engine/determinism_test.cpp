@@ -239,10 +239,11 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
   EXPECT_GT(stats.prefix_cache_hits, 0U);
 }
 
-// Windowed layers in their own KV group, a mixture of experts, and one in groups beside shared
-// experts and a dense layer.
+// Windowed layers in their own KV group, a mixture of experts, one in groups beside shared experts
+// and a dense layer, halves of a layer side by side, and gates of attention.
 TEST(Determinism, HoldsForWindowsAndExperts) {
-  for (const char* name : {"engine-windows", "engine-experts", "engine-router"}) {
+  for (const char* name :
+       {"engine-windows", "engine-experts", "engine-router", "engine-parallel", "engine-gates"}) {
     Config config = base_config();
     config.model = golden_folder() + "/models/" + name + ".gguf";
     config.kv_cache_memory = int64_t{16} << 20;

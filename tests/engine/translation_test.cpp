@@ -145,7 +145,8 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
 
 // Features that a file cannot express are refused; everything else returns bit for bit.
 TEST_F(Translation, RoundTripsGiveTheSameBits) {
-  const std::set<std::string> refused = {"mistral-window",
+  const std::set<std::string> refused = {"afmoe-unscaled",  // files mean a scaled embedding
+                                         "mistral-window",
                                          "qwen3-moe-bias",
                                          "qwen3-moe-unnormalized",
                                          "gpt-oss-unbiased",

@@ -28,6 +28,8 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import further_models
+
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, TOKENS = 71, 40
 COMMON = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=40, num_hidden_layers=2,
@@ -240,8 +242,8 @@ def build(prefix, overrides, seed):
         model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 1 and "norm" in name:
-                offset = 0.0 if "gemma" in config.model_type else 1.0
+            if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
+                offset = 0.0 if config.model_type.startswith(("gemma", "nemotron")) else 1.0
                 weight.copy_(offset + 0.2 * torch.randn_like(weight))
             else:
                 weight.copy_(0.2 * torch.randn_like(weight))
@@ -376,14 +378,14 @@ def gguf_tensors(architecture, config, tensors):
             number, part = tail.split(".")
             experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
-        if "gemma" in architecture and name.endswith("norm.weight"):
+        if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
             array = array + 1
-        if architecture in ("llama", "smollm3", "granite", "granitemoe"):
+        if architecture in ("llama", "smollm3", "granite", "granitemoe", "mistral3", "arcee"):
             if ".q_proj." in name:
                 array = permute(array, config.num_attention_heads)
             if ".k_proj." in name:
                 array = permute(array, config.num_key_value_heads)
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             result["blk." + name.split(".")[2] + ".exp_probs_b.bias"] = array.reshape(-1)
             continue
         if name.endswith("input_linear.weight"):  # gate rows, then up rows, of each expert
@@ -430,7 +432,8 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
     rope = dict(config.rope_parameters)
     if "full_attention" in rope:
         rope = rope["full_attention"]
-    writer.add_rope_freq_base(rope["rope_theta"])
+    stretch = rope.get("alpha", 1) ** (width / (width - 2))
+    writer.add_rope_freq_base(rope["rope_theta"] * stretch)
     writer.add_rope_dimension_count(int(width * rope.get("partial_rotary_factor", 1)))
     kind_of_rope = rope.get("rope_type", "default")
     if is_old:
@@ -482,7 +485,7 @@ def add_experts(writer, architecture, config):
     if architecture == "ernie4_5-moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
-    if architecture in ("glm4moe", "minimax-m2"):
+    if architecture in ("glm4moe", "minimax-m2", "afmoe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -513,7 +516,7 @@ def write_gguf(path, architecture, config, arrays, kind):
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(width)
     writer.add_value_length(width)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    further_models.add_keys(writer, architecture, config)
     add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
@@ -548,7 +551,8 @@ def write_engine_models():
                 common, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=32,
                 n_shared_experts=2, n_group=4, topk_group=2, num_hidden_layers=3, use_qk_norm=True,
                 intermediate_size=64,
-                attention_bias=True, routed_scaling_factor=2.5))):
+                attention_bias=True, routed_scaling_factor=2.5)),
+            *further_models.engines(common)):
         config, model = build(prefix, overrides, len(name))
         model.save_pretrained(HERE / name)
         tensors = load_file(HERE / name / "model.safetensors")
@@ -559,11 +563,12 @@ def write_engine_models():
 
 def main():
     write_engine_models()
-    wanted = sys.argv[1:] or list(MODELS)
+    wanted = sys.argv[1:] or [*MODELS, *further_models.FURTHER]
     rows_path = HERE / "models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
     rows = {row["name"]: row for row in document.get("models", [])}
-    for number, (name, (prefix, architecture, overrides, kind)) in enumerate(MODELS.items()):
+    numbered = [*enumerate(MODELS.items()), *enumerate(further_models.FURTHER.items(), 500)]
+    for number, (name, (prefix, architecture, overrides, kind)) in numbered:
         if name not in wanted:
             continue
         config, model = build(prefix, overrides, 1000 + number)
@@ -588,7 +593,7 @@ def main():
     versions = {p: importlib.metadata.version(p) for p in ("torch", "transformers", "gguf", "numpy")}
     rows_path.write_text(json.dumps(
         {"script": "tests/golden/models/make_models.py", **versions,
-         "models": [rows[name] for name in MODELS if name in rows]}) + "\n")
+         "models": [rows[name] for name in [*MODELS, *further_models.FURTHER] if name in rows]}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Further rows of make_models.py: norms, gates and rotations of families beside Llama's. Their seeds
+depend on their order here alone."""
+PHI3 = dict(num_key_value_heads=1, head_dim=8)
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 5.0]}
+
+# As MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
+FURTHER = {
+    # Long enough that queries grow several times.
+    "ministral3": ("Ministral3", "mistral3", dict(num_hidden_layers=3, head_dim=24, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 12,
+        "llama_4_scaling_beta": 0.4}), "F16"),
+    "hunyuan-dense": ("HunYuanDenseV1", "hunyuan-dense", dict(
+        num_hidden_layers=3, head_dim=24, rope_parameters={
+            "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0, "alpha": 50.0}), "F16"),
+    "cohere2": ("Cohere2", "cohere2", dict(
+        num_hidden_layers=5, head_dim=8, sliding_window=9, logit_scale=0.4, layer_norm_eps=1e-3,
+        tie_word_embeddings=True), "F16"),
+    "arcee": ("Arcee", "arcee", dict(num_hidden_layers=3, head_dim=24), "F16"),
+    "arcee-bias": ("Arcee", None, dict(attention_bias=True, mlp_bias=True), "F16"),
+    "nemotron": ("Nemotron", "nemotron", dict(num_hidden_layers=3, head_dim=24, norm_eps=1e-3), "F16"),
+    "afmoe": ("Afmoe", "afmoe", dict(
+        num_hidden_layers=5, head_dim=24, sliding_window=9, num_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=16, num_shared_experts=2, num_dense_layers=2, route_scale=1.7,
+        mup_enabled=True), "F16"),
+    "afmoe-unscaled": ("Afmoe", None, dict(
+        num_hidden_layers=4, sliding_window=7, num_experts=5, num_experts_per_tok=3,
+        moe_intermediate_size=24, num_shared_experts=1), "BF16"),
+    "phi4": ("Phi3", "phi3", dict(PHI3, sliding_window=None, rope_parameters={
+        "rope_type": "default", "rope_theta": 250000.0}), "F16"),
+    "phi4-mini": ("Phi3", "phi3", dict(
+        PHI3, tie_word_embeddings=True, original_max_position_embeddings=16, sliding_window=262144,
+        rope_parameters=LONGROPE), "F16"),
+}
+
+
+def engines(common):
+    """Models for the determinism test: halves side by side, and gates of attention."""
+    return [
+        ("engine-parallel", "Cohere2", "cohere2", dict(
+            common, num_hidden_layers=4, head_dim=8, intermediate_size=64, sliding_window=40)),
+        ("engine-gates", "Afmoe", "afmoe", dict(
+            common, num_hidden_layers=4, sliding_window=40, num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=32, num_shared_experts=1, num_dense_layers=1, intermediate_size=64,
+            mup_enabled=True)),
+    ]
+
+
+def add_keys(writer, architecture, config):
+    """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
+    if architecture in ("cohere2", "nemotron"):
+        writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_eps)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if architecture == "cohere2":
+        writer.add_logit_scale(config.logit_scale)
+    if architecture == "mistral3":
+        writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])
+        writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+    if architecture == "afmoe":
+        writer.add_expert_shared_count(config.num_shared_experts)
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_weights_scale(config.route_scale)
+        writer.add_expert_weights_norm(True)
