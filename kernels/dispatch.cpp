@@ -43,6 +43,10 @@ namespace {
 
 void run_step(const ExecContext& ctx, const HeadNormArgs& args) { head_norm(ctx, args); }
 
+void run_step(const ExecContext& ctx, const HeadSquaresArgs& args) { head_squares(ctx, args); }
+
+void run_step(const ExecContext& ctx, const JoinedNormArgs& args) { joined_norm(ctx, args); }
+
 void run_step(const ExecContext& ctx, const AddRowsArgs& args) { add_rows(ctx, args); }
 
 void run_step(const ExecContext& ctx, const RmsNormArgs& args) { rms_norm(ctx, args); }

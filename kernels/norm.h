@@ -41,4 +41,39 @@ struct HeadNormArgs {
 
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);
 
+// Sums of squares of a row's heads, each by the tree of RmsNormArgs, for joined_norm(): out[row,
+// first + h] of `whole` columns, zeros in the others, which are other ranks' heads.
+struct HeadSquaresArgs {
+  const float* x;  // [num_rows, num_heads * n]
+  int64_t x_stride;
+  int32_t num_rows;
+  int32_t num_heads;
+  int32_t n;
+  float* out;
+  int64_t out_stride;
+  int32_t first;
+  int32_t whole;
+};
+
+void head_squares(const ExecContext& ctx, const HeadSquaresArgs& args);
+
+// The norm of all heads of a row as one, in place over those of this rank: x[i] = (x[i] * r) *
+// weight[i], r = 1 / sqrt(S / (whole * n) + eps). S adds the heads' sums of squares in order, each
+// the largest of the parts' by its bits.
+struct JoinedNormArgs {
+  float* x;  // [num_rows, num_heads * n]
+  int64_t x_stride;
+  int32_t num_rows;
+  int32_t num_heads;
+  int32_t n;
+  const float* parts[kSegments];  // each [num_rows, whole] by head_squares(), of every rank
+  int32_t num_parts;
+  int64_t parts_stride;
+  int32_t whole;
+  const float* weight;  // [num_heads * n]
+  float eps;
+};
+
+void joined_norm(const ExecContext& ctx, const JoinedNormArgs& args);
+
 }  // namespace sluice::kernels

@@ -18,6 +18,8 @@
   X(quantize_activations, QuantizeArgs)     \
   X(rms_norm, RmsNormArgs)                  \
   X(head_norm, HeadNormArgs)                \
+  X(head_squares, HeadSquaresArgs)          \
+  X(joined_norm, JoinedNormArgs)            \
   X(attention, AttentionArgs)               \
   X(rope_write_kv, RopeWriteKvArgs)         \
   X(embedding, EmbeddingArgs)               \

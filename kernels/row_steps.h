@@ -17,8 +17,14 @@
 
 namespace sluice::kernels {
 
-using RowStep = std::
-    variant<HeadNormArgs, AddRowsArgs, RmsNormArgs, QuantizeArgs, GateMulArgs, RopeWriteKvArgs>;
+using RowStep = std::variant<HeadNormArgs,
+                             HeadSquaresArgs,
+                             JoinedNormArgs,
+                             AddRowsArgs,
+                             RmsNormArgs,
+                             QuantizeArgs,
+                             GateMulArgs,
+                             RopeWriteKvArgs>;
 
 // The steps in order: a step of a row runs after the earlier steps of that row. Row i of every step
 // belongs to row i of the operator that they follow; no step has `rows` of its own.

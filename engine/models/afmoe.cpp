@@ -50,17 +50,13 @@ Expected<void> configure_afmoe(const Checkpoint& checkpoint, ModelConfig& config
   config.norm_placement = NormPlacement::kAround;
   config.qk_norm = QkNorm::kHead;
   config.attention_gate = true;
-  config.moe.choice_bias = true;
-  config.moe.router.score = kernels::RouterScore::kSigmoid;
-  config.moe.router.epsilon = 1e-20F;
-  SLUICE_TRY(config.moe.router.normalize, metadata.get_bool_or("expert_weights_norm", true));
   // A file always means the scaled embedding.
   const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   SLUICE_TRY(const bool scales, metadata.get_bool_or("mup_enabled", gguf));
   if (scales) config.embedding_scale = std::sqrt(static_cast<float>(config.hidden));
   SLUICE_TRY_VOID(read_window_pattern(checkpoint, 4, config));
   for (LayerConfig& layer : config.layers) layer.rope = layer.window > 0 ? 0 : -1;
-  return check_experts(checkpoint, config);
+  return read_sigmoid_experts(checkpoint, config);
 }
 
 }  // namespace

@@ -16,8 +16,12 @@ namespace {
 Expected<DeviceFloats> load_norm(const ModelConfig& config,
                                  WeightStore& weights,
                                  const std::string& name,
-                                 int64_t n) {
+                                 int64_t n,
+                                 const Portion& own) {
   SLUICE_TRY(std::vector<float> values, weights.vector(name, n));
+  if (own.whole > 0) {
+    values = {values.begin() + own.first, values.begin() + own.first + own.count};
+  }
   for (float& value : values) value += config.norm_offset;
   return weights.place(std::move(values));
 }
@@ -75,10 +79,15 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   SLUICE_TRY(out_, Projection::load(weights, out, q, bits, config_.share.segments));
   if (config_.qk_norm != QkNorm::kNone) {
     const bool by_head = config_.qk_norm != QkNorm::kRow;
-    SLUICE_TRY(q_norm_,
-               load_norm(config_, weights, prefix + "attn_q_norm.weight", by_head ? head_dim : q));
-    SLUICE_TRY(k_norm_,
-               load_norm(config_, weights, prefix + "attn_k_norm.weight", by_head ? head_dim : kv));
+    const auto load = [&](const char* name, int64_t row, const Portion& own) {
+      return load_norm(config_,
+                       weights,
+                       prefix + name + ".weight",
+                       by_head ? head_dim : row,
+                       by_head ? Portion{} : own);
+    };
+    SLUICE_TRY(q_norm_, load("attn_q_norm", q, q_rows));
+    SLUICE_TRY(k_norm_, load("attn_k_norm", kv, kv_rows));
   }
   if (config_.attention_sinks) {
     const int64_t heads = whole_of(share.heads, layer_.num_heads);
@@ -94,6 +103,9 @@ AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& 
   Buffers buffers;
   buffers.qkv = arena.take_floats(tokens * (q_width() + 2 * kv_width()));
   buffers.attention = arena.take_floats(tokens * attention_stride());
+  if (config_.qk_norm == QkNorm::kRow) {
+    buffers.squares = arena.take_floats(tokens * (whole_heads() + whole_kv_heads()));
+  }
   if (config_.attention_gate && has_shared_scales(out_)) {
     buffers.gated = arena.take_floats(tokens * align_up(q_width(), kQuantGroup));
   }
@@ -126,24 +138,63 @@ void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch
   buffers_ = layout(bounds, arena);
 }
 
-void AttentionMixer::add_norms(const ForwardContext& context,
-                               float* qkv,
-                               kernels::RowSteps& steps) const {
-  if (config_.qk_norm != QkNorm::kHead && config_.qk_norm != QkNorm::kRow) return;
-  const int64_t stride = q_width() + 2 * kv_width();
-  const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
-  const bool by_head = config_.qk_norm == QkNorm::kHead;
+void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowSteps& steps) const {
+  if (config_.qk_norm != QkNorm::kHead) return;
   const auto add = [&](float* x, int32_t num_heads, const DeviceFloats& weight) {
-    steps.add(kernels::HeadNormArgs{.x = x,
-                                    .x_stride = stride,
-                                    .num_rows = num_rows,
-                                    .num_heads = by_head ? num_heads : 1,
-                                    .n = static_cast<int32_t>(weight.size()),
-                                    .weight = weight.data(),
-                                    .eps = config_.norm_eps});
+    steps.add(
+        kernels::HeadNormArgs{.x = x,
+                              .x_stride = q_width() + 2 * kv_width(),
+                              .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                              .num_heads = num_heads,
+                              .n = layer_.head_dim,
+                              .weight = weight.data(),
+                              .eps = config_.norm_eps});
   };
-  add(qkv, layer_.num_heads, q_norm_);
-  add(qkv + q_width(), layer_.num_kv_heads, k_norm_);
+  add(buffers_.qkv, layer_.num_heads, q_norm_);
+  add(buffers_.qkv + q_width(), layer_.num_kv_heads, k_norm_);
+}
+
+void AttentionMixer::add_squares(const ForwardContext& context, kernels::RowSteps& steps) const {
+  const auto add = [&](const float* x, float* out, const Portion& own, int32_t count) {
+    steps.add(
+        kernels::HeadSquaresArgs{.x = x,
+                                 .x_stride = q_width() + 2 * kv_width(),
+                                 .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                                 .num_heads = count,
+                                 .n = layer_.head_dim,
+                                 .out = out,
+                                 .out_stride = whole_heads() + whole_kv_heads(),
+                                 .first = own.first,
+                                 .whole = static_cast<int32_t>(whole_of(own, count))});
+  };
+  add(buffers_.qkv, buffers_.squares, layer_.share.heads, layer_.num_heads);
+  add(buffers_.qkv + q_width(),
+      buffers_.squares + whole_heads(),
+      layer_.share.kv_heads,
+      layer_.num_kv_heads);
+}
+
+void AttentionMixer::add_row_norms(const ForwardContext& context,
+                                   std::span<const float* const> squares,
+                                   kernels::RowSteps& steps) const {
+  const auto add = [&](float* x, int64_t column, int32_t count, const DeviceFloats& weight) {
+    kernels::JoinedNormArgs args{
+        .x = x,
+        .x_stride = q_width() + 2 * kv_width(),
+        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+        .num_heads = count,
+        .n = layer_.head_dim,
+        .parts = {},
+        .num_parts = static_cast<int32_t>(squares.size()),
+        .parts_stride = whole_heads() + whole_kv_heads(),
+        .whole = static_cast<int32_t>(column == 0 ? whole_heads() : whole_kv_heads()),
+        .weight = weight.data(),
+        .eps = config_.norm_eps};
+    for (size_t i = 0; i < squares.size(); ++i) args.parts[i] = squares[i] + column;
+    steps.add(args);
+  };
+  add(buffers_.qkv, 0, layer_.num_heads, q_norm_);
+  add(buffers_.qkv + q_width(), whole_heads(), layer_.num_kv_heads, k_norm_);
 }
 
 void AttentionMixer::attend(const ForwardContext& context,
@@ -212,30 +263,50 @@ void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowStep
   });
 }
 
+bool AttentionMixer::project_qkv(const ForwardContext& context,
+                                 const LayerCache& cache,
+                                 const kernels::RopeTable* rope,
+                                 const LinearInput& in) const {
+  const int64_t stride = q_width() + 2 * kv_width();
+  float* q = buffers_.qkv;
+  float* k = q + q_width();
+  float* v = k + kv_width();
+  const std::array<ProjectionOutput, 4> qkv_out = {
+      {{q, stride},
+       {k, stride},
+       {v, stride},
+       {buffers_.attention + q_width(), attention_stride()}}};  // the gate, if there is one
+  const auto out = std::span(qkv_out).first(qkv_.weights().size());
+  kernels::RowSteps steps;
+  const bool by_row = config_.qk_norm == QkNorm::kRow;
+  if (by_row) add_squares(context, steps);
+  if (by_row && config_.share.size > 1) {
+    project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, &steps);
+    const auto num_rows = static_cast<int64_t>(context.batch.token_ids.size());
+    const GatheredSums squares =
+        gather_sums(context, buffers_.squares, num_rows, whole_heads() + whole_kv_heads());
+    if (squares.count == 0) return false;
+    kernels::RowSteps norms;
+    add_row_norms(context, squares.all(), norms);
+    add_rope(context, cache, rope, norms);
+    kernels::run_row_steps(context.exec, norms);
+    return true;
+  }
+  const float* const own = buffers_.squares;
+  if (by_row) add_row_norms(context, {&own, 1}, steps);
+  add_head_norms(context, steps);
+  add_rope(context, cache, rope, steps);
+  project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, &steps);
+  return true;
+}
+
 void AttentionMixer::forward(const ForwardContext& context,
                              const LayerCache& cache,
                              const kernels::RopeTable* rope,
                              const LinearInput& in,
                              const HalfOutput& out) const {
   const ForwardBatch& batch = context.batch;
-  const int64_t stride = q_width() + 2 * kv_width();
-  float* q = buffers_.qkv;
-  float* k = q + q_width();
-  float* v = k + kv_width();
-  kernels::RowSteps after_qkv;
-  add_norms(context, q, after_qkv);
-  add_rope(context, cache, rope, after_qkv);
-  const std::array<ProjectionOutput, 4> qkv_out = {
-      {{q, stride},
-       {k, stride},
-       {v, stride},
-       {buffers_.attention + q_width(), attention_stride()}}};  // the gate, if there is one
-  project(context.exec,
-          qkv_,
-          in,
-          std::span(qkv_out).first(qkv_.weights().size()),
-          kernels::Epilogue::kStore,
-          &after_qkv);
+  if (!project_qkv(context, cache, rope, in)) return;
   LinearInput out_in = buffers_.out_in;
   out_in.set_num_rows(static_cast<int32_t>(batch.token_ids.size()));
   kernels::RowSteps after_attention;

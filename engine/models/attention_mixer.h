@@ -39,9 +39,10 @@ class AttentionMixer final : public Mixer {
   struct Buffers {
     float* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]
     float* attention =
-        nullptr;             // [tokens, heads * head_dim], with a gate twice as wide: it follows
-    float* gated = nullptr;  // [tokens, padded heads * head_dim] unquantized, if ranks share its
-                             // scale and there is a gate
+        nullptr;               // [tokens, heads * head_dim], with a gate twice as wide: it follows
+    float* gated = nullptr;    // [tokens, padded heads * head_dim] unquantized, if ranks share its
+                               // scale and there is a gate
+    float* squares = nullptr;  // [tokens, heads + KV heads of all ranks], for norms of rows
     LinearInput out_in;
     RankParts parts;
     std::span<std::byte> workspace;
@@ -62,8 +63,26 @@ class AttentionMixer final : public Mixer {
     return (config_.attention_gate ? 2 : 1) * q_width();
   }
 
-  // Adds the norms of q and k before rotation, if there are any.
-  void add_norms(const ForwardContext& context, float* qkv, kernels::RowSteps& steps) const;
+  [[nodiscard]] int64_t whole_heads() const {
+    return whole_of(layer_.share.heads, layer_.num_heads);
+  }
+
+  [[nodiscard]] int64_t whole_kv_heads() const {
+    return whole_of(layer_.share.kv_heads, layer_.num_kv_heads);
+  }
+
+  // Adds the norms of q and k's heads before rotation, if there are any.
+  void add_head_norms(const ForwardContext& context, kernels::RowSteps& steps) const;
+  // Adds sums of squares, or the norms that they lead to, for norms of all heads as one.
+  void add_squares(const ForwardContext& context, kernels::RowSteps& steps) const;
+  void add_row_norms(const ForwardContext& context,
+                     std::span<const float* const> squares,
+                     kernels::RowSteps& steps) const;
+  // Leaves q, normed and rotated, and writes K and V. False: a rank has failed.
+  [[nodiscard]] bool project_qkv(const ForwardContext& context,
+                                 const LayerCache& cache,
+                                 const kernels::RopeTable* rope,
+                                 const LinearInput& in) const;
   // Adds rotation, what follows it and the cache write.
   void add_rope(const ForwardContext& context,
                 const LayerCache& cache,

@@ -215,6 +215,11 @@ Expected<void> read_query_scale(const Metadata& metadata,
   if (!(beta >= 0 && beta <= 100)) {
     return metadata.wrong("attention.temperature_scale", std::to_string(beta), "0 to 100");
   }
+  if (!(original_context >= 1 && original_context <= static_cast<double>(kMaxContext))) {
+    return metadata.wrong("rope.scaling.original_context_length",
+                          std::to_string(original_context),
+                          "1 to " + std::to_string(kMaxContext));
+  }
   rope.query_scale = {.beta = beta, .context = static_cast<int32_t>(original_context)};
   return {};
 }
@@ -480,6 +485,15 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config) {
   if (config.has(FfnKind::kExperts)) return {};
   return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
+}
+
+Expected<void> read_sigmoid_experts(const Checkpoint& checkpoint, ModelConfig& config) {
+  config.moe.choice_bias = true;
+  config.moe.router.score = kernels::RouterScore::kSigmoid;
+  config.moe.router.epsilon = 1e-20F;
+  SLUICE_TRY(config.moe.router.normalize,
+             checkpoint.metadata().get_bool_or("expert_weights_norm", true));
+  return check_experts(checkpoint, config);
 }
 
 Expected<int32_t> read_window(const Metadata& metadata) {

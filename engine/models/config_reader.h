@@ -23,6 +23,11 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 // kDataLoss: there are no experts.
 Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 
+// Sets what DeepSeek-V3's router and its followers have in common: sigmoids, with a bias that
+// changes the choice alone, normalized unless a file says otherwise. kDataLoss: there are no
+// experts.
+Expected<void> read_sigmoid_experts(const Checkpoint& checkpoint, ModelConfig& config);
+
 // Tokens that a windowed layer sees; 0, which Phi-4's files state, means all.
 Expected<int32_t> read_window(const Metadata& metadata);
 

@@ -178,6 +178,10 @@ int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
   for (const std::unique_ptr<Ffn>& ffn : ffns_) {
     floats = std::max(floats, ffn->max_sent_rows(bounds.max_tokens) * config_.hidden);
   }
+  for (const LayerConfig& layer : config_.layers) {  // for norms of rows
+    const int64_t heads = int64_t{layer.share.heads.whole} + layer.share.kv_heads.whole;
+    floats = std::max(floats, bounds.max_tokens * heads);
+  }
   return floats * static_cast<int64_t>(sizeof(float));
 }
 

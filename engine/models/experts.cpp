@@ -387,7 +387,7 @@ void Experts::run_experts(const kernels::ExecContext& exec,
 void Experts::join_experts(const ForwardContext& context, const LinearInput& in) const {
   const int64_t hidden = config_.hidden;
   const kernels::Activations& x = in.in(experts_.front().down.format(0));
-  const GatheredSums sums = gather_sums(context, buffers_.parts, x.num_rows, hidden);
+  const GatheredSums sums = gather_sums(context, buffers_.parts.sums, x.num_rows, hidden);
   if (sums.count == 0) return;
   kernels::join_expert_parts(context.exec,
                              {.parts = sums.all(),

@@ -42,11 +42,7 @@ Expected<void> configure_glm4_moe(const Checkpoint& checkpoint, ModelConfig& con
              metadata.get_bool_or("attention.qk_norm", checkpoint.has("blk.0.attn_q_norm.weight")));
   if (has_norms) config.qk_norm = QkNorm::kHead;
   config.attention_out_bias = false;
-  config.moe.choice_bias = true;
-  config.moe.router.score = kernels::RouterScore::kSigmoid;
-  config.moe.router.epsilon = 1e-20F;
-  SLUICE_TRY(config.moe.router.normalize, metadata.get_bool_or("expert_weights_norm", true));
-  return check_experts(checkpoint, config);
+  return read_sigmoid_experts(checkpoint, config);
 }
 
 }  // namespace

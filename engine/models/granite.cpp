@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Granite 3: Llama with multipliers for embedding, scores, residual and logits; and the same with
-// experts in every layer, in some models beside a shared one.
+// experts in every layer, in some models beside a shared one. Granite 4 without recurrent layers is
+// the first of these under the hybrids' names.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -28,6 +29,21 @@ constexpr KeyDefault kGraniteSharedDefaults[] = {
     {"num_local_experts", 8U},
     {"num_experts_per_tok", 2U},
     {"shared_intermediate_size", 1024U},
+};
+
+constexpr KeyDefault kGranite4Defaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"attention_multiplier", 1U},
+    {"num_local_experts", 8U},
+    {"shared_intermediate_size", 1024U},
+};
+
+constexpr RequiredNumber kGranite4Required[] = {{"num_local_experts", 0}};
+
+constexpr TensorName kGranite4Names[] = {
+    {"shared_mlp.input_linear", "ffn_up"},
+    {"shared_mlp.output_linear", "ffn_down"},
 };
 
 constexpr TensorName kGraniteMoeNames[] = {
@@ -78,6 +94,19 @@ Expected<void> configure_granite_moe(const Checkpoint& checkpoint, ModelConfig& 
   return check_experts(checkpoint, config);
 }
 
+Expected<void> configure_granite4(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY_VOID(configure_granite(checkpoint, config));
+  SLUICE_TRY(config.ffn_hidden, metadata.get_count("expert_shared_feed_forward_length", 1 << 20));
+  const Expected<std::string> positions = metadata.get_string("position_embedding_type");
+  if (!positions && metadata.has("position_embedding_type")) {
+    return tl::unexpected(positions.error());
+  }
+  const bool rotates = positions && *positions == "rope";
+  for (LayerConfig& layer : config.layers) layer.rope = rotates ? 0 : -1;
+  return {};
+}
+
 bool is_granite_moe_shared(const ModelConfig& config) { return config.moe.shared_hidden > 0; }
 
 }  // namespace
@@ -123,5 +152,20 @@ const ModelSpec kGraniteMoeSharedSpec = {.files = {.gguf = "granitemoe",
                                          .takes_gguf = is_granite_moe_shared,
                                          .hf_keys = kGraniteMoeKeys,
                                          .gguf_keys = kGraniteGgufKeys};
+
+extern const ModelSpec kGranite4Spec;
+const ModelSpec kGranite4Spec = {.files = {.gguf = "granite",
+                                           .reads_gguf = false,
+                                           .model_type = "granitemoehybrid",
+                                           .class_name = "GraniteMoeHybridForCausalLM",
+                                           .defaults = kGranite4Defaults,
+                                           .required = kGranite4Required,
+                                           .layer_types = LayerTypes::kFull,
+                                           .names = kGranite4Names,
+                                           .experts = ExpertTensors::kStacked,
+                                           .pairs_rows_in_gguf = true},
+                                 .configure = configure_granite4,
+                                 .build = build_decoder,
+                                 .gguf_keys = kGraniteGgufKeys};
 
 }  // namespace sluice

@@ -32,10 +32,7 @@ constexpr TensorName kHyV3Names[] = {
 
 Expected<void> configure_hy_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   config.qk_norm = QkNorm::kHead;
-  config.moe.choice_bias = true;
-  config.moe.router.score = kernels::RouterScore::kSigmoid;
-  config.moe.router.epsilon = 1e-20F;
-  return check_experts(checkpoint, config);
+  return read_sigmoid_experts(checkpoint, config);
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
                       "speculative-config");
   };
   if (target.has(FfnKind::kExperts)) return refuse("experts");
-  if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0) {
+  if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0 ||
+      target.norms_subtract_mean || target.parallel_halves) {
     return refuse("norms of this kind");
   }
   if (target.residual_scale != 1) return refuse("scaled halves");

@@ -90,9 +90,6 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (size != 2 && size != 4 && size != kernels::kSegments) {
     return refused(size, "expected 1, 2, 4 or 8");
   }
-  if (whole.qk_norm == QkNorm::kRow) {
-    return refused(size, "found norms of whole rows of q and k, expected norms of heads or none");
-  }
   ModelConfig own = whole;
   RankShare& share = own.share;
   share.rank = rank;
@@ -132,11 +129,11 @@ RankParts::RankParts(const ModelConfig& config, int64_t max_rows, Arena& arena) 
 }
 
 GatheredSums gather_sums(const ForwardContext& context,
-                         const RankParts& parts,
+                         const float* own,
                          int64_t num_rows,
                          int64_t width) {
-  const std::span<const float> own(parts.sums, static_cast<size_t>(num_rows * width));
-  const auto gathered = context.communicator->all_gather(std::as_bytes(own));
+  const std::span<const float> rows(own, static_cast<size_t>(num_rows * width));
+  const auto gathered = context.communicator->all_gather(std::as_bytes(rows));
   GatheredSums sums{.count = gathered.size()};
   std::ranges::transform(gathered, sums.parts.begin(), [](const std::byte* part) {
     return reinterpret_cast<const float*>(part);
@@ -159,7 +156,7 @@ void project_to_stream(const ForwardContext& context,
   const kernels::RowGroup group = {
       .weight = &weight, .out = parts.sums, .out_stride = weight.n, .bias = nullptr};
   kernels::linear(context.exec, {.x = x, .groups = {&group, 1}, .segments = projection.segments()});
-  const GatheredSums sums = gather_sums(context, parts, x.num_rows, weight.n);
+  const GatheredSums sums = gather_sums(context, parts.sums, x.num_rows, weight.n);
   if (sums.count == 0) return;
   kernels::join_parts(context.exec,
                       {.parts = sums.all(),

@@ -16,8 +16,7 @@
 
 namespace sluice {
 
-// Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide, and
-// norms of whole rows of q and k, which cannot be split.
+// Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
 
 // A rank's rows of the output layer: whole tiles.
@@ -48,9 +47,9 @@ struct GatheredSums {
   [[nodiscard]] std::span<const float* const> all() const { return std::span(parts).first(count); }
 };
 
-// Gathers the first `num_rows` rows of every rank's sums.
+// Gathers the first `num_rows` rows of every rank's sums, of which `own` are this one's.
 GatheredSums gather_sums(const ForwardContext& context,
-                         const RankParts& parts,
+                         const float* own,
                          int64_t num_rows,
                          int64_t width);
 

@@ -21,9 +21,11 @@ extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
+extern const ModelSpec kGranite4Spec;
 extern const ModelSpec kGraniteMoeSpec;
 extern const ModelSpec kGraniteMoeSharedSpec;
 extern const ModelSpec kHunyuanDenseSpec;
+extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
@@ -46,23 +48,15 @@ extern const ModelSpec kSolarOpenSpec;
 
 namespace {
 
-constexpr std::array kSpecs = {&kAfmoeSpec,        &kArceeSpec,
-                               &kCohere2Spec,      &kErnie45Spec,
-                               &kErnie45MoeSpec,   &kExaone4Spec,
-                               &kGemma2Spec,       &kGemma3Spec,
-                               &kGlm4Spec,         &kGlm4MoeSpec,
-                               &kGptOssSpec,       &kGraniteSpec,
-                               &kGraniteMoeSpec,   &kGraniteMoeSharedSpec,
-                               &kHunyuanDenseSpec, &kHyV3Spec,
-                               &kLlamaSpec,        &kMimoSpec,
-                               &kMinimaxM2Spec,    &kMinistral3Spec,
-                               &kMistralSpec,      &kMixtralSpec,
-                               &kNemotronSpec,     &kOlmo2Spec,
-                               &kOlmo3Spec,        &kOlmoeSpec,
-                               &kPhi3Spec,         &kQwen2Spec,
-                               &kQwen2MoeSpec,     &kQwen3Spec,
-                               &kQwen3MoeSpec,     &kSeedOssSpec,
-                               &kSmolLm3Spec,      &kSolarOpenSpec};
+constexpr std::array kSpecs = {
+    &kAfmoeSpec,        &kArceeSpec,      &kCohere2Spec,  &kErnie45Spec,    &kErnie45MoeSpec,
+    &kExaone4Spec,      &kGemma2Spec,     &kGemma3Spec,   &kGlm4Spec,       &kGlm4MoeSpec,
+    &kGptOssSpec,       &kGraniteSpec,    &kGranite4Spec, &kGraniteMoeSpec, &kGraniteMoeSharedSpec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,     &kLlamaSpec,      &kMimoSpec,
+    &kMinimaxM2Spec,    &kMinistral3Spec, &kMistralSpec,  &kMixtralSpec,    &kNemotronSpec,
+    &kOlmo2Spec,        &kOlmo3Spec,      &kOlmoeSpec,    &kPhi3Spec,       &kQwen2Spec,
+    &kQwen2MoeSpec,     &kQwen3Spec,      &kQwen3MoeSpec, &kSeedOssSpec,    &kSmolLm3Spec,
+    &kSolarOpenSpec};
 
 template <typename Is>
 const ModelSpec* find(Is&& is_it) {

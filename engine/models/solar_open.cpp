@@ -35,12 +35,7 @@ constexpr std::string_view kSolarOpenGgufKeys[] = {"expert_weights_norm"};
 
 Expected<void> configure_solar_open(const Checkpoint& checkpoint, ModelConfig& config) {
   config.attention_out_bias = false;
-  config.moe.choice_bias = true;
-  config.moe.router.score = kernels::RouterScore::kSigmoid;
-  config.moe.router.epsilon = 1e-20F;
-  SLUICE_TRY(config.moe.router.normalize,
-             checkpoint.metadata().get_bool_or("expert_weights_norm", true));
-  return check_experts(checkpoint, config);
+  return read_sigmoid_experts(checkpoint, config);
 }
 
 bool is_solar_open(const ModelConfig& config) {

@@ -144,6 +144,7 @@ constexpr OwnKey kOwnKeys[] = {
     {"layer_norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
     {"norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
     {"num_shared_experts", shared_count},
+    {"moe_topk", [](const Written& w) { return Json(w.config.moe.top_k); }},
     {"num_dense_layers", leading_dense},
     {"route_scale", [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
     {"mup_enabled", [](const Written& w) { return Json(w.config.embedding_scale != 1); }},

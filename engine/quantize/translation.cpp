@@ -96,7 +96,8 @@ struct StackedNames {
 };
 
 constexpr StackedNames kStackedNames[] = {{"ffn_gate_exps.", "ffn_up_exps.", "ffn_gate_up_exps."},
-                                          {"ffn_gate_shexp.", "ffn_up_shexp.", "ffn_up_shexp."}};
+                                          {"ffn_gate_shexp.", "ffn_up_shexp.", "ffn_up_shexp."},
+                                          {"ffn_gate.", "ffn_up.", "ffn_up."}};
 
 // Replaces a part of a name; none: the name lacks it.
 std::optional<std::string> renamed(std::string name, std::string_view from, std::string_view to) {

@@ -49,7 +49,7 @@ constexpr Row kRows[] = {
     {"residual_scale", {"residual_multiplier"}},
     {"logit_scale", {"logits_scaling"}},
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
-    {"expert_used_count", {"num_experts_per_tok", "experts_per_token", "moe_k"}},
+    {"expert_used_count", {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"}},
     {"expert_feed_forward_length", {"moe_intermediate_size"}},
     {"expert_weights_norm", {"norm_topk_prob"}},
     {"expert_weights_scale", {"routed_scaling_factor", "router_scaling_factor", "route_scale"}},
@@ -78,6 +78,7 @@ constexpr Row kRows[] = {
     {"head.norm_before_residual", {"norm_before_residual"}},
     {"logit_multiplier", {"logit_scale"}},
     {"mup_enabled", {"mup_enabled"}},
+    {"position_embedding_type", {"position_embedding_type"}},
 };
 
 constexpr Row kRopeRows[] = {
@@ -138,6 +139,14 @@ const Json* member(const Json& object, const char* key) {
   return found == object.end() || found->is_null() ? nullptr : &*found;
 }
 
+// Some files list the experts' sizes by layer; equal ones are those of all layers.
+const Json& the_only_value(const Row& row, const Json& value) {
+  const bool may_be_listed = std::string_view(row.key).starts_with("expert_");
+  if (!may_be_listed || !value.is_array() || value.empty()) return value;
+  const auto is_first = [&value](const Json& each) { return each == value.front(); };
+  return std::ranges::all_of(value, is_first) ? value.front() : value;
+}
+
 template <size_t N>
 void take_rows(const Json& object,
                const Row (&rows)[N],
@@ -147,7 +156,7 @@ void take_rows(const Json& object,
     for (const char* spelling : row.spellings) {
       const Json* found = spelling == nullptr ? nullptr : member(object, spelling);
       if (found == nullptr) continue;
-      metadata.set(row.key, place + spelling, value_of(*found));
+      metadata.set(row.key, place + spelling, value_of(the_only_value(row, *found)));
       break;
     }
   }

@@ -23,6 +23,8 @@ bool is_false(const Json& value) { return value == false; }
 
 bool is_object(const Json& value) { return value.is_object(); }
 
+constexpr const char* kAttention = "attention";  // Granite's name of full_attention
+
 constexpr Required kRequired[] = {
     {"use_bidirectional_attention", "false", is_false},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
@@ -41,7 +43,9 @@ constexpr Required kRequired[] = {
      [](const Json& value) {
        if (!value.is_array()) return false;
        for (const Json& type : value) {
-         if (type != "full_attention" && type != "sliding_attention") return false;
+         if (type != "full_attention" && type != "sliding_attention" && type != kAttention) {
+           return false;
+         }
        }
        return true;
      }},
@@ -107,6 +111,7 @@ class Checker {
     }
     for (const Json& type : *types) {
       if (type == layer_type) continue;
+      if (type == kAttention && spec_.layer_types == LayerTypes::kFull) continue;
       return refuse(
           "layer_types",
           *types,

@@ -237,6 +237,14 @@ void head_norm(const ExecContext& ctx, const HeadNormArgs& args) {
   launch_head_norm(ctx.stream, args);
 }
 
+void head_squares(const ExecContext& ctx, const HeadSquaresArgs& args) {
+  launch_head_squares(ctx.stream, args);
+}
+
+void joined_norm(const ExecContext& ctx, const JoinedNormArgs& args) {
+  launch_joined_norm(ctx.stream, args);
+}
+
 void attention(const ExecContext& ctx, const AttentionArgs& args) {
   const AttentionLimits limits{.num_tokens = args.num_tokens,
                                .num_reqs = static_cast<int32_t>(args.seq_lens.size()),

@@ -28,6 +28,8 @@ using Stream = CUstream_st*;  // cudaStream_t, for callers that include no CUDA 
 
 void launch_rms_norm(Stream stream, const RmsNormArgs& args);
 void launch_head_norm(Stream stream, const HeadNormArgs& args);
+void launch_head_squares(Stream stream, const HeadSquaresArgs& args);
+void launch_joined_norm(Stream stream, const JoinedNormArgs& args);
 // The array of `args.magnitudes` is in host memory.
 void launch_quantize_activations(Stream stream, const QuantizeArgs& args);
 void launch_gate_mul(Stream stream, const GateMulArgs& args);

@@ -2,7 +2,7 @@
 // The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
 // them when a row had room for its values alone, past which memcheck saw the compiler read. With
 // room in whole fours, with an INT8 row's weights read once, and with a mean to subtract, no GPU
-// has run them.
+// has run them, nor norms of joined heads.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
@@ -114,7 +114,73 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
 }
 
+// A warp a head of all ranks'.
+__global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
+    head_squares_kernel(const __grid_constant__ HeadSquaresArgs args) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int64_t index = int64_t{blockIdx.x} * kHeadsPerBlock + warp;
+  if (index >= int64_t{args.num_rows} * args.whole) return;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int64_t row = index / args.whole;
+  const auto column = static_cast<int32_t>(index % args.whole);
+  const int32_t head = column - args.first;
+  const bool is_own = head >= 0 && head < args.num_heads;
+  if (lane >= kNormLanes) return;
+  float sum = 0;
+  if (is_own) {
+    sum = sum_of_squares(args.x + row * args.x_stride + int64_t{head} * args.n, args.n, lane);
+  }
+  if (lane == 0) args.out[row * args.out_stride + column] = sum;
+}
+
+__global__ void __launch_bounds__(kRowThreads, 1)
+    joined_norm_kernel(const __grid_constant__ JoinedNormArgs args) {
+  GPU_SHARED(float, factor, 1);
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const int64_t row = blockIdx.x;
+  if (threadIdx.x == 0) {
+    float sum = 0;
+    for (int32_t head = 0; head < args.whole; ++head) {
+      uint32_t largest = 0;
+      for (int32_t part = 0; part < args.num_parts; ++part) {
+        const uint32_t bits =
+            static_cast<uint32_t>(__float_as_int(args.parts[part][row * args.parts_stride + head]));
+        largest = bits > largest ? bits : largest;
+      }
+      sum = __fadd_rn(sum, __int_as_float(static_cast<int32_t>(largest)));
+    }
+    factor[0] = inverse_root(sum, args.whole * args.n, args.eps);
+  }
+  __syncthreads();
+  const float r = factor[0];
+  float* const x = args.x + row * args.x_stride;
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < args.num_heads * args.n; i += kRowThreads) {
+    x[i] = __fmul_rn(__fmul_rn(x[i], r), args.weight[i]);
+  }
+}
+
 }  // namespace
+
+void launch_head_squares(Stream stream, const HeadSquaresArgs& args) {
+  gpu::launch(stream,
+              {.blocks_x = ceil_div(int64_t{args.num_rows} * args.whole, kHeadsPerBlock),
+               .threads = 32 * kHeadsPerBlock,
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
+              head_squares_kernel,
+              args);
+}
+
+void launch_joined_norm(Stream stream, const JoinedNormArgs& args) {
+  gpu::launch(stream,
+              {.blocks_x = args.num_rows,
+               .threads = kRowThreads,
+               .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
+              joined_norm_kernel,
+              args);
+}
 
 void launch_rms_norm(Stream stream, const RmsNormArgs& args) {
   const bool few = args.out.num_rows <= kFewNormRows;

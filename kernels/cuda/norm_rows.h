@@ -12,9 +12,9 @@ namespace sluice::kernels::cuda {
 
 inline constexpr int kNormLanes = 16;  // the definition's lanes
 
-// Gives lanes 0-15 of a warp, which call it, 1 / sqrt(mean(x^2) + eps). Values are read a batch
-// ahead of the chain of additions.
-__device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float eps, int lane) {
+// Gives lanes 0-15 of a warp, which call it, the sum of x^2. Values are read a batch ahead of the
+// chain of additions.
+__device__ __forceinline__ float sum_of_squares(const float* x, int32_t n, int lane) {
   constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   constexpr int kBatch = 16;
   constexpr int32_t kStep = kBatch * kNormLanes;
@@ -45,8 +45,17 @@ __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float ep
   for (int half = kNormLanes / 2; half >= 1; half /= 2) {
     sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
   }
+  return sum;
+}
+
+__device__ __forceinline__ float inverse_root(float sum, int32_t n, float eps) {
   const float mean = __fdiv_rn(sum, __int2float_rn(n));
   return __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
+// Gives these lanes 1 / sqrt(mean(x^2) + eps).
+__device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float eps, int lane) {
+  return inverse_root(sum_of_squares(x, n, lane), n, eps);
 }
 
 // Gives lanes 0-15 of a warp, which call it, the mean of x.

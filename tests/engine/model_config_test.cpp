@@ -254,6 +254,23 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
   EXPECT_NE(refusal("use_parallel_residual", true).find("found true"), std::string::npos);
 }
 
+// A factor of queries needs a context to count in.
+TEST(GgufKeys, GrowthOfQueriesIsBounded) {
+  const auto refusal = [](float beta, float context) {
+    TinyGguf file("mistral3");
+    file.add_dense();
+    file.set("attention.temperature_scale", beta);
+    file.set("rope.scaling.original_context_length", context);
+    return file.error();
+  };
+  EXPECT_EQ(refusal(0.1F, 16), "");
+  EXPECT_EQ(refusal(0.1F, 0.5F),
+            "tiny.gguf: mistral3.rope.scaling.original_context_length: found 0.500000, expected 1 "
+            "to 134217728");
+  EXPECT_NE(refusal(-0.1F, 16).find("found -0.1"), std::string::npos);
+  EXPECT_NE(refusal(1e9F, 16).find("expected 0 to 100"), std::string::npos);
+}
+
 // What it lacks, and what comes near.
 TEST(GgufKeys, AnUnknownFamilyIsRefusedByNameKindAndNeighbours) {
   TinyGguf latent("glm4x");

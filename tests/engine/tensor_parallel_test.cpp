@@ -94,7 +94,7 @@ std::string refusal(const Config& config) {
 
 TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
   // Variants: plain; norms of heads; windows and norms around; biases; fused matrices; soft caps;
-  // no KV groups.
+  // no KV groups; further norms, gates and rotations.
   const std::pair<const char*, nlohmann::json> models[] = {
       {"llama", {}},
       {"qwen3", {}},
@@ -104,6 +104,16 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gemma2", {}},
       {"llama-mqa-bias", {{"num_key_value_heads", 1}}},
       {"granite", {{"num_key_value_heads", 8}}},
+      // Norms of all heads as one, with KV heads that ranks share and that they have apart.
+      {"olmo2", {}},
+      {"minimax-m2", {{"num_key_value_heads", 1}}},
+      {"olmoe", {{"num_key_value_heads", 8}}},
+      {"cohere2", {}},
+      {"arcee", {}},
+      {"nemotron", {}},
+      {"afmoe", {{"moe_intermediate_size", 256}}},
+      {"hunyuan-dense", {}},
+      {"ministral3", {}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;
@@ -380,7 +390,6 @@ TEST(TensorParallel, WhatCannotBeSharedIsRefusedByName) {
       {"llama", {{"intermediate_size", 96}}, 8, "found 96 feed-forward columns"},
       {"llama", {{"vocab_size", 40}}, 4, "found a vocabulary of 40"},
       {"qwen3-moe", {{"moe_intermediate_size", 96}}, 4, "found 96 feed-forward columns"},
-      {"olmo2", {}, 2, "norms of whole rows"},
   };
 
   for (const auto& [model, changes, size, expected] : cases) {

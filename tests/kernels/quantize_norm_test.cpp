@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -435,6 +436,99 @@ TEST(HeadNorm, EqualsTheNormOfEachPartAndTouchesNothingElse) {
       EXPECT_EQ(std::memcmp(out.data(), reference.data(), out.size() * 4), 0) << device.name;
     }
   }
+}
+
+// A row's heads on one rank, and on two which share the middle one.
+TEST(JoinedNorm, HasTheBitsOfOneRankAndAgreesWithDoubles) {
+  constexpr int32_t kRows = 2;
+  constexpr int32_t kHeads = 5;
+  constexpr int32_t kWidth = 20;
+  constexpr int64_t kStride = kHeads * kWidth;
+  test::Random random(34);
+  const std::vector<float> x = random.normals(kRows * kStride, 3);
+  const std::vector<float> weight = random.normals(kStride);
+
+  struct Share {
+    int32_t first, count;
+  };
+
+  // Norms each share's heads, given the sums of all shares.
+  const auto normed = [&](const ExecContext& ctx, const std::vector<Share>& shares) {
+    std::vector<float> out = x;
+    std::vector<std::vector<float>> sums(shares.size(), std::vector<float>(kRows * kHeads, -1));
+    for (size_t i = 0; i < shares.size(); ++i) {
+      head_squares(ctx,
+                   {.x = x.data() + shares[i].first * kWidth,
+                    .x_stride = kStride,
+                    .num_rows = kRows,
+                    .num_heads = shares[i].count,
+                    .n = kWidth,
+                    .out = sums[i].data(),
+                    .out_stride = kHeads,
+                    .first = shares[i].first,
+                    .whole = kHeads});
+    }
+    for (const Share& share : shares) {
+      std::vector<float> own = x;
+      JoinedNormArgs args{.x = own.data() + share.first * kWidth,
+                          .x_stride = kStride,
+                          .num_rows = kRows,
+                          .num_heads = share.count,
+                          .n = kWidth,
+                          .parts = {},
+                          .num_parts = static_cast<int32_t>(shares.size()),
+                          .parts_stride = kHeads,
+                          .whole = kHeads,
+                          .weight = weight.data() + share.first * kWidth,
+                          .eps = 1e-5F};
+      for (size_t i = 0; i < shares.size(); ++i) args.parts[i] = sums[i].data();
+      joined_norm(ctx, args);
+      for (int64_t row = 0; row < kRows; ++row) {
+        const auto from = own.begin() + row * kStride + share.first * kWidth;
+        std::copy_n(from, share.count * kWidth, out.begin() + row * kStride + share.first * kWidth);
+      }
+    }
+    return out;
+  };
+  std::vector<float> reference;
+  for (const auto& device : test::devices({1, 2})) {
+    const ExecContext& ctx = device.device->context();
+    const std::vector<float> alone = normed(ctx, {{0, kHeads}});
+    EXPECT_EQ(normed(ctx, {{0, 3}, {2, 3}}), alone) << device.name;
+    if (reference.empty()) reference = alone;
+    EXPECT_EQ(alone, reference) << device.name;
+    for (size_t i = 0; i < alone.size(); ++i) {
+      const size_t row = i / kStride * kStride;
+      double squares = 0;
+      for (size_t j = row; j < row + kStride; ++j) squares += double{x[j]} * double{x[j]};
+      const double wanted = x[i] / std::sqrt(squares / kStride + 1e-5) * weight[i - row];
+      ASSERT_NEAR(alone[i], wanted, 1e-6 * (1 + std::fabs(wanted))) << device.name;
+    }
+  }
+}
+
+// A rank whose sum is not a number makes the row of every rank none.
+TEST(JoinedNorm, ANonFiniteSumIsVisible) {
+  const float nan = -std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> sums = {1, 0};
+  const std::vector<float> others = {0, nan};
+  const std::vector<float> weight(4, 1.0F);
+  std::vector<float> x(4, 1.0F);
+  auto device = Device::create({});
+  ASSERT_TRUE(device.has_value());
+  joined_norm((*device)->context(),
+              {.x = x.data(),
+               .x_stride = 4,
+               .num_rows = 1,
+               .num_heads = 1,
+               .n = 4,
+               .parts = {sums.data(), others.data()},
+               .num_parts = 2,
+               .parts_stride = 2,
+               .whole = 2,
+               .weight = weight.data(),
+               .eps = 1e-5F});
+  EXPECT_TRUE(std::isnan(x[0]));
 }
 
 TEST(ActivationFormatOf, FollowsTheWeightAndTheBits) {

@@ -111,6 +111,8 @@ struct SimdTable {
   void (*quantize_row)(const float* x, const QuantizedRow& out);
   void (*norm_row)(const float* x, const RowNorm& norm, const QuantizedRow& out);
   void (*norm_in_place)(float* x, const RowNorm& norm, int32_t n);
+  float (*sum_of_squares)(const float* x, int32_t n);
+  void (*scale_by_weights)(float* x, const float* weight, float r, int32_t n);
   // Attention.
   void (*attention_block)(const QueryBlock& block);
   void (*attention_merge)(const QueryBlock& block);

@@ -207,8 +207,7 @@ static void quantize_row(const float* x, const QuantizedRow& out) {
       });
 }
 
-// Returns 1 / sqrt(mean(x^2) + eps).
-SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
+SLUICE_INLINE float squares_of(const float* x, int32_t n) {
   V16 squares = zero();
   int32_t i = 0;
   for (; i + 16 <= n; i += 16) {
@@ -219,8 +218,29 @@ SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
     const V16 v = load_partial(x + i, n - i);
     squares = fma(v, v, squares);
   }
-  const float mean = fold_by_halves(squares) / static_cast<float>(n);
+  return fold_by_halves(squares);
+}
+
+static float sum_of_squares(const float* x, int32_t n) { return squares_of(x, n); }
+
+// Returns 1 / sqrt(mean(x^2) + eps).
+SLUICE_INLINE float inverse_rms(const float* x, int32_t n, float eps) {
+  const float mean = squares_of(x, n) / static_cast<float>(n);
   return 1.0F / sqrt_float(mean + eps);
+}
+
+SLUICE_INLINE void scale_row_by_weights(float* x, const float* weight, float factor, int32_t n) {
+  const V16 r = broadcast(factor);
+  int32_t i = 0;
+  for (; i + 16 <= n; i += 16) store(x + i, mul(mul(load(x + i), r), load(weight + i)));
+  if (i < n) {
+    store_partial(
+        x + i, mul(mul(load_partial(x + i, n - i), r), load_partial(weight + i, n - i)), n - i);
+  }
+}
+
+static void scale_by_weights(float* x, const float* weight, float r, int32_t n) {
+  scale_row_by_weights(x, weight, r, n);
 }
 
 SLUICE_INLINE float mean_of(const float* x, int32_t n) {
@@ -264,20 +284,13 @@ SLUICE_INLINE CenteredNorm centered_norm(const float* x, const RowNorm& norm, in
 }
 
 static void norm_in_place(float* x, const RowNorm& norm, int32_t n) {
+  if (!norm.subtracts_mean) {
+    return scale_row_by_weights(x, norm.weight, inverse_rms(x, n, norm.eps), n);
+  }
+  const CenteredNorm centered = centered_norm(x, norm, n);
   int32_t i = 0;
-  if (norm.subtracts_mean) {
-    const CenteredNorm centered = centered_norm(x, norm, n);
-    for (; i + 16 <= n; i += 16) store(x + i, centered(x, i));
-    if (i < n) store_partial(x + i, centered(x, i), n - i);
-    return;
-  }
-  const V16 r = broadcast(inverse_rms(x, n, norm.eps));
-  const float* const weight = norm.weight;
-  for (; i + 16 <= n; i += 16) store(x + i, mul(mul(load(x + i), r), load(weight + i)));
-  if (i < n) {
-    store_partial(
-        x + i, mul(mul(load_partial(x + i, n - i), r), load_partial(weight + i, n - i)), n - i);
-  }
+  for (; i + 16 <= n; i += 16) store(x + i, centered(x, i));
+  if (i < n) store_partial(x + i, centered(x, i), n - i);
 }
 
 static void norm_row(const float* x, const RowNorm& norm, const QuantizedRow& out) {

@@ -4,6 +4,10 @@ depend on their order here alone."""
 PHI3 = dict(num_key_value_heads=1, head_dim=8)
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
             "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 5.0]}
+GRANITE4 = dict(head_dim=8, layer_types=["full_attention", "full_attention"], num_local_experts=0,
+                shared_intermediate_size=40, intermediate_size=24, mamba_n_heads=4,
+                embedding_multiplier=3.0, attention_multiplier=0.09, residual_multiplier=0.4,
+                logits_scaling=2.0)
 
 # As MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
 FURTHER = {
@@ -33,6 +37,12 @@ FURTHER = {
     "phi4-mini": ("Phi3", "phi3", dict(
         PHI3, tie_word_embeddings=True, original_max_position_embeddings=16, sliding_window=262144,
         rope_parameters=LONGROPE), "F16"),
+    "hunyuan-moe": ("HunYuanMoEV1", "hunyuan-moe", dict(
+        head_dim=24, num_experts=6, moe_topk=2, intermediate_size=24), "F16"),
+    "hunyuan-moe-lists": ("HunYuanMoEV1", None, dict(
+        num_hidden_layers=3, num_experts=5, moe_topk=[3, 3, 3], intermediate_size=16), "F16"),
+    "granite4": ("GraniteMoeHybrid", "granite", dict(GRANITE4, position_embedding_type="rope"), "F16"),
+    "granite4-nope": ("GraniteMoeHybrid", None, GRANITE4, "BF16"),
 }
 
 
@@ -48,6 +58,26 @@ def engines(common):
     ]
 
 
+def ffn_width(config):
+    is_shared = config.model_type == "granitemoehybrid"
+    return config.shared_intermediate_size if is_shared else config.intermediate_size
+
+
+def plain(config, tensors):
+    """Granite 4's only feed-forward half under the names of Granite 3."""
+    if config.model_type != "granitemoehybrid":
+        return tensors
+    result = {}
+    for name, tensor in tensors.items():
+        if "shared_mlp.input_linear" in name:
+            gate, up = tensor.chunk(2)
+            result[name.replace("shared_mlp.input_linear", "mlp.gate_proj")] = gate
+            result[name.replace("shared_mlp.input_linear", "mlp.up_proj")] = up
+        else:
+            result[name.replace("shared_mlp.output_linear", "mlp.down_proj")] = tensor
+    return result
+
+
 def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
     if architecture in ("cohere2", "nemotron"):
@@ -59,6 +89,8 @@ def add_keys(writer, architecture, config):
     if architecture == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])
         writer.add_attn_temperature_scale(config.rope_parameters["llama_4_scaling_beta"])
+    if architecture == "hunyuan-moe":
+        writer.add_expert_shared_feed_forward_length(config.intermediate_size)
     if architecture == "afmoe":
         writer.add_expert_shared_count(config.num_shared_experts)
         writer.add_leading_dense_block_count(config.num_dense_layers)

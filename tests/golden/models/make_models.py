@@ -510,7 +510,7 @@ def write_gguf(path, architecture, config, arrays, kind):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(further_models.ffn_width(config))
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -585,7 +585,7 @@ def main():
         row = {"name": name, "tokens": tokens.tolist(), "directory": name}
         if architecture:
             write_gguf(HERE / f"{name}.gguf", architecture, config,
-                       gguf_tensors(architecture, config, tensors), kind)
+                       gguf_tensors(architecture, config, further_models.plain(config, tensors)), kind)
             row["gguf"] = f"{name}.gguf"
         rows[name] = row
         size = sum(f.stat().st_size for f in (HERE / name).iterdir())

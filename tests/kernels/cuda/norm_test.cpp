@@ -120,6 +120,57 @@ void expect_heads_normed(int32_t n, bool subtracts_mean) {
   });
 }
 
+TEST(CudaNorm, JoinedNormsHaveTheBitsOfTheCpu) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kHeads = 3;  // of five
+  constexpr int32_t kWhole = 5;
+  Random random(14);
+  for (const int32_t n : {16, 70}) {
+    const int64_t stride = int64_t{kHeads} * n + 5;
+    const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
+    const std::vector<float> weight = random.normals(static_cast<size_t>(kHeads * n));
+    std::vector<float> others = random.normals(kRows * kWhole);
+    for (float& value : others) value = std::fabs(value) * static_cast<float>(n);
+    std::vector<float> sums(kRows * kWhole, -1.0F);
+    const auto squares_args = [&](std::vector<float>& out) {
+      return HeadSquaresArgs{.x = x.data(),
+                             .x_stride = stride,
+                             .num_rows = kRows,
+                             .num_heads = kHeads,
+                             .n = n,
+                             .out = out.data(),
+                             .out_stride = kWhole,
+                             .first = 1,
+                             .whole = kWhole};
+    };
+    const auto norm_args = [&](std::vector<float>& out) {
+      return JoinedNormArgs{.x = out.data(),
+                            .x_stride = stride,
+                            .num_rows = kRows,
+                            .num_heads = kHeads,
+                            .n = n,
+                            .parts = {sums.data(), others.data()},
+                            .num_parts = 2,
+                            .parts_stride = kWhole,
+                            .whole = kWhole,
+                            .weight = weight.data(),
+                            .eps = 1e-5F};
+    };
+    const auto device = test::make_device("scalar", 1);
+    head_squares(device->context(), squares_args(sums));
+    std::vector<float> want = x;
+    joined_norm(device->context(), norm_args(want));
+    test::on_schedules([&] {
+      std::vector<float> got_sums(sums.size(), -1.0F);
+      cuda::launch_head_squares(nullptr, squares_args(got_sums));
+      test::expect_same_floats(got_sums, sums);
+      std::vector<float> got = x;
+      cuda::launch_joined_norm(nullptr, norm_args(got));
+      test::expect_same_floats(got, want);
+    });
+  }
+}
+
 TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
   for (const int32_t n : {16, 70, 128, 515}) {  // the last one takes a block a head
     expect_heads_normed(n, false);
