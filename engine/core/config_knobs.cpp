@@ -444,7 +444,10 @@ std::vector<Knob> make_worker_knobs() {
 std::vector<Knob> make_limit_knobs() {
   return {
       bytes<&Config::max_body_bytes>(
-          "max-body-bytes", "server", {kKiB, kGiB}, "Largest request body."),
+          "max-body-bytes",
+          "server",
+          {kKiB, kGiB},
+          "Largest request body; those that are not complete share four times as much."),
       integer<&Config::max_requests_per_key>("max-requests-per-key",
                                              "server",
                                              "requests",
