@@ -113,6 +113,14 @@ Expected<void> check_attention(DeviceType device, int32_t head_dim) {
                     "device");
 }
 
+Expected<void> check_recurrent(DeviceType device) {
+  if (device == DeviceType::kCpu) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "the CUDA backend has no kernels for recurrent layers and gated attention; "
+                    "--device cpu runs them",
+                    "device");
+}
+
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {
   for (const RowStep& step : steps.all()) {
     std::visit([&](const auto& args) { run_step(ctx, args); }, step);

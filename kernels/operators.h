@@ -10,6 +10,7 @@
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/partial_sums.h"
+#include "kernels/recurrent.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
 
@@ -39,4 +40,7 @@
   X(take_tokens, TakeTokensArgs)            \
   X(place_following, PlaceFollowingArgs)    \
   X(gather_kv_blocks, KvBlocksArgs)         \
-  X(scatter_kv_blocks, KvBlocksArgs)
+  X(scatter_kv_blocks, KvBlocksArgs)        \
+  X(short_conv, ShortConvArgs)              \
+  X(delta_rule, DeltaRuleArgs)              \
+  X(sigmoid_gate, SigmoidGateArgs)

@@ -362,4 +362,17 @@ void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
   launch_scatter_kv_blocks(ctx.stream, args);
 }
 
+// Refused when the model was loaded (check_recurrent).
+void short_conv(const ExecContext&, const ShortConvArgs&) {
+  SLUICE_UNREACHABLE("cuda short_conv");
+}
+
+void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
+  SLUICE_UNREACHABLE("cuda delta_rule");
+}
+
+void sigmoid_gate(const ExecContext&, const SigmoidGateArgs&) {
+  SLUICE_UNREACHABLE("cuda sigmoid_gate");
+}
+
 }  // namespace sluice::kernels::cuda

@@ -19,7 +19,7 @@ fi
 
 # Every object of one instruction set is of one of these families.
 members=$(ar t "$archive")
-families=('simd' 'linear(_[a-z0-9]+)*' 'w8a8' 'e4m3')
+families=('simd' 'linear(_[a-z0-9]+)*' 'w8a8' 'e4m3' 'recurrent')
 isa_files=''
 for family in "${families[@]}"; do
   isa_file="${family}_(scalar|avx2|avx512|amx|bf16)\\.cpp\\.o"

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/recurrent.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/core/status.h"
+#include "kernels/cpu/cpu_operators.h"
+#include "kernels/cpu/recurrent/recurrent_block.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace sluice::kernels::cpu {
+namespace {
+
+constexpr int32_t kLanes = 16;
+
+const RecurrentTable& table_of(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return kScalarRecurrent;
+    case Isa::kAvx2:
+      return kAvx2Recurrent;
+    case Isa::kAvx512:
+    case Isa::kAmx:
+      return kAvx512Recurrent;
+  }
+  SLUICE_UNREACHABLE("instruction set without a table");
+}
+
+// The states of one request as its rows pass.
+class StateWalk {
+ public:
+  StateWalk(const StateTable& table, int64_t request)
+      : table_(table),
+        entries_(table.block_table + request * table.block_table_stride),
+        first_row_(table.query_start_loc[static_cast<size_t>(request)]),
+        num_rows_(table.query_start_loc[static_cast<size_t>(request) + 1] - first_row_),
+        begin_(table.seq_lens[static_cast<size_t>(request)] - num_rows_) {}
+
+  // Calls read(state) with what the first row finds, null for zeros; then for each run of rows that
+  // share a block run(first_row, num_rows) and write(state).
+  template <typename Read, typename Run, typename Write>
+  void walk(const Read& read, const Run& run, const Write& write) const {
+    if (num_rows_ == 0) return;
+    read(begin_ == 0 ? nullptr : state(entry(begin_ - 1)));
+    const int32_t end = begin_ + num_rows_;
+    for (int32_t position = begin_; position < end;) {
+      const int32_t block = entry(position);
+      int32_t next = position;
+      while (next < end && entry(next) == block) {
+        next = std::min(end, (next / table_.tokens_per_entry + 1) * table_.tokens_per_entry);
+      }
+      run(first_row_ + position - begin_, next - position);
+      write(state(block));
+      position = next;
+    }
+  }
+
+ private:
+  [[nodiscard]] int32_t entry(int32_t position) const {
+    return entries_[position / table_.tokens_per_entry];
+  }
+
+  [[nodiscard]] float* state(int32_t block) const {
+    DCHECK(block >= 0);
+    return table_.states + block * table_.block_floats;
+  }
+
+  const StateTable& table_;
+  const int32_t* entries_;
+  int32_t first_row_;
+  int32_t num_rows_;
+  int32_t begin_;  // position of the first row
+};
+
+int64_t num_requests(const StateTable& table) {
+  return static_cast<int64_t>(table.seq_lens.size());
+}
+
+// Copies `count` pieces of 16 floats, `stride` apart, to consecutive ones.
+void take_columns(const float* from, int64_t stride, int32_t count, float* to) {
+  if (from == nullptr) return std::fill(to, to + count * kLanes, 0.0F);
+  for (int32_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * kLanes, from + i * stride, kLanes * sizeof(float));
+  }
+}
+
+void put_columns(const float* from, int32_t count, float* to, int64_t stride) {
+  for (int32_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * stride, from + i * kLanes, kLanes * sizeof(float));
+  }
+}
+
+void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t request, int64_t c) {
+  alignas(64) float window[kMaxConvTaps * kLanes];
+  const auto at = [c](const float* x) { return x == nullptr ? nullptr : x + c; };
+  StateWalk(args.state, request)
+      .walk([&](const float* state) { take_columns(at(state), args.n, args.taps - 1, window); },
+            [&](int64_t row, int32_t num_rows) {
+              const auto of_row = [&](const float* x) {
+                return x == nullptr ? nullptr : x + row * args.x_stride + c;
+              };
+              simd.conv_block({.x = of_row(args.x),
+                               .gate_in = of_row(args.gate_in),
+                               .gate_out = of_row(args.gate_out),
+                               .x_stride = args.x_stride,
+                               .out = args.out + row * args.out_stride + c,
+                               .out_stride = args.out_stride,
+                               .num_rows = num_rows,
+                               .taps = args.taps,
+                               .weight = args.weight + c,
+                               .bias = at(args.bias),
+                               .n = args.n,
+                               .silu = args.silu,
+                               .window = window});
+            },
+            [&](float* state) { put_columns(window, args.taps - 1, state + c, args.n); });
+}
+
+// Sixteen columns, from `column` on, of value head `head`.
+void run_delta(const RecurrentTable& simd,
+               const DeltaRuleArgs& args,
+               int64_t request,
+               int64_t head,
+               int64_t column) {
+  alignas(64) float columns[kMaxStateKeys * kLanes];
+  const int64_t key = int64_t{args.key_heads[static_cast<size_t>(head)]} * args.key_dim;
+  const int64_t value = head * args.value_dim + column;
+  const int64_t place = head * args.key_dim * args.value_dim + column;
+  StateWalk(args.state, request)
+      .walk(
+          [&](const float* state) {
+            const float* const from = state == nullptr ? nullptr : state + place;
+            take_columns(from, args.value_dim, args.key_dim, columns);
+          },
+          [&](int64_t row, int32_t num_rows) {
+            simd.delta_block({.q = args.q + row * args.qkv_stride + key,
+                              .k = args.k + row * args.qkv_stride + key,
+                              .v = args.v + row * args.qkv_stride + value,
+                              .qkv_stride = args.qkv_stride,
+                              .beta = args.b + row * args.gate_stride + head,
+                              .decay = args.a + row * args.gate_stride + head,
+                              .gate_stride = args.gate_stride,
+                              .out = args.out + row * args.out_stride + value,
+                              .out_stride = args.out_stride,
+                              .num_rows = num_rows,
+                              .key_dim = args.key_dim,
+                              .state = columns});
+          },
+          [&](float* state) { put_columns(columns, args.key_dim, state + place, args.value_dim); });
+}
+
+}  // namespace
+
+void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
+  DCHECK(args.n % kLanes == 0 && args.taps >= 2 && args.taps <= kMaxConvTaps);
+  const RecurrentTable& simd = table_of(ctx.isa);
+  const int64_t pieces = args.n / kLanes;
+  ctx.pool->parallel_for_chunked(num_requests(args.state) * pieces,
+                                 {.chunk = 4},
+                                 [&](int64_t begin, int64_t end, int32_t) {
+                                   for (int64_t i = begin; i < end; ++i) {
+                                     convolve(simd, args, i / pieces, i % pieces * kLanes);
+                                   }
+                                 });
+}
+
+void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
+  DCHECK(args.key_dim % kLanes == 0 && args.key_dim <= kMaxStateKeys);
+  DCHECK(args.value_dim % kLanes == 0);
+  const RecurrentTable& simd = table_of(ctx.isa);
+  const auto num_value_heads = static_cast<int32_t>(args.key_heads.size());
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.delta_row({.q = args.q + row * args.qkv_stride,
+                    .k = args.k + row * args.qkv_stride,
+                    .b = args.b + row * args.gate_stride,
+                    .a = args.a + row * args.gate_stride,
+                    .rate = args.rate,
+                    .dt_bias = args.dt_bias,
+                    .num_key_heads = args.num_key_heads,
+                    .num_value_heads = num_value_heads,
+                    .key_dim = args.key_dim,
+                    .scale = args.scale,
+                    .eps = args.eps});
+  });
+  const int64_t pieces = args.value_dim / kLanes;
+  const int64_t of_request = num_value_heads * pieces;
+  ctx.pool->parallel_for(num_requests(args.state) * of_request, [&](int64_t i, int32_t) {
+    const int64_t rest = i % of_request;
+    run_delta(simd, args, i / of_request, rest / pieces, rest % pieces * kLanes);
+  });
+}
+
+void sigmoid_gate(const ExecContext& ctx, const SigmoidGateArgs& args) {
+  DCHECK(args.n % kLanes == 0);
+  const RecurrentTable& simd = table_of(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.sigmoid_gate_row(
+        args.x + row * args.x_stride, args.gate + row * args.gate_stride, args.n);
+  });
+}
+
+}  // namespace sluice::kernels::cpu

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recurrent layers for one instruction set; see vec16.h for what may be included here.
+#define SLUICE_ISA_AVX512
+
+#include "kernels/cpu/isa/vec16.h"
+// vec16.h comes first: it names the namespace that the kernels live in.
+#include "kernels/cpu/recurrent/recurrent_impl.h"
+
+namespace sluice::kernels::cpu {
+
+extern const RecurrentTable kAvx512Recurrent = {
+    .conv_block = SLUICE_ISA::conv_block,
+    .delta_row = SLUICE_ISA::delta_row,
+    .delta_block = SLUICE_ISA::delta_block,
+    .sigmoid_gate_row = SLUICE_ISA::sigmoid_gate_row,
+};
+
+}  // namespace sluice::kernels::cpu

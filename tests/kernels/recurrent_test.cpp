@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/recurrent.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+using test::Random;
+
+// One request's blocks: entry i of its table, of kPerEntry tokens, is blocks[i].
+struct Blocks {
+  static constexpr int32_t kPerEntry = 4;
+
+  std::vector<int32_t> table;
+  std::vector<float> states;
+  int64_t block_floats;
+
+  Blocks(std::vector<int32_t> blocks, int64_t floats)
+      : table(std::move(blocks)), block_floats(floats) {
+    const int32_t last = *std::ranges::max_element(table);
+    states.assign(static_cast<size_t>((last + 1) * floats), std::nanf(""));
+  }
+
+  [[nodiscard]] std::vector<float> block(int32_t b) const {
+    const auto begin = states.begin() + b * block_floats;
+    return {begin, begin + block_floats};
+  }
+};
+
+// The ends of the steps in which a request of kTokens tokens runs.
+constexpr int32_t kTokens = 37;
+const std::vector<std::vector<int32_t>> kChunks = {
+    {37}, {1, 37}, {4, 37}, {5, 9, 16, 36, 37}, {3, 8, 12, 13, 14, 15, 16, 17, 37}};
+
+// Calls run(begin, end, table) for each step of a request.
+template <typename Run>
+void for_steps(const std::vector<int32_t>& ends, Blocks& blocks, const Run& run) {
+  int32_t begin = 0;
+  for (const int32_t end : ends) {
+    const std::vector<int32_t> starts = {0, end - begin};
+    const std::vector<int32_t> lens = {end};
+    run(begin,
+        StateTable{.states = blocks.states.data(),
+                   .block_floats = blocks.block_floats,
+                   .query_start_loc = starts,
+                   .seq_lens = lens,
+                   .block_table = blocks.table.data(),
+                   .block_table_stride = static_cast<int32_t>(blocks.table.size()),
+                   .tokens_per_entry = Blocks::kPerEntry});
+    begin = end;
+  }
+}
+
+// --- Short convolution ---------------------------------------------------------------------------
+
+constexpr int32_t kChannels = 48;
+
+struct Conv {
+  int32_t taps;
+  bool silu;
+  bool gated;
+  std::vector<float> weight, bias, x, gate_in, gate_out;
+
+  Conv(int32_t t, bool s, bool g, bool has_bias) : taps(t), silu(s), gated(g) {
+    Random random(static_cast<uint64_t>(t));
+    weight = random.normals(static_cast<size_t>(taps) * kChannels);
+    if (has_bias) bias = random.normals(kChannels);
+    for (auto* rows : {&x, &gate_in, &gate_out}) *rows = random.normals(kTokens * kChannels);
+  }
+
+  std::vector<float> run(const ExecContext& ctx,
+                         const std::vector<int32_t>& ends,
+                         Blocks& blocks) const {
+    std::vector<float> out(x.size());
+    for_steps(ends, blocks, [&](int32_t begin, const StateTable& state) {
+      const int64_t at = int64_t{begin} * kChannels;
+      short_conv(ctx,
+                 {.x = x.data() + at,
+                  .gate_in = gated ? gate_in.data() + at : nullptr,
+                  .gate_out = gated ? gate_out.data() + at : nullptr,
+                  .x_stride = kChannels,
+                  .out = out.data() + at,
+                  .out_stride = kChannels,
+                  .n = kChannels,
+                  .taps = taps,
+                  .weight = weight.data(),
+                  .bias = bias.empty() ? nullptr : bias.data(),
+                  .silu = silu,
+                  .state = state});
+    });
+    return out;
+  }
+
+  // The definition in double; silu by libm.
+  [[nodiscard]] double exact(int32_t t, int32_t c) const {
+    const auto in = [&](int32_t token) {
+      const auto at = static_cast<size_t>(token * kChannels + c);
+      return token < 0 ? 0.0 : double{x[at]} * (gated ? gate_in[at] : 1.0F);
+    };
+    double y = bias.empty() ? 0.0 : bias[static_cast<size_t>(c)];
+    for (int32_t i = 0; i < taps; ++i) {
+      y += double{weight[static_cast<size_t>(i * kChannels + c)]} * in(t - taps + 1 + i);
+    }
+    if (silu) y /= 1 + std::exp(-y);
+    return gated ? y * gate_out[static_cast<size_t>(t * kChannels + c)] : y;
+  }
+};
+
+TEST(ShortConv, IsTheSumOverTheLastTokens) {
+  const auto device = test::make_device("scalar", 1);
+  for (const Conv& conv : {Conv(4, true, false, false), Conv(3, false, true, true)}) {
+    Blocks blocks(std::vector<int32_t>(10, 0), (conv.taps - 1) * kChannels);
+    const std::vector<float> out = conv.run(device->context(), {kTokens}, blocks);
+    for (int32_t t = 0; t < kTokens; ++t) {
+      for (int32_t c = 0; c < kChannels; ++c) {
+        ASSERT_NEAR(out[static_cast<size_t>(t * kChannels + c)], conv.exact(t, c), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(ShortConv, ChunksThreadsAndInstructionSetsChangeNoBit) {
+  const Conv conv(4, true, false, true);
+  Blocks one(std::vector<int32_t>(10, 0), 3 * kChannels);
+  const auto scalar = test::make_device("scalar", 1);
+  const std::vector<float> expected = conv.run(scalar->context(), {kTokens}, one);
+  for (const auto& device : test::devices({1, 2})) {
+    for (const auto& ends : kChunks) {
+      Blocks blocks({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, 3 * kChannels);
+      const std::vector<float> out = conv.run(device.device->context(), ends, blocks);
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0) << device.name;
+      ASSERT_EQ(blocks.block(3), one.block(0)) << device.name;
+    }
+  }
+}
+
+// --- Delta rule ----------------------------------------------------------------------------------
+
+constexpr int32_t kKeyHeads = 2;
+constexpr int32_t kValueHeads = 6;
+constexpr int32_t kKeyDim = 32;
+constexpr int32_t kValueDim = 48;
+constexpr int32_t kWidth = 2 * kKeyHeads * kKeyDim + kValueHeads * kValueDim;
+constexpr int32_t kOutWidth = kValueHeads * kValueDim;
+constexpr int64_t kStateFloats = int64_t{kValueHeads} * kKeyDim * kValueDim;
+constexpr float kScale = 0.17677669F;
+
+struct Delta {
+  std::vector<float> qkv, b, a, rate, dt_bias;
+  std::vector<int32_t> key_heads;
+
+  explicit Delta(std::vector<int32_t> heads) : key_heads(std::move(heads)) {
+    Random random(11);
+    qkv = random.normals(kTokens * kWidth);
+    b = random.normals(kTokens * kValueHeads);
+    a = random.normals(kTokens * kValueHeads);
+    dt_bias = random.normals(kValueHeads);
+    for (int32_t i = 0; i < kValueHeads; ++i) rate.push_back(-0.1F - random.uniform());
+  }
+
+  std::vector<float> run(const ExecContext& ctx,
+                         const std::vector<int32_t>& ends,
+                         Blocks& blocks) const {
+    std::vector<float> out(kTokens * kOutWidth);
+    std::vector<float> rows = qkv;  // overwritten
+    std::vector<float> beta = b;
+    std::vector<float> decay = a;
+    int32_t begun = 0;
+    for_steps(ends, blocks, [&](int32_t begin, const StateTable& state) {
+      float* const at = rows.data() + int64_t{begin} * kWidth;
+      const int32_t num_rows = state.seq_lens[0] - begin;
+      delta_rule(ctx,
+                 {.q = at,
+                  .k = at + kKeyHeads * kKeyDim,
+                  .v = at + 2 * kKeyHeads * kKeyDim,
+                  .qkv_stride = kWidth,
+                  .b = beta.data() + begin * kValueHeads,
+                  .a = decay.data() + begin * kValueHeads,
+                  .gate_stride = kValueHeads,
+                  .rate = rate.data(),
+                  .dt_bias = dt_bias.data(),
+                  .key_heads = key_heads,
+                  .num_rows = num_rows,
+                  .num_key_heads = kKeyHeads,
+                  .key_dim = kKeyDim,
+                  .value_dim = kValueDim,
+                  .scale = kScale,
+                  .out = out.data() + int64_t{begin} * kOutWidth,
+                  .out_stride = kOutWidth,
+                  .state = state});
+      begun += num_rows;
+    });
+    EXPECT_EQ(begun, kTokens);
+    return out;
+  }
+
+  // The definition in double, by libm.
+  [[nodiscard]] std::vector<double> exact() const {
+    std::vector<double> out(kTokens * kOutWidth);
+    for (int32_t h = 0; h < kValueHeads; ++h) {
+      std::vector<double> state(kKeyDim * kValueDim);
+      for (int32_t t = 0; t < kTokens; ++t) step(t, h, state, out);
+    }
+    return out;
+  }
+
+  void step(int32_t t, int32_t h, std::vector<double>& state, std::vector<double>& out) const {
+    const float* const row = qkv.data() + t * kWidth;
+    const int32_t key = key_heads[static_cast<size_t>(h)] * kKeyDim;
+    const auto unit = [](const float* x) {
+      double sum = 1e-6;
+      for (int32_t i = 0; i < kKeyDim; ++i) sum += double{x[i]} * x[i];
+      std::vector<double> y(x, x + kKeyDim);
+      for (double& value : y) value /= std::sqrt(sum);
+      return y;
+    };
+    const std::vector<double> q = unit(row + key);
+    const std::vector<double> k = unit(row + kKeyHeads * kKeyDim + key);
+    const float* const v = row + 2 * kKeyHeads * kKeyDim + h * kValueDim;
+    const auto gate = static_cast<size_t>(t * kValueHeads + h);
+    const auto head = static_cast<size_t>(h);
+    const double beta = 1 / (1 + std::exp(-double{b[gate]}));
+    const double softplus = std::log1p(std::exp(double{a[gate]} + dt_bias[head]));
+    const double decay = std::exp(rate[head] * softplus);
+    for (int32_t j = 0; j < kValueDim; ++j) {
+      const auto at = [&](int32_t i) -> double& {
+        return state[static_cast<size_t>(i * kValueDim + j)];
+      };
+      double m = 0;
+      for (int32_t i = 0; i < kKeyDim; ++i) m += k[static_cast<size_t>(i)] * (at(i) *= decay);
+      const double d = beta * (v[j] - m);
+      double o = 0;
+      for (int32_t i = 0; i < kKeyDim; ++i) {
+        at(i) += k[static_cast<size_t>(i)] * d;
+        o += q[static_cast<size_t>(i)] * at(i);
+      }
+      out[static_cast<size_t>(t * kOutWidth + h * kValueDim + j)] = o * kScale;
+    }
+  }
+};
+
+const std::vector<int32_t> kGrouped = {0, 0, 0, 1, 1, 1};
+const std::vector<int32_t> kTiled = {0, 1, 0, 1, 0, 1};
+
+TEST(DeltaRule, IsTheRecurrenceInEitherOrderOfHeads) {
+  const auto device = test::make_device("scalar", 1);
+  for (const auto& heads : {kGrouped, kTiled}) {
+    const Delta delta(heads);
+    Blocks blocks(std::vector<int32_t>(10, 0), kStateFloats);
+    const std::vector<float> out = delta.run(device->context(), {kTokens}, blocks);
+    const std::vector<double> exact = delta.exact();
+    for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], exact[i], 2e-6) << i;
+  }
+}
+
+TEST(DeltaRule, ChunksThreadsAndInstructionSetsChangeNoBit) {
+  const Delta delta(kGrouped);
+  Blocks one(std::vector<int32_t>(10, 0), kStateFloats);
+  const auto scalar = test::make_device("scalar", 1);
+  const std::vector<float> expected = delta.run(scalar->context(), {kTokens}, one);
+  for (const auto& device : test::devices({1, 2})) {
+    for (const auto& ends : kChunks) {
+      Blocks blocks({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, kStateFloats);
+      const std::vector<float> out = delta.run(device.device->context(), ends, blocks);
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0) << device.name;
+      ASSERT_EQ(blocks.block(3), one.block(0)) << device.name;
+    }
+  }
+}
+
+// A block that the next entry does not name keeps the state at its end, and a request that begins
+// there goes on as if it had computed what is before.
+TEST(DeltaRule, ASnapshotHasTheBitsOfTheRunningState) {
+  const Delta delta(kGrouped);
+  const auto device = test::make_device("scalar", 1);
+  Blocks blocks({0, 0, 1, 1, 1, 1, 1, 1, 1, 1}, kStateFloats);
+  const std::vector<float> whole = delta.run(device->context(), {kTokens}, blocks);
+  Blocks short_run({0, 0, 1, 1, 1, 1, 1, 1, 1, 1}, kStateFloats);
+  std::vector<float> cut = delta.run(device->context(), {8, kTokens}, short_run);
+  EXPECT_EQ(blocks.block(0), short_run.block(0));
+  EXPECT_EQ(blocks.block(1), short_run.block(1));
+  EXPECT_NE(blocks.block(0), blocks.block(1));
+  EXPECT_EQ(whole, cut);
+}
+
+TEST(DeltaRule, RequestsOfAStepDoNotSeeEachOther) {
+  const Delta delta(kGrouped);
+  for (const auto& device : test::devices({2})) {
+    Blocks alone(std::vector<int32_t>(10, 0), kStateFloats);
+    const std::vector<float> expected = delta.run(device.device->context(), {20, kTokens}, alone);
+    // The first 20 tokens twice and, between them, a request without rows in this step.
+    Blocks blocks({0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1}, kStateFloats);
+    const std::vector<int32_t> starts = {0, 20, 20, 40};
+    const std::vector<int32_t> lens = {20, 0, 20};
+    const auto twice = [](const std::vector<float>& rows, int32_t width) {
+      std::vector<float> both(rows.begin(), rows.begin() + 20 * width);
+      both.insert(both.end(), rows.begin(), rows.begin() + 20 * width);
+      return both;
+    };
+    std::vector<float> qkv = twice(delta.qkv, kWidth);
+    std::vector<float> b = twice(delta.b, kValueHeads);
+    std::vector<float> a = twice(delta.a, kValueHeads);
+    std::vector<float> out(40 * kOutWidth);
+    delta_rule(device.device->context(),
+               {.q = qkv.data(),
+                .k = qkv.data() + kKeyHeads * kKeyDim,
+                .v = qkv.data() + 2 * kKeyHeads * kKeyDim,
+                .qkv_stride = kWidth,
+                .b = b.data(),
+                .a = a.data(),
+                .gate_stride = kValueHeads,
+                .rate = delta.rate.data(),
+                .dt_bias = delta.dt_bias.data(),
+                .key_heads = delta.key_heads,
+                .num_rows = 40,
+                .num_key_heads = kKeyHeads,
+                .key_dim = kKeyDim,
+                .value_dim = kValueDim,
+                .scale = kScale,
+                .out = out.data(),
+                .out_stride = kOutWidth,
+                .state = {.states = blocks.states.data(),
+                          .block_floats = kStateFloats,
+                          .query_start_loc = starts,
+                          .seq_lens = lens,
+                          .block_table = blocks.table.data(),
+                          .block_table_stride = 5,
+                          .tokens_per_entry = Blocks::kPerEntry}});
+    const size_t half = 20 * kOutWidth * sizeof(float);
+    EXPECT_EQ(std::memcmp(out.data(), expected.data(), half), 0) << device.name;
+    EXPECT_EQ(std::memcmp(out.data() + 20 * kOutWidth, expected.data(), half), 0) << device.name;
+    EXPECT_EQ(blocks.block(0), blocks.block(1));
+    EXPECT_TRUE(std::isnan(blocks.block(2)[0]));
+  }
+}
+
+// --- Gates ---------------------------------------------------------------------------------------
+
+TEST(SigmoidGate, MatchesLibmOnEveryInstructionSet) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kN = 48;
+  Random random(3);
+  const std::vector<float> gate = random.normals(kRows * 64, 3);
+  const std::vector<float> x = random.normals(kRows * kN);
+  std::vector<float> reference;
+  for (const auto& device : test::devices({1, 2})) {
+    std::vector<float> out = x;
+    sigmoid_gate(device.device->context(),
+                 {.x = out.data(),
+                  .x_stride = kN,
+                  .gate = gate.data(),
+                  .gate_stride = 64,
+                  .num_rows = kRows,
+                  .n = kN});
+    if (reference.empty()) reference = out;
+    EXPECT_EQ(out, reference) << device.name;
+    for (size_t i = 0; i < out.size(); ++i) {
+      const double g = gate[i / kN * 64 + i % kN];
+      ASSERT_NEAR(out[i], x[i] / (1 + std::exp(-g)), 1e-6);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels
