@@ -18,17 +18,18 @@ KvCacheManager::~KvCacheManager() = default;
 // Fills `chain` and returns how many of its blocks every group can serve. One pass: full groups cut
 // the chain at their first gap; a window group allows a cut where enough blocks before it are
 // present, a state group where a snapshot is.
-int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
-                                          const PrefixExtras& extras) {
+KvCacheManager::Impl::Hit KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
+                                                            const PrefixExtras& extras) {
   const auto block_size = static_cast<size_t>(options.block_size);
   chain.clear();
   index.find_chain(tokens.first((tokens.size() - 1) / block_size * block_size), extras, chain);
   std::ranges::fill(run_length, 0);
-  int32_t best = 0;
+  Hit best;
   for (int32_t i = 0; i < static_cast<int32_t>(chain.size()); ++i) {
     const int32_t node = chain[static_cast<size_t>(i)];
     const int32_t num_tokens = (i + 1) * options.block_size;
     bool usable = true;
+    bool has_states = true;
     for (size_t g = 0; g < groups.size(); ++g) {
       const bool present = index.block(node, static_cast<int32_t>(g)) != kNullBlock;
       switch (groups[g].spec.kind) {
@@ -41,11 +42,12 @@ int32_t KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
           usable = usable && run_length[g] >= i + 1 - groups[g].first_needed(num_tokens);
           break;
         case KvGroupKind::kState:
-          usable = usable && present;
+          has_states = has_states && present;
           break;
       }
     }
-    if (usable) best = i + 1;
+    if (usable) best.without_states = i + 1;
+    if (usable && has_states) best.num_blocks = i + 1;
   }
   return best;
 }
@@ -80,8 +82,12 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   if (slot_index == IdMap::kAbsent) return 0;
   KvHolder& slot = m.slots[static_cast<size_t>(slot_index)];
   slot.extras = extras;
+  slot.num_known = static_cast<int32_t>(tokens.size());
   if (!m.options.enable_prefix_caching) return 0;
-  const int32_t num_hit_blocks = m.longest_hit(tokens, extras);
+  const Impl::Hit hit = m.longest_hit(tokens, extras);
+  const int32_t num_hit_blocks = hit.num_blocks;
+  slot.junction = hit.without_states * m.options.block_size;
+  slot.num_shared = num_hit_blocks * m.options.block_size;
   int32_t num_found = num_hit_blocks * m.options.block_size;
   if (use == PrefixUse::kAdmission) {
     num_found += m.find_partial(slot, tokens, num_hit_blocks);
@@ -95,6 +101,70 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   m.index.pin(slot.cursor);
   return num_found;
 }
+
+// --- States -----------------------------------------------------------------------------------
+
+bool KvCacheManager::Impl::is_snapshot(const KvGroup& group,
+                                       const KvHolder& holder,
+                                       int32_t i) const {
+  if (group.spec.kind != KvGroupKind::kState || group.spec.snapshot_every == 0) return true;
+  const int32_t unit = group.tokens_per_entry;
+  const int32_t end = (i + 1) * unit;
+  // The next request with this prompt computes its last token at least.
+  return end == holder.num_shared || end == holder.junction / unit * unit ||
+         end == (holder.num_known - 1) / unit * unit || end % group.spec.snapshot_every == 0;
+}
+
+bool KvCacheManager::Impl::needs_block(const KvGroup& group,
+                                       const KvHolder& holder,
+                                       int32_t i,
+                                       int32_t end) const {
+  if (group.spec.kind != KvGroupKind::kState || i == 0) return true;
+  if (!options.enable_prefix_caching) return false;
+  // An answer may end at any token: its last whole entry is left until the next one is computed.
+  const bool is_answer = i * group.tokens_per_entry >= holder.num_known && i + 1 == end;
+  return is_answer || is_snapshot(group, holder, i - 1);
+}
+
+int32_t KvCacheManager::Impl::num_to_take(const KvGroup& group,
+                                          int32_t slot,
+                                          int32_t wanted) const {
+  const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
+  if (group.spec.kind != KvGroupKind::kState) return wanted - held;
+  const KvHolder holder = slot == IdMap::kAbsent ? KvHolder{} : slots[static_cast<size_t>(slot)];
+  int32_t taken = 0;
+  for (int32_t i = held; i < wanted; ++i) taken += needs_block(group, holder, i, wanted) ? 1 : 0;
+  return taken;
+}
+
+int64_t KvCacheManager::Impl::num_held(const KvGroup& group) const {
+  int64_t held = 0;
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    held += group.num_held(static_cast<int32_t>(slot));
+  }
+  return held;
+}
+
+// Makes the state at the end of the last indexed block findable, if it was left behind, before the
+// request lets go of everything: whoever goes on with its answer begins there.
+void KvCacheManager::Impl::keep_last_state(int32_t slot) {
+  const KvHolder& holder = slots[static_cast<size_t>(slot)];
+  const int32_t last = holder.num_indexed - 1;
+  if (last < 0 || holder.is_unsound) return;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    KvGroup& group = groups[g];
+    if (group.spec.kind != KvGroupKind::kState || !ends_entry(group, last)) continue;
+    const int32_t i = entry_of(group, last);
+    if (i < group.kept_from(slot) || i >= group.count(slot)) continue;
+    const bool is_left = i + 1 == group.count(slot) || !group.goes_on(slot, i + 1);
+    const auto index_of = static_cast<int32_t>(g);
+    if (!is_left || index.block(holder.cursor, index_of) != kNullBlock) continue;
+    if (group.pool.tag(group.entry(slot, i)) != BlockPool::kNoTag) continue;
+    make_findable(holder.cursor, index_of, group.entry(slot, i));
+  }
+}
+
+// --- Prefixes ---------------------------------------------------------------------------------
 
 // Returns how many tokens behind the whole blocks a cached block begins with.
 int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
@@ -143,11 +213,14 @@ bool KvCacheManager::has_room(RequestId id,
   const Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   for (const KvGroup& group : m.groups) {
-    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot) - group.kept_from(slot);
+    const int32_t held = slot == IdMap::kAbsent ? 0 : group.num_held(slot);
     const int32_t needed = std::max(0, group.max_held_for(num_tokens) - held);
     // The newcomer counts as a holder too: it will need its next block, like the others.
-    const int64_t spare =
-        std::min<int64_t>(num_spare_blocks, int64_t{m.num_holders()} * group.max_held);
+    int64_t most = int64_t{m.num_holders()} * group.max_held;
+    if (group.spec.kind == KvGroupKind::kState) {
+      most -= m.num_held(group) + (slot == IdMap::kAbsent ? 0 : needed);
+    }
+    const int64_t spare = std::clamp<int64_t>(num_spare_blocks, 0, std::max<int64_t>(0, most));
     const bool grows =
         group.spec.kind == KvGroupKind::kFull || group.spec.kind == KvGroupKind::kLatent;
     const int64_t kept = grows ? std::max<int64_t>(spare, num_growing_blocks) : spare;
@@ -161,8 +234,8 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
   CHECK_LE(num_tokens, m.options.max_model_len);
   int32_t slot = m.slot_of.find(id);
   for (const KvGroup& group : m.groups) {
-    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
-    if (group.entries_for(num_tokens) - held > group.pool.num_available()) return false;
+    const int32_t taken = m.num_to_take(group, slot, group.entries_for(num_tokens));
+    if (taken > group.pool.num_available()) return false;
   }
   if (slot == IdMap::kAbsent) slot = m.open_slot(id);
   if (slot == IdMap::kAbsent) return false;
@@ -171,6 +244,10 @@ bool KvCacheManager::allocate_slots(RequestId id, int32_t num_tokens) {
     KvGroup& group = m.groups[g];
     int32_t& count = group.num_entries[static_cast<size_t>(slot)];
     for (const int32_t wanted = group.entries_for(num_tokens); count < wanted; ++count) {
+      if (!m.needs_block(group, m.slots[static_cast<size_t>(slot)], count, wanted)) {
+        group.entry(slot, count) = group.entry(slot, count - 1);
+        continue;
+      }
       const BlockPool::Taken taken = group.pool.take();
       m.give_back_evicted(static_cast<int32_t>(g), taken.evicted_tag);
       group.entry(slot, count) = taken.block;
@@ -192,8 +269,7 @@ bool KvCacheManager::has_unused(RequestId id,
                                 int32_t num_spare_blocks) const {
   const int32_t slot = impl_->slot_of.find(id);
   return std::ranges::all_of(impl_->groups, [&](const KvGroup& group) {
-    const int32_t held = slot == IdMap::kAbsent ? 0 : group.count(slot);
-    const int32_t needed = group.entries_for(num_tokens) - held;
+    const int32_t needed = impl_->num_to_take(group, slot, group.entries_for(num_tokens));
     return needed <= 0 || needed + num_spare_blocks <= group.pool.num_free();
   });
 }
@@ -225,7 +301,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
   if (node == PrefixIndex::kAbsent) return false;
   for (size_t g = 0; g < groups.size(); ++g) {
     KvGroup& group = groups[g];
-    if (!ends_entry(group, i)) continue;
+    if (!ends_entry(group, i) || !is_snapshot(group, holder, entry_of(group, i))) continue;
     const BlockId block = group.entry(slot, entry_of(group, i));
     const auto group_index = static_cast<int32_t>(g);
     // Another request may have computed the prefix first: then its block stays the findable one.
@@ -242,7 +318,9 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
 void KvCacheManager::Impl::let_go(KvGroup& group, int32_t slot, int32_t first_needed) {
   int32_t& first = group.first_kept[static_cast<size_t>(slot)];
   for (; first < std::min(first_needed, group.count(slot)); ++first) {
-    release(group, std::exchange(group.entry(slot, first), kNullBlock));
+    const bool is_last = first + 1 == group.count(slot) || !group.goes_on(slot, first + 1);
+    const BlockId block = std::exchange(group.entry(slot, first), kNullBlock);
+    if (is_last) release(group, block);
   }
 }
 
@@ -321,10 +399,11 @@ void KvCacheManager::free(RequestId id) {
   Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
+  m.keep_last_state(slot);
   for (KvGroup& group : m.groups) {
     // Last block first, so that a prefix is evicted from its end.
     for (int32_t i = group.count(slot) - 1; i >= group.kept_from(slot); --i) {
-      m.release(group, group.entry(slot, i));
+      if (!group.goes_on(slot, i)) m.release(group, group.entry(slot, i));
       group.entry(slot, i) = kNullBlock;
     }
     group.num_entries[static_cast<size_t>(slot)] = 0;
@@ -401,6 +480,9 @@ KvUsage KvCacheManager::usage() const {
     usage.num_cached += group.pool.num_cached();
     usage.num_referenced += group.pool.num_referenced();
     usage.num_pinned += group.pool.num_pinned();
+    if (group.spec.kind != KvGroupKind::kState) continue;
+    usage.num_states += group.pool.num_blocks();
+    usage.num_states_referenced += group.pool.num_referenced();
   }
   usage.prefix_queries = impl_->prefix_queries;
   usage.prefix_hits = impl_->prefix_hits;
@@ -430,7 +512,7 @@ std::string KvCacheManager::Impl::check_tables() const {
         const BlockId block = group.entry(slot, i);
         const bool kept = i >= group.kept_from(slot) && i < group.count(slot);
         if ((block != kNullBlock) != kept) return name + "a table entry is wrongly (un)set";
-        if (kept) ++holders[static_cast<size_t>(block.value)];
+        if (kept && !group.goes_on(slot, i)) ++holders[static_cast<size_t>(block.value)];
       }
     }
     for (int32_t b = 0; b < group.pool.num_blocks(); ++b) {

@@ -35,6 +35,8 @@ struct KvUsage {
   int64_t num_cached = 0;  // evictable, contents kept
   int64_t num_referenced = 0;
   int64_t num_pinned = 0;       // in any of these states
+  int64_t num_states = 0;       // blocks of groups of states, counted above too
+  int64_t num_states_referenced = 0;
   uint64_t prefix_queries = 0;  // tokens asked for, once per admission
   uint64_t prefix_hits = 0;     // tokens found
 };

@@ -42,6 +42,10 @@ struct KvGroup {
     CHECK_EQ(tokens_per_entry % options.block_size, 0);
     max_entries = entries_for(options.max_model_len);
     max_held = max_entries;
+    // The running state, and the snapshot that it began at.
+    if (spec.kind == KvGroupKind::kState) {
+      max_held = std::min(max_entries, options.enable_prefix_caching ? 2 : 1);
+    }
     if (spec.kind == KvGroupKind::kWindow) {
       CHECK_GT(spec.window, 0);
       // `window` consecutive tokens touch at most this many blocks, however they lie.
@@ -63,8 +67,16 @@ struct KvGroup {
 
   // The first entry that a query at position `num_computed` or later still reads.
   [[nodiscard]] int32_t first_needed(int32_t num_computed) const {
-    if (spec.kind != KvGroupKind::kWindow) return 0;
-    return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
+    switch (spec.kind) {
+      case KvGroupKind::kFull:
+      case KvGroupKind::kLatent:
+        return 0;
+      case KvGroupKind::kWindow:
+        return std::max(0, num_computed - spec.window + 1) / tokens_per_entry;
+      case KvGroupKind::kState:
+        return std::max(0, num_computed / tokens_per_entry - 1);  // an answer may end here
+    }
+    SLUICE_UNREACHABLE("a kind of group");
   }
 
   // The whole entries of a table for `num_tokens` tokens that a query behind them reads.
@@ -85,6 +97,18 @@ struct KvGroup {
   [[nodiscard]] int32_t kept_from(int32_t slot) const {
     return first_kept[static_cast<size_t>(slot)];
   }
+
+  // Whether entry `i` names the block of the kept entry before it.
+  [[nodiscard]] bool goes_on(int32_t slot, int32_t i) const {
+    return i > kept_from(slot) && entry(slot, i - 1) == entry(slot, i);
+  }
+
+  [[nodiscard]] int32_t num_held(int32_t slot) const {
+    if (spec.kind != KvGroupKind::kState) return count(slot) - kept_from(slot);
+    int32_t held = 0;
+    for (int32_t i = kept_from(slot); i < count(slot); ++i) held += goes_on(slot, i) ? 0 : 1;
+    return held;
+  }
 };
 
 // A request that holds blocks.
@@ -96,6 +120,9 @@ struct KvHolder {
   int32_t cursor = PrefixIndex::kRoot;  // node of the last indexed block, pinned
   int32_t num_queried = 0;              // tokens asked for; counted by the first allocation
   int32_t num_found = 0;
+  int32_t num_known = 0;     // tokens at admission
+  int32_t num_shared = 0;    // leading tokens whose blocks were found
+  int32_t junction = 0;      // leading tokens that were found but for their state
   int32_t partial_node = PrefixIndex::kAbsent;  // node whose block the first allocation copies
   int32_t num_kept_tokens = 0;                  // leading tokens that stay cached longer
   int32_t num_arriving = 0;  // leading blocks, present or coming from elsewhere; 0: none comes
@@ -168,7 +195,24 @@ struct KvCacheManager::Impl {
     return (i + 1) * options.block_size / group.tokens_per_entry - 1;
   }
 
-  int32_t longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
+  // Whether a state group keeps the state at the end of entry `i` for other requests.
+  [[nodiscard]] bool is_snapshot(const KvGroup& group, const KvHolder& holder, int32_t i) const;
+  // Blocks that the request takes for the entries up to `wanted`.
+  [[nodiscard]] int32_t num_to_take(const KvGroup& group, int32_t slot, int32_t wanted) const;
+  // Whether entry `i` of those up to `end`, which are taken together, has a block of its own.
+  [[nodiscard]] bool needs_block(const KvGroup& group,
+                                 const KvHolder& holder,
+                                 int32_t i,
+                                 int32_t end) const;
+  [[nodiscard]] int64_t num_held(const KvGroup& group) const;
+  void keep_last_state(int32_t slot);
+
+  struct Hit {
+    int32_t num_blocks = 0;
+    int32_t without_states = 0;  // that groups without states can serve
+  };
+
+  Hit longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
   void share_hit(int32_t slot, int32_t num_hit_blocks);
   int32_t find_partial(KvHolder& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
   void copy_partial(int32_t slot);

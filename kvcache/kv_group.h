@@ -15,7 +15,7 @@ enum class KvGroupKind : uint8_t {
   kFull,    // every token's KV is kept
   kWindow,  // the KV of the last `window` tokens is kept
   kLatent,  // one compressed vector per token (k_dim, v_dim)
-  kState,   // a fixed-size state every `interval` tokens
+  kState,   // one state of fixed size, and snapshots of it
 };
 
 // One array that each layer of a group has: K, V, a latent, a state. Its entry consists of
@@ -36,8 +36,13 @@ struct KvPlane {
 struct KvGroupSpec {
   KvGroupKind kind = KvGroupKind::kFull;
   int32_t window = 0;      // kWindow: tokens seen, the query's own included
-  int32_t interval = 0;    // kState: tokens between snapshots, a multiple of the block size; block
-                           // i holds the state after (i + 1) * interval tokens
+  int32_t interval = 0;    // kState: tokens of an entry, a multiple of the block size; 0: as many.
+                           // The state after position p is in entry p / interval. Entries that
+                           // follow each other name one block, which the running state overwrites,
+                           // except behind a snapshot: the block before stays as it is.
+  int32_t snapshot_every = 0;  // kState: tokens, a multiple of the interval, between snapshots that
+                               // are kept beside those where prompts, answers and prefixes of other
+                               // requests end; 0: at the end of each entry
   int32_t num_blocks = 0;  // capacity of the group's pool
   int32_t num_layers = 0;
   std::vector<KvPlane> planes = {};  // planes of each layer, in the order of their bytes
@@ -45,7 +50,8 @@ struct KvGroupSpec {
 
 // The number of tokens that one entry of the group's block table covers.
 constexpr int32_t tokens_per_entry(const KvGroupSpec& group, int32_t block_size) {
-  return group.kind == KvGroupKind::kState ? group.interval : block_size;
+  const bool has_own = group.kind == KvGroupKind::kState && group.interval > 0;
+  return has_own ? group.interval : block_size;
 }
 
 }  // namespace sluice

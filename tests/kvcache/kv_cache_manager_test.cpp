@@ -306,6 +306,123 @@ TEST(KvCacheManager, StateGroupHasABlockPerIntervalAndHitsAtSnapshotsOnly) {
   EXPECT_EQ(kv.check_integrity(), "");
 }
 
+// --- States ------------------------------------------------------------------------------------
+
+KvGroupSpec sparse_states(int32_t num_blocks, int32_t every = 64) {
+  return {.kind = KvGroupKind::kState, .snapshot_every = every, .num_blocks = num_blocks};
+}
+
+// Computes `tokens` in steps of `chunk` and then, one by one, up to `end`.
+void answer(KvCacheManager& kv, RequestId id, const std::vector<TokenId>& tokens, int32_t prompt) {
+  const std::span<const TokenId> all = tokens;
+  int32_t computed = kv.acquire_prefix(id, all.first(static_cast<size_t>(prompt)), {});
+  while (computed < static_cast<int32_t>(tokens.size())) {
+    computed = computed < prompt ? prompt : computed + 1;
+    ASSERT_TRUE(kv.allocate_slots(id, computed));
+    kv.cache_blocks(id, all.first(static_cast<size_t>(computed)), computed);
+    ASSERT_EQ(kv.check_integrity(), "");
+  }
+}
+
+int32_t found(KvCacheManager& kv, const std::vector<TokenId>& tokens) {
+  const int32_t hit = kv.acquire_prefix(RequestId{99}, tokens, {});
+  kv.free(RequestId{99});
+  return hit;
+}
+
+TEST(KvStates, ARequestHoldsItsStateAndTheLastSnapshot) {
+  KvCacheManager kv(kOptions, {full(32), sparse_states(2)});
+  const std::vector<TokenId> tokens = iota(58);
+  ASSERT_TRUE(kv.fits_alone(58));
+  answer(kv, kA, tokens, 30);
+  EXPECT_EQ(kv.usage().num_referenced, 15 + 2);
+  EXPECT_EQ(kv.usage().num_states_referenced, 2);
+  EXPECT_EQ(kv.usage().num_states, 2);
+  kv.free(kA);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvStates, WithoutAPrefixCacheThereIsOneState) {
+  KvManagerOptions options = kOptions;
+  options.enable_prefix_caching = false;
+  KvCacheManager kv(options, {full(32), sparse_states(1)});
+  answer(kv, kA, iota(58), 30);
+  EXPECT_EQ(kv.usage().num_referenced, 15 + 1);
+  EXPECT_FALSE(kv.has_room(kB, 4, 0));
+  kv.free(kA);
+  EXPECT_TRUE(kv.has_room(kB, 4, 0));
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+TEST(KvStates, SnapshotsAreAtTheEndsOfPromptAndAnswerAndEverySoManyTokens) {
+  KvCacheManager kv(kOptions, {full(64), sparse_states(16, 16)});
+  const std::vector<TokenId> tokens = iota(55);
+  answer(kv, kA, tokens, 30);
+  kv.free(kA);
+  const std::vector<std::pair<int32_t, int32_t>> kHits = {
+      {60, 52}, {53, 52}, {52, 48}, {48, 32}, {33, 32}, {32, 28}, {30, 28}, {28, 16}, {16, 0}};
+  std::vector<TokenId> longer = iota(60);
+  for (const auto& [length, hit] : kHits) {
+    EXPECT_EQ(found(kv, {longer.begin(), longer.begin() + length}), hit) << length;
+  }
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+// Attention has the common beginning from the first request; the second leaves a state there.
+TEST(KvStates, TheSecondRequestLeavesAStateWhereItsPromptLeftTheFirst) {
+  KvCacheManager kv(kOptions, {full(64), sparse_states(16)});
+  const auto prompt = [](TokenId last) {
+    std::vector<TokenId> tokens = iota(24);
+    tokens.insert(tokens.end(), 10, last);
+    return tokens;
+  };
+  answer(kv, kA, prompt(90), 34);
+  kv.free(kA);
+  EXPECT_EQ(found(kv, prompt(91)), 0);
+  answer(kv, kB, prompt(91), 34);
+  kv.free(kB);
+  EXPECT_EQ(found(kv, prompt(92)), 24);
+}
+
+TEST(KvStates, ASnapshotThatOthersBeginAtIsNotOverwritten) {
+  KvCacheManager kv(kOptions, {full(64), sparse_states(4)});
+  const std::vector<TokenId> tokens = iota(13);
+  answer(kv, kA, tokens, 13);
+  kv.free(kA);
+  for (const RequestId id : {kA, kB}) {
+    EXPECT_EQ(kv.acquire_prefix(id, tokens, {}), 12);
+    ASSERT_TRUE(kv.allocate_slots(id, 13));
+  }
+  const auto a = kv.block_table(kA, 1);
+  const auto b = kv.block_table(kB, 1);
+  EXPECT_EQ(a[2], b[2]);
+  EXPECT_NE(a[3], b[3]);
+  EXPECT_NE(a[3], a[2]);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
+// A scored prompt is known only in part when it is looked up.
+TEST(KvStates, ManyTokensAtOnceTakeFewStates) {
+  KvCacheManager kv(kOptions, {full(32), sparse_states(3)});
+  EXPECT_EQ(kv.acquire_prefix(kA, iota(5), {}), 0);
+  ASSERT_TRUE(kv.allocate_slots(kA, 50));
+  EXPECT_EQ(kv.usage().num_states_referenced, 3);
+  kv.cache_blocks(kA, iota(50), 50);
+  EXPECT_EQ(kv.check_integrity(), "");
+  kv.free(kA);
+  EXPECT_EQ(found(kv, iota(60)), 48);
+}
+
+// Whoever runs needs no more than two, so another begins while these are there.
+TEST(KvStates, ARunningRequestIsNotHeldBackForStatesThatNobodyCanWant) {
+  KvCacheManager kv(kOptions, {full(64), sparse_states(4)});
+  answer(kv, kA, iota(40), 20);
+  EXPECT_TRUE(kv.has_room(kB, 20, 8));
+  std::vector<TokenId> other(40, 7);
+  answer(kv, kB, other, 20);
+  EXPECT_FALSE(kv.has_room(kC, 20, 8));
+}
+
 TEST(KvCacheManager, BlockInTransferOutlivesItsOwner) {
   KvCacheManager kv(kOptions, {full(2)});
   ASSERT_TRUE(kv.allocate_slots(kA, 8));

@@ -90,7 +90,8 @@ void FakeEngine::draw_groups(int32_t blocks_for_longest) {
   const KvGroupSpec state{
       .kind = KvGroupKind::kState,
       .interval = interval,
-      .num_blocks = pool(static_cast<int32_t>(ceil_div(kv_options_.max_model_len, interval)))};
+      .snapshot_every = chance(0.3) ? 0 : interval * between(1, 6),
+      .num_blocks = pool(2)};
   switch (draw(6)) {
     case 0:
       groups_ = {full};
@@ -127,7 +128,7 @@ std::string FakeEngine::describe() const {
       << ", depth " << depth_ << ", groups";
   for (const KvGroupSpec& group : groups_) {
     out << " (kind " << static_cast<int>(group.kind) << " window " << group.window << " interval "
-        << group.interval << " blocks " << group.num_blocks << ")";
+        << group.interval << " snapshots " << group.snapshot_every << " blocks " << group.num_blocks << ")";
   }
   return out.str();
 }

@@ -191,7 +191,8 @@ void FakeEngine::check_exclusive_writes(const Row& row) {
       int32_t own = 0;
       for (const Step& step : in_flight_) {
         for (const Row& other : step.rows) {
-          own += other.shadow == row.shadow && std::ranges::count(other.tables[g], block) > 0;
+          if (other.shadow != row.shadow) continue;
+          own += static_cast<int32_t>(std::ranges::count(other.tables[g], block));
         }
       }
       if (readers_[g][static_cast<size_t>(block.value)] != own) {
@@ -288,6 +289,11 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
       const int32_t least_start = start - scheduled.num_unsure;
       const int32_t first =
           std::max(0, least_start - groups_[g].window + 1) / kv_options_.block_size;
+      std::fill_n(row.tables[g].begin(), first, kNullBlock);
+    }
+    // In a state group it reads what its first token follows.
+    if (groups_[g].kind == KvGroupKind::kState) {
+      const int32_t first = std::max(0, start - 1) / groups_[g].interval;
       std::fill_n(row.tables[g].begin(), first, kNullBlock);
     }
     for (const BlockId block : row.tables[g]) {

@@ -27,9 +27,12 @@ void FakeEngine::save_blocks(const Row& row) {
     for (size_t g = 0; g < groups_.size(); ++g) {
       const int32_t per_entry = tokens_per_entry(groups_[g], size);
       if ((i + 1) * size % per_entry != 0) continue;
-      const BlockId block = row.tables[g][static_cast<size_t>((i + 1) * size / per_entry - 1)];
+      const auto entry = static_cast<size_t>((i + 1) * size / per_entry - 1);
+      const BlockId block = row.tables[g][entry];
       // A group without the block is left out; other groups keep theirs.
       if (block == kNullBlock) continue;
+      // The running state has moved on.
+      if (entry + 1 < row.tables[g].size() && row.tables[g][entry + 1] == block) continue;
       const auto contents = contents_of(g, block);
       kept[g].assign(contents.begin(), contents.end());
     }
