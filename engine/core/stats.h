@@ -205,6 +205,8 @@ struct EngineStats {
   int64_t num_requests_waiting = 0;
   int64_t num_blocks_total = 0;
   int64_t num_blocks_used = 0;
+  int64_t num_states_total = 0;  // of recurrent layers, counted among the blocks too
+  int64_t num_states_used = 0;   // by running requests
   int32_t block_size = 0;
 
   // Counters, since start.

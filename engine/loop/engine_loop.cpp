@@ -263,6 +263,8 @@ void LocalEngine::publish_stats() {
   counters_.num_requests_waiting = core_->scheduler.num_waiting();
   counters_.num_blocks_total = usage.num_blocks;
   counters_.num_blocks_used = usage.num_referenced;
+  counters_.num_states_total = usage.num_states;
+  counters_.num_states_used = usage.num_states_referenced;
   counters_.block_size = core_->kv.block_size();
   counters_.prefix_cache_queries = usage.prefix_queries;
   counters_.prefix_cache_hits = usage.prefix_hits;

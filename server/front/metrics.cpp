@@ -32,6 +32,14 @@ void add_gauges(Families& out, const EngineStats& stats, const Config& config) {
   out.gauge("vllm:kv_cache_usage_perc",
             "Share of the KV cache blocks in use, 0 to 1.",
             total > 0 ? static_cast<double>(stats.num_blocks_used) / total : 0);
+  if (stats.num_states_total > 0) {
+    out.gauge("sluice_states_total",
+              "States of recurrent layers that there is room for.",
+              static_cast<double>(stats.num_states_total));
+    out.gauge("sluice_states_used",
+              "States that running requests hold; the others are free or snapshots.",
+              static_cast<double>(stats.num_states_used));
+  }
   out.open("vllm:cache_config_info",
            "Settings of the KV cache.",
            MetricType::Gauge,

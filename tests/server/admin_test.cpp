@@ -231,6 +231,8 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
   stats.num_requests_waiting = 4;
   stats.num_blocks_total = 200;
   stats.num_blocks_used = 50;
+  stats.num_states_total = 12;
+  stats.num_states_used = 3;
   stats.block_size = 16;
   stats.generation_tokens = 1234;
   stats.time_to_first_token.observe(kFirstTokenBounds, 0.03, {});
@@ -246,6 +248,8 @@ TEST(Metrics, CarryTheNamesDashboardsRead) {
            R"(vllm:num_requests_running{engine="0",model_name="fake"} 3)",
            R"(vllm:num_requests_waiting{engine="0",model_name="fake"} 4)",
            R"(vllm:kv_cache_usage_perc{engine="0",model_name="fake"} 0.25)",
+           R"(sluice_states_total{engine="0",model_name="fake"} 12)",
+           R"(sluice_states_used{engine="0",model_name="fake"} 3)",
            R"(num_gpu_blocks="200"} 1)",
            R"(vllm:generation_tokens_total{engine="0",model_name="fake"} 1234)",
            R"(vllm:request_success_total{engine="0",model_name="fake",finished_reason="stop"} 1)",
