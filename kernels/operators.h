@@ -42,5 +42,4 @@
   X(gather_kv_blocks, KvBlocksArgs)         \
   X(scatter_kv_blocks, KvBlocksArgs)        \
   X(short_conv, ShortConvArgs)              \
-  X(delta_rule, DeltaRuleArgs)              \
-  X(sigmoid_gate, SigmoidGateArgs)
+  X(delta_rule, DeltaRuleArgs)

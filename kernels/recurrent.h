@@ -88,16 +88,4 @@ struct DeltaRuleArgs {
 
 void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args);
 
-// x = x * (1 / (1 + exp(-gate))), in place.
-struct SigmoidGateArgs {
-  float* x;  // [num_rows, n]
-  int64_t x_stride;
-  const float* gate;
-  int64_t gate_stride;
-  int32_t num_rows;
-  int32_t n;  // a multiple of 16
-};
-
-void sigmoid_gate(const ExecContext& ctx, const SigmoidGateArgs& args);
-
 }  // namespace sluice::kernels

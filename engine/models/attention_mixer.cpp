@@ -9,6 +9,7 @@
 #include "engine/models/dense_ffn.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
+#include "kernels/recurrent.h"
 
 namespace sluice {
 namespace {
@@ -51,6 +52,18 @@ Expected<std::unique_ptr<Mixer>> AttentionMixer::load(const ModelConfig& config,
   return mixer;
 }
 
+// Finds the columns of queries and gates, which alternate by head.
+Expected<void> AttentionMixer::separate_gates(const WeightStore& weights) {
+  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
+  CHECK(!config_.fused_qkv);
+  for (int32_t i = 0; i < layer_.num_heads * layer_.head_dim; ++i) {
+    const int32_t column = i + i / layer_.head_dim * layer_.head_dim;
+    query_columns_.push_back(column);
+    gate_columns_.push_back(column + layer_.head_dim);
+  }
+  return {};
+}
+
 Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
                                             int32_t bits,
                                             WeightStore& weights) {
@@ -64,14 +77,17 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const std::string fused = prefix + "attn_qkv";
   const int64_t total = q + 2 * kv;
   const bool bias = config_.qkv_bias;
+  const int64_t q_part = config_.gates_with_queries ? 2 * q : q;
+  if (config_.gates_with_queries) SLUICE_TRY_VOID(separate_gates(weights));
   using Parts = std::vector<Projection::Part>;
   Parts parts = config_.fused_qkv ? Parts{{fused, q, false, {0, total}, q_rows},
                                           {fused, kv, false, {q, total}, kv_rows},
                                           {fused, kv, false, {q + kv, total}, kv_rows}}
-                                  : Parts{{prefix + "attn_q", q, bias, {}, q_rows},
+                                  : Parts{{prefix + "attn_q", q_part, bias, {}, q_rows},
                                           {prefix + "attn_k", kv, bias, {}, kv_rows},
                                           {prefix + "attn_v", kv, bias, {}, kv_rows}};
-  if (config_.attention_gate) parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
+  const bool has_matrix = config_.attention_gate && !config_.gates_with_queries;
+  if (has_matrix) parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
   const int32_t width = config_.attention_in > 0 ? config_.attention_in : config_.hidden;
   SLUICE_TRY(qkv_, Projection::load(weights, parts, width, bits));
   const std::array<Projection::Part, 1> out = {
@@ -103,6 +119,9 @@ AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& 
   Buffers buffers;
   buffers.qkv = arena.take_floats(tokens * (q_width() + 2 * kv_width()));
   buffers.attention = arena.take_floats(tokens * attention_stride());
+  if (config_.gates_with_queries) {
+    buffers.gated_queries = arena.take_floats(tokens * 2 * q_width());
+  }
   if (config_.qk_norm == QkNorm::kRow) {
     buffers.squares = arena.take_floats(tokens * (whole_heads() + whole_kv_heads()));
   }
@@ -263,6 +282,21 @@ void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowStep
   });
 }
 
+void AttentionMixer::select_queries(const ForwardContext& context) const {
+  const auto select = [&](const std::vector<int32_t>& columns, float* to, int64_t to_stride) {
+    kernels::select_columns(context.exec,
+                            {.x = buffers_.gated_queries,
+                             .x_stride = 2 * q_width(),
+                             .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                             .columns = columns,
+                             .absent = 0,
+                             .out = to,
+                             .out_stride = to_stride});
+  };
+  select(query_columns_, buffers_.qkv, q_width() + 2 * kv_width());
+  select(gate_columns_, buffers_.attention + q_width(), attention_stride());
+}
+
 bool AttentionMixer::project_qkv(const ForwardContext& context,
                                  const LayerCache& cache,
                                  const kernels::RopeTable* rope,
@@ -271,8 +305,10 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
   float* q = buffers_.qkv;
   float* k = q + q_width();
   float* v = k + kv_width();
+  const bool alternate = config_.gates_with_queries;
   const std::array<ProjectionOutput, 4> qkv_out = {
-      {{q, stride},
+      {alternate ? ProjectionOutput{buffers_.gated_queries, 2 * q_width()}
+                 : ProjectionOutput{q, stride},
        {k, stride},
        {v, stride},
        {buffers_.attention + q_width(), attention_stride()}}};  // the gate, if there is one
@@ -296,7 +332,11 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
   if (by_row) add_row_norms(context, {&own, 1}, steps);
   add_head_norms(context, steps);
   add_rope(context, cache, rope, steps);
-  project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, &steps);
+  project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, alternate ? nullptr : &steps);
+  if (alternate) {
+    select_queries(context);
+    kernels::run_row_steps(context.exec, steps);
+  }
   return true;
 }
 

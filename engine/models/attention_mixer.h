@@ -37,6 +37,7 @@ class AttentionMixer final : public Mixer {
 
  private:
   struct Buffers {
+    float* gated_queries = nullptr;  // [tokens, heads * 2 * head_dim], as projected
     float* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]
     float* attention =
         nullptr;               // [tokens, heads * head_dim], with a gate twice as wide: it follows
@@ -51,6 +52,7 @@ class AttentionMixer final : public Mixer {
   AttentionMixer(const ModelConfig& config, const LayerConfig& layer)
       : config_(config), layer_(layer) {}
 
+  Expected<void> separate_gates(const WeightStore& weights);
   Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
 
@@ -79,6 +81,7 @@ class AttentionMixer final : public Mixer {
                      std::span<const float* const> squares,
                      kernels::RowSteps& steps) const;
   // Leaves q, normed and rotated, and writes K and V. False: a rank has failed.
+  void select_queries(const ForwardContext& context) const;
   [[nodiscard]] bool project_qkv(const ForwardContext& context,
                                  const LayerCache& cache,
                                  const kernels::RopeTable* rope,
@@ -96,6 +99,8 @@ class AttentionMixer final : public Mixer {
 
   const ModelConfig& config_;
   const LayerConfig& layer_;
+  std::vector<int32_t> query_columns_;  // of gated_queries; empty: gates are apart or none
+  std::vector<int32_t> gate_columns_;
   Projection qkv_;
   Projection out_;
   DeviceFloats q_norm_, k_norm_;

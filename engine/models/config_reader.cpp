@@ -29,6 +29,18 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
   return {};
 }
 
+// Some GGUF files state a number for each layer, 0 for those without attention.
+Expected<int32_t> read_kv_heads(const Metadata& metadata, int32_t num_heads) {
+  constexpr const char* kKey = "attention.head_count_kv";
+  const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
+  if (!listed) return metadata.get_count_or(kKey, kMaxHeads, num_heads);
+  const double most = listed->empty() ? 0 : std::ranges::max(*listed);
+  const bool are_equal = std::ranges::all_of(
+      *listed, [most](double count) { return count == 0 || count == most; });
+  if (are_equal && most >= 1 && most <= num_heads) return static_cast<int32_t>(most);
+  return metadata.wrong(kKey, "different numbers", "one number, or 0 where there is no attention");
+}
+
 Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
@@ -36,8 +48,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
   SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
   LayerConfig layer;
   SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
-  SLUICE_TRY(layer.num_kv_heads,
-             metadata.get_count_or("attention.head_count_kv", kMaxHeads, layer.num_heads));
+  SLUICE_TRY(layer.num_kv_heads, read_kv_heads(metadata, layer.num_heads));
   SLUICE_TRY(layer.head_dim,
              metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
   SLUICE_TRY(const int32_t value_dim,

@@ -2,8 +2,10 @@
 #include "engine/models/load_halves.h"
 
 #include "engine/models/attention_mixer.h"
+#include "engine/models/delta_mixer.h"
 #include "engine/models/dense_ffn.h"
 #include "engine/models/experts.h"
+#include "engine/models/short_conv_mixer.h"
 
 namespace sluice {
 
@@ -11,7 +13,15 @@ Expected<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& config,
                                             int32_t layer,
                                             int32_t activation_bits,
                                             WeightStore& weights) {
-  return AttentionMixer::load(config, layer, activation_bits, weights);
+  switch (config.layers[static_cast<size_t>(layer)].mixer) {
+    case MixerKind::kAttention:
+      return AttentionMixer::load(config, layer, activation_bits, weights);
+    case MixerKind::kDelta:
+      return DeltaMixer::load(config, layer, activation_bits, weights);
+    case MixerKind::kShortConv:
+      return ShortConvMixer::load(config, layer, activation_bits, weights);
+  }
+  SLUICE_UNREACHABLE("a kind of mixer");
 }
 
 Expected<std::unique_ptr<Ffn>> load_ffn(const ModelConfig& config,

@@ -48,6 +48,13 @@ enum class QkNorm : uint8_t {
   kRotatedHead,  // of each head, after its rotation instead of before
 };
 
+// The half of a layer that reads other tokens.
+enum class MixerKind : uint8_t {
+  kAttention,
+  kDelta,      // the gated delta rule (kernels/recurrent.h)
+  kShortConv,  // a short convolution between two gates
+};
+
 // The feed-forward half of a layer.
 enum class FfnKind : uint8_t { kDense, kExperts };
 
@@ -98,6 +105,7 @@ struct LayerConfig {
   int32_t head_dim = 0;
   int32_t window = 0;  // tokens seen, including the own one; 0: all
   int32_t rope = 0;    // index of ModelConfig::ropes; -1: no positions
+  MixerKind mixer = MixerKind::kAttention;
   FfnKind ffn = FfnKind::kDense;
   int32_t ffn_hidden = 0;     // of the dense half, or of each expert
   int32_t shared_hidden = 0;  // of the experts that every token takes, as one; 0: none
@@ -114,6 +122,17 @@ struct MoeConfig {
   bool bias = false;          // router and experts have biases
   bool choice_bias = false;   // a tensor of terms that change the choice, not the weights
   bool gated_shared = false;  // the shared experts' output is scaled by the sigmoid of a product
+};
+
+// Layers of the gated delta rule, equal in a model.
+struct DeltaConfig {
+  int32_t num_key_heads = 0;
+  int32_t num_value_heads = 0;  // a multiple of the key heads
+  int32_t key_dim = 0;
+  int32_t value_dim = 0;
+  // Value head h belongs to key head h % num_key_heads, as in llama.cpp's order; else to
+  // h / (value heads of a key head).
+  bool has_tiled_heads = false;
 };
 
 // One rank's share of what is not in layers (rank_share.h).
@@ -146,6 +165,8 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::kNone;
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
+  DeltaConfig delta;
+  int32_t conv_taps = 0;         // of delta layers and short convolutions
   bool tied_embeddings = true;  // the output layer is the embedding
   bool qkv_bias = false;
   bool attention_out_bias = false;
@@ -154,6 +175,7 @@ struct ModelConfig {
   bool fused_gate_up = false;
   bool attention_sinks = false;
   bool attention_gate = false;  // attention's output is scaled by the sigmoid of a matrix's product
+  bool gates_with_queries = false;  // whose rows follow each head's queries in one matrix
   float attention_scale = 0;    // factor of scores; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;
   float embedding_scale = 1;
@@ -166,6 +188,12 @@ struct ModelConfig {
 
   [[nodiscard]] bool has(FfnKind kind) const {
     return std::ranges::find(layers, kind, &LayerConfig::ffn) != layers.end();
+  }
+
+  // Whether a layer keeps a state instead of every token.
+  [[nodiscard]] bool is_recurrent() const {
+    return std::ranges::any_of(
+        layers, [](const LayerConfig& layer) { return layer.mixer != MixerKind::kAttention; });
   }
 
   [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
@@ -189,6 +217,16 @@ inline KvGroupSpec attention_group(const LayerConfig& layer, DType dtype) {
   return {.kind = layer.window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull,
           .window = layer.window,
           .planes = {plane, plane}};
+}
+
+// Tokens between the states that a prefix cache keeps beside those at the ends of prompts.
+inline constexpr int32_t kSnapshotTokens = 4096;
+
+// Returns a group without layers for states of these planes.
+inline KvGroupSpec state_group(std::vector<KvPlane> planes) {
+  return {.kind = KvGroupKind::kState,
+          .snapshot_every = kSnapshotTokens,
+          .planes = std::move(planes)};
 }
 
 // The rows of one step as kernels read them: the contents of spans may be device memory; their

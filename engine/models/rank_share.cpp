@@ -90,6 +90,9 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (size != 2 && size != 4 && size != kernels::kSegments) {
     return refused(size, "expected 1, 2, 4 or 8");
   }
+  if (whole.is_recurrent()) {
+    return refused(size, "found recurrent layers, whose states have no shares: expected 1");
+  }
   ModelConfig own = whole;
   RankShare& share = own.share;
   share.rank = rank;

@@ -27,6 +27,8 @@ extern const ModelSpec kGraniteMoeSharedSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
+extern const ModelSpec kLfm2Spec;
+extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMinimaxM2Spec;
@@ -41,7 +43,10 @@ extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kQwen2Spec;
 extern const ModelSpec kQwen2MoeSpec;
 extern const ModelSpec kQwen3Spec;
+extern const ModelSpec kQwen35Spec;
+extern const ModelSpec kQwen35MoeSpec;
 extern const ModelSpec kQwen3MoeSpec;
+extern const ModelSpec kQwen3NextSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
@@ -52,11 +57,12 @@ constexpr std::array kSpecs = {
     &kAfmoeSpec,        &kArceeSpec,      &kCohere2Spec,  &kErnie45Spec,    &kErnie45MoeSpec,
     &kExaone4Spec,      &kGemma2Spec,     &kGemma3Spec,   &kGlm4Spec,       &kGlm4MoeSpec,
     &kGptOssSpec,       &kGraniteSpec,    &kGranite4Spec, &kGraniteMoeSpec, &kGraniteMoeSharedSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,     &kLlamaSpec,      &kMimoSpec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,     &kLfm2Spec,       &kLfm2MoeSpec,
+    &kLlamaSpec,        &kMimoSpec,
     &kMinimaxM2Spec,    &kMinistral3Spec, &kMistralSpec,  &kMixtralSpec,    &kNemotronSpec,
     &kOlmo2Spec,        &kOlmo3Spec,      &kOlmoeSpec,    &kPhi3Spec,       &kQwen2Spec,
-    &kQwen2MoeSpec,     &kQwen3Spec,      &kQwen3MoeSpec, &kSeedOssSpec,    &kSmolLm3Spec,
-    &kSolarOpenSpec};
+    &kQwen2MoeSpec,     &kQwen3Spec,      &kQwen35Spec,   &kQwen35MoeSpec,  &kQwen3MoeSpec,
+    &kQwen3NextSpec,    &kSeedOssSpec,    &kSmolLm3Spec,  &kSolarOpenSpec};
 
 template <typename Is>
 const ModelSpec* find(Is&& is_it) {

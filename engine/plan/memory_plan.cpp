@@ -74,6 +74,9 @@ class RequestShape {
   RequestShape(const Config& config, const std::vector<LayerGroup>& layouts)
       : block_size_(config.block_size) {
     for (const LayerGroup& layout : layouts) {
+      // The running state and, beside it, the snapshot that it began at.
+      const int64_t states = config.enable_prefix_caching ? 2 : 1;
+      states_.push_back(layout.spec.kind == KvGroupKind::kState ? states : 0);
       // `window` tokens touch one block more than they fill; a step's tokens come on top.
       limits_.push_back(layout.spec.kind != KvGroupKind::kWindow
                             ? kUnlimited
@@ -85,7 +88,13 @@ class RequestShape {
 
   // `blocks_of_length`: the length in blocks of the cache's block size.
   [[nodiscard]] int64_t blocks(size_t group, int64_t blocks_of_length) const {
+    if (states_[group] > 0) return blocks_of_length > 0 ? states_[group] : 0;
     return std::min(ceil_div(blocks_of_length, blocks_per_entry_[group]), limits_[group]);
+  }
+
+  // The states that a request holds; 0: the model has none.
+  [[nodiscard]] int64_t states() const {
+    return states_.empty() ? 0 : std::ranges::max(states_);
   }
 
   // The bytes of a request's blocks, including their draft KV.
@@ -120,6 +129,7 @@ class RequestShape {
 
  private:
   int64_t block_size_;
+  std::vector<int64_t> states_;            // by group; 0: of another kind
   std::vector<int64_t> limits_;            // by group
   std::vector<int64_t> blocks_per_entry_;  // in blocks of the cache's size
 };
@@ -133,6 +143,7 @@ int64_t available_memory_bytes() {
 int64_t MemoryPlan::kv_tokens() const {
   int64_t tokens = 0;
   for (const KvGroupSpec& group : kv_groups) {
+    if (group.kind == KvGroupKind::kState) continue;
     tokens = std::max(tokens, int64_t{group.num_blocks} * tokens_per_entry(group, block_size));
   }
   return tokens;
@@ -163,10 +174,16 @@ std::string MemoryPlan::describe() const {
   row("activations", arena_bytes, "");
   row("logits and sampling", logits_bytes, "");
   row("KV cache",
-      kv_bytes,
+      kv_bytes - state_bytes,
       std::to_string(kv_tokens()) + " tokens of " + std::string(to_string(kv_dtype)) +
           (kernels::has_kv_scales(kv_dtype) ? " with scales" : "") + ", blocks of " +
           std::to_string(block_size) + windows);
+  if (num_states > 0) {
+    row("states",
+        state_bytes,
+        std::to_string(num_states) + " of " + mib(state_bytes / num_states) + ", for " +
+            std::to_string(requests_with_states) + " requests at once");
+  }
   const std::string where = !on_device ? ""
                             : num_devices == 1
                                 ? " on the device"
@@ -308,19 +325,56 @@ Expected<int64_t> fit_request(const Config& config,
   return budget;
 }
 
+// Gives states to as many requests as may run, and as many snapshots again, but at most half of the
+// budget beyond one request and, unless a size was asked for, the larger of the usual cache and
+// eight requests'. Returns what is left of the budget.
+int64_t add_states(const Config& config,
+                   const RequestShape& shape,
+                   int64_t request_bytes,
+                   int64_t budget,
+                   MemoryPlan& plan) {
+  const int64_t held = shape.states();
+  if (held == 0) return budget;
+  int64_t bytes = 0;  // one state, of all groups that have some
+  for (const KvGroupSpec& group : plan.kv_groups) {
+    if (group.kind == KvGroupKind::kState) bytes += kv_block_bytes(group, config.block_size);
+  }
+  const int64_t snapshots = config.enable_prefix_caching ? config.max_num_seqs : 0;
+  const int64_t beyond = std::max<int64_t>(0, budget - request_bytes) / 2 / bytes;
+  plan.num_states = std::min(held * config.max_num_seqs + snapshots, held + beyond);
+  if (config.kv_cache_memory == 0) {
+    const int64_t usual = std::max(kDefaultKvBytes / bytes, 8 * held);
+    plan.num_states = std::min(plan.num_states, usual);
+  }
+  plan.requests_with_states = std::min<int64_t>(config.max_num_seqs, plan.num_states / held);
+  plan.state_bytes = plan.num_states * bytes;
+  plan.kv_bytes += plan.state_bytes;
+  for (KvGroupSpec& group : plan.kv_groups) {
+    if (group.kind == KvGroupKind::kState) group.num_blocks = static_cast<int32_t>(plan.num_states);
+  }
+  return budget - plan.state_bytes;
+}
+
 // Gives every group its share of as many full-length requests as the budget holds.
 void add_kv_blocks(const Config& config,
                    const RequestShape& shape,
-                   int64_t budget,
+                   int64_t whole_budget,
                    MemoryPlan& plan) {
   const int64_t blocks_per_request = ceil_div(int64_t{plan.max_model_len}, config.block_size);
-  const int64_t request_bytes = shape.bytes(plan, blocks_per_request);
+  const int64_t with_states = shape.bytes(plan, blocks_per_request);
+  const int64_t budget = add_states(config, shape, with_states, whole_budget, plan);
+  int64_t request_bytes = 0;
+  for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
+    if (plan.kv_groups[i].kind == KvGroupKind::kState) continue;
+    request_bytes += shape.blocks(i, blocks_per_request) * shape.block_bytes(plan, i);
+  }
   int64_t planned = budget;
   if (config.kv_cache_memory == 0) {
     const int64_t usual = plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
     planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
   }
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
+    if (plan.kv_groups[i].kind == KvGroupKind::kState) continue;
     const auto part = static_cast<__int128>(shape.blocks(i, blocks_per_request)) * planned;
     const auto num_blocks = static_cast<int64_t>(part / request_bytes);
     KvGroupSpec& group = plan.kv_groups[i];

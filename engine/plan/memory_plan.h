@@ -25,7 +25,10 @@ struct MemoryPlan {
   int64_t rope_bytes = 0;
   int64_t arena_bytes = 0;   // activations and workspaces
   int64_t logits_bytes = 0;  // logits and sampling
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;      // with states
+  int64_t state_bytes = 0;   // of recurrent layers
+  int64_t num_states = 0;
+  int64_t requests_with_states = 0;  // that may run at once
   int64_t kv_tier_bytes = 0;    // host memory of lower tiers, with transfer buffers
   int64_t kv_slot_bytes = 0;     // transfer slots beside a device's cache
   int64_t kv_landing_bytes = 0;  // host memory for KV that arrives or leaves

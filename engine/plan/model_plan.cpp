@@ -213,6 +213,32 @@ Expected<void> check_tiers(const Config& config) {
                     "tensor-parallel-size");
 }
 
+// Refuses what would move a request's state or take back a part of it.
+Expected<void> check_states(const Config& config,
+                            const SpecConfig& spec,
+                            const ModelConfig& model) {
+  if (!model.is_recurrent()) return {};
+  const auto refuse = [&](const char* knob, const char* what) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--" + std::string(knob) + ": found it with a model of architecture " +
+                          model.architecture + ", whose recurrent layers keep a state: " + what,
+                      knob);
+  };
+  if (spec.has_method()) {
+    return refuse("speculative-config", "a draft that is rejected could not be taken back");
+  }
+  if (config.kv_offloading_size > 0) {
+    return refuse("kv-offloading-size", "states have no place below the cache");
+  }
+  if (!config.kv_disk_path.empty()) {
+    return refuse("kv-disk-path", "states have no place below the cache");
+  }
+  if (!config.kv_listen.empty()) {
+    return refuse("kv-listen", "states do not move between workers");
+  }
+  return {};
+}
+
 Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weights) {
   const std::vector<std::string> unused = weights.unused();
   if (unused.empty()) return {};
@@ -237,6 +263,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
 
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
+  SLUICE_TRY_VOID(check_states(config, spec, planned.model));
   if (spec.has_model()) {
     SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
   }

@@ -385,6 +385,13 @@ Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
                       "target-bits");
   }
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.input));
+  const FileSpec* const spec = checkpoint->file_spec();
+  if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) {
+    return make_error(ErrorCode::kUnsupported,
+                      options.input + ": architecture " + checkpoint->architecture() +
+                          ": found recurrent layers, which are not written; expected attention "
+                          "in every layer");
+  }
   SLUICE_TRY(QuantizePlan plan, make_quantize_plan(*checkpoint, options));
   return Quantizer(options, *checkpoint, std::move(plan)).run();
 }

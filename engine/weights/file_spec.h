@@ -38,6 +38,7 @@ enum class LayerTypes : uint8_t {
   kListed,       // full_attention or sliding_attention for each layer
   kFull,         // full_attention only
   kAsTheWindow,  // sliding_attention only, if sliding_window is set
+  kRecurrent,    // full_attention, linear_attention or conv for each layer
 };
 
 // How a directory stores a layer's experts.

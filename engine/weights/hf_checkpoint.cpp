@@ -398,7 +398,10 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
     if (is_quantized) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
-    if (const std::string layer = take_fused_layer(tensor.name); !layer.empty()) {
+    const bool may_be_fused =
+        file_spec_ == nullptr || file_spec_->experts != ExpertTensors::kStacked;
+    if (const std::string layer = may_be_fused ? take_fused_layer(tensor.name) : "";
+        !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
       continue;
     }

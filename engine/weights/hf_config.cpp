@@ -30,14 +30,14 @@ struct Row {
 constexpr Row kRows[] = {
     {"block_count", {"num_hidden_layers"}},
     {"embedding_length", {"hidden_size"}},
-    {"feed_forward_length", {"intermediate_size"}},
+    {"feed_forward_length", {"block_ff_dim", "intermediate_size"}},
     {"attention.head_count", {"num_attention_heads"}},
     {"attention.head_count_kv", {"num_key_value_heads"}},
     {"attention.key_length", {"head_dim"}},
     {"context_length", {"max_position_embeddings"}},
     {"vocab_size", {"vocab_size"}},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps"}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}},
     {"attention.sliding_window", {"sliding_window"}},
     {"attention.sliding_window_pattern",
      {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"}},
@@ -66,6 +66,17 @@ constexpr Row kRows[] = {
     {"attention.clamp_kqv", {"clip_qkv"}},
     {"attention_out_bias", {"attention_out_bias"}},
     {"decoder_sparse_step", {"decoder_sparse_step"}},
+    {"full_attention_interval", {"full_attention_interval"}},
+    {"ffn_adjusts_width", {"block_auto_adjust_ff_dim"}},
+    {"ffn_width_factor", {"block_ffn_dim_multiplier"}},
+    {"ffn_width_unit", {"block_multiple_of"}},
+    {"expert_choice_bias", {"use_expert_bias"}},
+    {"attention.full_layers", {"full_attn_idxs"}},
+    {"ssm.conv_kernel", {"linear_conv_kernel_dim", "conv_L_cache"}},
+    {"ssm.state_size", {"linear_key_head_dim"}},
+    {"ssm.value_head_size", {"linear_value_head_dim"}},
+    {"ssm.group_count", {"linear_num_key_heads"}},
+    {"ssm.time_step_rank", {"linear_num_value_heads"}},
     {"no_rope_layers", {"no_rope_layers"}},
     {"no_rope_layer_interval", {"no_rope_layer_interval"}},
     {"use_sliding_window", {"use_sliding_window"}},
@@ -201,8 +212,13 @@ void take_defaults(const Json& config,
 void take_layer_types(const Json& config, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
-    for (const Json& type : *types) sliding.push_back(type == "sliding_attention" ? 1 : 0);
+    std::vector<double> recurrent;
+    for (const Json& type : *types) {
+      sliding.push_back(type == "sliding_attention" ? 1 : 0);
+      recurrent.push_back(type == "linear_attention" || type == "conv" ? 1 : 0);
+    }
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
+    metadata.set("attention.recurrent_layers", "layer_types", std::move(recurrent));
     return;
   }
   const Expected<uint64_t> first = metadata.get_uint("max_window_layers");

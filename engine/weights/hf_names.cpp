@@ -200,6 +200,10 @@ std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
+  if (const std::string_view own = spec == nullptr ? "" : find_stored(spec->names, name).ours;
+      !own.empty()) {
+    return std::string(own);
+  }
   if (const std::string_view found = find_stored(kModelNames, name).ours; !found.empty()) {
     return std::string(found);
   }
@@ -213,10 +217,12 @@ std::string gguf_name(std::string_view stored, const FileSpec* spec) {
 }
 
 std::optional<std::string> hf_name(std::string_view ours, const FileSpec& spec) {
+  constexpr std::string_view kLayers = "blk.";
+  const std::string_view own = ours.starts_with(kLayers) ? "" : find_ours(spec.names, ours).stored;
+  if (!own.empty()) return std::string(own);
   if (const std::string_view found = find_ours(kModelNames, ours).stored; !found.empty()) {
     return std::string(found);
   }
-  constexpr std::string_view kLayers = "blk.";
   if (!ours.starts_with(kLayers)) return std::nullopt;
   std::string_view rest = ours.substr(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
@@ -232,16 +238,22 @@ std::string renamed(std::string_view name,
                     std::string_view TensorName::*to) {
   constexpr std::string_view kLayers = "blk.";
   std::string_view rest = name;
-  if (spec == nullptr || spec->gguf_names.empty() || !name.starts_with(kLayers)) {
-    return std::string(name);
+  if (spec == nullptr || spec->gguf_names.empty()) return std::string(name);
+  if (!name.starts_with(kLayers)) {
+    const std::string_view whole = find(spec->gguf_names, name).*to;
+    return std::string(whole.empty() ? name : whole);
   }
   rest.remove_prefix(kLayers.size());
   if (!take_number(rest)) return std::string(name);
-  const std::string_view stem = rest.substr(0, rest.find('.'));
-  const std::string_view found = find(spec->gguf_names, stem).*to;
-  if (found.empty()) return std::string(name);
-  return std::string(name.substr(0, name.size() - rest.size())) + std::string(found) +
-         std::string(rest.substr(stem.size()));
+  // "shortconv.conv" of "shortconv.conv.weight", or "ffn_up_exps" of "ffn_up_exps.7.weight".
+  for (const size_t end : {rest.rfind('.'), rest.find('.')}) {
+    const std::string_view stem = rest.substr(0, end);
+    const std::string_view found = find(spec->gguf_names, stem).*to;
+    if (found.empty()) continue;
+    return std::string(name.substr(0, name.size() - rest.size())) + std::string(found) +
+           std::string(rest.substr(stem.size()));
+  }
+  return std::string(name);
 }
 
 }  // namespace

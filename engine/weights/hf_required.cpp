@@ -25,6 +25,12 @@ bool is_object(const Json& value) { return value.is_object(); }
 
 constexpr const char* kAttention = "attention";  // Granite's name of full_attention
 
+bool is_attention(const Json& type) {
+  return type == "full_attention" || type == "sliding_attention" || type == kAttention;
+}
+
+bool is_recurrent(const Json& type) { return type == "linear_attention" || type == "conv"; }
+
 constexpr Required kRequired[] = {
     {"use_bidirectional_attention", "false", is_false},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
@@ -43,9 +49,7 @@ constexpr Required kRequired[] = {
      [](const Json& value) {
        if (!value.is_array()) return false;
        for (const Json& type : value) {
-         if (type != "full_attention" && type != "sliding_attention" && type != kAttention) {
-           return false;
-         }
+         if (!is_attention(type) && !is_recurrent(type)) return false;
        }
        return true;
      }},
@@ -104,6 +108,10 @@ class Checker {
   Expected<void> check_layer_types(bool has_window) const {
     const char* layer_type = layer_type_of(spec_, has_window);
     const Json* types = stated("layer_types");
+    if (types != nullptr && spec_.layer_types != LayerTypes::kRecurrent &&
+        std::ranges::any_of(*types, is_recurrent)) {
+      return refuse("layer_types", *types, "full_attention or sliding_attention for each layer");
+    }
     if (layer_type == nullptr || types == nullptr) return {};
     const auto layers = config_.find("num_hidden_layers");
     if (layers != config_.end() && *layers != types->size()) {

@@ -371,8 +371,4 @@ void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
   SLUICE_UNREACHABLE("cuda delta_rule");
 }
 
-void sigmoid_gate(const ExecContext&, const SigmoidGateArgs&) {
-  SLUICE_UNREACHABLE("cuda sigmoid_gate");
-}
-
 }  // namespace sluice::kernels::cuda

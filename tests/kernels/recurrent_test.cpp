@@ -342,32 +342,5 @@ TEST(DeltaRule, RequestsOfAStepDoNotSeeEachOther) {
   }
 }
 
-// --- Gates ---------------------------------------------------------------------------------------
-
-TEST(SigmoidGate, MatchesLibmOnEveryInstructionSet) {
-  constexpr int32_t kRows = 3;
-  constexpr int32_t kN = 48;
-  Random random(3);
-  const std::vector<float> gate = random.normals(kRows * 64, 3);
-  const std::vector<float> x = random.normals(kRows * kN);
-  std::vector<float> reference;
-  for (const auto& device : test::devices({1, 2})) {
-    std::vector<float> out = x;
-    sigmoid_gate(device.device->context(),
-                 {.x = out.data(),
-                  .x_stride = kN,
-                  .gate = gate.data(),
-                  .gate_stride = 64,
-                  .num_rows = kRows,
-                  .n = kN});
-    if (reference.empty()) reference = out;
-    EXPECT_EQ(out, reference) << device.name;
-    for (size_t i = 0; i < out.size(); ++i) {
-      const double g = gate[i / kN * 64 + i % kN];
-      ASSERT_NEAR(out[i], x[i] / (1 + std::exp(-g)), 1e-6);
-    }
-  }
-}
-
 }  // namespace
 }  // namespace sluice::kernels

@@ -191,13 +191,4 @@ void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
   });
 }
 
-void sigmoid_gate(const ExecContext& ctx, const SigmoidGateArgs& args) {
-  DCHECK(args.n % kLanes == 0);
-  const RecurrentTable& simd = table_of(ctx.isa);
-  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
-    simd.sigmoid_gate_row(
-        args.x + row * args.x_stride, args.gate + row * args.gate_stride, args.n);
-  });
-}
-
 }  // namespace sluice::kernels::cpu

@@ -12,7 +12,6 @@ extern const RecurrentTable kAvx512Recurrent = {
     .conv_block = SLUICE_ISA::conv_block,
     .delta_row = SLUICE_ISA::delta_row,
     .delta_block = SLUICE_ISA::delta_block,
-    .sigmoid_gate_row = SLUICE_ISA::sigmoid_gate_row,
 };
 
 }  // namespace sluice::kernels::cpu

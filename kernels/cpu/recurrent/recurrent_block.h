@@ -59,7 +59,6 @@ struct RecurrentTable {
   void (*conv_block)(const ConvBlock& block);
   void (*delta_row)(const DeltaRow& row);
   void (*delta_block)(const DeltaBlock& block);
-  void (*sigmoid_gate_row)(float* x, const float* gate, int32_t n);
 };
 
 extern const RecurrentTable kScalarRecurrent;

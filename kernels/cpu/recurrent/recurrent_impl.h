@@ -118,8 +118,4 @@ static void delta_block(const DeltaBlock& block) {
   }
 }
 
-static void sigmoid_gate_row(float* x, const float* gate, int32_t n) {
-  for (int32_t i = 0; i < n; i += 16) store(x + i, mul(load(x + i), sigmoid(load(gate + i))));
-}
-
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -81,6 +81,20 @@ TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   }
 }
 
+TEST(HfConfig, LayersOfTwoKindsAreListed) {
+  const auto recurrent = [](const std::string& text) {
+    const auto config = parse_hf_config(bytes_of(text), "config.json");
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+    return *config->metadata.get_numbers("attention.recurrent_layers");
+  };
+  const std::vector<double> expected = {1, 0};
+  EXPECT_EQ(recurrent(R"({"model_type":"qwen3_5_text","hidden_size":64,
+                          "layer_types":["linear_attention","full_attention"]})"),
+            expected);
+  EXPECT_EQ(recurrent(R"({"model_type":"lfm2","layer_types":["conv","full_attention"]})"),
+            expected);
+}
+
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
   std::string deep = R"({"model_type":"llama","a":)";
   for (int i = 0; i < 30; ++i) deep += "[";
@@ -140,6 +154,9 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"layer types no list",
        R"({"model_type":"llama","layer_types":{"0":"full_attention"}})",
        "layer_types: found {\"0\":\"full_attention\"}, expected full_attention"},
+      {"recurrent layers where none are",
+       R"({"model_type":"llama","layer_types":["full_attention","linear_attention"]})",
+       R"(layer_types: found ["full_attention","linear_attention"], expected full_attention)"},
       {"long layer types",
        R"({"model_type":"llama","layer_types":")" + std::string(500, 'x') + "\"}",
        "xxx..., expected full_attention"},

@@ -83,7 +83,7 @@ def add_keys(writer, architecture, config):
     if architecture in ("cohere2", "nemotron"):
         writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_eps)
     else:
-        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+        writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
     if architecture == "cohere2":
         writer.add_logit_scale(config.logit_scale)
     if architecture == "mistral3":

@@ -26,7 +26,9 @@ import torch
 import transformers
 from gguf import GGMLQuantizationType as Kind
 from safetensors.torch import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+import recurrent_models as recurrent
+from mxfp4_experts import ggml_blocks, quantize_experts, replace_experts
 
 import further_models
 
@@ -208,6 +210,7 @@ MODELS = {
     # A text model inside a multimodal one, whose other parts stay in the file.
     "mistral3": ("Mistral3", None, dict(sliding_window=None, head_dim=24), "F16"),
 }
+MODELS.update(recurrent.MODELS)
 VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
               head_dim=8, image_size=28, patch_size=14, num_channels=3)
 # Keys left out of config.json: transformers' class has the same values.
@@ -243,7 +246,8 @@ def build(prefix, overrides, seed):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
-                offset = 0.0 if config.model_type.startswith(("gemma", "nemotron")) else 1.0
+                centred = config.model_type.startswith(("gemma", "nemotron"))
+                offset = 0.0 if centred or recurrent.centres_norm(config, name) else 1.0
                 weight.copy_(offset + 0.2 * torch.randn_like(weight))
             else:
                 weight.copy_(0.2 * torch.randn_like(weight))
@@ -257,36 +261,6 @@ def round_to(model, kind):
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.to(TORCH_TYPE[kind]).float())
-
-
-def quantize_experts(model, seed):
-    """Random MXFP4 experts: codes and scales by tensor name; the model gets what transformers decodes."""
-    generator = torch.Generator().manual_seed(seed)
-    packed = {}
-    for name, weight in model.named_parameters():
-        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            continue
-        experts, columns, rows = weight.shape
-        blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), generator=generator,
-                               dtype=torch.uint8)
-        scales = torch.randint(122, 126, (experts, rows, columns // 32), generator=generator,
-                               dtype=torch.uint8)
-        with torch.no_grad():
-            weight.copy_(convert_moe_packed_tensors(blocks, scales, dtype=torch.float32))
-        packed[name + "_blocks"] = blocks
-        packed[name + "_scales"] = scales
-    return packed
-
-
-def replace_experts(folder, packed):
-    """Puts the codes in place of the floats in the saved checkpoint."""
-    path = folder / "model.safetensors"
-    tensors = {n: t for n, t in load_file(path).items() if n + "_blocks" not in packed}
-    save_file({**tensors, **packed}, path, metadata={"format": "pt"})
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "mxfp4",
-                                     "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
 
 
 def respell(config):
@@ -328,19 +302,14 @@ def save(name, model, kind):
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
+    if name == "qwen3-5-moe":
+        recurrent.publish(folder, config, tensors)
     return tensors
 
 
 def permute(rows, heads):
     """Llama's order of q and k rows in GGUF: rotation pairs become neighbours."""
     return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-
-
-def ggml_blocks(codes, scales):
-    """MXFP4 as GGUF stores it: the exponent, then byte i has elements i and i + 16."""
-    elements = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:-1], 32)
-    blocks = np.concatenate([scales[..., None], elements[..., :16] | elements[..., 16:] << 4], -1)
-    return np.ascontiguousarray(blocks.reshape(*blocks.shape[:2], -1))
 
 
 def gguf_tensors(architecture, config, tensors):
@@ -376,6 +345,8 @@ def gguf_tensors(architecture, config, tensors):
         if ".experts." in name:
             head, tail = stem.split(".experts.")
             number, part = tail.split(".")
+            part = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(part, part)
+            head = head.replace(".feed_forward", ".mlp")
             experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
         if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
@@ -385,6 +356,9 @@ def gguf_tensors(architecture, config, tensors):
                 array = permute(array, config.num_attention_heads)
             if ".k_proj." in name:
                 array = permute(array, config.num_key_value_heads)
+        array = recurrent.converted(architecture, config, name, array, result)
+        if array is None:
+            continue
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             result["blk." + name.split(".")[2] + ".exp_probs_b.bias"] = array.reshape(-1)
             continue
@@ -470,7 +444,7 @@ def add_experts(writer, architecture, config):
     writer.add_expert_count(experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(width)
-    if architecture == "qwen2moe":
+    if architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if architecture == "granitemoe" and getattr(config, "shared_intermediate_size", 0):
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
@@ -485,7 +459,7 @@ def add_experts(writer, architecture, config):
     if architecture == "ernie4_5-moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
-    if architecture in ("glm4moe", "minimax-m2", "afmoe"):
+    if architecture in ("glm4moe", "minimax-m2", "afmoe", "lfm2moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -497,7 +471,7 @@ def add_tensors(writer, arrays, kind):
         array = np.ascontiguousarray(array, np.float32)
         if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
             array = array.astype(np.float16)
-        if array.ndim >= 2 and kind == "Q8_0":
+        if array.ndim >= 2 and kind == "Q8_0" and "conv1d" not in name and "shortconv.conv" not in name:
             writer.add_tensor(name, gguf.quants.quantize(array, Kind.Q8_0), raw_dtype=Kind.Q8_0)
         else:
             writer.add_tensor(name, array)
@@ -510,9 +484,10 @@ def write_gguf(path, architecture, config, arrays, kind):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(further_models.ffn_width(config))
+    down = arrays.get("blk.0.ffn_down.weight")
+    writer.add_feed_forward_length(further_models.ffn_width(config) if down is None else down.shape[1])
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_head_count_kv(recurrent.kv_heads(architecture, config))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(width)
     writer.add_value_length(width)
@@ -528,6 +503,7 @@ def write_gguf(path, architecture, config, arrays, kind):
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)
         writer.add_logit_scale(config.logits_scaling)
+    recurrent.add_keys(writer, architecture, config)
     add_experts(writer, architecture, config)
     add_tensors(writer, arrays, kind)
     writer.write_header_to_file()
@@ -538,7 +514,7 @@ def write_gguf(path, architecture, config, arrays, kind):
 
 def write_engine_models():
     """Models that a whole engine runs, for the determinism test: windows, experts, and experts in groups
-    beside shared ones and a dense layer; quantized."""
+    beside shared ones and a dense layer, states of two kinds; quantized."""
     common = dict(vocab_size=259, tie_word_embeddings=True, max_position_embeddings=2048)
     for name, prefix, architecture, overrides in (
             ("engine-windows", "Gemma3Text", "gemma3", dict(
@@ -552,7 +528,7 @@ def write_engine_models():
                 n_shared_experts=2, n_group=4, topk_group=2, num_hidden_layers=3, use_qk_norm=True,
                 intermediate_size=64,
                 attention_bias=True, routed_scaling_factor=2.5)),
-            *further_models.engines(common)):
+            *further_models.engines(common), *recurrent.engine_models(common)):
         config, model = build(prefix, overrides, len(name))
         model.save_pretrained(HERE / name)
         tensors = load_file(HERE / name / "model.safetensors")
@@ -574,9 +550,12 @@ def main():
         config, model = build(prefix, overrides, 1000 + number)
         round_to(model, kind)
         packed = quantize_experts(model, number) if name.endswith("mxfp4") else {}
-        tokens = np.random.default_rng(number).integers(3, VOCAB, TOKENS)
+        recurs = recurrent.is_recurrent(config)
+        tokens = np.random.default_rng(number).integers(3, VOCAB, 2 * TOKENS if recurs else TOKENS)
         with torch.no_grad():
             logits = model(torch.tensor(tokens)[None]).logits[0].float().numpy()
+            if recurs:
+                logits = recurrent.token_by_token(name, model, tokens, logits)
         (HERE / f"{name}.logits.f32").write_bytes(logits.astype("<f4").tobytes())
         tensors = save(name, model, kind)
         if packed:

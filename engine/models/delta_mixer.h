@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixer of gated delta layers: projections, a short convolution over time, the delta rule, a
+// norm of each head behind a gate, the output projection. It keeps the last inputs of the
+// convolution and the matrices of the delta rule: one state a request.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/models/halves.h"
+
+namespace sluice {
+
+class DeltaMixer final : public Mixer {
+ public:
+  // `config` must outlive it. kUnsupported: the device has no such kernels, or a head's width is
+  // none of theirs.
+  static Expected<std::unique_ptr<Mixer>> load(const ModelConfig& config,
+                                               int32_t layer,
+                                               int32_t activation_bits,
+                                               WeightStore& weights);
+
+  [[nodiscard]] KvGroupSpec group(DType dtype) const override;
+
+  [[nodiscard]] const Projection& input() const override { return in_; }
+
+  [[nodiscard]] int64_t scratch_bytes(const StepBounds& bounds) const override;
+  void bind(const StepBounds& bounds, std::span<std::byte> scratch) override;
+  void forward(const ForwardContext& context,
+               const LayerCache& cache,
+               const kernels::RopeTable* rope,
+               const LinearInput& in,
+               const HalfOutput& out) const override;
+
+  void read_ahead(const ForwardContext&, const LayerCache&) const override {}
+
+ private:
+  // A row is [q | k | v | z | b | a | output]: what is convolved, the output's gates, the gates of
+  // each head, and what the delta rule gives.
+  struct Buffers {
+    float* rows = nullptr;
+    float* stored = nullptr;  // rows in the file's order, if that is another
+    LinearInput out_in;
+  };
+
+  explicit DeltaMixer(const ModelConfig& config) : config_(config), delta_(config.delta) {}
+
+  Expected<void> load_input(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
+  void add_columns_by_key_head(bool joins_gates, bool joins_betas);
+  Buffers layout(const StepBounds& bounds, Arena& arena) const;
+  void project_rows(const ForwardContext& context, const LinearInput& in) const;
+  void run_delta(const ForwardContext& context, const LayerCache& cache) const;
+
+  [[nodiscard]] int32_t keys() const { return delta_.num_key_heads * delta_.key_dim; }
+
+  [[nodiscard]] int32_t values() const { return delta_.num_value_heads * delta_.value_dim; }
+
+  [[nodiscard]] int32_t channels() const { return 2 * keys() + values(); }
+
+  // Projected columns of a row, and all of them.
+  [[nodiscard]] int32_t projected() const {
+    return channels() + values() + 2 * delta_.num_value_heads;
+  }
+
+  [[nodiscard]] int64_t stride() const { return projected() + values(); }
+
+  const ModelConfig& config_;
+  const DeltaConfig& delta_;
+  Projection in_;
+  Projection out_;
+  DeviceFloats conv_;  // [taps][channels]
+  DeviceFloats rate_, dt_bias_, norm_;
+  std::vector<int32_t> key_heads_;  // by value head
+  std::vector<int32_t> columns_;    // of the stored row, by column; empty: the same
+  Buffers buffers_;
+};
+
+}  // namespace sluice

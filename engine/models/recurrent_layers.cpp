@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/recurrent_layers.h"
+
+#include "kernels/recurrent.h"
+
+namespace sluice {
+
+namespace {
+
+// LFM2's older files list the layers of attention; its GGUF files have no KV heads in others.
+// Empty: the file says neither.
+Expected<std::vector<double>> without_attention(const Metadata& metadata,
+                                                const ModelConfig& config) {
+  constexpr const char* kFull = "attention.full_layers";
+  std::vector<double> recurs;
+  if (metadata.has(kFull)) {
+    SLUICE_TRY(const std::vector<double> full, metadata.get_numbers(kFull));
+    recurs.assign(config.layers.size(), 1);
+    for (const double layer : full) {
+      if (!(layer >= 0 && layer < config.num_layers)) {
+        return metadata.wrong(kFull, std::to_string(layer), "indices of layers");
+      }
+      recurs[static_cast<size_t>(layer)] = 0;
+    }
+    return recurs;
+  }
+  const Expected<std::vector<double>> heads = metadata.get_numbers("attention.head_count_kv");
+  if (!heads || heads->size() < config.layers.size()) return recurs;
+  for (const double count : *heads) recurs.push_back(count == 0 ? 1 : 0);
+  return recurs;
+}
+
+}  // namespace
+
+Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
+                                     MixerKind kind,
+                                     int32_t usual_interval,
+                                     ModelConfig& config) {
+  constexpr const char* kListed = "attention.recurrent_layers";
+  const Metadata& metadata = checkpoint.metadata();
+  std::vector<double> listed;
+  if (metadata.has(kListed)) {
+    SLUICE_TRY(listed, metadata.get_numbers(kListed));
+    // GGUF also counts modules behind the layers.
+    if (listed.size() < config.layers.size()) {
+      return metadata.wrong(kListed,
+                            std::to_string(listed.size()) + " elements",
+                            "one for each of " + std::to_string(config.num_layers) + " layers");
+    }
+  }
+  if (listed.empty()) {
+    SLUICE_TRY(listed, without_attention(metadata, config));
+  }
+  SLUICE_TRY(const int32_t interval,
+             metadata.get_count_or("full_attention_interval", 1024, usual_interval));
+  for (int32_t i = 0; i < config.num_layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool recurs = listed.empty() ? (i + 1) % interval != 0 : listed[at] != 0;
+    if (!recurs) continue;
+    config.layers[at].mixer = kind;
+    config.layers[at].rope = -1;
+  }
+  const char* const taps = metadata.has("shortconv.l_cache") ? "shortconv.l_cache"
+                                                             : "ssm.conv_kernel";
+  SLUICE_TRY(config.conv_taps, metadata.get_count(taps, kernels::kMaxConvTaps));
+  if (config.conv_taps >= 2) return {};
+  return metadata.wrong(taps, std::to_string(config.conv_taps), "2 or more");
+}
+
+Expected<void> read_delta(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr uint64_t kMostHeads = 1024;
+  const Metadata& metadata = checkpoint.metadata();
+  DeltaConfig& delta = config.delta;
+  SLUICE_TRY(delta.key_dim, metadata.get_count("ssm.state_size", kernels::kMaxStateKeys));
+  SLUICE_TRY(delta.num_key_heads, metadata.get_count("ssm.group_count", kMostHeads));
+  SLUICE_TRY(delta.num_value_heads, metadata.get_count("ssm.time_step_rank", kMostHeads));
+  if (delta.num_value_heads % delta.num_key_heads != 0) {
+    return metadata.wrong("ssm.time_step_rank",
+                          std::to_string(delta.num_value_heads),
+                          "a multiple of the key heads, " + std::to_string(delta.num_key_heads));
+  }
+  // GGUF has the width of all value heads together.
+  if (checkpoint.kind() == CheckpointKind::kGguf) {
+    SLUICE_TRY(const int32_t inner, metadata.get_count("ssm.inner_size", 1 << 20));
+    if (inner % delta.num_value_heads != 0) {
+      return metadata.wrong("ssm.inner_size",
+                            std::to_string(inner),
+                            "a multiple of " + std::to_string(delta.num_value_heads) + " heads");
+    }
+    delta.value_dim = inner / delta.num_value_heads;
+    return {};
+  }
+  SLUICE_TRY(delta.value_dim, metadata.get_count("ssm.value_head_size", 1 << 14));
+  return {};
+}
+
+}  // namespace sluice

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads what families with recurrent layers share.
+#pragma once
+
+#include "engine/models/model.h"
+#include "engine/weights/checkpoint.h"
+
+namespace sluice {
+
+// Makes layers recurrent, of this kind: as attention.recurrent_layers lists them, else all but each
+// full_attention_interval-th, `usual_interval` if the file has none. kDataLoss: a list of another
+// length.
+Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
+                                     MixerKind kind,
+                                     int32_t usual_interval,
+                                     ModelConfig& config);
+
+// Reads the sizes of delta layers. kDataLoss: sizes that no such layer has.
+Expected<void> read_delta(const Checkpoint& checkpoint, ModelConfig& config);
+
+}  // namespace sluice

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models with recurrent layers in a whole engine: a request gets the same bits however it runs,
+// states are found again like KV, and what cannot move a state is refused by name.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "tests/support/covering_array.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using testing::ArrayRow;
+using testing::Collected;
+using testing::run_together;
+using testing::start_engine;
+
+Config config_of(const std::string& model) {
+  Config config;
+  config.model = golden_folder() + "/models/" + model + ".gguf";
+  config.max_model_len = 512;
+  config.kv_cache_memory = int64_t{32} << 20;
+  config.threads = 1;
+  return config;
+}
+
+// Prompts with common beginnings, some of which are conversations that go on.
+std::vector<ValidRequest> make_requests(size_t count) {
+  std::mt19937_64 random(20261129);
+  const auto tokens = [&](size_t length) {
+    std::vector<TokenId> ids(length);
+    for (TokenId& id : ids) id = static_cast<TokenId>(random() % 250);
+    return ids;
+  };
+  const std::vector<std::vector<TokenId>> beginnings = {tokens(16), tokens(48), tokens(131)};
+  std::vector<ValidRequest> requests(count);
+  for (ValidRequest& request : requests) {
+    if (random() % 3 != 0) request.prompt = beginnings[random() % beginnings.size()];
+    const std::vector<TokenId> own = tokens(1 + random() % 60);
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    request.sampling.temperature = random() % 3 == 0 ? 0.0F : 0.9F;
+    request.sampling.seed = random();
+    request.sampling.max_tokens = static_cast<int32_t>(8 + random() % 40);
+    request.sampling.ignore_eos = true;
+    request.sampling.num_logprobs = static_cast<int32_t>(random() % 3);
+    if (random() % 5 == 0) request.sampling.num_prompt_logprobs = 1;
+    request.arrival = std::chrono::steady_clock::now();
+  }
+  return requests;
+}
+
+enum Axis : uint8_t {
+  kBatch,
+  kChunk,
+  kPrefix,
+  kPreempt,
+  kOverlap,
+  kThreads,
+  kIsa,
+  kStates,
+  kNumAxes
+};
+
+using Values = std::array<std::vector<std::string>, kNumAxes>;
+
+Values all_values() {
+  Values values;
+  values[kBatch] = {"1", "8", "64"};
+  values[kChunk] = {"16", "77", "2048"};
+  values[kPrefix] = {"off", "cold", "hit", "partial"};
+  values[kPreempt] = {"no", "recompute"};
+  values[kOverlap] = {"off", "on"};
+  values[kThreads] = {"1", "2"};
+  values[kIsa] = testing::usable_isas();
+  values[kStates] = {"many", "few"};
+  return values;
+}
+
+class States : public ::testing::TestWithParam<std::string> {
+ protected:
+  static Config config_of_row(const Values& values, const ArrayRow& row) {
+    const auto value = [&](Axis axis) { return values[axis][row[axis]]; };
+    Config config = config_of(GetParam());
+    config.max_num_seqs = std::stoi(value(kBatch));
+    config.max_num_batched_tokens = std::stoi(value(kChunk));
+    config.enable_prefix_caching = value(kPrefix) != "off";
+    if (value(kPreempt) != "no") config.debug_preempt_every = 3;
+    config.overlap = value(kOverlap) == "on";
+    config.threads = std::stoi(value(kThreads));
+    config.isa = value(kIsa);
+    // Little more than one request: snapshots are evicted all the time.
+    if (value(kStates) == "few") config.kv_cache_memory = few_bytes();
+    return config;
+  }
+
+  static int64_t few_bytes() { return GetParam() == "engine-conv" ? 120'000 : 300'000; }
+
+  static void warm_up(Engine& engine,
+                      const std::string& prefix,
+                      std::vector<ValidRequest> requests) {
+    if (prefix != "hit" && prefix != "partial") return;
+    for (ValidRequest& request : requests) {
+      if (prefix == "partial") request.prompt.resize(request.prompt.size() / 2 + 1);
+      request.sampling.max_tokens = 2;
+    }
+    run_together(engine, requests);
+  }
+};
+
+TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
+  const bool full = std::getenv("SLUICE_FULL") != nullptr;
+  const std::vector<ValidRequest> requests = make_requests(full ? 2400 : 40);
+  Config alone = config_of(GetParam());
+  alone.max_num_seqs = 1;
+  alone.enable_prefix_caching = false;
+  const std::unique_ptr<Engine> reference = start_engine(alone);
+  ASSERT_NE(reference, nullptr);
+  const std::vector<Collected> expected = testing::run_alone(*reference, requests);
+
+  const Values values = all_values();
+  std::vector<size_t> sizes;
+  for (const auto& of_axis : values) sizes.push_back(of_axis.size());
+  uint64_t num_tokens = 0;
+  uint64_t num_hits = 0;
+  uint64_t num_preemptions = 0;
+  for (const ArrayRow& row : testing::covering_array(sizes)) {
+    std::string what;
+    for (size_t a = 0; a < kNumAxes; ++a) what += values[a][row[a]] + " ";
+    const std::unique_ptr<Engine> engine = start_engine(config_of_row(values, row));
+    ASSERT_NE(engine, nullptr) << what;
+    const bool is_slow = values[kIsa][row[kIsa]] == "scalar";
+    const size_t count = is_slow ? (full ? 60 : 3) : requests.size();
+    constexpr size_t kPart = 200;  // that the queue can hold
+    for (size_t from = 0; from < count; from += kPart) {
+      const auto begin = static_cast<ptrdiff_t>(from);
+      const auto end = static_cast<ptrdiff_t>(std::min(from + kPart, count));
+      const std::vector<ValidRequest> part(requests.begin() + begin, requests.begin() + end);
+      warm_up(*engine, values[kPrefix][row[kPrefix]], part);
+      const std::vector<Collected> results = run_together(*engine, part);
+      testing::expect_same({expected.begin() + begin, expected.begin() + end}, results, what);
+      if (HasFatalFailure()) return;
+      for (const Collected& result : results) num_tokens += result.tokens.size();
+    }
+    const EngineStats stats = engine->stats();
+    num_hits += stats.prefix_cache_hits;
+    num_preemptions += stats.num_preemptions;
+  }
+  std::printf("%llu tokens compared\n", static_cast<unsigned long long>(num_tokens));
+  EXPECT_GT(num_tokens, full ? 400'000U : 5'000U);
+  EXPECT_GT(num_hits, 1000U);
+  EXPECT_GT(num_preemptions, 0U);
+}
+
+// Eight turns; a second conversation begins with the same system prompt, then a third.
+TEST_P(States, AConversationFindsWhatItComputed) {
+  const auto share_found = [](const std::string& model) {
+    Config config = config_of(model);
+    config.max_model_len = 2048;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    EXPECT_NE(engine, nullptr);
+    if (engine == nullptr) return 0.0;
+    std::mt19937_64 random(7);
+    std::vector<TokenId> system(160);
+    for (TokenId& id : system) id = static_cast<TokenId>(random() % 250);
+    for (int conversation = 0; conversation < 16; ++conversation) {
+      std::vector<TokenId> prompt = system;
+      for (int turn = 0; turn < 8; ++turn) {
+        for (int i = 0; i < 40; ++i) prompt.push_back(static_cast<TokenId>(random() % 250));
+        ValidRequest request;
+        request.prompt = prompt;
+        request.sampling.max_tokens = 60;
+        request.sampling.ignore_eos = true;
+        request.sampling.seed = random();
+        const std::vector<Collected> answers = run_together(*engine, {request});
+        const std::vector<TokenId>& answer = answers.front().tokens;
+        prompt.insert(prompt.end(), answer.begin(), answer.end());
+      }
+    }
+    const EngineStats stats = engine->stats();
+    return static_cast<double>(stats.prefix_cache_hits) /
+           static_cast<double>(stats.prefix_cache_queries);
+  };
+  const double of_attention = share_found("engine-experts");
+  const double found = share_found(GetParam());
+  std::printf("found %.3f of the prompts' tokens, a model of attention %.3f\n", found, of_attention);
+  EXPECT_GT(of_attention, 0.8);
+  EXPECT_GT(found, 0.95 * of_attention);
+}
+
+TEST_P(States, ThePlanCountsThemAndRefusesWhatDoesNotFit) {
+  Config config = config_of(GetParam());
+  config.max_num_seqs = 4;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  const std::string& plan = engine->model().memory_plan;
+  EXPECT_NE(plan.find("states"), std::string::npos) << plan;
+  EXPECT_NE(plan.find("for 4 requests at once"), std::string::npos) << plan;
+  config.kv_cache_memory = 4096;
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("for one request"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST_P(States, WhatCannotMoveAStateIsRefusedByName) {
+  const auto expect_refused = [](const Config& config, const std::string& knob) {
+    const auto engine = create_engine(config);
+    ASSERT_FALSE(engine.has_value()) << knob;
+    EXPECT_NE(engine.error().message.find("--" + knob), std::string::npos)
+        << engine.error().message;
+    EXPECT_EQ(engine.error().param, knob);
+  };
+  Config config = config_of(GetParam());
+  config.speculative_config = R"({"method":"ngram","num_speculative_tokens":3})";
+  expect_refused(config, "speculative-config");
+  config = config_of(GetParam());
+  config.kv_offloading_size = 1;
+  expect_refused(config, "kv-offloading-size");
+  config = config_of(GetParam());
+  config.kv_disk_path = "/nowhere";
+  expect_refused(config, "kv-disk-path");
+  config = config_of(GetParam());
+  config.tensor_parallel_size = 2;
+  expect_refused(config, "tensor-parallel-size");
+}
+
+// Clients' own guesses are no configuration: they are let be.
+TEST_P(States, APredictionChangesNothing) {
+  const std::unique_ptr<Engine> engine = start_engine(config_of(GetParam()));
+  ASSERT_NE(engine, nullptr);
+  std::vector<ValidRequest> requests = make_requests(4);
+  const std::vector<Collected> expected = run_together(*engine, requests);
+  for (size_t i = 0; i < requests.size(); ++i) requests[i].prediction = expected[i].tokens;
+  testing::expect_same(expected, run_together(*engine, requests), "with predictions");
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         States,
+                         ::testing::Values("engine-delta", "engine-conv"),
+                         [](const auto& info) {
+                           return info.param == "engine-delta" ? "Delta" : "ShortConv";
+                         });
+
+}  // namespace
+}  // namespace sluice

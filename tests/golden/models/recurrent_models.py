@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recurrent models of make_models.py: their rows, their logits token by token, and what GGUF files of
+them have otherwise."""
+import json
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+# Layers of the gated delta rule, all sizes distinct.
+DELTA = dict(num_hidden_layers=4, linear_key_head_dim=16, linear_value_head_dim=16,
+             linear_num_key_heads=2, linear_num_value_heads=4, linear_conv_kernel_dim=4,
+             rope_parameters={"rope_type": "default", "rope_theta": 10000.0,
+                              "partial_rotary_factor": 0.5})
+# Layers of short convolutions.
+LFM2 = dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=8,
+            tie_word_embeddings=True)
+
+# Rows of make_models.MODELS.
+MODELS = {
+    # Recurrent layers: prompts longer than a chunk of transformers' other form.
+    "qwen3-5": ("Qwen3_5Text", "qwen35", dict(
+        DELTA, linear_num_key_heads=2, linear_num_value_heads=6), "F16"),
+    "qwen3-5-equal-heads": ("Qwen3_5Text", None, dict(
+        DELTA, linear_num_key_heads=3, linear_num_value_heads=3, linear_value_head_dim=32), "BF16"),
+    # Stacked experts, as published, and a text model inside a multimodal one.
+    "qwen3-5-moe": ("Qwen3_5MoeText", "qwen35moe", dict(
+        DELTA, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=24), "F16"),
+    "qwen3-next": ("Qwen3Next", "qwen3next", dict(
+        DELTA, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        shared_expert_intermediate_size=24, mlp_only_layers=[]), "F16"),
+    "lfm2": ("Lfm2", "lfm2", dict(
+        LFM2, intermediate_size=60, block_multiple_of=16, block_ffn_dim_multiplier=1.3), "F16"),
+    "lfm2-bias": ("Lfm2", None, dict(LFM2, conv_bias=True, conv_L_cache=4,
+                                     block_auto_adjust_ff_dim=False), "BF16"),
+    "lfm2-moe": ("Lfm2Moe", "lfm2moe", dict(
+        LFM2, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
+        routed_scaling_factor=1.5), "F16"),
+}
+
+
+def engine_models(common):
+    """Rows of make_models.write_engine_models()."""
+    return (
+        ("engine-delta", "Qwen3_5MoeText", "qwen35moe", dict(
+            common, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
+            linear_key_head_dim=32, linear_value_head_dim=16, num_experts=6, num_experts_per_tok=2,
+            moe_intermediate_size=32, shared_expert_intermediate_size=32)),
+        ("engine-conv", "Lfm2", "lfm2", dict(
+            common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=8,
+            intermediate_size=64, block_auto_adjust_ff_dim=False)))
+
+
+def is_recurrent(config):
+    return bool({"linear_attention", "conv"} & set(getattr(config, "layer_types", None) or []))
+
+
+def token_by_token(name, model, tokens, in_chunks):
+    """The logits of the recurrent form; transformers' other one, in chunks, has other roundings."""
+    rows, cache = [], None
+    for token in tokens:
+        out = model(torch.tensor([[token]]), cache=cache, use_cache=True)
+        cache = out.cache
+        rows.append(out.logits[0, 0].float().numpy())
+    logits = np.stack(rows)
+    difference = np.abs(logits - in_chunks).max() / (logits.max() - logits.min())
+    print(f"{name}: its two forms differ by {difference:.2g} of the range", flush=True)
+    return logits
+
+
+def centres_norm(config, name):
+    """Whether 1 is added to the weights of this norm."""
+    types = getattr(config, "layer_types", None) or []
+    return "linear_attention" in types and "linear_attn" not in name
+
+
+def publish(folder, config, tensors):
+    """Rewrites the directory as Qwen's are: experts stacked, beside a vision tower and a module that
+    guesses a further token."""
+    experts = {}
+    stored = {}
+    for name, tensor in tensors.items():
+        place = name.replace("model.", "model.language_model.", 1)
+        if ".experts." not in name:
+            stored[place] = tensor
+            continue
+        head, tail = place.split(".experts.")
+        number, part, _ = tail.split(".")
+        experts.setdefault(head, {}).setdefault(part, {})[int(number)] = tensor
+    for head, parts in experts.items():
+        gate, up, down = (torch.stack([parts[p][i] for i in sorted(parts[p])])
+                          for p in ("gate_proj", "up_proj", "down_proj"))
+        stored[head + ".experts.gate_up_proj"] = torch.cat([gate, up], 1)
+        stored[head + ".experts.down_proj"] = down
+    stored["model.visual.pos_embed.weight"] = torch.ones(2, 3)
+    stored["mtp.fc.weight"] = torch.ones(2, 3)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    outer = {"architectures": ["Qwen3_5MoeForConditionalGeneration"], "model_type": "qwen3_5_moe",
+             "text_config": config, "vision_config": {"model_type": "qwen3_5_moe"},
+             "tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(outer, indent=1) + "\n")
+
+
+DELTA_ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
+
+
+def tiled(array, config, width):
+    """Value heads of `width` rows in the order of qwen35 files: first those that are their key heads'
+    first ones."""
+    keys = config.linear_num_key_heads
+    rest = array.shape[1:]
+    return array.reshape(keys, config.linear_num_value_heads // keys, width, *rest).swapaxes(
+        0, 1).reshape(-1, *rest)
+
+
+def delta_tensor(result, architecture, config, name, array):
+    layer = "blk." + name.split(".")[2] + "."
+    part = name.split("linear_attn.")[-1]
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    width = config.linear_value_head_dim
+    order = (lambda rows, w: rows) if architecture == "qwen3next" else (lambda rows, w: tiled(rows, config, w))
+
+    def with_values(rows):
+        return np.concatenate([rows[:2 * keys], order(rows[2 * keys:], width)])
+
+    if name.endswith("experts.gate_up_proj"):
+        half = array.shape[1] // 2
+        result[layer + "ffn_gate_exps.weight"] = array[:, :half]
+        result[layer + "ffn_up_exps.weight"] = array[:, half:]
+    elif name.endswith("experts.down_proj"):
+        result[layer + "ffn_down_exps.weight"] = array
+    elif part == "in_proj_qkvz.weight":
+        groups, group = config.linear_num_key_heads, config.linear_num_value_heads // config.linear_num_key_heads
+        sizes = [config.linear_key_head_dim] * 2 + [group * width] * 2
+        parts = np.split(array.reshape(groups, -1, array.shape[1]), np.cumsum(sizes)[:-1], axis=1)
+        q, k, v, z = (p.reshape(-1, array.shape[1]) for p in parts)
+        result[layer + "attn_qkv.weight"] = np.concatenate([q, k, v])
+        result[layer + "attn_gate.weight"] = z
+    elif part == "in_proj_ba.weight":
+        result[layer + "ssm_ba.weight"] = array
+    elif part == "in_proj_qkv.weight":
+        result[layer + "attn_qkv.weight"] = with_values(array)
+    elif part == "in_proj_z.weight":
+        result[layer + "attn_gate.weight"] = order(array, width)
+    elif part == "in_proj_b.weight":
+        result[layer + "ssm_beta.weight"] = order(array, 1)
+    elif part == "in_proj_a.weight":
+        result[layer + "ssm_alpha.weight"] = order(array, 1)
+    elif part == "conv1d.weight":
+        result[layer + "ssm_conv1d.weight"] = with_values(array[:, 0])
+    elif part == "A_log":
+        result[layer + "ssm_a"] = order(-np.exp(array), 1)
+    elif part == "dt_bias":
+        result[layer + "ssm_dt.bias"] = order(array, 1)
+    elif part == "norm.weight":
+        result[layer + "ssm_norm.weight"] = array
+    else:
+        assert part == "out_proj.weight", name
+        result[layer + "ssm_out.weight"] = order(array.T, width).T
+
+
+def converted(architecture, config, name, array, result):
+    """A tensor as GGUF has it; None: it is in `result`, under its name there."""
+    layer = "blk." + name.split(".")[2] + "." if ".layers." in name else ""
+    if architecture in DELTA_ARCHITECTURES:
+        if ".linear_attn." in name or name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            delta_tensor(result, architecture, config, name, array)
+            return None
+        return array + 1 if name.endswith("norm.weight") else array
+    if not architecture.startswith("lfm2"):
+        return array
+    if name == "model.embedding_norm.weight":
+        result["token_embd_norm.weight"] = array
+        return None
+    if name.endswith("expert_bias"):
+        result[layer + "exp_probs_b.bias"] = array
+        return None
+    return array[:, 0] if name.endswith("conv.conv.weight") else array
+
+
+def kv_heads(architecture, config):
+    if not architecture.startswith("lfm2"):
+        return config.num_key_value_heads
+    return [config.num_key_value_heads if t == "full_attention" else 0 for t in config.layer_types]
+
+
+def add_keys(writer, architecture, config):
+    if architecture in DELTA_ARCHITECTURES:
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
+        writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
+        writer.add_uint32(f"{architecture}.full_attention_interval", 4)
+    if architecture.startswith("lfm2"):
+        writer.add_shortconv_l_cache(config.conv_L_cache)
+    if architecture == "lfm2moe":
+        writer.add_leading_dense_block_count(config.num_dense_layers)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
