@@ -14,6 +14,12 @@
 namespace sluice {
 namespace {
 
+HfConfig config_of(const std::string& text) {
+  auto config = parse_hf_config(bytes_of(text), "config.json");
+  EXPECT_TRUE(config.has_value()) << config.error().message;
+  return std::move(*config);
+}
+
 TEST(HfConfig, ReadsOldAndNewSpellingsAlike) {
   const char* texts[] = {
       R"({"model_type":"llama","hidden_size":64,"max_position_embeddings":512,"rope_theta":5000.0,
@@ -36,12 +42,8 @@ TEST(HfConfig, ReadsOldAndNewSpellingsAlike) {
 
 // Defaults are those of transformers' classes; null means "none".
 TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
-  const auto read = [](const std::string& text) {
-    auto config = parse_hf_config(bytes_of(text), "config.json");
-    EXPECT_TRUE(config.has_value()) << config.error().message;
-    return std::move(*config);
-  };
-  const HfConfig gemma = read(R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text",
+  const HfConfig gemma =
+      config_of(R"({"model_type":"gemma3","text_config":{"model_type":"gemma3_text",
       "hidden_size":2560,"intermediate_size":10240,"num_hidden_layers":34,"sliding_window":1024,
       "rope_scaling":{"factor":8.0,"rope_type":"linear"}}})");
   EXPECT_EQ(*gemma.metadata.get_uint("attention.head_count"), 8U);
@@ -54,29 +56,30 @@ TEST(HfConfig, LeavesOutWhatEveryoneKnows) {
   EXPECT_EQ(*gemma.metadata.get_float("attention.layer_norm_rms_epsilon"), 1e-6);
   EXPECT_TRUE(gemma.tied_embeddings);
 
-  const HfConfig capped = read(R"({"model_type":"gemma2","final_logit_softcapping":null})");
+  const HfConfig capped = config_of(R"({"model_type":"gemma2","final_logit_softcapping":null})");
   EXPECT_EQ(*capped.metadata.get_float("attn_logit_softcapping"), 50.0);
   EXPECT_FALSE(capped.metadata.has("final_logit_softcapping"));
-  EXPECT_FALSE(read(R"({"model_type":"mistral","sliding_window":null})")
+  EXPECT_FALSE(config_of(R"({"model_type":"mistral","sliding_window":null})")
                    .metadata.has("attention.sliding_window"));
-  EXPECT_FALSE(read(R"({"model_type":"llama"})").tied_embeddings);
-  EXPECT_FALSE(read(R"({"model_type":"gemma2","tie_word_embeddings":false})").tied_embeddings);
+  EXPECT_FALSE(config_of(R"({"model_type":"llama"})").tied_embeddings);
+  EXPECT_FALSE(config_of(R"({"model_type":"gemma2","tie_word_embeddings":false})").tied_embeddings);
 
   // Of a text model inside another one, the other one's word counts: it has the output layer.
-  EXPECT_TRUE(read(R"({"model_type":"mistral3","tie_word_embeddings":true,
+  EXPECT_TRUE(config_of(R"({"model_type":"mistral3","tie_word_embeddings":true,
       "text_config":{"model_type":"mistral","tie_word_embeddings":false}})")
                   .tied_embeddings);
-  EXPECT_EQ(*read(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"), "yarn");
-  EXPECT_FALSE(
-      read(R"({"model_type":"gpt_oss","rope_scaling":null})").metadata.has("rope.scaling.type"));
-  const HfConfig qwen = read(R"({"model_type":"qwen2","num_hidden_layers":30})");
+  EXPECT_EQ(*config_of(R"({"model_type":"gpt_oss"})").metadata.get_string("rope.scaling.type"),
+            "yarn");
+  EXPECT_FALSE(config_of(R"({"model_type":"gpt_oss","rope_scaling":null})")
+                   .metadata.has("rope.scaling.type"));
+  const HfConfig qwen = config_of(R"({"model_type":"qwen2","num_hidden_layers":30})");
   const auto windows = qwen.metadata.get_numbers("attention.sliding_layers");
   ASSERT_TRUE(windows.has_value()) << windows.error().message;
   EXPECT_EQ(std::count(windows->begin(), windows->end(), 1.0), 2);
   EXPECT_EQ(windows->at(27), 0);
   for (const char* early : {"su", "yarn"}) {
-    const HfConfig phi =
-        read(R"({"model_type":"phi3","rope_scaling":{"type":")" + std::string(early) + R"("}})");
+    const HfConfig phi = config_of(R"({"model_type":"phi3","rope_scaling":{"type":")" +
+                                   std::string(early) + R"("}})");
     EXPECT_EQ(*phi.metadata.get_string("rope.scaling.type"), "longrope");
   }
 }
@@ -93,6 +96,26 @@ TEST(HfConfig, LayersOfTwoKindsAreListed) {
             expected);
   EXPECT_EQ(recurrent(R"({"model_type":"lfm2","layer_types":["conv","full_attention"]})"),
             expected);
+}
+
+// Sizes of experts may be listed by layer; only equal ones are a size.
+TEST(HfConfig, ListedSizesOfExpertsAreOneIfEqual) {
+  const HfConfig equal = config_of(R"({"model_type":"hunyuan_v1_moe","moe_topk":[8,8,8]})");
+  EXPECT_EQ(*equal.metadata.get_uint("expert_used_count"), 8U);
+  const HfConfig other = config_of(R"({"model_type":"hunyuan_v1_moe","moe_topk":[8,8,2]})");
+  EXPECT_FALSE(other.metadata.get_uint("expert_used_count").has_value());
+  const HfConfig none = config_of(R"({"model_type":"hunyuan_v1_moe","moe_topk":[]})");
+  EXPECT_FALSE(none.metadata.get_uint("expert_used_count").has_value());
+  // Other lists stay lists.
+  const HfConfig windows = config_of(R"({"model_type":"llama","hidden_size":[64,64]})");
+  EXPECT_FALSE(windows.metadata.get_uint("embedding_length").has_value());
+}
+
+TEST(HfConfig, GraniteCallsFullAttentionByAShorterName) {
+  const char* const kAll = R"({"model_type":"granitemoehybrid","num_local_experts":0,
+      "num_hidden_layers":2,"layer_types":["attention","attention"]})";
+  const std::vector<double> full = {0, 0};
+  EXPECT_EQ(*config_of(kAll).metadata.get_numbers("attention.sliding_layers"), full);
 }
 
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
@@ -123,6 +146,12 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"dense layers",
        R"({"model_type":"qwen3_moe","mlp_only_layers":[0,3]})",
        "mlp_only_layers: found [0,3], expected no layers"},
+      {"experts of a hybrid",
+       R"({"model_type":"granitemoehybrid","num_local_experts":8})",
+       "num_local_experts: found 8, expected 0"},
+      {"recurrent layers",
+       R"({"model_type":"granitemoehybrid","layer_types":["mamba","attention"]})",
+       "layer_types: found [\"mamba\",\"attention\"], expected full_attention"},
       {"other clamp",
        R"({"model_type":"gpt_oss","swiglu_limit":5.5})",
        "swiglu_limit: found 5.5, expected 7"},
