@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/tokenizer/files/named_templates.h"
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
@@ -107,9 +108,13 @@ class GgufCheckpoint final : public Checkpoint {
     SLUICE_TRY(Vocabulary vocabulary, read_vocabulary(first()));
     CheckpointText result;
     SLUICE_TRY(result.tokenizer, create_tokenizer(std::move(vocabulary)));
-    if (const Expected<std::string_view> source = first().get_string("tokenizer.chat_template")) {
-      result.chat_template = *source;
-    }
+    const std::string key = "tokenizer.chat_template";
+    const auto source_of = [&](const std::string& name) {
+      return std::string(first().get_string(name).value_or(std::string_view()));
+    };
+    result.chat_template = joined_templates({.standard = source_of(key),
+                                             .tool_use = source_of(key + ".tool_use"),
+                                             .rag = source_of(key + ".rag")});
     return result;
   }
 

@@ -26,7 +26,9 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "tokenizer_config.json",
                                             "special_tokens_map.json",
                                             "chat_template.jinja",
-                                            "chat_template.json"};
+                                            "chat_template.json",
+                                            "additional_chat_templates/tool_use.jinja",
+                                            "additional_chat_templates/rag.jinja"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 

@@ -12,6 +12,7 @@
 
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/named_templates.h"
 #include "tests/engine/token_cases.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
@@ -449,6 +450,19 @@ TEST(HfTokenizer, DirectoriesHoldTokenizerAndTemplate) {
   EXPECT_EQ(load_hf_text(folder.path()).value().chat_template, "D");
   std::ofstream(folder.at("chat_template.jinja")) << "J";
   EXPECT_EQ(load_hf_text(folder.path()).value().chat_template, "J");
+  // Templates with names are one that chooses.
+  std::filesystem::create_directory(folder.at("additional_chat_templates"));
+  std::ofstream(folder.at("additional_chat_templates/tool_use.jinja")) << "U";
+  std::ofstream(folder.at("additional_chat_templates/rag.jinja")) << "R";
+  EXPECT_EQ(load_hf_text(folder.path()).value().chat_template,
+            joined_templates({.standard = "J", .tool_use = "U", .rag = "R"}));
+  std::filesystem::remove(folder.at("chat_template.jinja"));
+  std::filesystem::remove_all(folder.at("additional_chat_templates"));
+  std::ofstream(folder.at("tokenizer_config.json"))
+      << R"({"chat_template": [{"name": "default", "template": "D"},
+                               {"name": "tool_use", "template": "U"}]})";
+  EXPECT_EQ(load_hf_text(folder.path()).value().chat_template,
+            joined_templates({.standard = "D", .tool_use = "U", .rag = ""}));
 }
 
 struct BadCase {

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/tokenizer/files/named_templates.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -29,9 +30,7 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-std::string golden_path(const std::string& name) {
-  return golden_folder() + "/templates/" + name;
-}
+std::string golden_path(const std::string& name) { return golden_folder() + "/templates/" + name; }
 
 Expected<std::string> render(const std::string& source,
                              const Json& variables = Json::object(),
@@ -438,6 +437,36 @@ TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
 TEST(FromJson, ReadsWhatTojsonWrote) {
   EXPECT_EQ(marked("{{ (x | tojson | from_json).a[0] }}", {{"x", {{"a", {"<b>"}}}}}), "⟦<b>⟧");
   EXPECT_EQ(error_of("{{ '{' | from_json }}"), ErrorCode::kInvalidArgument);
+}
+
+// Whatever stands at the ends of the templates, each renders as it would alone.
+TEST(NamedTemplates, TheOneForTheRequestIsUsed) {
+  const std::vector<std::string> sources = {
+      "plain",
+      "\n  {% if x %}a{% endif %}\n  {{ 'b' }}\n\n",
+      "{%- set y = 1 -%}\n{{ y }}\n  {%- if y %} c{% endif -%} \n",
+      "{% macro m(z) %}[{{ z }}]{% endmacro %}{{ m(2) }}",
+      "  {# note #}  \nend {% raw %}{% x %}{% endraw %}",
+      "{% for t in tools or [] %}\n  {{ t }}\n{% endfor %}"};
+  const Json tools = {{"tools", {"f"}}, {"x", true}};
+  const Json documents = {{"tools", nullptr}, {"documents", {"d"}}, {"x", true}};
+  const Json neither = {{"tools", Json::array()}, {"documents", nullptr}, {"x", true}};
+  for (const std::string& standard : sources) {
+    for (const std::string& other : sources) {
+      const std::string both =
+          joined_templates({.standard = standard, .tool_use = other, .rag = {}});
+      EXPECT_EQ(render(both, tools).value(), render(other, tools).value()) << both;
+      EXPECT_EQ(render(both, neither).value(), render(standard, neither).value()) << both;
+      const std::string three =
+          joined_templates({.standard = standard, .tool_use = "T", .rag = other});
+      EXPECT_EQ(render(three, documents).value(), render(other, documents).value()) << three;
+      EXPECT_EQ(render(three, tools).value(), "T");
+    }
+  }
+  EXPECT_EQ(joined_templates({.standard = "D", .tool_use = {}, .rag = {}}), "D");
+  EXPECT_EQ(joined_templates({.standard = {}, .tool_use = "T", .rag = {}}), "T");
+  EXPECT_EQ(joined_templates({.standard = "D", .tool_use = "D", .rag = "D"}), "D");
+  EXPECT_EQ(joined_templates({}), "");
 }
 
 }  // namespace

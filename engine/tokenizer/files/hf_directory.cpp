@@ -8,6 +8,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/named_templates.h"
 
 namespace sluice {
 namespace {
@@ -39,22 +40,49 @@ Expected<std::string> read_file(const std::string& directory, const char* name) 
   return text;
 }
 
-// Reads a template: a string, or the default in a list of {"name", "template"}.
-std::string template_in(const std::string& text) {
+// Reads templates: a string, or a list of {"name", "template"}.
+NamedTemplates templates_in(const std::string& text) {
+  NamedTemplates found;
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {};
+  if (!json.is_object()) return found;
   const auto field = json.find("chat_template");
-  if (field == json.end()) return {};
-  if (field->is_string()) return field->get<std::string>();
-  if (!field->is_array()) return {};
-  std::string found;
+  if (field == json.end()) return found;
+  if (field->is_string()) found.standard = field->get<std::string>();
+  if (!field->is_array()) return found;
+  std::string first;
   for (const Json& item : *field) {
     if (!item.is_object() || !item.contains("template") || !item["template"].is_string()) continue;
-    const bool is_default = item.contains("name") && item["name"] == "default";
-    if (found.empty() || is_default) found = item["template"].get<std::string>();
-    if (is_default) break;
+    const Json name = item.value("name", Json());
+    const auto& source = item["template"].get_ref<const std::string&>();
+    if (name == "default") {
+      found.standard = source;
+    } else if (name == "tool_use") {
+      found.tool_use = source;
+    } else if (name == "rag") {
+      found.rag = source;
+    } else if (first.empty()) {
+      first = source;
+    }
   }
+  if (found.standard.empty()) found.standard = first;
   return found;
+}
+
+Expected<std::string> read_templates(const std::string& directory, const std::string& config) {
+  NamedTemplates found = templates_in(config);
+  SLUICE_TRY(const std::string file, read_file(directory, "chat_template.jinja"));
+  if (!file.empty()) found.standard = file;
+  const auto& [standard, tool_use, rag] = found;
+  if (standard.empty() && tool_use.empty() && rag.empty()) {
+    SLUICE_TRY(const std::string beside, read_file(directory, "chat_template.json"));
+    found = templates_in(beside);
+  }
+  const std::string folder = directory + "/additional_chat_templates";
+  SLUICE_TRY(std::string of_tools, read_file(folder, "tool_use.jinja"));
+  SLUICE_TRY(std::string of_documents, read_file(folder, "rag.jinja"));
+  if (!of_tools.empty()) found.tool_use = std::move(of_tools);
+  if (!of_documents.empty()) found.rag = std::move(of_documents);
+  return joined_templates(found);
 }
 
 }  // namespace
@@ -84,12 +112,7 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   }
   HfText result;
   result.tokenizer = std::move(*tokenizer);
-  SLUICE_TRY(result.chat_template, read_file(directory, "chat_template.jinja"));
-  if (result.chat_template.empty()) result.chat_template = template_in(files.tokenizer_config);
-  if (result.chat_template.empty()) {
-    SLUICE_TRY(const std::string beside, read_file(directory, "chat_template.json"));
-    result.chat_template = template_in(beside);
-  }
+  SLUICE_TRY(result.chat_template, read_templates(directory, files.tokenizer_config));
   return result;
 }
 

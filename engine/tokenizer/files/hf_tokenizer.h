@@ -28,8 +28,8 @@ Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles&
 
 struct HfText {
   std::unique_ptr<Tokenizer> tokenizer;
-  // The template of chat_template.jinja, else tokenizer_config.json or chat_template.json (the
-  // "default" of several); empty: none.
+  // The template of chat_template.jinja, else tokenizer_config.json or chat_template.json; several
+  // of them, and those of additional_chat_templates/, are joined (named_templates.h). Empty: none.
   std::string chat_template;
 };
 

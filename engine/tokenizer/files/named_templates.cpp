@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/tokenizer/files/named_templates.h"
+
+namespace sluice {
+namespace {
+
+// Stands between a tag of ours and a template, whose white space the tag would otherwise trim.
+constexpr const char* kKeep = "{{ '' }}";
+
+// A template's last line feed is none of its text.
+std::string branch(std::string source) {
+  if (source.ends_with('\n')) source.pop_back();
+  return kKeep + source + kKeep;
+}
+
+}  // namespace
+
+std::string joined_templates(const NamedTemplates& templates) {
+  const auto& [standard, tool_use, rag] = templates;
+  const std::string& other = !standard.empty() ? standard : !tool_use.empty() ? tool_use : rag;
+  std::string joined;
+  const auto add = [&](const char* variable, const std::string& source) {
+    if (source.empty() || source == other) return;
+    joined +=
+        std::string(joined.empty() ? "{% if " : "{% elif ") + variable + " %}" + branch(source);
+  };
+  add("tools", tool_use);
+  add("documents", rag);
+  if (joined.empty()) return other;
+  return joined + "{% else %}" + branch(other) + "{% endif %}";
+}
+
+}  // namespace sluice
