@@ -47,6 +47,10 @@ class Reader {
 
  private:
   Expected<void> read_tool(const Json& tool, const std::string& space, const std::string& place);
+  // Adds what binds a custom tool's input where a call is forced: a regular expression, which the
+  // engine leaves out with a line in the log where it has no exact form inside a string of JSON. A
+  // Lark grammar is told to the model alone, and named.
+  void bind_input(const Json& tool, const std::string& name, Json& input);
   Expected<void> add(ResponseTool tool, Json function, const std::string& place);
 
   IgnoredArguments& ignored_;
@@ -91,17 +95,28 @@ Expected<void> Reader::read_tool(const Json& tool,
   if (type == "custom") {
     found.kind = ResponseTool::Kind::kCustom;
     SLUICE_TRY(std::string rule, input_rule(tool, place));
-    function["parameters"] = {
-        {"type", "object"},
-        {"properties", {{kInput, {{"type", "string"}, {"description", std::move(rule)}}}}},
-        {"required", Json::array({kInput})},
-        {"additionalProperties", false}};
+    Json input = {{"type", "string"}, {"description", std::move(rule)}};
+    bind_input(tool, name, input);
+    function["parameters"] = {{"type", "object"},
+                              {"properties", {{kInput, std::move(input)}}},
+                              {"required", Json::array({kInput})},
+                              {"additionalProperties", false}};
     return add(std::move(found), std::move(function), place);
   }
   if (type.empty()) {
     return invalid(place + " must have a type.", "tools");
   }
   return ignored_.add("tools." + type);
+}
+
+void Reader::bind_input(const Json& tool, const std::string& name, Json& input) {
+  const Json* format = find_field(tool, "format");
+  if (format == nullptr || string_member(*format, "type") != "grammar") return;
+  if (string_member(*format, "syntax") == "regex") {
+    input["pattern"] = "^(?:" + string_member(*format, "definition") + ")$";
+  } else {
+    ignored_.note("tools." + name + ".format");
+  }
 }
 
 Expected<void> Reader::add(ResponseTool tool, Json function, const std::string& place) {

@@ -112,10 +112,22 @@ TEST_F(ResponsesApi, ACustomCallHasEventsOfItsOwn) {
   EXPECT_EQ(std::ranges::count(types, "response.function_call_arguments.delta"), 0);
 }
 
+TEST_F(ResponsesApi, ARegularExpressionBindsWhatACustomToolIsForcedToTake) {
+  call("sql", R"({"input": "SELECT 1"})");
+  const HttpReply reply =
+      ask(R"("tools":[{"type":"custom","name":"sql","format":{"type":"grammar","syntax":"regex",)"
+          R"("definition":"SELECT [0-9]+|NONE"}}],"tool_choice":{"type":"custom","name":"sql"})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "");
+  const GrammarSpec spec = engine_.submitted().back().grammar;
+  EXPECT_TRUE(holds(spec.text, R"("pattern":"^(?:SELECT [0-9]+|NONE)$")")) << spec.text;
+}
+
 TEST_F(ResponsesApi, ToolsOfOpenAisServersAreLeftOutAndNamed) {
   const HttpReply reply = ask(kTools);
   ASSERT_EQ(reply.status, 200) << reply.body;
-  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "tools.web_search, tools.image_generation");
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"),
+            "tools.patch.format, tools.web_search, tools.image_generation");
   EXPECT_EQ(ask(R"("tools":[{"type":"mcp","server_label":"x"}])").status, 200);
   const HttpReply asked = ask(std::string(kTools) + R"(,"tool_choice":{"type":"web_search"})");
   EXPECT_EQ(asked.status, 400);
