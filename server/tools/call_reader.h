@@ -4,6 +4,7 @@
 //   Step text(char, CallContext&)           one byte that is part of no marker
 //   Step marker(Role, CallContext&)         a marker that is live, or any that is a special token
 //   Step end(CallContext&)                  another special token, or the end of the output
+//   ValueState value_state() const          the value that the next symbol is in
 // and is fed until it says that it is done. While a reader has begun no call since the last one,
 // the parser keeps what it read and makes it content if the reader fails.
 #pragma once
@@ -15,6 +16,7 @@
 #include "server/tools/output_format.h"
 #include "server/tools/piece_writer.h"
 #include "server/tools/tool_schemas.h"
+#include "server/tools/value_end.h"
 
 namespace sluice {
 
@@ -33,11 +35,28 @@ constexpr bool is_plain_name(std::string_view name) {
   return !name.empty() && name.find_first_of(" \t\r\n<>{}[]()\"'`,;=") == std::string_view::npos;
 }
 
+// A name, read so far without what follows it, may go on with this byte or end before it.
+constexpr bool may_go_on(std::string_view name, char c) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const bool is_space = kSpace.find(c) != std::string_view::npos;
+  if (is_space || name.find_first_not_of(kSpace) == std::string_view::npos) {
+    return is_space || is_plain_name({&c, 1});
+  }
+  return is_plain_name({&c, 1}) && kSpace.find(name.back()) == std::string_view::npos;
+}
+
 struct CallContext {
   const CallFamily& family;
   const ToolSchemas* tools;  // null: none
   PieceWriter& out;
   bool parses_calls;  // false: a call is text
+  bool in_thought;    // a text that names no tool is no call
+
+  // False: there is no such call, and nothing was written.
+  [[nodiscard]] bool begin_call(std::string_view name, std::string_view model_id) const {
+    if (in_thought && tools != nullptr && !tools->has(name)) return false;
+    return out.begin_call(name, model_id);
+  }
 
   [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const {
     return tools == nullptr ? kJsonAny : tools->types_of(name, key);

@@ -14,7 +14,7 @@ void CallTags::start_call(const CallFamily& family) {
 
 Step CallTags::begin(CallContext& context) {
   const std::string name(trimmed(name_));
-  if (!is_plain_name(name) || !context.out.begin_call(name, {})) return Step::kFail;
+  if (!is_plain_name(name) || !context.begin_call(name, {})) return Step::kFail;
   name_ = name;
   is_open_ = had_call_ = true;
   state_ = State::kCall;
@@ -36,6 +36,7 @@ Step CallTags::outer_text(char c, CallContext& context) {
   if (context.family.name_ends_at_newline && c == '\n' && !trimmed(name_).empty()) {
     return begin(context);
   }
+  if (!may_go_on(name_, c)) return Step::kFail;
   name_ += c;
   return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
 }

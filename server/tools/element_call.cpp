@@ -63,7 +63,7 @@ void ElementCall::begin_element(CallContext& context) {
       arguments_.raw("\": ", context.out);
     }
   }
-  elements_.push_back({outer_path_size, context.types_of(name_, path_)});
+  elements_.push_back({tag_, outer_path_size, context.types_of(name_, path_)});
   is_string_ = elements_.back().types == kJsonString;
   if (is_string_) arguments_.raw("\"", context.out);
   value_.clear();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose arguments are elements (MiniMax M3): <city>Paris</city><tags><item>a</item></tags>.
 // An element that holds others is an object, or an array where the tool's schema says so, or where
-// its first one is an <item> and the schema says nothing. Which element an end tag names counts for
-// nothing: it ends the innermost. A value; see call_reader.h.
+// its first one is an <item> and the schema says nothing. An end tag ends the
+// innermost element; inside a string it must name it. A value; see call_reader.h.
 #pragma once
 
 #include <string>
@@ -22,9 +22,15 @@ class ElementCall : CallTags {
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
 
+  [[nodiscard]] ValueState value_state() const {
+    if (state_ != State::kValue || !is_string_) return {};
+    return {ValuePlace::kElement, elements_.back().tag};
+  }
+
  private:
   // An element that is open.
   struct Element {
+    std::string tag;
     size_t outer_path_size;
     JsonTypes types;
     bool holds_elements = false;

@@ -84,11 +84,12 @@ void HarmonyMessages::begin_body(CallContext& context) {
   }
   if (is_person) return;
   if (recipient.starts_with(kFunctions)) recipient.remove_prefix(kFunctions.size());
-  if (!parse_calls_ || recipient.empty() || !context.out.begin_call(recipient, {})) {
+  if (!parse_calls_ || recipient.empty() || !context.begin_call(recipient, {})) {
     kind_ = PieceKind::kContent;
     return;
   }
   kind_ = PieceKind::kArguments;
+  span_ = JsonSpan();
   has_arguments_ = false;
 }
 
@@ -138,6 +139,7 @@ Step HarmonyMessages::text(char c, CallContext& context) {
         context.out.text(kind_, {&c, 1});
       } else if (has_arguments_ || !is_json_space(c)) {
         has_arguments_ = true;
+        (void)span_.feed(c);
         context.out.arguments({&c, 1});
       }
       return Step::kGoOn;

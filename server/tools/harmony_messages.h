@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "server/tools/call_reader.h"
+#include "server/tools/json_text.h"
 #include "server/tools/tagged_call.h"
 
 namespace sluice {
@@ -27,6 +28,12 @@ class HarmonyMessages {
   Step text(char c, CallContext& context);
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
+
+  [[nodiscard]] ValueState value_state() const {
+    if (tags_) return tags_->value_state();
+    const bool is_call = state_ == State::kBody && kind_ == PieceKind::kArguments;
+    return {is_call && span_.in_string() ? ValuePlace::kLiteral : ValuePlace::kNone};
+  }
 
   [[nodiscard]] bool in_reasoning() const {
     return state_ == State::kBody && kind_ == PieceKind::kReasoning;
@@ -60,6 +67,7 @@ class HarmonyMessages {
   bool is_first_ = true;  // the header whose beginning the prompt wrote
   bool has_arguments_ = false;
   bool is_to_tool_ = false;               // where calls are tags
+  JsonSpan span_;                         // a call's arguments
   PieceKind kind_ = PieceKind::kContent;  // of the body; kArguments: a call
   std::string role_;                      // header up to the channel
   std::string channel_;                   // from there to the constraint

@@ -26,6 +26,11 @@ Roles JsonCall::live() const {
   return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
 }
 
+bool JsonCall::is_in_string() const {
+  const bool is_span = state_ == State::kArguments || state_ == State::kOther;
+  return is_named_ && (state_ == State::kArgumentText || (is_span && span_.in_string()));
+}
+
 void JsonCall::begin_object() {
   state_ = State::kObject;
   is_named_ = has_arguments_ = has_keys_ = false;
@@ -37,7 +42,7 @@ void JsonCall::begin_object() {
 
 bool JsonCall::begin(CallContext& context) {
   if (is_named_) return true;
-  if (name_.empty() || !context.out.begin_call(name_, id_)) return false;
+  if (name_.empty() || !context.begin_call(name_, id_)) return false;
   is_named_ = had_call_ = true;
   context.out.arguments(kept_);
   return true;

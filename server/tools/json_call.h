@@ -19,6 +19,10 @@ class JsonCall {
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
 
+  [[nodiscard]] ValueState value_state() const {
+    return {is_in_string() ? ValuePlace::kLiteral : ValuePlace::kNone};
+  }
+
  private:
   enum class State : uint8_t {
     kStart,   // before the array or object
@@ -54,6 +58,7 @@ class JsonCall {
   void finish_call(CallContext& context);
   Step broken(CallContext& context);
   void begin_object();
+  [[nodiscard]] bool is_in_string() const;
 
   State state_ = State::kStart;
   bool in_array_ = false;

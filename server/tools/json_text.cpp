@@ -175,8 +175,7 @@ struct JsonCheck {
 
   bool string() {
     for (++at; at < text.size(); ++at) {
-      const auto c = static_cast<uint8_t>(text[at]);
-      if (c < 0x20) return false;
+      const char c = text[at];
       if (c == '"') {
         ++at;
         return true;

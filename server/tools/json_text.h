@@ -36,6 +36,9 @@ class JsonSpan {
 
   [[nodiscard]] bool in_string() const { return in_string_; }
 
+  // The next byte belongs to an escape.
+  [[nodiscard]] bool is_escaped() const { return is_escaped_; }
+
  private:
   int32_t depth_ = 0;
   bool in_string_ = false;
@@ -58,7 +61,8 @@ class JsonString {
   uint32_t high_ = 0;  // first half of a pair, whose second may follow
 };
 
-// The type of the JSON value that `text` is, white space around it apart; nothing: it is none, or
+// The type of the JSON value that `text` is, white space around it apart and strings with raw
+// control characters allowed, which PieceWriter escapes; nothing: it is none, or
 // is nested deeper than kMaxArgumentDepth. Not recursive.
 std::optional<JsonTypes> json_type(std::string_view text);
 

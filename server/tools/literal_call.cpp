@@ -65,7 +65,7 @@ Step LiteralCall::name(char c, CallContext& context) {
     if (!name.ends_with(kCallMethod) || name.size() == kCallMethod.size()) return Step::kFail;
     name.remove_suffix(kCallMethod.size());
   }
-  if (!context.out.begin_call(name, {})) return Step::kFail;
+  if (!context.begin_call(name, {})) return Step::kFail;
   is_open_ = had_call_ = true;
   arguments_ = ArgumentWriter();
   state_ = State::kParameter;

@@ -22,6 +22,11 @@ class LiteralCall {
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
 
+  [[nodiscard]] ValueState value_state() const {
+    if (state_ != State::kValue || !value_.in_string()) return {};
+    return {dialect_ == LiteralValue::Dialect::kGemma ? ValuePlace::kQuoted : ValuePlace::kLiteral};
+  }
+
  private:
   enum class State : uint8_t {
     kStart,  // before a list or a name

@@ -38,9 +38,15 @@ Roles NamedCall::live() const {
 Step NamedCall::begin(CallContext& context, State next) {
   const std::string header(trimmed(name_));
   if (context.family.header_is_id) id_ = header;
-  const std::string_view name = context.family.header_is_id ? name_of_header(header) : header;
+  std::string_view name = header;
+  if (context.family.header_is_id) {
+    name = name_of_header(header);
+    const bool is_known = context.tools == nullptr || context.tools->has(name);
+    const std::string_view meant = is_known ? std::string_view() : context.tools->meant_by(header);
+    if (!meant.empty()) name = meant;
+  }
   if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
-  if (!context.parses_calls || !is_plain_name(name) || !context.out.begin_call(name, trimmed(id_)))
+  if (!context.parses_calls || !is_plain_name(name) || !context.begin_call(name, trimmed(id_)))
     return Step::kFail;
   is_open_ = had_call_ = true;
   has_arguments_ = false;

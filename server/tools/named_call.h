@@ -22,6 +22,11 @@ class NamedCall {
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
 
+  [[nodiscard]] ValueState value_state() const {
+    return {state_ == State::kArguments && span_.in_string() ? ValuePlace::kLiteral
+                                                             : ValuePlace::kNone};
+  }
+
  private:
   enum class State : uint8_t {
     kSection,  // in the section, between calls

@@ -51,6 +51,20 @@ bool OutputState::in_reasoning() const {
   return mode_ == Mode::kReasoning;
 }
 
+// A call that has not begun has no values: what is none is read anew.
+ValueState OutputState::value_state() const {
+  if (mode_ != Mode::kCalls || !out.call_is_open()) return {};
+  return std::visit(
+      [](const auto& reader) {
+        if constexpr (std::is_same_v<decltype(reader), const std::monostate&>) {
+          return ValueState{};
+        } else {
+          return reader.value_state();
+        }
+      },
+      reader_);
+}
+
 bool OutputState::is_undecided() const {
   if (const auto* messages = std::get_if<HarmonyMessages>(&reader_)) {
     return messages->is_undecided() || !pending_.empty();
@@ -58,7 +72,7 @@ bool OutputState::is_undecided() const {
   if (const auto* tags = std::get_if<TurnTags>(&reader_)) {
     return tags->is_undecided() || !pending_.empty();
   }
-  return !pending_.empty();
+  return !pending_.empty() || !thought_.empty();
 }
 
 Roles OutputState::call_roles() const {
@@ -87,6 +101,7 @@ Roles OutputState::live() const {
     case Mode::kContent: {
       Roles set = call_roles();
       if (!has_content_) set |= roles(Role::kReasoningBegin, Role::kWrapBegin);
+      if (!has_content_ || is_behind_call_) set |= roles(Role::kReasoningEnd);
       if (is_wrapped_) set |= roles(Role::kWrapEnd);
       return set;
     }
@@ -181,8 +196,7 @@ void OutputState::end_reasoning() {
 }
 
 void OutputState::begin_calls(Role role, std::string_view marker_text) {
-  if (mode_ == Mode::kReasoning) end_reasoning();
-  num_newlines_ = 0;
+  if (mode_ != Mode::kReasoning) num_newlines_ = 0;
   mode_ = Mode::kCalls;
   is_bare_ = had_call_ = false;
   kept_ = marker_text;
@@ -207,7 +221,24 @@ void OutputState::begin_calls(Role role, std::string_view marker_text) {
   }
 }
 
+void OutputState::return_to_thought() {
+  std::u16string read = std::exchange(thought_, {});
+  mode_ = Mode::kReasoning;
+  reader_ = std::monostate();
+  kept_.clear();
+  // The marker is text, what follows may hold another, or the thought's end.
+  const auto marker = std::ranges::max(format->markers(), {}, [&](const Marker& candidate) {
+    const bool counts = contains(call_roles(), candidate.role);
+    return counts && read.starts_with(candidate.symbols) ? candidate.symbols.size() : 0;
+  });
+  std::string text;
+  append_text_of(std::u16string_view(read).substr(0, marker.symbols.size()), text);
+  for (const char c : text) reasoning_byte(c);
+  pending_.insert(0, read, marker.symbols.size());
+}
+
 void OutputState::leave_calls(bool is_content, bool gives_space) {
+  if (!thought_.empty()) return return_to_thought();
   mode_ = Mode::kContent;
   reader_ = std::monostate();
   std::string kept = std::exchange(kept_, {});
@@ -234,13 +265,25 @@ void OutputState::take_step(Step step,
     kept_.clear();
     space_.clear();
     had_call_ = true;
+    if (!thought_.empty()) {
+      thought_.clear();
+      end_reasoning();
+      mode_ = Mode::kCalls;
+      num_newlines_ = 0;
+    }
     has_content_ = true;
   } else if (may_be_content && (step == Step::kGoOn || step == Step::kFail)) {
     const bool is_marker = symbols.size() > 1 || (!symbols.empty() && symbols[0] >= kFirstSpecial);
     if (is_marker && had_call_ && trimmed(kept_).empty()) kept_.clear();
     kept_ += text;
   }
-  if (step == Step::kGoOn && kept_.size() > kMaxBufferedBytes) step = Step::kFail;
+  if (!thought_.empty() && (step == Step::kGoOn || step == Step::kDone || step == Step::kFail)) {
+    thought_ += symbols;
+  }
+  const bool is_too_long = kept_.size() > kMaxBufferedBytes || thought_.size() > kMaxHeldSymbols;
+  if (step == Step::kGoOn && is_too_long) step = Step::kFail;
+  if (step == Step::kGoOn) return;
+  if (step != Step::kDone && step != Step::kFail) pending_.insert(0, symbols);
   switch (step) {
     case Step::kGoOn:
       return;
@@ -263,7 +306,6 @@ void OutputState::take_step(Step step,
       reader_ = LiteralCall(LiteralValue::Dialect::kPython, true);
       break;
   }
-  pending_.insert(0, symbols);
 }
 
 template <typename Read>
@@ -324,6 +366,7 @@ void OutputState::read_marker(const Marker& marker) {
   if (is_call) {
     std::string text;
     append_text_of(marker.symbols, text);
+    if (mode_ == Mode::kReasoning) thought_ = marker.symbols;
     begin_calls(marker.role, text);
     return;
   }
@@ -337,7 +380,12 @@ void OutputState::read_marker(const Marker& marker) {
       num_newlines_ = format->reasoning()->after_begin;
       return;
     case Role::kReasoningEnd:
-      if (mode_ == Mode::kReasoning) end_reasoning();
+      if (mode_ == Mode::kReasoning) {
+        end_reasoning();
+      } else if (contains(live(), Role::kReasoningEnd)) {
+        space_.clear();
+        num_newlines_ = format->reasoning()->after_end;
+      }
       return;
     case Role::kWrapBegin:
       space_.clear();
@@ -351,6 +399,26 @@ void OutputState::read_marker(const Marker& marker) {
     default:
       return;  // a special token that means nothing here
   }
+}
+
+// What was no call is read anew where it was a thought's, and may be another call's beginning.
+void OutputState::end_reader() {
+  do {
+    with_reader({},
+                [](auto& reader, CallContext& call_context) { return reader.end(call_context); });
+    drain(true);
+  } while (!thought_.empty());
+}
+
+bool OutputState::decide_in_value(const Marker& marker, bool at_end, bool& is_text) {
+  const ValueState value = value_state();
+  if (!ValueEnd::concerns(value.place, marker.role)) return true;
+  if (!value_end_) value_end_.emplace(value, marker.role, marker.symbols.size());
+  const ValueEnd::Verdict verdict = value_end_->read(*format, pending_, at_end || is_over_);
+  if (verdict == ValueEnd::Verdict::kUndecided) return false;
+  value_end_.reset();
+  is_text = verdict == ValueEnd::Verdict::kText;
+  return true;
 }
 
 void OutputState::drain(bool at_end) {
@@ -374,8 +442,12 @@ void OutputState::drain(bool at_end) {
     }
     if (may_grow && !at_end) return;
     const Symbol first = pending_.front();
+    bool is_text = false;
+    if (found != nullptr && !decide_in_value(*found, at_end, is_text)) return;
     pending_.erase(0, found != nullptr ? found->symbols.size() : 1);
-    if (found != nullptr) {
+    if (is_text) {
+      for (const char c : found->text) read_byte(c);
+    } else if (found != nullptr) {
       read_marker(*found);
     } else if (first < kFirstSpecial) {
       read_byte(static_cast<char>(first));
@@ -383,156 +455,6 @@ void OutputState::drain(bool at_end) {
       read_stray(format->text_of(first), true);
     }
   }
-}
-
-// What the prompt began goes out before all else.
-void OutputState::write_to(Pieces& pieces) {
-  pieces.insert(pieces.end(), begun_call.begin(), begun_call.end());
-  begun_call.clear();
-  out.write_to(&pieces);
-}
-
-void OutputState::feed_text(std::string_view bytes) {
-  if (format == nullptr) {
-    out.text(PieceKind::kContent, bytes);
-    return;
-  }
-  for (size_t at = 0; at < bytes.size();) {
-    const Roles counting = live();
-    const auto is_plain = [&](char c) {
-      return (format->begun_by(static_cast<uint8_t>(c)) & counting) == 0 && !is_json_space(c);
-    };
-    if (!pending_.empty() || !is_plain(bytes[at])) {
-      pending_ += static_cast<uint8_t>(bytes[at++]);
-    } else if (!takes_runs()) {
-      read_byte(bytes[at++]);
-    } else {
-      size_t end = at + 1;
-      while (end < bytes.size() && is_plain(bytes[end])) ++end;
-      read_run(bytes.substr(at, end - at));
-      at = end;
-    }
-    drain(false);
-  }
-}
-
-void OutputState::feed_special(Symbol symbol, std::string_view name) {
-  if (format == nullptr) {
-    if (!options.skip_special_tokens) out.text(PieceKind::kContent, name);
-    return;
-  }
-  if (symbol != 0) {
-    pending_ += symbol;
-    drain(false);
-    return;
-  }
-  drain(true);
-  if (mode_ == Mode::kCalls && !has_channels()) {
-    with_reader({},
-                [](auto& reader, CallContext& call_context) { return reader.end(call_context); });
-  }
-  read_stray(name, true);
-}
-
-// The beginning of a marker at the end of an output is none of the text where it would have stood
-// behind calls, since an output may end with its last call, and in a call that is cut short.
-void OutputState::drop_cut_marker(FinishReason reason) {
-  if (mode_ != Mode::kCalls || !had_call_ || pending_.empty()) return;
-  if (out.call_is_open()) {
-    if (reason != FinishReason::kStop) pending_.clear();
-    return;
-  }
-  const Roles counting = live() & roles(Role::kCallEnd, Role::kSectionEnd, Role::kFence);
-  const bool is_cut = std::ranges::any_of(format->markers(), [&](const Marker& marker) {
-    return contains(counting, marker.role) && marker.symbols.starts_with(pending_);
-  });
-  if (is_cut) pending_.clear();
-}
-
-void OutputState::finish(FinishReason reason) {
-  if (format == nullptr) {
-    out.flush();
-    return;
-  }
-  drop_cut_marker(reason);
-  drain(true);
-  if (mode_ == Mode::kCalls && (!out.call_is_open() || reason == FinishReason::kStop)) {
-    with_reader({},
-                [](auto& reader, CallContext& call_context) { return reader.end(call_context); });
-  }
-  const bool is_separator = mode_ == Mode::kContent && is_behind_call_;
-  if (mode_ != Mode::kCalls && !is_separator) {
-    give_space(mode_ == Mode::kReasoning ? PieceKind::kReasoning : PieceKind::kContent);
-  }
-  out.flush();
-}
-
-void OutputState::start(std::string_view prompt_tail) {
-  if (format == nullptr) return;
-  if (has_channels()) {
-    // A message that the prompt began is read, but for pieces of it.
-    Role begin = Role::kHeaderBegin;
-    size_t at = std::string_view::npos;
-    for (const Marker& marker : format->markers()) {
-      if (marker.role == begin) at = prompt_tail.rfind(marker.text);
-    }
-    if (at == std::string_view::npos) return;
-    Pieces begun;
-    out.write_to(&begun);
-    while (at < prompt_tail.size()) {
-      const Marker* found = nullptr;
-      for (const Marker& marker : format->markers()) {
-        if (prompt_tail.substr(at).starts_with(marker.text)) found = &marker;
-      }
-      if (found == nullptr) {
-        read_byte(prompt_tail[at++]);
-      } else {
-        read_marker(*found);
-        at += found->text.size();
-      }
-    }
-    if (auto* messages = std::get_if<HarmonyMessages>(&reader_)) messages->begin_output();
-    if (out.call_is_open()) {
-      begun_call = std::move(begun);
-      begun_call.erase(begun_call.begin(),
-                       std::ranges::find(begun_call, PieceKind::kCallBegin, &Piece::kind));
-    } else {
-      out = PieceWriter();
-    }
-    return;
-  }
-  if (family != nullptr && family->prompt_begins_call) {
-    const bool is_begun = std::ranges::any_of(format->markers(), [&](const Marker& marker) {
-      return marker.role == Role::kCallBegin && prompt_tail.ends_with(marker.text);
-    });
-    if (is_begun) begin_calls(Role::kCallBegin, {});
-  }
-  if (format->reasoning() == nullptr) return;
-  size_t last = 0;
-  bool is_begin = false;
-  bool is_known = false;
-  for (const Marker& marker : format->markers()) {
-    if (marker.role != Role::kReasoningBegin && marker.role != Role::kReasoningEnd) continue;
-    const size_t found = prompt_tail.rfind(marker.text);
-    if (found == std::string_view::npos || (is_known && found + marker.text.size() <= last))
-      continue;
-    last = found + marker.text.size();
-    is_begin = marker.role == Role::kReasoningBegin;
-    is_known = true;
-  }
-  const ReasoningFamily& reasoning = *format->reasoning();
-  if (!is_known) {
-    if (reasoning.begins_inside) mode_ = Mode::kReasoning;
-    if (reasoning.begins_inside) num_newlines_ = reasoning.after_begin;
-    return;
-  }
-  const std::string_view behind = prompt_tail.substr(last);
-  const bool is_text = !trimmed(behind).empty();
-  const auto newlines = static_cast<size_t>(std::ranges::count(behind, '\n'));
-  const size_t of_marker = is_begin ? reasoning.after_begin : reasoning.after_end;
-  if (is_begin) mode_ = Mode::kReasoning;
-  if (!is_text && newlines < of_marker) num_newlines_ = static_cast<uint8_t>(of_marker - newlines);
-  (is_begin ? has_reasoning_ : has_content_) = is_text;
 }
 
 }  // namespace sluice

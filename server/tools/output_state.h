@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -68,11 +69,17 @@ class OutputState {
 
   [[nodiscard]] bool has_channels() const;
 
-  [[nodiscard]] CallContext context() { return {*family, tools.get(), out, options.parse_calls}; }
+  [[nodiscard]] CallContext context() {
+    return {*family, tools.get(), out, options.parse_calls, !thought_.empty()};
+  }
 
+  [[nodiscard]] ValueState value_state() const;
   [[nodiscard]] Roles live() const;
   [[nodiscard]] Roles call_roles() const;
 
+  // A marker at the front of `pending`, inside a value: read as text or left to be read as a
+  // marker; false: what follows it has to come first.
+  bool decide_in_value(const Marker& marker, bool at_end, bool& is_text);
   // Decides what it can of `pending`; at the end of the output, or before a special token, all.
   void drain(bool at_end);
   void read_marker(const Marker& marker);
@@ -94,10 +101,15 @@ class OutputState {
                  std::string_view text,
                  int32_t num_before,
                  bool may_be_content);
+  // What was read since a marker in a thought was no call: it is thought.
+  void return_to_thought();
   // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
   void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);
   void drop_cut_marker(FinishReason reason);
+  // What an output that was cut short holds of a call whose name is not whole.
+  void drop_cut_call();
+  void end_reader();
   void append_text_of(std::u16string_view symbols, std::string& text) const;
 
   template <typename Read>
@@ -105,13 +117,16 @@ class OutputState {
 
   Mode mode_ = Mode::kContent;
   Reader reader_;
-  std::u16string pending_;      // may be the beginning of a marker
-  std::string kept_;            // what the reader took and may turn out to be content
-  std::string space_;           // white space that may belong to a marker
-  bool is_bare_ = false;        // the reader began without a marker
-  bool had_call_ = false;       // the reader began a call
-  bool has_content_ = false;    // visible content has come
-  bool has_reasoning_ = false;  // visible reasoning has come since its marker
+  std::u16string pending_;             // may be the beginning of a marker
+  std::optional<ValueEnd> value_end_;  // of the marker at its front
+  std::u16string thought_;             // read since a marker in a thought, while it may be no call
+  std::string kept_;                   // what the reader took and may turn out to be content
+  std::string space_;                  // white space that may belong to a marker
+  bool is_over_ = false;               // no more will come
+  bool is_bare_ = false;               // the reader began without a marker
+  bool had_call_ = false;              // the reader began a call
+  bool has_content_ = false;           // visible content has come
+  bool has_reasoning_ = false;         // visible reasoning has come since its marker
   bool is_wrapped_ = false;
   bool is_behind_call_ = false;  // no visible text since
   bool is_long_space_ = false;   // of a run of white space too long to be a marker's

@@ -9,9 +9,10 @@
 namespace sluice {
 
 inline constexpr size_t kMaxBufferedBytes = 1 << 20;  // names, ids, values, text of unsure calls
-inline constexpr int32_t kMaxCalls = 128;             // of an answer; further ones are content
-inline constexpr size_t kMaxArgumentDepth = 128;      // of literals that become JSON
-inline constexpr size_t kMaxSeparatorBytes = 64;      // white space that belongs to a marker
-inline constexpr size_t kMaxParameters = 4096;        // of a call whose JSON is written here
+inline constexpr size_t kMaxHeldSymbols = 4096;   // bytes or tokens that what follows decides on
+inline constexpr int32_t kMaxCalls = 128;         // of an answer; further ones are content
+inline constexpr size_t kMaxArgumentDepth = 128;  // of literals that become JSON
+inline constexpr size_t kMaxSeparatorBytes = 64;  // white space that belongs to a marker
+inline constexpr size_t kMaxParameters = 4096;    // of a call whose JSON is written here
 
 }  // namespace sluice

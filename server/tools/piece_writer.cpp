@@ -95,11 +95,25 @@ bool PieceWriter::begin_call(std::string_view name, std::string_view model_id) {
   pieces_->push_back(std::move(piece));
   ++num_begun_;
   call_is_open_ = true;
+  arguments_ = JsonSpan();
   return true;
 }
 
 void PieceWriter::arguments(std::string_view bytes) {
-  if (!bytes.empty()) append(PieceKind::kArguments, bytes);
+  const auto is_raw = [](char c) { return static_cast<uint8_t>(c) < 0x20; };
+  size_t begin = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const bool was_escaped = arguments_.is_escaped();
+    (void)arguments_.feed(bytes[i]);
+    if (!is_raw(bytes[i]) || !arguments_.in_string()) continue;
+    if (i > begin) append(PieceKind::kArguments, bytes.substr(begin, i - begin));
+    std::string escaped;
+    append_json_escaped(bytes.substr(i, 1), escaped);
+    // The model's own backslash begins the escape.
+    append(PieceKind::kArguments, std::string_view(escaped).substr(was_escaped ? 1 : 0));
+    begin = i + 1;
+  }
+  if (begin < bytes.size()) append(PieceKind::kArguments, bytes.substr(begin));
 }
 
 void PieceWriter::end_call() {

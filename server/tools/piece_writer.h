@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/tools/json_text.h"
 #include "server/tools/pieces.h"
 
 namespace sluice {
@@ -22,7 +23,7 @@ class PieceWriter {
   // False: the answer has kMaxCalls calls, and nothing was written. The name is not empty; no call
   // is open.
   [[nodiscard]] bool begin_call(std::string_view name, std::string_view model_id);
-  // JSON of the open call.
+  // JSON of the open call; a control character inside a string is escaped.
   void arguments(std::string_view bytes);
   void end_call();
 
@@ -40,6 +41,7 @@ class PieceWriter {
 
   Pieces* pieces_ = nullptr;
   PieceKind kind_ = PieceKind::kContent;  // of `held_`
+  JsonSpan arguments_;                    // of the open call
   std::string held_;                      // less than a character or than a pair of escapes
   int32_t num_begun_ = 0;
   bool call_is_open_ = false;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls in tags: a name, then keys with values as plain text, from which the arguments' JSON is
 // written with the types of the tool's schema. Values that can only be strings go out as they come,
-// others when they are whole. A value ends at its first end marker. A value type; see
-// call_reader.h.
+// others when they are whole. A value type; see call_reader.h.
 #pragma once
 
 #include <string>
@@ -20,6 +19,12 @@ class TaggedCall : CallTags {
   Step text(char c, CallContext& context);
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
+
+  [[nodiscard]] ValueState value_state() const {
+    // A number holds no markup.
+    const bool may_hold = (types_ & (kJsonString | kJsonObject | kJsonArray)) != 0;
+    return {state_ == State::kValue && may_hold ? ValuePlace::kTagged : ValuePlace::kNone};
+  }
 
  private:
   void begin_value(JsonTypes types, CallContext& context);

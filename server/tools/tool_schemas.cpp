@@ -32,6 +32,21 @@ JsonTypes type_of_value(const Json& value) {
   return value.is_object() ? kJsonObject : kJsonArray;
 }
 
+// Letters and digits alone, which clients leave as they are; other characters of other scripts
+// stay.
+std::string without_separators(std::string_view text) {
+  std::string kept;
+  for (const char c : text) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (is_letter || (c >= '0' && c <= '9') || static_cast<uint8_t>(c) >= 0x80) kept += c;
+  }
+  return kept;
+}
+
+bool are_digits(std::string_view text) {
+  return text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 using Places = std::unordered_map<std::string, JsonTypes>;
 
 // Reads schemas of one document. `budget` bounds what a document costs, whatever its references.
@@ -153,6 +168,31 @@ JsonTypes ToolSchemas::types_of(std::string_view name, std::string_view path) co
   const auto found = tool->second.parameters.find(std::string(path));
   if (found != tool->second.parameters.end()) return found->second;
   return path.find(kPathSeparator) == std::string_view::npos ? tool->second.other : kJsonAny;
+}
+
+std::string_view ToolSchemas::meant_by(std::string_view id) const {
+  constexpr std::string_view kPrefix = "functions";
+  const std::string whole = without_separators(id);
+  // An id has an index, which counts before a name that only looks like one with its index.
+  for (const bool has_index : {true, false}) {
+    std::string_view found;
+    int num_found = 0;
+    for (const auto& [name, tool] : tools_) {
+      const std::string letters = without_separators(name);
+      if (letters.empty()) continue;
+      bool is_meant = false;
+      for (const std::string& begin : {std::string(kPrefix) + letters, letters}) {
+        if (!whole.starts_with(begin)) continue;
+        const std::string_view index = std::string_view(whole).substr(begin.size());
+        is_meant |= index.empty() != has_index && are_digits(index);
+      }
+      if (!is_meant) continue;
+      found = name;
+      ++num_found;
+    }
+    if (num_found > 0) return num_found == 1 ? found : std::string_view();
+  }
+  return {};
 }
 
 }  // namespace sluice

@@ -34,6 +34,12 @@ class ToolSchemas {
   // `oneOf` and `allOf`; what says nothing allows all.
   void add(std::string name, const nlohmann::ordered_json& parameters);
 
+  [[nodiscard]] bool has(std::string_view name) const { return tools_.contains(std::string(name)); }
+
+  // The one tool that an id of a call can mean whose separators were dropped or replaced, or whose
+  // index was joined to the name; empty: none, or several.
+  [[nodiscard]] std::string_view meant_by(std::string_view id) const;
+
   // Types that parameter `path` of tool `name`, or what the path leads to in it, may have; kJsonAny
   // where tool or place are unknown.
   [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view path) const;

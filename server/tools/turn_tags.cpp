@@ -64,7 +64,7 @@ void TurnTags::open(std::string_view name, CallContext& context) {
   } else if (name == "call" && parse_calls_) {
     name_ = attribute(tag_, "tool");
     arguments_ = ArgumentWriter();
-    const bool begins = !name_.empty() && context.out.begin_call(name_, {});
+    const bool begins = !name_.empty() && context.begin_call(name_, {});
     place_ = begins ? Place::kCall : Place::kText;
   } else {
     place_ = Place::kText;

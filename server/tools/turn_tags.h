@@ -21,6 +21,10 @@ class TurnTags {
   Step marker(Role role, CallContext& context);
   Step end(CallContext& context);
 
+  [[nodiscard]] ValueState value_state() const {
+    return {place_ == Place::kArgument && !in_tag_ ? ValuePlace::kTurnTag : ValuePlace::kNone};
+  }
+
   [[nodiscard]] bool in_reasoning() const { return place_ == Place::kThink && !in_tag_; }
 
   [[nodiscard]] bool is_undecided() const { return in_tag_; }

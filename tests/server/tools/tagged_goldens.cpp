@@ -53,7 +53,7 @@ GoldenFamily qwen3_coder() {
           {"<tool_call>\n<function=two words>\n</function>",
            "C{<tool_call>\n<function=two words>\n</function>}"},
           {"<tool_call>\n</tool_call>", "C{<tool_call>\n</tool_call>}"},
-          {"<tool_call>\n<function=ge", "C{<tool_call>\n<function=ge}", "", FinishReason::kLength},
+          {"<tool_call>\n<function=ge", "", "", FinishReason::kLength},
           {"<tool_call>\n<function=get>\n<parameter=x>\nab",
            R"(0 get {"x": )",
            "",
@@ -70,7 +70,7 @@ GoldenFamily qwen3_coder() {
            "\"</parameter\"}"
            "\n</parameter>\n</function>\n</tool_call>",
            R"(0 g {"x": true, "y": {"a": "</parameter"}};)"},
-          {"<tool_call>\n<function=g>\njunk<parameter=x>\n1\n</parameter>junk\n</function>",
+          {"<tool_call>\n<function=g>\njunk<parameter=x>\n1\n</parameter>\n</function>",
            R"(0 g {"x": 1};)"},
       },
   };

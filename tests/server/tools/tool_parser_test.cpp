@@ -216,6 +216,8 @@ TEST(ToolParser, TellsWhenACallHasClosed) {
       const bool has_end = std::ranges::count(pieces, PieceKind::kCallEnd, &Piece::kind) == 1;
       ASSERT_EQ(parser.num_closed_calls(), has_end ? 1 : 0);
     }
+    // Text in tags may go on behind what looks like its end.
+    parser.finish(FinishReason::kStop, pieces);
     EXPECT_EQ(parser.num_closed_calls(), 1);
   }
 }
@@ -245,8 +247,7 @@ TEST(ReasoningParser, CallMarkerInsideFollowsTheFamily) {
       "<think>Hm.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
   EXPECT_EQ(parse(TestFormat("hermes", "qwen3", {}), {text}), "R{Hm.}0 f {};");
   const std::string other = "<think>Hm. <TOOLCALL>[{\"name\": \"f\"}]</TOOLCALL></think>Text.";
-  EXPECT_EQ(parse(TestFormat("nemotron_nano_v2", "qwen3", {}), {other}),
-            "R{Hm. <TOOLCALL>[{\"name\": \"f\"}]</TOOLCALL>}C{Text.}");
+  EXPECT_EQ(parse(TestFormat("nemotron_nano_v2", "qwen3", {}), {other}), "R{Hm. }0 f {};C{Text.}");
 }
 
 TEST(ReasoningParser, StartsAsThePromptEnds) {

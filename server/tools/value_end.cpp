@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/tools/value_end.h"
+
+#include <algorithm>
+
+#include "server/tools/json_text.h"
+#include "server/tools/parse_limits.h"
+
+namespace sluice {
+namespace {
+
+constexpr Roles kBegins = roles(Role::kSectionBegin, Role::kCallBegin);
+constexpr Roles kEnds = roles(Role::kSectionEnd, Role::kCallEnd);
+constexpr Roles kOfTurns =
+    roles(Role::kHeaderBegin, Role::kMessageEnd, Role::kReasoningBegin, Role::kReasoningEnd);
+constexpr Roles kValueEnds = roles(Role::kValueEnd, Role::kRawEnd, Role::kQuote);
+
+constexpr std::string_view kArgument = "argument";
+constexpr size_t kMaxTagName = 4096;  // with its attributes
+
+bool has_sections(const CallFamily& family) {
+  return std::ranges::any_of(
+      family.markers, [](const MarkerText& marker) { return marker.role == Role::kSectionEnd; });
+}
+
+}  // namespace
+
+bool ValueEnd::concerns(ValuePlace place, Role role) {
+  switch (place) {
+    case ValuePlace::kNone:
+      return false;
+    case ValuePlace::kTagged:
+      return role == Role::kValueEnd || role == Role::kRawEnd;
+    case ValuePlace::kQuoted:
+      return role == Role::kQuote;
+    case ValuePlace::kElement:
+    case ValuePlace::kTurnTag:
+    case ValuePlace::kLiteral:
+      return true;
+  }
+  return false;
+}
+
+ValueEnd::ValueEnd(const ValueState& value, Role role, size_t num_symbols)
+    : stage_(Stage::kNever),
+      is_strict_(value.place == ValuePlace::kLiteral),
+      at_(num_symbols),
+      tag_(value.tag) {
+  switch (value.place) {
+    case ValuePlace::kTagged:
+      stage_ = Stage::kParameters;
+      break;
+    case ValuePlace::kElement:
+      if (role == Role::kValueEnd) stage_ = Stage::kTag;
+      break;
+    case ValuePlace::kTurnTag:
+      tag_ = kArgument;
+      if (role == Role::kMessageEnd) stage_ = Stage::kTag;
+      break;
+    case ValuePlace::kQuoted:
+      stage_ = Stage::kQuote;
+      break;
+    default:
+      if (role == Role::kCallEnd) stage_ = Stage::kSection;
+      if (role == Role::kSectionEnd || role == Role::kMessageEnd) stage_ = Stage::kBehind;
+  }
+}
+
+Roles ValueEnd::looked_for() const {
+  if (stage_ == Stage::kTag || stage_ == Stage::kTurn) {
+    return roles(Role::kKeyEnd, Role::kHeaderEnd);
+  }
+  return kBegins | kEnds | kOfTurns | kValueEnds | roles(Role::kKeyBegin);
+}
+
+ValueEnd::Verdict ValueEnd::quoted(char c) {
+  switch (stage_) {
+    case Stage::kQuote:
+    case Stage::kBracket:
+      if (c == ',') {
+        stage_ = Stage::kComma;
+      } else if (c == '}' || c == ']') {
+        stage_ = Stage::kBracket;
+      } else if (c != ':' || stage_ == Stage::kBracket) {
+        return Verdict::kText;
+      } else {
+        return Verdict::kEnd;
+      }
+      return Verdict::kUndecided;
+    case Stage::kComma:
+      if (c == '{' || c == '[') return Verdict::kEnd;
+      if (std::string_view(",:}]\"").find(c) != std::string_view::npos) return Verdict::kText;
+      stage_ = Stage::kKey;
+      return Verdict::kUndecided;
+    default:
+      return std::string_view(":,}]").find(c) != std::string_view::npos ? Verdict::kEnd
+                                                                        : Verdict::kUndecided;
+  }
+}
+
+ValueEnd::Verdict ValueEnd::content(Role role) {
+  stage_ = contains(kValueEnds, role) ? Stage::kAgain : Stage::kContent;
+  name_.clear();
+  return Verdict::kUndecided;
+}
+
+// Behind an argument stand another, or the ends of its call and of the calls; behind these other
+// calls, or another part of the turn.
+ValueEnd::Verdict ValueEnd::turn_tag() {
+  const std::string_view name = std::string_view(name_).substr(0, name_.find(' '));
+  const bool is_argument = name == kArgument;
+  if (!is_closing_) return is_argument && has_closed_ ? Verdict::kText : Verdict::kEnd;
+  if (is_argument) return Verdict::kText;
+  if (name != "call" && name != "tools") return has_closed_ ? Verdict::kEnd : Verdict::kText;
+  has_closed_ = true;
+  stage_ = Stage::kArguments;
+  return Verdict::kUndecided;
+}
+
+ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, char c) {
+  if (stage_ == Stage::kTag || stage_ == Stage::kTurn) {
+    name_ += c;
+    const bool fits = stage_ == Stage::kTag ? tag_.starts_with(name_) : name_.size() <= kMaxTagName;
+    return fits ? Verdict::kUndecided : Verdict::kText;
+  }
+  if (is_json_space(c)) return stage_ == Stage::kKey ? Verdict::kText : Verdict::kUndecided;
+  switch (stage_) {
+    case Stage::kSection:
+      if (has_sections(*format.calls())) return Verdict::kText;
+      [[fallthrough]];
+    case Stage::kBehind:
+      if (is_strict_) return Verdict::kText;
+      stage_ = Stage::kContent;
+      content_begin_ = at_;
+      return Verdict::kUndecided;
+    case Stage::kAgain:
+      name_ += c;
+      if (c == '}' || c == ']' || (tag_ + '>').starts_with(name_)) return Verdict::kUndecided;
+      stage_ = Stage::kContent;
+      return Verdict::kUndecided;
+    case Stage::kContent:
+      return Verdict::kUndecided;
+    case Stage::kQuote:
+    case Stage::kComma:
+    case Stage::kKey:
+    case Stage::kBracket:
+      return quoted(c);
+    default:
+      return Verdict::kText;
+  }
+}
+
+ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
+  const bool is_of_turn = contains(kOfTurns, role);
+  switch (stage_) {
+    case Stage::kTag:
+      if (name_ != tag_) return Verdict::kText;
+      stage_ = role == Role::kHeaderEnd ? Stage::kArguments : Stage::kParameters;
+      return Verdict::kUndecided;
+    case Stage::kTurn:
+      return turn_tag();
+    case Stage::kArguments:
+      if (role != Role::kHeaderBegin && role != Role::kMessageEnd) return Verdict::kText;
+      stage_ = Stage::kTurn;
+      is_closing_ = role == Role::kMessageEnd;
+      name_.clear();
+      return Verdict::kUndecided;
+    case Stage::kParameters:
+      if (role == Role::kCallEnd) stage_ = Stage::kSection;
+      if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
+      if (contains(kEnds, role)) return Verdict::kUndecided;
+      if (role == Role::kValueEnd && !tag_.empty()) return Verdict::kEnd;  // of the outer element
+      return role == Role::kKeyBegin || is_of_turn ? Verdict::kEnd : Verdict::kText;
+    case Stage::kSection:
+    case Stage::kBehind:
+      if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
+      if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
+      if (contains(kEnds, role)) return Verdict::kUndecided;
+      if (is_strict_ || (stage_ == Stage::kSection && has_sections(*format.calls()))) {
+        return Verdict::kText;
+      }
+      content_begin_ = at_;
+      return content(role);
+    case Stage::kContent:
+      if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
+      return content(role);
+    case Stage::kAgain:
+      if (role == Role::kCallEnd || role == Role::kKeyBegin) return Verdict::kText;
+      stage_ = Stage::kContent;
+      return Verdict::kUndecided;
+    case Stage::kQuote:
+    case Stage::kBracket:
+      if (role == Role::kQuote) return Verdict::kText;
+      if (role != Role::kCallEnd) return Verdict::kEnd;
+      stage_ = Stage::kBehind;
+      return Verdict::kUndecided;
+    case Stage::kComma:
+      return role == Role::kQuote ? Verdict::kEnd : Verdict::kText;
+    case Stage::kKey:
+    case Stage::kNever:
+      return Verdict::kText;
+  }
+  return Verdict::kText;
+}
+
+ValueEnd::Verdict ValueEnd::read(const OutputFormat& format,
+                                 std::u16string_view held,
+                                 bool is_whole) {
+  if (stage_ == Stage::kNever) return Verdict::kText;
+  while (at_ < held.size()) {
+    if (stage_ == Stage::kContent && at_ - content_begin_ > kMaxHeldSymbols) return Verdict::kEnd;
+    const std::u16string_view rest = held.substr(at_);
+    const OutputFormat::Marker* found = nullptr;
+    bool may_grow = false;
+    for (const OutputFormat::Marker& marker : format.markers()) {
+      if (!contains(looked_for(), marker.role)) continue;
+      if (!rest.starts_with(marker.symbols)) {
+        may_grow |= marker.symbols.starts_with(rest);
+      } else if (found == nullptr || marker.symbols.size() > found->symbols.size()) {
+        found = &marker;
+      }
+    }
+    if (may_grow && !is_whole) return Verdict::kUndecided;
+    if (may_grow && found == nullptr) break;
+    at_ += found != nullptr ? found->symbols.size() : 1;
+    // A control token that means nothing here is text.
+    const char byte = rest[0] < kFirstSpecial ? static_cast<char>(rest[0]) : '\x7f';
+    const Verdict verdict = found != nullptr ? step(format, found->role) : step(format, byte);
+    if (verdict != Verdict::kUndecided) return verdict;
+  }
+  return is_whole ? Verdict::kEnd : Verdict::kUndecided;
+}
+
+}  // namespace sluice

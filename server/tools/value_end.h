@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a marker inside a value of a call ends it, or is text of the value that spells one: it
+// ends the value if what the family's grammar allows behind it follows. A value; used by
+// OutputState, which holds the symbols from the marker on until the answer is known.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "server/tools/output_format.h"
+
+namespace sluice {
+
+// Where an output is, as readers of calls say it.
+enum class ValuePlace : uint8_t {
+  kNone,     // in no value that could hold a marker
+  kTagged,   // text up to kValueEnd or kRawEnd
+  kElement,  // text up to kValueEnd with the element's name
+  kQuoted,   // text up to kQuote
+  kTurnTag,  // text up to <|close|>argument
+  kLiteral,  // a string of JSON or Python, which its own quotes end
+};
+
+struct ValueState {
+  ValuePlace place = ValuePlace::kNone;
+  std::string_view tag = {};  // kElement: the element's name
+};
+
+class ValueEnd {
+ public:
+  enum class Verdict : uint8_t { kEnd, kText, kUndecided };
+
+  // `role`: the marker's; `num_symbols`: its length.
+  ValueEnd(const ValueState& value, Role role, size_t num_symbols);
+
+  // Whether a marker of the role may end such a value, or only a look at what follows tells.
+  static bool concerns(ValuePlace place, Role role);
+
+  // `held`: the marker and what has come behind it, each time the same and more; `is_whole`: no
+  // more will come.
+  Verdict read(const OutputFormat& format, std::u16string_view held, bool is_whole);
+
+ private:
+  enum class Stage : uint8_t {
+    kTag,  // the name in an element's end tag, up to kKeyEnd, or in a turn's, up to kHeaderEnd
+    kParameters,  // behind a value: the next one, or the call's end
+    kArguments,   // the same in turn tags
+    kTurn,        // in a tag behind an argument
+    kSection,     // behind a call
+    kBehind,      // behind all calls
+    kContent,     // text behind all calls: content, unless a value ends in it
+    kAgain,       // behind such an end
+    kQuote,       // behind a quote
+    kComma,       // behind a comma behind a quote
+    kKey,         // in what follows the comma
+    kBracket,     // behind a bracket behind a quote
+    kNever,       // the marker ends nothing
+  };
+
+  [[nodiscard]] Roles looked_for() const;
+  Verdict step(const OutputFormat& format, char c);
+  Verdict step(const OutputFormat& format, Role role);
+  Verdict quoted(char c);
+  Verdict content(Role role);
+  Verdict turn_tag();
+
+  Stage stage_;
+  bool is_strict_;           // text behind all calls cannot be content
+  bool is_closing_ = true;   // kTurn: of an end tag
+  bool has_closed_ = false;  // kTurn: the argument's call has ended
+  size_t at_;
+  size_t content_begin_ = 0;
+  std::string tag_;
+  std::string name_;
+};
+
+}  // namespace sluice
