@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/log.h"
+
 namespace sluice {
 namespace {
 
@@ -107,7 +109,10 @@ void SchemaReader::fail(ErrorCode code, std::string message) {
 }
 
 void SchemaReader::refuse(std::string_view keyword, const Json* schema) {
-  if (is_best_effort_) return;
+  if (is_best_effort_) {
+    log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place(schema));
+    return;
+  }
   fail(ErrorCode::kUnsupported,
        "unsupported keyword '" + std::string(keyword) + "' at " + place(schema));
 }

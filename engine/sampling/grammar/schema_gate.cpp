@@ -244,6 +244,11 @@ class GateWriter {
   }
 
   std::optional<Json> write_string(const SchemaForm& form) {
+    std::optional<Json> out = string_of(form);
+    return out && out->contains("pattern") ? shared(std::move(*out)) : out;
+  }
+
+  std::optional<Json> string_of(const SchemaForm& form) {
     if (form.min_size > form.max_size) return std::nullopt;
     if (!check_minimum(form.min_size, "minLength", form)) return std::nullopt;
     const bool has_length = form.min_size > 0 || form.max_size != SchemaForm::kUnbounded;
@@ -267,7 +272,7 @@ class GateWriter {
     } else if (is_known_format(form.format)) {
       out["format"] = form.format;
     }
-    return out.contains("pattern") ? shared(std::move(out)) : out;
+    return out;
   }
 
   // JSON Schema has formats as remarks; those that the library knows are kept.
@@ -352,7 +357,6 @@ class GateWriter {
   // An object without names: any name, with one schema for all values. A name that comes twice
   // counts once, so that more than one property cannot be asked for.
   std::optional<Json> write_map(const SchemaForm& form) {
-    if (form.min_size > 1) reader_.refuse("minProperties", form.source);
     std::optional<Json> value;
     if (form.max_size > 0) value = write_inside(form.rest);
     if (reader_.error()) return std::nullopt;
@@ -361,26 +365,47 @@ class GateWriter {
       return closed_object(form, Json::object());
     }
     if (!form.names.empty()) return write_named_map(form, std::move(*value));
-    Json out = {{"type", "object"}, {"additionalProperties", std::move(*value)}};
+    return open_object(form, {{"additionalProperties", std::move(*value)}});
+  }
+
+  // Writes an object with any number of properties, which `members` speak of.
+  Json open_object(const SchemaForm& form, Json members) {
+    if (form.min_size > 1) reader_.refuse("minProperties", form.source);
+    Json out = {{"type", "object"}};
+    out.update(members);
     if (form.min_size > 0) out["minProperties"] = 1;
     if (form.max_size != SchemaForm::kUnbounded) out["maxProperties"] = bounded(form.max_size);
     return out;
   }
 
+  // Names are listed, match one pattern, or are not bound at all.
   std::optional<Json> write_named_map(const SchemaForm& form, Json value) {
-    const SchemaForms names = reader_.read(form.names);
+    static const Json kString = {{"type", "string"}};
+    Schemas schemas = form.names;
+    schemas.push_back(&kString);
     Json properties = Json::object();
-    for (const SchemaForm& name : names) {
+    std::vector<std::string> patterns;
+    bool is_any = false;
+    for (const SchemaForm& name : reader_.read(schemas)) {
       if (name.kind == Kind::kValues) {
-        for (const Json& text : name.values) {
-          if (text.is_string()) properties[text.get<std::string>()] = value;
-        }
-      } else if (name.kind == Kind::kString || name.kind == Kind::kAny ||
-                 name.kind == Kind::kReference) {
-        reader_.refuse("propertyNames", form.source);
+        for (const Json& text : name.values) properties[text.get<std::string>()] = value;
+        continue;
       }
+      const std::optional<Json> string = string_of(name);
+      if (!string) continue;
+      const auto pattern = string->find("pattern");
+      is_any |= pattern == string->end();
+      if (pattern != string->end()) patterns.push_back(*pattern);
     }
-    return closed_object(form, std::move(properties));
+    if (reader_.error()) return std::nullopt;
+    if (!is_any && patterns.empty()) return closed_object(form, std::move(properties));
+    if (!is_any && patterns.size() == 1 && properties.empty()) {
+      return open_object(form,
+                         {{"patternProperties", {{patterns[0], std::move(value)}}},
+                          {"additionalProperties", false}});
+    }
+    if (!is_any) reader_.refuse("propertyNames", form.source);
+    return open_object(form, {{"additionalProperties", std::move(value)}});
   }
 
   // Writes an object whose names match one pattern.
@@ -402,12 +427,9 @@ class GateWriter {
       if (form.min_size > 0) return std::nullopt;
       return closed_object(form, Json::object());
     }
-    Json out = {{"type", "object"},
-                {"patternProperties", {{*pattern, std::move(*value)}}},
-                {"additionalProperties", false}};
-    if (form.min_size > 0) out["minProperties"] = 1;
-    if (form.max_size != SchemaForm::kUnbounded) out["maxProperties"] = bounded(form.max_size);
-    return out;
+    return open_object(
+        form,
+        {{"patternProperties", {{*pattern, std::move(*value)}}}, {"additionalProperties", false}});
   }
 
   SchemaReader& reader_;

@@ -115,6 +115,59 @@ TEST(SchemaGate, BestEffortLeavesOutWhatHasNoForm) {
   EXPECT_FALSE(testing::accepts(**grammar, "[\"1\"]"));
 }
 
+TEST(SchemaGate, NamesOfPropertiesAreBound) {
+  const std::string values = R"("type":"object","additionalProperties":{"type":"integer"},)";
+  // Pydantic writes dict[Enum, int] like this.
+  const std::string listed = R"({"$defs":{"C":{"enum":["red","green"],"type":"string"}},)" +
+                             values + R"("propertyNames":{"$ref":"#/$defs/C"}})";
+  const std::string constant = "{" + values + R"("propertyNames":{"const":"red"}})";
+  for (const std::string& schema : {listed, constant}) {
+    EXPECT_EQ(verdict(schema, R"({"red":1})"), "yes") << schema;
+    EXPECT_EQ(verdict(schema, "{}"), "yes");
+    EXPECT_EQ(verdict(schema, R"({"blue":1})"), "no");
+    EXPECT_EQ(verdict(schema, R"({"red":"1"})"), "no");
+  }
+  EXPECT_EQ(verdict(listed, R"({"red":1,"green":2})"), "yes");
+  const std::string two = "{" + values + R"("minProperties":2,"propertyNames":{"enum":["a","b"]}})";
+  EXPECT_EQ(verdict(two, R"({"a":1,"b":2})"), "yes");
+  EXPECT_EQ(verdict(two, R"({"a":1})"), "no");
+  for (const char* const names : {R"({"pattern":"^[a-z]{2,4}$"})",
+                                  R"({"type":"string","pattern":"^[a-z]{2,4}$"})",
+                                  R"({"allOf":[{"type":"string"},{"pattern":"^[a-z]{2,4}$"}]})"}) {
+    const std::string schema = "{" + values + R"("propertyNames":)" + names + "}";
+    EXPECT_EQ(verdict(schema, R"({"ab":1,"abcd":2})"), "yes") << schema;
+    EXPECT_EQ(verdict(schema, R"({"a":1})"), "no");
+    EXPECT_EQ(verdict(schema, R"({"AB":1})"), "no");
+    EXPECT_EQ(verdict(schema, R"({"ab":"1"})"), "no");
+  }
+  const std::string sized =
+      "{" + values + R"("propertyNames":{"type":"string","minLength":2,"maxLength":3}})";
+  EXPECT_EQ(verdict(sized, R"({"ab":1,"é!c":2})"), "yes");
+  EXPECT_EQ(verdict(sized, R"({"a":1})"), "no");
+  EXPECT_EQ(verdict(sized, R"({"abcd":1})"), "no");
+  for (const char* const any : {"true", "{}", R"({"type":"string"})", R"({"minLength":0})"}) {
+    const std::string schema = "{" + values + R"("propertyNames":)" + any + "}";
+    EXPECT_EQ(verdict(schema, R"({"any name":1,"":2})"), "yes") << schema;
+    EXPECT_EQ(verdict(schema, R"({"a":"1"})"), "no");
+  }
+  // No name is a number.
+  EXPECT_EQ(verdict("{" + values + R"("propertyNames":{"type":"integer"}})", R"({"1":1})"), "no");
+}
+
+TEST(SchemaGate, NamesWithoutAnExactFormAreLeftOutOrRefused) {
+  for (const char* const names : {R"({"anyOf":[{"const":"id"},{"pattern":"^x-"}]})",
+                                  R"({"pattern":"^(?=a)b"})",
+                                  R"({"anyOf":[{"pattern":"^x"},{"pattern":"^y"}]})"}) {
+    const std::string schema = std::string(R"({"type":"object","propertyNames":)") + names +
+                               R"(,"additionalProperties":{"type":"integer"}})";
+    EXPECT_EQ(refusal(schema).substr(0, 19), "unsupported keyword") << schema;
+    const auto grammar = compile(schema, true);
+    ASSERT_TRUE(grammar) << grammar.error().message;
+    EXPECT_TRUE(testing::accepts(**grammar, R"({"x-a":1})")) << schema;
+    EXPECT_FALSE(testing::accepts(**grammar, R"({"x-a":"1"})"));
+  }
+}
+
 TEST(SchemaGate, SiblingsHoldTogether) {
   EXPECT_EQ(verdict(R"({"enum":[1,"a",null,7],"type":"integer","minimum":2})", "7"), "yes");
   EXPECT_EQ(verdict(R"({"enum":[1,"a",null,7],"type":"integer","minimum":2})", "1"), "no");
