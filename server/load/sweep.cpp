@@ -2,6 +2,7 @@
 #include "server/load/sweep.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace sluice::load {
@@ -68,11 +69,14 @@ bool keeps_up(const Result& result, double idle_latency_s) {
       *summary.request_goodput_including_client_queue < kMetShare * summary.request_throughput) {
     return false;
   }
+  // A queue that the latency of an idle server explains can still grow with every request.
+  const double offered = result.options.request_rate;
+  if (!std::isinf(offered) && summary.request_throughput < kAnsweredShare * offered) return false;
   double last = 0;
   for (const Record& record : result.run.records) last = std::max(last, record.intended);
   double under_way = 0;
   for (const Record& record : result.run.records) under_way += record.end > last ? 1 : 0;
-  const double explained = result.options.request_rate * idle_latency_s;
+  const double explained = offered * idle_latency_s;
   const auto count = static_cast<double>(result.run.records.size());
   return under_way <= 1.5 * explained + kBacklogShare * count + 1;
 }

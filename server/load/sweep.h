@@ -14,9 +14,12 @@
 namespace sluice::load {
 
 // Tells whether a server keeps up: nothing fails, at least kMetShare of its answers meet the goal
-// (counted from the intended starts), and the rate and the latency of an idle server explain the
-// requests under way at the last arrival, give or take kBacklogShare of all requests.
+// (counted from the intended starts), at least kAnsweredShare of the offered rate is answered over
+// the whole run, and the rate and the latency of an idle server explain the requests under way at
+// the last arrival, give or take kBacklogShare of all requests. So a run must last at least ten
+// times as long as an answer.
 inline constexpr double kMetShare = 0.95;
+inline constexpr double kAnsweredShare = 0.9;
 inline constexpr double kBacklogShare = 0.03;
 
 bool keeps_up(const Result& result, double idle_latency_s);

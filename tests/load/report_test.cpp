@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "server/load/report_html.h"
@@ -115,6 +116,19 @@ TEST(Sweep, FindsTheRateAboveWhichAServerFallsBehind) {
     const bool in_between = point.rate > 10.1 && point.rate < 10.7;
     EXPECT_TRUE(in_between || point.is_sustained == (point.rate < 10.1)) << point.rate;
   }
+}
+
+TEST(Sweep, KeepsUpOnlyIfNineTenthsOfWhatIsOfferedAreAnswered) {
+  // An answer takes five seconds, idle or not: only the length of the run tells the two apart.
+  const auto keeps = [](size_t count) {
+    return keeps_up(make_result(count, true, /*spacing=*/0.1, /*latency=*/5), 5);
+  };
+  EXPECT_FALSE(keeps(50));   // 5 of 10 requests a second are answered
+  EXPECT_FALSE(keeps(400));  // 8.9 of 10
+  EXPECT_TRUE(keeps(500));   // 9.1 of 10
+  Result all_at_once = make_result(50, true, 0.1, 0.1);
+  all_at_once.options.request_rate = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(keeps_up(all_at_once, 0.1));  // no rate is offered
 }
 
 TEST(Sweep, EndsWithTheErrorsOfAServerThatFails) {
