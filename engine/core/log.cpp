@@ -12,6 +12,11 @@
 namespace sluice {
 namespace {
 
+// Times are RFC 3339 in UTC: lines of several hosts sort. The object of JSON is closed here, behind
+// the pairs.
+constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%eZ %^%L%$ %v";
+constexpr const char* kJsonPattern = R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})";
+
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
     case LogLevel::kTrace:
@@ -31,7 +36,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {  // spdlog's registry owns it too
     auto made = spdlog::stderr_color_mt("sluice");
-    made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
+    made->set_pattern(kTextPattern, spdlog::pattern_time_type::utc);
     return made;
   }();
   return *instance;
@@ -109,10 +114,10 @@ bool g_json = false;  // written at start-up
 void init_log(LogLevel level, LogFormat format) {
   g_json = format == LogFormat::kJson;
   logger().set_level(to_spdlog(level));
-  // The object is closed here, behind the pairs.
-  logger().set_pattern(g_json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e","level":"%l",%v})"
-                              : "%Y-%m-%dT%H:%M:%S.%e %^%L%$ %v");
+  logger().set_pattern(g_json ? kJsonPattern : kTextPattern, spdlog::pattern_time_type::utc);
 }
+
+bool log_is_json() { return g_json; }
 
 bool log_enabled(LogLevel level) { return logger().should_log(to_spdlog(level)); }
 

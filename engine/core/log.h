@@ -15,8 +15,11 @@ enum class LogLevel : uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 // kJson: one object a line, with time, level, event and the pairs.
 enum class LogFormat : uint8_t { kText, kJson };
 
-// Sets the threshold and sends lines to stderr. At start-up, before other threads log.
+// Sets the threshold and sends lines to stderr, with their times in UTC (RFC 3339). At start-up,
+// before other threads log.
 void init_log(LogLevel level, LogFormat format = LogFormat::kText);
+// What a server has to say to people is then an event, too. Any thread.
+bool log_is_json();
 bool log_enabled(LogLevel level);
 
 class LogLine {

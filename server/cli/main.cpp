@@ -116,7 +116,11 @@ int run_main(int argc, const char* const* argv) {
     return run(std::move(*parsed.invocation));
   }();
   if (!done) {
-    std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
+    if (log_is_json()) {
+      log_event(LogLevel::kError, "ended", "reason", done.error().message);
+    } else {
+      std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
+    }
     return 1;
   }
   if (std::fflush(stdout) != 0) {

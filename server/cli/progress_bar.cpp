@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "engine/core/log.h"
+
 namespace sluice {
 namespace {
 
@@ -57,6 +59,11 @@ size_t terminal_width() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+void say(const std::string& line) {
+  if (log_is_json()) return log_event(LogLevel::kInfo, "progress", "text", line);
+  std::fprintf(stderr, "sluice: %s\n", line.c_str());
+}
+
 }  // namespace
 
 std::string progress_text(const ProgressFigures& figures) {
@@ -95,14 +102,7 @@ void ProgressBar::show(std::string_view what, int64_t done, int64_t all) {
   next_ = now + (is_terminal_ ? Clock::duration(kBarEvery) : Clock::duration(kLineEvery));
   const std::string text =
       progress_text({std::chrono::duration<double>(now - *begin_).count(), first_done_, done, all});
-  if (!is_terminal_) {
-    std::fprintf(stderr,
-                 "sluice: %.*s: %s\n",
-                 static_cast<int>(what.size()),
-                 what.data(),
-                 text.c_str());
-    return;
-  }
+  if (!is_terminal_) return say(std::string(what) + ": " + text);
   std::string line = progress_bar(done, all, kBarWidth) + " " + text + "  ";
   line += what;
   // A line that is longer than the terminal is wide would not be redrawn but repeated.
@@ -113,7 +113,7 @@ void ProgressBar::show(std::string_view what, int64_t done, int64_t all) {
 
 void ProgressBar::note(const std::string& line) {
   clear();
-  std::fprintf(stderr, "sluice: %s\n", line.c_str());
+  say(line);
 }
 
 void ProgressBar::clear() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sluice router`: the server's front end over workers elsewhere.
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "engine/engine.h"
@@ -40,21 +40,27 @@ Expected<VersionSet::MakeTokenizer> own_tokenizers(const std::string& model) {
   };
 }
 
-void print_plan(const Config& config) {
-  for (const std::string& item : config.workers) std::printf("workers       %s\n", item.c_str());
-  std::printf("tokenizer     %s\n",
-              config.model.empty() ? "of the first worker that answers" : config.model.c_str());
-  std::printf("to workers    %s, %s\n",
-              config.worker_ssl_ca_certs.empty() ? "not encrypted" : "TLS",
-              config.worker_secret.empty() ? "no secret" : "with the secret");
-  std::printf("a request     waits %d s for another worker, may lose %d in a row\n",
-              config.worker_wait_s,
-              config.max_worker_losses);
-  std::printf("affinity      %d blocks of each worker, by what it was sent\n",
-              config.affinity_blocks);
-  std::printf("HTTP          %s\n", url_of(config, config.port).c_str());
-  if (config.grpc_port >= 0) std::printf("gRPC          port %d\n", config.grpc_port);
-  std::fflush(stdout);
+// What the router is going to do, as lines of text.
+std::string plan_of(const Config& config) {
+  std::string text;
+  const auto row = [&text](std::string name, const std::string& value) {
+    constexpr size_t kColumn = 14;
+    name.resize(kColumn, ' ');
+    text += name + value + "\n";
+  };
+  for (const std::string& item : config.workers) row("workers", item);
+  row("tokenizer", config.model.empty() ? "of the first worker that answers" : config.model);
+  row("to workers",
+      std::string(config.worker_ssl_ca_certs.empty() ? "not encrypted" : "TLS") +
+          (config.worker_secret.empty() ? ", no secret" : ", with the secret"));
+  row("a request",
+      "waits " + std::to_string(config.worker_wait_s) + " s for another worker, may lose " +
+          std::to_string(config.max_worker_losses) + " in a row");
+  row("affinity",
+      std::to_string(config.affinity_blocks) + " blocks of each worker, by what it was sent");
+  row("HTTP", url_of(config, config.port));
+  if (config.grpc_port >= 0) row("gRPC", "port " + std::to_string(config.grpc_port));
+  return text;
 }
 
 }  // namespace
@@ -62,7 +68,7 @@ void print_plan(const Config& config) {
 Expected<void> run_router(const Invocation& invocation) {
   const Config& config = invocation.config;
   SLUICE_TRY_VOID(check_worker_secret(config));
-  print_plan(config);
+  print_plan(plan_of(config), invocation.dry_run);
   if (invocation.dry_run) return {};
 
   const auto start = std::chrono::steady_clock::now();
@@ -73,13 +79,7 @@ Expected<void> run_router(const Invocation& invocation) {
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server, /*has_gpu=*/false);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  print_listeners(config, *server);
-  std::printf("routing %s (%s) on %s (ready in %.2f s)\n",
-              engine->model().path.c_str(),
-              engine->model().system_fingerprint.c_str(),
-              url_of(config, server->port()).c_str(),
-              seconds.count());
-  std::fflush(stdout);
+  print_ready("routing", engine->model(), config, *server, seconds.count());
   relieve_predecessor();
   server->run();
   signals.reset();  // it may call the server until here

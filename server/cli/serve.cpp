@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <cstdio>
 #include <memory>
 
 #include "engine/engine.h"
@@ -17,8 +16,7 @@ namespace sluice {
 Expected<void> run_serve(const Invocation& invocation) {
   const Config& config = invocation.config;
   SLUICE_TRY(const std::string plan, plan_text(config));
-  std::fputs(plan.c_str(), stdout);
-  std::fflush(stdout);
+  print_plan(plan, invocation.dry_run);
   if (invocation.dry_run) return {};
 
   const auto start = std::chrono::steady_clock::now();
@@ -28,12 +26,7 @@ Expected<void> run_serve(const Invocation& invocation) {
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
   signals->set_server(*server, engine->model().is_on_gpu());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  print_listeners(config, *server);
-  std::printf("serving %s on %s (ready in %.2f s)\n",
-              engine->model().path.c_str(),
-              url_of(config, server->port()).c_str(),
-              seconds.count());
-  std::fflush(stdout);
+  print_ready("serving", engine->model(), config, *server, seconds.count());
   relieve_predecessor();
   server->run();
   signals.reset();  // it may call the server until here

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <regex>
 #include <string>
 
 namespace sluice {
@@ -74,6 +78,48 @@ TEST(Log, JsonLinesAreObjects) {
                 "\xC3\xA9\"}\n"),
       std::string::npos)
       << text;
+}
+
+// 2026-01-02T03:04:05.678Z
+bool is_rfc3339(const std::string& text) {
+  const std::regex pattern(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)");
+  return std::regex_match(text, pattern);
+}
+
+// Returns the seconds since the epoch of a time of the log.
+int64_t seconds_of(const std::string& text) {
+  std::tm parts = {};
+  strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  return timegm(&parts);
+}
+
+TEST(Log, TimesAreRfc3339InUtcWhateverTheZone) {
+  const char* const old = std::getenv("TZ");
+  const std::string kept = old == nullptr ? "" : old;
+  setenv("TZ", "XYZ-05:30", 1);
+  tzset();
+  const std::string text = logged(LogLine(LogLevel::kInfo, "event"));
+  const std::string time = text.substr(0, text.find(' '));
+  EXPECT_TRUE(is_rfc3339(time)) << text;
+  EXPECT_NEAR(static_cast<double>(seconds_of(time)), static_cast<double>(std::time(nullptr)), 60);
+  init_log(LogLevel::kInfo, LogFormat::kJson);
+  EXPECT_TRUE(log_is_json());
+  testing::internal::CaptureStderr();
+  LogLine(LogLevel::kInfo, "event").emit();
+  const std::string json = testing::internal::GetCapturedStderr();
+  init_log(LogLevel::kInfo);
+  EXPECT_FALSE(log_is_json());
+  constexpr size_t kBegin = 9;  // behind {"time":"
+  const std::string json_time = json.substr(kBegin, json.find('"', kBegin) - kBegin);
+  EXPECT_TRUE(is_rfc3339(json_time)) << json;
+  EXPECT_NEAR(
+      static_cast<double>(seconds_of(json_time)), static_cast<double>(std::time(nullptr)), 60);
+  if (old == nullptr) {
+    unsetenv("TZ");
+  } else {
+    setenv("TZ", kept.c_str(), 1);
+  }
+  tzset();
 }
 
 TEST(Log, LevelsBelowTheThresholdAreOff) {

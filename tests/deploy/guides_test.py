@@ -33,6 +33,8 @@ FILES = ("model.gguf", "draft.gguf")
 ADDRESS = f"127.{64 + os.getpid() % 128}.{os.getpid() // 128 % 250}.254"
 PLACES = {"127.0.0.1": ADDRESS, "org/model": REPO}
 SERVES = re.compile(r"^(sluice serve|sluice router|(sluice )?vllm serve) (?!.*--dry-run)")
+# The line of a server that is ready, as text or as JSON; its URL.
+READY = re.compile(r'^(?:(?:serving|routing) |{.*"event":"(?:serving|routing)").*?(https?://[^\s"]+)', re.M)
 METRIC = re.compile(r"^((?:vllm:|sluice[:_]|llamacpp:|http_|grpc_|process_)[a-z_]+)(\{.*\})?$")
 EVENT = re.compile(r"^[a-z]+(_[a-z]+)+$")
 # Cells of these tables hold what the program says or serves.
@@ -50,11 +52,11 @@ class Server:
                 ["bash", "-c", "exec " + command], env=environment, cwd=folder, stdout=log,
                 stderr=log, start_new_session=True)
         wait_until(f"{command}: {self.log_path}", self.is_ready, 60)
-        self.url = re.findall(r"^(?:serving|routing) .*?(https?://\S+)", self.log(), re.M)[-1]
+        self.url = READY.findall(self.log())[-1]
 
     def is_ready(self):
         assert self.process.poll() is None, f"{self.command}: {self.log()}"
-        return re.search(r"^(serving|routing) ", self.log(), re.M)
+        return READY.search(self.log())
 
     def log(self):
         return self.log_path.read_text()

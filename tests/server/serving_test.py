@@ -315,6 +315,45 @@ def check_exposure(binary, model):
             assert ("no_key" in log) == warns, log
 
 
+def check_json_lines(binary, model):
+    """With --log-format json all that a server says is one object a line."""
+    command = [binary, "serve", model, "--port", "0", "--log-format", "json", "--enable-log-requests"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if lines[-1]["event"] == "serving":
+                break
+        serving = lines[-1]
+        connection = http.client.HTTPConnection(serving["url"].removeprefix("http://"), timeout=30)
+        connection.request("GET", "/metrics")
+        assert connection.getresponse().read()
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2}),
+                           {"X-Request-Id": "json-1", "Content-Type": "application/json"})
+        assert connection.getresponse().read()
+        client = "%s:%s" % connection.sock.getsockname()
+        connection.close()
+        process.terminate()
+        lines += [json.loads(line) for line in process.stdout]
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+    for line in lines:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]), line
+        assert line["level"] in ("info", "warning"), line
+    plan, = (line for line in lines if line["event"] == "plan")
+    assert "KV cache" in plan["text"] and serving["ready_s"] > 0
+    request, = (line for line in lines if line["event"] == "request")
+    assert request["id"] == "json-1" and request["client"] == client, request
+    assert request["finish"] == "length" and request["output_tokens"] == 2, request
+    failed = subprocess.run([*command[:2], "/no/such/model.gguf", *command[3:]], capture_output=True,
+                            text=True, timeout=60)
+    assert failed.returncode == 1
+    reason, = map(json.loads, (failed.stdout + failed.stderr).splitlines())
+    assert reason["level"] == "error" and "/no/such/model.gguf" in reason["reason"], reason
+
+
 def check_descriptors(binary, model):
     """More connections than the soft limit has descriptors keep no probe out."""
     limits = (256, min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
@@ -370,6 +409,7 @@ def main():
         ("streams", lambda: check_streams(server, args.clients, args.seconds)),
         ("refusals", lambda: check_refusals(server, args.binary, args.model)),
         ("exposure", lambda: check_exposure(args.binary, args.model)),
+        ("json_lines", lambda: check_json_lines(args.binary, args.model)),
         ("descriptors", lambda: check_descriptors(args.binary, args.model)),
         ("drain", lambda: check_drain(args.binary, args.model)),
         ("drain deadline", lambda: check_drain_deadline(args.binary, args.model)),
