@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/http_answer.h"
 
+#include <string_view>
 #include <utility>
 
 #include "server/api/generation.h"
@@ -48,6 +49,8 @@ void HttpAnswer::add_token(size_t choice_idx, const TokenOutput& output) {
 }
 
 void HttpAnswer::tell(const ChoiceNews& news, const Usage& usage) {
+  exchange_.usage = usage;
+  if (news.finish_reason != FinishReason::kNone) note_end(finish_name(news));
   if (!request_->stream) return format_->keep(news);
   events_.clear();
   format_->append_events(news, usage, events_);
@@ -61,7 +64,7 @@ void HttpAnswer::flush() {
 }
 
 void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
-  exchange_.usage = usage;
+  exchange_.usage = usage;  // what was left out counts
   if (!request_->stream) {
     HttpResponse response;
     response.headers = headers();
@@ -74,6 +77,12 @@ void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
   format_->append_end(usage, events_);
   write_last_events();
   front_end_.log_request(exchange_, 200);
+}
+
+// Notes for the log how a choice ended, or all that were open.
+void HttpAnswer::note_end(std::string_view reason) {
+  if (!exchange_.finish_reasons.empty()) exchange_.finish_reasons += ',';
+  exchange_.finish_reasons += reason;
 }
 
 void HttpAnswer::begin_stream() {
@@ -96,6 +105,7 @@ HttpHeaders HttpAnswer::headers() const {
 
 // Sends the error as a status while nothing is sent, as an event later.
 void HttpAnswer::fail(const Error& error) {
+  note_end(to_string(FinishReason::kError));
   if (!streaming_) return front_end_.fail(exchange_, error);
   events_.clear();
   format_->append_error(error, events_);
@@ -105,6 +115,7 @@ void HttpAnswer::fail(const Error& error) {
 
 void HttpAnswer::client_left() {
   constexpr int kClientClosedRequest = 499;
+  note_end(to_string(FinishReason::kAbort));
   front_end_.log_request(exchange_, kClientClosedRequest);
   if (streaming_) return;
   front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);

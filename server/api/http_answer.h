@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "server/api/answer.h"
 #include "server/api/answer_format.h"
@@ -35,6 +36,7 @@ class HttpAnswer final : public Answer {
 
  private:
   void ping();
+  void note_end(std::string_view reason);
   void begin_stream();
   void write_last_events();
   [[nodiscard]] HttpHeaders headers() const;

@@ -23,6 +23,8 @@ void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecod
   if (!decoded) return front_end.refuse(exchange, decoded.error());
   GenerationRequest& request = decoded->request;
   request.trace = exchange.request.trace;
+  exchange.model = request.model;
+  exchange.is_stream = request.stream;
   std::string().swap(exchange.request.body);
   const int64_t prompt_tokens = num_prompt_tokens(request);
   exchange.usage.emplace().prompt_tokens = prompt_tokens;

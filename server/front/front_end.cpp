@@ -191,12 +191,22 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
 
 void FrontEnd::log_request(const Exchange& exchange, int status) const {
   if (!config.enable_log_requests) return;
+  const Route* const route =
+      exchange.route_idx < routes.size() ? &routes[exchange.route_idx] : nullptr;
+  const bool is_probe = route != nullptr && route->auth == RouteAuth::kProbe && status < 400;
+  const LogLevel level = is_probe ? LogLevel::kDebug : LogLevel::kInfo;
+  if (!log_enabled(level)) return;
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - exchange.arrival;
-  LogLine line(LogLevel::kInfo, "request");
-  line.add("id", exchange.request.request_id).add("method", exchange.request.method);
-  line.add("path", exchange.request.path).add("status", status).add("ms", elapsed.count());
+  const HttpRequest& request = exchange.request;
+  LogLine line(level, "request");
+  line.add("id", request.request_id).add("method", request.method);
+  line.add("path", request.path).add("status", status).add("ms", elapsed.count());
+  line.add("client", request.client.empty() ? "unix" : request.client);
+  line.add("api", exchange.error_form == ErrorForm::kAnthropic ? "anthropic" : "openai");
   if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
+  if (!exchange.model.empty()) line.add("model", exchange.model).add("stream", exchange.is_stream);
+  if (!exchange.finish_reasons.empty()) line.add("finish", exchange.finish_reasons);
   add_trace(exchange.request.trace, line);
   if (exchange.usage) log_usage(*exchange.usage, line);
   line.emit();

@@ -51,7 +51,10 @@ struct Exchange {
   ErrorForm error_form = ErrorForm::kOpenAi;
   uint64_t tenant_salt = 0;
   std::shared_ptr<Tenant> tenant;  // null on routes that need no key
-  std::optional<Usage> usage;      // for the log
+  std::optional<Usage> usage;      // for the log, like the next three
+  std::string model;               // that the request is for; empty: not read
+  bool is_stream = false;
+  std::string finish_reasons;  // of its choices, in the order in which they ended
   // Arguments of the body that were ignored; the answer names them.
   IgnoredArguments ignored{UnknownArguments::kIgnore};
   std::chrono::steady_clock::time_point arrival;
@@ -83,7 +86,8 @@ class FrontEnd {
   void fail(const Exchange& exchange, const Error& error);
   // Fails a request that was not let in, which has a span all the same.
   void refuse(Exchange& exchange, const Error& error);
-  // One line, where that is asked for. respond() does it for what it sends.
+  // One line, where that is asked for; of probes and scrapes only at --log-level debug, unless they
+  // fail. respond() does it for what it sends.
   void log_request(const Exchange& exchange, int status) const;
 
   // Counts what a request's validation left out, and logs each name once, but only a few hundred

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/core/log.h"
@@ -19,6 +20,19 @@ namespace {
 // Tells whether the text may be a metadata value; gRPC ends the process over any other.
 bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
+
+// Returns the host:port in gRPC's name of a peer, such as ipv6:%5B::1%5D:1234.
+std::string address_of(std::string_view peer) {
+  for (const std::string_view family : {"ipv4:", "ipv6:"}) {
+    if (peer.starts_with(family)) peer.remove_prefix(family.size());
+  }
+  std::string address(peer);
+  for (const auto& [escape, bracket] : {std::pair("%5B", '['), std::pair("%5D", ']')}) {
+    const size_t at = address.find(escape);
+    if (at != std::string::npos) address.replace(at, 3, 1, bracket);
+  }
+  return address;
 }
 
 }  // namespace
@@ -82,6 +96,7 @@ void GrpcCall::run() {
   last_progress_ = Clock::now();
   worker_.watch_deadlines(this, [self = shared_from_this()] { self->check_deadline(); });
   trace_ = trace_context_of(*context_);
+  client_ = address_of(context_->peer());
   if (front_end_.is_draining()) {
     return refuse(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
@@ -95,6 +110,8 @@ void GrpcCall::run() {
     context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored.header_value());
   }
   if (!request) return refuse(request.error());
+  model_ = request->model;
+  is_stream_ = request->stream;
   const int64_t prompt_tokens = num_prompt_tokens(*request);
   usage_.emplace().prompt_tokens = prompt_tokens;
   const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
@@ -147,21 +164,31 @@ void GrpcCall::flush() {
 
 void GrpcCall::tell(const ChoiceNews& news, const Usage& usage) {
   usage_ = usage;
+  if (news.finish_reason != FinishReason::kNone) note_end(finish_name(news));
   add_news(news);
 }
 
+// Notes for the log how a choice ended, or all that were open.
+void GrpcCall::note_end(std::string_view reason) {
+  if (!finish_reasons_.empty()) finish_reasons_ += ',';
+  finish_reasons_ += reason;
+}
+
 void GrpcCall::finish(std::span<const size_t> returned, const Usage& usage) {
+  usage_ = usage;  // what was left out counts
   complete(returned, usage);
   status_ = grpc::Status::OK;
   pump();
 }
 
 void GrpcCall::fail(const Error& error) {
+  if (generation_ != nullptr && !status_) note_end(to_string(FinishReason::kError));
   set_status(error);
   pump();
 }
 
 void GrpcCall::client_left() {
+  if (generation_ != nullptr && !status_) note_end(to_string(FinishReason::kAbort));
   if (!status_) status_ = grpc::Status(grpc::StatusCode::CANCELLED, "The client has left.");
   drop_pending();
   pump();
@@ -205,7 +232,10 @@ void GrpcCall::log() const {
   line.add("id", request_id_).add("method", "gRPC");
   line.add("path", "/" + std::string(method.service) + "/" + std::string(method.method));
   line.add("status", GrpcCounters::kCodes[static_cast<size_t>(status_->error_code())]);
-  line.add("ms", elapsed.count()).add("key", tenant_->name());
+  line.add("ms", elapsed.count()).add("client", client_).add("api", "grpc");
+  line.add("key", tenant_->name());
+  if (!model_.empty()) line.add("model", model_).add("stream", is_stream_);
+  if (!finish_reasons_.empty()) line.add("finish", finish_reasons_);
   add_trace(trace_, line);
   if (usage_) log_usage(*usage_, line);
   line.emit();

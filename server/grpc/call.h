@@ -90,6 +90,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void pump();
   void cancel_generation();
   void set_status(const Error& error);
+  void note_end(std::string_view reason);
   void log() const;
   void check_deadline();
   // Resets the stream. Only this function and on_done() may meet the end of the context.
@@ -106,7 +107,11 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::optional<grpc::Status> status_;      // it is sent when nothing is pending
   bool writing_ = false;
   bool finished_ = false;
-  std::optional<Usage> usage_;       // for the log
+  std::optional<Usage> usage_;       // for the log, like the next four
+  std::string client_;
+  std::string model_;
+  bool is_stream_ = false;
+  std::string finish_reasons_;
   TraceContext trace_;               // for the log: the span's, or the client's
   Clock::time_point last_progress_;  // of a write, or of the status
 };

@@ -17,6 +17,7 @@
 #include "server/http/inflate.h"
 #include "server/http/random_id.h"
 #include "server/http/request_id.h"
+#include "server/http/socket_name.h"
 
 namespace sluice {
 
@@ -378,6 +379,7 @@ void Connection::read_header() {
   request.names_itself = !request.request_id.empty();
   if (!request.names_itself) request.request_id = random_id(kRequestPrefix);
   request.is_anthropic = !message["anthropic-version"].empty();
+  request.client = peer_name(socket_.native_handle());
   request.origin = header(http::field::origin);
   request.wanted_headers = header(http::field::access_control_request_headers);
   request.trace = parse_trace_context(header("traceparent"), header("tracestate"));

@@ -27,6 +27,7 @@ struct HttpRequest {
   std::string request_id;     // x-request-id where it is safe to echo, else a random name
   bool names_itself = false;  // the client sent the request_id
   bool is_anthropic = false;  // has the header anthropic-version: errors have Anthropic's form
+  std::string client;         // the peer's host:port; empty: a Unix socket
   std::string origin;
   std::string wanted_headers;  // access-control-request-headers
   TraceContext trace;          // parsed from traceparent and tracestate

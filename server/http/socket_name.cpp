@@ -2,7 +2,9 @@
 #include "server/http/socket_name.h"
 
 #include <arpa/inet.h>
+#include <sys/socket.h>
 
+#include <array>
 #include <charconv>
 
 namespace sluice {
@@ -27,6 +29,23 @@ std::optional<SocketName> parse_socket_name(std::string_view text) {
 std::string text_of(const SocketName& name) {
   const bool is_ipv6 = name.host.find(':') != std::string::npos;
   return (is_ipv6 ? "[" + name.host + "]" : name.host) + ":" + std::to_string(name.port);
+}
+
+std::string peer_name(int descriptor) {
+  sockaddr_storage peer = {};
+  socklen_t size = sizeof peer;
+  auto* const generic = reinterpret_cast<sockaddr*>(&peer);
+  if (getpeername(descriptor, generic, &size) != 0) return {};
+  std::array<char, INET6_ADDRSTRLEN> host{};
+  if (peer.ss_family == AF_INET) {
+    const auto& address = reinterpret_cast<const sockaddr_in&>(peer);
+    inet_ntop(AF_INET, &address.sin_addr, host.data(), host.size());
+    return text_of({host.data(), ntohs(address.sin_port)});
+  }
+  if (peer.ss_family != AF_INET6) return {};
+  const auto& address = reinterpret_cast<const sockaddr_in6&>(peer);
+  inet_ntop(AF_INET6, &address.sin6_addr, host.data(), host.size());
+  return text_of({host.data(), ntohs(address.sin6_port)});
 }
 
 bool is_any_host(std::string_view host) { return host == "*" || host == "0.0.0.0" || host == "::"; }

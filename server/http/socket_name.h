@@ -20,6 +20,9 @@ struct SocketName {
 std::optional<SocketName> parse_socket_name(std::string_view text);
 std::string text_of(const SocketName& name);
 
+// Returns the host:port of a connected TCP socket's peer; empty: another kind, or it is gone.
+std::string peer_name(int descriptor);
+
 // Tells whether the host stands for every address, to which no client can connect: "*", 0.0.0.0,
 // ::.
 bool is_any_host(std::string_view host);

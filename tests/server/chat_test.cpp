@@ -304,42 +304,6 @@ TEST(Chat, GivenTemplateThatDoesNotCompileStopsTheStart) {
   EXPECT_NE(server.error().message.find(path), std::string::npos) << server.error().message;
 }
 
-std::string log_of(const Config& config, const std::string& path, const std::string& body) {
-  FakeEngine engine;
-  RunningServer server(engine, config);
-  ::testing::internal::CaptureStderr();
-  HttpClient client(server.port());
-  client.post(path, body, "X-Request-Id: mine-1\r\n");
-  EXPECT_EQ(client.read_reply().status, 200);
-  server.stop();
-  return ::testing::internal::GetCapturedStderr();
-}
-
-TEST(Log, HoldsPromptsOnlyWhenAsked) {
-  Config config;
-  config.enable_log_requests = true;
-  const std::string body = R"({"prompt":["Sesame","Simsim"],"n":2})";
-  std::string text = log_of(config, kCompletionPath, body);
-  EXPECT_NE(text.find("request id=mine-1 "), std::string::npos) << text;
-  EXPECT_EQ(text.find("Sesame"), std::string::npos) << text;
-  config.enable_log_prompts = true;
-  text = log_of(config, kCompletionPath, body);
-  EXPECT_NE(text.find("prompt id=mine-1 tokens=7 text=<s>Sesame\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("prompt id=mine-1 tokens=7 text=<s>Simsim\n"), std::string::npos) << text;
-  EXPECT_LT(text.find("prompt id="), text.find("request id=")) << text;
-}
-
-TEST(Log, HoldsAPromptsBeginning) {
-  Config config;
-  config.enable_log_prompts = true;
-  config.max_log_len = 8;
-  const std::string text = log_of(config,
-                                  kCompletionPath,
-                                  "{\"prompt\":\"abcd\xC3\xA9"
-                                  "f\"}");
-  EXPECT_NE(text.find("tokens=8 text=<s>abcd\n"), std::string::npos) << text;
-}
-
 TEST(Completions, AnswerEachPromptInOrder) {
   FakeEngine engine;
   RunningServer server(engine);
