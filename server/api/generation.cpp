@@ -199,13 +199,7 @@ void Generation::count_choices() const {
   int64_t longest = 0;
   for (const Choice& choice : choices_) {
     longest = std::max(longest, choice.num_tokens);
-    histograms.max_tokens.observe(kLengthBounds, max_tokens_);
-    const RequestTimings& timings = choice.timings;
-    histograms.inference_seconds.observe(kRequestBounds,
-                                         1e-3 * (timings.prefill_ms + timings.decode_ms));
-    if (choice.num_tokens < 2) continue;
-    const auto num_gaps = static_cast<double>(choice.num_tokens - 1);
-    histograms.seconds_per_token.observe(kInterTokenBounds, 1e-3 * timings.decode_ms / num_gaps);
+    histograms.count_choice(max_tokens_, choice.num_tokens, choice.timings);
   }
   histograms.longest_choice.observe(kLengthBounds, static_cast<double>(longest));
   histograms.num_choices.observe(kChoiceBounds, request_.num_returned);

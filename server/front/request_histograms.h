@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/core/engine_state.h"
 #include "engine/core/stats.h"
 
 namespace sluice {
@@ -40,6 +41,16 @@ class SharedHistogram {
 };
 
 struct RequestHistograms {
+  // Counts a choice that has ended, as far as it came.
+  void count_choice(int32_t limit, int64_t num_tokens, const RequestTimings& timings) {
+    max_tokens.observe(kLengthBounds, limit);
+    if (num_tokens == 0) return;
+    inference_seconds.observe(kRequestBounds, 1e-3 * (timings.prefill_ms + timings.decode_ms));
+    if (num_tokens < 2) return;
+    const auto num_gaps = static_cast<double>(num_tokens - 1);
+    seconds_per_token.observe(kInterTokenBounds, 1e-3 * timings.decode_ms / num_gaps);
+  }
+
   // For each request.
   SharedHistogram<5> num_choices;      // kChoiceBounds
   SharedHistogram<20> longest_choice;  // tokens, kLengthBounds

@@ -110,6 +110,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
         request_(std::move(request)),
         span_(service.front_end_.tracer, request_.trace, request_.arrival),
         num_prompt_tokens_(static_cast<int64_t>(request_.prompt.size())),
+        max_tokens_(request_.sampling.max_tokens),
         position_(static_cast<int32_t>(request_.generated.size())) {}
 
   // Called on gRPC's threads.
@@ -147,6 +148,8 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     if (is_queued_) leave_queue();
     const bool is_end = output.finish_reason != FinishReason::kNone;
     note_in_span(output);
+    if (output.token != kInvalidToken) ++num_tokens_;
+    if (is_end) count(output);
     if (is_end) id_.reset();
     if (status_) return;
     if (pending_.outputs_size() == 0) pending_.set_position(position_);
@@ -233,6 +236,15 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     span_.add_timings(output.timings);
   }
 
+  // Counts the request as the front end counts its own.
+  void count(const TokenOutput& last) {
+    RequestHistograms& histograms = service_.front_end_.request_histograms;
+    histograms.count_choice(max_tokens_, num_tokens_, last.timings);
+    histograms.longest_choice.observe(kLengthBounds, static_cast<double>(num_tokens_));
+    histograms.num_choices.observe(kChoiceBounds, 1);
+    service_.front_end_.finish_counters.count(last.finish_reason);
+  }
+
   void leave_queue() {
     is_queued_ = false;
     service_.queued_tokens_.fetch_sub(num_prompt_tokens_);
@@ -245,6 +257,8 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   ValidRequest request_;              // until it is submitted
   RequestSpan span_;
   const int64_t num_prompt_tokens_;
+  const int32_t max_tokens_;
+  int64_t num_tokens_ = 0;  // that were computed here
   int32_t position_;
   std::optional<RequestId> id_;  // set while the engine has the request
   bool is_queued_ = false;       // no output has come yet

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -315,6 +316,37 @@ TEST(RemoteEngine, ADrainingWorkerGetsNoMoreRequestsAndItsStreamsGoOn) {
   }
   EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
   EXPECT_EQ(text_of(sink.wait(next)), kHelloAndEnd);
+}
+
+// Returns the value of a sample without other labels than those given; -1: there is none.
+double scraped(const TestWorker& worker, const std::string& name, const std::string& label = {}) {
+  HttpClient client(worker.http_port());
+  client.get("/metrics");
+  std::istringstream text(client.read_reply().body);
+  for (std::string line; std::getline(text, line);) {
+    const bool is_it = line.starts_with(name + "{") || line.starts_with(name + " ");
+    if (!is_it || line.find(label) == std::string::npos) continue;
+    return std::stod(line.substr(line.rfind(' ')));
+  }
+  return -1;
+}
+
+TEST(RemoteEngine, AWorkerCountsWhatRoutersAskAsWhatClientsDo) {
+  TestWorker worker(FakeEngine::Stepping::kAutomatic);
+  CollectingSink sink;
+  Router router({&worker});
+  for (int i = 0; i < 3; ++i) sink.wait(router.submit(sink, request_of()));
+  for (const char* name : {"vllm:request_params_max_tokens_count",
+                           "vllm:request_params_n_count",
+                           "vllm:request_max_num_generation_tokens_count",
+                           "vllm:request_inference_time_seconds_count",
+                           "vllm:request_time_per_output_token_seconds_count"}) {
+    EXPECT_TRUE(eventually([&] { return scraped(worker, name) == 3; }))
+        << name << " " << scraped(worker, name);
+  }
+  EXPECT_EQ(scraped(worker, "vllm:request_params_max_tokens_sum"), 3 * 20);
+  EXPECT_EQ(scraped(worker, "vllm:request_max_num_generation_tokens_sum"), 3 * 6);
+  EXPECT_EQ(scraped(worker, "vllm:request_success_total", "finished_reason=\"stop\""), 3);
 }
 
 TEST(RemoteEngine, EqualPromptsGoWhereTheyAreCached) {
