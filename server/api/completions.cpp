@@ -16,7 +16,7 @@ void handle(FrontEnd& front_end, Exchange exchange, Endpoint endpoint) {
   start_generation(
       front_end,
       std::move(exchange),
-      [&](const ValidationContext& context, Exchange& asked) -> Expected<DecodedRequest> {
+      [endpoint](const ValidationContext& context, Exchange& asked) -> Expected<DecodedRequest> {
         SLUICE_TRY(auto request,
                    validate_generation(context, asked.request.body, endpoint, asked.ignored));
         auto format = std::make_unique<Format>(request.served, request.model);

@@ -39,6 +39,9 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
   // Ends the generation without an answer, because the client is gone.
   void cancel();
 
+  // Returns the model that the request was read for.
+  [[nodiscard]] const ServedModel& served() const { return *request_.served; }
+
   // Returns the context of its span, or the client's if no span is recorded.
   [[nodiscard]] const TraceContext& trace() const { return span_.context(); }
 

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/api/generation.h"
 #include "server/http/api_errors.h"
 
@@ -88,6 +89,8 @@ void HttpAnswer::note_end(std::string_view reason) {
 void HttpAnswer::begin_stream() {
   if (streaming_) return;
   streaming_ = true;
+  again_ = nullptr;
+  std::string().swap(exchange_.request.body);
   front_end_.http_counters.count(exchange_.route_idx, 200);
   HttpHeaders lines = headers();
   add_ignored(exchange_.ignored, lines);
@@ -105,6 +108,17 @@ HttpHeaders HttpAnswer::headers() const {
 
 // Sends the error as a status while nothing is sent, as an event later.
 void HttpAnswer::fail(const Error& error) {
+  if (again_ && error.code == ErrorCode::kUnavailable && front_end_.has_left(*request_->served)) {
+    log_event(LogLevel::kInfo,
+              "request_moved",
+              "id",
+              request_id(),
+              "from",
+              request_->served->engine.model().system_fingerprint);
+    exchange_.finish_reasons.clear();
+    const auto again = std::move(again_);  // may release this answer
+    return again(std::move(exchange_));
+  }
   note_end(to_string(FinishReason::kError));
   if (!streaming_) return front_end_.fail(exchange_, error);
   events_.clear();

@@ -3,10 +3,12 @@
 // format writes their contents.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "server/api/answer.h"
 #include "server/api/answer_format.h"
@@ -17,6 +19,10 @@ namespace sluice {
 class HttpAnswer final : public Answer {
  public:
   HttpAnswer(FrontEnd& front_end, Exchange exchange, std::unique_ptr<AnswerFormat> format);
+
+  // Where the request's version has no worker any more and nothing is sent, `again` gets the
+  // exchange, with its body, in place of the client getting the error.
+  void let_move(std::function<void(Exchange)> again) { again_ = std::move(again); }
 
   IoWorker& worker() override;
 
@@ -45,7 +51,8 @@ class HttpAnswer final : public Answer {
   Exchange exchange_;
   const std::unique_ptr<AnswerFormat> format_;
   const GenerationRequest* request_ = nullptr;
-  bool streaming_ = false;  // headers are written
+  std::function<void(Exchange)> again_;  // empty: the exchange has no body, or the answer has begun
+  bool streaming_ = false;               // headers are written
   std::string events_;      // scratch
 };
 

@@ -265,7 +265,9 @@ Expected<std::string> count_tokens(const FrontEnd& front_end,
 
 void handle_responses(FrontEnd& front_end, Exchange exchange) {
   start_generation(
-      front_end, std::move(exchange), [&](const ValidationContext& context, Exchange& asked) {
+      front_end,
+      std::move(exchange),
+      [&front_end](const ValidationContext& context, Exchange& asked) {
         return decode(front_end, context, asked);
       });
 }

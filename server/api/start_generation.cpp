@@ -10,7 +10,12 @@
 
 namespace sluice {
 
-void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode) {
+namespace {
+
+constexpr int kMostVersions = 3;  // that one request is tried with
+
+// `num_tries`: with how many versions more the request may be tried if this one has gone.
+void start(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode, int num_tries) {
   if (front_end.is_draining()) {
     return front_end.refuse(exchange,
                             Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
@@ -25,7 +30,8 @@ void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecod
   request.trace = exchange.request.trace;
   exchange.model = request.model;
   exchange.is_stream = request.stream;
-  std::string().swap(exchange.request.body);
+  const bool may_move = num_tries > 0 && front_end.has_versions();
+  if (!may_move) std::string().swap(exchange.request.body);
   const int64_t prompt_tokens = num_prompt_tokens(request);
   exchange.usage.emplace().prompt_tokens = prompt_tokens;
   const auto admitted = exchange.tenant->admit(prompt_tokens, std::chrono::steady_clock::now());
@@ -33,7 +39,19 @@ void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecod
   lease_to(request, exchange.tenant);
   auto answer =
       std::make_shared<HttpAnswer>(front_end, std::move(exchange), std::move(decoded->format));
+  if (may_move) {
+    answer->let_move([&front_end, decode, num_tries](Exchange moved) {
+      moved.ignored = IgnoredArguments(unknown_arguments_rule(front_end.config));
+      start(front_end, std::move(moved), decode, num_tries - 1);
+    });
+  }
   std::make_shared<Generation>(front_end, std::move(answer), std::move(request))->start();
+}
+
+}  // namespace
+
+void start_generation(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode) {
+  start(front_end, std::move(exchange), decode, kMostVersions - 1);
 }
 
 }  // namespace sluice

@@ -19,7 +19,9 @@ struct DecodedRequest {
   std::unique_ptr<AnswerFormat> format;
 };
 
-// Runs at once, on the exchange's body; names that are left out go to `exchange.ignored`.
+// Runs at once, on the exchange's body; names that are left out go to `exchange.ignored`. Runs
+// again where a router has no worker any more of the version that the request was read for and
+// nothing of the answer is sent: what it captures must live as long as the front end.
 using RequestDecoder =
     std::function<Expected<DecodedRequest>(const ValidationContext& context, Exchange& exchange)>;
 

@@ -303,6 +303,12 @@ std::vector<std::shared_ptr<const ServedModel>> FrontEnd::all_models() {
   return models;
 }
 
+bool FrontEnd::has_left(const ServedModel& model) {
+  return has_versions() && std::ranges::none_of(all_models(), [&](const auto& other) {
+           return other.get() == &model;
+         });
+}
+
 std::vector<NamedModel> FrontEnd::named_models() {
   std::vector<NamedModel> named;
   for (const auto& served : all_models()) {

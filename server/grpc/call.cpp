@@ -22,6 +22,8 @@ bool is_printable(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
 }
 
+constexpr int kMostMoves = 2;  // of one request to other versions
+
 // Returns the host:port in gRPC's name of a peer, such as ipv6:%5B::1%5D:1234.
 std::string address_of(std::string_view peer) {
   for (const std::string_view family : {"ipv4:", "ipv6:"}) {
@@ -106,9 +108,7 @@ void GrpcCall::run() {
         return decode(context, ignored);
       });
   front_end_.note_ignored(ignored);
-  if (ignored.size() > 0) {
-    context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored.header_value());
-  }
+  if (ignored.size() > 0) ignored_ = ignored.header_value();
   if (!request) return refuse(request.error());
   model_ = request->model;
   is_stream_ = request->stream;
@@ -118,8 +118,7 @@ void GrpcCall::run() {
   if (!admitted) return refuse(admitted.error());
   lease_to(*request, tenant_);
   request->trace = trace_;
-  context_->AddInitialMetadata("x-sluice-seed",
-                               std::to_string(static_cast<int64_t>(request->seed)));
+  seed_ = std::to_string(static_cast<int64_t>(request->seed));
   const auto generation =
       std::make_shared<Generation>(front_end_, shared_from_this(), std::move(*request));
   generation_ = generation;
@@ -182,9 +181,39 @@ void GrpcCall::finish(std::span<const size_t> returned, const Usage& usage) {
 }
 
 void GrpcCall::fail(const Error& error) {
+  if (move_on(error)) return;
   if (generation_ != nullptr && !status_) note_end(to_string(FinishReason::kError));
   set_status(error);
   pump();
+}
+
+// Reads the request again for the version that requests go to now, if its own has no worker any
+// more and nothing is sent; see start_generation().
+bool GrpcCall::move_on(const Error& error) {
+  if (has_begun_ || status_ || num_moves_ == kMostMoves || generation_ == nullptr) return false;
+  const ServedModel& served = generation_->served();
+  if (error.code != ErrorCode::kUnavailable || !front_end_.has_left(served)) return false;
+  log_event(LogLevel::kInfo,
+            "request_moved",
+            "id",
+            request_id_,
+            "from",
+            served.engine.model().system_fingerprint);
+  ++num_moves_;
+  drop_pending();
+  ended();
+  usage_.reset();
+  finish_reasons_.clear();
+  const auto old = std::move(generation_);  // its caller goes on in it
+  run();
+  return true;
+}
+
+// Adds what the client learns before the first message. What is sent then is not read again.
+void GrpcCall::begin_answer() {
+  if (std::exchange(has_begun_, true)) return;
+  if (!ignored_.empty()) context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored_);
+  if (!seed_.empty()) context_->AddInitialMetadata("x-sluice-seed", seed_);
 }
 
 void GrpcCall::client_left() {
@@ -208,6 +237,7 @@ void GrpcCall::set_status(const Error& error) {
 
 void GrpcCall::pump() {
   if (finished_ || writing_) return;
+  begin_answer();
   if (write_pending()) {
     writing_ = true;
     last_progress_ = Clock::now();

@@ -87,6 +87,8 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   void run();
   void refuse(const Error& error);
+  bool move_on(const Error& error);
+  void begin_answer();
   void pump();
   void cancel_generation();
   void set_status(const Error& error);
@@ -105,6 +107,10 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   std::shared_ptr<Generation> generation_;  // set until the status is sent; it holds this call
   std::optional<grpc::Status> status_;      // it is sent when nothing is pending
+  std::string ignored_;  // for the client, like the next
+  std::string seed_;     // empty: not read
+  int num_moves_ = 0;    // to other versions
+  bool has_begun_ = false;
   bool writing_ = false;
   bool finished_ = false;
   std::optional<Usage> usage_;       // for the log, like the next four

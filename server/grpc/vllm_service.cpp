@@ -142,7 +142,7 @@ class VllmCall final : public GrpcCall {
   }
 
   void ended() override {
-    if (is_named_) named_.erase(name_);
+    if (std::exchange(is_named_, false)) named_.erase(name_);
   }
 
   void complete(std::span<const size_t> returned, const Usage&) override {
@@ -172,6 +172,7 @@ class VllmCall final : public GrpcCall {
   void drop_pending() override {
     choices_.clear();
     returned_.clear();
+    prompt_logprobs_.Clear();
     pending_bytes_ = 0;
   }
 

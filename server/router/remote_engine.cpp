@@ -292,7 +292,10 @@ void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
     stream.worker->health.drains();
     leave_worker(stream);
     dispatch(stream);
-    if (stream.worker == nullptr && !stream.ledger.was_accepted()) fail(stream, error);
+    if (stream.worker == nullptr && !stream.ledger.was_accepted()) {
+      publish_stats();  // whoever reads the request again does so for a version that has workers
+      fail(stream, error);
+    }
     return;
   }
   if (is_workers_own(error.code)) return fail_attempt(stream, error);

@@ -6,6 +6,7 @@ usage: kubelet_test.py BINARY MODEL.gguf [PART OF A CHECK'S NAME]
 
 Needs kubectl and PyYAML, and is skipped without. SLUICE_FULL rolls 20 workers under 64 streams.
 """
+import collections
 import contextlib
 import copy
 import http.client
@@ -134,7 +135,7 @@ class Streams:
 
     def __init__(self, pod, count):
         self.pod, self.num_answers, self.failures, self.is_over = pod, 0, [], False
-        self.lock, self.expected = threading.Lock(), {}
+        self.lock, self.expected, self.answers_of = threading.Lock(), {}, collections.Counter()
         for number in range(NUM_QUESTIONS):
             self.check(number, stream(pod, number))
         self.threads = [threading.Thread(target=self.ask, args=(index,), daemon=True)
@@ -157,6 +158,7 @@ class Streams:
     def check(self, number, answer):
         with self.lock:
             expected = self.expected.setdefault((answer["system_fingerprint"], number), answer)
+            self.answers_of[answer["system_fingerprint"]] += 1
         assert answer == expected, f"{answer}\nis not\n{expected}"
 
     def versions(self):
@@ -303,9 +305,18 @@ def a_canary_gets_its_share(binary, model):
         answers = [stream(router, number, 5)["system_fingerprint"] for number in range(50)]
         assert 4 <= answers.count(canary) <= 6, answers.count(canary)
         assert answers.count(usual) + answers.count(canary) == 50
-        workers[2].delete()
+        streams = Streams(router, NUM_STREAMS)
+        streams.wait_for_more(max(2 * NUM_STREAMS, 50))
+        counted = streams.answers_of.copy()
+        share = counted[canary] / counted.total()
+        assert 0.05 <= share <= 0.16, counted
+        workers[2].delete()  # beside requests that have just been read for it
         wait_until("the canary has gone", lambda: shares(router)[usual] == 1, 30)
+        streams.wait_for_more(NUM_STREAMS)
+        streams.end()
         assert stream(router, 1, 5)["system_fingerprint"] == usual
+        print(f"  {share:.3f} of {counted.total()} answers were the canary's while it was there; "
+              f"none of {streams.num_answers} failed")
         for pod in [router, *workers[:2]]:
             pod.delete()
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/router/remote_engine.h"
+#include "tests/server/grpc_client.h"
 #include "tests/server/router/router_bed.h"
 
 namespace sluice {
@@ -216,6 +217,79 @@ TEST(Versions, EachModelIsServedUnderItsOwnNameTemplateAndFingerprint) {
   EXPECT_EQ(ask("third"), "404");
   const std::vector<TokenId> prompt = second->submitted().back().prompt;
   EXPECT_EQ(std::string(prompt.begin(), prompt.end()), "secondHi");
+}
+
+// Two workers of one version and one of another, which gets no requests while the two are there.
+struct Leaving {
+  Leaving() {
+    next->editable_model().system_fingerprint = "fp_next";
+    config.route_min_ready = "2";
+    config.worker_wait_s = 1;
+  }
+
+  TestWorker first{kAutomatic};
+  TestWorker second{kAutomatic};
+  TestWorker next{kAutomatic};
+  Config config;
+  CollectingSink unused;
+};
+
+// The router learns that its workers drain from their refusals.
+TEST(Versions, ARequestWhoseVersionIsLeavingIsReadAgainForTheNextOne) {
+  Leaving cluster;
+  Router router({&cluster.first, &cluster.second, &cluster.next}, cluster.config);
+  ASSERT_TRUE(eventually([&] { return router.num_usable() == 3; }));
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }));
+  RunningServer server(*router);
+  HttpClient client(server.port());
+  cluster.first->drain();
+  cluster.second->drain();
+  for (const char* more : {"", R"(,"stream":true)", R"(,"n":3)"}) {
+    client.post(kChatPath, chat_body(more));
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_NE(reply.body.find("fp_next"), std::string::npos) << reply.body;
+    EXPECT_EQ(reply.body.find("fp_fake"), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(cluster.first->submitted().size() + cluster.second->submitted().size(), 0U);
+}
+
+TEST(Versions, ACallWhoseVersionIsLeavingIsReadAgainForTheNextOne) {
+  Leaving cluster;
+  Router router({&cluster.first, &cluster.second, &cluster.next}, cluster.config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }));
+  RunningServer server(*router, grpc_config());
+  GrpcClient client(server->grpc_port());
+  cluster.first->drain();
+  cluster.second->drain();
+  for (const bool is_stream : {false, true}) {
+    const auto reply = is_stream ? client.stream_chat(chat_request()) : client.chat(chat_request());
+    ASSERT_TRUE(reply.status.ok()) << reply.status.error_message();
+    ASSERT_FALSE(reply.messages.empty());
+    EXPECT_EQ(reply.messages[0].system_fingerprint(), "fp_next");
+    EXPECT_EQ(reply.seed, std::to_string(reply.messages[0].seed()));
+  }
+}
+
+TEST(Versions, AStreamThatHasBegunNeverMovesToAnotherVersion) {
+  Leaving cluster;
+  for (TestWorker* worker : {&cluster.first, &cluster.second}) {
+    (*worker)->set_step_delay(std::chrono::milliseconds(100));
+  }
+  Router router({&cluster.first, &cluster.second, &cluster.next}, cluster.config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }));
+  RunningServer server(*router);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(R"(,"stream":true,"max_tokens":50)"));
+  ASSERT_TRUE(eventually([&] { return router.stats().workers.size() == 3; }));
+  ASSERT_TRUE(eventually([&] { return router->stats().generation_tokens > 0; }));
+  cluster.first.stop();
+  cluster.second.stop();
+  const HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_NE(reply.body.find("\"error\""), std::string::npos) << reply.body;
+  EXPECT_EQ(reply.body.find("fp_next"), std::string::npos) << reply.body;
+  EXPECT_EQ(cluster.next->submitted().size(), 0U);
 }
 
 }  // namespace
