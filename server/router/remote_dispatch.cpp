@@ -119,12 +119,25 @@ void RemoteEngine::dispatch_parked() {
   }
 }
 
+// Tells whether new requests go to other versions, because this one has no workers.
+bool RemoteEngine::has_left(const RouterVersion& version) {
+  bool others = false;
+  for (const Version& known : versions_.all()) {
+    if (known.engine.get() == &version && (known.share > 0 || known.num_usable > 0)) return false;
+    others = others || known.share > 0;
+  }
+  return others;
+}
+
+// A request without a token does not wait for a version that has left: whoever sent it may read it
+// again for another.
 void RemoteEngine::expire_parked(Time now) {
   if (num_parked_ == 0) return;
   std::vector<std::shared_ptr<Stream>> expired;
   for (const auto& [id, stream] : streams_) {
-    if (stream->worker == nullptr &&
-        now - stream->waits_since > std::chrono::seconds(config_.worker_wait_s)) {
+    if (stream->worker != nullptr) continue;
+    const bool is_late = now - stream->waits_since > std::chrono::seconds(config_.worker_wait_s);
+    if (is_late || (stream->ledger.num_tokens() == 0 && has_left(*stream->version))) {
       expired.push_back(stream);
     }
   }

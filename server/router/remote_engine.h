@@ -130,6 +130,7 @@ class RemoteEngine final : public Engine {
                      const std::vector<Worker*>& workers);
   void dispatch_parked();
   void park(Stream& stream);
+  bool has_left(const RouterVersion& version);
   void expire_parked(Time now);
   // Takes requests from workers that say nothing about them.
   void expire_silent(Time now);
