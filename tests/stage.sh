@@ -3,8 +3,8 @@
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
 # container, architectures: the CUDA kernels for each kind of GPU, reproducible: the same binary from two folders, mutation: whether the simulator sees
 # bugs, budget: how much is compiled at a commit, routers: two servers, and pairs that split requests,
-# behind routers of others, kubernetes: manifests by the cluster's own schemas, and by Helm, packages:
-# .deb and wheel, installed and asked.
+# behind routers of others, clients: agents, frameworks and SDKs of others, kubernetes: manifests by
+# the cluster's own schemas, and by Helm, packages: .deb and wheel, installed and asked.
 #   stage.sh STAGE [Release build folder]
 #   stage.sh compile asan|tsan    only builds what that stage runs
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
@@ -99,6 +99,9 @@ case "$stage" in
       "$SLUICE_ROUTER_PYTHON" "tests/server/${test}_test.py" "$release/sluice" \
         tests/golden/tiny/tiny-llama.gguf
     done
+    ;;
+  clients)
+    python3 tests/clients/clients_test.py "$release/sluice"
     ;;
   kubernetes)
     if ! SLUICE_TEST_PYTHON="$(tests/python_venv.sh tests/kubernetes_requirements.txt)"; then
