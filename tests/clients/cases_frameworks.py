@@ -98,25 +98,6 @@ def autogen():
     assert asyncio.run(ask()) == ANSWER and ASKED == ["Köln"], ASKED
 
 
-@case("semantic-kernel")
-def semantic_kernel():
-    import openai
-    from semantic_kernel.agents import ChatCompletionAgent
-    from semantic_kernel.connectors.ai.open_ai import OpenAIChatCompletion
-    from semantic_kernel.functions import kernel_function
-
-    class Tools:
-        @kernel_function(name="weather", description="The weather of a city.")
-        def weather(self, city: str) -> str:
-            return weather(city)
-
-    async def ask(script, plugins):
-        service = OpenAIChatCompletion(ai_model_id=MODEL, async_client=openai.AsyncOpenAI(**OPENAI))
-        agent = ChatCompletionAgent(service=service, name="a", plugins=plugins)
-        return str(await agent.get_response(messages=f"case:{script}"))
-    assert asyncio.run(ask("kernel", [Tools()])) == ANSWER and ASKED == ["Köln"], ASKED
-
-
 @case("dspy")
 def dspy():
     import dspy as library

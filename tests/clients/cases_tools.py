@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of a command line: evaluations, load, and what people type into."""
-import json
+"""Programs of a command line: evaluations, and what people type into."""
 import os
 import pathlib
 import subprocess
@@ -66,17 +65,6 @@ def lm_eval():
     messages = model.apply_chat_template([{"role": "user", "content": "case:text"}])
     said = model.generate_until([Instance("generate_until", {}, (messages, {"until": ["\n"]}), 0)])
     assert said == [TEXT], said
-
-
-@case("guidellm")
-def guidellm():
-    data = WORK / "prompts.jsonl"
-    data.write_text("".join(json.dumps({"prompt": f"case:text {i}"}) + "\n" for i in range(4)))
-    run(program("guidellm"), "benchmark", "--target", URL, "--model", MODEL, "--data", str(data),
-        "--rate-type", "synchronous", "--max-requests", "4", "--output-path",
-        str(WORK / "report.json"))
-    done = json.loads((WORK / "report.json").read_text())["benchmarks"][0]["requests"]
-    assert len(done["successful"]) == 4 and not done["errored"], done
 
 
 @case("aider-chat")

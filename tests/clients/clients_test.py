@@ -27,6 +27,10 @@ CLIENTS = {
         "mirascope", "pydantic-ai-slim", "langchain-openai", "langchain-anthropic",
         "llama-index-llms-openai-like", "smolagents", "haystack-ai", "autogen-agentchat", "dspy",
         "llm"],
+    "inspect": ["inspect-ai"],
+    "harness": ["lm_eval"],
+    "crewai": ["crewai"],
+    "aider": ["aider-chat"],
 }
 SECONDS = 300
 

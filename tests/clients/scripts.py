@@ -29,7 +29,6 @@ SCRIPTS = {
     "codex": [call("exec_command", {"cmd": COMMAND}, "I write. "),
               call("exec_command", {"cmd": "cat note.txt"}), "The note is written."],
     "mcp": [call("mcp__weather__weather", {"city": "Köln"}), ANSWER],
-    "kernel": [call("Tools-weather", {"city": "Köln"}), ANSWER],
     "dspy": ["[[ ## answer ## ]]\nKöln\n\n[[ ## completed ## ]]"],
     "edit": ["note.txt\n```\n" + NOTE + "\n```\n"],
 }
