@@ -4,7 +4,8 @@
 
 Needs the network: each requirements file beside this one is installed into an environment of its
 own, kept while the file is the same. The model says what scripts.py holds. Prints a table of client,
-version and result; ends with 1 where one of them failed or could not be installed.
+version and result; ends with 1 where one of them failed or could not be installed, with 77 (skipped)
+where none could.
 """
 import os
 import pathlib
@@ -17,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "server"))
 from scripted_model import write_model  # noqa: E402
 from scripts import scripts_for  # noqa: E402
-from server_process import Server  # noqa: E402
+from server_process import SKIPPED, Server  # noqa: E402
 
 # Requirements file: clients that run in its environment.
 CLIENTS = {
@@ -82,7 +83,7 @@ def main(binary, *chosen):
     unknown = set(chosen) - {client for clients in CLIENTS.values() for client in clients}
     if unknown:
         sys.exit(f"no such client: {', '.join(sorted(unknown))}")
-    failed = []
+    failed, ran = [], False
     for name, clients in CLIENTS.items():
         wanted = [client for client in clients if not chosen or client in chosen]
         python = environment_of(name) if wanted else None
@@ -90,7 +91,10 @@ def main(binary, *chosen):
             print(f"requirements_{name}.txt cannot be installed: {', '.join(wanted)}")
             failed += wanted
             continue
+        ran = ran or bool(wanted)
         failed += [client for client in wanted if not run_one(binary, python, client)]
+    if not ran:
+        return SKIPPED
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return 1 if failed else 0
 
