@@ -55,8 +55,11 @@ Expected<SamplingParams> first_sampling(const ModelInfo& model, const ChatOption
   return params;
 }
 
+// Files get an answer as it is.
 void show(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
+  static const bool is_terminal = isatty(STDOUT_FILENO) == 1;
+  const std::string shown = is_terminal ? shown_on_terminal(text) : std::string(text);
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 

@@ -148,4 +148,20 @@ SamplingParams chat_defaults(const SamplingParams& of_model) {
   return params;
 }
 
+std::string shown_on_terminal(std::string_view answer) {
+  std::string shown;
+  for (size_t at = 0; at < answer.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(answer[at]);
+    const auto next = static_cast<unsigned char>(at + 1 < answer.size() ? answer[at + 1] : 0);
+    const bool is_c1 = byte == 0xC2 && next >= 0x80 && next < 0xA0;
+    if (is_c1 || byte == 0x7F || (byte < 0x20 && byte != '\n' && byte != '\t')) {
+      shown += "\uFFFD";
+      if (is_c1) ++at;
+    } else {
+      shown += answer[at];
+    }
+  }
+  return shown;
+}
+
 }  // namespace sluice

@@ -31,6 +31,10 @@ struct ChatLine {
 // A command is a slash, letters, and nothing or a space behind them: "/etc/hosts says" is text.
 ChatLine parse_chat_line(std::string_view line);
 
+// Returns what a terminal shows of an answer, in UTF-8, and obeys nothing of: U+FFFD for control
+// characters but tabs and line ends.
+std::string shown_on_terminal(std::string_view answer);
+
 // Returns all commands, a line for each.
 std::string_view chat_help();
 

@@ -99,5 +99,13 @@ TEST(ChatLine, DescribesWhatDecides) {
   EXPECT_NE(text.find("max_tokens 5"), std::string::npos);
 }
 
+// A model can be made to write what sets a terminal's title, clears it, or types into it.
+TEST(ChatLine, AnswersDoNotSteerTheTerminal) {
+  EXPECT_EQ(shown_on_terminal("a\x1b]0;title\x07 b\x7f\r\n\tc"),
+            "a\uFFFD]0;title\uFFFD b\uFFFD\uFFFD\n\tc");
+  EXPECT_EQ(shown_on_terminal("\xC2\x9B" "2J caf\xC3\xA9 \xC2\xA0 \xE2\x82\xAC"),
+            "\uFFFD" "2J caf\xC3\xA9 \xC2\xA0 \xE2\x82\xAC");
+}
+
 }  // namespace
 }  // namespace sluice
