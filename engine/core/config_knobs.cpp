@@ -353,7 +353,9 @@ std::vector<Knob> make_server_knobs() {
       list<&Config::allowed_headers>(
           "allowed-headers", "server", "Request headers that such pages may send."),
       boolean<&Config::allow_credentials>(
-          "allow-credentials", "server", "Lets such pages send cookies and client certificates."),
+          "allow-credentials",
+          "server",
+          "Lets pages of origins that are named send cookies and client certificates; not of *."),
       string<&Config::grpc_host>("grpc-host", "server", "Address of gRPC; empty: that of --host."),
       integer<&Config::grpc_port>("grpc-port",
                                   "server",

@@ -33,7 +33,7 @@ bool is_plain(std::string_view text) {
 CorsPolicy::CorsPolicy(const Config& config)
     : origins_(config.allowed_origins),
       any_origin_(has_star(config.allowed_origins)),
-      with_credentials_(config.allow_credentials),
+      with_credentials_(config.allow_credentials && !any_origin_),
       methods_(has_star(config.allowed_methods) ? "GET, HEAD, POST, DELETE, OPTIONS"
                                                 : join(config.allowed_methods)),
       headers_(has_star(config.allowed_headers) ? std::string() : join(config.allowed_headers)) {}
@@ -43,8 +43,9 @@ bool CorsPolicy::allows(std::string_view origin) const {
 }
 
 std::string CorsPolicy::header_lines(std::string_view origin) const {
-  // Browsers refuse a star together with credentials.
-  if (any_origin_ && !with_credentials_) {
+  // With a star browsers send no credentials; to name each origin instead would let every page that
+  // somebody opens use what the browser knows.
+  if (any_origin_) {
     return "Access-Control-Allow-Origin: *\r\n" + std::string(kExposed);
   }
   std::string lines = "Vary: Origin\r\n";

@@ -204,6 +204,23 @@ TEST(Http, BrowsersMayAskFromAnywhere) {
   EXPECT_EQ(reply.header("Access-Control-Expose-Headers"), kExposed);
 }
 
+TEST(Http, CredentialsAreForOriginsThatAreNamed) {
+  FakeEngine engine;
+  for (const auto& origins : {std::vector<std::string>{"*"}, {"https://a.example", "*"}}) {
+    Config config;
+    config.allowed_origins = origins;
+    config.allow_credentials = true;
+    RunningServer server(engine, config);
+    HttpClient client(server.port());
+    for (const char* method : {"GET", "OPTIONS"}) {
+      client.request(method, "/v1/models", {}, "Origin: https://evil.example\r\n");
+      const HttpReply reply = client.read_reply();
+      EXPECT_EQ(reply.header("Access-Control-Allow-Origin"), "*");
+      EXPECT_EQ(reply.header("Access-Control-Allow-Credentials"), "");
+    }
+  }
+}
+
 TEST(Http, OnlyListedOriginsAreLetInWhereThereIsAList) {
   FakeEngine engine;
   Config config;
