@@ -31,7 +31,7 @@ constexpr std::string_view kRequestPrefix = "req_";
 // Limit of unparsed bytes in a chunk header or the rest of a header, and of pipelined input that is
 // kept while a request is answered.
 constexpr size_t kMaxUnparsedBytes = 64 << 10;
-// Of a connection that is kept for probes.
+// Bounds of a connection that is kept for probes.
 constexpr uint64_t kReservedBodyBytes = 4096;
 constexpr std::chrono::seconds kReservedTime{5};
 constexpr std::chrono::seconds kLingerTime{2};

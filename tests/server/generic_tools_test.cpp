@@ -19,7 +19,7 @@ constexpr const char* kTools =
 constexpr const char* kNamed = R"(,"tool_choice":{"type":"function","function":{"name":"add"}})";
 constexpr const char* kCall =
     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1,  \"b\": 2}}\n</tool_call>";
-// As SmolLM2's: every message and nothing else.
+// SmolLM2's kind: every message and nothing else.
 constexpr const char* kPlainTemplate =
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
@@ -89,7 +89,7 @@ TEST_F(GenericTools, CallsAndResultsAreTextForATemplateWithoutTools) {
 }
 
 TEST_F(GenericTools, ATemplateWithoutInstructionsShowsToolsInTheFirstTurn) {
-  // As Gemma 2's.
+  // Gemma 2's kind.
   serve(
       "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
       "{{ raise_exception('turns must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}"

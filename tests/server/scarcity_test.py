@@ -154,7 +154,7 @@ def check_a_large_body_holds_nobody_up(binary, model):
         assert answers[0][0] == 400, answers[0][2][:200]  # longer than the context
         assert took < 0.5 or slowest < max(0.3, took / 4), (slowest, took, count)
         print(f"   a body of 14 MiB took {took:.2f} s, the slowest probe meanwhile {slowest:.3f} s")
-        # The same connection may go on with small ones, and large ones after small ones.
+        # A connection may go on with small bodies, and with large ones after small ones.
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
             for padding in (0, MIB, 0, 3 * MIB):
                 connection.request("POST", "/tokenize", " " * padding + '{"prompt": "a b c"}',

@@ -9,7 +9,7 @@ GRANITE4 = dict(head_dim=8, layer_types=["full_attention", "full_attention"], nu
                 embedding_multiplier=3.0, attention_multiplier=0.09, residual_multiplier=0.4,
                 logits_scaling=2.0)
 
-# As MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
+# Rows like those of MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
 FURTHER = {
     # Long enough that queries grow several times.
     "ministral3": ("Ministral3", "mistral3", dict(num_hidden_layers=3, head_dim=24, rope_parameters={

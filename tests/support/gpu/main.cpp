@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
       return kSkipped;
     }
     std::printf("on %s\n", device->name.c_str());
-    // As few as the shim has (simt.h), so that small tests are as hard; real_shapes.h has all.
+    // Small tests are as hard with as few blocks as the shim has (simt.h); real_shapes.h has all.
     sluice::kernels::cuda::limit_blocks(5, 3);
   }
 #ifdef SLUICE_TESTS_SHARE_HEAP
