@@ -64,6 +64,10 @@ TEST(Attention, MatchesAnFp64SoftmaxForEveryShape) {
   expect_oracle({.num_heads = 8, .num_kv_heads = 2, .head_dim = 80}, lengths, kBound);
   expect_oracle({.num_heads = 8, .num_kv_heads = 1, .head_dim = 128}, lengths, kBound);
   expect_oracle({.num_heads = 40, .num_kv_heads = 1, .head_dim = 16}, lengths, kBound);
+  expect_oracle({.num_heads = 4, .num_kv_heads = 2, .head_dim = 256}, {1, 130}, kBound);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    expect_oracle({.head_dim = 512, .dtype = dtype}, {1, 33, 130}, kBound);
+  }
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
     expect_oracle({.dtype = dtype}, lengths, kBound);
   }
@@ -107,6 +111,7 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
                              Shape{.head_dim = 20, .dtype = DType::kBF16},
                              Shape{.head_dim = 100, .dtype = DType::kF16, .window = 90},
                              Shape{.dtype = DType::kF16, .window = 40, .sinks = true},
+                             Shape{.num_heads = 1, .head_dim = 512},
                              Shape{.dtype = DType::kI8},
                              Shape{.head_dim = 20, .dtype = DType::kI8, .block_size = 8},
                              Shape{.head_dim = 80, .dtype = DType::kF8E4M3, .window = 600},
@@ -153,6 +158,7 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
   expect_same_bits({.num_heads = 8, .num_kv_heads = 1, .head_dim = 32, .dtype = DType::kF32},
                    {70, 130});
   expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .head_dim = 20}, {97, 40});
+  expect_same_bits({.num_heads = 2, .head_dim = 512, .window = 50}, {70, 9});
   expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .dtype = DType::kI8}, {97, 40});
   expect_same_bits({.num_heads = 4, .num_kv_heads = 2, .head_dim = 20, .dtype = DType::kF8E4M3},
                    {97, 40});
