@@ -10,6 +10,9 @@
 
 namespace sluice::kernels {
 
+// The divisor by which GGUF files mark pairs that do not turn: their frequency is 0.
+inline constexpr float kUnturnedFactor = 1e30F;
+
 // Llama 3.1: wavelengths longer than original_context / low_freq_factor are divided by `factor`,
 // those shorter than original_context / high_freq_factor are kept, those between blend linearly.
 struct Llama3Scaling {

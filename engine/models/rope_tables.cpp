@@ -11,10 +11,10 @@ namespace {
 
 Expected<void> check_factors(const std::string& name, const std::vector<float>& factors) {
   for (const float factor : factors) {
-    if (factor >= 0.01F && factor <= 1e5F) continue;
+    if ((factor >= 0.01F && factor <= 1e5F) || factor == kernels::kUnturnedFactor) continue;
     return make_error(ErrorCode::kDataLoss,
                       "rotary factors " + name + ": found " + std::to_string(factor) +
-                          ", expected 0.01 to 100000");
+                          ", expected 0.01 to 100000, or 1e30 for none");
   }
   return {};
 }

@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -71,6 +74,58 @@ TEST(Models, PrefillAndStepByStepEqualTransformers) {
 TEST(Models, StepByStepAndInstructionSetsGiveThePrefillsBits) {
   for (const GoldenModel& model : rows()) {
     expect_same_bits_everywhere(model, [](int32_t) { return 8; });
+  }
+}
+
+// Writes a copy of the model whose rotary factors from pair `first` on are `factor`.
+std::string with_factors(const testing::TemporaryFolder& folder,
+                         const std::string& source,
+                         size_t first,
+                         float factor) {
+  std::string bytes = read_whole_file(source);
+  const auto checkpoint = Checkpoint::open(source);
+  EXPECT_TRUE(checkpoint.has_value());
+  const std::span<const std::byte> stored = (*checkpoint)->find("rope_freqs.weight")->data;
+  const std::string_view old(reinterpret_cast<const char*>(stored.data()), stored.size());
+  const size_t at = bytes.rfind(old);
+  EXPECT_EQ(bytes.find(old), at);
+  for (size_t i = first; i < old.size() / sizeof(float); ++i) {
+    std::memcpy(bytes.data() + at + i * sizeof(float), &factor, sizeof(float));
+  }
+  const std::string path = folder.at("factors.gguf");
+  std::ofstream(path, std::ios::binary) << bytes;
+  return path;
+}
+
+std::vector<float> logits_of(const std::string& path, const std::vector<TokenId>& tokens) {
+  auto harness = ModelHarness::create(path, 32, DType::kF32, static_cast<int32_t>(tokens.size()));
+  EXPECT_TRUE(harness.has_value()) << harness.error().message;
+  return harness ? (*harness)->forward(tokens) : std::vector<float>();
+}
+
+// Without rotation the model sees a set of tokens, each through its own past: the first row cannot
+// tell, later ones can.
+TEST(Models, PairsMayBeMarkedAsUnturned) {
+  const testing::TemporaryFolder folder;
+  const std::string source = kFolder + "llama3-rope.gguf";
+  const std::vector<TokenId> tokens = {3, 9, 4, 1};
+  const std::vector<float> turned = logits_of(source, tokens);
+  const std::vector<float> still = logits_of(with_factors(folder, source, 0, 1e30F), tokens);
+  ASSERT_EQ(turned.size(), still.size());
+  const auto row = static_cast<std::ptrdiff_t>(turned.size() / tokens.size());
+  EXPECT_TRUE(std::equal(turned.begin(), turned.begin() + row, still.begin()));
+  EXPECT_FALSE(std::equal(turned.begin() + row, turned.end(), still.begin() + row));
+  for (const float logit : still) ASSERT_TRUE(std::isfinite(logit));
+}
+
+TEST(Models, OtherFactorsOutOfRangeAreRefused) {
+  const testing::TemporaryFolder folder;
+  for (const float factor : {0.0F, -1.0F, 2e5F, 1e29F, 2e30F}) {
+    const std::string path = with_factors(folder, kFolder + "llama3-rope.gguf", 1, factor);
+    const auto harness = ModelHarness::create(path, 32, DType::kF32, 4);
+    ASSERT_FALSE(harness.has_value()) << factor;
+    EXPECT_NE(harness.error().message.find("or 1e30 for none"), std::string::npos)
+        << harness.error().message;
   }
 }
 

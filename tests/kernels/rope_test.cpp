@@ -56,6 +56,29 @@ TEST(RopeTable, AttentionFactorMultipliesBothBeforeRounding) {
   }
 }
 
+// The first pairs keep the frequencies of the whole width, unlike those of a narrower rotation.
+TEST(RopeTable, PairsOfTheLargestFactorDoNotTurn) {
+  constexpr int32_t kPairs = 32;
+  constexpr int32_t kTurned = 8;
+  std::vector<float> factors(kPairs, kUnturnedFactor);
+  std::fill_n(factors.begin(), kTurned, 1.0F);
+  const RopeParams whole = {.rotary_dim = 2 * kPairs, .freq_base = 1e6F};
+  RopeParams partly = whole;
+  partly.freq_factors = factors;
+  constexpr int32_t kPositions = 5000;
+  RopeTable table(partly, kPositions);
+  RopeTable full(whole, kPositions);
+  table.prepare(kPositions);
+  full.prepare(kPositions);
+  for (const int32_t position : {0, 1, 63, 64, kPositions - 1}) {
+    for (int32_t i = 0; i < kPairs; ++i) {
+      const bool turns = i < kTurned;
+      EXPECT_EQ(table.cos_row(position)[i], turns ? full.cos_row(position)[i] : 1.0F) << i;
+      EXPECT_EQ(table.sin_row(position)[i], turns ? full.sin_row(position)[i] : 0.0F) << i;
+    }
+  }
+}
+
 TEST(RopeScaling, Llama3KeepsShortWavesAndStretchesLongOnes) {
   const RopeParams params = {.rotary_dim = 128, .freq_base = 500000.0F};
   const std::vector<float> factors = llama3_freq_factors(params, {8, 1, 4, 8192});

@@ -9,6 +9,7 @@
 #include "kernels/cpu/rows/math64.h"
 #include "kernels/cpu/rows/row_operators.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/rope_scaling.h"
 
 namespace sluice::kernels {
 
@@ -27,7 +28,8 @@ RopeTable::RopeTable(const RopeParams& params, int32_t num_positions)
     const double exponent = static_cast<double>(2 * i) / params.rotary_dim;
     double freq = cpu::exp2_f64(-exponent * log2_base) * static_cast<double>(params.freq_scale);
     if (!params.freq_factors.empty()) {
-      freq /= static_cast<double>(params.freq_factors[static_cast<size_t>(i)]);
+      const float factor = params.freq_factors[static_cast<size_t>(i)];
+      freq = factor == kUnturnedFactor ? 0 : freq / static_cast<double>(factor);
     }
     step_[static_cast<size_t>(i)] = freq;
   }
