@@ -144,6 +144,10 @@ auto with_retries(Attempt attempt, HasProgress has_progress) {
     std::optional<int64_t> asked;
     auto result = attempt(asked);
     if (result || !may_help_to_retry(result.error())) return result;
+    if (asked.value_or(0) > kMaxRetryAfter) {
+      result.error().message += "; try again in " + std::to_string(*asked) + " s";
+      return result;
+    }
     if (has_progress()) {
       failures = 1;
       pause = kFirstPause;
@@ -152,7 +156,7 @@ auto with_retries(Attempt attempt, HasProgress has_progress) {
       result.error().message += " (tried " + std::to_string(kMaxAttempts) + " times)";
       return result;
     }
-    client::pause_for(asked ? std::chrono::seconds(std::min(*asked, kMaxRetryAfter)) : pause);
+    client::pause_for(asked ? std::chrono::seconds(*asked) : pause);
     pause *= 2;
   }
 }
@@ -211,11 +215,6 @@ tl::unexpected<Error> HubClient::refused(const std::string& url,
     return make_error(ErrorCode::kNotFound, text);
   }
   if (status == 429 || status == 408 || status >= 500) {
-    const auto seconds = retry_after(head);
-    if (seconds && *seconds > kMaxRetryAfter) {
-      return make_error(ErrorCode::kDeadlineExceeded,
-                        text + "; try again in " + std::to_string(*seconds) + " s");
-    }
     return make_error(status == 429 ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
                       text);
   }

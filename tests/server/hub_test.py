@@ -224,6 +224,35 @@ def ranges_that_are_refused_start_over(binary, _):
         assert statuses[:2] == ["bytes=1000-", None], statuses
 
 
+def no_answer_makes_it_wait_for_long(binary, _):
+    with Case(binary) as case:
+        sha = hashlib.sha256(WEIGHTS).hexdigest()
+        os.makedirs(case.path("blobs"))
+        with open(case.path("blobs", sha + ".incomplete"), "wb") as part:
+            part.write(WEIGHTS[:1000])
+        case.hub.lie = {SHARDS[0]: WEIGHTS[:900]}
+        case.hub.headers = {"Retry-After": "86400"}
+        case.refused("status 416", "try again in 86400 s")
+
+
+def a_part_is_not_written_through_a_link(binary, _):
+    with Case(binary) as case:
+        sha = hashlib.sha256(WEIGHTS).hexdigest()
+        os.makedirs(case.path("blobs"))
+        other = os.path.join(case.home, "other")
+        with open(other, "wb") as file:
+            file.write(b"mine")
+        for link in (other, os.path.join(case.home, "not there")):
+            part = case.path("blobs", sha + ".incomplete")
+            os.symlink(link, part)
+            case.refused(".incomplete: cannot make this file")
+            os.unlink(part)
+        assert not os.path.lexists(os.path.join(case.home, "not there"))
+        with open(other, "rb") as file:
+            assert file.read() == b"mine"
+        case.check_snapshot(case.fetch())
+
+
 def hostile_answers_are_one_line(binary, _):
     with Case(binary) as case:
         for info, part in ((b"[]", "no JSON object"), (b"{", "no JSON object"),
@@ -487,6 +516,8 @@ CASES = [
     a_wrong_hash_is_one_line_and_no_file,
     every_status_is_one_line,
     ranges_that_are_refused_start_over,
+    no_answer_makes_it_wait_for_long,
+    a_part_is_not_written_through_a_link,
     hostile_answers_are_one_line,
     without_a_network_it_says_so,
     two_processes_fetch_a_file_once,

@@ -27,7 +27,7 @@ class Hub:
         self.large = set(large)
         self.token = None  # wanted in Authorization
         self.statuses = []  # taken one after the other, before anything else is answered
-        self.headers = {}  # sent with these
+        self.headers = {}  # sent with these, and with 416
         self.cut_after = []  # bytes after which answers with large files end
         self.no_ranges = False
         self.wrong_range = False
@@ -105,7 +105,7 @@ class Hub:
         if wanted and not self.no_ranges:
             begin = int(wanted[len("bytes="):-1])
             if begin >= len(data):
-                return self.reply(request, 416, b"")
+                return self.reply(request, 416, b"", self.headers)
             status = 206
             shown = begin + 1 if self.wrong_range else begin
             headers["Content-Range"] = f"bytes {shown}-{len(data) - 1}/{len(data)}"
