@@ -224,6 +224,7 @@ Expected<void> GrpcKvChannel::start() {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxKvMessageBytes));
+  set_memory_limit(builder, kMaxKvMessageBytes * (kMostPeers + kMostStrangers));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options_.dead_ms);

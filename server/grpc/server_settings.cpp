@@ -77,15 +77,17 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config
   return grpc::experimental::TlsServerCredentials(options);
 }
 
+void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes_of_messages) {
+  constexpr int64_t kForConnections = int64_t{32} << 20;
+  grpc::ResourceQuota quota;
+  quota.Resize(static_cast<size_t>(bytes_of_messages + kForConnections));
+  builder.SetResourceQuota(quota);
+}
+
 void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   constexpr int kMs = 1000;
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_body_bytes));
-  // What all connections of the port buffer, whoever they are: as over HTTP, and a little for each.
-  constexpr size_t kForConnections = size_t{32} << 20;
-  grpc::ResourceQuota quota;
-  quota.Resize(static_cast<size_t>(BodyBudget::kLargestBodies * config.max_body_bytes) +
-               kForConnections);
-  builder.SetResourceQuota(quota);
+  set_memory_limit(builder, BodyBudget::kLargestBodies * config.max_body_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_connections);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.idle_timeout_s * kMs);
