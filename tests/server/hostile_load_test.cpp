@@ -78,7 +78,6 @@ TEST(HeaderAlone, AnswersWherePathsTakeNoBodies) {
   };
   EXPECT_EQ(status("/nothing"), 404);
   EXPECT_EQ(status("/health"), 405);
-  EXPECT_EQ(status("/ping"), 200);
 }
 
 TEST(HeaderAlone, LetsInWhoHasTheKey) {
@@ -96,7 +95,7 @@ TEST(HeaderAlone, LetsInWhoHasTheKey) {
   EXPECT_EQ(client.read_reply().status, 200);
 }
 
-// Halves of large bodies take what eight whole ones take, and small requests still come in.
+// Halves of large bodies take what a few whole ones take, and small requests still come in.
 TEST(UnfinishedBodies, ShareOneBudget) {
   FakeEngine engine;
   Config config = with_key();
@@ -114,7 +113,7 @@ TEST(UnfinishedBodies, ShareOneBudget) {
     client.post(kChatPath, body);
     return client.read_reply();
   };
-  const std::string large = chat_body() + std::string(kBody / 2, ' ');
+  const std::string large = chat_body() + std::string(kBody * 7 / 8, ' ');
   ASSERT_TRUE(eventually([&] { return ask(large).status == 503; }));
   EXPECT_EQ(ask(large).header("Retry-After"), "1");
   EXPECT_EQ(ask(chat_body()).status, 200);

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -62,6 +63,12 @@ class FakeEngine final : public Engine {
     logprobs_[RequestId(id)] = logprob;
   }
 
+  // Has the next submit() throw this instead.
+  void throw_next(std::exception_ptr thrown) {
+    const std::scoped_lock lock(mutex_);
+    thrown_ = std::move(thrown);
+  }
+
   void set_queue_limit(size_t limit) { queue_limit_ = limit; }
 
   // Sets whether an output with scores of the prompt also has a token, and the end if that is one,
@@ -91,6 +98,12 @@ class FakeEngine final : public Engine {
     return submitted_;
   }
 
+  // Returns the threads that called submit(), one for each request.
+  std::vector<std::thread::id> submitters() const {
+    const std::scoped_lock lock(mutex_);
+    return submitters_;
+  }
+
   int num_aborted() const {
     const std::scoped_lock lock(mutex_);
     return num_aborted_;
@@ -103,12 +116,14 @@ class FakeEngine final : public Engine {
 
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override {
     const std::scoped_lock lock(mutex_);
+    if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
     if (stopped_ || draining_) return make_error(ErrorCode::kUnavailable, "Draining.");
     if (running_.size() >= queue_limit_) {
       return make_error(ErrorCode::kResourceExhausted, "The queue is full.");
     }
     const RequestId id(++last_id_);
     submitted_.push_back(request);
+    submitters_.push_back(std::this_thread::get_id());
     const auto num_generated = static_cast<int32_t>(request.generated.size());
     running_.emplace(id, Running{std::move(request), &sink, num_generated, false});
     changed_.notify_all();
@@ -353,6 +368,7 @@ class FakeEngine final : public Engine {
   std::atomic<ErrorCode> fail_code_ = ErrorCode::kInternal;
   std::atomic<int32_t> fail_retry_s_ = 0;
   std::vector<ValidRequest> submitted_;
+  std::vector<std::thread::id> submitters_;
   std::vector<std::weak_ptr<KvEventWatcher>> watchers_;
   int64_t first_watched_ = -1;
   std::atomic<bool> has_events_{true};
@@ -364,6 +380,7 @@ class FakeEngine final : public Engine {
   bool draining_ = false;
   bool stopped_ = false;
   std::atomic<int32_t> fail_at_{-1};
+  std::exception_ptr thrown_;  // guarded by mutex_
   std::atomic<size_t> queue_limit_{1000};
   std::atomic<bool> scores_come_with_tokens_ = false;
   std::atomic<int64_t> step_delay_us_{0};
