@@ -21,6 +21,7 @@
 #include "server/api/routes.h"
 #include "server/front/front_end.h"
 #include "server/front/io_worker.h"
+#include "server/front/memory_reserve.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/worker_server.h"
 #include "server/http/connection.h"
@@ -262,6 +263,7 @@ uint16_t HttpServer::worker_port() const {
 }
 
 void HttpServer::run() {
+  keep_memory_reserves();
   std::vector<std::thread> threads;
   impl_->workers.front()->post([this] { impl_->accept(); });
   for (auto& worker : impl_->workers) {

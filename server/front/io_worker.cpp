@@ -12,6 +12,7 @@
 
 #include "engine/core/log.h"
 #include "server/front/front_end.h"
+#include "server/front/memory_reserve.h"
 #include "server/http/api_errors.h"
 
 namespace sluice {
@@ -22,6 +23,7 @@ constexpr std::chrono::milliseconds kSweepInterval{100};
 
 // Says what was thrown, unless memory lacks for that, too.
 void note_failure(const char* where, const std::exception& error) noexcept {
+  keep_memory_reserves();
   try {
     log_event(LogLevel::kError, "failed", "in", where, "error", error.what());
   } catch (const std::exception&) {
@@ -180,6 +182,7 @@ void IoWorker::schedule_sweep() {
   sweep_timer_.expires_after(kSweepInterval);
   sweep_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
+    keep_memory_reserves();
     const auto now = Connection::Clock::now();
     auto connections = connections_;  // a deadline may close and erase
     for (const auto& [key, connection] : connections) connection->check_deadlines(now);

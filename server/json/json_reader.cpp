@@ -94,6 +94,12 @@ class TreeBuilder {
     return false;
   }
 
+  // Counts a value; false: there are too many.
+  bool count() {
+    if (++num_values_ <= kMaxJsonValues) return true;
+    return fail("JSON may have at most " + std::to_string(kMaxJsonValues) + " values.");
+  }
+
   Json* place(Json value) {
     if (levels_.empty()) {
       root_ = std::move(value);
@@ -117,6 +123,7 @@ class TreeBuilder {
 
   template <typename Value>
   bool add(Value&& value) {
+    if (!count()) return false;
     place(Json(std::forward<Value>(value)));
     return true;
   }
@@ -125,6 +132,7 @@ class TreeBuilder {
     if (static_cast<int32_t>(levels_.size()) >= max_depth_) {
       return fail("JSON may be nested at most " + std::to_string(max_depth_) + " deep.");
     }
+    if (!count()) return false;
     Json* node = place(std::move(container));
     levels_.push_back(Level{node, {}, 0, {}});
     return true;
@@ -138,6 +146,7 @@ class TreeBuilder {
   Json& root_;
   int32_t max_depth_;
   Writer writer_;
+  int64_t num_values_ = 0;
   std::vector<Level> levels_;
   std::string message_;
 };

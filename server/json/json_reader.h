@@ -12,6 +12,7 @@
 
 namespace sluice {
 
+inline constexpr int64_t kMaxJsonValues = 2'000'000;  // of a text; each takes some tens of bytes
 inline constexpr int64_t kMaxJsonMembers = 4096;  // members of one object; look-ups in it are
                                                   // linear
 

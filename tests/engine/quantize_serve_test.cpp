@@ -150,6 +150,8 @@ std::vector<std::string> models(bool files) {
     if (is_file != files || (!is_file && !fs::exists(path + "/config.json"))) continue;
     const auto opened = Checkpoint::open(path);
     if (!opened) continue;
+    const FileSpec* const spec = (*opened)->file_spec();
+    if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) continue;  // not written
     const CheckpointTensor* up = nullptr;
     for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
       if (up == nullptr) up = (*opened)->find(std::string("blk.0.") + stem + ".weight");
