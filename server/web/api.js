@@ -88,3 +88,18 @@ const apiDocument = () => {
   }
   return document_;
 };
+
+// Sampling where the settings say nothing: the model's own or, if it has none, what `sluice chat`
+// takes. A model without any is read as 1 and nothing cut off, with which small models talk noise.
+async function chatSampling() {
+  try {
+    const { properties } = (await apiDocument()).components.schemas.ChatCompletionRequest;
+    const [temperature, topP, topK, minP] = ["temperature", "top_p", "top_k", "min_p"].map(
+      (name) => properties[name]?.default,
+    );
+    const isOwn = (temperature ?? 1) !== 1 || (topP ?? 1) !== 1 || (topK ?? 0) > 0 || (minP ?? 0) > 0;
+    return isOwn ? {} : { temperature: 0.7, top_p: 0.95 };
+  } catch {
+    return {}; // without the document nobody knows
+  }
+}

@@ -327,7 +327,12 @@ class Chat {
       if (error.name === "AbortError") message.cut = true;
       else message.error = error.message || String(error);
       if (error.status === 401)
-        openSettings({ onKey: this.onKey, chat: () => this.chat, focus: "set-key" });
+        openSettings({
+          onKey: this.onKey,
+          chat: () => this.chat,
+          focus: "set-key",
+          reason: keyReason(),
+        });
     }
     if (this.running === run) this.running = null;
     storeChat(chat);
@@ -366,7 +371,8 @@ class Chat {
       }
     };
     try {
-      for await (const event of chatEvents(body, abort.signal)) {
+      const asked = { ...(await chatSampling()), ...body };
+      for await (const event of chatEvents(asked, abort.signal)) {
         const now = performance.now();
         if (event.usage) {
           Object.assign(message.stats, {

@@ -1,4 +1,5 @@
-// /docs: the operations of /openapi.json and what their requests take.
+// /docs: the operations of /openapi.json, what each is for, what its requests take, and a field to
+// try it in.
 
 function typeOf(schema) {
   if (!schema) return "";
@@ -72,7 +73,91 @@ function fieldTable(schema) {
   );
 }
 
+// As a shell takes it.
+const quoted = (text) => "'" + text.replaceAll("'", "'\\''") + "'";
+
+function curlOf(method, path, body) {
+  const parts = ["curl"];
+  if (method !== "get") parts.push("-X " + method.toUpperCase());
+  parts.push(quoted(location.origin + BASE.replace(/\/$/, "") + path));
+  if (apiKey()) parts.push('-H "Authorization: Bearer $KEY"');
+  if (body) parts.push("-H 'Content-Type: application/json' -d " + quoted(body));
+  return parts.join(" ");
+}
+
+// The text of an answer as it comes, at most so much of it.
+const MAX_SHOWN_ANSWER = 100000;
+
+async function showAnswer(node, method, path, body) {
+  node.hidden = false;
+  node.textContent = "…";
+  try {
+    const options = { method: method.toUpperCase() };
+    if (body) Object.assign(options, { body, headers: { "Content-Type": "application/json" } });
+    const response = await request(path.slice(1), options);
+    const reader = response.body.getReader();
+    const decoder = new TextDecoder();
+    let text = "";
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      text += decoder.decode(part.value, { stream: true });
+      node.textContent = text.slice(0, MAX_SHOWN_ANSWER);
+      if (text.length > MAX_SHOWN_ANSWER) {
+        node.textContent += "\n… and more";
+        await reader.cancel();
+        return;
+      }
+    }
+    try {
+      node.textContent = JSON.stringify(JSON.parse(text), null, 2).slice(0, MAX_SHOWN_ANSWER);
+    } catch {
+      node.textContent = text || `${response.status} ${response.statusText}`;
+    }
+  } catch (error) {
+    node.textContent = error.message;
+  }
+}
+
+function tryElement(method, path, example) {
+  const model = $("model").value || "MODEL";
+  const id = path.includes("{id}") && el("input", { placeholder: "id", ariaLabel: "id in the path" });
+  const body =
+    example &&
+    el("textarea", {
+      rows: Math.min(14, JSON.stringify(example, null, 2).split("\n").length),
+      spellcheck: false,
+      ariaLabel: "Body of the request",
+      value: JSON.stringify({ ...example, model }, null, 2),
+    });
+  const answer = el("pre.answer", { hidden: true, tabIndex: 0, ariaLabel: "Answer" });
+  const target = () => path.replace("{id}", encodeURIComponent(id ? id.value.trim() : ""));
+  return el(
+    "div.try",
+    null,
+    body,
+    el(
+      "div.actions",
+      null,
+      id,
+      el(
+        "button",
+        { type: "button", onclick: () => showAnswer(answer, method, target(), body && body.value) },
+        "Send",
+      ),
+      el(
+        "button.plain",
+        {
+          type: "button",
+          onclick: (event) => copyText(curlOf(method, target(), body && body.value), event.target),
+        },
+        "Copy as curl",
+      ),
+    ),
+    answer,
+  );
+}
+
 function operationElement(path, method, operation, schemas) {
+  const [sentence, example] = EXAMPLES[`${method} ${path}`] || [""];
   const body = operation.requestBody?.content?.["application/json"]?.schema;
   const name = body?.$ref?.split("/").pop();
   const schema = name ? schemas[name] : body;
@@ -98,6 +183,7 @@ function operationElement(path, method, operation, schemas) {
       el(`span.method.${method}`, null, method.toUpperCase()),
       el("code", null, path),
       operation.security && el("span.faint", null, "key"),
+      el("span.sentence", null, sentence),
     ),
   );
   // A document has thousands of fields: those of an operation are made when it is opened.
@@ -105,7 +191,8 @@ function operationElement(path, method, operation, schemas) {
     if (node.childElementCount > 1) return;
     node.append(
       ...[
-        operation.summary && el("p", null, operation.summary),
+        el("h4", null, example ? "Example" : "Try it"),
+        tryElement(method, path, example),
         schema?.properties && el("h4", null, "Request", name && el("span.faint", null, " " + name)),
         schema?.properties && fieldTable(schema),
         el("h4", null, "Answers"),

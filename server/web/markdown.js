@@ -5,6 +5,7 @@
 const MAX_INLINE = 40000;
 const MAX_SPAN = 2000;
 const MAX_NESTING = 6;
+const MAX_MATH_LINES = 200;
 const PIECE = 4000; // characters of a text node of plain text: layout of one huge node is slow
 
 function plainText(text) {
@@ -53,6 +54,10 @@ const MARKS = [
 // The element at `at` and where it ends, or null.
 function inlineAt(text, at, depth) {
   const c = text[at];
+  if (c === "$" || (c === "\\" && /[([]/.test(text[at + 1] || ""))) {
+    const made = mathAt(text, at);
+    if (made || c === "$") return made;
+  }
   if (c === "\\" && /[!-/:-@[-`{-~]/.test(text[at + 1] || ""))
     return [document.createTextNode(text[at + 1]), at + 2];
   if (c === "`") {
@@ -100,7 +105,7 @@ function inline(text, depth = 0) {
   if (text.length > MAX_INLINE) return plainText(text);
   const nodes = [];
   let plainFrom = 0;
-  const special = /[\\`*_~[!<h]/g;
+  const special = /[\\`*_~[!<h$]/g;
   for (let found = special.exec(text); found; found = special.exec(text)) {
     const made = inlineAt(text, found.index, depth);
     if (!made) continue;
@@ -124,6 +129,20 @@ const isDelimiters = (line) =>
   line.includes("|") &&
   /^[-:|\s]+$/.test(line) &&
   cellsOf(line).every((cell) => /^:?-+:?$/.test(cell));
+
+// How many lines from `at` on are one formula between $$ or \[ and its end; 0: none begins there.
+function mathLines(lines, at) {
+  const match = /^\s*(\$\$|\\\[)/.exec(lines[at]);
+  if (!match) return 0;
+  const end = DISPLAY_ENDS[match[1]];
+  if (lines[at].trim() !== match[1] && lines[at].includes(end, match[0].length))
+    return lines[at].trim().endsWith(end) ? 1 : 0;
+  for (let i = at + 1; i < Math.min(lines.length, at + MAX_MATH_LINES); i += 1) {
+    if (lines[i].trim().endsWith(end)) return i - at + 1;
+    if (lines[i].includes(end)) return 0;
+  }
+  return 0;
+}
 
 // Lines to blocks { kind, lines }; a block's lines are all that makes it.
 function blocksOf(lines) {
@@ -150,6 +169,9 @@ function blocksOf(lines) {
       for (at += 1; at < lines.length && !isEnd(lines[at]); ) at += 1;
       at += 1;
       blocks.push({ kind: "code", language: fence[2], lines: lines.slice(from, at) });
+    } else if (mathLines(lines, at) > 0) {
+      const last = at + mathLines(lines, at) - 1;
+      take("math", (l, i) => i <= last);
     } else if (HEADING.test(line) || RULE.test(line)) {
       take(HEADING.test(line) ? "heading" : "rule", () => false);
     } else if (/^ {0,3}>/.test(line)) {
@@ -175,6 +197,7 @@ function blocksOf(lines) {
           l.trim() !== "" &&
           l.length <= MAX_INLINE &&
           !FENCE.test(l) &&
+          !/^\s*(\$\$|\\\[)/.test(l) &&
           !HEADING.test(l) &&
           !RULE.test(l) &&
           !/^ {0,3}>/.test(l) &&
@@ -322,6 +345,8 @@ function blockElement(block, depth = 0) {
       return listElement(block, depth);
     case "table":
       return tableElement(block);
+    case "math":
+      return mathBlock(text);
     default:
       return el("p", null, ...inline(text));
   }

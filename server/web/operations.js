@@ -47,6 +47,7 @@ class Operations {
         top: 1,
         text: timeText,
         note: "The last steps, one point each",
+        of: "steps",
       }),
     };
     this.problem = el("p.problem", { role: "status" });

@@ -24,6 +24,7 @@ sluice_page_style_end:
   .ascii "<script>"
 sluice_page_script:
   .incbin "dom.js"
+  .incbin "math.js"
   .incbin "markdown.js"
   .incbin "api.js"
   .incbin "store.js"
@@ -32,6 +33,7 @@ sluice_page_script:
   .incbin "chat.js"
   .incbin "plots.js"
   .incbin "operations.js"
+  .incbin "examples.js"
   .incbin "docs.js"
   .incbin "start.js"
 sluice_page_script_end:

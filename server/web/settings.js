@@ -34,6 +34,7 @@ function samplingField([name, label, step]) {
 // Bounds and defaults of the numbers, from the server's own document.
 async function fillSamplingHints() {
   const properties = (await apiDocument()).components.schemas.ChatCompletionRequest.properties;
+  const ofChats = await chatSampling();
   for (const [name] of SAMPLING) {
     const schema = properties[name];
     const input = $("set-" + name);
@@ -41,7 +42,8 @@ async function fillSamplingHints() {
     const range = schema.anyOf?.[0] || {};
     if (range.minimum !== undefined) input.min = range.minimum;
     if (range.maximum !== undefined && range.maximum < 1e15) input.max = range.maximum;
-    if (schema.default !== undefined) input.placeholder = String(schema.default);
+    const value = ofChats[name] ?? schema.default;
+    if (value !== undefined) input.placeholder = String(value);
     input.title = range.description || "";
   }
 }
@@ -89,7 +91,13 @@ function keyFields(onKey) {
   ];
 }
 
-function openSettings({ onKey, chat, focus }) {
+const keyReason = () =>
+  apiKey()
+    ? "The server does not take this API key; give the one it was started with."
+    : "This server needs an API key, so nothing can be asked before you give it here.";
+
+// `reason`: why the dialog opened by itself.
+function openSettings({ onKey, chat, focus, reason }) {
   const problem = el("p.problem", { role: "alert" });
   const area = (id, label, rows, name, placeholder) => {
     const node = el("textarea", {
@@ -112,6 +120,7 @@ function openSettings({ onKey, chat, focus }) {
       "form",
       { method: "dialog" },
       el("h2", null, "Settings"),
+      reason && el("p.reason", { id: "settings-reason", role: "alert" }, reason),
       ...keyFields(onKey),
       area("set-system", "System prompt", 3, "system", "none"),
       el("div.fields", null, ...SAMPLING.map(samplingField)),

@@ -38,15 +38,21 @@ async function checkHealth() {
 }
 
 const askForKey = () =>
-  openSettings({ onKey: loadModels, chat: () => chat.chat, focus: "set-key" });
+  openSettings({
+    onKey: loadModels,
+    chat: () => chat.chat,
+    focus: "set-key",
+    reason: keyReason(),
+  });
 
 async function loadModels() {
   try {
     await chat.loadModels();
   } catch (error) {
     if (error.status === 401 && !isDocs()) {
-      toast(apiKey() ? "The server does not take this API key." : "This server needs an API key.");
-      if (!$("settings").open) askForKey();
+      // A toast would lie behind the dialog.
+      if ($("settings-reason")) $("settings-reason").textContent = keyReason();
+      else askForKey();
     }
   }
 }

@@ -31,7 +31,7 @@ KEY = "sk-page"
 EXPECTED = re.compile("401|requires 'Trusted")  # the console's errors that checks bring about
 SHOTS = sys.argv[2] if len(sys.argv) > 2 else None
 PATIENCE_MS = 60_000
-SIZES = {"wide": {"width": 1280, "height": 860}, "phone": {"width": 360, "height": 740}}
+SIZES = {"wide": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 740}}
 
 POLITE = """<think>
 They want a tour, so I show one of each.
@@ -233,11 +233,75 @@ def check_reload_keeps_conversations(browser, server):
         expect(page.locator("#chats li")).to_have_count(1)
 
 
+MATH = r"""The root is $x = \frac{-b \pm \sqrt{b^2-4ac}}{2a}$ and \(a_1 * b_2 * c\).
+
+$$
+\int_0^\infty e^{-x^2}\,dx = \frac{\sqrt{\pi}}{2}
+
+= f'(x)
+$$
+
+\[ A = \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}, \quad \mathbb{R}^n \]
+
+It costs $5 and $10, US$ or CA$; $HOME/bin:$PATH and \$7 stay. `$x^2$` is code.
+
+Not known: $\madeup{x}_a *b* c_d$, \[ \madeup{*y*} \], \(\frac{1}\) and $$\left( x$$ end."""
+
+
+def check_math(browser, server):
+    """Formulas are MathML; what is none, or is not known, is the text that it was."""
+    server.say(MATH, pace=2000)
+    with opened(browser, server.url) as page:
+        ask(page, "Show me")
+        last = answer(page)
+        expect(last.locator("math")).to_have_count(4)
+        expect(last.locator("math[display=block]")).to_have_count(2)
+        expect(last.locator("math mfrac")).to_have_count(2)
+        expect(last.locator("math mtable mtr")).to_have_count(2)
+        expect(last.locator("math").nth(1)).to_have_text("a1∗b2∗c")
+        expect(last.locator("math").nth(3)).to_contain_text("ℝ")
+        expect(last.locator("em, .scroll p")).to_have_count(0)
+        text = last.locator(":scope > .body").inner_text()
+        for part in ("It costs $5 and $10, US$ or CA$; $HOME/bin:$PATH and $7 stay. $x^2$ is code.",
+                     r"Not known: $\madeup{x}_a *b* c_d$, \[ \madeup{*y*} \], \(\frac{1}\) and $$\left( x$$ end."):
+            assert part in text, text
+        no_sideways(page)
+        shot(page, "math")
+        # Formulas of any length or depth end, in time.
+        for tex in ("{" * 3000, "\\frac" * 3000, "x_" * 5000, "\\left(" * 500 + "x" + "\\right)" * 500,
+                    "\\begin{matrix}" * 300, "^" * 2000, "\\sqrt[" * 900, "}" * 10, "\\\\" * 4000):
+            begin = time.monotonic()
+            shown = page.evaluate("""tex => { const node = document.createElement('div');
+                showMarkdown(node, '$$' + tex + '$$'); return node.textContent }""", tex)
+            assert shown == "$$" + tex + "$$" or tex.startswith("\\\\"), (tex[:20], shown[:60])
+            assert time.monotonic() - begin < 5, tex[:20]
+
+
+def check_sampling_is_that_of_chats(browser, server):
+    server.say("Yes.")
+    with opened(browser, server.url) as page:
+        with page.expect_request("**/v1/chat/completions") as sent:
+            ask(page, "Well?")
+        body = sent.value.post_data_json
+        assert body["temperature"] == 0.7 and body["top_p"] == 0.95, body
+        answer(page)
+        # A model that says how it is sampled is sampled so.
+        document = json.loads(page.evaluate("getText('openapi.json')"))
+        document["components"]["schemas"]["ChatCompletionRequest"]["properties"]["temperature"]["default"] = 0.3
+        page.route("**/openapi.json", lambda route: route.fulfill(json=document))
+        page.reload()
+        with page.expect_request("**/v1/chat/completions") as sent:
+            ask(page, "And now?")
+        body = sent.value.post_data_json
+        assert "temperature" not in body and "top_p" not in body, body
+        answer(page)
+
+
 def check_settings_go_with_the_request(browser, server):
     server.say("Yes.")
     with opened(browser, server.url) as page:
         page.keyboard.press("Alt+s")
-        expect(page.locator("#set-temperature")).to_have_attribute("placeholder", "1")
+        expect(page.locator("#set-temperature")).to_have_attribute("placeholder", "0.7")
         page.fill("#set-temperature", "0.25")
         page.fill("#set-seed", "7")
         page.fill("#set-system", "Be brief.")
@@ -255,6 +319,7 @@ def check_settings_go_with_the_request(browser, server):
             ask(page, "Well?")
         body = sent.value.post_data_json
         assert body["temperature"] == 0.25 and body["seed"] == 7 and body["logprobs"] is True, body
+        assert body["top_p"] == 0.95, body
         assert body["messages"][0] == {"role": "system", "content": "Be brief."}
         assert body["messages"][1]["content"] == "File a.txt:\n````\n1 < 2\n```\n\n````\n\nWell?"
         assert body["tools"][0]["function"]["name"] == "f"
@@ -329,10 +394,12 @@ def check_random_markdown(browser, server):
           const random = (n) => { state = (state * 48271) % 2147483647; return state % n; };
           const pieces = ["a", "b c", " ", "  ", "\n", "\n\n", "*", "**", "_", "__", "~~", "`", "```", "```js\n",
             "~~~\n", "# ", "- ", "  - ", "    * ", "1. ", "9) ", "> ", ">> ", "|", "|-|-|\n", "| a | b |\n", "[", "](",
-            ")", "![", "](javascript:x)", "](https://e.org/)", "<https://e.org>", "http://e.org/a_b.", "<script>",
+            "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\frac", "{", "}", "^", "_", "$$\n", "\\]\n", "x", "&", "\\\\",
+            "\\begin{cases}", "\\end{cases}", "\\left(", "\\right)", ")", "![", "](javascript:x)", "](https://e.org/)", "<https://e.org>", "http://e.org/a_b.", "<script>",
             "</script>", "<img src=x onerror=y>", "\\", "\t", "---\n", "[ ] ", "[x] ", "\r\n", "\0", "\u202e", "🙂"];
           const allowed = new Set(("A BLOCKQUOTE BUTTON CODE DEL DIV EM FIGCAPTION FIGURE H3 H4 H5 H6 HR LI OL P PRE " +
-            "SPAN STRONG TABLE TBODY TD TH THEAD TR UL").split(" "));
+            "SPAN STRONG TABLE TBODY TD TH THEAD TR UL math mfrac mi mn mo mrow mspace msub msubsup msup mtable mtd " +
+            "mtext mtr munder munderover mover").split(" "));
           for (let round = 0; round < 600; round += 1) {
             const whole = document.createElement("div");
             const grown = document.createElement("div");
@@ -356,13 +423,16 @@ def check_random_markdown(browser, server):
 
 def check_keys(browser, url):
     with opened(browser, url) as page:
-        expect(page.locator("#settings")).to_be_visible()  # it asks by itself
+        expect(page.locator("#settings")).to_be_visible()  # it asks by itself, and says why
+        expect(page.locator("#settings .reason")).to_contain_text("needs an API key")
+        shot(page, "key")
         page.fill("#set-key", "sk-wrong")
         page.press("#set-key", "Tab")
-        expect(page.locator("#toast")).to_contain_text("does not take this API key")
+        expect(page.locator("#settings .reason")).to_contain_text("does not take this API key")
         page.get_by_text("Done").click()
         ask(page, "Hello")
         expect(page.locator("article.assistant .problem")).to_contain_text("Invalid API key")
+        expect(page.locator("#settings .reason")).to_contain_text("does not take this API key")
         page.fill("#set-key", KEY)
         page.press("#set-key", "Tab")
         expect(page.locator("#model option")).to_have_count(1)
@@ -385,6 +455,16 @@ def check_operations(browser, server):
         expect(page.locator("section.plot")).to_have_count(6)
         expect(page.locator("section.plot path.line").first).to_have_attribute(
             "d", re.compile("^M.*L"))
+        # The axis: times of a clock that goes on, or steps.
+        times = page.locator("section.plot").first.locator(".times span")
+        expect(times).to_have_count(5)
+        expect(times.last).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+        before = times.last.inner_text()
+        expect(times.last).not_to_have_text(before)
+        seconds = [sum(int(part) * unit for part, unit in zip(text.split(":"), (3600, 60, 1)))
+                   for text in times.all_inner_texts()]
+        assert 148 <= (seconds[-1] - seconds[0]) % 86400 <= 152, seconds
+        expect(page.locator("section.plot", has_text="Time of a step").locator(".times")).to_contain_text("steps ago")
         page.keyboard.press("Alt+1")
         expect(page.locator("#chat-view")).to_be_visible()
         page.click("#stop")
@@ -396,8 +476,31 @@ def check_docs(browser, server):
         operation.locator("summary").click()
         row = operation.locator("tr", has=page.get_by_text("temperature", exact=True))
         expect(row).to_contain_text("0 to 2")
-        page.fill("#docs-view input", "tokenize")
+        page.fill("#docs-view input[type=search]", "tokenize")
         expect(page.locator("details.operation:visible")).to_have_count(2)
+        no_sideways(page)
+        page.fill("#docs-view input[type=search]", "")
+        # Each operation has a sentence, and each with a body an example that the server takes.
+        unsaid = page.evaluate("""[...document.querySelectorAll('details.operation')]
+            .filter(node => !node.querySelector('.sentence').textContent).map(node => node.id)""")
+        assert unsaid == [], unsaid
+        server.say("Hello from the model.")
+        for node in page.locator("details.operation").all():
+            name = node.get_attribute("id")
+            if not name.startswith("post") or "{id}" in name or name.endswith(("ping", "compact", "cancel")):
+                continue
+            if not node.evaluate("node => node.open"):
+                node.locator("summary").click()
+            expect(node.locator("textarea")).to_have_count(1)
+            with page.expect_response(lambda r: r.request.method == "POST") as got:
+                node.get_by_text("Send", exact=True).click()
+            assert got.value.status == 200, (name, got.value.status, node.locator(".answer").inner_text())
+            expect(node.locator(".answer")).to_contain_text(re.compile("[{\\[]"))
+            node.locator("summary").click()
+        models = page.locator("[id='get/v1/models']")
+        models.locator("summary").click()
+        models.get_by_text("Send", exact=True).click()
+        expect(models.locator(".answer")).to_contain_text('"object": "list"')
         no_sideways(page)
         page.locator("#tab-chat").click()
         expect(page.locator("#prompt")).to_be_focused()
@@ -441,6 +544,48 @@ def check_sizes_and_schemes(browser, server):
         assert len(colours) == 1 and ("rgb(16" in colours.pop()) == (scheme == "dark")
 
 
+def report_data(rows=30):
+    """What `bench serve --html` writes into its page, of requests that take a second each."""
+    metrics = [{"label": label, "header": header, "count": rows, "mean": 5.0, "median": 5.0, "std": 1.0,
+                "min": 4.0, "max": 9.0, "percentiles": [["99", 8.0]]}
+               for label, header in (("TTFT", "Time to First Token"), ("TPOT", "Time per Output Token"))]
+    curves = [{"label": label, "points": [[10 * i, i] for i in range(1, 101)]}
+              for label in ("TTFT", "TTFT, from the intended start", "E2E", "E2E, from the intended start")]
+    sweep = [{"rate": rate, "sustained": bool(rate), "failed": 0, "requests": 9.0, "tokens": 90.0 * (rate or 12),
+              "ttft": [31.0, 44.0], "tpot": 5.0, "e2el": [60.0, 90.0], "p": "99"} for rate in (None, 4.0, 8.0)]
+    return {"model": "organisation/a-model-with-a-long-name-and-no-spaces-Q4_K_M", "date": "20261129-000000",
+            "server": "http://127.0.0.1:8000/with/a/path", "dataset": "random", "load": "8 requests/s", "seed": 0,
+            "duration": 30.0, "completed": rows, "failed": 0, "interrupted": False, "requests": 9.0,
+            "tokens": 900.0, "inputTokens": 1000, "outputTokens": 1000, "peak": 8, "cpu": 0.1, "goodput": None,
+            "withoutUsage": 0, "disagree": 0, "short": 0, "numRecords": rows, "metrics": metrics, "errors": [],
+            "curves": curves, "sweep": sweep, "dots": [[30 + i, 200] for i in range(rows)],
+            "bars": [[i, i, i + 0.3, i + 1, "none"] for i in range(rows)],
+            "timeline": {"step": 0.5, **{name: [2.0] * 60 for name in ("tokens", "active", "waiting")},
+                         "failed": [0] * 60}}
+
+
+def check_report(browser, _):
+    """The report of `sluice bench serve --html` has letters of their size at any width."""
+    source = os.path.join(os.path.dirname(__file__), "../../server/load/report_page.cpp")
+    page_text = "".join(re.findall(r'R"page\((.*?)\)page"', open(source).read(), re.S))
+    page_text = page_text.replace("{{DATA}}", json.dumps(report_data()))
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport=SIZES["phone"], color_scheme=scheme)
+        page = context.new_page()
+        errors = []
+        page.on("pageerror", lambda e: errors.append(str(e)))
+        page.set_content(page_text)
+        for size in ("phone", "wide", "phone"):
+            page.set_viewport_size(SIZES[size])
+            expect(page.locator("svg")).to_have_count(5)
+            wait_until("plots of their own size", lambda: page.evaluate("""[...document.querySelectorAll('svg')].every(
+                node => node.getBoundingClientRect().width >= 0.9 * node.viewBox.baseVal.width)"""))
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), size
+            shot(page, f"report-{scheme}-{size}")
+        context.close()
+        assert not errors, errors
+
+
 def main():
     program = sys.argv[1]
     expect.set_options(timeout=PATIENCE_MS)
@@ -452,6 +597,8 @@ def main():
                 ("stream and forms", check_stream_and_forms, server),
                 ("stop, regenerate, edit", check_stop_regenerate_edit, server),
                 ("reload keeps conversations", check_reload_keeps_conversations, server),
+                ("math", check_math, server),
+                ("sampling", check_sampling_is_that_of_chats, server),
                 ("settings", check_settings_go_with_the_request, server),
                 ("hostile text", check_hostile_text_stays_text, server),
                 ("long and broken text", check_long_and_broken_text, server),
@@ -459,6 +606,7 @@ def main():
                 ("keys", check_keys, guarded.url),
                 ("operations", check_operations, server),
                 ("docs", check_docs, server),
+                ("report", check_report, server),
                 ("sizes and schemes", check_sizes_and_schemes, server)):
             started = time.monotonic()
             check(browser, target)
