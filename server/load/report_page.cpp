@@ -18,14 +18,15 @@ const char* const kReportPage = R"page(<!doctype html>
 *{box-sizing:border-box}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.45 system-ui,sans-serif}
 main{max-width:1180px;margin:0 auto;padding:28px 20px 60px}
-h1{font-size:24px;margin:0 0 2px;font-weight:650}h2{font-size:15px;margin:0 0 2px;font-weight:620}
-.sub{color:var(--soft);margin:0 0 20px}.note{color:var(--soft);font-size:13px;margin:0 0 8px}
+h1{font-size:24px;margin:0 0 2px;font-weight:650;overflow-wrap:anywhere}h2{font-size:15px;margin:0 0 2px;font-weight:620}
+.sub{color:var(--soft);margin:0 0 20px;overflow-wrap:anywhere}.note{color:var(--soft);font-size:13px;margin:0 0 8px}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:0 0 16px}
 .tile,.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:14px 16px}
 .tile b{display:block;font-size:25px;font-weight:640;font-variant-numeric:tabular-nums}
 .tile span{color:var(--soft);font-size:13px}.tile.bad b{color:var(--bad)}
 .grid{display:grid;grid-template-columns:repeat(auto-fit,minmax(480px,1fr));gap:16px;margin:0 0 16px}
-@media(max-width:560px){.grid{grid-template-columns:1fr}}
+@media(max-width:560px){.grid{grid-template-columns:1fr}main{padding:16px 10px 40px}
+.tiles{grid-template-columns:1fr 1fr;gap:8px}.tile,.card{padding:10px 12px}.tile b{font-size:21px}}
 .wide{margin:0 0 16px}svg{display:block;width:100%;height:auto;overflow:visible}
 text{fill:var(--soft);font:11.5px system-ui,sans-serif}.axis{stroke:var(--line)}
 .key{display:flex;flex-wrap:wrap;gap:4px 16px;font-size:13px;color:var(--soft);margin:0 0 6px}
@@ -72,9 +73,15 @@ const ticks=(low,high,count)=>{const raw=(high-low)/count||1,p=10**Math.floor(Ma
  for(let v=Math.ceil(low/step-1e-9)*step;v<=high+step*1e-6;v+=step)out.push(+v.toPrecision(12));return out};
 const logTicks=(low,high)=>{const out=[];const few=Math.log10(high/low)>4;
  for(let e=Math.floor(Math.log10(low));e<=Math.ceil(Math.log10(high));e++)
- for(const f of few?[1]:[1,2,5]){const v=f*10**e;if(v>=low*0.999&&v<=high*1.001)out.push(v)}return out};
+ for(const f of few?[1]:[1,2,5]){const v=f*10**e;if(v>=low*0.999&&v<=high*1.001)out.push(v)}
+ return out.length>1?out:ticks(low,high,4)};
+// Texts keep their size: a plot is drawn as wide as its card is, and no wider than `width`.
+const fit=(parent,width)=>{const s=getComputedStyle(parent);
+ return Math.min(width,Math.max(260,parent.clientWidth-parseFloat(s.paddingLeft)-parseFloat(s.paddingRight)))};
+const apart=(values,place,least)=>{let last=-1e9;return values.filter(v=>{const at=place(v);
+ if(at-last<least)return false;last=at;return true})};
 function plot(parent,o){
- const W=o.width||560,H=o.height||270,L=64,R=o.right?56:14,T=8,B=40;
+ const W=fit(parent,o.width||560),H=o.height||270,L=W<420?52:64,R=o.right?(W<420?44:56):14,T=8,B=40;
  const svg=sv(parent,"svg",{viewBox:`0 0 ${W} ${H}`,role:"img","aria-label":o.name});
  const scale=(a,from,to)=>a.log?v=>from+(Math.log(Math.max(v,a.min)/a.min)/Math.log(a.max/a.min||2))*(to-from)
   :v=>from+((v-a.min)/((a.max-a.min)||1))*(to-from);
@@ -82,7 +89,7 @@ function plot(parent,o){
  for(const v of o.y.log?logTicks(o.y.min,o.y.max):ticks(o.y.min,o.y.max,5)){
   sv(svg,"line",{class:"axis",x1:L,x2:W-R,y1:y(v),y2:y(v)});
   sv(svg,"text",{x:L-7,y:y(v)+4,"text-anchor":"end"},(o.y.format||tick)(v))}
- for(const v of o.x.log?logTicks(o.x.min,o.x.max):ticks(o.x.min,o.x.max,7))
+ for(const v of apart(o.x.log?logTicks(o.x.min,o.x.max):ticks(o.x.min,o.x.max,7),x,38))
   sv(svg,"text",{x:x(v),y:H-B+17,"text-anchor":"middle"},(o.x.format||tick)(v));
  sv(svg,"text",{x:(L+W-R)/2,y:H-5,"text-anchor":"middle"},o.x.title);
  sv(svg,"text",{x:13,y:(T+H-B)/2,"text-anchor":"middle",transform:`rotate(-90 13 ${(T+H-B)/2})`},o.y.title);
@@ -209,10 +216,14 @@ function table(parent){
  for(const n of["","Samples","Mean","Median",...ps,"Std","Min","Max"])el(h,"th",{},n);
  for(const m of D.metrics){const r=el(t,"tr");el(r,"td",{},m.header);
   for(const v of[m.count.toLocaleString("en"),...(m.count?[m.mean,m.median,...m.percentiles.map(p=>p[1]),m.std,m.min,m.max].map(num):Array(5+ps.length).fill("–"))])el(r,"td",{},v)}}
+function draw(){main.replaceChildren();
 head();sweep(main);
 const grid=el(main,"div",{class:"grid"});
 cdf(grid);timeline(grid);bars(main);
-dots(main);table(main);
+dots(main);table(main)}
+draw();
+let drawn=innerWidth;
+addEventListener("resize",()=>{if(innerWidth!==drawn){drawn=innerWidth;draw()}});
 </script></body></html>
 )page";
 
