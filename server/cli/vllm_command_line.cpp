@@ -10,239 +10,13 @@
 #include <system_error>
 #include <utility>
 
+#include "server/cli/vllm_flags.h"
+#include "server/cli/vllm_model.h"
+
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-enum class Fate : uint8_t {
-  kSame,     // a knob of the same name and meaning
-  kRenamed,  // a knob under another name
-  kIgnored,  // cannot change an answer: a warning, unless the value is `neutral`
-  kNeutral,  // an error unless the value is one of `neutral`, or the flag --no-...
-  kApart,    // translate_serve() sees to it
-  kRefused,
-};
-
-enum class Values : uint8_t { kNone, kOne, kSome };  // kSome: up to the next flag
-
-struct FlagRow {
-  std::string_view name;  // without dashes
-  Values values;
-  Fate fate;
-  std::string_view other = {};  // kRenamed: ours; kIgnored and kNeutral: values that need no word
-};
-
-// clang-format off
-constexpr FlagRow kFlags[] = {
-    {"model", Values::kOne, Fate::kApart},
-    {"tokenizer", Values::kOne, Fate::kApart},
-    {"grpc", Values::kNone, Fate::kApart},
-    {"config", Values::kOne, Fate::kRefused},
-    {"host", Values::kOne, Fate::kSame},
-    {"port", Values::kOne, Fate::kSame},
-    {"served-model-name", Values::kSome, Fate::kSame},
-    {"api-key", Values::kSome, Fate::kSame},
-    {"revision", Values::kOne, Fate::kSame},
-    {"download-dir", Values::kOne, Fate::kSame},
-    {"hf-token", Values::kOne, Fate::kSame},
-    {"generation-config", Values::kOne, Fate::kSame},
-    {"override-generation-config", Values::kOne, Fate::kSame},
-    {"uds", Values::kOne, Fate::kSame},
-    {"ssl-certfile", Values::kOne, Fate::kSame},
-    {"ssl-keyfile", Values::kOne, Fate::kSame},
-    {"ssl-ca-certs", Values::kOne, Fate::kSame},
-    {"ssl-cert-reqs", Values::kOne, Fate::kSame},
-    {"allowed-origins", Values::kOne, Fate::kSame},
-    {"allowed-methods", Values::kOne, Fate::kSame},
-    {"allowed-headers", Values::kOne, Fate::kSame},
-    {"allow-credentials", Values::kNone, Fate::kSame},
-    {"chat-template", Values::kOne, Fate::kSame},
-    {"tool-call-parser", Values::kOne, Fate::kSame},
-    {"reasoning-parser", Values::kOne, Fate::kSame},
-    {"enable-auto-tool-choice", Values::kNone, Fate::kSame},
-    {"max-model-len", Values::kOne, Fate::kSame},
-    {"max-num-seqs", Values::kOne, Fate::kSame},
-    {"tensor-parallel-size", Values::kOne, Fate::kSame},
-    {"max-num-batched-tokens", Values::kOne, Fate::kSame},
-    {"max-logprobs", Values::kOne, Fate::kSame},
-    {"max-num-partial-prefills", Values::kOne, Fate::kSame},
-    {"long-prefill-token-threshold", Values::kOne, Fate::kSame},
-    {"max-num-queued-reqs", Values::kOne, Fate::kSame},
-    {"max-num-queued-tokens", Values::kOne, Fate::kSame},
-    {"block-size", Values::kOne, Fate::kSame},
-    {"seed", Values::kOne, Fate::kSame},
-    {"kv-cache-dtype", Values::kOne, Fate::kSame},
-    {"enable-prefix-caching", Values::kNone, Fate::kSame},
-    {"kv-events-config", Values::kOne, Fate::kSame},
-    {"kv-transfer-config", Values::kOne, Fate::kSame},
-    {"kv-cache-memory-bytes", Values::kOne, Fate::kRenamed, "kv-cache-memory"},
-    {"shutdown-timeout", Values::kOne, Fate::kRenamed, "drain-timeout-s"},
-    {"uvicorn-log-level", Values::kOne, Fate::kRenamed, "log-level"},
-    {"cudagraph-capture-sizes", Values::kSome, Fate::kRenamed, "cuda-graph-sizes"},
-    {"max-cudagraph-capture-size", Values::kOne, Fate::kRenamed, "cuda-graph-sizes"},
-
-    // How the work is done, logged or watched.
-    {"gpu-memory-utilization", Values::kOne, Fate::kIgnored},
-    {"num-gpu-blocks-override", Values::kOne, Fate::kIgnored},
-    {"swap-space", Values::kOne, Fate::kIgnored},
-    {"cpu-offload-gb", Values::kOne, Fate::kIgnored},
-    {"kv-offloading-size", Values::kOne, Fate::kSame},
-    {"kv-offloading-backend", Values::kOne, Fate::kIgnored},
-    {"prefix-caching-hash-algo", Values::kOne, Fate::kIgnored},
-    {"enforce-eager", Values::kNone, Fate::kSame},
-    {"cuda-graph-sizes", Values::kSome, Fate::kSame},
-    {"compilation-config", Values::kOne, Fate::kIgnored},
-    {"optimization-level", Values::kOne, Fate::kIgnored},
-    {"max-parallel-loading-workers", Values::kOne, Fate::kIgnored},
-    {"disable-frontend-multiprocessing", Values::kNone, Fate::kIgnored},
-    {"log-config-file", Values::kOne, Fate::kIgnored},
-    {"attention-backend", Values::kOne, Fate::kIgnored},
-    {"async-scheduling", Values::kNone, Fate::kIgnored},
-    {"enable-chunked-prefill", Values::kNone, Fate::kIgnored},
-    {"max-seq-len-to-capture", Values::kOne, Fate::kIgnored},
-    {"stream-interval", Values::kOne, Fate::kIgnored, "1"},
-    {"disable-hybrid-kv-cache-manager", Values::kNone, Fate::kIgnored},
-    {"disable-custom-all-reduce", Values::kNone, Fate::kIgnored},
-    {"distributed-executor-backend", Values::kOne, Fate::kIgnored},
-    {"api-server-count", Values::kOne, Fate::kIgnored},
-    {"speculative-config", Values::kOne, Fate::kSame},
-    {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
-    {"trust-remote-code", Values::kNone, Fate::kIgnored},
-    {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},
-    {"disable-log-stats", Values::kNone, Fate::kIgnored},
-    {"disable-log-requests", Values::kNone, Fate::kIgnored},
-    {"enable-log-requests", Values::kNone, Fate::kSame},
-    {"max-log-len", Values::kOne, Fate::kSame},
-    {"enable-log-outputs", Values::kNone, Fate::kIgnored},
-    {"disable-access-log-for-endpoints", Values::kSome, Fate::kIgnored},
-    {"disable-uvicorn-access-log", Values::kNone, Fate::kIgnored},
-    {"otlp-traces-endpoint", Values::kOne, Fate::kSame},
-    {"collect-detailed-traces", Values::kSome, Fate::kIgnored},
-    {"show-hidden-metrics-for-version", Values::kOne, Fate::kIgnored},
-    {"enable-request-id-headers", Values::kNone, Fate::kIgnored},
-    {"enable-prompt-tokens-details", Values::kNone, Fate::kIgnored},
-    {"enable-server-load-tracking", Values::kNone, Fate::kIgnored},
-    {"enable-ssl-refresh", Values::kNone, Fate::kIgnored},
-    {"disable-fastapi-docs", Values::kNone, Fate::kIgnored},
-    {"h11-max-incomplete-event-size", Values::kOne, Fate::kIgnored},
-    {"aggregate-engine-logging", Values::kNone, Fate::kIgnored},
-    {"all2all-backend", Values::kOne, Fate::kIgnored},
-    {"allow-deprecated-quantization", Values::kNone, Fate::kIgnored},
-    {"allowed-local-media-path", Values::kOne, Fate::kIgnored},
-    {"allowed-media-domains", Values::kSome, Fate::kIgnored},
-    {"attention-config", Values::kOne, Fate::kIgnored},
-    {"cpu-distributed-timeout-seconds", Values::kOne, Fate::kIgnored},
-    {"cpu-offload-params", Values::kSome, Fate::kIgnored},
-    {"cudagraph-metrics", Values::kNone, Fate::kIgnored},
-    {"custom-histogram-buckets", Values::kOne, Fate::kIgnored},
-    {"dbo-decode-token-threshold", Values::kOne, Fate::kIgnored},
-    {"dbo-prefill-token-threshold", Values::kOne, Fate::kIgnored},
-    {"device-ids", Values::kOne, Fate::kIgnored},
-    {"device-memory-utilization", Values::kOne, Fate::kIgnored},
-    {"disable-cascade-attn", Values::kNone, Fate::kIgnored},
-    {"disable-chunked-mm-input", Values::kNone, Fate::kIgnored},
-    {"disable-nccl-for-dp-synchronization", Values::kNone, Fate::kIgnored},
-    {"distributed-timeout-seconds", Values::kOne, Fate::kIgnored},
-    {"enable-batch-sharded-sampling", Values::kNone, Fate::kIgnored},
-    {"enable-cumem-allocator", Values::kNone, Fate::kIgnored},
-    {"enable-dbo", Values::kNone, Fate::kIgnored},
-    {"enable-eplb", Values::kNone, Fate::kIgnored},
-    {"enable-expert-parallel", Values::kNone, Fate::kIgnored},
-    {"enable-flashinfer-autotune", Values::kNone, Fate::kIgnored},
-    {"enable-layerwise-nvtx-tracing", Values::kNone, Fate::kIgnored},
-    {"enable-log-deltas", Values::kNone, Fate::kIgnored},
-    {"enable-logging-iteration-details", Values::kNone, Fate::kIgnored},
-    {"enable-mfu-metrics", Values::kNone, Fate::kIgnored},
-    {"enable-nccl-comm-suspend", Values::kNone, Fate::kIgnored},
-    {"enable-offline-docs", Values::kNone, Fate::kIgnored},
-    {"enable-per-request-metrics", Values::kNone, Fate::kIgnored},
-    {"enable-shm-tensor-arena", Values::kNone, Fate::kIgnored},
-    {"eplb-config", Values::kOne, Fate::kIgnored},
-    {"expert-placement-strategy", Values::kOne, Fate::kIgnored},
-    {"fail-on-environ-validation", Values::kNone, Fate::kIgnored},
-    {"h11-max-header-count", Values::kOne, Fate::kIgnored},
-    {"ignore-patterns", Values::kSome, Fate::kIgnored},
-    {"interleave-mm-strings", Values::kNone, Fate::kIgnored},
-    {"ir-op-priority", Values::kOne, Fate::kIgnored},
-    {"jit-monitor-mode", Values::kOne, Fate::kIgnored},
-    {"jit-monitor-verbose", Values::kNone, Fate::kIgnored},
-    {"kernel-config", Values::kOne, Fate::kIgnored},
-    {"kv-cache-metrics", Values::kNone, Fate::kIgnored},
-    {"kv-cache-metrics-sample", Values::kOne, Fate::kIgnored},
-    {"language-model-only", Values::kNone, Fate::kIgnored},
-    {"linear-backend", Values::kOne, Fate::kIgnored},
-    {"log-error-stack", Values::kNone, Fate::kIgnored},
-    {"log-level", Values::kOne, Fate::kIgnored},
-    {"logging-config", Values::kOne, Fate::kIgnored},
-    {"long-prefill-token-threshold-adaptive", Values::kNone, Fate::kIgnored},
-    {"master-addr", Values::kOne, Fate::kIgnored},
-    {"master-port", Values::kOne, Fate::kIgnored},
-    {"max-num-active-seqs", Values::kOne, Fate::kIgnored},
-    {"max-num-scheduled-tokens", Values::kOne, Fate::kIgnored},
-    {"media-io-kwargs", Values::kOne, Fate::kIgnored},
-    {"mm-processor-cache-gb", Values::kOne, Fate::kIgnored},
-    {"mm-processor-cache-type", Values::kOne, Fate::kIgnored},
-    {"model-loader-extra-config", Values::kOne, Fate::kIgnored},
-    {"moe-backend", Values::kOne, Fate::kIgnored},
-    {"monokernel", Values::kNone, Fate::kIgnored},
-    {"numa-bind", Values::kNone, Fate::kIgnored},
-    {"numa-bind-cpus", Values::kSome, Fate::kIgnored},
-    {"numa-bind-nodes", Values::kSome, Fate::kIgnored},
-    {"offload-backend", Values::kOne, Fate::kIgnored},
-    {"offload-group-size", Values::kOne, Fate::kIgnored},
-    {"offload-num-in-group", Values::kOne, Fate::kIgnored},
-    {"offload-params", Values::kSome, Fate::kIgnored},
-    {"offload-prefetch-step", Values::kOne, Fate::kIgnored},
-    {"per-request-spec-decode-metrics", Values::kOne, Fate::kIgnored},
-    {"performance-mode", Values::kOne, Fate::kIgnored},
-    {"prefill-schedule-interval", Values::kOne, Fate::kIgnored},
-    {"prefix-cache-retention-interval", Values::kOne, Fate::kIgnored},
-    {"profiler-config", Values::kOne, Fate::kIgnored},
-    {"pt-load-map-location", Values::kOne, Fate::kIgnored},
-    {"ray-workers-use-nsight", Values::kNone, Fate::kIgnored},
-    {"renderer-num-workers", Values::kOne, Fate::kIgnored},
-    {"safetensors-load-strategy", Values::kOne, Fate::kIgnored},
-    {"safetensors-prefetch-block-size", Values::kOne, Fate::kIgnored},
-    {"safetensors-prefetch-num-threads", Values::kOne, Fate::kIgnored},
-    {"scheduler-reserve-full-isl", Values::kNone, Fate::kIgnored},
-    {"skip-mm-profiling", Values::kNone, Fate::kIgnored},
-    {"sse-keep-alive-interval", Values::kOne, Fate::kIgnored, "0"},
-    {"ubatch-size", Values::kOne, Fate::kIgnored},
-    {"use-tqdm-on-load", Values::kNone, Fate::kIgnored},
-    {"watchdog-config", Values::kOne, Fate::kIgnored},
-    {"watermark", Values::kOne, Fate::kIgnored},
-
-    // What is so here anyway, and not otherwise.
-    {"dtype", Values::kOne, Fate::kNeutral, "auto"},
-    {"quantization", Values::kOne, Fate::kNeutral, "gguf"},
-    {"tokenizer-mode", Values::kOne, Fate::kNeutral, "auto"},
-    {"config-format", Values::kOne, Fate::kNeutral, "auto"},
-    {"model-impl", Values::kOne, Fate::kNeutral, "auto,vllm"},
-    {"scheduling-policy", Values::kOne, Fate::kNeutral, "fcfs,priority"},
-    {"pipeline-parallel-size", Values::kOne, Fate::kNeutral, "1"},
-    {"data-parallel-size", Values::kOne, Fate::kNeutral, "1"},
-    {"nnodes", Values::kOne, Fate::kNeutral, "1"},
-    {"node-rank", Values::kOne, Fate::kNeutral, "0"},
-    {"chat-template-content-format", Values::kOne, Fate::kNeutral, "auto"},
-    {"response-role", Values::kOne, Fate::kNeutral, "assistant"},
-    {"root-path", Values::kOne, Fate::kNeutral, ""},
-    {"task", Values::kOne, Fate::kNeutral, "generate,auto"},
-    {"runner", Values::kOne, Fate::kNeutral, "auto,generate"},
-    {"device", Values::kOne, Fate::kNeutral, "cpu,auto"},
-    {"tokenizer-revision", Values::kOne, Fate::kNeutral, "main"},
-    {"hf-overrides", Values::kOne, Fate::kNeutral, "{}"},
-    {"logprobs-mode", Values::kOne, Fate::kNeutral, "raw_logprobs"},
-    {"structured-outputs-config", Values::kOne, Fate::kNeutral, R"({"backend":"auto"},{})"},
-    {"enable-lora", Values::kNone, Fate::kNeutral},
-};
-
-// clang-format on
-
-const FlagRow* find_flag(std::string_view name) {
-  const auto* row = std::ranges::find(kFlags, name, &FlagRow::name);
-  return row == std::end(kFlags) ? nullptr : row;
-}
 
 // Without what follows '='; "-cc.mode" is "compilation-config.mode".
 std::string long_name(std::string_view argument) {
@@ -366,7 +140,6 @@ Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLi
                         (row.other.empty() ? std::string("empty") : std::string(row.other)) +
                         ", got \"" + value + "\"");
     case Fate::kApart:
-    case Fate::kRefused:
       break;
   }
   return refuse(given, "is not supported, and leaving it out could change answers");
@@ -391,6 +164,12 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   }
   const FlagRow* row = find_flag(given.name);
   if (row == nullptr) {
+    const std::string nearest = nearest_flag(given.name.substr(0, given.name.find('.')));
+    if (!nearest.empty()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        "flag " + argument.substr(0, equals) + " is unknown; did you mean --" +
+                            nearest + "?");
+    }
     return make_error(ErrorCode::kInvalidArgument,
                       "flag " + argument.substr(0, equals) +
                           " is not supported, and leaving it out could change answers");
@@ -413,27 +192,6 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   return given;
 }
 
-// KServe mounts a model as a folder, which may hold one GGUF file, or the parts of one.
-Expected<std::string> model_file(const std::string& model) {
-  namespace fs = std::filesystem;
-  std::error_code error;
-  if (!fs::is_directory(model, error) || fs::exists(model + "/config.json", error)) return model;
-  std::vector<std::string> files;
-  for (fs::directory_iterator entry(model, error), end; !error && entry != end;
-       entry.increment(error)) {
-    if (entry->path().extension() == ".gguf") files.push_back(entry->path().string());
-  }
-  std::ranges::sort(files);
-  const std::string count = std::to_string(files.size());
-  const bool is_split =
-      files.size() > 1 && count.size() < 5 &&
-      files.front().ends_with("-00001-of-" + std::string(5 - count.size(), '0') + count + ".gguf");
-  if (files.size() == 1 || is_split) return files.front();
-  return make_error(ErrorCode::kInvalidArgument,
-                    model + " must hold exactly one .gguf file, it holds " +
-                        std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));
-}
-
 // The last of a flag that is given twice counts, as argparse has it, but for lists and the keys of
 // one object.
 void keep_last(std::vector<Given>& flags, Given given) {
@@ -449,7 +207,7 @@ void keep_last(std::vector<Given>& flags, Given given) {
   flags.push_back(std::move(given));
 }
 
-// The words of `vllm serve`. nullopt: they ask for help.
+// The words behind `vllm serve`. nullopt: they ask for help.
 struct ServeWords {
   std::optional<std::string> model;
   std::vector<Given> flags;
@@ -457,7 +215,7 @@ struct ServeWords {
 
 Expected<std::optional<ServeWords>> read_serve_words(const std::vector<std::string>& arguments) {
   ServeWords words;
-  for (size_t at = 1; at < arguments.size();) {
+  for (size_t at = 0; at < arguments.size();) {
     if (arguments[at] == "--help" || arguments[at] == "-h") return std::optional<ServeWords>();
     if (is_flag(arguments[at])) {
       SLUICE_TRY(Given given, take_flag(arguments, at));
@@ -487,58 +245,126 @@ void add_names(const std::string& model, const std::string& file, TranslatedComm
   if (!name.empty() && name != model) out.arguments.push_back("--served-model-name=" + name);
 }
 
+// What a file of --config says and the command line does not.
+Expected<void> add_config_file(ServeWords& words) {
+  const auto file = std::ranges::find(words.flags, "config", &Given::name);
+  if (file == words.flags.end()) return {};
+  SLUICE_TRY(const auto lines, vllm_config_words(file->values.front()));
+  words.flags.erase(file);
+  SLUICE_TRY(auto more, read_serve_words(lines));
+  if (!more) return {};
+  if (!words.model) words.model = std::move(more->model);
+  const std::vector<Given> own = words.flags;
+  for (Given& given : more->flags) {
+    if (given.name == "config") return refuse(given, "names another file in a file");
+    const bool is_over = std::ranges::find(own, given.name, &Given::name) != own.end();
+    if (!is_over) words.flags.push_back(std::move(given));
+  }
+  return {};
+}
+
+// The flags whose values are judged by the model.
+struct ModelFlags {
+  std::optional<std::string> model;
+  const Given* tokenizer = nullptr;
+  const Given* dtype = nullptr;
+  const Given* quantization = nullptr;
+};
+
+Expected<void> check_model_flags(const ModelFlags& flags, TranslatedCommandLine& out) {
+  const auto value = [](const Given& given) { return given.values.front(); };
+  if (flags.dtype != nullptr && value(*flags.dtype) != "auto") {
+    if (!lists("bfloat16,half,float16", value(*flags.dtype))) {
+      return refuse(*flags.dtype,
+                    "must be auto, bfloat16, half or float16, got \"" + value(*flags.dtype) + "\"");
+    }
+    out.warnings.push_back("--dtype " + value(*flags.dtype) +
+                           ": weights stay as the model has them, and what computes decides on the "
+                           "arithmetic");
+  }
+  if (flags.tokenizer != nullptr &&
+      (!flags.model || !is_tokenizer_of(value(*flags.tokenizer), *flags.model))) {
+    return refuse(*flags.tokenizer,
+                  "must be the model itself, got \"" + value(*flags.tokenizer) + "\"");
+  }
+  if (flags.quantization == nullptr || !flags.model) return {};
+  const std::string scheme = value(*flags.quantization);
+  const std::optional<std::string> own = quantization_of(*flags.model);
+  if (!own) {
+    out.warnings.push_back("--quantization " + scheme +
+                           " is left out: the model's own files say how it is quantized");
+  } else if (!is_quantization(scheme, *own)) {
+    return refuse(*flags.quantization,
+                  "must be the model's own, which is " + (own->empty() ? "none" : *own) +
+                      ", got \"" + scheme + "\"");
+  }
+  return {};
+}
+
+struct ListenFlags {
+  std::string host = "0.0.0.0";     // what vLLM does without the flag
+  std::optional<std::string> port;  // none: 8000 for gRPC, else ours
+  bool grpc = false;
+  bool uds = false;
+};
+
+void add_listeners(const ListenFlags& listen, TranslatedCommandLine& out) {
+  if (listen.grpc) {
+    // vLLM then speaks gRPC instead of HTTP; here HTTP, with its metrics, moves out of the way.
+    out.arguments.insert(out.arguments.end(),
+                         {"--grpc-host=" + listen.host,
+                          "--grpc-port=" + listen.port.value_or("8000"),
+                          "--host=127.0.0.1",
+                          "--port=0"});
+    out.warnings.emplace_back("--grpc: HTTP listens as well, on a free port of 127.0.0.1");
+  } else if (!listen.uds) {  // beside which vLLM takes host and port, and leaves them alone
+    out.arguments.push_back("--host=" + listen.host);
+    if (listen.port) out.arguments.push_back("--port=" + *listen.port);
+  }
+}
+
 Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& arguments) {
   TranslatedCommandLine out;
   out.arguments = {"serve"};
-  SLUICE_TRY(auto words, read_serve_words(arguments));
+  SLUICE_TRY(auto words, read_serve_words({arguments.begin() + 1, arguments.end()}));
   if (!words) {
     out.arguments.emplace_back("--help");
     return out;
   }
-  std::optional<std::string> model = std::move(words->model);
-  std::string host = "0.0.0.0";  // what vLLM does without the flag, as with the next
-  std::string port = "8000";
-  bool grpc = false;
+  SLUICE_TRY_VOID(add_config_file(*words));
+  ModelFlags of_model{.model = std::move(words->model)};
+  ListenFlags listen;
   bool has_key = false;
   bool has_name = std::getenv("SLUICE_SERVED_MODEL_NAME") != nullptr;
-  const Given* tokenizer = nullptr;
   for (const Given& given : words->flags) {
-    if (given.name == "model") {
-      model = given.values.front();
-      continue;
-    }
-    if (given.name == "grpc") {
-      grpc = !given.negated;
-      continue;
-    }
-    if (given.name == "tokenizer") {
-      tokenizer = &given;
-      continue;
-    }
-    if (given.name == "host") host = given.values.front();
-    if (given.name == "port") port = given.values.front();
     has_key = has_key || given.name == "api-key";
     has_name = has_name || given.name == "served-model-name";
-    SLUICE_TRY_VOID(apply(given, *find_flag(given.name), out));
+    listen.uds = listen.uds || given.name == "uds";
+    if (given.name == "model") {
+      of_model.model = given.values.front();
+    } else if (given.name == "grpc") {
+      listen.grpc = !given.negated;
+    } else if (given.name == "tokenizer") {
+      of_model.tokenizer = &given;
+    } else if (given.name == "dtype") {
+      of_model.dtype = &given;
+    } else if (given.name == "quantization") {
+      of_model.quantization = &given;
+    } else if (given.name == "host") {
+      listen.host = given.values.front();
+    } else if (given.name == "port") {
+      listen.port = given.values.front();
+    } else {
+      SLUICE_TRY_VOID(apply(given, *find_flag(given.name), out));
+    }
   }
-  if (tokenizer != nullptr && (!model || tokenizer->values.front() != *model)) {
-    return refuse(*tokenizer,
-                  "must be the model itself, got \"" + tokenizer->values.front() + "\"");
-  }
-  if (model) {
-    SLUICE_TRY(const std::string file, model_file(*model));
+  SLUICE_TRY_VOID(check_model_flags(of_model, out));
+  if (of_model.model) {
+    SLUICE_TRY(const std::string file, vllm_model_file(*of_model.model));
     out.arguments.push_back("--model=" + file);
-    if (!has_name) add_names(*model, file, out);
+    if (!has_name) add_names(*of_model.model, file, out);
   }
-  if (grpc) {
-    // vLLM then speaks gRPC instead of HTTP; here HTTP, with its metrics, moves out of the way.
-    out.arguments.insert(
-        out.arguments.end(),
-        {"--grpc-host=" + host, "--grpc-port=" + port, "--host=127.0.0.1", "--port=0"});
-    out.warnings.emplace_back("--grpc: HTTP listens as well, on a free port of 127.0.0.1");
-  } else {
-    out.arguments.push_back("--host=" + host);
-  }
+  add_listeners(listen, out);
   // vLLM takes a key from here too.
   const char* key = std::getenv("VLLM_API_KEY");
   if (!has_key && key != nullptr && *key != '\0') {

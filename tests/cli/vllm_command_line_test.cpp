@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/cli/command.h"
@@ -180,7 +181,7 @@ TEST(VllmCommandLine, TheLastOfARepeatedFlagCounts) {
   EXPECT_EQ(parsed.invocation->config.grpc_port, -1);
   EXPECT_EQ(text, "vllm: --swap-space means nothing here and is left out\n");
   EXPECT_NE(
-      refusal({"vllm", "serve", "m", "--dtype", "auto", "--dtype", "float16"}).find("--dtype"),
+      refusal({"vllm", "serve", "m", "--dtype", "auto", "--dtype", "float32"}).find("--dtype"),
       std::string::npos);
 }
 
@@ -395,10 +396,105 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
 }
 
 TEST(VllmCommandLine, NeutralFlagWithAnotherValueIsRefusedWithBoth) {
-  const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float16"});
-  EXPECT_EQ(line, "vllm: flag --dtype must be auto, got \"float16\"\n");
+  const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float32"});
+  EXPECT_EQ(line,
+            "vllm: flag --dtype must be auto, bfloat16, half or float16, got \"float32\"\n");
   EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "-pp", "2"}).find("--pipeline-parallel-size"),
             std::string::npos);
+}
+
+TEST(VllmCommandLine, TypesThatManifestsNameAreTakenAndSaid) {
+  for (const char* type : {"bfloat16", "half", "float16"}) {
+    const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "--dtype", type});
+    ASSERT_TRUE(parsed.invocation) << text;
+    EXPECT_NE(text.find(std::string("vllm: --dtype ") + type + ": weights stay"), std::string::npos)
+        << text;
+  }
+}
+
+TEST(VllmCommandLine, QuantizationIsTheCheckpointsOwn) {
+  const testing::TemporaryFolder awq, plain, gguf;
+  std::ofstream(awq.at("config.json")) << R"({"quantization_config": {"quant_method": "awq"}})";
+  std::ofstream(plain.at("config.json")) << R"({"model_type": "llama"})";
+  std::ofstream(gguf.at("m.gguf")) << "GGUF";
+  const std::string file = gguf.at("m.gguf");
+  const auto taken = [](const std::string& model, const char* scheme) {
+    return run({"vllm", "serve", model.c_str(), "-q", scheme});
+  };
+  EXPECT_EQ(taken(awq.path(), "awq").stderr_text, "");
+  EXPECT_TRUE(taken(awq.path(), "awq").parsed.invocation);
+  EXPECT_TRUE(taken(awq.path(), "awq_marlin").parsed.invocation);
+  EXPECT_TRUE(taken(file, "gguf").parsed.invocation);
+  EXPECT_TRUE(taken(gguf.path(), "gguf").parsed.invocation);
+  for (const auto& [model, scheme] : {std::pair{awq.path(), "gptq"},
+                                      std::pair{plain.path(), "fp8"},
+                                      std::pair{file, "awq"}}) {
+    const std::string line = refusal({"vllm", "serve", model.c_str(), "--quantization", scheme});
+    EXPECT_NE(line.find("--quantization must be the model's own"), std::string::npos) << line;
+  }
+  const auto [by_name, said] = run({"vllm", "serve", "org/name", "--quantization", "awq"});
+  EXPECT_TRUE(by_name.invocation);
+  EXPECT_NE(said.find("--quantization awq is left out"), std::string::npos) << said;
+}
+
+TEST(VllmCommandLine, TokenizerMayBeTheModelByAnotherName) {
+  const testing::TemporaryFolder model, same, other;
+  for (const auto* folder : {&model, &same, &other}) {
+    std::ofstream(folder->at("config.json")) << "{}";
+    std::ofstream(folder->at("tokenizer.json")) << (folder == &other ? "{\"a\":1}" : "{}");
+  }
+  std::ofstream(model.at("m.gguf")) << "GGUF";
+  const auto is_taken = [](const std::string& of_model, const std::string& tokenizer) {
+    return run({"vllm", "serve", of_model.c_str(), "--tokenizer", tokenizer.c_str()})
+        .parsed.invocation.has_value();
+  };
+  EXPECT_TRUE(is_taken(model.path(), model.path() + "/"));
+  EXPECT_TRUE(is_taken(model.path(), same.path()));
+  EXPECT_FALSE(is_taken(model.path(), other.path()));
+  EXPECT_TRUE(is_taken(model.at("m.gguf"), model.path()));
+  EXPECT_FALSE(is_taken(model.at("m.gguf"), other.path()));
+  EXPECT_TRUE(is_taken("org/name:Q4_K_M", "org/name"));
+  EXPECT_FALSE(is_taken("org/name", "org/other"));
+}
+
+TEST(VllmCommandLine, AConfigFileSaysWhatTheLineDoesNot) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("vllm.yaml");
+  std::ofstream(path) << "model: m.gguf\nport: 8001\nmax_num_seqs: 4\n"
+                         "served-model-name: [a, b]\nenable-prefix-caching: false\n"
+                         "api-key: \"true\"\n"
+                         "speculative-config: {method: ngram, num_speculative_tokens: 3}\n";
+  auto [parsed, text] =
+      run({"vllm", "serve", "--config", path.c_str(), "--port", "9", "--served-model-name", "c"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  const Config& config = parsed.invocation->config;
+  EXPECT_EQ(config.model, "m.gguf");
+  EXPECT_EQ(config.port, 9);  // the line wins
+  EXPECT_EQ(config.served_model_name, std::vector<std::string>{"c"});
+  EXPECT_EQ(config.max_num_seqs, 4);
+  EXPECT_FALSE(config.enable_prefix_caching);
+  EXPECT_EQ(config.api_key, std::vector<std::string>{"true"});
+  EXPECT_EQ(config.speculative_config, R"({"method":"ngram","num_speculative_tokens":3})");
+  std::ofstream(path) << "max-num-seq: 4\n";
+  EXPECT_NE(refusal({"vllm", "serve", "m", "--config", path.c_str()})
+                .find("--max-num-seq is unknown; did you mean --max-num-seqs?"),
+            std::string::npos);
+  EXPECT_NE(refusal({"vllm", "serve", "m", "--config", "/nowhere.yaml"}).find("/nowhere.yaml"),
+            std::string::npos);
+}
+
+TEST(VllmCommandLine, ATypoNamesTheFlagThatWasMeant) {
+  EXPECT_NE(refusal({"vllm", "serve", "m", "--tensor-paralel-size", "2"})
+                .find("did you mean --tensor-parallel-size?"),
+            std::string::npos);
+  EXPECT_EQ(refusal({"vllm", "serve", "m", "--quux-xyzzy"}).find("did you mean"),
+            std::string::npos);
+}
+
+TEST(VllmCommandLine, ASocketFileTakesThePlaceOfThePort) {
+  const auto [parsed, text] = run({"vllm", "serve", "m", "--uds", "/tmp/s", "--port", "7"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.uds, "/tmp/s");
 }
 
 TEST(VllmCommandLine, MissingValueAndUnknownCommandAreRefused) {

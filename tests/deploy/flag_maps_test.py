@@ -111,11 +111,12 @@ def llama_flags_map(ours):
 
 def vllm_flags_of_the_code():
     """What becomes of each flag: (fate, the value or values of its row); short names are among them."""
-    whole = (CLI / "vllm_command_line.cpp").read_text()
+    whole = (CLI / "vllm_flags.cpp").read_text()
     text = whole[whole.index("constexpr FlagRow kFlags[]"):whole.index("// clang-format on")]
     code = {f"--{name}": (fate, raw or plain) for name, fate, raw, plain in re.findall(
         r'\{"([a-z0-9-]+)",\s*Values::\w+,\s*Fate::k(\w+)(?:,\s*(?:R"\((.*?)\)"|"(.*?)"))?\}', text)}
-    assert len(code) == text.count("Values::k"), "vllm_command_line.cpp reads otherwise now"
+    assert len(code) == text.count("Values::k"), "vllm_flags.cpp reads otherwise now"
+    whole = (CLI / "vllm_command_line.cpp").read_text()
     for short, full in re.findall(r'\{"(--?[\w-]+)", "([\w.-]+)"\}', whole[whole.index("kShort[]"):]):
         name, _, key = full.partition(".")
         code[short] = ("Renamed", name) if key else code["--" + name]
