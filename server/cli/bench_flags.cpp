@@ -288,6 +288,20 @@ void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options) {
       ->check(kPositive);
 }
 
+void add_bench_compare_flags(CLI::App& app, BenchCompareOptions& options) {
+  app.add_option("A", options.before, "Result before, as --save-result writes it")
+      ->required()
+      ->type_name("");
+  app.add_option("B", options.after, "Result after")->required()->type_name("");
+  Group group(app, "Options");
+  group
+      .option("--threshold",
+              options.threshold,
+              "Exit with 1 if a figure is worse by more than so many percent [never]",
+              "percent")
+      ->check(CLI::NonNegativeNumber);
+}
+
 void add_bench_kv_transfer_flags(CLI::App& app, BenchKvTransferOptions& options) {
   KvLinkOptions& link = options.link;
   Group group(app, "Options");

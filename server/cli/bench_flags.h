@@ -16,6 +16,7 @@ void add_bench_serve_flags(CLI::App& app, BenchServeOptions& options);
 void add_bench_throughput_flags(CLI::App& app, BenchOfflineOptions& options);
 void add_bench_latency_flags(CLI::App& app, BenchOfflineOptions& options);
 void add_bench_mock_flags(CLI::App& app, BenchMockOptions& options);
+void add_bench_compare_flags(CLI::App& app, BenchCompareOptions& options);
 void add_bench_kv_transfer_flags(CLI::App& app, BenchKvTransferOptions& options);
 
 }  // namespace sluice

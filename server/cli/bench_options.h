@@ -103,6 +103,12 @@ struct BenchMockOptions {
   double itl_ms = 0;
 };
 
+struct BenchCompareOptions {
+  std::string before;  // files of results
+  std::string after;
+  std::optional<double> threshold;  // percent; none: nothing is too bad
+};
+
 struct BenchKvTransferOptions {
   KvLinkOptions link;
   std::string json_path;  // empty: none

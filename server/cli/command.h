@@ -25,6 +25,7 @@ enum class Command : uint8_t {
   kBenchThroughput,
   kBenchLatency,
   kBenchMock,
+  kBenchCompare,
   kBenchKvTransfer,
   kInspect,
   kQuantize,
@@ -77,6 +78,7 @@ struct Invocation {
   BenchServeOptions bench_serve;
   BenchOfflineOptions bench_offline;
   BenchMockOptions bench_mock;
+  BenchCompareOptions bench_compare;
   BenchKvTransferOptions bench_kv_transfer;
   ChatOptions chat;
   FileOptions files;
@@ -105,6 +107,7 @@ Expected<void> run_bench_serve(const Invocation& invocation);
 Expected<void> run_bench_throughput(const Invocation& invocation);
 Expected<void> run_bench_latency(const Invocation& invocation);
 Expected<void> run_bench_mock(const Invocation& invocation);
+Expected<void> run_bench_compare(const Invocation& invocation);
 Expected<void> run_bench_kv_transfer(const Invocation& invocation);
 Expected<void> run_inspect(const Invocation& invocation);
 Expected<void> run_quantize(const Invocation& invocation);

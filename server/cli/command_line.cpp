@@ -13,7 +13,9 @@
 #include "engine/core/suggest.h"
 #include "server/cli/bench_flags.h"
 #include "server/cli/command.h"
+#include "server/cli/command_table.h"
 #include "server/cli/command_text.h"
+#include "server/cli/help_text.h"
 #include "server/cli/llama_flags.h"
 #include "server/cli/quantize_flags.h"
 #include "server/cli/vllm_command_line.h"
@@ -26,62 +28,6 @@ constexpr const char* kPrecedence =
     "Every knob is also a YAML key (--config FILE) and an environment variable\n"
     "(--max-num-seqs: SLUICE_MAX_NUM_SEQS). Flags win over the environment, that over YAML.\n"
     "Integers take k, m, g (powers of 1000) and K, M, G (powers of 1024).";
-
-struct CommandRow {
-  Command command;
-  const char* name;
-  const char* help;
-  bool engine_knobs;  // has the knobs of the model, the cache and the kernels
-  bool server_knobs;  // the server's and the log's
-  bool model_argument;
-};
-
-constexpr CommandRow kCommands[] = {
-    {Command::kServe, "serve", "Serve a model over HTTP", true, true, true},
-    {Command::kRouter, "router", "Serve what workers compute, over HTTP", false, true, false},
-    {Command::kChat, "chat", "Chat with a model in the terminal", true, false, true},
-    {Command::kBench, "bench", "Measure prefill and decode in process", true, false, true},
-    {Command::kBenchServe, "bench-serve", "Load a server and measure it", false, false, false},
-    {Command::kBenchThroughput,
-     "bench-throughput",
-     "Answer a data set in process, as fast as it goes",
-     true,
-     false,
-     true},
-    {Command::kBenchLatency,
-     "bench-latency",
-     "Time batches of one size in process",
-     true,
-     false,
-     true},
-    {Command::kBenchMock,
-     "bench-mock",
-     "Serve scripted answers, to test clients",
-     false,
-     false,
-     false},
-    {Command::kBenchKvTransfer,
-     "bench-kv-transfer",
-     "Measure how KV gets from worker to worker",
-     false,
-     false,
-     false},
-    {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
-    {Command::kQuantize, "quantize", "Write a model in other number formats", false, false, false},
-    {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
-    {Command::kFetch, "fetch", "Download a model by name and print its path", true, false, true},
-    {Command::kRender, "render", "Render a chat template", false, false, false},
-    {Command::kConfig, "config", "Print the effective configuration", true, true, false},
-    {Command::kHealth, "health", "Ask a running server whether it is healthy", false, false, false},
-    {Command::kCompletion,
-     "completion",
-     "Print a completion script for a shell",
-     false,
-     false,
-     false},
-    {Command::kManual, "manual", "Print the manual page, for man", false, false, false},
-    {Command::kVersion, "version", "Print version and compiler", false, false, false},
-};
 
 struct KnobOption {
   const Knob* knob;
@@ -127,38 +73,10 @@ void add_knob(Subcommand& sub, const Knob& knob) {
   }
   option->multi_option_policy(is_list(knob.kind) ? CLI::MultiOptionPolicy::TakeAll
                                                  : CLI::MultiOptionPolicy::TakeLast);
-  option->group(title_of(knob.group));
+  // What does nothing for the command is taken, so that one YAML file serves all, but not shown.
+  option->group(uses_knob(*sub.row, knob) ? title_of(knob.group) : std::string());
   sub.knobs.push_back({&knob, option});
 }
-
-// A router has a model's texts and names, and no weights, cache or scheduler.
-bool is_of_router(const Knob& knob) {
-  constexpr std::string_view kNames[] = {"model",
-                                         "revision",
-                                         "download-dir",
-                                         "hub-url",
-                                         "hf-token",
-                                         "served-model-name",
-                                         "chat-template",
-                                         "tool-call-parser",
-                                         "reasoning-parser",
-                                         "enable-auto-tool-choice",
-                                         "seed",
-                                         "max-num-queued-reqs"};
-  const std::string_view group = knob.group;
-  if (std::string_view(knob.name) == "worker-listen") return false;
-  return group == "server" || group == "router" || group == "log" ||
-         std::ranges::find(kNames, knob.name) != std::end(kNames);
-}
-
-bool has_knob(const CommandRow& row, const Knob& knob) {
-  const std::string_view group = knob.group;
-  if (row.command == Command::kConfig) return true;
-  if (row.command == Command::kRouter) return is_of_router(knob);
-  return group != "router" && (group != "server" || row.server_knobs);
-}
-
-bool has_knobs(const CommandRow& row) { return row.engine_knobs || row.server_knobs; }
 
 void add_knobs(Subcommand& sub) {
   if (!has_knobs(*sub.row)) return;
@@ -230,6 +148,37 @@ void add_health_flags(CLI::App& app, Invocation& invocation) {
       ->type_name("URL");
 }
 
+void add_bench_command_flags(Subcommand& sub, Invocation& invocation) {
+  CLI::App& app = *sub.app;
+  switch (sub.row->command) {
+    case Command::kBench:
+      add_bench_flags(app, invocation.bench);
+      break;
+    case Command::kBenchServe:
+      add_bench_serve_flags(app, invocation.bench_serve);
+      break;
+    case Command::kBenchThroughput:
+      add_bench_throughput_flags(app, invocation.bench_offline);
+      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
+      break;
+    case Command::kBenchLatency:
+      add_bench_latency_flags(app, invocation.bench_offline);
+      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
+      break;
+    case Command::kBenchMock:
+      add_bench_mock_flags(app, invocation.bench_mock);
+      break;
+    case Command::kBenchCompare:
+      add_bench_compare_flags(app, invocation.bench_compare);
+      break;
+    case Command::kBenchKvTransfer:
+      add_bench_kv_transfer_flags(app, invocation.bench_kv_transfer);
+      break;
+    default:
+      break;
+  }
+}
+
 void add_own_flags(Subcommand& sub, Invocation& invocation) {
   CLI::App& app = *sub.app;
   switch (sub.row->command) {
@@ -249,24 +198,13 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_sampling_flags(sub, invocation.chat.sampling, /*has_lengths=*/true);
       break;
     case Command::kBench:
-      add_bench_flags(app, invocation.bench);
-      break;
     case Command::kBenchServe:
-      add_bench_serve_flags(app, invocation.bench_serve);
-      break;
     case Command::kBenchThroughput:
-      add_bench_throughput_flags(app, invocation.bench_offline);
-      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
-      break;
     case Command::kBenchLatency:
-      add_bench_latency_flags(app, invocation.bench_offline);
-      add_sampling_flags(sub, invocation.bench_offline.sampling, /*has_lengths=*/false);
-      break;
     case Command::kBenchMock:
-      add_bench_mock_flags(app, invocation.bench_mock);
-      break;
+    case Command::kBenchCompare:
     case Command::kBenchKvTransfer:
-      add_bench_kv_transfer_flags(app, invocation.bench_kv_transfer);
+      add_bench_command_flags(sub, invocation);
       break;
     case Command::kInspect:
       app.add_flag("--all", invocation.all, "One line for every tensor, whole metadata values");
@@ -300,39 +238,11 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
   }
 }
 
-// Returns the command as users write it: bench-serve is `bench serve`.
-std::string shown_command(std::string name) {
-  constexpr std::string_view kBench = "bench-";
-  if (name.starts_with(kBench)) name[kBench.size() - 1] = ' ';
-  return name;
-}
-
-class HelpFormatter final : public CLI::Formatter {
- public:
-  std::string make_subcommand(const CLI::App* sub) const override {
-    std::ostringstream out;
-    CLI::detail::format_help(
-        out, shown_command(sub->get_name()), sub->get_description(), get_column_width());
-    return out.str();
-  }
-
-  std::string make_usage(const CLI::App* app, std::string name) const override {
-    return CLI::Formatter::make_usage(app, shown_usage(std::move(name)));
-  }
-
- private:
-  // "sluice bench-serve" as "sluice bench serve".
-  static std::string shown_usage(std::string name) {
-    const size_t word = name.rfind(' ') + 1;
-    return name.substr(0, word) + shown_command(name.substr(word));
-  }
-};
-
 // `bench serve` is the command bench-serve; `bench MODEL` stays what it is.
 void join_command_words(std::vector<std::string>& arguments) {
   if (arguments.size() < 2) return;
   const std::string joined = arguments[0] + "-" + arguments[1];
-  for (const CommandRow& row : kCommands) {
+  for (const CommandRow& row : command_rows()) {
     if (joined != row.name) continue;
     arguments[0] = joined;
     arguments.erase(arguments.begin() + 1);
@@ -407,8 +317,36 @@ std::string joined(const std::vector<std::string>& parts, char separator) {
   return text;
 }
 
+const CLI::Option* given_knob(const Subcommand& sub, std::string_view name) {
+  for (const KnobOption& entry : sub.knobs) {
+    if (entry.knob->name == name && entry.option->count() > 0) return entry.option;
+  }
+  return nullptr;
+}
+
+// Two flags of one command line of which one could only be dropped.
+Expected<void> check_conflicts(const Subcommand& sub) {
+  const CLI::Option* model = given_knob(sub, "model");
+  if (model != nullptr && sub.model_argument != nullptr && sub.model_argument->count() > 0 &&
+      model->results().back() != sub.model_argument->results().back()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "MODEL is " + sub.model_argument->results().back() + " and --model is " +
+                          model->results().back() + "; give one of the two");
+  }
+  const CLI::Option* uds = given_knob(sub, "uds");
+  if (uds == nullptr || uds->results().back().empty()) return {};
+  for (const char* name : {"host", "port"}) {
+    if (given_knob(sub, name) == nullptr) continue;
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--uds and --" + std::string(name) +
+                          " exclude each other: the server listens at a file or at a port");
+  }
+  return {};
+}
+
 Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   if (!has_knobs(*sub.row)) return {};
+  SLUICE_TRY_VOID(check_conflicts(sub));
   if (sub.config_file->count() > 0) {
     SLUICE_TRY_VOID(apply_yaml(config, sub.config_file->results().back()));
   }
@@ -482,7 +420,7 @@ std::optional<ParsedCommandLine> reject_command_word(const std::vector<std::stri
   if (arguments.empty()) return usage_error(nullptr, "needs a command");
   if (arguments[0].starts_with("-")) return std::nullopt;
   std::vector<std::string> names;
-  for (const CommandRow& row : kCommands) names.emplace_back(row.name);
+  for (const CommandRow& row : command_rows()) names.emplace_back(row.name);
   if (std::find(names.begin(), names.end(), arguments[0]) != names.end()) return std::nullopt;
   return usage_error(nullptr, with_suggestion("command", arguments[0], names));
 }
@@ -522,13 +460,12 @@ struct CommandParser {
 };
 
 CommandParser::CommandParser() {
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(44);
+  app.formatter(help_formatter());
   // The last value of a repeated flag counts, but lists keep all their values.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.require_subcommand(1);
   app.footer("--version and -V stand for the command version.");
-  for (const CommandRow& row : kCommands) {
+  for (const CommandRow& row : command_rows()) {
     Subcommand sub;
     sub.row = &row;
     sub.app = app.add_subcommand(row.name, row.help);

@@ -53,6 +53,8 @@ Expected<void> run(Invocation invocation) {
       return run_bench_latency(invocation);
     case Command::kBenchMock:
       return run_bench_mock(invocation);
+    case Command::kBenchCompare:
+      return run_bench_compare(invocation);
     case Command::kBenchKvTransfer:
       return run_bench_kv_transfer(invocation);
     case Command::kInspect:

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/cli/command.h"
+#include "server/cli/help_text.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -129,6 +132,67 @@ TEST(CommandLine, KeysAreNeverSplit) {
   const std::string line = refusal({"serve", "m", "--api-key", "secret", "--api-key", ""});
   EXPECT_NE(line.find("--api-key is empty"), std::string::npos) << line;
   EXPECT_EQ(line.find("secret"), std::string::npos) << line;
+}
+
+TEST(CommandLine, RefusesFlagsThatExcludeEachOther) {
+  std::string line = refusal({"serve", "a.gguf", "--model", "b.gguf"});
+  EXPECT_NE(line.find("MODEL is a.gguf and --model is b.gguf"), std::string::npos) << line;
+  EXPECT_TRUE(parse({"serve", "a.gguf", "--model", "a.gguf"}).invocation);
+  line = refusal({"serve", "m", "--uds", "/tmp/s", "--port", "80", "--dry-run"});
+  EXPECT_NE(line.find("--uds and --port exclude each other"), std::string::npos) << line;
+  line = refusal({"router", "--workers", "w:1", "--uds=/tmp/s", "--host=::"});
+  EXPECT_NE(line.find("--uds and --host exclude each other"), std::string::npos) << line;
+  setenv("SLUICE_PORT", "80", 1);  // an image's, which a flag wins over
+  EXPECT_TRUE(parse({"serve", "m", "--uds", "/tmp/s"}).invocation);
+  unsetenv("SLUICE_PORT");
+}
+
+size_t longest_line(const std::string& text) {
+  size_t longest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  return longest;
+}
+
+TEST(CommandLine, HelpIsAsWideAsTheTerminal) {
+  for (const char* command : {"serve", "chat", "config", "bench-serve"}) {
+    for (const char* columns : {"80", "120"}) {
+      setenv("COLUMNS", columns, 1);
+      ::testing::internal::CaptureStdout();
+      parse({command, "--help"});
+      const std::string help = ::testing::internal::GetCapturedStdout();
+      unsetenv("COLUMNS");
+      // A list of choices is one word, which may be longer.
+      EXPECT_LE(longest_line(help), std::stoul(columns) + 10) << command << " " << columns;
+      EXPECT_GT(longest_line(help), std::stoul(columns) * 3 / 4) << command << " " << columns;
+    }
+  }
+}
+
+TEST(CommandLine, WrappedHelpGoesOnInItsColumn) {
+  const std::string text = "Usage of it\n  --flag N    one two three four\n  --other     five\n";
+  EXPECT_EQ(wrap_help(text, 24, 14),
+            "Usage of it\n  --flag N    one two\n              three four\n  --other     five\n");
+  EXPECT_EQ(wrap_help(text, 0, 14), text);
+  EXPECT_EQ(wrap_help("aaaa bbbb cccc\n", 9, 40), "aaaa bbbb\ncccc\n");
+  EXPECT_EQ(wrap_help("aaaaaaaaaaaaaaaa b\n", 9, 40), "aaaaaaaaaaaaaaaa\nb\n");
+}
+
+TEST(CommandLine, HelpShowsTheKnobsThatACommandUses) {
+  const auto help_of = [](const char* command) {
+    ::testing::internal::CaptureStdout();
+    parse({command, "--help"});
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string fetch = help_of("fetch");
+  EXPECT_NE(fetch.find("--download-dir"), std::string::npos) << fetch;
+  EXPECT_EQ(fetch.find("--max-num-batched-tokens"), std::string::npos) << fetch;
+  const std::string chat = help_of("chat");
+  EXPECT_NE(chat.find("--threads"), std::string::npos) << chat;
+  EXPECT_EQ(chat.find("--tool-call-parser"), std::string::npos) << chat;
+  EXPECT_NE(help_of("serve").find("--tool-call-parser"), std::string::npos);
+  // Still taken, as one set of flags or one file serves several commands.
+  EXPECT_TRUE(parse({"fetch", "m", "--max-num-seqs", "4"}).invocation);
 }
 
 TEST(CommandLine, HelpNamesDevicesAndCommandsAsTheyAreWritten) {
