@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,7 @@
 #include "server/cli/command.h"
 #include "server/cli/conversation.h"
 #include "server/cli/line_editor.h"
+#include "server/cli/word_wrap.h"
 #include "server/prompt/chat_template.h"
 
 namespace sluice {
@@ -63,6 +65,11 @@ void show(std::string_view text) {
   std::fflush(stdout);
 }
 
+size_t terminal_columns() {
+  winsize size = {};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 class ChatSession {
  public:
   ChatSession(Conversation& conversation, LineEditor& editor)
@@ -79,7 +86,8 @@ class ChatSession {
         break;
       }
       if (line.text.empty()) continue;
-      const ChatLine parsed = parse_chat_line(line.text);
+      const ChatLine parsed =
+          line.is_block ? ChatLine{ChatCommand::kText, line.text} : parse_chat_line(line.text);
       if (parsed.command == ChatCommand::kQuit) return {};
       const Expected<void> done = obey(parsed);
       if (done) continue;
@@ -95,9 +103,9 @@ class ChatSession {
   Expected<void> obey(const ChatLine& line) {
     switch (line.command) {
       case ChatCommand::kText:
-        return report(conversation_.ask(line.argument, show));
+        return answer([&](const auto& shown) { return conversation_.ask(line.argument, shown); });
       case ChatCommand::kRegenerate:
-        return report(conversation_.ask_again(show));
+        return answer([&](const auto& shown) { return conversation_.ask_again(shown); });
       case ChatCommand::kHelp:
         show(chat_help());
         return {};
@@ -123,6 +131,14 @@ class ChatSession {
                       "there is no command /" + line.argument + "; /help lists them");
   }
 
+  Expected<void> answer(const auto& ask) {
+    WordWrap lines(is_interactive_ ? terminal_columns() : 0, show);
+    const Expected<AnswerFigures> answered =
+        ask([&lines](std::string_view piece) { lines.add(piece); });
+    lines.finish();
+    return report(answered);
+  }
+
   Expected<void> report(const Expected<AnswerFigures>& answered) {
     show("\n");
     if (!answered) return tl::unexpected(answered.error());
@@ -139,7 +155,8 @@ class ChatSession {
     }
     if (answered->was_stopped) text += ", stopped";
     if (answered->was_cut) text += ", cut at the most tokens";
-    show("\033[2m(" + text + ")\033[0m\n");
+    std::printf("\033[2m(%s)\033[0m\n", text.c_str());
+    std::fflush(stdout);
     return {};
   }
 

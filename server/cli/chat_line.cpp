@@ -39,7 +39,8 @@ constexpr std::string_view kHelp =
     "/save FILE         the conversation as JSON messages\n"
     "/clear             forgets the conversation\n"
     "/quit              leaves, as Ctrl-D does\n"
-    "Ctrl-C stops an answer, or drops the line. A line that ends with \\ goes on in the next one.\n";
+    "Ctrl-C stops an answer, or drops the line. A line that ends with \\ goes on in the next one;\n"
+    "\"\"\" begins a message of several lines and ends it. What is pasted is one message.\n";
 
 std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpaces);

@@ -17,6 +17,7 @@ class LineEditor {
   struct Line {
     End end = End::kInput;  // why reading has ended; kInput: there is no more
     std::string text;       // UTF-8 without the newline; only with kLine
+    bool is_block = false;  // it was between marks of """: never a command
   };
 
   // `interrupted`: the signal handler of SIGINT sets it, and it is cleared here. One editor at a
@@ -29,12 +30,15 @@ class LineEditor {
   // Tells whether standard input and output are a terminal's.
   [[nodiscard]] bool is_interactive() const;
 
-  // Reads the next line behind `prompt`. A line that ends with a backslash goes on in the next.
+  // Reads the next line behind `prompt`. A line that ends with a backslash goes on in the next, one
+  // that begins with """ to the next """ at a line's end. Text that is pasted at a terminal is part
+  // of one line, newlines included.
   Line read(const std::string& prompt);
 
  private:
   struct Terminal;
   Line read_one(const std::string& prompt);
+  Line read_block(std::string begin, const std::string& prompt);
 
   std::atomic<bool>& interrupted_;
   std::unique_ptr<Terminal> terminal_;  // null: not a terminal

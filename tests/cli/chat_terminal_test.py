@@ -127,6 +127,40 @@ def check_keys(folder):
     assert asked == ["second", "Köln ¿", "second", "one\ntwo"], asked
 
 
+def check_pastes_and_blocks(folder):
+    """What is pasted is one message, and so is what stands between marks of three quotes."""
+    terminal = Terminal("--max-tokens", "1", folder=folder)
+    terminal.expect("> ")
+    terminal.type("see: \x1b[200~first\r\tsecond «ü»\n\n/help\r\x1b[201~")
+    terminal.expect("/help")
+    assert "tokens" not in terminal.text, "a line of it was sent"
+    terminal.ask(" end")
+    terminal.expect(r"\(1 tokens.*> ")
+    terminal.ask('"""one')
+    terminal.ask("/quit")
+    terminal.ask('three"""')
+    terminal.expect(r"\(1 tokens.*> ")
+    terminal.ask('"""')
+    terminal.ask("alone")
+    terminal.ask('"""')
+    terminal.expect(r"\(1 tokens.*> ")
+    terminal.ask('"""dropped')
+    terminal.type("\x03")
+    terminal.expect(r"\^C.*> ")
+    terminal.type("\x1b[200~half a paste")
+    time.sleep(0.3)
+    terminal.type("\x03")  # the terminal makes it a signal in a paste, too
+    terminal.expect(r"\^C.*> ")
+    terminal.ask("/save pasted.json")
+    terminal.expect("> ")
+    terminal.ask("/quit")
+    assert terminal.close() == 0
+    with open(os.path.join(folder, "pasted.json")) as file:
+        asked = [m["content"] for m in json.load(file) if m["role"] == "user"]
+    assert asked == ["see: first\n\tsecond «ü»\n\n/help end", "one\n/quit\nthree", "alone"], asked
+    assert "\x1b[?2004h" in terminal.text and "\x1b[?2004l" in terminal.text
+
+
 def check_interrupt_ends_the_answer_only(folder):
     terminal = Terminal("--ignore-eos", folder=folder)
     terminal.expect("> ")
@@ -174,7 +208,7 @@ def check_pipes(folder):
 
 
 with tempfile.TemporaryDirectory() as place:
-    for check in (check_an_answer_and_its_figures, check_keys, check_interrupt_ends_the_answer_only,
+    for check in (check_an_answer_and_its_figures, check_keys, check_pastes_and_blocks, check_interrupt_ends_the_answer_only,
                   check_pipes):
         began = time.monotonic()
         check(place)
