@@ -22,6 +22,7 @@
 #include "server/front/front_end.h"
 #include "server/front/io_worker.h"
 #include "server/front/memory_reserve.h"
+#include "server/front/start_check.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/worker_server.h"
 #include "server/http/connection.h"
@@ -221,6 +222,20 @@ void HttpServer::Impl::end_requests() {
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() = default;
+
+Expected<void> HttpServer::check(const Config& config, bool binds) {
+  SLUICE_TRY_VOID(check_front_end(config));
+  if (!binds) return {};
+  SLUICE_TRY_VOID(Listener::create(config));
+  if (config.grpc_port <= 0) return {};
+  Config grpc = config;
+  grpc.uds.clear();
+  grpc.port = config.grpc_port;
+  if (!config.grpc_host.empty()) grpc.host = config.grpc_host;
+  const auto bound = Listener::create(grpc);
+  if (bound) return {};
+  return make_error(bound.error().code, "gRPC: " + bound.error().message, "grpc-port");
+}
 
 Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
                                                          Engine& engine,

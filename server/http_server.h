@@ -15,6 +15,9 @@ class Engine;
 
 class HttpServer {
  public:
+  // Finds what create() would refuse before the weights are read: files and values of knobs and,
+  // with `binds`, ports that are in use.
+  static Expected<void> check(const Config& config, bool binds);
   // Binds host and port (0: any free port), or a Unix socket. The engine must outlive the server.
   // `inherited`: a listening socket that another process has handed over, or -1.
   static Expected<std::unique_ptr<HttpServer>> create(const Config& config,

@@ -40,7 +40,8 @@ Expected<load::Goal> parse_goal(const std::vector<std::string>& pairs) {
                                                           : nullptr;
     if (field == nullptr || error != std::errc() || stop != end || limit < 0) {
       return make_error(ErrorCode::kInvalidArgument,
-                        "--goodput takes ttft:MS, tpot:MS and e2el:MS, got \"" + pair + "\"");
+                        "--goodput takes ttft:MS, tpot:MS and e2el:MS, got \"" + pair + "\"",
+                        "goodput");
     }
     *field = limit;
   }
@@ -54,7 +55,8 @@ Expected<void> check_metric_names(const std::vector<std::string>& names) {
     std::string list;
     for (const load::Metric& metric : known.metrics) list += std::string(" ") + metric.name;
     return make_error(ErrorCode::kInvalidArgument,
-                      "--percentile-metrics knows" + list + "; got \"" + name + "\"");
+                      "--percentile-metrics knows" + list + "; got \"" + name + "\"",
+                      "percentile-metrics");
   }
   return {};
 }
@@ -93,7 +95,8 @@ Expected<NamedValue> split_at(const std::string& text, char separator, const cha
   if (at == std::string::npos || at == 0) {
     return make_error(
         ErrorCode::kInvalidArgument,
-        std::string(flag) + " must be NAME" + separator + "VALUE, got \"" + text + "\"");
+        std::string(flag) + " must be NAME" + separator + "VALUE, got \"" + text + "\"",
+        flag);
   }
   return NamedValue{text.substr(0, at), text.substr(at + 1)};
 }

@@ -57,7 +57,8 @@ class BenchServe {
     if (ramp != (options_.ramp_start > 0) || ramp != (options_.ramp_end > 0)) {
       return make_error(ErrorCode::kInvalidArgument,
                         "--ramp-up-strategy, --ramp-up-start-rps and --ramp-up-end-rps belong "
-                        "together");
+                        "together",
+                        "ramp-up-strategy");
     }
     base_url_ = options_.base_url;
     if (base_url_.empty()) {

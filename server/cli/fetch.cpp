@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models by name: where their files are, or come from.
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "server/cli/command.h"
 #include "server/cli/progress_bar.h"
@@ -11,6 +14,8 @@
 
 namespace sluice {
 namespace {
+
+constexpr size_t kMostNamed = 20;
 
 class ShownDownload final : public hub::DownloadProgress {
  public:
@@ -38,12 +43,45 @@ Expected<void> write_report(const Invocation& invocation) {
   return make_error(ErrorCode::kUnavailable, invocation.report_file + ": cannot be written");
 }
 
+// A folder of models where one of them was meant.
+Expected<void> check_folder(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(folder, error) || fs::exists(folder + "/config.json", error)) return {};
+  std::vector<std::string> models;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const bool is_model = entry->path().extension() == ".gguf" ||
+                          fs::exists(entry->path() / "config.json", ignored);
+    if (is_model) models.push_back(entry->path().string());
+  }
+  std::ranges::sort(models);
+  std::string message = folder + ": no model, as it has no config.json; ";
+  if (models.empty()) {
+    message += "there is none in it either, which would be a .gguf file or a folder with one";
+  } else {
+    message += "in it are ";
+    for (size_t i = 0; i < models.size() && i < kMostNamed; ++i) {
+      message += (i == 0 ? "" : ", ") + models[i];
+    }
+    if (models.size() > kMostNamed) {
+      message += " and " + std::to_string(models.size() - kMostNamed) + " more";
+    }
+  }
+  return make_error(ErrorCode::kInvalidArgument, message, "model");
+}
+
 }  // namespace
 
 Expected<void> resolve_model(Invocation& invocation) {
   Config& config = invocation.config;
   std::error_code error;
-  if (config.model.empty() || std::filesystem::exists(config.model, error)) return {};
+  if (config.model.empty()) return {};
+  if (std::filesystem::exists(config.model, error)) {
+    const bool is_of_text = invocation.command == Command::kRouter;
+    return is_of_text ? Expected<void>() : check_folder(config.model);
+  }
   const auto name = hub::parse_model_name(config.model);
   if (!name) return {};
   SLUICE_TRY(const hub::HubOptions options, hub::hub_options(config));

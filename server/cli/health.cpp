@@ -31,7 +31,8 @@ Expected<client::FetchRequest> health_request(const std::string& url) {
   const auto address = client::parse_base_url(url);
   if (!address) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--url must look like http://127.0.0.1:8000, got \"" + url + "\"");
+                      "--url must look like http://127.0.0.1:8000, got \"" + url + "\"",
+                      "url");
   }
   request.url = (address->tls ? "https://" : "http://") + address->authority() + "/health";
   return request;

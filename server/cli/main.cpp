@@ -26,6 +26,12 @@ LogLevel log_level_of(const std::string& name) {
   return LogLevel::kInfo;
 }
 
+// A flag's value that only the command itself could judge is wrong use too.
+int exit_code_of(const Error& error) {
+  const bool is_wrong_use = error.code == ErrorCode::kInvalidArgument && !error.param.empty();
+  return is_wrong_use ? 2 : 1;
+}
+
 Expected<void> print_configuration(const Invocation& invocation) {
   const std::string text =
       invocation.markdown ? config_markdown() : print_config(invocation.config);
@@ -123,7 +129,7 @@ int run_main(int argc, const char* const* argv) {
     } else {
       std::fprintf(stderr, "sluice: %s\n", done.error().message.c_str());
     }
-    return 1;
+    return exit_code_of(done.error());
   }
   if (std::fflush(stdout) != 0) {
     std::fprintf(stderr, "sluice: cannot write to standard output\n");

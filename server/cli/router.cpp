@@ -68,6 +68,7 @@ std::string plan_of(const Config& config) {
 Expected<void> run_router(const Invocation& invocation) {
   const Config& config = invocation.config;
   SLUICE_TRY_VOID(check_worker_secret(config));
+  SLUICE_TRY_VOID(HttpServer::check(config, !invocation.dry_run && inherited_listener() < 0));
   print_plan(plan_of(config), invocation.dry_run);
   if (invocation.dry_run) return {};
 

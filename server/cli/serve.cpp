@@ -15,6 +15,7 @@ namespace sluice {
 
 Expected<void> run_serve(const Invocation& invocation) {
   const Config& config = invocation.config;
+  SLUICE_TRY_VOID(HttpServer::check(config, !invocation.dry_run && inherited_listener() < 0));
   SLUICE_TRY(const std::string plan, plan_text(config));
   print_plan(plan, invocation.dry_run);
   if (invocation.dry_run) return {};

@@ -56,8 +56,10 @@ void SignalWatcher::watch(const std::stop_token& stop) {
 
 void SignalWatcher::end(HttpServer& server, int signal) {
   drain_at_.reset();
-  log_event(LogLevel::kInfo, draining_ ? "stopping" : "draining", "signal", signal);
-  if (draining_) {
+  // Whoever presses Ctrl-C waits for the prompt; supervisors send SIGTERM.
+  const bool stops = draining_ || signal == SIGINT;
+  log_event(LogLevel::kInfo, stops ? "stopping" : "draining", "signal", signal);
+  if (stops) {
     server.stop();
   } else {
     server.drain();

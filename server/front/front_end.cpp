@@ -14,6 +14,7 @@
 #include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/front/choice_seed.h"
+#include "server/front/start_check.h"
 #include "server/http/api_errors.h"
 #include "server/http/random_id.h"
 #include "server/prompt/validation_context.h"
@@ -94,6 +95,14 @@ FrontEnd::FrontEnd(const Config& server_config,
       models_{{model->kept, std::move(model)}} {}
 
 FrontEnd::~FrontEnd() { engine.watch_kv_transfers(nullptr); }
+
+Expected<void> check_front_end(const Config& config) {
+  SLUICE_TRY_VOID(check_model_knobs(config));
+  SLUICE_TRY_VOID(handoff_config(config));
+  SLUICE_TRY_VOID(TlsContext::create(config));
+  SLUICE_TRY_VOID(chosen_traces(config));
+  return Authenticator(config).load();
+}
 
 Expected<std::unique_ptr<FrontEnd>> FrontEnd::create(const Config& config,
                                                      Engine& engine,

@@ -8,6 +8,8 @@
 
 #include "engine/core/config.h"
 #include "engine/core/log.h"
+#include "server/front/start_check.h"
+#include "server/tools/family_names.h"
 
 namespace sluice {
 namespace {
@@ -76,6 +78,14 @@ std::vector<std::string> names_of(const Config& config, const ModelInfo& model) 
 }
 
 }  // namespace
+
+Expected<void> check_model_knobs(const Config& config) {
+  SLUICE_TRY_VOID(check_family_names(config));
+  if (config.chat_template.empty()) return {};
+  SLUICE_TRY(const std::string source, read_template(config));
+  SLUICE_TRY_VOID(given_template(config, source));
+  return {};
+}
 
 Expected<std::shared_ptr<const ServedModel>> ServedModel::create(const Config& config,
                                                                  Engine& engine,

@@ -5,6 +5,7 @@
 
 #include "engine/core/config.h"
 #include "server/json/json_fields.h"
+#include "server/tools/family_names.h"
 
 namespace sluice {
 namespace {
@@ -28,10 +29,23 @@ tl::unexpected<Error> unknown(const std::string& flag,
 
 }  // namespace
 
+Expected<void> check_family_names(const Config& config) {
+  const std::string& calls = config.tool_call_parser;
+  if (calls != kDetect && !is_none(calls) && find_call_family(calls) == nullptr) {
+    return unknown("tool-call-parser", calls, call_family_names());
+  }
+  const std::string& reasoning = config.reasoning_parser;
+  if (reasoning != kDetect && !is_none(reasoning) && find_reasoning_family(reasoning) == nullptr) {
+    return unknown("reasoning-parser", reasoning, reasoning_family_names());
+  }
+  return {};
+}
+
 Expected<OutputFamilies> choose_families(const Config& config,
                                          std::string_view template_source,
                                          bool prints_tools,
                                          const Tokenizer& tokenizer) {
+  SLUICE_TRY_VOID(check_family_names(config));
   OutputFamilies chosen;
   const DetectedFamilies detected = detect_families(template_source, tokenizer);
   const bool detects = config.tool_call_parser == kDetect;
@@ -45,17 +59,11 @@ Expected<OutputFamilies> choose_families(const Config& config,
     chosen.reads_calls = false;
   } else {
     chosen.calls = find_call_family(config.tool_call_parser);
-    if (chosen.calls == nullptr) {
-      return unknown("tool-call-parser", config.tool_call_parser, call_family_names());
-    }
   }
   if (config.reasoning_parser == kDetect) {
     chosen.reasoning = detected.reasoning;
   } else if (!is_none(config.reasoning_parser)) {
     chosen.reasoning = find_reasoning_family(config.reasoning_parser);
-    if (chosen.reasoning == nullptr) {
-      return unknown("reasoning-parser", config.reasoning_parser, reasoning_family_names());
-    }
   }
   if (chosen.calls != nullptr || chosen.reasoning != nullptr) {
     chosen.format = resolve_format(chosen.calls, chosen.reasoning, tokenizer);

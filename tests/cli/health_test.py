@@ -65,7 +65,7 @@ def check_tcp(sluice):
     code, line = health(sluice, "--url", f"http://127.0.0.1:{port}")
     assert code == 1 and "Connection refused" in line, line
     code, line = health(sluice, "--url", "127.0.0.1")
-    assert code == 1 and "--url must look like" in line, line
+    assert code == 2 and "--url must look like" in line, line
 
 
 def check_unix(sluice, folder):
@@ -80,7 +80,7 @@ def check_unix(sluice, folder):
         os.unlink(path)
     code, line = health(sluice, "--url", "unix:" + path)
     assert code == 1 and "No such file" in line, line
-    assert health(sluice, "--url", "unix:")[0] == 1
+    assert health(sluice, "--url", "unix:")[0] == 2
 
 
 def check_tls(sluice, folder):
