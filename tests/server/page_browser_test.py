@@ -3,7 +3,6 @@
 """The page for people in headless Chromium.
 
 usage: page_browser_test.py SCRIPTED_SERVER [FOLDER_OF_SCREENSHOTS]
-
 Runs where there is a program `chromium` (or the one that CHROMIUM names) and where this Python, or the
 one that SLUICE_TEST_PYTHON names, has the package `playwright`; skipped otherwise.
 """
@@ -17,6 +16,7 @@ import sys
 import tempfile
 import time
 
+from report_data import report_data
 from server_process import SKIPPED, needs, wait_until
 
 needs("playwright")
@@ -28,7 +28,7 @@ if CHROMIUM is None:
     sys.exit(SKIPPED)
 
 KEY = "sk-page"
-EXPECTED = re.compile("401|requires 'Trusted")  # the console's errors that checks bring about
+EXPECTED = re.compile("401|requires 'Trusted")  # errors that checks bring about
 SHOTS = sys.argv[2] if len(sys.argv) > 2 else None
 PATIENCE_MS = 60_000
 SIZES = {"wide": {"width": 1280, "height": 860}, "phone": {"width": 390, "height": 740}}
@@ -542,26 +542,6 @@ def check_sizes_and_schemes(browser, server):
                 page.locator("#tab-chat").click()
                 expect(page.locator("#prompt")).to_be_in_viewport()
         assert len(colours) == 1 and ("rgb(16" in colours.pop()) == (scheme == "dark")
-
-
-def report_data(rows=30):
-    """What `bench serve --html` writes into its page, of requests that take a second each."""
-    metrics = [{"label": label, "header": header, "count": rows, "mean": 5.0, "median": 5.0, "std": 1.0,
-                "min": 4.0, "max": 9.0, "percentiles": [["99", 8.0]]}
-               for label, header in (("TTFT", "Time to First Token"), ("TPOT", "Time per Output Token"))]
-    curves = [{"label": label, "points": [[10 * i, i] for i in range(1, 101)]}
-              for label in ("TTFT", "TTFT, from the intended start", "E2E", "E2E, from the intended start")]
-    sweep = [{"rate": rate, "sustained": bool(rate), "failed": 0, "requests": 9.0, "tokens": 90.0 * (rate or 12),
-              "ttft": [31.0, 44.0], "tpot": 5.0, "e2el": [60.0, 90.0], "p": "99"} for rate in (None, 4.0, 8.0)]
-    return {"model": "organisation/a-model-with-a-long-name-and-no-spaces-Q4_K_M", "date": "20261129-000000",
-            "server": "http://127.0.0.1:8000/with/a/path", "dataset": "random", "load": "8 requests/s", "seed": 0,
-            "duration": 30.0, "completed": rows, "failed": 0, "interrupted": False, "requests": 9.0,
-            "tokens": 900.0, "inputTokens": 1000, "outputTokens": 1000, "peak": 8, "cpu": 0.1, "goodput": None,
-            "withoutUsage": 0, "disagree": 0, "short": 0, "numRecords": rows, "metrics": metrics, "errors": [],
-            "curves": curves, "sweep": sweep, "dots": [[30 + i, 200] for i in range(rows)],
-            "bars": [[i, i, i + 0.3, i + 1, "none"] for i in range(rows)],
-            "timeline": {"step": 0.5, **{name: [2.0] * 60 for name in ("tokens", "active", "waiting")},
-                         "failed": [0] * 60}}
 
 
 def check_report(browser, _):
