@@ -412,7 +412,7 @@ void OutputState::end_reader() {
 
 bool OutputState::decide_in_value(const Marker& marker, bool at_end, bool& is_text) {
   const ValueState value = value_state();
-  if (!ValueEnd::concerns(value.place, marker.role)) return true;
+  if (value.place == ValuePlace::kNone) return true;
   if (!value_end_) value_end_.emplace(value, marker.role, marker.symbols.size());
   const ValueEnd::Verdict verdict = value_end_->read(*format, pending_, at_end || is_over_);
   if (verdict == ValueEnd::Verdict::kUndecided) return false;
@@ -451,6 +451,8 @@ void OutputState::drain(bool at_end) {
       read_marker(*found);
     } else if (first < kFirstSpecial) {
       read_byte(static_cast<char>(first));
+    } else if (value_state().place != ValuePlace::kNone) {
+      for (const char c : format->text_of(first)) read_byte(c);  // a part of no whole marker
     } else {
       read_stray(format->text_of(first), true);
     }

@@ -25,45 +25,29 @@ bool has_sections(const CallFamily& family) {
 
 }  // namespace
 
-bool ValueEnd::concerns(ValuePlace place, Role role) {
-  switch (place) {
-    case ValuePlace::kNone:
-      return false;
-    case ValuePlace::kTagged:
-      return role == Role::kValueEnd || role == Role::kRawEnd;
-    case ValuePlace::kQuoted:
-      return role == Role::kQuote;
-    case ValuePlace::kElement:
-    case ValuePlace::kTurnTag:
-    case ValuePlace::kLiteral:
-      return true;
-  }
-  return false;
-}
-
 ValueEnd::ValueEnd(const ValueState& value, Role role, size_t num_symbols)
-    : stage_(Stage::kNever),
-      is_strict_(value.place == ValuePlace::kLiteral),
-      at_(num_symbols),
-      tag_(value.tag) {
+    : at_(num_symbols), tag_(value.place == ValuePlace::kTurnTag ? kArgument : value.tag) {
   switch (value.place) {
-    case ValuePlace::kTagged:
-      stage_ = Stage::kParameters;
-      break;
     case ValuePlace::kElement:
       if (role == Role::kValueEnd) stage_ = Stage::kTag;
-      break;
+      return;
     case ValuePlace::kTurnTag:
-      tag_ = kArgument;
       if (role == Role::kMessageEnd) stage_ = Stage::kTag;
+      return;
+    case ValuePlace::kTagged:
+      if (role == Role::kValueEnd || role == Role::kRawEnd) stage_ = Stage::kParameters;
       break;
     case ValuePlace::kQuoted:
-      stage_ = Stage::kQuote;
+      if (role == Role::kQuote) stage_ = Stage::kQuote;
       break;
     default:
-      if (role == Role::kCallEnd) stage_ = Stage::kSection;
-      if (role == Role::kSectionEnd || role == Role::kMessageEnd) stage_ = Stage::kBehind;
+      break;
   }
+  if (stage_ != Stage::kNever) return;
+  // A control token where the value cannot end: the answer may be broken there, and end with it.
+  is_strict_ = true;
+  if (role == Role::kCallEnd) stage_ = Stage::kSection;
+  if (role == Role::kSectionEnd || role == Role::kMessageEnd) stage_ = Stage::kBehind;
 }
 
 Roles ValueEnd::looked_for() const {
@@ -173,6 +157,7 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
       return role == Role::kKeyBegin || is_of_turn ? Verdict::kEnd : Verdict::kText;
     case Stage::kSection:
     case Stage::kBehind:
+      if (is_strict_ && role == Role::kMessageEnd) return Verdict::kUndecided;
       if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
       if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
       if (contains(kEnds, role)) return Verdict::kUndecided;

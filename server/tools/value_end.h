@@ -35,9 +35,6 @@ class ValueEnd {
   // `role`: the marker's; `num_symbols`: its length.
   ValueEnd(const ValueState& value, Role role, size_t num_symbols);
 
-  // Whether a marker of the role may end such a value, or only a look at what follows tells.
-  static bool concerns(ValuePlace place, Role role);
-
   // `held`: the marker and what has come behind it, each time the same and more; `is_whole`: no
   // more will come.
   Verdict read(const OutputFormat& format, std::u16string_view held, bool is_whole);
@@ -66,8 +63,8 @@ class ValueEnd {
   Verdict content(Role role);
   Verdict turn_tag();
 
-  Stage stage_;
-  bool is_strict_;           // text behind all calls cannot be content
+  Stage stage_ = Stage::kNever;
+  bool is_strict_ = false;   // text behind all calls cannot be content
   bool is_closing_ = true;   // kTurn: of an end tag
   bool has_closed_ = false;  // kTurn: the argument's call has ended
   size_t at_;

@@ -4,13 +4,12 @@
 namespace sluice {
 namespace {
 
-// Stands between a tag of ours and a template, whose white space the tag would otherwise trim.
-constexpr const char* kKeep = "{{ '' }}";
-
-// A template's last line feed is none of its text.
+// A branch behind a tag of ours. The line feed is the tag's, as Hugging Face's settings trim it, so
+// that `source` begins a line; the empty expression keeps white space from the next tag. A
+// template's last line feed is none of its text.
 std::string branch(std::string source) {
   if (source.ends_with('\n')) source.pop_back();
-  return kKeep + source + kKeep;
+  return '\n' + source + "{{ '' }}";
 }
 
 }  // namespace

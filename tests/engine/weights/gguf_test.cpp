@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "engine/tokenizer/files/named_templates.h"
+#include "engine/weights/checkpoint.h"
 #include "engine/weights/describe_gguf.h"
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
@@ -270,6 +272,20 @@ TEST(GgufVocabulary, OptionalKeysMayBeAbsent) {
   EXPECT_EQ(vocabulary->bos, kInvalidToken);
   EXPECT_TRUE(vocabulary->token_types.empty());
   EXPECT_TRUE(vocabulary->merges.empty());
+}
+
+TEST(GgufVocabulary, TemplatesWithNamesAreOneThatChooses) {
+  const testing::TemporaryFolder folder;
+  GgufImage image = small_gguf();
+  image.set_string("tokenizer.chat_template", "D");
+  image.set_string("tokenizer.chat_template.tool_use", "U");
+  image.set_string("tokenizer.chat_template.rag", "R");
+  std::ofstream(folder.at("model.gguf"), std::ios::binary) << image.bytes();
+  const auto checkpoint = open_gguf_checkpoint(folder.at("model.gguf"));
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto text = (*checkpoint)->text();
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  EXPECT_EQ(text->chat_template, joined_templates({.standard = "D", .tool_use = "U", .rag = "R"}));
 }
 
 TEST(GgufVocabulary, ReadsScoresTypesAndFlags) {

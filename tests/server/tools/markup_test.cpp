@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "server/tools/output_format.h"
 #include "tests/server/tools/call_generator.h"
@@ -53,22 +54,23 @@ TEST(Markup, AStringThatSpellsItIsWhole) {
     SCOPED_TRACE(writer.calls);
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);
     for (const std::string& text : strings_with_markup(writer, format)) {
-      const std::vector<TestCall> calls = {{"first", {{"a", text}, {"b", "c"}}},
-                                           {"second", {{"a", text}}}};
-      for (const size_t count : {size_t{1}, size_t{2}}) {
-        if (count > 1 && !writer.takes_several) continue;
-        const std::vector<TestCall> some(calls.begin() + (count == 1 ? 1 : 0), calls.end());
-        const Transcript transcript{.text = writer.write(some), .tools = tools_of(some)};
-        const Pieces pieces = parse_every_way(format, transcript);
-        const std::vector<Json> found = arguments_of(pieces);
-        ASSERT_EQ(found.size(), some.size()) << transcript.text << "\n" << describe(pieces);
-        for (size_t i = 0; i < some.size(); ++i) {
-          EXPECT_EQ(found[i], some[i].arguments) << transcript.text;
-        }
-        EXPECT_EQ(std::ranges::count(pieces, PieceKind::kContent, &Piece::kind), 0)
-            << transcript.text << "\n"
-            << describe(pieces);
-      }
+      std::vector<TestCall> calls = {{"second", {{"a", text}}}};
+      if (writer.takes_several) calls.insert(calls.begin(), {"first", {{"a", text}, {"b", "c"}}});
+      const Transcript transcript{.text = writer.write(calls), .tools = tools_of(calls)};
+      SCOPED_TRACE(transcript.text);
+      // A whole call is parsed under every cut, a marker as one text and byte by byte.
+      const bool is_call = text.find("See ") == 0;
+      const std::vector<Chunk> chunks = split_bytes(format, transcript.text);
+      std::vector<size_t> all(chunks.size());
+      std::iota(all.begin(), all.end(), 0);
+      const Pieces pieces =
+          is_call ? parse_every_way(format, transcript) : parse_whole(format, transcript);
+      EXPECT_EQ(parse_cut(format, transcript, chunks, all), pieces);
+      const std::vector<Json> found = arguments_of(pieces);
+      ASSERT_EQ(found.size(), calls.size()) << describe(pieces);
+      for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(found[i], calls[i].arguments);
+      EXPECT_EQ(std::ranges::count(pieces, PieceKind::kContent, &Piece::kind), 0)
+          << describe(pieces);
     }
   }
 }
@@ -185,7 +187,11 @@ TEST(Markup, ACallCutBeforeItsNameLeavesNone) {
     const std::string call = writer.write(calls);
     const size_t name = call.find("get_weather");
     for (const std::string before : {"", "Text."}) {
-      for (size_t length = 2; length <= name + 3; ++length) {
+      size_t length = 0;
+      for (const Chunk& chunk : split_bytes(format, call)) {
+        length += chunk.bytes.size();
+        if (length < 2) continue;
+        if (length > name + 3) break;
         const std::string part = call.substr(0, length);
         if (static_cast<uint8_t>(call[length]) >= 0x80) continue;  // half a character
         const Pieces pieces = parse_every_way(
