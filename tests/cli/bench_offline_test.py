@@ -126,7 +126,7 @@ def check_refusals(sluice, model):
     line = run(sluice, "bench", "throughput", model, "--dataset-name", "sharegpt",
                "--dataset-path", "/nonexistent.json", code=1)
     assert "/nonexistent.json" in line, line
-    line = run(sluice, "bench", "latency", model, "--goodput", "speed:1", code=1)
+    line = run(sluice, "bench", "latency", model, "--goodput", "speed:1", code=2)
     assert "speed" in line, line
 
 
