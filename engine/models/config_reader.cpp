@@ -30,10 +30,12 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
 }
 
 // Some GGUF files state a number for each layer, 0 for those without attention.
-Expected<int32_t> read_kv_heads(const Metadata& metadata, int32_t num_heads) {
+Expected<int32_t> read_kv_heads(const Metadata& metadata, int32_t num_layers, int32_t num_heads) {
   constexpr const char* kKey = "attention.head_count_kv";
   const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
-  if (!listed) return metadata.get_count_or(kKey, kMaxHeads, num_heads);
+  if (!listed || listed->size() != static_cast<size_t>(num_layers)) {
+    return metadata.get_count_or(kKey, kMaxHeads, num_heads);
+  }
   const double most = listed->empty() ? 0 : std::ranges::max(*listed);
   const bool are_equal = std::ranges::all_of(
       *listed, [most](double count) { return count == 0 || count == most; });
@@ -48,7 +50,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
   SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
   LayerConfig layer;
   SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
-  SLUICE_TRY(layer.num_kv_heads, read_kv_heads(metadata, layer.num_heads));
+  SLUICE_TRY(layer.num_kv_heads, read_kv_heads(metadata, config.num_layers, layer.num_heads));
   SLUICE_TRY(layer.head_dim,
              metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
   SLUICE_TRY(const int32_t value_dim,
