@@ -13,7 +13,7 @@ void CallTags::start_call(const CallFamily& family) {
 }
 
 Step CallTags::begin(CallContext& context) {
-  const std::string name(trimmed(name_));
+  const std::string name(without_space_around(name_));
   if (!is_plain_name(name) || !context.begin_call(name, {})) return Step::kFail;
   name_ = name;
   is_open_ = had_call_ = true;
@@ -33,7 +33,7 @@ Step CallTags::outer_text(char c, CallContext& context) {
     if (is_json_space(c)) return Step::kGoOn;
     return had_call_ ? Step::kDoneBefore : Step::kFail;
   }
-  if (context.family.name_ends_at_newline && c == '\n' && !trimmed(name_).empty()) {
+  if (context.family.name_ends_at_newline && c == '\n' && !without_space_around(name_).empty()) {
     return begin(context);
   }
   if (!may_go_on(name_, c)) return Step::kFail;

@@ -72,7 +72,7 @@ void ElementCall::begin_element(CallContext& context) {
 
 void ElementCall::end_element(CallContext& context) {
   const Element element = elements_.back();
-  const bool is_empty = trimmed(value_).empty() && (element.types & kJsonString) == 0;
+  const bool is_empty = without_space_around(value_).empty() && (element.types & kJsonString) == 0;
   if (element.holds_elements) {
     arguments_.raw(element.is_array ? "]" : "}", context.out);
   } else if (is_string_) {

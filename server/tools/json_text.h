@@ -15,7 +15,7 @@ namespace sluice {
 constexpr bool is_json_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
 // Without JSON's white space at both ends.
-constexpr std::string_view trimmed(std::string_view text) {
+constexpr std::string_view without_space_around(std::string_view text) {
   while (!text.empty() && is_json_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_json_space(text.back())) text.remove_suffix(1);
   return text;

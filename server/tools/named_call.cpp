@@ -36,7 +36,7 @@ Roles NamedCall::live() const {
 }
 
 Step NamedCall::begin(CallContext& context, State next) {
-  const std::string header(trimmed(name_));
+  const std::string header(without_space_around(name_));
   if (context.family.header_is_id) id_ = header;
   std::string_view name = header;
   if (context.family.header_is_id) {
@@ -46,7 +46,8 @@ Step NamedCall::begin(CallContext& context, State next) {
     if (!meant.empty()) name = meant;
   }
   if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
-  if (!context.parses_calls || !is_plain_name(name) || !context.begin_call(name, trimmed(id_)))
+  if (!context.parses_calls || !is_plain_name(name) ||
+      !context.begin_call(name, without_space_around(id_)))
     return Step::kFail;
   is_open_ = had_call_ = true;
   has_arguments_ = false;
@@ -68,7 +69,7 @@ void NamedCall::start_name(const CallFamily& family) {
 
 Step NamedCall::name_text(char c, CallContext& context) {
   const CallFamily& family = context.family;
-  const bool is_empty = trimmed(name_).empty();
+  const bool is_empty = without_space_around(name_).empty();
   if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
   const bool ends = family.type_before_name || family.name_ends_at_newline;
   if (ends && c == '\n' && !is_empty) {
@@ -140,7 +141,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
     state_ = State::kName;
     return Step::kGoOn;
   }
-  if (role == Role::kIdBegin && state_ == State::kName && !trimmed(name_).empty()) {
+  if (role == Role::kIdBegin && state_ == State::kName && !without_space_around(name_).empty()) {
     state_ = State::kId;
     return Step::kGoOn;
   }

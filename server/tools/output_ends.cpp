@@ -178,7 +178,7 @@ void OutputState::start(std::string_view prompt_tail) {
     return;
   }
   const std::string_view behind = prompt_tail.substr(last);
-  const bool is_text = !trimmed(behind).empty();
+  const bool is_text = !without_space_around(behind).empty();
   const auto newlines = static_cast<size_t>(std::ranges::count(behind, '\n'));
   const size_t of_marker = is_begin ? reasoning.after_begin : reasoning.after_end;
   if (is_begin) mode_ = Mode::kReasoning;

@@ -274,7 +274,7 @@ void OutputState::take_step(Step step,
     has_content_ = true;
   } else if (may_be_content && (step == Step::kGoOn || step == Step::kFail)) {
     const bool is_marker = symbols.size() > 1 || (!symbols.empty() && symbols[0] >= kFirstSpecial);
-    if (is_marker && had_call_ && trimmed(kept_).empty()) kept_.clear();
+    if (is_marker && had_call_ && without_space_around(kept_).empty()) kept_.clear();
     kept_ += text;
   }
   if (!thought_.empty() && (step == Step::kGoOn || step == Step::kDone || step == Step::kFail)) {

@@ -49,7 +49,7 @@ void write_plain(std::string_view text,
                  JsonTypes types,
                  const ArgumentWriter& arguments,
                  PieceWriter& out) {
-  const std::string_view value = trimmed(text);
+  const std::string_view value = without_space_around(text);
   const std::optional<JsonTypes> type = json_type(value);
   // A string among other types is written without quotes, so that quotes are part of it.
   const bool is_text = type == kJsonString && types != kJsonAny && (types & kJsonString) != 0;

@@ -48,8 +48,9 @@ void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
   at_value_start_ = true;
   holds_newline_ = false;
   value_.clear();
-  arguments_.begin_value(context.family.strips_newlines ? trimmed(key_) : std::string_view(key_),
-                         context.out);
+  arguments_.begin_value(
+      context.family.strips_newlines ? without_space_around(key_) : std::string_view(key_),
+      context.out);
   if (is_string_) arguments_.raw("\"", context.out);
 }
 
@@ -119,7 +120,7 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       if (has_value_marker(context.family)) {
         state_ = State::kKeyBehind;
       } else {
-        begin_value(context.types_of(name_, trimmed(key_)), context);
+        begin_value(context.types_of(name_, without_space_around(key_)), context);
       }
       return Step::kGoOn;
     case Role::kKeyEndString:
@@ -133,7 +134,8 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       is_raw_ = true;
       return Step::kGoOn;
     case Role::kValueBegin:
-      if (state_ == State::kKeyBehind) begin_value(context.types_of(name_, trimmed(key_)), context);
+      if (state_ == State::kKeyBehind)
+        begin_value(context.types_of(name_, without_space_around(key_)), context);
       return Step::kGoOn;
     case Role::kValueEnd:
     case Role::kRawEnd:
