@@ -41,7 +41,11 @@ def prepare():
     """A copy of what git has, with a build folder for each preset."""
     for name in run(["git", "ls-files"], cwd=ROOT).stdout.splitlines():
         source, target = ROOT / name, COPY / name
-        if not target.exists() or not filecmp.cmp(source, target, shallow=False):
+        if source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(source.readlink())
+        elif not target.exists() or not filecmp.cmp(source, target, shallow=False):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
     for preset in TARGETS:
@@ -52,7 +56,7 @@ def prepare():
 def entries(preset, program):
     """The names of the program's entries in ctest, if this build runs it."""
     listed = run(["ctest", "--test-dir", COPY / f"build-{preset}", "-N", "-R",
-                  rf"^{program}(_\d+)?$"]).stdout
+                  rf"^{program}(_[0-9]+)?$"]).stdout
     return re.findall(r"Test +#\d+: (\S+)", listed)
 
 
@@ -63,7 +67,7 @@ def judge(preset, program):
     if built.returncode != 0:
         return "does not compile"
     ended = run(["ctest", "--test-dir", folder, "-j", str(os.cpu_count()), "--timeout", str(LIMIT_S),
-                 "--output-on-failure", "-R", rf"^{program}(_\d+)?$"],
+                 "--output-on-failure", "-R", rf"^{program}(_[0-9]+)?$"],
                 env={**os.environ, **TARGETS[preset]})
     if ended.returncode == 0:
         return None
