@@ -32,6 +32,16 @@ void BlockPool::append(ListId list_id, int32_t block) {
   ++list.size;
 }
 
+void BlockPool::prepend(ListId list_id, int32_t block) {
+  List& list = lists_[list_id];
+  Block& b = blocks_[static_cast<size_t>(block)];
+  b.previous = kNone;
+  b.next = list.head;
+  (list.head == kNone ? list.tail : blocks_[static_cast<size_t>(list.head)].previous) = block;
+  list.head = block;
+  ++list.size;
+}
+
 void BlockPool::unlink(ListId list_id, int32_t block) {
   List& list = lists_[list_id];
   Block& b = blocks_[static_cast<size_t>(block)];
@@ -54,13 +64,17 @@ void BlockPool::unlink_if_idle(int32_t block) {
   unlink(list_of(b), block);
 }
 
-void BlockPool::append_if_idle(int32_t block) {
+// A free block goes to the front, so that blocks never used, whose memory the system has not given
+// yet, are taken last.
+void BlockPool::list_if_idle(int32_t block) {
   Block& b = blocks_[static_cast<size_t>(block)];
   if (b.refcount != 0 || b.num_transfers != 0) return;
-  if (b.tag != kNoTag) {
-    ++num_cached_;
-    b.released = ++num_releases_;
+  if (b.tag == kNoTag) {
+    prepend(kFreeList, block);
+    return;
   }
+  ++num_cached_;
+  b.released = ++num_releases_;
   append(list_of(b), block);
 }
 
@@ -94,7 +108,7 @@ void BlockPool::release(BlockId block, int32_t worth) {
   b.worth = worth;
   --b.refcount;
   if (b.refcount == 0) --num_referenced_;
-  append_if_idle(block.value);
+  list_if_idle(block.value);
 }
 
 void BlockPool::set_tag(BlockId block, int32_t tag) {
@@ -109,7 +123,7 @@ void BlockPool::clear_tag(BlockId block) {
   CHECK_NE(b.tag, kNoTag);
   unlink_if_idle(block.value);
   b.tag = kNoTag;
-  append_if_idle(block.value);
+  list_if_idle(block.value);
 }
 
 int32_t BlockPool::evict() {
@@ -130,7 +144,7 @@ int32_t BlockPool::evict() {
   --num_cached_;
   const int32_t tag = b.tag;
   b.tag = kNoTag;
-  append(kFreeList, block);
+  prepend(kFreeList, block);
   return tag;
 }
 
@@ -143,7 +157,7 @@ void BlockPool::end_transfer(BlockId block) {
   Block& b = blocks_[index(block)];
   CHECK_GT(b.num_transfers, 0);
   --b.num_transfers;
-  append_if_idle(block.value);
+  list_if_idle(block.value);
 }
 
 bool BlockPool::pin(BlockId block) {

@@ -38,7 +38,8 @@ class BlockPool {
   // `max_pinned`: blocks that may be pinned at once.
   explicit BlockPool(int32_t num_blocks, int32_t max_pinned = 0);
 
-  // Returns a block with one owner and no tag: a free one, else the one that evict() gives up.
+  // Returns a block with one owner and no tag: the free one that was used last, else the first that
+  // never was, else the one that evict() gives up. So memory never touched is touched last.
   [[nodiscard]] Taken take();
   // Adds one owner to a referenced, cached or held block.
   void share(BlockId block);
@@ -120,9 +121,10 @@ class BlockPool {
 
   [[nodiscard]] static ListId list_of(const Block& block);  // the list of an idle block
   void append(ListId list, int32_t block);
+  void prepend(ListId list, int32_t block);
   void unlink(ListId list, int32_t block);
   void unlink_if_idle(int32_t block);
-  void append_if_idle(int32_t block);
+  void list_if_idle(int32_t block);
 
   std::vector<Block> blocks_;
   List lists_[kNumLists];

@@ -30,6 +30,22 @@ TEST(BlockPool, FreedBlockKeepsItsTagUntilReused) {
   EXPECT_EQ(pool.take().block, kNullBlock);
 }
 
+TEST(BlockPool, ABlockThatWasUsedIsTakenBeforeOneThatNeverWas) {
+  BlockPool pool(8);
+  const BlockId first = pool.take().block;
+  const BlockId second = pool.take().block;
+  const BlockId third = pool.take().block;
+  EXPECT_EQ((std::vector{first.value, second.value, third.value}), (std::vector{0, 1, 2}));
+  pool.set_tag(second, 7);
+  pool.release(third);
+  pool.release(second);
+  pool.release(first);
+  EXPECT_EQ(pool.evict(), 7);
+  std::vector<int32_t> order;
+  for (int32_t i = 0; i < 5; ++i) order.push_back(pool.take().block.value);
+  EXPECT_EQ(order, (std::vector{1, 0, 2, 3, 4}));
+}
+
 TEST(BlockPool, LeastRecentlyReleasedCachedBlockIsEvictedFirst) {
   BlockPool pool(3);
   std::vector<BlockId> blocks;
@@ -172,7 +188,7 @@ struct Reference {
   void settle(int32_t b) {
     if (!idle(b)) return;
     if (blocks[b].tag == BlockPool::kNoTag) {
-      free.push_back(b);
+      free.push_front(b);
       return;
     }
     const auto num_blocks = static_cast<int64_t>(blocks.size());
@@ -188,7 +204,7 @@ struct Reference {
     });
     const int32_t b = *first;
     cached.erase(first);
-    free.push_back(b);
+    free.push_front(b);
     return std::exchange(blocks[b].tag, BlockPool::kNoTag);
   }
 
