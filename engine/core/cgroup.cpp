@@ -117,10 +117,12 @@ int32_t cgroup_cpus(const std::string& root) {
 int64_t cgroup_available_memory(const std::string& root) {
   int64_t available = kNoCgroupLimit;
   for (const std::string& folder : groups_v2(root)) {
-    available = std::min(available,
-                         free_bytes(read_numbers(folder + "/memory.max").first,
-                                    read_numbers(folder + "/memory.current").first,
-                                    read_keyed(folder + "/memory.stat", "inactive_file")));
+    for (const char* const limit : {"/memory.max", "/memory.high"}) {
+      available = std::min(available,
+                           free_bytes(read_numbers(folder + limit).first,
+                                      read_numbers(folder + "/memory.current").first,
+                                      read_keyed(folder + "/memory.stat", "inactive_file")));
+    }
   }
   for (const std::string& folder : groups_v1(root, "memory")) {
     available = std::min(available,

@@ -16,7 +16,8 @@ inline constexpr int64_t kNoCgroupLimit = std::numeric_limits<int64_t>::max();
 // below /proc and /sys.
 int32_t cgroup_cpus(const std::string& root = "");
 
-// Returns the bytes below the tightest limit; inactive file cache counts as free, because the
+// Returns the bytes below the tightest limit, memory.high included, above which everything is slow;
+// inactive file cache counts as free, because the
 // kernel drops it before it fails an allocation. kNoCgroupLimit: no limit.
 int64_t cgroup_available_memory(const std::string& root = "");
 

@@ -48,6 +48,18 @@ TEST(Cgroup, TightestOfTheGroupsAboveCounts) {
   EXPECT_EQ(cgroup_available_memory(root.path()), 6000);
 }
 
+TEST(Cgroup, WhereItGetsSlowIsALimitToo) {
+  FakeRoot root;
+  root.with("/proc/self/cgroup", "0::/slice/box\n")
+      .with("/sys/fs/cgroup/slice/box/memory.max", "9000\n")
+      .with("/sys/fs/cgroup/slice/box/memory.high", "max\n")
+      .with("/sys/fs/cgroup/slice/box/memory.current", "1000\n")
+      .with("/sys/fs/cgroup/slice/memory.max", "max\n")
+      .with("/sys/fs/cgroup/slice/memory.high", "7000\n")
+      .with("/sys/fs/cgroup/slice/memory.current", "2000\n");
+  EXPECT_EQ(cgroup_available_memory(root.path()), 5000);
+}
+
 TEST(Cgroup, GroupHiddenByANamespaceIsTheMountPoint) {
   FakeRoot root;
   root.with("/proc/self/cgroup", "0::/kubepods/pod1234/box\n")
