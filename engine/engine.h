@@ -77,9 +77,6 @@ class Engine {
   // layout: the files of the model's directory, or for a GGUF file generated ones that give the
   // same ids.
   [[nodiscard]] virtual Expected<std::vector<NamedFile>> tokenizer_files() const = 0;
-  // Any thread but the engine's, before stop(). Returns when the system has backed all planned
-  // memory, which takes seconds beside the first requests. For benchmarks that measure later steps.
-  virtual void wait_until_backed() const = 0;
 
   // Any thread. Empties the prefix cache, but not the tiers below it, at the next step boundary and
   // reports true. Reports false, and empties nothing, while requests run or wait, and in engines

@@ -33,7 +33,7 @@ class AlignedBuffer {
   }
 
   // kHuge asks for huge pages but does not require them. kSmall is for memory whose first uses are
-  // small and scattered; a component that backs the rest later asks for huge pages then. kReserved
+  // small and scattered, so that the system gives only what is used, page by page. kReserved
   // uses huge pages that the system has set aside (vm.nr_hugepages), all taken here.
   enum class Pages : uint8_t { kHuge, kSmall, kReserved };
 

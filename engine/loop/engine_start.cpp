@@ -112,8 +112,6 @@ Expected<std::vector<NamedFile>> LocalEngine::tokenizer_files() const {
   return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
 }
 
-void LocalEngine::wait_until_backed() const { core_->runner->wait_until_backed(); }
-
 Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
                                                       const RankGroups& groups,
                                                       const OpenKvPeers& open_peers) {

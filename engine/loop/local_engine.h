@@ -104,7 +104,6 @@ class LocalEngine final : public Engine {
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
 
   [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override;
-  void wait_until_backed() const override;
 
   void drain() override { draining_ = true; }
 

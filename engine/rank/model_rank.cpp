@@ -85,7 +85,7 @@ Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& de
   SLUICE_TRY(KvStorage storage,
              KvStorage::create(rank_groups(kv, layouts),
                                kv.block_size,
-                               pages_of(config, Pages::kSmall),
+                               pages_of(config, Pages::kHuge),
                                device.memory()));
   std::unique_ptr<ModelRank> rank(
       new ModelRank(device, std::move(model), bounds, std::move(storage)));
@@ -101,7 +101,7 @@ Expected<void> ModelRank::allocate(const Placement& placement, const Config& con
                                     model_->arena_bytes(bounds_.step),
                                     "activations",
                                     pages_of(config, Pages::kHuge)));
-  if (memory.is_host()) use_host_pages(placement, config);
+  if (memory.is_host()) use_host_pages(placement);
   model_->bind(bounds_.step, arena_.span());
   if (is_first()) {
     const int64_t bytes = bounds_.step.max_logits * int64_t{model_->config().vocab_size} *
@@ -118,10 +118,10 @@ Expected<void> ModelRank::allocate(const Placement& placement, const Config& con
 }
 
 // Sets the placement of pages before they are first touched.
-void ModelRank::use_host_pages(const Placement& placement, const Config& config) {
+void ModelRank::use_host_pages(const Placement& placement) {
   place_memory(kv_storage_.bytes(), placement);
   place_memory(arena_.span(), placement);
-  prefault_ = std::make_unique<Prefault>(kv_storage_.bytes(), config.huge_pages == "transparent");
+  kv_storage_.touch_first_blocks();
 }
 
 // CPU ranks read each other's parts in place and need no buffer.

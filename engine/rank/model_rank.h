@@ -137,10 +137,6 @@ class ModelRank {
 
   [[nodiscard]] KvStorage& kv_storage() { return kv_storage_; }
 
-  void wait_until_backed() const {
-    if (prefault_) prefault_->wait();
-  }
-
  private:
   ModelRank(const kernels::Device& device,
             std::unique_ptr<Model> model,
@@ -154,7 +150,7 @@ class ModelRank {
   [[nodiscard]] bool is_first() const { return model_->config().share.rank == 0; }
 
   Expected<void> allocate(const Placement& placement, const Config& config);
-  void use_host_pages(const Placement& placement, const Config& config);
+  void use_host_pages(const Placement& placement);
   Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
   // Calls body() with each bucket's step.
   template <typename Body>
@@ -179,7 +175,6 @@ class ModelRank {
   std::unique_ptr<Model> model_;
   Bounds bounds_;
   KvStorage kv_storage_;
-  std::unique_ptr<Prefault> prefault_;
   std::vector<LayerCache> caches_;  // by layer
   kernels::DeviceBuffer arena_;
   kernels::DeviceBuffer logits_;  // on rank 0

@@ -231,10 +231,6 @@ Expected<void> ModelRunner::add_sampling(const Config& config) {
   return {};
 }
 
-void ModelRunner::wait_until_backed() const {
-  for (const auto& rank : ranks_) rank->wait_until_backed();
-}
-
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
   ForwardBatch step = batch.view();
   const std::optional<size_t> bucket =

@@ -87,9 +87,6 @@ class ModelRunner {
   // Null without a draft model.
   [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
 
-  // Implements Engine::wait_until_backed().
-  void wait_until_backed() const;
-
   [[nodiscard]] size_t max_rows() const { return static_cast<size_t>(bounds_.step.max_logits); }
 
   // Array sizes of any step's batch.

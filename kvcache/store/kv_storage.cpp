@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/store/kv_storage.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "kernels/attention.h"
 
@@ -46,7 +42,9 @@ KvStorage::GroupPlace KvStorage::place(const KvGroupSpec& group, int64_t begin) 
     const int64_t block = plane.num_heads * head;
     place.planes.push_back(
         {.begin = place.layer_bytes, .head_bytes = head, .block_bytes = block});
-    place.layer_bytes += align_up(group.num_blocks * block, 64);
+    const int64_t bytes = align_up(group.num_blocks * block, 64);
+    const bool is_whole_pages = bytes % AlignedBuffer::kHugePageBytes == 0;
+    place.layer_bytes += bytes + (is_whole_pages ? align_up(block, 64) : 0);
   }
   return place;
 }
@@ -209,47 +207,13 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
   });
 }
 
-// While this runs, the first tokens write a few lines of each layer: they find small pages, which
-// are cheap for the system to clear and become huge ones here, with their contents.
-Prefault::Prefault(std::span<std::byte> bytes, bool huge) {
-  thread_ = std::thread([this, bytes, huge] {
-    back(bytes, huge);
-    done_ = true;
-    done_.notify_all();
-  });
-}
-
-// Each madvise() call holds the lock of the process's mappings, for which page faults and growing
-// heaps wait: a thread of low priority, preempted with it, would hold them up by half a second on a
-// busy machine. This thread has normal priority, asks for one huge page at a time, and rests.
-void Prefault::back(std::span<std::byte> bytes, bool huge) {
-  using Clock = std::chrono::steady_clock;
-  constexpr size_t kPiece = size_t{2} << 20;  // one huge page
-  constexpr int kCollapse = 25;               // MADV_COLLAPSE, newer than the headers
-  constexpr int kRests = 4;                   // times as long as it worked
-  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
-  const uintptr_t end = begin + bytes.size();
-  if (huge) madvise(bytes.data(), bytes.size(), MADV_HUGEPAGE);
-  std::unique_lock lock(mutex_);
-  for (uintptr_t at = begin; at < end && !stop_;) {
-    const uintptr_t next = std::min(end, (at / kPiece + 1) * kPiece);
-    auto* const piece = reinterpret_cast<void*>(at);
-    const Clock::time_point started = Clock::now();
-    // Older kernels do not know the advice: pages then come on first use.
-    if (madvise(piece, next - at, MADV_POPULATE_WRITE) != 0) return;
-    if (huge) madvise(piece, next - at, kCollapse);
-    stopping_.wait_for(lock, kRests * (Clock::now() - started), [this] { return stop_; });
-    at = next;
+void KvStorage::touch_first_blocks() {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].num_blocks == 0) continue;
+    for_spans(whole(static_cast<int32_t>(g), BlockId{0}), [](std::span<std::byte> bytes) {
+      static_cast<volatile std::byte&>(bytes.front()) = std::byte{0};
+    });
   }
-}
-
-Prefault::~Prefault() {
-  {
-    const std::scoped_lock lock(mutex_);
-    stop_ = true;
-  }
-  stopping_.notify_all();
-  thread_.join();
 }
 
 }  // namespace sluice

@@ -2,17 +2,14 @@
 // The bytes of the KV cache: one allocation, carved into the planes of each layer (kv_group.h).
 // Block ids come from the manager. The order is layer by layer, plane by plane [block][head]; the
 // planes of attention are K, then V. A head's part of a block is its codes or floats and, where the
-// dtype has them, the block's scales behind them; each plane of a layer is padded to 64 bytes. For
+// dtype has them, the block's scales behind them; each plane of a layer is padded to 64 bytes, and
+// by a block where it fills huge pages: so no block is the first in a new page of every plane. For
 // the bytes inside a head see kernels/attention.h, KvLayerView.
 #pragma once
 
-#include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "engine/core/aligned_buffer.h"
@@ -47,6 +44,11 @@ class KvStorage {
 
   // The planes of layer `layer`, counted inside the group, in the group's order.
   [[nodiscard]] std::vector<KvPlaneView> planes(int32_t group, int32_t layer) const;
+
+  // Touches the first page of each plane, in host memory and before its first use: the first
+  // request would otherwise wait for as many huge pages as there are planes. All other memory comes
+  // from the system when blocks are first used.
+  void touch_first_blocks();
 
   // The whole allocation; the host must not read it where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
@@ -118,29 +120,6 @@ class KvStorage {
   std::vector<GroupPlace> places_;  // by group
   int32_t block_size_ = 0;
   kernels::DeviceBuffer buffer_;
-};
-
-// Faults in the pages of planned memory on a thread of its own, so that memory use stays where the
-// plan put it and the first requests do not wait for page faults. Contents are untouched. `huge`:
-// use huge pages where there are some.
-class Prefault {
- public:
-  Prefault(std::span<std::byte> bytes, bool huge);
-  ~Prefault();  // stops early
-  Prefault(const Prefault&) = delete;
-  Prefault& operator=(const Prefault&) = delete;
-
-  // Returns when the thread has ended. Any thread may call it.
-  void wait() const { done_.wait(false); }
-
- private:
-  void back(std::span<std::byte> bytes, bool huge);
-
-  std::mutex mutex_;
-  std::condition_variable stopping_;
-  bool stop_ = false;  // guarded by mutex_
-  std::atomic<bool> done_ = false;
-  std::thread thread_;
 };
 
 }  // namespace sluice

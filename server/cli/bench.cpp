@@ -314,7 +314,6 @@ Expected<void> measure(Engine& engine, const Invocation& invocation) {
 
 Expected<void> run_bench(const Invocation& invocation) {
   SLUICE_TRY(const auto engine, create_engine(invocation.config));
-  engine->wait_until_backed();
   return measure(*engine, invocation);
 }
 

@@ -205,7 +205,6 @@ Expected<void> run_bench_throughput(const Invocation& invocation) {
   const BenchResultOptions outputs = result_options(options);
   SLUICE_TRY(const BenchReport report, BenchReport::create(outputs, data));
   SLUICE_TRY(const auto engine, create_engine(invocation.config));
-  engine->wait_until_backed();
   SLUICE_TRY(OfflineLoad offline, OfflineLoad::create(*engine, invocation, data));
   OfflineOptions how;
   how.max_concurrency = options.max_concurrency.value_or(0);
@@ -243,7 +242,6 @@ Expected<void> run_bench_latency(const Invocation& invocation) {
   const BenchResultOptions outputs = result_options(options);
   SLUICE_TRY(const BenchReport report, BenchReport::create(outputs, data));
   SLUICE_TRY(const auto engine, create_engine(invocation.config));
-  engine->wait_until_backed();
   SLUICE_TRY(OfflineLoad offline, OfflineLoad::create(*engine, invocation, data));
   load::Result result = make_result(report, *engine, "Offline Latency Result");
   const size_t batch = offline.num_conversations() / num_batches;

@@ -62,8 +62,6 @@ class RemoteEngine final : public Engine {
   [[nodiscard]] std::vector<std::shared_ptr<Engine>> versions() override;
   [[nodiscard]] std::shared_ptr<Engine> next_version() override;
 
-  void wait_until_backed() const override {}
-
   void drain() override { draining_ = true; }
 
   void stop() override;

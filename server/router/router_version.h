@@ -56,8 +56,6 @@ class RouterVersion final : public Engine, public std::enable_shared_from_this<R
 
   [[nodiscard]] Expected<Files> tokenizer_files() const override { return *files_; }
 
-  void wait_until_backed() const override {}
-
   void drain() override { router_.drain(); }
 
   void stop() override { router_.stop(); }

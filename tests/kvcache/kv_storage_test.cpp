@@ -9,55 +9,52 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <map>
 #include <span>
 #include <vector>
 
 namespace sluice {
 namespace {
 
-constexpr size_t kBytes = size_t{24} << 20;
+size_t resident_pages(std::span<std::byte> bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> pages((bytes.size() + page - 1) / page);
+  EXPECT_EQ(mincore(bytes.data(), bytes.size(), pages.data()), 0) << std::strerror(errno);
+  return static_cast<size_t>(
+      std::ranges::count_if(pages, [](unsigned char one) { return (one & 1) != 0; }));
+}
 
-class Mapping {
- public:
-  Mapping()
-      : at_(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+TEST(KvStorage, MemoryComesWithTheFirstUseOfABlock) {
+  // A block has a page of the system in each of 6 planes.
+  const auto page = static_cast<int32_t>(sysconf(_SC_PAGESIZE));
+  KvGroupSpec group{.num_blocks = 1024, .num_layers = 3};
+  group.planes.assign(2, {.num_heads = 2, .width = page / 64, .dtype = DType::kBF16});
+  auto storage = KvStorage::create({group}, 16, AlignedBuffer::Pages::kSmall);
+  ASSERT_TRUE(storage);
+  EXPECT_EQ(resident_pages(storage->bytes()), 0U);
+  storage->touch_first_blocks();
+  EXPECT_EQ(resident_pages(storage->bytes()), 6U);
+  std::vector<std::byte> block(static_cast<size_t>(storage->block_bytes()), std::byte{7});
+  storage->copy_in(storage->whole(0, BlockId{0}), block);
+  EXPECT_EQ(resident_pages(storage->bytes()), 6U);
+  storage->copy_in(storage->whole(0, BlockId{500}), block);
+  EXPECT_EQ(resident_pages(storage->bytes()), 12U);
+}
 
-  ~Mapping() { munmap(at_, kBytes); }
-
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  [[nodiscard]] std::span<std::byte> bytes() const {
-    return {static_cast<std::byte*>(at_), kBytes};
+// Otherwise the step that first writes such a block waits for a huge page in each of them.
+TEST(KvStorage, NoBlockIsTheFirstInANewHugePageOfEveryPlane) {
+  KvGroupSpec group{.num_blocks = 4096, .num_layers = 8};
+  group.planes.assign(2, {.num_heads = 1, .width = 64, .dtype = DType::kBF16});
+  const auto storage = KvStorage::create({group}, 16);
+  ASSERT_TRUE(storage);
+  std::map<int64_t, int32_t> planes_at;  // by the first block that begins in another page
+  for (int32_t layer = 0; layer < group.num_layers; ++layer) {
+    for (const KvPlaneView& plane : storage->planes(0, layer)) {
+      const int64_t at = plane.data - storage->bytes().data();
+      ++planes_at[(AlignedBuffer::kHugePageBytes - at % AlignedBuffer::kHugePageBytes) / 2048];
+    }
   }
-
-  [[nodiscard]] size_t resident_pages() const {
-    std::vector<unsigned char> pages(num_pages());
-    EXPECT_EQ(mincore(at_, kBytes, pages.data()), 0) << std::strerror(errno);
-    return static_cast<size_t>(
-        std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; }));
-  }
-
-  static size_t num_pages() { return kBytes / static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
-
- private:
-  void* at_;
-};
-
-TEST(Prefault, BacksEveryPageAndKeepsContents) {
-  const Mapping probe;
-  if (madvise(probe.bytes().data(), kBytes, MADV_POPULATE_WRITE) != 0) {
-    GTEST_SKIP() << "the kernel does not populate memory on advice";
-  }
-  for (const bool huge : {false, true}) {
-    const Mapping mapping;
-    EXPECT_EQ(mapping.resident_pages(), 0U);
-    mapping.bytes()[kBytes / 2] = std::byte{7};
-    const Prefault prefault(mapping.bytes(), huge);
-    prefault.wait();
-    EXPECT_EQ(mapping.resident_pages(), Mapping::num_pages());
-    EXPECT_EQ(mapping.bytes()[kBytes / 2], std::byte{7});
-  }
+  EXPECT_EQ(planes_at.size(), 16U);
 }
 
 // The bytes are those of the pieces, one after the other; here behind a group of other planes.

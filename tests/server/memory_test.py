@@ -4,6 +4,9 @@
 
 usage: memory_test.py SLUICE MODEL     with SLUICE_SMOLLM2: that model too
 
+The KV cache is resident as far as it has been used: little at the start, and no more once requests
+find blocks that others have given back.
+
 The buffers of the plan are the anonymous mappings that reserve nothing and have advice on huge pages,
 which tells them from stacks and heaps in smaps: their size must be in the plan, so that nothing
 unplanned hides among them. The rest of the plan (frequencies, the sampler's tables) lies on the heap
@@ -84,6 +87,41 @@ def check(binary, model, *flags):
         server.process.kill()
 
 
+def check_the_cache_grows_with_use(binary, model):
+    size = 256 << 20
+    server = Server(binary, model, "--kv-cache-memory", str(size), "--huge-pages", "off",
+                    "--no-enable-prefix-caching")
+
+    def resident():
+        return next(rss for _, bytes_, rss, flags in mappings(server.process.pid)
+                    if size - MOST < bytes_ < size + MOST and "nh" in flags)
+
+    def ask(count):
+        _, response = server.post({"prompt": "Once upon a time", "max_tokens": 100,
+                                   "ignore_eos": True, "n": count})
+        assert response.status == 200, response.read()
+        response.read()
+    try:
+        text = "".join(server.log)
+        assert "  KV cache bound by      --kv-cache-memory\n" in text, text
+        tokens = int(re.search(r"^ +KV cache +\d+ bytes +(\d+) tokens", text, re.MULTILINE).group(1))
+        start = resident()
+        assert start < size / 100, start
+        ask(8)
+        first = resident()
+        assert first - start > 8 * 64 * size / tokens, (start, first)
+        assert first - start < 8 * 200 * size / tokens + (1 << 20), (start, first)
+        for _ in range(5):
+            ask(8)
+        last = resident()
+        assert last - first < (first - start) / 2, (start, first, last)
+        print(f"KV cache of {size} bytes, {tokens} tokens: resident {start} at the start, {first} "
+              f"after 8 answers, {last} after 48")
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
 def has_file(folder):
     return any(name.endswith(".packed") for name in os.listdir(folder))
 
@@ -93,6 +131,7 @@ def main():
     if os.environ.get("SLUICE_SMOLLM2"):
         models.append(os.environ["SLUICE_SMOLLM2"])
     for model in models:
+        check_the_cache_grows_with_use(binary, model)
         check(binary, model)
         with tempfile.TemporaryDirectory() as folder:
             flags = ["--packed-weights-cache", folder]

@@ -77,7 +77,7 @@ def status_of(connection):
 
 
 def settled(server):
-    """Its resident bytes, once it has populated its cache."""
+    """Its resident bytes, once they stay the same."""
     before = -1
     while server.rss() != before:
         before = server.rss()

@@ -175,8 +175,6 @@ class FakeEngine final : public Engine {
     return std::vector<NamedFile>{{"tokenizer.json", std::string(200'000, 'x')}, {"a.txt", "b"}};
   }
 
-  void wait_until_backed() const override {}
-
   void flush_prefix_cache(std::function<void(bool)> done) override { done(num_running() == 0); }
 
   bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher, int64_t first) override {
