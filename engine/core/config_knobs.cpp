@@ -111,7 +111,8 @@ std::vector<Knob> make_cache_knobs() {
       bytes_or_auto<&Config::kv_cache_memory>("kv-cache-memory",
                                               "cache",
                                               {kMiB, 65536 * kGiB},
-                                              "Size of the KV cache; auto: from what is free."),
+                                              "Size of the KV cache; auto: what all requests use, "
+                                              "at most half of what is free, of a GPU nine tenths."),
       boolean<&Config::enable_prefix_caching>(
           "enable-prefix-caching", "cache", "Reuse cached blocks of equal prompt beginnings."),
       string<&Config::kv_events_config>(

@@ -18,7 +18,9 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
-constexpr int64_t kDefaultKvBytes = int64_t{1} << 30;
+// What a process takes on the host beyond its plan (bench/options.md).
+constexpr int64_t kProcessReserve = int64_t{32} << 20;
+constexpr int64_t kDeviceStateBytes = int64_t{1} << 30;
 // Estimates without measurements on a GPU: what a driver takes when kernels are first used, and per
 // layer of each recorded step, some ten operators of a few KiB.
 constexpr int64_t kDeviceReserve = int64_t{256} << 20;
@@ -42,6 +44,22 @@ int64_t meminfo_available() {
     if (key == "MemAvailable:") return kib * 1024;
   }
   return kUnlimited;
+}
+
+std::string bound_text(const MemoryPlan& plan) {
+  const std::string length = std::to_string(plan.max_model_len) + " tokens";
+  switch (plan.kv_bound) {
+    case KvBound::kAsked:
+      return "--kv-cache-memory";
+    case KvBound::kRequests:
+      return std::to_string(plan.max_num_seqs) +
+             (plan.max_num_seqs == 1 ? " request of " : " requests of ") + length;
+    case KvBound::kFree:
+      return plan.on_device ? "nine tenths of what is free" : "half of what is free";
+    case KvBound::kOneRequest:
+      return "one request of " + length + ", more than half of what is free";
+  }
+  return "";
 }
 
 std::string drafting_text(const MemoryPlan& plan) {
@@ -206,6 +224,7 @@ std::string MemoryPlan::describe() const {
   if (on_device) row("copies and sampling", host_bytes, beside);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
   row("model file", file_bytes, "mapped, shared with the page cache");
+  text += "  KV cache bound by      " + bound_text(*this) + "\n";
   text += "  placed                 " + placement + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
   return text;
@@ -289,20 +308,26 @@ Expected<int64_t> fit_request(const Config& config,
                               int64_t bytes_per_block,
                               MemoryPlan& plan) {
   const int64_t wanted_len = config.max_model_len > 0 ? config.max_model_len : model.context_len;
-  const int64_t other_bytes =
-      plan.on_device ? fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes
-                     : plan.side_bytes();
+  const int64_t other_bytes = fixed.rope_bytes_per_token * wanted_len + plan.kv_slot_bytes +
+                              (plan.on_device ? 0 : plan.side_bytes() + kProcessReserve);
   const int64_t draft_bytes = plan.draft ? plan.draft->total_bytes() : 0;
   const int64_t left =
       std::max<int64_t>(0,
                         plan.available_bytes - plan.weight_bytes - plan.arena_bytes -
                             plan.logits_bytes - other_bytes - draft_bytes);
-  const int64_t share = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
-  const int64_t budget = config.kv_cache_memory > 0 ? config.kv_cache_memory : share;
+  const int64_t one_request = shape.bytes(plan, ceil_div(wanted_len, config.block_size));
+  int64_t budget = plan.on_device ? left / 10 * 9 : left / 2;  // the host has other uses
+  plan.kv_bound = KvBound::kFree;
+  if (config.kv_cache_memory > 0) {
+    budget = config.kv_cache_memory;
+    plan.kv_bound = KvBound::kAsked;
+  } else if (!plan.on_device && config.max_model_len > 0 && one_request > budget) {
+    budget = std::min(one_request, left);
+    plan.kv_bound = KvBound::kOneRequest;
+  }
   const int64_t affordable_len =
       shape.affordable_blocks(plan, budget, ceil_div(wanted_len, config.block_size)) *
       config.block_size;
-  const int64_t one_request = shape.bytes(plan, ceil_div(wanted_len, config.block_size));
   const int64_t max_len = std::min(wanted_len, affordable_len);
   if (max_len < wanted_len && config.max_model_len > 0) {
     return does_not_fit(plan,
@@ -326,7 +351,7 @@ Expected<int64_t> fit_request(const Config& config,
 }
 
 // Gives states to as many requests as may run, and as many snapshots again, but at most half of the
-// budget beyond one request and, unless a size was asked for, the larger of the usual cache and
+// budget beyond one request and, on a device unless a size was asked for, the larger of 1 GiB and
 // eight requests'. Returns what is left of the budget.
 int64_t add_states(const Config& config,
                    const RequestShape& shape,
@@ -342,8 +367,8 @@ int64_t add_states(const Config& config,
   const int64_t snapshots = config.enable_prefix_caching ? config.max_num_seqs : 0;
   const int64_t beyond = std::max<int64_t>(0, budget - request_bytes) / 2 / bytes;
   plan.num_states = std::min(held * config.max_num_seqs + snapshots, held + beyond);
-  if (config.kv_cache_memory == 0) {
-    const int64_t usual = std::max(kDefaultKvBytes / bytes, 8 * held);
+  if (config.kv_cache_memory == 0 && plan.on_device) {
+    const int64_t usual = std::max(kDeviceStateBytes / bytes, 8 * held);
     plan.num_states = std::min(plan.num_states, usual);
   }
   plan.requests_with_states = std::min<int64_t>(config.max_num_seqs, plan.num_states / held);
@@ -369,9 +394,11 @@ void add_kv_blocks(const Config& config,
     request_bytes += shape.blocks(i, blocks_per_request) * shape.block_bytes(plan, i);
   }
   int64_t planned = budget;
-  if (config.kv_cache_memory == 0) {
-    const int64_t usual = plan.on_device ? budget : std::max(request_bytes, kDefaultKvBytes);
-    planned = std::min({budget, usual, request_bytes * config.max_num_seqs});
+  if (config.kv_cache_memory == 0 && request_bytes <= budget / config.max_num_seqs) {
+    planned = request_bytes * config.max_num_seqs;
+    const bool has_states =
+        plan.num_states == 0 || plan.requests_with_states >= config.max_num_seqs;
+    if (has_states && plan.kv_bound == KvBound::kFree) plan.kv_bound = KvBound::kRequests;
   }
   for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
     if (plan.kv_groups[i].kind == KvGroupKind::kState) continue;
@@ -401,8 +428,9 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                            (fixed.draft ? fixed.draft->num_recorded_layers : 0)) *
                               kRecordedLayerReserve;
   plan.available_bytes = plan.on_device ? std::max<int64_t>(0, *fixed.device_free_bytes - reserve)
-                                        : available_memory_bytes();
+                                        : fixed.host_free_bytes;
   plan.block_size = config.block_size;
+  plan.max_num_seqs = config.max_num_seqs;
   SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
   if (config.max_model_len > model.context_len) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -423,10 +451,10 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   plan.kv_slot_bytes = slots.device_bytes();
   plan.kv_landing_bytes = slots.host_bytes();
   const int64_t beside = plan.host_bytes + plan.side_bytes();
-  if (plan.on_device && beside > available_memory_bytes()) {
+  if (plan.on_device && beside > fixed.host_free_bytes) {
     return make_error(ErrorCode::kResourceExhausted,
                       "memory plan: beside the device " + mib(beside) + " of the host; available " +
-                          mib(available_memory_bytes()) +
+                          mib(fixed.host_free_bytes) +
                           "; set a smaller --kv-offloading-size or another --speculative-config");
   }
   SLUICE_TRY(const int64_t budget,

@@ -17,6 +17,14 @@
 
 namespace sluice {
 
+// What the size of the KV cache follows from.
+enum class KvBound : uint8_t {
+  kAsked,       // --kv-cache-memory
+  kRequests,    // max_num_seqs requests of max_model_len use no more
+  kFree,        // half of what is free beside all else; of a device's memory nine tenths
+  kOneRequest,  // more than that, for one request of the --max-model-len that was asked for
+};
+
 struct MemoryPlan {
   int64_t file_bytes = 0;    // mapped, shared with the page cache
   int64_t weight_bytes = 0;  // repacked
@@ -26,6 +34,8 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;   // activations and workspaces
   int64_t logits_bytes = 0;  // logits and sampling
   int64_t kv_bytes = 0;      // with states
+  KvBound kv_bound = KvBound::kAsked;
+  int32_t max_num_seqs = 0;
   int64_t state_bytes = 0;   // of recurrent layers
   int64_t num_states = 0;
   int64_t requests_with_states = 0;  // that may run at once
@@ -67,6 +77,7 @@ struct FixedMemory {
   int64_t arena_bytes = 0;
   int64_t logits_bytes = 0;
   int64_t proposer_bytes = 0;
+  int64_t host_free_bytes = 0;  // available_memory_bytes()
   // Free bytes of the device that holds the rest, if it has memory of its own; with several
   // devices, the least of them.
   std::optional<int64_t> device_free_bytes = {};
@@ -77,8 +88,9 @@ struct FixedMemory {
 };
 
 // kResourceExhausted carries the numbers and the flag. Without --max-model-len the context shrinks
-// to what fits. Without --kv-cache-memory the cache takes what all sequences at full length need,
-// at most the larger of 1 GiB and one full-length request, and on a device 90% of what is left.
+// to what fits. Without --kv-cache-memory the size follows from the first of these that holds: what
+// max_num_seqs requests of full length use; half of what is left, on a device 90%; what one request
+// of the length asked for uses.
 Expected<MemoryPlan> plan_memory(const Config& config,
                                  const ModelConfig& model,
                                  const std::vector<LayerGroup>& layouts,

@@ -179,7 +179,8 @@ FixedMemory fixed_memory(const Config& config,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
                        .arena_bytes = ranks.arena_bytes,
                        .logits_bytes = logits_bytes + sampler_bytes,
-                       .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len)};
+                       .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
+                       .host_free_bytes = available_memory_bytes()};
   if (target.device == DeviceType::kCpu) return fixed;
   std::vector<KvGroupSpec> groups;
   for (const LayerGroup& layout : ranks.layouts) groups.push_back(layout.spec);
