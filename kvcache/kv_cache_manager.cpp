@@ -472,6 +472,11 @@ void KvCacheManager::reset_prefix_cache() {
   if (clears && events != nullptr) events->cleared();
 }
 
+int32_t KvCacheManager::num_filled(int32_t group) const {
+  const BlockPool& pool = impl_->groups[static_cast<size_t>(group)].pool;
+  return pool.num_blocks() - pool.num_free();
+}
+
 KvUsage KvCacheManager::usage() const {
   KvUsage usage;
   for (const KvGroup& group : impl_->groups) {

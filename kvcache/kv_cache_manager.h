@@ -211,6 +211,8 @@ class KvCacheManager {
 
   [[nodiscard]] KvUsage usage() const;
   [[nodiscard]] int32_t num_groups() const;
+  // The blocks of the group that hold something: cached, referenced or held.
+  [[nodiscard]] int32_t num_filled(int32_t group) const;
   [[nodiscard]] int32_t block_size() const;
   // The number of entries in the group's block table that `num_tokens` tokens take.
   [[nodiscard]] int32_t num_entries(int32_t group, int32_t num_tokens) const;

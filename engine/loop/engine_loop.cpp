@@ -3,6 +3,7 @@
 // on one thread, except that with --overlap or on a GPU a step runs and samples while the next one
 // is scheduled.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "engine/core/log.h"
@@ -25,6 +26,7 @@ const char* failure_of(const StepWork& work, bool grammar_failed = false) {
 
 void LocalEngine::run() {
   constexpr auto kRestoreWait = std::chrono::milliseconds(50);
+  bool has_rested = false;
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
@@ -32,6 +34,7 @@ void LocalEngine::run() {
     advance_handoffs();
     take_restored();
     if (core_->scheduler.has_work()) {
+      has_rested = false;
       // All waiting requests may be waiting for the room of one that is being restored.
       if (!step() && core_->scheduler.num_restoring() > 0) inbox_.wait_for(kRestoreWait);
     } else {
@@ -39,7 +42,7 @@ void LocalEngine::run() {
       last_progress_ns_ = now_ns();
       publish_stats();
       if (core_->events) core_->events->end_step();  // publishes what tiers have written since
-      inbox_.wait_for(idle_wait());
+      rest(has_rested);
     }
   }
   inbox_.close();
@@ -51,6 +54,26 @@ void LocalEngine::run() {
   }
   publish_stats();
   core_->requests.flush();
+}
+
+// Waits for commands. When none has come for a moment, which is longer than a client takes between
+// requests, lets the system give memory that the next ones will need, a piece at a time.
+void LocalEngine::rest(bool& has_rested) {
+  constexpr auto kMoment = std::chrono::microseconds(5'000);
+  if (!has_rested) {
+    inbox_.wait_for(std::min(idle_wait(), kMoment));
+  } else if (!back_ahead()) {
+    inbox_.wait_for(idle_wait());
+  }
+  has_rested = true;
+}
+
+bool LocalEngine::back_ahead() {
+  if (core_->executor->num_in_flight() > 0) return false;
+  for (int32_t group = 0; group < core_->kv.num_groups(); ++group) {
+    if (core_->runner->back_ahead(group, core_->kv.num_filled(group))) return true;
+  }
+  return false;
 }
 
 // Releases grammars and tokens of ended requests before the next order would.

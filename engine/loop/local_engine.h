@@ -139,6 +139,8 @@ class LocalEngine final : public Engine {
   void report_transfers();
   void give_back_room();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
+  void rest(bool& has_rested);
+  bool back_ahead();
   bool must_restart(const Request& request, uint64_t check, TokenId token);
   void retire_handoffs(const SchedulerOutput& output);
   void take_restored();

@@ -2,6 +2,7 @@
 #include "engine/run/model_runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "engine/core/log.h"
@@ -50,10 +51,31 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   SLUICE_TRY_VOID(runner->connect(connect));
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
+  runner->back_first();
   if (auto& ranks = runner->ranks_; ranks.size() > 1) {
     runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
   }
   return runner;
+}
+
+bool ModelRunner::back_ahead(int32_t group, int32_t num_filled) {
+  if (plan_.on_device) return false;
+  constexpr int64_t kAhead = int64_t{256} << 20;
+  const auto parts = static_cast<int64_t>(ranks_.size() * plan_.kv_groups.size());
+  return std::ranges::any_of(ranks_, [&](const auto& rank) {
+    return rank->kv_storage().back_ahead(group, num_filled, kAhead / parts);
+  });
+}
+
+// A cache that requests meet at once finds memory there, as far as that takes no time.
+void ModelRunner::back_first() {
+  constexpr auto kMostTime = std::chrono::milliseconds(60);
+  const auto until = std::chrono::steady_clock::now() + kMostTime;
+  for (size_t group = 0; group < plan_.kv_groups.size(); ++group) {
+    while (back_ahead(static_cast<int32_t>(group), 0)) {
+      if (std::chrono::steady_clock::now() > until) return;
+    }
+  }
 }
 
 // The destructor of a failed group waits until recorded work of every rank is gone.

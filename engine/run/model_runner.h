@@ -84,6 +84,11 @@ class ModelRunner {
            plan_.kv_groups.size() <= kernels::PlaceFollowingArgs::kMostGroups;
   }
 
+  // Lets the system give the next piece of the KV cache's memory ahead of its first use, if little
+  // is there behind `num_filled` blocks of the group: milliseconds at most. False: there is enough,
+  // or the memory is a device's. Engine thread, while no step runs.
+  bool back_ahead(int32_t group, int32_t num_filled);
+
   // Null without a draft model.
   [[nodiscard]] DraftModel* draft_model() { return draft_model_.get(); }
 
@@ -123,6 +128,7 @@ class ModelRunner {
 
   // Loads every rank's weights and allocates its buffers.
   Expected<void> load(PlannedDevices& planned, const Config& config);
+  void back_first();
   Expected<void> make_ranks(const PlannedModel& planned, const Config& config);
   Expected<std::unique_ptr<ModelRank>> make_rank(const PlannedModel& planned,
                                                  const Config& config,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/store/kv_storage.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "kernels/attention.h"
@@ -214,6 +217,35 @@ void KvStorage::touch_first_blocks() {
       static_cast<volatile std::byte&>(bytes.front()) = std::byte{0};
     });
   }
+}
+
+bool KvStorage::back_ahead(int32_t group, int32_t num_filled, int64_t ahead) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  GroupPlace& place = places_[static_cast<size_t>(group)];
+  const int64_t wanted = num_filled + ceil_div(ahead, place.block_bytes);
+  if (place.next_block >= std::min<int64_t>(wanted, shape.num_blocks)) return false;
+  int64_t largest = 1;
+  for (const PlanePlace& plane : place.planes) largest = std::max(largest, plane.block_bytes);
+  const auto step = static_cast<int32_t>(
+      std::max<int64_t>(1, AlignedBuffer::kHugePageBytes / largest));
+  const auto num_planes = static_cast<int32_t>(place.planes.size());
+  const PlanePlace& plane = place.planes[static_cast<size_t>(place.next_plane % num_planes)];
+  const int64_t count = std::min(step, shape.num_blocks - place.next_block);
+  std::byte* const first = buffer_.data() + place.begin +
+                           place.next_plane / num_planes * place.layer_bytes + plane.begin +
+                           place.next_block * plane.block_bytes;
+  std::byte* const begin = first - reinterpret_cast<uintptr_t>(first) % page;
+  const auto bytes = static_cast<size_t>(first - begin + count * plane.block_bytes);
+  if (madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+    place.next_block = shape.num_blocks;  // older kernels do not know the advice
+    return false;
+  }
+  if (++place.next_plane == num_planes * shape.num_layers) {
+    place.next_plane = 0;
+    place.next_block += static_cast<int32_t>(count);
+  }
+  return true;
 }
 
 }  // namespace sluice

@@ -50,6 +50,11 @@ class KvStorage {
   // from the system when blocks are first used.
   void touch_first_blocks();
 
+  // Lets the system give the next piece of memory, about one huge page of one plane, ahead of its
+  // first use, if fewer than `ahead` bytes of the group behind `num_filled` blocks are there. Host
+  // memory only; contents stay. False: there is enough, or the system does not know how.
+  bool back_ahead(int32_t group, int32_t num_filled, int64_t ahead);
+
   // The whole allocation; the host must not read it where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
@@ -106,6 +111,8 @@ class KvStorage {
     int64_t layer_bytes = 0;  // all planes of one layer, all blocks
     int64_t block_bytes = 0;  // one block, all layers
     std::vector<PlanePlace> planes;
+    int32_t next_block = 0;  // for back_ahead()
+    int32_t next_plane = 0;  // of all layers; the planes before it have a piece more
   };
 
   [[nodiscard]] GroupPlace place(const KvGroupSpec& group, int64_t begin) const;

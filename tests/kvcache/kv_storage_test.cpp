@@ -41,6 +41,38 @@ TEST(KvStorage, MemoryComesWithTheFirstUseOfABlock) {
   EXPECT_EQ(resident_pages(storage->bytes()), 12U);
 }
 
+TEST(KvStorage, MemoryIsThereAheadOfItsUseAndNoFurther) {
+  const auto page = static_cast<int32_t>(sysconf(_SC_PAGESIZE));
+  KvGroupSpec group{.num_blocks = 4096, .num_layers = 2};
+  group.planes.assign(2, {.num_heads = 2, .width = page / 64, .dtype = DType::kBF16});
+  auto storage = KvStorage::create({group}, 16, AlignedBuffer::Pages::kSmall);
+  ASSERT_TRUE(storage);
+  const Expected<AlignedBuffer> probe =
+      AlignedBuffer::allocate(page, "probe", AlignedBuffer::Pages::kSmall);
+  if (madvise(probe->data(), probe->size(), MADV_POPULATE_WRITE) != 0) {
+    GTEST_SKIP() << "the kernel does not populate memory on advice";
+  }
+  std::vector<std::byte> block(static_cast<size_t>(storage->block_bytes()), std::byte{7});
+  storage->copy_in(storage->whole(0, BlockId{3}), block);
+  const auto piece = static_cast<size_t>(AlignedBuffer::kHugePageBytes / page);  // blocks, pages
+  const int64_t ahead = AlignedBuffer::kHugePageBytes;
+  const auto back = [&](size_t num_filled) {
+    int32_t num_pieces = 0;
+    while (storage->back_ahead(0, static_cast<int32_t>(num_filled), ahead)) ++num_pieces;
+    return num_pieces;
+  };
+  EXPECT_EQ(back(0), 4);  // one of each plane
+  EXPECT_EQ(resident_pages(storage->bytes()), 4 * piece);
+  EXPECT_EQ(back(piece / 2), 0);
+  EXPECT_EQ(back(piece), 4);
+  EXPECT_EQ(resident_pages(storage->bytes()), 8 * piece);
+  back(4096);
+  EXPECT_EQ(resident_pages(storage->bytes()), size_t{4} * 4096);
+  std::vector<std::byte> kept(block.size());
+  storage->copy_out(storage->whole(0, BlockId{3}), kept);
+  EXPECT_EQ(kept, block);
+}
+
 // Otherwise the step that first writes such a block waits for a huge page in each of them.
 TEST(KvStorage, NoBlockIsTheFirstInANewHugePageOfEveryPlane) {
   KvGroupSpec group{.num_blocks = 4096, .num_layers = 8};
