@@ -180,11 +180,13 @@ def check_drain(binary, model):
 
 
 def check_drain_deadline(binary, model):
-    """SIGTERM without time to drain: of a hundred streams those that are cut say so."""
-    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "0")
+    """SIGTERM without time to drain: of a hundred streams those that are cut say so, and the lines
+    of the log count what each has had."""
+    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "0",
+                    "--enable-log-requests")
     body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True,
-            "stream": True}
-    ends = []
+            "stream": True, "logprobs": 0}
+    ends, sent = [], {}
 
     def read(begun):
         connection, response = server.post(body)
@@ -198,6 +200,11 @@ def check_drain_deadline(binary, model):
             last = json.loads(events[-2])
             ends.append("error" if "error" in last else last["choices"][0]["finish_reason"])
             assert "error" not in last or last["error"]["code"] == 503, last
+            if "error" in last:
+                parts = [json.loads(event) for event in events[:-2]]
+                sent[parts[0]["id"]] = sum(
+                    len(part["choices"][0]["logprobs"]["tokens"]) for part in parts
+                    if part["choices"][0]["logprobs"])
 
     threads = begin_streams(server, 100, read)
     assert server.stop() == 0
@@ -205,6 +212,12 @@ def check_drain_deadline(binary, model):
         thread.join()
     assert len(ends) == 100 and set(ends) <= {"error", "length"}, (len(ends), set(ends))
     assert "error" in ends, "the streams are meant to be long"
+    for name, count in sent.items():
+        line = next(line for line in server.log if f"request id={name} " in line)
+        counted = int(re.search(r" output_tokens=(\d+)", line).group(1))
+        assert 0 < count <= counted <= count + 64, (count, line)
+        assert " status=503 " in line and " finish=error " in line, line
+        assert " prompt_tokens=8 " in line, line
 
 
 def check_restart(binary, model):
