@@ -121,7 +121,6 @@ Expected<void> ModelRank::allocate(const Placement& placement, const Config& con
 void ModelRank::use_host_pages(const Placement& placement) {
   place_memory(kv_storage_.bytes(), placement);
   place_memory(arena_.span(), placement);
-  kv_storage_.touch_first_blocks();
 }
 
 // CPU ranks read each other's parts in place and need no buffer.

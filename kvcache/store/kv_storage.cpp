@@ -45,9 +45,7 @@ KvStorage::GroupPlace KvStorage::place(const KvGroupSpec& group, int64_t begin) 
     const int64_t block = plane.num_heads * head;
     place.planes.push_back(
         {.begin = place.layer_bytes, .head_bytes = head, .block_bytes = block});
-    const int64_t bytes = align_up(group.num_blocks * block, 64);
-    const bool is_whole_pages = bytes % AlignedBuffer::kHugePageBytes == 0;
-    place.layer_bytes += bytes + (is_whole_pages ? align_up(block, 64) : 0);
+    place.layer_bytes += align_up(group.num_blocks * block, 64);
   }
   return place;
 }
@@ -64,6 +62,8 @@ Expected<KvStorage> KvStorage::create(std::vector<KvGroupSpec> groups,
     total += storage.places_.back().layer_bytes * group.num_layers;
   }
   storage.groups_ = std::move(groups);
+  storage.has_huge_pages_ = pages == AlignedBuffer::Pages::kHuge;
+  if (storage.has_huge_pages_) pages = AlignedBuffer::Pages::kSmall;
   SLUICE_TRY(storage.buffer_, kernels::DeviceBuffer::allocate(memory, total, "KV cache", pages));
   return storage;
 }
@@ -210,17 +210,25 @@ void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
   });
 }
 
-void KvStorage::touch_first_blocks() {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].num_blocks == 0) continue;
-    for_spans(whole(static_cast<int32_t>(g), BlockId{0}), [](std::span<std::byte> bytes) {
-      static_cast<volatile std::byte&>(bytes.front()) = std::byte{0};
-    });
-  }
+// Whole pages: the one that a piece ends in is the next one's, unless the piece is the last.
+bool KvStorage::back(std::byte* first, int64_t bytes, bool is_last) const {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, newer than the headers
+  const auto page = static_cast<uintptr_t>(has_huge_pages_ ? AlignedBuffer::kHugePageBytes
+                                                           : sysconf(_SC_PAGESIZE));
+  const auto at = reinterpret_cast<uintptr_t>(first);
+  const uintptr_t end = at + static_cast<uintptr_t>(bytes);
+  const uintptr_t from =
+      std::max(at - at % page, reinterpret_cast<uintptr_t>(buffer_.span().data()));
+  const uintptr_t to = is_last ? end : end - end % page;
+  if (to <= from) return true;
+  auto* const piece = reinterpret_cast<void*>(from);
+  if (has_huge_pages_) madvise(piece, to - from, MADV_HUGEPAGE);
+  if (madvise(piece, to - from, MADV_POPULATE_WRITE) != 0) return false;
+  if (has_huge_pages_) madvise(piece, to - from, kCollapse);  // where small ones were in use
+  return true;
 }
 
 bool KvStorage::back_ahead(int32_t group, int32_t num_filled, int64_t ahead) {
-  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
   GroupPlace& place = places_[static_cast<size_t>(group)];
   const int64_t wanted = num_filled + ceil_div(ahead, place.block_bytes);
@@ -235,9 +243,8 @@ bool KvStorage::back_ahead(int32_t group, int32_t num_filled, int64_t ahead) {
   std::byte* const first = buffer_.data() + place.begin +
                            place.next_plane / num_planes * place.layer_bytes + plane.begin +
                            place.next_block * plane.block_bytes;
-  std::byte* const begin = first - reinterpret_cast<uintptr_t>(first) % page;
-  const auto bytes = static_cast<size_t>(first - begin + count * plane.block_bytes);
-  if (madvise(begin, bytes, MADV_POPULATE_WRITE) != 0) {
+  const bool is_last = place.next_block + count == shape.num_blocks;
+  if (!back(first, count * plane.block_bytes, is_last)) {
     place.next_block = shape.num_blocks;  // older kernels do not know the advice
     return false;
   }

@@ -2,8 +2,7 @@
 // The bytes of the KV cache: one allocation, carved into the planes of each layer (kv_group.h).
 // Block ids come from the manager. The order is layer by layer, plane by plane [block][head]; the
 // planes of attention are K, then V. A head's part of a block is its codes or floats and, where the
-// dtype has them, the block's scales behind them; each plane of a layer is padded to 64 bytes, and
-// by a block where it fills huge pages: so no block is the first in a new page of every plane. For
+// dtype has them, the block's scales behind them; each plane of a layer is padded to 64 bytes. For
 // the bytes inside a head see kernels/attention.h, KvLayerView.
 #pragma once
 
@@ -31,8 +30,9 @@ int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size);
 // of the device; gather() and scatter() are the way to copy many blocks.
 class KvStorage {
  public:
-  // Allocates in `memory`, which must outlive it; `pages` applies to host memory. Layers of a group
-  // share block ids, so each has room for all of the group's blocks.
+  // Allocates in `memory`, which must outlive it; `pages` applies to host memory, of which first
+  // uses take small pages: huge ones come from back_ahead(). Layers of a group share block ids, so
+  // each has room for all of the group's blocks.
   static Expected<KvStorage> create(std::vector<KvGroupSpec> groups,
                                     int32_t block_size,
                                     AlignedBuffer::Pages pages = AlignedBuffer::Pages::kSmall,
@@ -44,11 +44,6 @@ class KvStorage {
 
   // The planes of layer `layer`, counted inside the group, in the group's order.
   [[nodiscard]] std::vector<KvPlaneView> planes(int32_t group, int32_t layer) const;
-
-  // Touches the first page of each plane, in host memory and before its first use: the first
-  // request would otherwise wait for as many huge pages as there are planes. All other memory comes
-  // from the system when blocks are first used.
-  void touch_first_blocks();
 
   // Lets the system give the next piece of memory, about one huge page of one plane, ahead of its
   // first use, if fewer than `ahead` bytes of the group behind `num_filled` blocks are there. Host
@@ -115,6 +110,7 @@ class KvStorage {
     int32_t next_plane = 0;  // of all layers; the planes before it have a piece more
   };
 
+  bool back(std::byte* first, int64_t bytes, bool is_last) const;
   [[nodiscard]] GroupPlace place(const KvGroupSpec& group, int64_t begin) const;
   [[nodiscard]] kernels::KvBlocksArgs blocks_args(int32_t group,
                                                   std::span<const BlockId> blocks,
@@ -126,6 +122,7 @@ class KvStorage {
   std::vector<KvGroupSpec> groups_;
   std::vector<GroupPlace> places_;  // by group
   int32_t block_size_ = 0;
+  bool has_huge_pages_ = false;
   kernels::DeviceBuffer buffer_;
 };
 

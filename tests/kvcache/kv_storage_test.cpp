@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <map>
 #include <span>
 #include <vector>
 
@@ -29,11 +28,9 @@ TEST(KvStorage, MemoryComesWithTheFirstUseOfABlock) {
   const auto page = static_cast<int32_t>(sysconf(_SC_PAGESIZE));
   KvGroupSpec group{.num_blocks = 1024, .num_layers = 3};
   group.planes.assign(2, {.num_heads = 2, .width = page / 64, .dtype = DType::kBF16});
-  auto storage = KvStorage::create({group}, 16, AlignedBuffer::Pages::kSmall);
+  auto storage = KvStorage::create({group}, 16, AlignedBuffer::Pages::kHuge);
   ASSERT_TRUE(storage);
   EXPECT_EQ(resident_pages(storage->bytes()), 0U);
-  storage->touch_first_blocks();
-  EXPECT_EQ(resident_pages(storage->bytes()), 6U);
   std::vector<std::byte> block(static_cast<size_t>(storage->block_bytes()), std::byte{7});
   storage->copy_in(storage->whole(0, BlockId{0}), block);
   EXPECT_EQ(resident_pages(storage->bytes()), 6U);
@@ -71,22 +68,6 @@ TEST(KvStorage, MemoryIsThereAheadOfItsUseAndNoFurther) {
   std::vector<std::byte> kept(block.size());
   storage->copy_out(storage->whole(0, BlockId{3}), kept);
   EXPECT_EQ(kept, block);
-}
-
-// Otherwise the step that first writes such a block waits for a huge page in each of them.
-TEST(KvStorage, NoBlockIsTheFirstInANewHugePageOfEveryPlane) {
-  KvGroupSpec group{.num_blocks = 4096, .num_layers = 8};
-  group.planes.assign(2, {.num_heads = 1, .width = 64, .dtype = DType::kBF16});
-  const auto storage = KvStorage::create({group}, 16);
-  ASSERT_TRUE(storage);
-  std::map<int64_t, int32_t> planes_at;  // by the first block that begins in another page
-  for (int32_t layer = 0; layer < group.num_layers; ++layer) {
-    for (const KvPlaneView& plane : storage->planes(0, layer)) {
-      const int64_t at = plane.data - storage->bytes().data();
-      ++planes_at[(AlignedBuffer::kHugePageBytes - at % AlignedBuffer::kHugePageBytes) / 2048];
-    }
-  }
-  EXPECT_EQ(planes_at.size(), 16U);
 }
 
 // The bytes are those of the pieces, one after the other; here behind a group of other planes.
