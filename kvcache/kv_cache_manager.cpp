@@ -89,8 +89,8 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   slot.junction = hit.without_states * m.options.block_size;
   slot.num_shared = num_hit_blocks * m.options.block_size;
   int32_t num_found = num_hit_blocks * m.options.block_size;
+  if (use != PrefixUse::kTransfer) num_found += m.find_partial(slot, tokens, num_hit_blocks);
   if (use == PrefixUse::kAdmission) {
-    num_found += m.find_partial(slot, tokens, num_hit_blocks);
     slot.num_queried = static_cast<int32_t>(tokens.size());
     slot.num_found = num_found;
   }

@@ -37,7 +37,7 @@ struct KvUsage {
   int64_t num_pinned = 0;       // in any of these states
   int64_t num_states = 0;       // blocks of groups of states, counted above too
   int64_t num_states_referenced = 0;
-  uint64_t prefix_queries = 0;  // tokens asked for, once per admission
+  uint64_t prefix_queries = 0;  // tokens asked for, once per request
   uint64_t prefix_hits = 0;     // tokens found
 };
 
@@ -60,8 +60,9 @@ struct KvBlockRef {
   friend bool operator==(const KvBlockRef&, const KvBlockRef&) = default;
 };
 
-// The purpose of a lookup: admissions are counted, transfers from another tier are not.
-enum class PrefixUse : uint8_t { kAdmission, kTransfer };
+// The purpose of a lookup. Only a first admission counts in queries and hits: what a preempted
+// request finds again was its own.
+enum class PrefixUse : uint8_t { kAdmission, kReadmission, kTransfer };
 
 class KvEventSink;
 
@@ -74,7 +75,7 @@ class KvCacheManager {
 
   // Looks up the longest cached prefix of `tokens` (at most tokens.size() - 1 tokens, so that one
   // is left to compute), compares ids and extras, takes a reference on its whole blocks and makes
-  // them the start of the request's block table. An admission may find more tokens in a cached
+  // them the start of the request's block table. Admissions may find more tokens in a cached
   // block that begins like the next one: allocate_slots() copies that block, and the caller may
   // call only has_room() and free() of this request before. The request must hold nothing. Returns
   // the number of tokens found.

@@ -147,7 +147,8 @@ bool Scheduler::Impl::admit(int32_t index) {
   const bool alone = running.empty() && restoring.empty();
   if (!alone && head_still_blocked(e)) return false;
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
-  const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras);
+  const PrefixUse use = e.was_admitted ? PrefixUse::kReadmission : PrefixUse::kAdmission;
+  const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras, use);
   const int32_t rest = r.num_tokens() - num_found;
   int32_t chunk = prefill_limit(e, num_found, rest);
   const int32_t least = may_be_partial() ? 1 : rest;

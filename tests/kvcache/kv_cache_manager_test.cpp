@@ -465,6 +465,12 @@ TEST(KvCacheManager, UsageCountsAnAdmissionOnce) {
   ASSERT_TRUE(kv.allocate_slots(kB, 14));
   EXPECT_EQ(kv.usage().prefix_queries, 25u);
   EXPECT_EQ(kv.usage().prefix_hits, 12u);
+  // Nor does a preempted request count again, which finds as much as before.
+  kv.free(kB);
+  EXPECT_EQ(kv.acquire_prefix(kB, iota(11), {}, PrefixUse::kReadmission), 10);  // two are copied
+  ASSERT_TRUE(kv.allocate_slots(kB, 11));
+  EXPECT_EQ(kv.usage().prefix_queries, 25u);
+  EXPECT_EQ(kv.usage().prefix_hits, 12u);
 }
 
 TEST(KvCacheManager, RoomIsJudgedPerGroup) {

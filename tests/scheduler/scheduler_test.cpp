@@ -284,6 +284,27 @@ TEST_F(SchedulerTest, PreemptionEveryStepStillEndsAndChangesNoToken) {
   EXPECT_GT(num_preempted, 5u);
 }
 
+// What a request finds again was its own, and what it computes again nobody asked for.
+TEST_F(SchedulerTest, APreemptedRequestCountsOnceInQueriesAndHits) {
+  SchedulerOptions forced = options();
+  forced.preempt_every = 1;
+  build(64, forced);
+  ASSERT_TRUE(add(1, 20, 6));
+  size_t num_preempted = 0;
+  while (scheduler_->has_work()) num_preempted += step().preempted.size();
+  EXPECT_GT(num_preempted, 3u);
+  EXPECT_EQ(kv_->usage().prefix_queries, 20u);
+  EXPECT_EQ(kv_->usage().prefix_hits, 0u);
+  // Another request with this prompt counts what it finds, once.
+  const std::vector<TokenId> same(20, 1);
+  ASSERT_TRUE(
+      scheduler_->add({.id = RequestId{2}, .tokens = same, .max_tokens = 6, .extras = {}}));
+  while (scheduler_->has_work()) num_preempted += step().preempted.size();
+  EXPECT_GT(num_preempted, 6u);
+  EXPECT_EQ(kv_->usage().prefix_queries, 40u);
+  EXPECT_EQ(kv_->usage().prefix_hits, 19u);
+}
+
 TEST_F(SchedulerTest, FailedStepIsNotKeptAsAPrefix) {
   build(64, options());
   ASSERT_TRUE(add(1, 8, 4));
