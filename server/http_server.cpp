@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <boost/asio/error.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -137,19 +139,28 @@ void HttpServer::Impl::accept_later() {
   });
 }
 
-// Gives a connection to the next worker.
+// Gives a connection to the next worker; closes it where memory lacks for it.
 void HttpServer::Impl::adopt(int descriptor) {
   IoWorker& worker = *workers[next_worker];
-  const auto socket = std::make_shared<StreamSocket>(worker.context());
+  std::shared_ptr<StreamSocket> socket;
   error_code error;
-  socket->assign({listener->family(), 0}, descriptor, error);
+  try {
+    socket = std::make_shared<StreamSocket>(worker.context());
+    socket->assign({listener->family(), 0}, descriptor, error);
+  } catch (const std::bad_alloc&) {
+    error = boost::asio::error::no_memory;
+  }
   if (error) {
     ::close(descriptor);
     return;
   }
-  const auto kind =
-      front_end->connection_opened() ? Connection::Kind::kCounted : Connection::Kind::kReserved;
-  worker.post([&worker, socket, kind] { worker.adopt(std::move(*socket), kind); });
+  const bool is_counted = front_end->connection_opened();
+  const auto kind = is_counted ? Connection::Kind::kCounted : Connection::Kind::kReserved;
+  try {
+    worker.post([&worker, socket, kind] { worker.adopt(std::move(*socket), kind); });
+  } catch (const std::bad_alloc&) {
+    if (is_counted) front_end->connection_closed();
+  }
   next_worker = (next_worker + 1) % (workers.size() - 1);
 }
 

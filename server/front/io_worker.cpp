@@ -110,15 +110,22 @@ void IoWorker::watch_deadlines(const void* key, std::function<void()> check) {
 
 void IoWorker::adopt(StreamSocket socket, Connection::Kind kind) {
   const bool is_reserved = kind == Connection::Kind::kReserved;
-  std::unique_ptr<TlsSession> tls;
-  if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
-  if (front_end_.tls != nullptr && tls == nullptr) {
+  std::shared_ptr<Connection> connection;
+  try {
+    std::unique_ptr<TlsSession> tls;
+    if (front_end_.tls != nullptr) tls = front_end_.tls->create_session();
+    if (front_end_.tls == nullptr || tls != nullptr) {
+      connection =
+          std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_, kind);
+      connections_.emplace(connection.get(), connection);
+    }
+  } catch (const std::bad_alloc&) {
+    connection.reset();
+  }
+  if (connection == nullptr) {
     if (!is_reserved) front_end_.connection_closed();
     return;
   }
-  auto connection =
-      std::make_shared<Connection>(std::move(socket), std::move(tls), *this, limits_, kind);
-  connections_.emplace(connection.get(), connection);
   if (is_reserved) {
     const Config& config = front_end_.config;
     const int32_t most = std::max(config.reserved_connections / config.io_threads, 1);
@@ -134,7 +141,8 @@ void IoWorker::adopt(StreamSocket socket, Connection::Kind kind) {
 void IoWorker::remove(Connection& connection) {
   const bool is_reserved = connection.kind() == Connection::Kind::kReserved;
   if (is_reserved) std::erase(reserved_, &connection);
-  if (connections_.erase(&connection) > 0 && !is_reserved) front_end_.connection_closed();
+  connections_.erase(&connection);  // it may be missing: see take_over()
+  if (!is_reserved) front_end_.connection_closed();
 }
 
 void IoWorker::close_connections() {
@@ -154,8 +162,12 @@ BodyBudget& IoWorker::bodies() { return front_end_.bodies; }
 
 void IoWorker::take_over(std::shared_ptr<Connection> connection) {
   post([this, connection = std::move(connection)] {
-    connections_.emplace(connection.get(), connection);
-    connection->resume();
+    try {
+      connections_.emplace(connection.get(), connection);
+      connection->resume();
+    } catch (const std::bad_alloc&) {  // for what has come
+      connection->close();
+    }
   });
 }
 

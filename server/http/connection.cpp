@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/http/connection.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/error.hpp>
@@ -187,27 +189,49 @@ bool Connection::is_large() const {
 // Returns true where the connection is another thread's now, and must not be touched.
 bool Connection::move_if_large() {
   if (!is_large() || writing_ || reading_) return false;
-  ConnectionOwner* const other = owner_->large_bodies_owner();
+  ConnectionOwner* const here = owner_;
+  ConnectionOwner* const other = here->large_bodies_owner();
   if (other == nullptr) return false;
-  error_code error;
-  const auto protocol = socket_.local_endpoint(error).protocol();
-  if (error) return false;
-  const auto descriptor = socket_.release(error);
-  if (error) return false;
-  socket_ = StreamSocket(other->context());
-  socket_.assign(protocol, descriptor, error);
   const auto self = shared_from_this();
-  owner_->forget(*this);
-  owner_ = other;
-  other->take_over(self);
+  if (move_socket(here->context(), other->context())) {
+    owner_ = other;
+    try {
+      other->take_over(self);
+      here->forget(*self);  // its address only: `other` may be at work already
+      return true;
+    } catch (const std::bad_alloc&) {
+      owner_ = here;
+      move_socket(other->context(), here->context());
+    }
+  }
+  if (socket_.is_open()) return false;
+  close();
   return true;
 }
 
-void Connection::resume() {
-  error_code ignored;  // see start()
-  socket_.non_blocking(true, ignored);
-  take_input();
+// Hands the socket to another loop. Returns false where that was not to be: it is with `from` still
+// or, if that has no room for it either, closed.
+bool Connection::move_socket(boost::asio::io_context& from, boost::asio::io_context& to) {
+  error_code error;
+  const auto protocol = socket_.local_endpoint(error).protocol();
+  if (error) return false;
+  const int descriptor = socket_.release(error);
+  if (error) return false;
+  for (boost::asio::io_context* const context : {&to, &from}) {
+    try {
+      socket_ = StreamSocket(*context);
+      socket_.assign(protocol, descriptor, error);
+      if (error) continue;
+      socket_.non_blocking(true, error);  // see start()
+      return context == &to;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  ::close(descriptor);
+  return false;
 }
+
+void Connection::resume() { take_input(); }
 
 // Returns false if nothing more can come. A last alert for the peer is sent if it fits at once.
 bool Connection::decrypt(std::string_view received) {

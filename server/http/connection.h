@@ -65,9 +65,10 @@ class ConnectionOwner {
   // null: it is this one.
   virtual ConnectionOwner* large_bodies_owner() = 0;
   virtual boost::asio::io_context& context() = 0;
-  // The connection is another owner's from now on.
+  // The connection is another owner's, who may be at work on it already.
   virtual void forget(Connection& connection) = 0;
-  // Takes a connection over that its owner has forgotten. Any thread.
+  // Takes a connection over, which its owner forgets if this does not throw std::bad_alloc. Any
+  // thread.
   virtual void take_over(std::shared_ptr<Connection> connection) = 0;
 
   // Returns memory for one read, which the thread's connections share.
@@ -128,6 +129,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void take_input();
   [[nodiscard]] bool is_large() const;
   bool move_if_large();
+  bool move_socket(boost::asio::io_context& from, boost::asio::io_context& to);
+  bool skip_empty_lines();
   bool decrypt(std::string_view received);
   void append_outgoing();
   bool inflate_body(std::string& body);
