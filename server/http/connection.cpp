@@ -246,6 +246,20 @@ bool Connection::decrypt(std::string_view received) {
   return false;
 }
 
+// Drops empty lines in front of a request line (RFC 9112, 2.2), which old clients send behind a
+// body. Returns false if there is nothing else yet, or too much of that.
+bool Connection::skip_empty_lines() {
+  size_t taken = 0;
+  while (input_.compare(taken, 2, "\r\n") == 0) taken += 2;
+  input_.erase(0, taken);
+  num_empty_bytes_ += taken;
+  if (num_empty_bytes_ > limits_.max_header_bytes) {
+    fail_request(400, "Too many empty lines in front of a request.");
+    return false;
+  }
+  return !input_.empty() && input_ != "\r";
+}
+
 // Parses the received bytes; the next request waits in input_ until this one is answered.
 void Connection::process_input() {
   while (state_ == State::kReading && !input_.empty() && parse_some()) {
@@ -258,6 +272,8 @@ void Connection::process_input() {
 // Returns true once a request can be answered: all of it has come, or a header that is refused.
 bool Connection::parse_some() {
   if (parser_ == nullptr) {
+    if (!skip_empty_lines()) return false;
+    num_empty_bytes_ = 0;
     parser_ = std::make_unique<Parser>(owner_->bodies());
     parser_->beast.header_limit(limits_.max_header_bytes);
     const bool is_reserved = kind_ == Kind::kReserved;
@@ -459,14 +475,30 @@ std::string Connection::received_origin(std::string_view unparsed) const {
                         : std::string(parsed.data(), parsed.size());
 }
 
+// The id that the client has given its request, which may be incomplete, or one of ours.
+std::string Connection::received_id() const {
+  if (parser_ == nullptr) return random_id(kRequestPrefix);
+  if (parser_->header_read) return parser_->request.request_id;
+  const auto given = parser_->beast.get()["x-request-id"];
+  std::string id = safe_request_id(std::string(given.data(), given.size()));
+  return id.empty() ? random_id(kRequestPrefix) : id;
+}
+
+// Whether it is Anthropic's clients' request, as far as it has come.
+bool Connection::is_from_anthropic() const {
+  if (parser_ == nullptr) return false;
+  if (parser_->header_read) return parser_->request.is_anthropic;
+  return !parser_->beast.get()["anthropic-version"].empty();
+}
+
 // Answers input that could not be parsed; nothing after it can be trusted.
 void Connection::fail_request(int status, const std::string& message) {
   if (parser_ != nullptr && parser_->is_answered) return close();
   cors_lines_ = limits_.cors.header_lines(received_origin(input_));
   input_.clear();
   is_head_ = false;
-  is_anthropic_ = parser_ != nullptr && parser_->header_read && parser_->request.is_anthropic;
-  request_id_ = random_id(kRequestPrefix);
+  is_anthropic_ = is_from_anthropic();
+  request_id_ = received_id();
   has_begun_ = false;
   response_complete_ = false;
   state_ = State::kHandling;

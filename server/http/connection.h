@@ -144,6 +144,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void fail_parsing(const boost::system::error_code& error);
   void dispatch();
   [[nodiscard]] std::string received_origin(std::string_view unparsed) const;
+  [[nodiscard]] std::string received_id() const;
+  [[nodiscard]] bool is_from_anthropic() const;
   void fail_request(int status, const std::string& message);
   void append_head(int status, const HttpHeaders& headers, std::string_view framing);
   void complete_response();
@@ -160,6 +162,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   State state_ = State::kReading;
 
   std::string input_;               // received, not yet parsed
+  size_t num_empty_bytes_ = 0;      // dropped in front of the next request
   std::unique_ptr<Parser> parser_;  // reads the current request
   std::unique_ptr<Parser> rest_;    // reads what is left of it, once its header is answered
   bool reading_ = false;            // an input wait is under way

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/server/running_server.h"
@@ -63,6 +64,46 @@ TEST(Http, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_NE(client.read_reply().body.find("text_completion"), std::string::npos);
   EXPECT_EQ(client.read_reply().body, "{\"status\":\"ok\"}");
   EXPECT_EQ(client.read_reply().status, 404);
+}
+
+TEST(Http, EmptyLinesInFrontOfARequestAreSkipped) {
+  FakeEngine engine;
+  Config config;
+  config.max_header_bytes = 1024;
+  RunningServer server(engine, config);
+  const std::string request = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+  HttpClient client(server.port());
+  for (const std::string lines : {"\r\n", "\r\n\r\n\r\n", ""}) {
+    client.send(lines + request);
+    EXPECT_EQ(client.read_reply().status, 200) << lines.size();
+  }
+  // Old clients end a body with a line of its own.
+  client.send(post_text(kCompletionPath, R"({"prompt":"x","max_tokens":1})") + "\r\n" + request);
+  EXPECT_EQ(client.read_reply().status, 200);
+  EXPECT_EQ(client.read_reply().status, 200);
+  for (const char c : "\r\n\r\n" + request) client.send(std::string_view(&c, 1));
+  EXPECT_EQ(client.read_reply().status, 200);
+  // They count like a header, and a request's own line is none of them.
+  for (const char* wrong : {"\n", "\r\r\n", " \r\n"}) {
+    EXPECT_EQ(reply_to(server, wrong + request).status, 400) << wrong;
+  }
+  std::string many;
+  for (int i = 0; i < 512; ++i) many += "\r\n";
+  EXPECT_EQ(reply_to(server, many + request).status, 200);
+  EXPECT_EQ(reply_to(server, many + "\r\n" + request).status, 400);
+}
+
+TEST(Http, AnEmptyLineBeginsNoRequest) {
+  FakeEngine engine;
+  Config config;
+  config.request_timeout_s = 1;
+  config.idle_timeout_s = 1;
+  RunningServer server(engine, config);
+  HttpClient client(server.port());
+  client.get("/health");
+  EXPECT_EQ(client.read_reply().status, 200);
+  client.send("\r\n");
+  EXPECT_TRUE(client.at_end());  // no 408
 }
 
 TEST(Http, AmbiguousFramingIsRefusedAndTheConnectionEnds) {
@@ -451,16 +492,6 @@ TEST(Http, OldClientsGetAStreamThatEndsWithTheConnection) {
   EXPECT_NE(text.find("Connection: close"), std::string::npos);
   EXPECT_EQ(text.find("Transfer-Encoding"), std::string::npos);
   EXPECT_TRUE(client.at_end());
-}
-
-TEST(Http, RequestIdIsEchoedOnlyWhenItIsHarmless) {
-  FakeEngine engine;
-  RunningServer server(engine);
-  HttpClient client(server.port());
-  client.request("GET", "/health", {}, "X-Request-Id: abc-1.2\r\n");
-  EXPECT_EQ(client.read_reply().header("X-Request-Id"), "abc-1.2");
-  client.request("GET", "/health", {}, "X-Request-Id: a\"b<c>\r\n");
-  EXPECT_TRUE(client.read_reply().header("X-Request-Id").starts_with("req_"));
 }
 
 TEST(Http, SlowRequestGets408AndIdleConnectionEnds) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lines of requests and prompts in the log.
+// Names of requests, and lines of requests and prompts in the log.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <initializer_list>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "engine/core/log.h"
 #include "tests/server/running_server.h"
@@ -179,6 +181,50 @@ TEST(Log, HoldsAPromptsBeginning) {
                                   "{\"prompt\":\"abcd\xC3\xA9"
                                   "f\"}");
   EXPECT_NE(text.find("tokens=8 text=<s>abcd\n"), std::string::npos) << text;
+}
+
+TEST(RequestId, IsEchoedOnlyWhenItIsHarmless) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  HttpClient client(server.port());
+  client.request("GET", "/health", {}, "X-Request-Id: abc-1.2\r\n");
+  EXPECT_EQ(client.read_reply().header("X-Request-Id"), "abc-1.2");
+  client.request("GET", "/health", {}, "X-Request-Id: a\"b<c>\r\n");
+  EXPECT_TRUE(client.read_reply().header("X-Request-Id").starts_with("req_"));
+}
+
+// Also where no route, or no whole request, was found.
+TEST(RequestId, IsInEveryAnswer) {
+  FakeEngine engine;
+  Config config;
+  config.max_header_bytes = 1024;
+  config.max_body_bytes = 1024;
+  RunningServer server(engine, config);
+  const std::string named = "HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\n";
+  const std::string json = "Content-Type: application/json\r\nContent-Length: ";
+  const std::vector<std::pair<int, std::string>> requests = {
+      {404, "GET /nothing " + named + "\r\n"},
+      {405, "DELETE /v1/completions " + named + "\r\n"},
+      {204, "OPTIONS /v1/completions " + named + "Origin: http://x\r\n\r\n"},
+      {400, "POST /v1/completions " + named + json + "1\r\n\r\n{"},
+      {413, "POST /v1/completions " + named + json + "2000\r\n\r\n"},
+      {431, "GET /health " + named + "A: " + std::string(2000, 'a') + "\r\n\r\n"},
+      {417, "GET /health " + named + "Expect: rain\r\n\r\n"},
+      {501, "POST /health " + named + "Transfer-Encoding: gzip\r\n\r\n"},
+      {400, "POST /v1/completions " + named + "Content-Encoding: gzip\r\n" + json + "1\r\n\r\nx"},
+      {400, "GET /health " + named + "no header\r\n\r\n"}};
+  for (const auto& [status, request] : requests) {
+    HttpClient client(server.port());
+    client.send(request);
+    const HttpReply reply = client.read_reply();
+    EXPECT_EQ(reply.status, status) << request;
+    EXPECT_EQ(reply.header("X-Request-Id"), "mine") << request;
+  }
+  for (const char* bytes : {"nonsense\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\r\n"}) {
+    HttpClient client(server.port());
+    client.send(bytes);
+    EXPECT_TRUE(client.read_reply().header("X-Request-Id").starts_with("req_")) << bytes;
+  }
 }
 
 }  // namespace
