@@ -45,14 +45,6 @@ class Apis : public ::testing::Test {
     return reply.status == 200 ? Json::parse(reply.body) : Json::object();
   }
 
-  std::string last_prompt() {
-    std::string text;
-    const ByteTokenizer tokenizer;
-    const auto requests = engine_.submitted();
-    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
-    return text;
-  }
-
   FakeEngine engine_;
   Config config_;
   std::unique_ptr<RunningServer> server_;
@@ -71,7 +63,7 @@ TEST_F(Apis, AResponseGoesOnWithTheOneBefore) {
                              R"(,"input":[{"type":"function_call_output","call_id":")" + call +
                              R"(","output":"42"}]})");
   EXPECT_EQ(second["output"][0]["content"][0]["text"], "Well");
-  const std::string prompt = last_prompt();
+  const std::string prompt = engine_.last_prompt();
   EXPECT_EQ(prompt.find("One"), std::string::npos) << "instructions are of one request";
   for (const char* text : {"system\nTwo", "user\nFirst", "Text", "<tool_call>", "tool\n42"}) {
     EXPECT_NE(prompt.find(text), std::string::npos) << text << prompt;
@@ -140,7 +132,7 @@ TEST_F(Apis, TruncationDropsTheFirstTurns) {
   EXPECT_EQ(ask(kResponses, body.dump()).status, 400);
   body["truncation"] = "auto";
   ok(kResponses, body.dump());
-  const std::string prompt = last_prompt();
+  const std::string prompt = engine_.last_prompt();
   EXPECT_NE(prompt.find("system\nRule"), std::string::npos);
   EXPECT_NE(prompt.find("Last"), std::string::npos);
   EXPECT_EQ(prompt.find("Turn 0"), std::string::npos);
@@ -213,15 +205,15 @@ TEST_F(Apis, AMessageThatItsClientBeganGoesOn) {
   ok(kMessages,
      R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"Well, "}],)"
      R"("max_tokens":5})");
-  EXPECT_TRUE(last_prompt().ends_with("assistant\nWell, ")) << last_prompt();
+  EXPECT_TRUE(engine_.last_prompt().ends_with("assistant\nWell, ")) << engine_.last_prompt();
 }
 
 TEST_F(Apis, ThinkingReachesTheTemplate) {
   const std::string head = R"({"messages":[{"role":"user","content":"a"}],"max_tokens":100,)";
   ok(kMessages, head + R"("thinking":{"type":"disabled"}})");
-  EXPECT_NE(last_prompt().find("<think>\n\n</think>"), std::string::npos);
+  EXPECT_NE(engine_.last_prompt().find("<think>\n\n</think>"), std::string::npos);
   ok(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":99}})");
-  EXPECT_EQ(last_prompt().find("<think>"), std::string::npos);
+  EXPECT_EQ(engine_.last_prompt().find("<think>"), std::string::npos);
   const HttpReply reply =
       ask(kMessages, head + R"("thinking":{"type":"enabled","budget_tokens":9}})");
   // The marks of reasoning are no tokens of this vocabulary.

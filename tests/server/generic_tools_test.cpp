@@ -44,14 +44,6 @@ class GenericTools : public ::testing::Test {
     return reply.status == 200 ? Json::parse(reply.body)["choices"][0] : Json::object();
   }
 
-  std::string last_prompt() {
-    std::string text;
-    const ByteTokenizer tokenizer;
-    const auto requests = engine_.submitted();
-    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
-    return text;
-  }
-
   FakeEngine engine_;
   Config config_;
   std::unique_ptr<RunningServer> server_;
@@ -63,13 +55,13 @@ TEST_F(GenericTools, ATemplateThatPrintsNoToolsGetsThemAsInstructions) {
   const Json choice = choice_of(kTools);
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add");
-  const std::string prompt = last_prompt();
+  const std::string prompt = engine_.last_prompt();
   EXPECT_EQ(prompt.find("<system>You can call functions."), 0U) << prompt;
   EXPECT_NE(prompt.find(R"({"name":"add","description":"Adds","parameters":{)"), std::string::npos);
   EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop") << "a forced call";
   EXPECT_EQ(engine_.submitted().back().grammar.is_set(), true);
   EXPECT_EQ(post(chat_body(std::string(kTools) + R"(,"tool_choice":"none")")).status, 200);
-  EXPECT_EQ(last_prompt().find("You can call"), std::string::npos);
+  EXPECT_EQ(engine_.last_prompt().find("You can call"), std::string::npos);
 }
 
 TEST_F(GenericTools, CallsAndResultsAreTextForATemplateWithoutTools) {
@@ -80,7 +72,7 @@ TEST_F(GenericTools, CallsAndResultsAreTextForATemplateWithoutTools) {
       R"({"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c","content":"3"},)"
       R"({"role":"user","content":"And?"}])";
   ASSERT_EQ(post(messages + kTools + "}").status, 200);
-  const std::string prompt = last_prompt();
+  const std::string prompt = engine_.last_prompt();
   EXPECT_EQ(prompt.find("<system>Be brief\n\nYou can call functions."), 0U) << prompt;
   const std::string turns =
       "<user>Q<assistant><tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n</tool_call>"
@@ -95,7 +87,7 @@ TEST_F(GenericTools, ATemplateWithoutInstructionsShowsToolsInTheFirstTurn) {
       "{{ raise_exception('turns must alternate') }}{% endif %}<{{ m.role }}>{{ m.content }}"
       "{% endfor %}");
   ASSERT_EQ(post(chat_body(kTools)).status, 200);
-  EXPECT_EQ(last_prompt().find("<user>You can call functions."), 0U) << last_prompt();
+  EXPECT_EQ(engine_.last_prompt().find("<user>You can call functions."), 0U) << engine_.last_prompt();
 }
 
 }  // namespace

@@ -44,11 +44,7 @@ class MessagesApi : public ::testing::Test {
   std::string prompt_of(const std::string& messages, const std::string& more = {}) {
     const HttpReply reply = ask(messages, more);
     if (reply.status != 200) return Json::parse(reply.body)["error"]["message"];
-    std::string text;
-    const ByteTokenizer tokenizer;
-    const auto requests = engine_.submitted();
-    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
-    return text;
+    return engine_.last_prompt();
   }
 
   FakeEngine engine_;

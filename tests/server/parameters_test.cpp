@@ -16,16 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The prompt of the last request.
-std::string prompt_text(const FakeEngine& engine) {
-  const ValidRequest request = engine.submitted().back();
-  std::string text;
-  for (const TokenId id : request.prompt) {
-    text += engine.tokenizer().token_bytes(id);
-  }
-  return text;
-}
-
 // The events of a stream, [DONE] left out.
 std::vector<Json> events_of(const std::string& body) {
   std::vector<Json> events;
@@ -62,7 +52,7 @@ class Parameters : public ::testing::Test {
   }
 
   // The text that the last request asked the engine to continue.
-  [[nodiscard]] std::string last_prompt() const { return prompt_text(engine_); }
+  [[nodiscard]] std::string last_prompt() const { return engine_.last_prompt(); }
 
   FakeEngine engine_;
   RunningServer server_{engine_};
@@ -452,9 +442,9 @@ TEST(TemplateVariables, DocumentsAreWhatWasGiven) {
     return client.read_reply().status;
   };
   EXPECT_EQ(status_of(""), 200);
-  EXPECT_EQ(prompt_text(engine), "none");
+  EXPECT_EQ(engine.last_prompt(), "none");
   EXPECT_EQ(status_of(R"(,"documents":[{"title":"A","text":"b"},{"title":"C","text":"d"}])"), 200);
-  EXPECT_EQ(prompt_text(engine), "[A: b][C: d]");
+  EXPECT_EQ(engine.last_prompt(), "[A: b][C: d]");
   EXPECT_EQ(status_of(R"(,"documents":["text"])"), 400);
   EXPECT_EQ(status_of(R"(,"documents":{})"), 400);
 }
@@ -468,7 +458,7 @@ TEST(TemplateVariables, ComeFromKwargsAndReasoningEffort) {
   client.post(kChatPath,
               chat_body(R"(,"reasoning_effort":"none","chat_template_kwargs":{"tone":"calm"})"));
   EXPECT_EQ(client.read_reply().status, 200);
-  EXPECT_EQ(prompt_text(engine), "Hi|none|False|calm");
+  EXPECT_EQ(engine.last_prompt(), "Hi|none|False|calm");
   client.post(kChatPath, chat_body(R"(,"reasoning_effort":"some")"));
   const HttpReply unknown = client.read_reply();
   EXPECT_EQ(unknown.status, 400);

@@ -56,13 +56,7 @@ class ResponsesApi : public ::testing::Test {
                 "}\n</tool_call>");
   }
 
-  std::string last_prompt() {
-    std::string text;
-    const ByteTokenizer tokenizer;
-    const auto requests = engine_.submitted();
-    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
-    return text;
-  }
+  std::string last_prompt() const { return engine_.last_prompt(); }
 
   FakeEngine engine_;
   Config config_;

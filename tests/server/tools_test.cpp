@@ -49,14 +49,6 @@ class Tools : public ::testing::Test {
     return reply.status == 200 ? Json::parse(reply.body)["choices"][0] : Json::object();
   }
 
-  std::string last_prompt() {
-    std::string text;
-    const ByteTokenizer tokenizer;
-    const auto requests = engine_.submitted();
-    for (const TokenId id : requests.back().prompt) text += tokenizer.token_bytes(id);
-    return text;
-  }
-
   std::vector<Json> chunks_of(const std::string& more) {
     const HttpReply reply = post(chat_body(R"(,"stream":true)" + more));
     EXPECT_EQ(reply.status, 200) << reply.body;
@@ -459,11 +451,11 @@ TEST_F(Tools, ThinkingIsSwitchedByEveryNameThatClientsUse) {
                           R"(,"reasoning":{"effort":"none"})",
                           R"(,"reasoning_effort":"none")"}) {
     EXPECT_EQ(post(chat_body(off)).status, 200);
-    EXPECT_NE(last_prompt().find("<think>\n\n</think>"), std::string::npos) << off;
+    EXPECT_NE(engine_.last_prompt().find("<think>\n\n</think>"), std::string::npos) << off;
   }
   for (const char* on : {R"(,"enable_thinking":true)", R"(,"thinking":{"type":"enabled"})"}) {
     EXPECT_EQ(post(chat_body(on)).status, 200);
-    EXPECT_EQ(last_prompt().find("<think>"), std::string::npos) << on;
+    EXPECT_EQ(engine_.last_prompt().find("<think>"), std::string::npos) << on;
   }
   EXPECT_EQ(post(chat_body(R"(,"thinking":"maybe")")).status, 400);
 }

@@ -98,6 +98,14 @@ class FakeEngine final : public Engine {
     return submitted_;
   }
 
+  // The text of the latest request's prompt.
+  std::string last_prompt() const {
+    const std::scoped_lock lock(mutex_);
+    std::string text;
+    for (const TokenId id : submitted_.back().prompt) text += tokenizer_.token_bytes(id);
+    return text;
+  }
+
   // Returns the threads that called submit(), one for each request.
   std::vector<std::thread::id> submitters() const {
     const std::scoped_lock lock(mutex_);
