@@ -108,6 +108,7 @@ struct Config {
   std::string unknown_arguments = "ignore";  // in request bodies: ignore, refuse
   bool keep_billing_header = false;          // Claude Code's first block of the system text
   bool webui = true;                         // the page at / and /docs
+  bool enable_tokenizer_info_endpoint = false;  // GET /tokenizer_info, with the chat template
   int32_t io_threads = 1;
   int64_t max_body_bytes = 16 << 20;
   int32_t max_gzip_ratio = 100;  // inflated over compressed body size

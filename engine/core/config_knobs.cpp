@@ -386,6 +386,10 @@ std::vector<Knob> make_server_knobs() {
           "Answers of /v1/responses that are kept for previous_response_id; 0: none."),
       boolean<&Config::webui>(
           "webui", "server", "The page at /, and /docs; `--no-webui` serves neither."),
+      boolean<&Config::enable_tokenizer_info_endpoint>(
+          "enable-tokenizer-info-endpoint",
+          "server",
+          "GET /tokenizer_info: special tokens and the chat template, for remote tokenizers."),
       integer<&Config::io_threads>("io-threads",
                                    "server",
                                    "threads",

@@ -48,6 +48,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/openapi.json", handle_openapi, RouteAuth::kOpen},
     Route{"GET", "/", handle_page, RouteAuth::kOpen},
     Route{"GET", "/docs", handle_page, RouteAuth::kOpen},
+    Route{"GET", "/tokenizer_info", handle_tokenizer_info, RouteAuth::kKey},
     Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kKey},
     Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kKey},
 };

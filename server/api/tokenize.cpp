@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /tokenize and /detokenize, in vLLM's shapes.
+// POST /tokenize and /detokenize and GET /tokenizer_info, in vLLM's shapes.
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -94,6 +94,30 @@ void handle_tokenize(FrontEnd& front_end, Exchange exchange) {
 
 void handle_detokenize(FrontEnd& front_end, Exchange exchange) {
   answer(front_end, std::move(exchange), detokenize);
+}
+
+// Answers with what clients need who tokenize here and render chats themselves, under the names of
+// tokenizer_config.json.
+void handle_tokenizer_info(FrontEnd& front_end, Exchange exchange) {
+  if (!front_end.config.enable_tokenizer_info_endpoint) {
+    return front_end.fail(exchange,
+                          Error{ErrorCode::kNotFound,
+                                "/tokenizer_info is off; --enable-tokenizer-info-endpoint turns it "
+                                "on.",
+                                {},
+                                {}});
+  }
+  const auto served = front_end.usual_model();
+  const Tokenizer& tokenizer = served->engine.tokenizer();
+  HttpResponse response;
+  JsonWriter json(response.body);
+  json.open_object().key("tokenizer_class").string("PreTrainedTokenizerFast");
+  json.key("model_max_length").integer(served->engine.model().max_model_len);
+  json.key("add_bos_token").boolean(tokenizer.add_bos());
+  for (const NamedToken& token : tokenizer.named_tokens()) json.key(token.name).string(token.text);
+  if (!served->template_source.empty()) json.key("chat_template").string(served->template_source);
+  json.close_object();
+  front_end.respond(exchange, std::move(response));
 }
 
 }  // namespace sluice

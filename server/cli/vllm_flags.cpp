@@ -40,6 +40,7 @@ constexpr FlagRow kFlags[] = {
     {"tool-call-parser", Values::kOne, Fate::kSame},
     {"reasoning-parser", Values::kOne, Fate::kSame},
     {"enable-auto-tool-choice", Values::kNone, Fate::kSame},
+    {"enable-tokenizer-info-endpoint", Values::kNone, Fate::kSame},
     {"max-model-len", Values::kOne, Fate::kSame},
     {"max-num-seqs", Values::kOne, Fate::kSame},
     {"tensor-parallel-size", Values::kOne, Fate::kSame},

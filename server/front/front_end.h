@@ -254,6 +254,7 @@ void handle_load(FrontEnd& front_end, Exchange exchange);
 void handle_openapi(FrontEnd& front_end, Exchange exchange);
 void handle_page(FrontEnd& front_end, Exchange exchange);
 void handle_tokenize(FrontEnd& front_end, Exchange exchange);
+void handle_tokenizer_info(FrontEnd& front_end, Exchange exchange);
 void handle_detokenize(FrontEnd& front_end, Exchange exchange);
 
 }  // namespace sluice

@@ -109,5 +109,6 @@ Expected<std::shared_ptr<const ServedModel>> ServedModel::create(const Config& c
                                                          .chat_template = std::move(compiled),
                                                          .families = std::move(chosen)});
 }
+                                                         .template_source = std::move(source),
 
 }  // namespace sluice

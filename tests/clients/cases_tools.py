@@ -59,12 +59,25 @@ def inspect_ai():
 @case("lm_eval")
 def lm_eval():
     from lm_eval.api.instance import Instance
-    from lm_eval.models.openai_completions import LocalChatCompletion
+    from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
+    from lm_eval.utils import check_remote_tokenizer_support
     model = LocalChatCompletion(model=MODEL, base_url=URL + "/v1/chat/completions",
                                 tokenizer_backend=None)
     messages = model.apply_chat_template([{"role": "user", "content": "case:text"}])
     said = model.generate_until([Instance("generate_until", {}, (messages, {"until": ["\n"]}), 0)])
     assert said == [TEXT], said
+    # Tokenizes and renders by /tokenizer_info, /tokenize and /detokenize: no tokenizer of its own.
+    remote = LocalCompletionsAPI(model=MODEL, base_url=URL + "/v1/completions",
+                                 tokenizer_backend="remote")
+    assert check_remote_tokenizer_support(URL + "/v1/completions")
+    assert remote.tokenizer.decode([remote.eot_token_id]) == "<|im_end|>"
+    # Its Jinja knows nothing that is undefined.
+    asked = [{"role": "user", "content": "case:text", "tool_calls": None}]
+    prompt = remote.tokenizer.apply_chat_template(asked, tools=None)
+    said = remote.generate_until([Instance("generate_until", {}, (prompt, {"until": ["\n"]}), 0)])
+    assert said == [TEXT], said
+    scored = remote.loglikelihood([Instance("loglikelihood", {}, (prompt, TEXT), 0)])
+    assert scored[0][0] < 0, scored
 
 
 @case("aider-chat")

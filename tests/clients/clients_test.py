@@ -67,7 +67,8 @@ def run_one(binary, python, client):
         (folder / "home").mkdir()
         write_model(folder / "scripted.gguf", scripts_for(str(folder / "work")))
         server = Server(binary, str(folder / "scripted.gguf"), "--tool-call-parser", "hermes",
-                        "--served-model-name", "scripted", "--kv-cache-memory", "268435456")
+                        "--served-model-name", "scripted", "--kv-cache-memory", "268435456",
+                        "--enable-tokenizer-info-endpoint")
         try:
             version, wrong = run_client(python, client, server, folder)
         finally:

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -525,6 +526,41 @@ TEST(Tokens, GoBothWays) {
   EXPECT_EQ(Json::parse(client.read_reply().body), (Json{{"prompt", "Hi"}}));
   client.post("/detokenize", R"({"tokens":[259]})");
   EXPECT_EQ(client.read_reply().status, 400);
+}
+
+TEST(TokenizerInfo, HasTheSpecialTokensAndTheTemplateThatIsUsed) {
+  FakeEngine engine;
+  Config config;
+  config.enable_tokenizer_info_endpoint = true;
+  auto first = std::make_unique<RunningServer>(engine, config);
+  const Json own = Json::parse(get(*first, "/tokenizer_info").body);
+  first.reset();
+  EXPECT_EQ(own["tokenizer_class"], "PreTrainedTokenizerFast");
+  EXPECT_EQ(own["bos_token"], "<s>");
+  EXPECT_EQ(own["eos_token"], "<|im_end|>");
+  EXPECT_EQ(own["pad_token"], "<|im_end|>");
+  EXPECT_EQ(own["add_bos_token"], true);
+  EXPECT_EQ(own["model_max_length"], 512);
+  EXPECT_EQ(own["chat_template"], engine.model().chat_template);
+  config.chat_template = "{{ messages[0].content }}";
+  RunningServer server(engine, config);
+  EXPECT_EQ(Json::parse(get(server, "/tokenizer_info").body)["chat_template"],
+            config.chat_template);
+}
+
+TEST(TokenizerInfo, IsForThoseWhoAskForItAndHaveTheKey) {
+  FakeEngine engine;
+  Config config;
+  {
+    RunningServer server(engine, config);
+    const HttpReply off = get(server, "/tokenizer_info");
+    EXPECT_EQ(off.status, 404);
+    EXPECT_NE(off.body.find("--enable-tokenizer-info-endpoint"), std::string::npos) << off.body;
+  }
+  config.enable_tokenizer_info_endpoint = true;
+  config.api_key = {"secret"};
+  RunningServer server(engine, config);
+  EXPECT_EQ(get(server, "/tokenizer_info").status, 401);
 }
 
 }  // namespace
