@@ -11,6 +11,7 @@
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
+#include <health.pb.h>
 
 #include <array>
 #include <mutex>
@@ -55,6 +56,8 @@ void set_up_grpc() {
   std::call_once(once, [] {
     gpr_set_log_function(log_of_grpc);
     grpc::EnableDefaultHealthCheckService(true);
+    // Keeps the linker from leaving the descriptor out, which reflection finds by name.
+    grpc::health::v1::HealthCheckRequest::descriptor();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
 }

@@ -42,7 +42,7 @@ class Client:
     def services(self):
         return set(self.database.get_services())
 
-    def call(self, service, method, timeout=60, **fields):
+    def call(self, service, method, /, timeout=60, **fields):
         """The response, or an iterator over a stream of them."""
         descriptor = self.pool.FindServiceByName(service).FindMethodByName(method)
         request = message_factory.GetMessageClass(descriptor.input_type)(**fields)
@@ -54,9 +54,7 @@ class Client:
 
     def health(self, service=""):
         """SERVING is 1, NOT_SERVING 2."""
-        name = service.encode()
-        request = b"\x0a" + bytes([len(name)]) + name if name else b""
-        return self.channel.unary_unary(f"/{HEALTH}/Check")(request, timeout=10)[1]
+        return self.call(HEALTH, "Check", timeout=10, service=service).status
 
     def generate(self, prompt, stream=True, on_message=lambda: None, **sampling):
         """Token ids and log-probabilities, checked for wholeness."""
@@ -105,6 +103,12 @@ def expect_code(code, call, word=""):
 
 def check_reflection(client):
     assert {VLLM, SLUICE, HEALTH} <= client.services(), client.services()
+    for service in client.services():  # each with all that its messages are made of
+        for method in client.pool.FindServiceByName(service).methods:
+            assert method.input_type.full_name and method.output_type.full_name, method.name
+    watched = client.call(HEALTH, "Watch", service=VLLM)
+    assert next(iter(watched)).status == 1
+    watched.cancel()
     assert client.health() == client.health(VLLM) == client.health(SLUICE) == 1
     expect_code(grpc.StatusCode.NOT_FOUND, lambda: client.health("nobody"))
     info = client.call(VLLM, "GetModelInfo")
