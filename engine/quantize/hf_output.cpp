@@ -193,7 +193,7 @@ bool is_taken_over(const std::filesystem::directory_entry& entry) {
          extension == ".model" || extension == ".tiktoken" || name.starts_with("LICENSE");
 }
 
-Expected<void> copy_files(const std::string& input, const std::string& output) {
+Expected<void> copy_folder(const std::string& input, const std::string& output) {
   std::error_code error;
   std::filesystem::directory_iterator files(input, error);
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
@@ -206,6 +206,18 @@ Expected<void> copy_files(const std::string& input, const std::string& output) {
   }
   if (!error) return {};
   return make_error(ErrorCode::kInvalidArgument, input + ": list: " + error.message());
+}
+
+Expected<void> copy_files(const std::string& input, const std::string& output) {
+  SLUICE_TRY_VOID(copy_folder(input, output));
+  constexpr const char* kTemplates = "/additional_chat_templates";
+  std::error_code error;
+  if (!std::filesystem::is_directory(input + kTemplates, error)) return {};
+  if (std::filesystem::create_directory(output + kTemplates, error); error) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      output + kTemplates + ": create: " + error.message());
+  }
+  return copy_folder(input + kTemplates, output + kTemplates);
 }
 
 Expected<Json> input_config(const std::string& input) {

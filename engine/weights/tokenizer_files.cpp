@@ -26,7 +26,9 @@ constexpr const char* kNames[] = {"tokenizer.json",
                                   "merges.txt",
                                   "tokenizer.model",
                                   "chat_template.json",
-                                  "chat_template.jinja"};
+                                  "chat_template.jinja",
+                                  "additional_chat_templates/tool_use.jinja",
+                                  "additional_chat_templates/rag.jinja"};
 
 Expected<std::vector<NamedFile>> files_of_directory(const std::string& directory) {
   std::vector<NamedFile> files;

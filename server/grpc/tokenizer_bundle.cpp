@@ -29,9 +29,11 @@ Expected<std::vector<NamedFile>> TokenizerBundleSource::files_of(
                         "chat-template");
     }
   }
-  // Readers prefer this file to the template in other files.
+  // Readers prefer this file to the template in other files, but for tools and documents.
   constexpr const char* kName = "chat_template.jinja";
-  std::erase_if(files, [](const NamedFile& own) { return own.name == kName; });
+  std::erase_if(files, [](const NamedFile& own) {
+    return own.name == kName || own.name.starts_with("additional_chat_templates/");
+  });
   files.push_back({kName, text.str()});
   return files;
 }

@@ -71,7 +71,10 @@ TEST_F(Quantize, ExpertsAreQuantizedAndRoutersAreNot) {
 // Other tensors keep their bytes, and text files are copied.
 TEST_F(Quantize, OtherTensorsAndFilesAreTakenOver) {
   const std::string input = model();
+  fs::create_directory(input + "/additional_chat_templates");
+  std::ofstream(input + "/additional_chat_templates/tool_use.jinja") << "U";
   quantize({.input = input, .output = {}, .to = "fp8"}, "out");
+  EXPECT_EQ(read_file(at("out/additional_chat_templates/tool_use.jinja")), "U");
   EXPECT_EQ(tensor("model.embed_tokens.weight")["scheme"], "kept");
   EXPECT_EQ(tensor("model.layers.0.input_layernorm.weight")["scheme"], "kept");
   EXPECT_EQ(tensor("model.layers.0.input_layernorm.weight")["relative_error"], 0.0);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/core/hex.h"
+#include "server/grpc/tokenizer_bundle.h"
 #include "server/keys/digest.h"
 #include "tests/server/grpc_client.h"
 #include "tests/support/temporary_folder.h"
@@ -140,9 +141,14 @@ TEST(VllmEngine, SendsTheFilesOfItsTokenizerAsOneArchive) {
   EXPECT_TRUE(archive.starts_with("PK\x03\x04"));
   EXPECT_NE(archive.find("tokenizer.json"), std::string::npos);
   EXPECT_NE(archive.find("chat_template.jinja"), std::string::npos);
+  EXPECT_EQ(archive.find("additional_chat_templates"), std::string::npos);  // one is given for all
   std::remove(path.c_str());
   EXPECT_LT(archive.size(), 10'000U);  // 200,000 bytes of one letter
   EXPECT_EQ(fetch("secret").first.back().sha256(), chunks.back().sha256());
+  TokenizerBundleSource own{""};
+  const auto bundle = own.get(engine);
+  ASSERT_TRUE(bundle.has_value());
+  EXPECT_NE((*bundle)->archive.find("additional_chat_templates/tool_use.jinja"), std::string::npos);
 }
 
 }  // namespace

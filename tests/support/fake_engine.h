@@ -180,7 +180,8 @@ class FakeEngine final : public Engine {
   const Tokenizer& tokenizer() const override { return tokenizer_; }
 
   Expected<std::vector<NamedFile>> tokenizer_files() const override {
-    return std::vector<NamedFile>{{"tokenizer.json", std::string(200'000, 'x')}, {"a.txt", "b"}};
+    return std::vector<NamedFile>{{"tokenizer.json", std::string(200'000, 'x')},
+                                  {"additional_chat_templates/tool_use.jinja", "b"}};
   }
 
   void flush_prefix_cache(std::function<void(bool)> done) override { done(num_running() == 0); }

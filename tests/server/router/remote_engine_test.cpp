@@ -453,7 +453,7 @@ TEST_F(WorkerServiceTest, FilesOfTheTokenizerComeInPieces) {
   EXPECT_TRUE(reader->Finish().ok());
   EXPECT_EQ(files.size(), 2U);
   EXPECT_EQ(files["tokenizer.json"].size(), 200'000U);
-  EXPECT_EQ(files["a.txt"], "b");
+  EXPECT_EQ(files["additional_chat_templates/tool_use.jinja"], "b");
 }
 
 TEST(WorkerServer, AnAddressThatOthersReachNeedsASecretOrCertificates) {
