@@ -191,8 +191,9 @@ Expected<int32_t> resolve_max_tokens(const ValidationContext& context,
     limit = static_cast<int32_t>(room);
   }
   if (limit.value_or(1) > room) {
+    const auto asked = out.only_echo ? std::optional<int64_t>() : std::optional<int64_t>(limit);
     return tl::unexpected(context_length_error(
-        context, limit, prompt_tokens, endpoint == Endpoint::kChat ? "messages" : "prompt"));
+        context, asked, prompt_tokens, endpoint == Endpoint::kChat ? "messages" : "prompt"));
   }
   const int64_t most = bound > 0 ? std::min(room, bound) : room;
   if (limit) return static_cast<int32_t>(std::min<int64_t>(*limit, most));

@@ -180,6 +180,47 @@ TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
             std::string::npos);
 }
 
+// The error names a field that the API has, and output tokens only where somebody asked for them.
+TEST_F(Parameters, ErrorsOfTheContextSpeakOfWhatWasSent) {
+  const std::string text(600, 'x');
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}};
+  const Json prompt = {{"prompt", text}};
+  const Json input = {{"input", text}};
+  struct Case {
+    const char* path;
+    Json body;
+    Json added;
+    const char* param;
+    const char* asked;  // in the message; null: nothing
+  };
+  const Case cases[] = {
+      {kChatPath, chat, Json::object(), "messages", nullptr},
+      {kChatPath, chat, {{"max_completion_tokens", 7}}, "messages", "requested 7 output"},
+      {kChatPath, chat, {{"max_tokens", 8}}, "messages", "requested 8 output"},
+      {kCompletionPath, prompt, Json::object(), "prompt", nullptr},
+      {kCompletionPath, prompt, {{"max_tokens", 9}}, "prompt", "requested 9 output"},
+      {kCompletionPath, prompt, {{"max_tokens", 0}, {"echo", true}}, "prompt", nullptr},
+      {kCompletionPath, {{"prompt", std::string(511, 'x')}}, {{"max_tokens", 0}, {"echo", true}},
+       "prompt", nullptr},
+      {"/v1/responses", input, Json::object(), "input", nullptr},
+      {"/v1/responses", input, {{"max_output_tokens", 16}}, "input", "requested 16 output"}};
+  for (const auto& [path, body, added, param, asked] : cases) {
+    Json whole = body;
+    whole.update(added);
+    const HttpReply reply = post(path, whole);
+    EXPECT_EQ(reply.status, 400) << path << added;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded") << path << added;
+    EXPECT_EQ(error["param"], param) << path << added;
+    const std::string message = error["message"];
+    EXPECT_EQ(message.find("you requested") != std::string::npos, asked != nullptr) << message;
+    EXPECT_NE(message.find(asked == nullptr ? "context length" : asked), std::string::npos)
+        << message;
+  }
+  const HttpReply messages = post("/v1/messages", {{"max_tokens", 5}, {"messages", chat["messages"]}});
+  EXPECT_NE(messages.body.find("prompt is too long: "), std::string::npos) << messages.body;
+}
+
 TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
   const std::string chat_render = std::string(kChatPath) + "/render";
   const std::string render = std::string(kCompletionPath) + "/render";
