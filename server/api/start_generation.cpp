@@ -7,6 +7,7 @@
 
 #include "server/api/generation.h"
 #include "server/api/http_answer.h"
+#include "server/api/left_out.h"
 
 namespace sluice {
 
@@ -24,6 +25,7 @@ void start(FrontEnd& front_end, Exchange exchange, const RequestDecoder& decode,
       exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
         return decode(context, exchange);
       });
+  if (decoded) note_left_out(decoded->request, exchange.ignored);
   front_end.note_ignored(exchange.ignored);
   if (!decoded) return front_end.refuse(exchange, decoded.error());
   GenerationRequest& request = decoded->request;

@@ -8,6 +8,7 @@
 
 #include "engine/core/log.h"
 #include "server/api/generation.h"
+#include "server/api/left_out.h"
 #include "server/front/io_worker.h"
 #include "server/grpc/rpc_context.h"
 #include "server/http/api_errors.h"
@@ -107,6 +108,7 @@ void GrpcCall::run() {
       tenant_->salt(), arrival_, [&](const ValidationContext& context) {
         return decode(context, ignored);
       });
+  if (request) note_left_out(*request, ignored);
   front_end_.note_ignored(ignored);
   if (ignored.size() > 0) ignored_ = ignored.header_value();
   if (!request) return refuse(request.error());

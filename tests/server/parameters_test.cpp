@@ -221,6 +221,54 @@ TEST_F(Parameters, ErrorsOfTheContextSpeakOfWhatWasSent) {
   EXPECT_NE(messages.body.find("prompt is too long: "), std::string::npos) << messages.body;
 }
 
+// Without strict a schema may say more than a grammar can hold an answer to.
+TEST_F(Parameters, KeywordsOfSchemasThatAreLeftOutAreNamedToo) {
+  const Json schema = Json::parse(
+      R"({"type":"object","properties":{"tags":{"type":"array","items":{"type":"string"},)"
+      R"("uniqueItems":true},"n":{"type":"integer","not":{"multipleOf":3}}}})");
+  const auto named = [&](const Json& added) {
+    const HttpReply reply = ask(Endpoint::kChat, added);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.header("x-sluice-ignored-arguments");
+  };
+  const auto format = [](const Json& of) {
+    return Json{{"type", "json_schema"}, {"json_schema", {{"name", "n"}, {"schema", of}}}};
+  };
+  const std::string both =
+      "response_format.properties.n.not, response_format.properties.tags.uniqueItems";
+  EXPECT_EQ(named({{"response_format", format(schema)}}), both);
+  EXPECT_EQ(named({{"response_format", format(schema)}, {"stream", true}, {"nobody", 1}}),
+            "nobody, " + both);
+  Json strict = format(schema);
+  strict["json_schema"]["strict"] = true;  // the engine refuses it
+  EXPECT_EQ(named({{"response_format", strict}}), "");
+  EXPECT_EQ(named({{"response_format", format(Json::parse(R"({"type":"integer","minimum":3})"))}}),
+            "");
+  FakeEngine large;  // whose context holds a tool
+  large.editable_model().max_model_len = 4096;
+  RunningServer server(large);
+  HttpClient client(server.port());
+  client.post(kChatPath,
+              chat_body(R"(,"tool_choice":"required","tools":[{"type":"function","function":)"
+                        R"({"name":"f","parameters":)" +
+                        schema.dump() + "}}]"));
+  HttpReply reply = client.read_reply();
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"),
+            "tools.properties.n.not, tools.properties.tags.uniqueItems")
+      << reply.body;
+  // Under the names of the API that was asked, and shorter than what a header takes.
+  reply = post("/v1/responses",
+               {{"input", "Hi"},
+                {"text",
+                 {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", schema}}}}}});
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"),
+            "text.properties.n.not, text.properties.tags.uniqueItems")
+      << reply.body;
+  const std::string name(60, 'x');
+  const Json deep = {{"type", "object"}, {"properties", {{name, schema["properties"]["tags"]}}}};
+  EXPECT_EQ(named({{"response_format", format(deep)}}), "response_format.uniqueItems");
+}
+
 TEST_F(Parameters, PromptsAreRenderedAsTheyWouldRun) {
   const std::string chat_render = std::string(kChatPath) + "/render";
   const std::string render = std::string(kCompletionPath) + "/render";

@@ -156,10 +156,15 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
   spec.text = key.text;
   spec.allows_whitespace = key.allows_whitespace;
   spec.control_tokens = key.control_tokens;
+  std::vector<LeftOutKeyword> left_out;
   if (spec.kind == GrammarKind::kJsonSchema) {
-    SLUICE_TRY(spec.text, gate_schema(key.text, key.is_best_effort, options_.schema));
+    SLUICE_TRY(spec.text, gate_schema(key.text, key.is_best_effort, options_.schema, &left_out));
   } else if (spec.kind == GrammarKind::kStructuralTag) {
-    SLUICE_TRY(spec.text, gate_structural_tag(key.text, key.is_best_effort, options_.schema));
+    SLUICE_TRY(spec.text,
+               gate_structural_tag(key.text, key.is_best_effort, options_.schema, &left_out));
+  }
+  for (const auto& [keyword, place] : left_out) {
+    log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place);
   }
   if (!backend_) return tl::unexpected(backend_.error());
   SLUICE_TRY(std::string bytes, worker.compile(spec));

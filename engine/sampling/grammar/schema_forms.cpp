@@ -6,21 +6,18 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/core/log.h"
-
 namespace sluice {
 namespace {
 
 using Json = SchemaJson;
 using Kind = SchemaForm::Kind;
 
-// More work than any schema within the limits needs.
-constexpr int64_t kMaxWork = 400000;
-
 const Json* member(const Json& schema, const char* name) {
   const auto found = schema.find(name);
   return found == schema.end() ? nullptr : &*found;
 }
+
+constexpr size_t kMostNamed = 64;  // keywords that are left out
 
 bool has(const Json& schema, const char* name) { return schema.contains(name); }
 
@@ -110,7 +107,9 @@ void SchemaReader::fail(ErrorCode code, std::string message) {
 
 void SchemaReader::refuse(std::string_view keyword, const Json* schema) {
   if (is_best_effort_) {
-    log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place(schema));
+    const LeftOutKeyword named = {std::string(keyword), place(schema)};
+    const bool is_new = std::ranges::find(left_out_, named) == left_out_.end();
+    if (is_new && left_out_.size() < kMostNamed) left_out_.push_back(named);
     return;
   }
   fail(ErrorCode::kUnsupported,
@@ -118,7 +117,7 @@ void SchemaReader::refuse(std::string_view keyword, const Json* schema) {
 }
 
 bool SchemaReader::spend() {
-  if (++work_ > kMaxWork) fail(ErrorCode::kInvalidArgument, "the schema is too complex");
+  if (++work_ > limits_.max_work) fail(ErrorCode::kInvalidArgument, "the schema is too complex");
   return !error_;
 }
 

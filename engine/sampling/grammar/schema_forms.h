@@ -18,6 +18,7 @@
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/schema_limits.h"
+#include "engine/sampling/grammar/schema_loss.h"
 
 namespace sluice {
 
@@ -112,6 +113,9 @@ class SchemaReader {
 
   [[nodiscard]] bool is_best_effort() const { return is_best_effort_; }
 
+  // Returns what refuse() has left out, up to 64 keywords.
+  [[nodiscard]] std::vector<LeftOutKeyword>& left_out() { return left_out_; }
+
   [[nodiscard]] std::string place(const SchemaJson* schema) const;
 
  private:
@@ -148,6 +152,7 @@ class SchemaReader {
   const bool is_best_effort_;
   const SchemaLimits limits_;
   std::optional<Error> error_;
+  std::vector<LeftOutKeyword> left_out_;
   std::unordered_map<const SchemaJson*, std::string> places_;
   std::vector<std::unique_ptr<SchemaJson>> made_;  // schemas that keywords stand for
   std::unordered_map<const SchemaJson*, Schemas> dependencies_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -447,7 +448,8 @@ class GateWriter {
 
 Expected<std::string> gate_schema(std::string_view schema,
                                   bool is_best_effort,
-                                  const SchemaLimits& limits) {
+                                  const SchemaLimits& limits,
+                                  std::vector<LeftOutKeyword>* left_out) {
   if (static_cast<int64_t>(schema.size()) > limits.max_bytes) {
     return make_error(ErrorCode::kInvalidArgument,
                       "the schema has more than " + std::to_string(limits.max_bytes) + " bytes");
@@ -460,6 +462,7 @@ Expected<std::string> gate_schema(std::string_view schema,
   SchemaReader reader(root, is_best_effort, limits);
   std::optional<Json> out;
   if (!reader.error()) out = GateWriter(reader, limits).document(root);
+  if (left_out != nullptr) std::ranges::move(reader.left_out(), std::back_inserter(*left_out));
   if (reader.error()) return tl::unexpected(*reader.error());
   if (!out) return make_error(ErrorCode::kInvalidArgument, "no value is valid in the schema");
   return out->dump();

@@ -10,17 +10,21 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/schema_limits.h"
+#include "engine/sampling/grammar/schema_loss.h"
 
 namespace sluice {
 
 // Returns the schema to compile. `is_best_effort`: parts without an exact form are left out, as by
 // OpenAI without `strict`. Any thread. kInvalidArgument: not a schema, or beyond a limit;
-// kUnsupported: names keyword and JSON pointer.
+// kUnsupported: names keyword and JSON pointer. Appends to `left_out`, where there is one, what is
+// left out, up to 64 keywords.
 [[nodiscard]] Expected<std::string> gate_schema(std::string_view schema,
                                                 bool is_best_effort,
-                                                const SchemaLimits& limits);
+                                                const SchemaLimits& limits,
+                                                std::vector<LeftOutKeyword>* left_out = nullptr);
 
 }  // namespace sluice

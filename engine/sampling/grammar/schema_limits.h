@@ -14,6 +14,7 @@ struct SchemaLimits {
   int64_t max_enum_values = 10000;  // in all enums
   int64_t max_branches = 64;        // of one anyOf or oneOf, and of what distributing makes
   int64_t max_repetitions = 10000;  // of items and characters; larger maxima are narrowed to it
+  int64_t max_work = 400000;        // more than any schema within the limits needs
 };
 
 }  // namespace sluice

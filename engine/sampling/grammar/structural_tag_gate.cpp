@@ -35,8 +35,9 @@ Beside take_beside(Json& format, bool is_best_effort) {
 
 Expected<std::string> gate_one(const Json& schema,
                                const Beside& beside,
-                               const SchemaLimits& limits) {
-  Expected<std::string> gated = gate_schema(schema.dump(), beside.is_best_effort, limits);
+                               const SchemaLimits& limits,
+                               std::vector<LeftOutKeyword>* left_out) {
+  Expected<std::string> gated = gate_schema(schema.dump(), beside.is_best_effort, limits, left_out);
   if (!gated && !beside.owner.empty()) gated.error().message += " of " + beside.owner;
   return gated;
 }
@@ -44,6 +45,7 @@ Expected<std::string> gate_one(const Json& schema,
 Expected<void> gate_inside(Json& value,
                            bool is_best_effort,
                            const SchemaLimits& limits,
+                           std::vector<LeftOutKeyword>* left_out,
                            int32_t depth) {
   if (depth > limits.max_depth) {
     return make_error(ErrorCode::kInvalidArgument,
@@ -56,10 +58,10 @@ Expected<void> gate_inside(Json& value,
   }
   for (auto item = value.begin(); item != value.end(); ++item) {
     if (!value.is_object() || item.key() != "json_schema") {
-      SLUICE_TRY_VOID(gate_inside(*item, is_best_effort, limits, depth + 1));
+      SLUICE_TRY_VOID(gate_inside(*item, is_best_effort, limits, left_out, depth + 1));
       continue;
     }
-    SLUICE_TRY(const std::string gated, gate_one(*item, beside, limits));
+    SLUICE_TRY(const std::string gated, gate_one(*item, beside, limits, left_out));
     *item = Json::parse(gated);
   }
   return {};
@@ -69,13 +71,14 @@ Expected<void> gate_inside(Json& value,
 
 Expected<std::string> gate_structural_tag(std::string_view tag,
                                           bool is_best_effort,
-                                          const SchemaLimits& limits) {
+                                          const SchemaLimits& limits,
+                                          std::vector<LeftOutKeyword>* left_out) {
   Json root = Json::parse(tag, nullptr, /*allow_exceptions=*/false);
   if (root.is_discarded() || !root.is_object() || !root.contains("format")) {
     return make_error(ErrorCode::kInvalidArgument,
                       "a structural tag must be a JSON object with a `format`");
   }
-  SLUICE_TRY_VOID(gate_inside(root, is_best_effort, limits, 0));
+  SLUICE_TRY_VOID(gate_inside(root, is_best_effort, limits, left_out, 0));
   return root.dump();
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <map>
@@ -11,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/sampling/grammar/left_out_keywords.h"
 #include "tests/support/byte_grammar.h"
 #include "tests/support/golden_folder.h"
 
@@ -113,6 +115,32 @@ TEST(SchemaGate, BestEffortLeavesOutWhatHasNoForm) {
   ASSERT_TRUE(grammar) << grammar.error().message;
   EXPECT_TRUE(testing::accepts(**grammar, "[1,1]"));
   EXPECT_FALSE(testing::accepts(**grammar, "[\"1\"]"));
+}
+
+TEST(SchemaGate, WhatIsLeftOutIsTold) {
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kJsonSchema;
+  spec.is_best_effort = true;
+  spec.text = R"({"type":"object","not":{"required":["z"]},"properties":{"a/b":{"not":)"
+              R"({"type":"null"}},"c":{"type":"array","uniqueItems":true}}})";
+  std::vector<std::string> told = left_out_keywords(spec);
+  std::ranges::sort(told);
+  EXPECT_EQ(told,
+            (std::vector<std::string>{"not", "properties.a~1b.not", "properties.c.uniqueItems"}));
+  GrammarSpec tag;
+  tag.kind = GrammarKind::kStructuralTag;
+  tag.text = R"({"format":{"type":"json_schema","is_best_effort":true,"json_schema":)" + spec.text +
+             "}}";
+  told = left_out_keywords(tag);
+  EXPECT_EQ(told.size(), 3U);
+  // Strict schemas leave nothing out, nor do those that are refused.
+  spec.is_best_effort = false;
+  EXPECT_TRUE(left_out_keywords(spec).empty());
+  spec.is_best_effort = true;
+  for (const char* text : {"{", "[]", R"({"$ref":"#"})", R"({"type":"string","maxLength":3})"}) {
+    spec.text = text;
+    EXPECT_TRUE(left_out_keywords(spec).empty()) << text;
+  }
 }
 
 TEST(SchemaGate, NamesOfPropertiesAreBound) {
