@@ -98,17 +98,19 @@ Expected<std::shared_ptr<const ServedModel>> ServedModel::create(const Config& c
   }
   auto compiled = is_given ? given_template(config, source) : own_template(model);
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
-  SLUICE_TRY(OutputFamilies chosen, choose_families(config,
-                             source,
-                             !compiled || compiled->forms().prints_tools,
-                             engine.tokenizer()));
+  // Tools in the system message are for a family that is known by its template.
+  const bool shows_tools = !compiled || compiled->forms().prints_tools ||
+                           (compiled->forms().system_tools &&
+                            detect_families(source, engine.tokenizer()).calls != nullptr);
+  SLUICE_TRY(OutputFamilies chosen,
+             choose_families(config, source, shows_tools, engine.tokenizer()));
   log_families(chosen);
   return std::make_shared<const ServedModel>(ServedModel{.kept = std::move(kept),
                                                          .engine = engine,
                                                          .names = names_of(config, model),
                                                          .chat_template = std::move(compiled),
+                                                         .template_source = std::move(source),
                                                          .families = std::move(chosen)});
 }
-                                                         .template_source = std::move(source),
 
 }  // namespace sluice

@@ -46,12 +46,11 @@ void prepend_text(Json& content, const std::string& text) {
   }
 }
 
-std::string text_of_call(const Json& function) {
+std::string object_of_call(const Json& function) {
   const Json& arguments = function["arguments"];
   const std::string written =
       arguments.is_string() ? arguments.get<std::string>() : dumped(arguments);
-  return "<tool_call>\n{\"name\": " + dumped(function["name"]) + ", \"arguments\": " + written +
-         "}\n</tool_call>";
+  return "{\"name\": " + dumped(function["name"]) + ", \"arguments\": " + written + "}";
 }
 
 std::string text_of_content(const Json& content) {
@@ -65,7 +64,21 @@ std::string text_of_content(const Json& content) {
 void write_calls(Json& message) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end()) return;
-  for (const Json& call : *calls) append_text(message["content"], text_of_call(call["function"]));
+  for (const Json& call : *calls) {
+    append_text(message["content"],
+                "<tool_call>\n" + object_of_call(call["function"]) + "\n</tool_call>");
+  }
+  message.erase("tool_calls");
+}
+
+void write_calls_as_list(Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end()) return;
+  std::string list;
+  for (const Json& call : *calls) {
+    list += (list.empty() ? "" : ", ") + object_of_call(call["function"]);
+  }
+  append_text(message["content"], "<|tool_call|>[" + list + "]<|/tool_call|>");
   message.erase("tool_calls");
 }
 
@@ -87,6 +100,19 @@ void add_message(Json message, bool is_result, Json& messages) {
 }
 
 }  // namespace
+
+void put_tools_into_system(const MessageForms& forms, const Json& tools, Json& messages) {
+  Json functions = Json::array();
+  for (const Json& tool : tools) functions.push_back(tool["function"]);
+  const bool has_instructions = !messages.empty() && (messages.front()["role"] == "system" ||
+                                                      messages.front()["role"] == "developer");
+  if (!has_instructions) {
+    messages.insert(messages.begin(), Json({{"role", "system"}, {"content", ""}}));
+  }
+  messages.front()["tools"] = dumped(functions);
+  if (forms.prints_calls) return;
+  for (Json& message : messages) write_calls_as_list(message);
+}
 
 void describe_tools(const MessageForms& forms, const Json& tools, Json& messages) {
   Json written = Json::array();

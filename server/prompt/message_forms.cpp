@@ -111,6 +111,7 @@ class Finder {
   ContentForms content_of(std::string_view role);
   void find_calls(MessageForms& forms);
   bool prints_tools();
+  bool takes_system_tools();
   void find_instructions(const jinja::NamedRoles& named, MessageForms& forms);
 
   const TemplateRender& render_;
@@ -294,7 +295,7 @@ void Finder::find_calls(MessageForms& forms) {
       const auto other = text_with({none, argument(kText.other, is_text)});
       if (!named || *named == *text || !other || *other == *text) continue;
       const bool is_python = !is_text && text->find("{'key': '") != std::string::npos;
-      has_call = true;
+      has_call = forms.prints_calls = true;
       forms.text_arguments = is_text;
       forms.null_beside_calls = is_null;
       call_ = call;
@@ -316,6 +317,14 @@ bool Finder::prints_tools() {
   const auto other = text_with(kText.other);
   tools_ = setting;
   return gave_up_ || (one && other && *one != *other);
+}
+
+bool Finder::takes_system_tools() {
+  return reaches_in_frames([&](std::string_view name) {
+    Json system = filler("system");
+    system["tools"] = a_tool(name).dump();
+    return Json::array({std::move(system), filler("user")});
+  });
 }
 
 void Finder::find_instructions(const jinja::NamedRoles& named, MessageForms& forms) {
@@ -365,6 +374,7 @@ MessageForms Finder::find(const jinja::NamedRoles& named) {
   find_setting();
   find_calls(forms);
   forms.prints_tools = prints_tools();
+  forms.system_tools = !forms.prints_tools && takes_system_tools();
   std::vector<std::string> roles = {"system", "user", "assistant", "tool"};
   for (const std::string& role : named.compared) {
     if (std::ranges::find(roles, role) == roles.end()) roles.push_back(role);

@@ -425,6 +425,8 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   if (context.describes_tools && !tools.is_null() && may_call(body)) {
     describe_tools(forms, tools, messages);
     tools = nullptr;
+  } else if (forms.system_tools && !tools.is_null() && may_call(body)) {
+    put_tools_into_system(forms, tools, messages);
   }
   variables["tools"] = std::move(tools);
   SLUICE_TRY(variables["documents"], read_documents(body));

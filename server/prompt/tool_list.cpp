@@ -100,8 +100,9 @@ Expected<Json> read_tool_list(const ValidationContext& context, const Json& body
                        std::to_string(num_bytes) + ".",
                    "tools");
   }
-  if (may_call(body) && !context.describes_tools && context.chat_template &&
-      !context.chat_template->forms().prints_tools) {
+  const bool is_shown = !context.chat_template || context.chat_template->forms().prints_tools ||
+                        context.chat_template->forms().system_tools;
+  if (may_call(body) && !context.describes_tools && !is_shown) {
     return unsupported("The chat template does not describe tools to the model.", "tools");
   }
   return *tools;

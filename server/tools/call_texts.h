@@ -444,7 +444,18 @@ inline constexpr CallText kFunctoolsText[] = {{.open = "functools[",
                                                .end = "}",
                                                .separator = ", ",
                                                .close = "]"}};
+// Phi-4-mini's own form, beside what vLLM's template teaches it.
+inline constexpr MarkerText kPhi4[] = {{kCallBegin, "<|tool_call|>"},
+                                       {kCallBegin, "functools"},
+                                       {kCallEnd, "<|/tool_call|>"}};
+inline constexpr CallText kPhi4Text[] = {{.open = "<|tool_call|>[",
+                                          .begin = "{\"name\": \"",
+                                          .behind_name = "\", \"arguments\": ",
+                                          .end = "}",
+                                          .separator = ", ",
+                                          .close = "]<|/tool_call|>"}};
 inline constexpr Names kPhi4Detect[] = {"<|tool|>", "<|/tool|>"};
+inline constexpr Names kPhi4JsonDetect[] = {"<|tool|>", "<|/tool|>", "functools"};
 inline constexpr Names kFunctoolsDetect[] = {"functools"};
 
 inline constexpr MarkerText kCohere[] = {{kCallBegin, "<|START_ACTION|>"},

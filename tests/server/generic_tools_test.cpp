@@ -24,6 +24,13 @@ constexpr const char* kPlainTemplate =
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 
+// Phi-4-mini's kind: tools are the system message's, as JSON text, and calls only text.
+constexpr const char* kSystemTools =
+    "{% for m in messages %}{% if m['role'] == 'system' and 'tools' in m and m['tools'] is not none "
+    "%}{{ '<|' + m['role'] + '|>' + m['content'] + '<|tool|>' + m['tools'] + '<|/tool|><|end|>' }}"
+    "{% else %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}";
+
 class GenericTools : public ::testing::Test {
  protected:
   void serve(const std::string& chat_template) {
@@ -88,6 +95,47 @@ TEST_F(GenericTools, ATemplateWithoutInstructionsShowsToolsInTheFirstTurn) {
       "{% endfor %}");
   ASSERT_EQ(post(chat_body(kTools)).status, 200);
   EXPECT_EQ(engine_.last_prompt().find("<user>You can call functions."), 0U) << engine_.last_prompt();
+}
+
+TEST_F(GenericTools, ATemplateThatTakesThemInTheSystemMessageGetsThemThere) {
+  config_.tool_call_parser = "phi4_mini";
+  serve(kSystemTools);
+  engine_.say(R"(<|tool_call|>[{"name": "add", "arguments": {"a": 1}}]<|/tool_call|>)");
+  Json choice = choice_of(kTools);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], R"({"a": 1})");
+  EXPECT_EQ(engine_.last_prompt().find(R"(<|system|><|tool|>[{"name":"add","description":"Adds",)"),
+            0U)
+      << engine_.last_prompt();
+  EXPECT_NE(engine_.last_prompt().find("}}}]<|/tool|><|end|><|user|>Hi"), std::string::npos);
+  choice = choice_of(std::string(kTools) + kNamed);
+  const GrammarSpec grammar = engine_.submitted().back().grammar;
+  EXPECT_EQ(grammar.kind, GrammarKind::kStructuralTag);
+  EXPECT_NE(grammar.text.find("<|tool_call|>["), std::string::npos) << grammar.text;
+  // Instructions of the client stay in front of them, and a conversation's calls become text.
+  const HttpReply reply = post(
+      R"({"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"Add"},)"
+      R"({"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":)"
+      R"({"name":"add","arguments":"{\"a\": 1}"}}]},{"role":"tool","tool_call_id":"c","content":"3"}])" +
+      std::string(kTools) + "}");
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  const std::string prompt = engine_.last_prompt();
+  EXPECT_EQ(prompt.find("<|system|>Be brief.<|tool|>[{"), 0U) << prompt;
+  EXPECT_NE(prompt.find(R"(<|assistant|><|tool_call|>[{"name": "add", "arguments": {"a":1}}])"
+                        "<|/tool_call|><|end|><|tool|>3<|end|>"),
+            std::string::npos)
+      << prompt;
+  // Nothing is added where no call may come.
+  choice_of(std::string(kTools) + R"(,"tool_choice":"none")");
+  EXPECT_EQ(engine_.last_prompt().find("<|tool|>"), std::string::npos);
+}
+
+// The template of a family that nobody knows: what tools look like to its model is anyone's guess.
+TEST_F(GenericTools, AnUnknownFamilysSystemMessageGetsTheGenericForm) {
+  serve(kSystemTools);
+  engine_.say(kCall);
+  EXPECT_EQ(choice_of(kTools)["finish_reason"], "tool_calls");
+  EXPECT_NE(engine_.last_prompt().find("You can call functions."), std::string::npos);
+  EXPECT_EQ(engine_.last_prompt().find("<|tool|>"), std::string::npos);
 }
 
 }  // namespace

@@ -55,6 +55,10 @@ std::string functools(const Calls& calls) {
   return "functools" + array(calls, "name", "arguments");
 }
 
+std::string phi4(const Calls& calls) {
+  return "<|tool_call|>" + array(calls, "name", "arguments") + "<|/tool_call|>";
+}
+
 std::string cohere(const Calls& calls) {
   return "<|START_ACTION|>" + array(calls, "tool_name", "parameters") + "<|END_ACTION|>";
 }
@@ -415,6 +419,7 @@ std::vector<FamilyWriter> family_writers() {
       json("hermes", hermes),
       json("nemotron_nano_v2", toolcall),
       json("granite", granite),
+      json("phi4_mini", phi4),
       json("phi4_mini_json", functools),
       json("firefunction", functools),
       json("command_r", command_r),

@@ -54,6 +54,7 @@ TEST(Families, NamesOfOtherServersAreKnown) {
                                       "gpt-oss",
                                       "gemma4",
                                       "functiongemma",
+                                      "phi4_mini",
                                       "phi4_mini_json",
                                       "cohere_command3",
                                       "cohere_command4",
@@ -160,6 +161,21 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("<function_call> {\"name\": n, \"arguments\": a}"), "granite-20b-fc none");
   // A template of another model's vocabulary: its tokens are not there.
   EXPECT_EQ(detect("<|tool_calls_section_begin|>"), "none none");
+}
+
+TEST(Families, Phi4MiniCallsAsItsTemplateShows) {
+  constexpr std::string_view kSpecials[] = {
+      "<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>"};
+  const std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer(kSpecials);
+  const std::string own = "message['content'] + '<|tool|>' + message['tools'] + '<|/tool|>'";
+  EXPECT_EQ(name_of(*detect_families(own, *tokenizer).calls), "phi4_mini");
+  EXPECT_EQ(name_of(*detect_families(own + " functools[{", *tokenizer).calls), "phi4_mini_json");
+  EXPECT_EQ(name_of(*detect_families("functools[{", *tokenizer).calls), "firefunction");
+  const auto marker_of = [&](std::string_view family) {
+    return call_form(*find_call_family(family), *tokenizer).open.front();
+  };
+  EXPECT_EQ(marker_of("phi4_mini").token, tokenizer->find_token("<|tool_call|>"));
+  EXPECT_EQ(marker_of("phi4_mini_json").text, "functools[");
 }
 
 TEST(Families, MarkersAreSymbolsWhereTheVocabularyHasThem) {
