@@ -42,7 +42,7 @@ struct HttpServer::Impl {
        std::unique_ptr<FrontEnd> front,
        std::unique_ptr<Listener> bound)
       : config(server_config),
-        limits(server_config),
+        limits(server_config, front->cors),
         engine(served),
         files(std::move(read_files)),
         front_end(std::move(front)),

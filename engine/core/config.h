@@ -88,7 +88,8 @@ struct Config {
   std::string ssl_keyfile;    // empty: in ssl_certfile
   std::string ssl_ca_certs;   // for client certificates
   int32_t ssl_cert_reqs = 0;  // client certificates: 0 no, 1 if given, 2 required
-  std::vector<std::string> allowed_origins = {"*"};
+  std::vector<std::string> allowed_origins;  // *: any; empty: see server/http/cors.h
+  std::vector<std::string> allowed_hosts;    // more names of this server in Host; *: any
   std::vector<std::string> allowed_methods = {"*"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
@@ -148,6 +149,7 @@ struct Config {
   std::string log_level = "info";             // trace, debug, info, warning, error
   std::string log_format = "text";            // text, json
   bool enable_log_requests = false;           // a line per answer, without its text
+  std::vector<std::string> disable_access_log_for_endpoints;  // paths without such lines
   bool enable_log_prompts = false;            // a line per prompt, with its text
   int32_t max_log_len = 4096;                 // bytes of such text; 0: all
   std::string otlp_traces_endpoint;           // destination of spans; empty: from the environment

@@ -348,7 +348,13 @@ std::vector<Knob> make_server_knobs() {
                                      "0|1|2",
                                      "Client certificates: no, checked if given, required."),
       list<&Config::allowed_origins>(
-          "allowed-origins", "server", "Origins whose pages may use the server; * is any."),
+          "allowed-origins",
+          "server",
+          "Whose pages may use the server; *: any. None: any with a key, else this machine's."),
+      list<&Config::allowed_hosts>(
+          "allowed-hosts",
+          "server",
+          "More names of the server in Host; *.example.com is all below, * any."),
       list<&Config::allowed_methods>(
           "allowed-methods", "server", "Methods that such pages may use."),
       list<&Config::allowed_headers>(
@@ -547,6 +553,10 @@ std::vector<Knob> make_limit_knobs() {
           "log-format", "log", "", "text|json", "Form of log lines: key=value, or JSON objects."),
       boolean<&Config::enable_log_requests>(
           "enable-log-requests", "log", "A line for each answer; never prompts or their answers."),
+      list<&Config::disable_access_log_for_endpoints>(
+          "disable-access-log-for-endpoints",
+          "log",
+          "Paths whose answers --enable-log-requests leaves out."),
       boolean<&Config::enable_log_prompts>(
           "enable-log-prompts", "log", "A line for each prompt, with its text and request id."),
       integer<&Config::max_log_len>(

@@ -95,7 +95,7 @@ constexpr FlagRow kFlags[] = {
     {"enable-log-requests", Values::kNone, Fate::kSame},
     {"max-log-len", Values::kOne, Fate::kSame},
     {"enable-log-outputs", Values::kNone, Fate::kIgnored},
-    {"disable-access-log-for-endpoints", Values::kSome, Fate::kIgnored},
+    {"disable-access-log-for-endpoints", Values::kOne, Fate::kSame},
     {"disable-uvicorn-access-log", Values::kNone, Fate::kIgnored},
     {"otlp-traces-endpoint", Values::kOne, Fate::kSame},
     {"collect-detailed-traces", Values::kSome, Fate::kIgnored},

@@ -55,6 +55,14 @@ int64_t connections_within_limit(const Config& config) {
   return most;
 }
 
+// Tells whether the path, which has no slash at its end, is among those of a knob.
+bool is_listed(std::string_view path, const std::vector<std::string>& paths) {
+  return std::ranges::any_of(paths, [&](std::string_view listed) {
+    if (listed.size() > 1 && listed.ends_with('/')) listed.remove_suffix(1);
+    return listed == path;
+  });
+}
+
 // The method in the table of routes that answers the request's.
 std::string_view wanted_method(const HttpRequest& request) {
   return request.method == "HEAD" ? std::string_view("GET") : std::string_view(request.method);
@@ -142,6 +150,7 @@ bool FrontEnd::wants_body(const HttpRequest& header) const {
   });
   if (route == routes.end()) return false;
   if (header.is_reserved && route->auth != RouteAuth::kProbe) return false;
+  if (cors.refusal(header, route->auth != RouteAuth::kKey)) return false;
   return route->auth != RouteAuth::kKey || authenticator.find_tenant(header) != nullptr;
 }
 
@@ -174,6 +183,9 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
       return refuse(exchange,
                     Error{ErrorCode::kUnavailable, "Too many connections are open.", {}, {}});
     }
+    if (auto refusal = cors.refusal(seen, route.auth != RouteAuth::kKey)) {
+      return refuse(exchange, *refusal);
+    }
     if (route.auth == RouteAuth::kKey) {
       exchange.tenant = authenticator.find_tenant(seen);
       if (exchange.tenant == nullptr) {
@@ -200,6 +212,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
 
 void FrontEnd::log_request(const Exchange& exchange, int status) const {
   if (!config.enable_log_requests) return;
+  if (is_listed(exchange.request.path, config.disable_access_log_for_endpoints)) return;
   const Route* const route =
       exchange.route_idx < routes.size() ? &routes[exchange.route_idx] : nullptr;
   const bool is_probe = route != nullptr && route->auth == RouteAuth::kProbe && status < 400;

@@ -81,8 +81,8 @@ void check_extension(std::uint64_t, boost::beast::string_view extension, error_c
 
 }  // namespace
 
-ConnectionLimits::ConnectionLimits(const Config& config)
-    : cors(config),
+ConnectionLimits::ConnectionLimits(const Config& config, const CorsPolicy& policy)
+    : cors(policy),
       max_body_bytes(static_cast<uint64_t>(config.max_body_bytes)),
       max_gzip_ratio(config.max_gzip_ratio),
       max_header_bytes(static_cast<uint32_t>(config.max_header_bytes)),
@@ -420,7 +420,9 @@ void Connection::read_header() {
   if (!request.names_itself) request.request_id = random_id(kRequestPrefix);
   request.is_anthropic = !message["anthropic-version"].empty();
   request.client = peer_name(socket_.native_handle());
+  request.host = header(http::field::host);
   request.origin = header(http::field::origin);
+  request.fetch_site = header("sec-fetch-site");
   request.wanted_headers = header(http::field::access_control_request_headers);
   request.trace = parse_trace_context(header("traceparent"), header("tracestate"));
   request.is_reserved = kind_ == Kind::kReserved;

@@ -27,9 +27,10 @@ using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
 // Bounds of a connection, from the configuration.
 struct ConnectionLimits {
-  explicit ConnectionLimits(const Config& config);
+  // `policy` outlives the limits.
+  ConnectionLimits(const Config& config, const CorsPolicy& policy);
 
-  CorsPolicy cors;
+  const CorsPolicy& cors;
   uint64_t max_body_bytes;
   int32_t max_gzip_ratio;
   uint32_t max_header_bytes;

@@ -28,7 +28,9 @@ struct HttpRequest {
   bool names_itself = false;  // the client sent the request_id
   bool is_anthropic = false;  // has the header anthropic-version: errors have Anthropic's form
   std::string client;         // the peer's host:port; empty: a Unix socket
+  std::string host;
   std::string origin;
+  std::string fetch_site;      // sec-fetch-site
   std::string wanted_headers;  // access-control-request-headers
   TraceContext trace;          // parsed from traceparent and tracestate
   bool is_reserved = false;    // came over a connection that is kept for probes

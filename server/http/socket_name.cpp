@@ -57,7 +57,11 @@ bool is_loopback(std::string_view host) {
   if (inet_pton(AF_INET, text.c_str(), &address) == 1) {
     return ntohl(address.s_addr) >> 24 == kLoopbackByte;
   }
-  return host == "localhost" || host == "::1";
+  in6_addr wide = {};
+  if (inet_pton(AF_INET6, text.c_str(), &wide) != 1) return host == "localhost";
+  constexpr size_t kInMapped = 12;  // ::ffff:127.0.0.1
+  return IN6_IS_ADDR_LOOPBACK(&wide) ||
+         (IN6_IS_ADDR_V4MAPPED(&wide) && wide.s6_addr[kInMapped] == kLoopbackByte);
 }
 
 }  // namespace sluice

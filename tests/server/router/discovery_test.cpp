@@ -50,10 +50,16 @@ TEST(SocketName, HostAndPortAndNothingElse) {
 }
 
 TEST(SocketName, LoopbackIsThisMachineAlone) {
-  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1"}) {
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "localhost", "::1", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1"}) {
     EXPECT_TRUE(is_loopback(host)) << host;
   }
-  for (const char* host : {"0.0.0.0", "::", "10.0.0.1", "127.0.0.1.example.org", "localhost.org"}) {
+  for (const char* host : {"0.0.0.0",
+                           "::",
+                           "::2",
+                           "::ffff:10.0.0.1",
+                           "10.0.0.1",
+                           "127.0.0.1.example.org",
+                           "localhost.org"}) {
     EXPECT_FALSE(is_loopback(host)) << host;
   }
 }
