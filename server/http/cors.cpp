@@ -110,9 +110,9 @@ CorsPolicy::CorsPolicy(const Config& config)
 }
 
 bool CorsPolicy::allows(std::string_view origin) const {
-  if (any_origin_ || std::ranges::find(origins_, usual_form(std::string(origin))) != origins_.end()) {
-    return true;
-  }
+  if (any_origin_) return true;
+  const std::string usual = usual_form(std::string(origin));
+  if (std::ranges::find(origins_, usual) != origins_.end()) return true;
   const auto page = this_machine_ ? authority_of_origin(origin) : std::nullopt;
   return page && is_this_machine(page->host);
 }

@@ -31,8 +31,8 @@ bool is_address(const std::string& host);
 // Tells whether it is this machine, by address or by a name that every browser takes for it.
 bool is_this_machine(const std::string& host);
 
-// Tells whether public name servers cannot have the name: one label, as between containers, or under
-// an end that is kept for private networks.
+// Tells whether public name servers cannot have the name: one label, as between containers, or
+// under an end that is kept for private networks.
 bool is_private_name(std::string_view host);
 
 }  // namespace sluice

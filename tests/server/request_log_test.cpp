@@ -98,6 +98,29 @@ TEST(Log, LinesOfRefusedRequestsNameThem) {
   expect_parts(request_line(log), {"request id=req", " client=127.0.0.1:"});
 }
 
+TEST(Log, PathsThatAreListedHaveNoLineWhateverTheirAnswer) {
+  FakeEngine engine;
+  Config config;
+  config.enable_log_requests = true;
+  config.disable_access_log_for_endpoints = {"/v1/models/", kChatPath, "/metrics"};
+  const std::string log = logged_by([&] {
+    RunningServer server(engine, config);
+    HttpClient client(server.port());
+    for (const char* path : {"/v1/models", "/v1/models/?a=b", "/v1/models/fake", "/metrics"}) {
+      client.get(path);
+      EXPECT_EQ(client.read_reply().status, 200) << path;
+    }
+    client.post(kChatPath, "{");
+    EXPECT_EQ(client.read_reply().status, 400);
+    client.post(kCompletionPath, R"({"prompt":"x"})");
+    EXPECT_EQ(client.read_reply().status, 200);
+  });
+  for (const char* part : {"path=/v1/models ", "path=/v1/chat", "path=/metrics"}) {
+    EXPECT_EQ(log.find(part), std::string::npos) << part << " in " << log;
+  }
+  expect_parts(log, {"path=/v1/models/fake status=200", "path=/v1/completions status=200"});
+}
+
 // What the engine had made and the client was sent counts, however the request ends.
 TEST(Log, LinesOfRequestsThatEndEarlyCountWhatTheyTook) {
   for (const bool is_stream : {true, false}) {
