@@ -161,6 +161,32 @@ TEST(Log, ALineOfAnErrorInTheMiddleCountsWhatCameBefore) {
   expect_parts(whole, {" status=500", " finish=error", " output_tokens=2"});
 }
 
+TEST(Log, ALineOfARequestThatADrainCutsCountsWhatItTook) {
+  for (const bool is_stream : {true, false}) {
+    FakeEngine engine(FakeEngine::Stepping::kManual);
+    Config config;
+    config.enable_log_requests = true;
+    config.drain_timeout_s = 0;
+    const std::string log = logged_by([&] {
+      RunningServer server(engine, config);
+      HttpClient client(server.port());
+      client.post(kChatPath, chat_body(is_stream ? R"(,"stream":true)" : ""));
+      ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+      for (int i = 0; i < 3; ++i) engine.step();
+      if (is_stream) {
+        client.read_until("\"l\"");
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // outputs take another thread
+      }
+      server->drain();
+      ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
+      engine.end_aborted();
+      server.wait();
+    });
+    expect_parts(request_line(log), {" status=503", " finish=error", " output_tokens=3"});
+  }
+}
+
 TEST(Log, ProbesAndScrapesAreLoggedAtDebugOrWhereTheyFail) {
   FakeEngine engine;
   Config config;
