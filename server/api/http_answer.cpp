@@ -65,6 +65,7 @@ void HttpAnswer::flush() {
 }
 
 void HttpAnswer::finish(std::span<const size_t> returned, const Usage& usage) {
+  again_ = nullptr;  // the key may be used again before the client learns of the end
   exchange_.usage = usage;  // what was left out counts
   if (!request_->stream) {
     HttpResponse response;
@@ -119,6 +120,7 @@ void HttpAnswer::fail(const Error& error) {
     const auto again = std::move(again_);  // may release this answer
     return again(std::move(exchange_));
   }
+  again_ = nullptr;
   note_end(to_string(FinishReason::kError));
   if (!streaming_) return front_end_.fail(exchange_, error);
   events_.clear();
@@ -129,6 +131,7 @@ void HttpAnswer::fail(const Error& error) {
 
 void HttpAnswer::client_left() {
   constexpr int kClientClosedRequest = 499;
+  again_ = nullptr;
   note_end(to_string(FinishReason::kAbort));
   front_end_.log_request(exchange_, kClientClosedRequest);
   if (streaming_) return;

@@ -442,9 +442,9 @@ Expected<void> add_handoffs(const ValidationContext& context,
 
 }  // namespace
 
-void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant) {
-  request.lease = std::make_shared<TenantLease>(tenant);
-  for (ValidRequest& choice : request.requests) choice.tenant = tenant->id();
+void charge_to(GenerationRequest& request, const std::shared_ptr<TenantLease>& lease) {
+  request.lease = lease;
+  for (ValidRequest& choice : request.requests) choice.tenant = lease->tenant().id();
 }
 
 int64_t num_prompt_tokens(const GenerationRequest& request) {

@@ -69,9 +69,9 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                                 Endpoint endpoint,
                                                 IgnoredArguments& ignored);
 
-// Charges the request to the tenant: it uses the tenant's share, and counts in its limits to the
-// end.
-void lease_to(GenerationRequest& request, const std::shared_ptr<Tenant>& tenant);
+// Charges the request to the lease's tenant: it uses the tenant's share, and counts in its limits
+// to the end.
+void charge_to(GenerationRequest& request, const std::shared_ptr<TenantLease>& lease);
 
 // Returns the number of prompt tokens, each prompt counted once.
 int64_t num_prompt_tokens(const GenerationRequest& request);

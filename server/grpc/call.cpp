@@ -116,9 +116,12 @@ void GrpcCall::run() {
   is_stream_ = request->stream;
   const int64_t prompt_tokens = num_prompt_tokens(*request);
   usage_.emplace().prompt_tokens = prompt_tokens;
-  const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
-  if (!admitted) return refuse(admitted.error());
-  lease_to(*request, tenant_);
+  if (lease_ == nullptr) {
+    const auto admitted = tenant_->admit(prompt_tokens, Clock::now());
+    if (!admitted) return refuse(admitted.error());
+    lease_ = std::make_shared<TenantLease>(tenant_);
+  }
+  charge_to(*request, lease_);
   request->trace = trace_;
   seed_ = std::to_string(static_cast<int64_t>(request->seed));
   const auto generation =
@@ -214,6 +217,7 @@ bool GrpcCall::move_on(const Error& error) {
 // Adds what the client learns before the first message. What is sent then is not read again.
 void GrpcCall::begin_answer() {
   if (std::exchange(has_begun_, true)) return;
+  lease_.reset();
   if (!ignored_.empty()) context_->AddInitialMetadata(kIgnoredArgumentsHeader, ignored_);
   if (!seed_.empty()) context_->AddInitialMetadata("x-sluice-seed", seed_);
 }

@@ -110,6 +110,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   std::string ignored_;  // for the client, like the next
   std::string seed_;     // empty: not read
   int num_moves_ = 0;    // to other versions
+  std::shared_ptr<TenantLease> lease_;  // while the call may move: it counts once
   bool has_begun_ = false;
   bool writing_ = false;
   bool finished_ = false;

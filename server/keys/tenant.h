@@ -71,6 +71,8 @@ class TenantLease {
 
   void add_tokens(int64_t generated) { num_tokens_ += generated; }
 
+  [[nodiscard]] const Tenant& tenant() const { return *tenant_; }
+
  private:
   std::shared_ptr<Tenant> tenant_;
   int64_t num_tokens_ = 0;

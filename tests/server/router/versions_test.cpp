@@ -224,7 +224,7 @@ struct Leaving {
   Leaving() {
     next->editable_model().system_fingerprint = "fp_next";
     config.route_min_ready = "2";
-    config.worker_wait_s = 1;
+    config.worker_wait_s = 30;  // nobody waits so long
   }
 
   TestWorker first{kAutomatic};
@@ -233,6 +233,81 @@ struct Leaving {
   Config config;
   CollectingSink unused;
 };
+
+constexpr std::chrono::seconds kAtOnce{10};  // far from --worker-wait-s, also on a busy machine
+
+// Requests that were read for a version come until it takes none; its workers end meanwhile.
+TEST(Versions, RequestsThatComeJustWhenTheirVersionLeavesDoNotWaitForIt) {
+  TestWorker first;
+  TestWorker second;
+  TestWorker next(kAutomatic);
+  next->editable_model().system_fingerprint = "fp_next";
+  CollectingSink sink;
+  Config config;
+  config.route_min_ready = "2";
+  config.worker_wait_s = 30;
+  Router router({&first, &second, &next}, config);
+  ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }));
+  const auto old = router->versions().front();
+  ASSERT_EQ(old->model().system_fingerprint, "fp_fake");
+  std::thread leaving([&] {
+    first.stop();
+    second.stop();
+  });
+  std::vector<RequestId> ids;
+  Expected<RequestId> id = old->submit(request_of(), sink);
+  for (; id && ids.size() < 10'000; id = old->submit(request_of(), sink)) {
+    ids.push_back(*id);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  leaving.join();
+  ASSERT_FALSE(id) << "it goes on to take requests";
+  EXPECT_EQ(id.error().code, ErrorCode::kUnavailable);
+  const auto start = std::chrono::steady_clock::now();
+  for (const RequestId one : ids) {
+    const Collected ended = sink.wait(one);
+    EXPECT_EQ(ended.finish_reason, FinishReason::kError);
+    EXPECT_EQ(ended.error_code, ErrorCode::kUnavailable) << "the front end reads it again";
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce);
+  EXPECT_EQ(router.stats().num_lost, 0U) << "of " << ids.size();
+}
+
+TEST(Versions, ARequestThatMovesCountsOnceInItsKeysLimitsAndIsNotLost) {
+  for (const bool is_call : {false, true}) {
+    Leaving cluster;
+    Router router({&cluster.first, &cluster.second, &cluster.next}, cluster.config);
+    ASSERT_TRUE(eventually([&] { return share_of(router, "fp_fake") == 1; }));
+    Config config = grpc_config();
+    config.api_key = {"secret"};
+    config.max_requests_per_key = 1;
+    config.requests_per_minute_per_key = 2;
+    RunningServer server(*router, config);
+    const auto status_of_next = [&] {
+      if (is_call) {
+        GrpcClient client(server->grpc_port());
+        grpc::ClientContext context;
+        context.AddMetadata("authorization", "Bearer secret");
+        v1::GenerationResponse response;
+        return int{client.sluice->Chat(&context, chat_request(), &response).error_code()};
+      }
+      HttpClient client(server.port());
+      client.post(kChatPath, chat_body(), "Authorization: Bearer secret\r\n");
+      return client.read_reply().status;
+    };
+    cluster.first->drain();
+    cluster.second->drain();
+    const auto start = std::chrono::steady_clock::now();
+    const int done = is_call ? int{grpc::StatusCode::OK} : 200;
+    const int refused = is_call ? int{grpc::StatusCode::RESOURCE_EXHAUSTED} : 429;
+    EXPECT_EQ(status_of_next(), done) << "it moves";
+    EXPECT_LT(std::chrono::steady_clock::now() - start, kAtOnce);
+    EXPECT_EQ(status_of_next(), done) << "the minute has another one";
+    EXPECT_EQ(status_of_next(), refused);
+    EXPECT_EQ(cluster.next->submitted().size(), 2U);
+    EXPECT_EQ(router.stats().num_lost, 0U);
+  }
+}
 
 // The router learns that its workers drain from their refusals.
 TEST(Versions, ARequestWhoseVersionIsLeavingIsReadAgainForTheNextOne) {
@@ -273,6 +348,7 @@ TEST(Versions, ACallWhoseVersionIsLeavingIsReadAgainForTheNextOne) {
 
 TEST(Versions, AStreamThatHasBegunNeverMovesToAnotherVersion) {
   Leaving cluster;
+  cluster.config.worker_wait_s = 1;  // what has a token waits for a worker of its version
   for (TestWorker* worker : {&cluster.first, &cluster.second}) {
     (*worker)->set_step_delay(std::chrono::milliseconds(100));
   }
