@@ -38,14 +38,14 @@ NUM_ROLLED, NUM_STREAMS = (20, 64) if os.environ.get("SLUICE_FULL") else (3, 8)
 class Case:
     """The objects of an overlay with the tiny model, from a hub of the test's own."""
 
-    def __init__(self, binary, model, name):
+    def __init__(self, binary, model, name, revision=COMMIT):
         self.folder = tempfile.TemporaryDirectory(prefix="kubelet_test")
         with open(model, "rb") as file:
             self.hub = Hub({"tiny.gguf": file.read()}, large=("tiny.gguf",))
         self.api = Api()
         self.items = manifests.own_overlay(
             self.folder.name, name,
-            [f"SLUICE_MODEL={REPO}", f"SLUICE_REVISION={COMMIT}", f"SLUICE_HUB_URL={self.hub.url}", "SLUICE_THREADS=1"],
+            [f"SLUICE_MODEL={REPO}", f"SLUICE_REVISION={revision}", f"SLUICE_HUB_URL={self.hub.url}", "SLUICE_THREADS=1"],
             [f"SLUICE_SERVED_MODEL_NAME={REPO}", "SLUICE_HANDOFF_MIN_TOKENS=17"])
         self.cluster = Cluster(binary, self.folder.name, self.items, self.api,
                                copy.deepcopy(SECRETS))
@@ -218,6 +218,9 @@ def workers_are_rolled_under_load(binary, model, name, owners, num_each):
         for turn in range(NUM_ROLLED):
             new = case.pod(owners[turn % len(owners)]).start()
             wait_until("a new worker is ready", lambda: new.is_ready or streams.failures, 30)
+            if kind == "push":
+                said = f"{REPO}, revision main: commit {case.hub.commit}\n"
+                assert new.inits[0].message() == said, new.inits[0].message()
             workers.append(new)
             streams.wait_for_more(NUM_STREAMS)
             old = workers.pop(0)
@@ -248,6 +251,13 @@ def another_build(binary, folder):
     return path
 
 
+def other_weights(model):
+    """The model's file as it is after more training: one bit of its last tensor differs."""
+    data = bytearray(model.read_bytes())
+    data[-64] ^= 1
+    return bytes(data)
+
+
 def other_dtype(container):
     container["env"].append({"name": "SLUICE_KV_CACHE_DTYPE", "value": "float16"})
 
@@ -262,8 +272,9 @@ def shares(pod):
 
 
 def a_new_version_is_rolled_under_load(binary, model, kind):
-    """As `kubectl apply` of a new tag or dtype does it: no request fails, and each is of one version."""
-    with Case(binary, model, "autoscaled") as case:
+    """As `kubectl apply` of a new tag or dtype does it, or pods that follow main start after a push: no
+    request fails, and each is of one version."""
+    with Case(binary, model, "autoscaled", "main" if kind == "push" else COMMIT) as case:
         workers = [case.pod("sluice-worker").start() for _ in range(3)]
         router = case.pod("sluice-router").start()
         wait_until("the router is ready", lambda: router.is_ready, 30)
@@ -272,6 +283,8 @@ def a_new_version_is_rolled_under_load(binary, model, kind):
         change = other_dtype if kind == "dtype" else lambda container: None
         if kind == "build":
             case.cluster.binary = another_build(binary, case.folder.name)
+        if kind == "push":
+            case.hub.push({"tiny.gguf": other_weights(model)})
         for turn in range(3):
             new = case.pod("sluice-worker", change=change).start()
             wait_until("a new worker is ready", lambda: new.is_ready or streams.failures, 30)
@@ -449,6 +462,7 @@ def main():
             (workers_are_rolled_under_load, "disaggregated", ["sluice-prefill", "sluice-decode"], 1),
             (a_new_version_is_rolled_under_load, "dtype"),
             (a_new_version_is_rolled_under_load, "build"),
+            (a_new_version_is_rolled_under_load, "push"),
             (a_canary_gets_its_share,),
             (a_node_is_drained_under_load,),
             (what_the_binary_does_not_have_fails_here,),

@@ -24,6 +24,7 @@ class Hub:
 
     def __init__(self, files, large=(), certificate=None):
         self.files = files
+        self.commit = COMMIT  # of main; the only one that has files
         self.large = set(large)
         self.token = None  # wanted in Authorization
         self.statuses = []  # taken one after the other, before anything else is answered
@@ -64,6 +65,10 @@ class Hub:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return server
 
+    def push(self, files):
+        """Moves main to another commit, which has these files."""
+        self.files, self.commit = files, self.commit[1:] + self.commit[:1]
+
     def close(self):
         for server in (self.hub, self.storage):
             server.shutdown()
@@ -80,11 +85,11 @@ class Hub:
             return self.reply(request, 401, b"", {"X-Error-Code": "RepoNotFound"})
         if name == "storage" and query != "sign=a/":
             return self.reply(request, 403, b"")
-        if path in (f"/api/models/{REPO}/revision/{each}" for each in ("main", COMMIT)):
+        if path in (f"/api/models/{REPO}/revision/{each}" for each in ("main", self.commit)):
             siblings = [{"rfilename": file} for file in self.files]
-            info = self.info or json.dumps({"sha": COMMIT, "siblings": siblings}).encode()
+            info = self.info or json.dumps({"sha": self.commit, "siblings": siblings}).encode()
             return self.reply(request, 200, info)
-        prefix = f"/{REPO}/resolve/{COMMIT}/"
+        prefix = f"/{REPO}/resolve/{self.commit}/"
         file = path[len(prefix):] if name == "hub" else path[1:]
         if not (path.startswith(prefix) or name == "storage") or file not in self.files:
             return self.reply(request, 404, b"", {"X-Error-Code": "EntryNotFound"})
@@ -94,7 +99,7 @@ class Hub:
             location = self.redirect or f"{self.storage_url}/{urllib.parse.quote(file)}?sign=a/"
             return self.reply(request, 302, b"moved", {
                 "X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(data)),
-                "Location": location, "X-Repo-Commit": COMMIT})
+                "Location": location, "X-Repo-Commit": self.commit})
         return self.send_file(request, file, data)
 
     def send_file(self, request, file, data):
