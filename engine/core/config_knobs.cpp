@@ -505,7 +505,7 @@ std::vector<Knob> make_limit_knobs() {
                                         "server",
                                         "",
                                         {1, 1000000},
-                                        "Open connections and gRPC calls at most, on all ports."),
+                                        "Open connections and gRPC calls at most, on all ports but --kv-listen."),
       integer<&Config::reserved_connections>(
           "reserved-connections",
           "server",

@@ -42,8 +42,11 @@ Expected<std::optional<TraceSettings>> chosen_traces(const Config& config) {
 // Returns --max-connections, or fewer where the system gives the process too few descriptors, of
 // which others than clients' connections take some.
 int64_t connections_within_limit(const Config& config) {
-  constexpr int64_t kOthers = 128;  // files, routers and workers, connections to other servers
-  const int64_t room = raise_descriptor_limit() - kOthers - config.reserved_connections;
+  constexpr int64_t kOthers = 128;       // files, connections to other servers
+  constexpr int64_t kKvConnections = 192;  // at --kv-listen, which bounds them, and their transfers
+  constexpr int64_t kPorts = 3;            // each has its reserve
+  int64_t room = raise_descriptor_limit() - kOthers - kPorts * config.reserved_connections;
+  if (!config.kv_listen.empty()) room -= kKvConnections;
   if (room >= config.max_connections) return config.max_connections;
   const int64_t most = std::max<int64_t>(room, 1);
   log_event(LogLevel::kWarning,

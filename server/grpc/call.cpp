@@ -25,19 +25,6 @@ bool is_printable(const std::string& text) {
 
 constexpr int kMostMoves = 2;  // of one request to other versions
 
-// Returns the host:port in gRPC's name of a peer, such as ipv6:%5B::1%5D:1234.
-std::string address_of(std::string_view peer) {
-  for (const std::string_view family : {"ipv4:", "ipv6:"}) {
-    if (peer.starts_with(family)) peer.remove_prefix(family.size());
-  }
-  std::string address(peer);
-  for (const auto& [escape, bracket] : {std::pair("%5B", '['), std::pair("%5D", ']')}) {
-    const size_t at = address.find(escape);
-    if (at != std::string::npos) address.replace(at, 3, 1, bracket);
-  }
-  return address;
-}
-
 }  // namespace
 
 GrpcCall::GrpcCall(FrontEnd& front_end,

@@ -10,24 +10,22 @@
 #include <utility>
 
 #include "server/front/front_end.h"
+#include "server/grpc/counted_port.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/sluice_service.h"
 #include "server/grpc/vllm_service.h"
+#include "server/http/socket_name.h"
 
 namespace sluice {
 namespace {
 
 constexpr std::chrono::milliseconds kLastBytes{500};
 
-const std::string& host_of(const Config& config) {
-  return config.grpc_host.empty() ? config.host : config.grpc_host;
-}
-
-std::string address_of(const Config& config) {
-  const std::string& host = host_of(config);
-  const bool is_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
-  return (is_ipv6 ? "[" + host + "]" : host) + ":" + std::to_string(config.grpc_port);
+SocketName name_of(const Config& config) {
+  std::string host = config.grpc_host.empty() ? config.host : config.grpc_host;
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return {std::move(host), config.grpc_port};
 }
 
 }  // namespace
@@ -38,7 +36,7 @@ struct GrpcServer::Impl {
   RpcContext rpc;
   std::unique_ptr<grpc::Service> vllm = make_vllm_service(rpc);
   std::unique_ptr<grpc::Service> sluice = make_sluice_service(rpc);
-  int port = 0;
+  std::unique_ptr<CountedPort> port;
   bool is_healthy = false;
   bool is_shut_down = false;
   std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
@@ -56,27 +54,31 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
   set_up_grpc();
   auto impl = std::make_unique<Impl>(front_end, std::move(workers));
   const Config& config = front_end.config;
+  const SocketName name = name_of(config);
   grpc::ServerBuilder builder;
   set_limits(builder, config);
-  const std::string address = address_of(config);
-  builder.AddListeningPort(address, server_credentials(config), &impl->port);
-  builder.RegisterService(impl->vllm.get());
-  builder.RegisterService(impl->sluice.get());
-  if (joins || is_port_free(host_of(config), config.grpc_port))
+  if (auto port = CountedPort::create(name, joins, slots_of(front_end))) {
+    impl->port = std::move(*port);
+    impl->rpc.port = impl->port.get();
+    impl->port->add_to(builder, server_credentials(config));
+    builder.RegisterService(impl->vllm.get());
+    builder.RegisterService(impl->sluice.get());
     impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0) {
+  }
+  if (impl->server == nullptr) {
     return make_error(ErrorCode::kUnavailable,
-                      "Cannot serve gRPC on " + address +
+                      "Cannot serve gRPC on " + text_of(name) +
                           "; choose another address with --grpc-host and --grpc-port, or end the "
                           "owner of the port.",
                       "grpc-port");
   }
+  impl->port->start();
   auto server = std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
   server->refresh_health();
   return server;
 }
 
-uint16_t GrpcServer::port() const { return static_cast<uint16_t>(impl_->port); }
+uint16_t GrpcServer::port() const { return impl_->port->port(); }
 
 void GrpcServer::refresh_health() {
   const bool is_healthy = impl_->rpc.front_end.illness().empty();
@@ -90,6 +92,7 @@ void GrpcServer::refresh_health() {
 
 void GrpcServer::shutdown() {
   if (std::exchange(impl_->is_shut_down, true)) return;
+  impl_->port->stop();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
   impl_->server->Wait();
 }

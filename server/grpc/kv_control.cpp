@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -19,7 +20,9 @@
 #include <utility>
 
 #include "server/grpc/callback_queue.h"
+#include "server/grpc/counted_port.h"
 #include "server/grpc/kv_control_stream.h"
+#include "server/grpc/rpc_context.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_secret.h"
 #include "server/http/socket_name.h"
@@ -34,6 +37,7 @@ constexpr size_t kMostPeers = 64;  // in each direction, that have proven themse
 // needs a millisecond for that, so whoever holds these open keeps no worker out.
 constexpr size_t kMostStrangers = 64;
 constexpr size_t kMostProvenAddresses = 1024;
+constexpr int kMostKvConnections = 128;  // --max-connections leaves descriptors for them
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
 
@@ -177,7 +181,14 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
     return !options_.secret.empty() || options_.tls.is_on();
   }
 
-  StreamPtr add_stream(KvSide side, const std::string& address);
+  // Uncounts a connection; false.
+  bool give_back() {
+    num_connections_.fetch_sub(1);
+    return false;
+  }
+
+  // `from`: the connection of a listener's stream.
+  StreamPtr add_stream(KvSide side, const std::string& address, const std::string& from = {});
   // Tells whether a client that names `address` must not learn what is there: it is on this
   // machine, neither --kv-peers names it with its port, nor has a worker ever been there.
   [[nodiscard]] bool hides_failure(const std::string& address);
@@ -188,6 +199,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
     StreamPtr stream;
     KvSide side;
     std::string address;  // the caller's
+    std::string from;     // the listener's: the peer's own end
   };
 
   const KvControlOptions options_;
@@ -205,6 +217,8 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   KvLoad load_;
   bool is_stopping_ = false;
 
+  std::atomic<int> num_connections_{0};
+  std::unique_ptr<CountedPort> port_;
   std::unique_ptr<grpc::Server> server_;
   std::thread timer_;
 };
@@ -222,24 +236,29 @@ Expected<void> GrpcKvChannel::start() {
                   "(--worker-ssl-ca-certs)");
   }
   grpc::ServerBuilder builder;
-  int port = 0;
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxKvMessageBytes));
   set_memory_limit(builder, kMaxKvMessageBytes * (kMostPeers + kMostStrangers));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options_.dead_ms);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options_.dead_ms);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
   leave_out_open_services(builder);
-  builder.AddListeningPort(options_.listen, mutual_server_credentials(options_.tls), &port);
-  builder.RegisterService(this);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) return refuse("no such address here, or it is taken");
-  name->port = port;
+  const auto slots = CountedPort::Slots{
+      .take = [this] { return num_connections_.fetch_add(1) < kMostKvConnections || give_back(); },
+      .give = [this] { give_back(); }};
+  if (auto port = CountedPort::create(*name, /*joins=*/false, slots)) {
+    port_ = std::move(*port);
+    port_->add_to(builder, mutual_server_credentials(options_.tls));
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  if (server_ == nullptr) return refuse("no such address here, or it is taken");
+  port_->start();
+  name->port = port_->port();
   address_ = text_of(*name);
   timer_ = std::thread([this] { run_timer(); });
   return {};
@@ -254,6 +273,7 @@ GrpcKvChannel::~GrpcKvChannel() {
   if (timer_.joinable()) timer_.join();
   for (const StreamPtr& stream : all_streams()) stream->close("this worker ends");
   if (server_ != nullptr) {
+    port_->stop();
     server_->Shutdown(std::chrono::system_clock::now() + kLastBytes);
     server_->Wait();
   }
@@ -267,6 +287,7 @@ std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
   for (const auto& [id, peer] : peers_) {
     const bool is_proven = peer.side == KvSide::kCaller && peer.stream->is_up();
     if (is_proven && proven_.size() < kMostProvenAddresses) proven_.insert(peer.address);
+    if (!peer.from.empty() && peer.stream->is_up()) port_->prove(peer.from);
     streams.push_back(peer.stream);
   }
   return streams;
@@ -274,7 +295,8 @@ std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
 
 // Returns null if there are too many peers.
 std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
-                                                           const std::string& address) {
+                                                           const std::string& address,
+                                                           const std::string& from) {
   const bool hides = side == KvSide::kCaller && hides_failure(address);
   StreamPtr oldest;  // of too many strangers
   StreamPtr stream;
@@ -295,7 +317,7 @@ std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
     if (strangers.size() >= kMostStrangers) oldest = strangers.front();
     const uint64_t id = next_id_++;
     stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_, hides);
-    peers_.emplace(id, Peer{stream, side, address});
+    peers_.emplace(id, Peer{stream, side, address, from});
   }
   if (oldest != nullptr) oldest->close("others wait to prove themselves");
   return stream;
@@ -315,7 +337,7 @@ bool GrpcKvChannel::hides_failure(const std::string& address) {
 grpc::ServerBidiReactor<Envelope, Envelope>* GrpcKvChannel::Connect(
     grpc::CallbackServerContext* context) {
   auto* wire = new ListenerWire(context, reactors_);
-  if (StreamPtr stream = add_stream(KvSide::kListener, {})) {
+  if (StreamPtr stream = add_stream(KvSide::kListener, {}, address_of(context->peer()))) {
     wire->begin(std::move(stream));
   } else {
     wire->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many peers"});

@@ -3,7 +3,9 @@
 
 #include <functional>
 #include <string_view>
+#include <utility>
 
+#include "server/grpc/counted_port.h"
 #include "server/http/api_errors.h"
 #include "server/http/request_id.h"
 
@@ -21,6 +23,18 @@ std::string metadata_value(const grpc::CallbackServerContext& context, const cha
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
   return std::string(found->second.data(), found->second.size());
+}
+
+std::string address_of(std::string_view peer) {
+  for (const std::string_view family : {"ipv4:", "ipv6:"}) {
+    if (peer.starts_with(family)) peer.remove_prefix(family.size());
+  }
+  std::string address(peer);
+  for (const auto& [escape, bracket] : {std::pair("%5B", '['), std::pair("%5D", ']')}) {
+    const size_t at = address.find(escape);
+    if (at != std::string::npos) address.replace(at, 3, 1, bracket);
+  }
+  return address;
 }
 
 std::string request_id_of(const grpc::CallbackServerContext& context) {
@@ -42,6 +56,7 @@ Expected<std::shared_ptr<Tenant>> RpcContext::authenticate(
   credentials.api_key = metadata_value(context, "x-api-key");
   auto tenant = front_end.authenticator.find_tenant(credentials);
   if (tenant == nullptr) return make_error(ErrorCode::kUnauthenticated, "Invalid API key.");
+  if (port != nullptr) port->prove(address_of(context.peer()));
   return tenant;
 }
 

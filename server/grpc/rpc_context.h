@@ -29,6 +29,9 @@ using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_pt
 // Returns "" without such metadata.
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key);
 
+// Returns the host:port in gRPC's name of a peer, such as ipv6:%5B::1%5D:1234.
+std::string address_of(std::string_view peer);
+
 // Returns the client's name for its request, from x-request-id; "" without one.
 std::string request_id_of(const grpc::CallbackServerContext& context);
 
@@ -37,6 +40,8 @@ TraceContext trace_context_of(const grpc::CallbackServerContext& context);
 
 // Returns the status that reports `error`.
 grpc::Status to_status(const Error& error);
+
+class CountedPort;
 
 class RpcContext {
  public:
@@ -71,6 +76,7 @@ class RpcContext {
   FrontEnd& front_end;
   const std::vector<IoWorker*> workers;  // outlive the calls
   std::vector<NamedGenerations> named;   // one for each worker, used on its thread
+  CountedPort* port = nullptr;           // where the calls come from; outlives them
 
  private:
   std::atomic<size_t> next_worker_{0};

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "server/front/front_end.h"
+#include "server/grpc/counted_port.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/worker_secret.h"
 #include "server/grpc/worker_service.h"
@@ -42,7 +43,7 @@ struct WorkerServer::Impl {
   explicit Impl(FrontEnd& front_end) : service(front_end) {}
 
   WorkerService service;
-  int port = 0;
+  std::unique_ptr<CountedPort> port;
   bool is_shut_down = false;
   std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
 };
@@ -65,24 +66,30 @@ Expected<std::unique_ptr<WorkerServer>> WorkerServer::create(FrontEnd& front_end
   leave_out_open_services(builder);
   builder.SetMaxReceiveMessageSize(
       std::max(kMostRequestBytes, static_cast<int>(config.max_body_bytes)));
-  builder.AddListeningPort(text_of(*name), server_credentials(config), &impl->port);
-  builder.RegisterService(&impl->service);
-  if (joins || is_port_free(name->host, name->port)) impl->server = builder.BuildAndStart();
-  if (impl->server == nullptr || impl->port == 0) {
+  if (auto port = CountedPort::create(*name, joins, slots_of(front_end))) {
+    impl->port = std::move(*port);
+    impl->service.set_port(impl->port.get());
+    impl->port->add_to(builder, server_credentials(config));
+    builder.RegisterService(&impl->service);
+    impl->server = builder.BuildAndStart();
+  }
+  if (impl->server == nullptr) {
     return make_error(ErrorCode::kUnavailable,
                       "--worker-listen: cannot listen on " + config.worker_listen +
                           "; choose another address, or end the owner of the port.",
                       "worker-listen");
   }
+  impl->port->start();
   return std::unique_ptr<WorkerServer>(new WorkerServer(std::move(impl)));
 }
 
-uint16_t WorkerServer::port() const { return static_cast<uint16_t>(impl_->port); }
+uint16_t WorkerServer::port() const { return impl_->port->port(); }
 
 void WorkerServer::cut_calls() { impl_->service.cut_calls(); }
 
 void WorkerServer::shutdown() {
   if (std::exchange(impl_->is_shut_down, true)) return;
+  impl_->port->stop();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
   impl_->server->Wait();
 }

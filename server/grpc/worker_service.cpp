@@ -15,6 +15,7 @@
 #include "engine/core/config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/front/front_end.h"
+#include "server/grpc/counted_port.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"
@@ -320,7 +321,12 @@ void WorkerService::cut_calls() {
 }
 
 bool WorkerService::is_allowed(const grpc::CallbackServerContext& context) const {
-  if (!has_secret_) return true;
+  if (has_secret_ && !knows_secret(context)) return false;
+  if (port_ != nullptr) port_->prove(address_of(context.peer()));
+  return true;
+}
+
+bool WorkerService::knows_secret(const grpc::CallbackServerContext& context) const {
   constexpr size_t kSchemeLength = 7;
   std::string given = metadata_value(context, "authorization");
   if (strncasecmp(given.c_str(), "Bearer ", kSchemeLength) != 0) return false;

@@ -20,6 +20,7 @@
 
 namespace sluice {
 
+class CountedPort;
 class FrontEnd;
 class WorkerCall;
 
@@ -46,6 +47,9 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
   // Called on the engine thread.
   void publish(OutputBatch batch) override;
 
+  // Before the first call: where they come from; outlives them.
+  void set_port(CountedPort* port) { port_ = port; }
+
   // Called on any thread.
   void post(std::function<void()> task);
   void cut_calls();
@@ -55,7 +59,9 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
  private:
   friend class WorkerCall;
 
+  // Also marks the connection as one that has proven itself.
   [[nodiscard]] bool is_allowed(const grpc::CallbackServerContext& context) const;
+  [[nodiscard]] bool knows_secret(const grpc::CallbackServerContext& context) const;
   // Returns OK if the request may run.
   grpc::Status read_request(const grpc::CallbackServerContext& context,
                             const worker::v1::GenerateRequest& message,
@@ -63,6 +69,7 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
   void deliver(OutputBatch& batch);
 
   FrontEnd& front_end_;
+  CountedPort* port_ = nullptr;
   const uint64_t epoch_;
   const bool has_secret_;
   const Digest secret_;

@@ -69,7 +69,7 @@ uint16_t bound_port(int descriptor) {
 
 }  // namespace
 
-Expected<std::unique_ptr<Listener>> Listener::create(const Config& config) {
+Expected<std::unique_ptr<Listener>> Listener::create(const Config& config, Sharing sharing) {
   std::unique_ptr<Listener> made(new Listener());
   if (!config.uds.empty()) {
     sockaddr_un address = {};
@@ -96,6 +96,9 @@ Expected<std::unique_ptr<Listener>> Listener::create(const Config& config) {
   made->descriptor_ = ::socket(found->ai_family, kSocketFlags, 0);
   const int one = 1;
   ::setsockopt(made->descriptor_, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (sharing == Sharing::kWithNext) {
+    ::setsockopt(made->descriptor_, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+  }
   const bool listens = ::bind(made->descriptor_, found->ai_addr, found->ai_addrlen) == 0 &&
                        ::listen(made->descriptor_, SOMAXCONN) == 0;
   if (!listens && errno == EADDRINUSE) {

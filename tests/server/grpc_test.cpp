@@ -279,7 +279,7 @@ TEST(Grpc, SilentConnectionsEnd) {
 TEST(Grpc, CallsBeyondTheLimitAreRefused) {
   FakeEngine engine(FakeEngine::Stepping::kManual);
   Config config = grpc_config();
-  config.max_connections = 1;
+  config.max_connections = 3;  // two connections and a call
   RunningServer server(engine, config);
   GrpcClient first(server->grpc_port());
   GrpcClient second(server->grpc_port());

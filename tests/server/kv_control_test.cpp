@@ -21,7 +21,10 @@
 #include <utility>
 #include <vector>
 
+#include "server/http/socket_name.h"
+#include "tests/server/idle_sockets.h"
 #include "tests/server/kv_messages_sample.h"
+#include "tests/server/running_server.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/certificate.h"
 #include "tests/support/fault_proxy.h"
@@ -382,6 +385,18 @@ TEST(KvControl, StrangersKeepNoWorkerOut) {
     EXPECT_TRUE(decode.events.wait_for<KvPeerUp>());
   }
   for (const auto& stranger : strangers) stranger->context.TryCancel();
+}
+
+TEST(KvControl, ConnectionsThatSayNothingAreBoundedAndKeepNoWorkerOut) {
+  KvControlOptions options = options_with();
+  options.dead_ms = 20'000;
+  End prefill(11, options);
+  const auto name = parse_socket_name(prefill.channel->address());
+  const testing::IdleSockets idle(static_cast<uint16_t>(name->port), 300);
+  EXPECT_TRUE(eventually([&] { return idle.num_open() <= 129; })) << idle.num_open();
+  End decode(21);
+  ASSERT_TRUE(decode.channel->connect(prefill.channel->address()).has_value());
+  EXPECT_TRUE(decode.events.wait_for<KvPeerUp>());
 }
 
 // Whoever has the secret and means no good: a peer is read from so often and no more.

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "tests/server/idle_sockets.h"
 #include "tests/server/router/router_bed.h"
 #include "tests/support/fault_proxy.h"
 #include "tests/support/span_collector.h"
@@ -50,6 +51,23 @@ TEST(RemoteEngine, TokensAndTheEndComeThrough) {
   ASSERT_EQ(worker->submitted().size(), 1U);
   EXPECT_EQ(worker->submitted()[0].sampling.seed, 1234U);
   EXPECT_EQ(worker->submitted()[0].prompt, request.prompt);
+}
+
+TEST(RemoteEngine, StrangersAtAWorkersPortAreBoundedAndKeepNoRouterOut) {
+  constexpr int kMost = 8;
+  constexpr int kReserved = 2;
+  Config config;
+  config.max_connections = kMost;
+  config.reserved_connections = kReserved;
+  TestWorker worker(FakeEngine::Stepping::kAutomatic, config);
+  CollectingSink sink;
+  const testing::IdleSockets before(worker.port(), 100);
+  EXPECT_TRUE(eventually([&] { return before.num_open() <= kMost + kReserved; }));
+  Router router({&worker});
+  const testing::IdleSockets after(worker.port(), 100);
+  EXPECT_TRUE(eventually([&] { return after.num_open() < kMost + kReserved; }));
+  EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd);
+  EXPECT_EQ(router.stats().num_continuations, 0U) << "its connection was never cut";
 }
 
 TEST(RemoteEngine, AWorkersSpanIsBelowItsRouters) {

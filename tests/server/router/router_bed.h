@@ -41,6 +41,8 @@ class TestWorker {
 
   [[nodiscard]] std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
+  [[nodiscard]] uint16_t port() const { return static_cast<uint16_t>(port_); }
+
   [[nodiscard]] uint16_t http_port() const { return server_->port(); }
 
   void stop() {
