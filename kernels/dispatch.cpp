@@ -49,6 +49,8 @@ void run_step(const ExecContext& ctx, const JoinedNormArgs& args) { joined_norm(
 
 void run_step(const ExecContext& ctx, const AddRowsArgs& args) { add_rows(ctx, args); }
 
+void run_step(const ExecContext& ctx, const ScaleRowsArgs& args) { scale_rows(ctx, args); }
+
 void run_step(const ExecContext& ctx, const RmsNormArgs& args) { rms_norm(ctx, args); }
 
 void run_step(const ExecContext& ctx, const QuantizeArgs& args) { quantize_activations(ctx, args); }

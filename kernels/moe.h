@@ -32,7 +32,8 @@ struct Router {
 // Chooses the `top_k` experts of each row with the largest values, the lower id among equal ones;
 // never drops a token. ids come out ascending. The value of an expert is its logit, or, where there
 // is a choice bias b, there are groups or the score is a sigmoid: s_e, or s_e + b_e.
-// weight_e = s_e, divided by max(sum + epsilon, floor) if `normalize`, times scale. Sums are over
+// weight_e = s_e, divided by max(sum + epsilon, floor) if `normalize`, times scale, then times the
+// expert's own. Sums are over
 // the chosen ones in order of id, or over all experts (16 lanes as in the norm's sum, then folded
 // by halves). A softmax without a choice bias or groups normalizes exp(l_e - max) directly.
 struct MoeRouteArgs {
@@ -41,7 +42,8 @@ struct MoeRouteArgs {
   int32_t num_experts;  // at most kMaxExperts
   int32_t top_k;        // at most num_experts, and at most those in the groups kept
   Router router;
-  const float* choice_bias = nullptr;  // [num_experts] or null
+  const float* choice_bias = nullptr;    // [num_experts] or null
+  const float* expert_scales = nullptr;  // likewise
   int32_t* ids;                        // [num_rows, top_k]
   float* weights;                      // [num_rows, top_k]
 };

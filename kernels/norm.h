@@ -26,7 +26,8 @@ struct RmsNormArgs {
 
 void rms_norm(const ExecContext& ctx, const RmsNormArgs& args);
 
-// The norm of RmsNormArgs in place over each of `num_heads` parts of a row: x[row, head * n + i].
+// The norm of RmsNormArgs over each of `num_heads` parts of a row: x[row, head * n + i], in place
+// or to the same place of `out`, whose rows are as far apart.
 struct HeadNormArgs {
   float* x;
   int64_t x_stride;
@@ -37,6 +38,7 @@ struct HeadNormArgs {
   float eps;
   bool subtracts_mean = false;
   const float* bias = nullptr;
+  float* out = nullptr;  // null: in place
 };
 
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);

@@ -187,7 +187,9 @@ __global__ void __launch_bounds__(kLanes, 1)
   const float sum = weight_sum(args, logits, weights, top);
   float* const out = args.weights + int64_t{blockIdx.x} * args.top_k;
   for (int32_t j = lane; j < args.top_k; j += kLanes) {
-    out[j] = __fmul_rn(__fdiv_rn(weights[j], sum), args.router.scale);
+    const float weight = __fmul_rn(__fdiv_rn(weights[j], sum), args.router.scale);
+    out[j] = args.expert_scales == nullptr ? weight
+                                           : __fmul_rn(weight, args.expert_scales[ids[j]]);
   }
 }
 

@@ -57,8 +57,9 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   const int64_t index = int64_t{blockIdx.x} * kHeadsPerBlock + warp;
   if (index >= int64_t{args.num_rows} * args.num_heads) return;
   const int lane = static_cast<int>(threadIdx.x % 32);
-  float* const x =
-      args.x + index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
+  const int64_t first = index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
+  const float* const x = args.x + first;
+  float* const out = (args.out == nullptr ? args.x : args.out) + first;
   float* const own = staged + int64_t{warp} * args.n;
 #pragma unroll 4
   for (int32_t i = lane; i < args.n; i += 32) own[i] = x[i];
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   for (int32_t i = lane; i < args.n; i += 32) {
     const float scaled = __fmul_rn(__fmul_rn(own[i], r), args.weight[i]);
     const float more = args.bias == nullptr ? 0.0F : args.bias[i];
-    x[i] = args.subtracts_mean ? __fadd_rn(scaled, more) : scaled;
+    out[i] = args.subtracts_mean ? __fadd_rn(scaled, more) : scaled;
   }
 }
 
@@ -92,8 +93,9 @@ __global__ void __launch_bounds__(kMostThreads, 1)
     long_head_norm_kernel(const __grid_constant__ HeadNormArgs args) {
   GPU_DYN_SHARED_ARRAY(float, staged);
   const int64_t index = blockIdx.x;
-  float* const x =
-      args.x + index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
+  const int64_t first = index / args.num_heads * args.x_stride + index % args.num_heads * args.n;
+  const float* const x = args.x + first;
+  float* const out = (args.out == nullptr ? args.x : args.out) + first;
   const bool wide = is_wide(x);
   const auto step = static_cast<int32_t>(4 * blockDim.x);
   ptx::start_next_launch();
@@ -104,13 +106,14 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
   if (args.subtracts_mean) subtract_mean_of_block(staged, args.n);
   const float r = inverse_rms_of_block(staged, args.n, args.eps);
+  const bool wide_out = is_wide(out);
   const bool wide_weight = is_wide(args.weight);
   const NormBias bias = {.adds = args.subtracts_mean, .bias = args.bias};
 #pragma unroll 4
   for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
     const Four weight = load_four(args.weight, i, args.n, wide_weight);
     const Four value = normed(load_four(staged, i, args.n, true), r, weight);
-    store_four(x, i, args.n, wide, bias.added(value, i, args.n));
+    store_four(out, i, args.n, wide_out, bias.added(value, i, args.n));
   }
 }
 

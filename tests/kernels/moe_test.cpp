@@ -97,6 +97,31 @@ TEST(MoeRoute, EqualLogitsGoToTheLowerIdsAndNansChooseDifferentExperts) {
   }
 }
 
+// The choice is the one without scales, and so are the sums that normalize.
+TEST(MoeRoute, ExpertsScaleTheirOwnWeights) {
+  const std::vector<float> logits = {3, 0.5F, -9, 1.5F, 2.5F};
+  const std::vector<float> scales = {0.25F, 100, 100, 100, -4};
+  for (const RouterScore score : {RouterScore::kSoftmax, RouterScore::kSigmoid}) {
+    for (const auto& device : test::devices({1})) {
+      const ExecContext& ctx = device.device->context();
+      const Routed plain = route(ctx, logits, 5, 2, {.score = score});
+      Routed scaled = plain;
+      moe_route(ctx,
+                {.logits = logits.data(),
+                 .num_rows = 1,
+                 .num_experts = 5,
+                 .top_k = 2,
+                 .router = {.score = score},
+                 .expert_scales = scales.data(),
+                 .ids = scaled.ids.data(),
+                 .weights = scaled.weights.data()});
+      EXPECT_EQ(scaled.ids, (std::vector<int32_t>{0, 4})) << device.name;
+      EXPECT_EQ(scaled.weights[0], plain.weights[0] * 0.25F) << device.name;
+      EXPECT_EQ(scaled.weights[1], plain.weights[1] * -4) << device.name;
+    }
+  }
+}
+
 // The scores of a row in fp64.
 std::vector<double> scores_of(const float* logits, int32_t num_experts, RouterScore score) {
   std::vector<double> scores;

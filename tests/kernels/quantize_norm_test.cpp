@@ -396,6 +396,38 @@ TEST(LayerNorm, AgreesWithDoublesAndEveryInstructionSet) {
   }
 }
 
+// Columns behind the parts stay, as do the rows that are read.
+TEST(HeadNorm, MayGoToAnotherPlaceOfTheRows) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kHeads = 2;
+  constexpr int32_t kWidth = 20;
+  constexpr int64_t kStride = 100;
+  test::Random random(32);
+  const std::vector<float> before = random.normals(kRows * kStride);
+  const std::vector<float> weight = random.normals(kWidth);
+  for (const auto& device : test::devices({1, 2})) {
+    std::vector<float> wanted = before;
+    std::vector<float> x = before;
+    HeadNormArgs args{.x = wanted.data(),
+                      .x_stride = kStride,
+                      .num_rows = kRows,
+                      .num_heads = kHeads,
+                      .n = kWidth,
+                      .weight = weight.data(),
+                      .eps = 1e-6F};
+    head_norm(device.device->context(), args);
+    for (size_t row = 0; row < kRows; ++row) {
+      float* const normed = wanted.data() + row * kStride;
+      std::copy_n(normed, kHeads * kWidth, normed + 50);
+      std::copy_n(before.data() + row * kStride, kHeads * kWidth, normed);
+    }
+    args.x = x.data();
+    args.out = x.data() + 50;
+    head_norm(device.device->context(), args);
+    EXPECT_EQ(x, wanted) << device.name;
+  }
+}
+
 TEST(HeadNorm, EqualsTheNormOfEachPartAndTouchesNothingElse) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 4;

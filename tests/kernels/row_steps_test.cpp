@@ -54,6 +54,11 @@ struct Layer {
                           .y_stride = 2 * kOut,
                           .num_rows = num_rows,
                           .n = 2 * kOut});
+    steps.add(ScaleRowsArgs{.x = residual.data(),
+                            .x_stride = 2 * kOut,
+                            .num_rows = num_rows,
+                            .n = 2 * kOut,
+                            .scale = 0.75F});
     steps.add(RmsNormArgs{.x = residual.data(),
                           .x_stride = 2 * kOut,
                           .weight = norm.data(),

@@ -45,6 +45,12 @@ void run_rows(const SimdTable& simd, const AddRowsArgs& args, int64_t begin, int
   }
 }
 
+void run_rows(const SimdTable& simd, const ScaleRowsArgs& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    simd.scale_row(args.x + row * args.x_stride, args.n, args.scale, args.soft_cap);
+  }
+}
+
 void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   const bool all = args.rows.data() == nullptr;
@@ -60,9 +66,8 @@ void add_rows(const ExecContext& ctx, const AddRowsArgs& args) {
 
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
-  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
-    simd.scale_row(args.x + row * args.x_stride, args.n, args.scale, args.soft_cap);
-  });
+  ctx.pool->parallel_for(args.num_rows,
+                         [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });
 }
 
 void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {

@@ -140,6 +140,21 @@ class ScoreRow {
   ExpertFloats values_;  // what the choice compares
 };
 
+void route_row(const SimdTable& simd, const MoeRouteArgs& args, int64_t row) {
+  if (!chooses_by_logit(args)) {
+    ScoreRow(simd, args, row);
+    return;
+  }
+  float* const weights = args.weights + row * args.top_k;
+  simd.moe_route_row({.logits = args.logits + row * args.num_experts,
+                      .num_experts = args.num_experts,
+                      .top_k = args.top_k,
+                      .normalize = args.router.normalize,
+                      .ids = args.ids + row * args.top_k,
+                      .weights = weights});
+  for (int32_t j = 0; j < args.top_k; ++j) weights[j] *= args.router.scale;
+}
+
 }  // namespace
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
@@ -147,18 +162,11 @@ void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
   DCHECK(args.router.num_groups <= kMaxExpertGroups);
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
-    if (!chooses_by_logit(args)) {
-      ScoreRow(simd, args, row);
-      return;
+    route_row(simd, args, row);
+    if (args.expert_scales == nullptr) return;
+    for (int64_t j = row * args.top_k; j < (row + 1) * args.top_k; ++j) {
+      args.weights[j] *= args.expert_scales[args.ids[j]];
     }
-    float* const weights = args.weights + row * args.top_k;
-    simd.moe_route_row({.logits = args.logits + row * args.num_experts,
-                        .num_experts = args.num_experts,
-                        .top_k = args.top_k,
-                        .normalize = args.router.normalize,
-                        .ids = args.ids + row * args.top_k,
-                        .weights = weights});
-    for (int32_t j = 0; j < args.top_k; ++j) weights[j] *= args.router.scale;
   });
 }
 

@@ -34,9 +34,11 @@ void run_rows(const SimdTable& simd, const RmsNormArgs& args, int64_t begin, int
 void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, int64_t end) {
   DCHECK(args.x_stride >= int64_t{args.num_heads} * args.n);
   for (int64_t row = begin; row < end; ++row) {
-    float* const x = args.x + row * args.x_stride;
+    const float* const x = args.x + row * args.x_stride;
+    float* const out = (args.out == nullptr ? args.x : args.out) + row * args.x_stride;
+    if (out != x) std::copy_n(x, args.num_heads * args.n, out);
     for (int32_t head = 0; head < args.num_heads; ++head) {
-      simd.norm_in_place(x + int64_t{head} * args.n, norm_of(args), args.n);
+      simd.norm_in_place(out + int64_t{head} * args.n, norm_of(args), args.n);
     }
   }
 }

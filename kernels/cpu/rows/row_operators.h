@@ -14,6 +14,7 @@ void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, in
 void run_rows(const SimdTable& simd, const HeadSquaresArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const JoinedNormArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const AddRowsArgs& args, int64_t begin, int64_t end);
+void run_rows(const SimdTable& simd, const ScaleRowsArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const RmsNormArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const QuantizeArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const GateMulArgs& args, int64_t begin, int64_t end);

@@ -117,6 +117,14 @@ void expect_heads_normed(int32_t n, bool subtracts_mean) {
     args.x = got.data();
     cuda::launch_head_norm(nullptr, args);
     test::expect_same_floats(got, want);
+    std::vector<float> source = x;
+    got = x;
+    args.x = source.data();
+    args.out = got.data();
+    cuda::launch_head_norm(nullptr, args);
+    args.out = nullptr;
+    test::expect_same_floats(got, want);
+    test::expect_same_floats(source, x);
   });
 }
 
