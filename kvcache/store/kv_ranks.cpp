@@ -16,23 +16,25 @@ KvRanks::KvRanks(KvStorage& only)
   }
 }
 
-KvRanks::KvRanks(std::vector<Rank> ranks, int32_t num_heads) : ranks_(std::move(ranks)) {
-  std::vector<KvRange> heads;
-  for (const Rank& rank : ranks_) {
-    CHECK(rank.storage->memory().is_host());
-    for (const KvGroupSpec& group : rank.storage->groups()) {
-      for (const KvPlane& plane : group.planes) CHECK_EQ(plane.num_heads, rank.heads.count);
-    }
-    heads.push_back(rank.heads);
-  }
-  auto sources = head_sources({.first = 0, .count = num_heads}, heads);
-  CHECK(sources.has_value());
-  sources_ = std::move(*sources);
+KvRanks::KvRanks(std::vector<Rank> ranks, std::span<const int32_t> num_heads)
+    : ranks_(std::move(ranks)) {
   groups_.assign(first().groups().begin(), first().groups().end());
+  CHECK_EQ(groups_.size(), num_heads.size());
   for (size_t i = 0; i < groups_.size(); ++i) {
-    for (KvPlane& plane : groups_[i].planes) plane.num_heads = num_heads;
-    block_bytes_.push_back(first().block_bytes(static_cast<int32_t>(i)) /
-                           ranks_.front().heads.count * num_heads);
+    std::vector<KvRange> heads;
+    for (const Rank& rank : ranks_) {
+      CHECK(rank.storage->memory().is_host());
+      for (const KvPlane& plane : rank.storage->groups()[i].planes) {
+        CHECK_EQ(plane.num_heads, rank.heads[i].count);
+      }
+      heads.push_back(rank.heads[i]);
+    }
+    auto sources = head_sources({.first = 0, .count = num_heads[i]}, heads);
+    CHECK(sources.has_value());
+    sources_.push_back(std::move(*sources));
+    for (KvPlane& plane : groups_[i].planes) plane.num_heads = num_heads[i];
+    block_bytes_.push_back(first().block_bytes(static_cast<int32_t>(i)) / heads.front().count *
+                           num_heads[i]);
   }
 }
 
@@ -60,11 +62,13 @@ void KvRanks::add_spans(int32_t group,
   if (ranks_.size() == 1) return first().add_spans(first().whole(group, block), spans);
   // `by_source` gets, source by source, a span for each layer and plane.
   std::vector<std::span<const std::byte>> by_source;
-  for (const KvHeadSource& source : sources_) {
+  const auto at = static_cast<size_t>(group);
+  for (const KvHeadSource& source : sources_[at]) {
     const Rank& rank = ranks_[static_cast<size_t>(source.rank)];
-    rank.storage->add_spans(piece(group, block, heads_in(rank.heads, source.heads)), by_source);
+    rank.storage->add_spans(piece(group, block, heads_in(rank.heads[at], source.heads)),
+                            by_source);
   }
-  const size_t num_planes = by_source.size() / sources_.size();
+  const size_t num_planes = by_source.size() / sources_[at].size();
   for (size_t plane = 0; plane < num_planes; ++plane) {
     for (size_t i = plane; i < by_source.size(); i += num_planes) spans.push_back(by_source[i]);
   }
@@ -73,17 +77,19 @@ void KvRanks::add_spans(int32_t group,
 void KvRanks::copy_in(int32_t group, BlockId block, std::span<const std::byte> bytes) const {
   CHECK_EQ(static_cast<int64_t>(bytes.size()), block_bytes(group));
   if (ranks_.size() == 1) return first().copy_in(first().whole(group, block), bytes);
-  const auto num_heads = static_cast<size_t>(sources_.back().heads.end());
+  const auto at = static_cast<size_t>(group);
+  const auto num_heads = static_cast<size_t>(sources_[at].back().heads.end());
   std::vector<std::span<std::byte>> planes;
   for (const Rank& rank : ranks_) {
     planes.clear();
-    const KvRange own = {.first = 0, .count = rank.heads.count};
+    const KvRange& heads = rank.heads[at];
+    const KvRange own = {.first = 0, .count = heads.count};
     rank.storage->add_spans(piece(group, block, own), planes);
     std::span<const std::byte> left = bytes;
     for (const std::span<std::byte> plane : planes) {
-      const size_t head_bytes = plane.size() / static_cast<size_t>(rank.heads.count);
+      const size_t head_bytes = plane.size() / static_cast<size_t>(heads.count);
       const std::byte* const from =
-          left.data() + static_cast<size_t>(rank.heads.first) * head_bytes;
+          left.data() + static_cast<size_t>(heads.first) * head_bytes;
       rank.storage->memory().upload(plane.data(), from, static_cast<int64_t>(plane.size()));
       left = left.subspan(num_heads * head_bytes);
     }

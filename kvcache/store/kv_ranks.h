@@ -21,13 +21,15 @@ class KvRanks {
  public:
   struct Rank {
     KvStorage* storage = nullptr;
-    KvRange heads;  // counted over the model; each plane of the storage has as many
+    // By group, counted over the model; each plane of the storage's group has as many.
+    std::vector<KvRange> heads = {};
   };
 
   // One rank with all heads; its planes may have any shape. The storages must outlive this object.
   explicit KvRanks(KvStorage& only);
-  // Several ranks in host memory that share block ids and together have heads 0 to num_heads - 1.
-  KvRanks(std::vector<Rank> ranks, int32_t num_heads);
+  // Several ranks in host memory that share block ids and together have heads 0 to num_heads - 1 of
+  // each group.
+  KvRanks(std::vector<Rank> ranks, std::span<const int32_t> num_heads);
 
   [[nodiscard]] int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
 
@@ -58,7 +60,8 @@ class KvRanks {
   std::vector<Rank> ranks_;
   std::vector<KvGroupSpec> groups_;
   std::vector<int64_t> block_bytes_;   // by group
-  std::vector<KvHeadSource> sources_;  // sources of all heads, where there are several ranks
+  // By group, the sources of all heads, where there are several ranks.
+  std::vector<std::vector<KvHeadSource>> sources_;
 };
 
 }  // namespace sluice

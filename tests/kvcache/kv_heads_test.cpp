@@ -61,10 +61,10 @@ class Worker {
     std::vector<KvRanks::Rank> all;
     int32_t num_heads = 0;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      all.push_back({.storage = &storages_[rank], .heads = ranks_[rank]});
+      all.push_back({.storage = &storages_[rank], .heads = {ranks_[rank]}});
       num_heads = std::max(num_heads, ranks_[rank].end());
     }
-    return {std::move(all), num_heads};
+    return {std::move(all), std::span(&num_heads, 1)};
   }
 
   KvStorage& storage(size_t rank) { return storages_[rank]; }
