@@ -86,6 +86,10 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
                                   : Parts{{prefix + "attn_q", q_part, bias, {}, q_rows},
                                           {prefix + "attn_k", kv, bias, {}, kv_rows},
                                           {prefix + "attn_v", kv, bias, {}, kv_rows}};
+  if (layer_.kv_from >= 0 || layer_.values_are_keys) {
+    CHECK(!config_.fused_qkv && !config_.attention_gate);
+    parts.resize(layer_.kv_from >= 0 ? 1 : 2);
+  }
   const bool has_matrix = config_.attention_gate && !config_.gates_with_queries;
   if (has_matrix) parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
   const int32_t width = config_.attention_in > 0 ? config_.attention_in : config_.hidden;
@@ -93,23 +97,39 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config_.hidden, config_.attention_out_bias, {}, {}}}};
   SLUICE_TRY(out_, Projection::load(weights, out, q, bits, config_.share.segments));
-  if (config_.qk_norm != QkNorm::kNone) {
-    const bool by_head = config_.qk_norm != QkNorm::kRow;
-    const auto load = [&](const char* name, int64_t row, const Portion& own) {
-      return load_norm(config_,
-                       weights,
-                       prefix + name + ".weight",
-                       by_head ? head_dim : row,
-                       by_head ? Portion{} : own);
-    };
-    SLUICE_TRY(q_norm_, load("attn_q_norm", q, q_rows));
-    SLUICE_TRY(k_norm_, load("attn_k_norm", kv, kv_rows));
-  }
+  SLUICE_TRY_VOID(load_norms(prefix, weights));
   if (config_.attention_sinks) {
     const int64_t heads = whole_of(share.heads, layer_.num_heads);
     SLUICE_TRY(std::vector<float> sinks, weights.vector(prefix + "attn_sinks.weight", heads));
     sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
     sinks_ = weights.place(std::move(sinks));
+  }
+  return {};
+}
+
+Expected<void> AttentionMixer::load_norms(const std::string& prefix, WeightStore& weights) {
+  const int32_t head_dim = layer_.head_dim;
+  if (config_.value_norm) {
+    v_norm_ = weights.place(std::vector<float>(static_cast<size_t>(head_dim), 1.0F));
+  }
+  const bool by_head = config_.qk_norm != QkNorm::kRow;
+  const auto load = [&](const char* name, int64_t heads, const Portion& own) {
+    return load_norm(config_,
+                     weights,
+                     prefix + name + ".weight",
+                     by_head ? head_dim : heads * head_dim,
+                     by_head ? Portion{} : rows_of(own, head_dim));
+  };
+  if (config_.qk_norm != QkNorm::kNone) {
+    SLUICE_TRY(q_norm_, load("attn_q_norm", whole_heads(), layer_.share.heads));
+  }
+  if (config_.qk_norm != QkNorm::kNone && layer_.kv_from < 0) {
+    SLUICE_TRY(k_norm_, load("attn_k_norm", whole_kv_heads(), layer_.share.kv_heads));
+  }
+  if (layer_.kv_from < 0) return {};
+  // Files may have what such a layer would have if it did not read another's.
+  for (const char* name : {"attn_k.weight", "attn_v.weight", "attn_k_norm.weight"}) {
+    weights.leave_out(prefix + name);
   }
   return {};
 }
@@ -159,7 +179,7 @@ void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch
 
 void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowSteps& steps) const {
   if (config_.qk_norm != QkNorm::kHead) return;
-  const auto add = [&](float* x, int32_t num_heads, const DeviceFloats& weight) {
+  const auto add = [&](float* x, float* out, int32_t num_heads, const DeviceFloats& weight) {
     steps.add(
         kernels::HeadNormArgs{.x = x,
                               .x_stride = q_width() + 2 * kv_width(),
@@ -167,10 +187,15 @@ void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowS
                               .num_heads = num_heads,
                               .n = layer_.head_dim,
                               .weight = weight.data(),
-                              .eps = config_.norm_eps});
+                              .eps = config_.norm_eps,
+                              .out = out});
   };
-  add(buffers_.qkv, layer_.num_heads, q_norm_);
-  add(buffers_.qkv + q_width(), layer_.num_kv_heads, k_norm_);
+  add(buffers_.qkv, nullptr, layer_.num_heads, q_norm_);
+  if (layer_.kv_from >= 0) return;
+  float* const k = buffers_.qkv + q_width();
+  float* const v = k + kv_width();
+  if (config_.value_norm) add(layer_.values_are_keys ? k : v, v, layer_.num_kv_heads, v_norm_);
+  add(k, nullptr, layer_.num_kv_heads, k_norm_);
 }
 
 void AttentionMixer::add_squares(const ForwardContext& context, kernels::RowSteps& steps) const {
@@ -250,6 +275,8 @@ void AttentionMixer::add_rope(const ForwardContext& context,
   const ForwardBatch& batch = context.batch;
   const int64_t stride = q_width() + 2 * kv_width();
   const bool norms = config_.qk_norm == QkNorm::kRotatedHead;
+  kernels::KvLayerView kv = view_of(cache);
+  kv.num_kv_heads = own_kv_heads();
   steps.add(
       kernels::RopeWriteKvArgs{.q = buffers_.qkv,
                                .q_stride = stride,
@@ -261,7 +288,7 @@ void AttentionMixer::add_rope(const ForwardContext& context,
                                .table = rope,
                                .positions = batch.positions,
                                .slot_mapping = batch.slot_mapping[static_cast<size_t>(cache.group)],
-                               .kv = view_of(cache),
+                               .kv = kv,
                                .q_norm = norms ? q_norm_.data() : nullptr,
                                .k_norm = norms ? k_norm_.data() : nullptr,
                                .norm_eps = config_.norm_eps});

@@ -53,12 +53,18 @@ class AttentionMixer final : public Mixer {
       : config_(config), layer_(layer) {}
 
   Expected<void> separate_gates(const WeightStore& weights);
+  Expected<void> load_norms(const std::string& prefix, WeightStore& weights);
   Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
 
   [[nodiscard]] int64_t q_width() const { return int64_t{layer_.num_heads} * layer_.head_dim; }
 
-  [[nodiscard]] int64_t kv_width() const { return int64_t{layer_.num_kv_heads} * layer_.head_dim; }
+  // KV heads that it computes: none where it reads another layer's.
+  [[nodiscard]] int32_t own_kv_heads() const {
+    return layer_.kv_from < 0 ? layer_.num_kv_heads : 0;
+  }
+
+  [[nodiscard]] int64_t kv_width() const { return int64_t{own_kv_heads()} * layer_.head_dim; }
 
   // From one row of `attention` to the next.
   [[nodiscard]] int64_t attention_stride() const {
@@ -104,6 +110,7 @@ class AttentionMixer final : public Mixer {
   Projection qkv_;
   Projection out_;
   DeviceFloats q_norm_, k_norm_;
+  DeviceFloats v_norm_;  // ones
   DeviceFloats sinks_;
   Buffers buffers_;
 };

@@ -30,7 +30,10 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
 }
 
 // Some GGUF files state a number for each layer, 0 for those without attention.
-Expected<int32_t> read_kv_heads(const Metadata& metadata, int32_t num_layers, int32_t num_heads) {
+Expected<int32_t> read_kv_heads(const Metadata& metadata,
+                                int32_t num_layers,
+                                int32_t num_heads,
+                                bool may_differ) {
   constexpr const char* kKey = "attention.head_count_kv";
   const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
   if (!listed || listed->size() != static_cast<size_t>(num_layers)) {
@@ -38,19 +41,25 @@ Expected<int32_t> read_kv_heads(const Metadata& metadata, int32_t num_layers, in
   }
   const double most = listed->empty() ? 0 : std::ranges::max(*listed);
   const bool are_equal = std::ranges::all_of(
-      *listed, [most](double count) { return count == 0 || count == most; });
+      *listed, [&](double count) { return may_differ || count == 0 || count == most; });
   if (are_equal && most >= 1 && most <= num_heads) return static_cast<int32_t>(most);
   return metadata.wrong(kKey, "different numbers", "one number, or 0 where there is no attention");
 }
 
-Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
+Expected<void> read_shape(const Checkpoint& checkpoint,
+                          const ModelSpec& spec,
+                          ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
+  const bool may_differ = spec.files.has_unlike_layers;
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
   SLUICE_TRY(config.hidden, metadata.get_count("embedding_length", kMaxWidth));
-  SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
+  if (!may_differ) {
+    SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
+  }
   LayerConfig layer;
   SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
-  SLUICE_TRY(layer.num_kv_heads, read_kv_heads(metadata, config.num_layers, layer.num_heads));
+  SLUICE_TRY(layer.num_kv_heads,
+             read_kv_heads(metadata, config.num_layers, layer.num_heads, may_differ));
   SLUICE_TRY(layer.head_dim,
              metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
   SLUICE_TRY(const int32_t value_dim,
@@ -70,7 +79,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint, bool is_head, ModelConfi
   config.layers.assign(static_cast<size_t>(config.num_layers), layer);
   SLUICE_TRY_VOID(read_epsilon(metadata, config));
   const CheckpointTensor* embedding = checkpoint.find("token_embd.weight");
-  if (checkpoint.is_dummy() || (is_head && embedding == nullptr)) {
+  if (checkpoint.is_dummy() || (spec.is_head && embedding == nullptr)) {
     SLUICE_TRY(config.vocab_size, metadata.get_count("vocab_size", kernels::kMaxVocabSize));
     return {};
   }
@@ -164,8 +173,10 @@ Expected<double> unless_unused(Expected<double> value,
   return usual;
 }
 
+// `own_type`: one that the family reads.
 Expected<void> read_scaling(const Checkpoint& checkpoint,
                             const std::string& type,
+                            std::string_view own_type,
                             kernels::RopeParams& rope,
                             ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
@@ -213,7 +224,7 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     config.dynamic_rope = {.trained_context = config.context_len, .factor = factor};
     config.context_len =
         static_cast<int32_t>(std::min(context * factor, static_cast<double>(kMaxContext)));
-  } else if (type != "none" && type != "default") {
+  } else if (type != "none" && type != "default" && type != own_type) {
     return metadata.wrong(
         "rope.scaling.type", "\"" + type + "\"", "none, linear, dynamic, llama3, yarn or longrope");
   }
@@ -272,7 +283,8 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
   if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
     return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }
-  SLUICE_TRY_VOID(read_scaling(checkpoint, type, rope, config));
+  const std::string_view own_type = spec.files.has_unlike_layers ? "proportional" : "none";
+  SLUICE_TRY_VOID(read_scaling(checkpoint, type, own_type, rope, config));
   if (gguf && type != "longrope") {  // an extra factor of any type
     SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
     rope.attention_factor *= static_cast<float>(more);
@@ -496,7 +508,7 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 }
 
 Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config) {
-  if (config.has(FfnKind::kExperts)) return {};
+  if (config.has_experts()) return {};
   return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
 }
 
@@ -563,7 +575,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
   config.norms_subtract_mean = spec.files.subtracts_mean;
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint, spec.files));
-  SLUICE_TRY_VOID(read_shape(checkpoint, spec.is_head, config));
+  SLUICE_TRY_VOID(read_shape(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));
@@ -573,6 +585,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
     return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");
   }
   for (LayerConfig& layer : config.layers) {
+    if (layer.ffn_hidden > 0) continue;  // the family has set it
     const bool is_dense = layer.ffn == FfnKind::kDense;
     layer.ffn_hidden = is_dense ? config.ffn_hidden : config.moe.ffn_hidden;
     layer.shared_hidden = is_dense ? 0 : config.moe.shared_hidden;

@@ -6,6 +6,7 @@
 
 #include "engine/models/blocks.h"
 #include "engine/models/halves.h"
+#include "engine/models/layer_inputs.h"
 #include "engine/models/load_halves.h"
 #include "engine/models/output_layer.h"
 #include "engine/models/rope_tables.h"
@@ -33,12 +34,16 @@ struct DecoderBuffers {
   OutputLayer::Buffers output;
   std::span<std::byte> mixers;  // scratch memory of any mixer, and of any feed-forward half
   std::span<std::byte> ffns;
+  std::span<std::byte> layer_inputs;
 };
 
 class DecoderModel final : public Model {
  public:
   DecoderModel(ModelConfig config, int32_t max_model_len)
-      : config_(std::move(config)), ropes_(rope_tables(config_, max_model_len)), output_(config_) {}
+      : config_(std::move(config)),
+        ropes_(rope_tables(config_, max_model_len)),
+        output_(config_),
+        layer_inputs_(config_) {}
 
   Expected<void> load(const ModelOptions& options, WeightStore& weights);
 
@@ -97,6 +102,9 @@ class DecoderModel final : public Model {
                       const StreamNorm& norm,
                       kernels::RowSteps& steps) const;
   void add_mixer_input_steps(size_t index, kernels::RowSteps& steps) const;
+  void end_layer_steps(const ForwardContext& context,
+                       size_t index,
+                       kernels::RowSteps& steps) const;
   void add_ffn_input_steps(const ForwardContext& context,
                            size_t index,
                            kernels::RowSteps& steps) const;
@@ -107,6 +115,8 @@ class DecoderModel final : public Model {
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
   OutputLayer output_;
+  LayerInputs layer_inputs_;
+  std::vector<float> layer_scales_;  // by layer; empty: none
   std::vector<LayerNorms> norms_;  // by layer, as the two below
   std::vector<std::unique_ptr<Mixer>> mixers_;
   std::vector<std::unique_ptr<Ffn>> ffns_;
@@ -142,12 +152,17 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
   SLUICE_TRY_VOID(output_.load(embedding_, options, weights));
+  SLUICE_TRY_VOID(layer_inputs_.load(bits, weights));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     SLUICE_TRY_VOID(load_norms(i, weights));
     SLUICE_TRY(std::unique_ptr<Mixer> mixer, load_mixer(config_, i, bits, weights));
     mixers_.push_back(std::move(mixer));
     SLUICE_TRY(std::unique_ptr<Ffn> ffn, load_ffn(config_, i, bits, weights));
     ffns_.push_back(std::move(ffn));
+    if (!config_.layer_scales) continue;
+    SLUICE_TRY(const std::vector<float> scale,
+               weights.vector("blk." + std::to_string(i) + ".layer_output_scale.weight", 1));
+    layer_scales_.push_back(scale.front());
   }
   return {};
 }
@@ -157,6 +172,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
 std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
   std::vector<LayerGroup> groups;
   for (int32_t i = 0; i < config_.num_layers; ++i) {
+    if (config_.layers[static_cast<size_t>(i)].kv_from >= 0) continue;
     const KvGroupSpec spec = mixers_[static_cast<size_t>(i)]->group(dtype);
     auto found = std::ranges::find_if(groups, [&spec](const LayerGroup& group) {
       return group.spec.kind == spec.kind && group.spec.window == spec.window &&
@@ -168,6 +184,14 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
     }
     found->layers.push_back(i);
     ++found->spec.num_layers;
+  }
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    const int32_t from = config_.layers[static_cast<size_t>(i)].kv_from;
+    if (from < 0) continue;
+    const auto owner = std::ranges::find_if(groups, [from](const LayerGroup& group) {
+      return std::ranges::find(group.layers, from) != group.layers.end();
+    });
+    owner->readers.emplace_back(i, from);
   }
   return groups;
 }
@@ -205,6 +229,7 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   };
   buffers.mixers = take(largest_scratch(mixers_, bounds));
   buffers.ffns = take(largest_scratch(ffns_, bounds));
+  buffers.layer_inputs = take(layer_inputs_.scratch_bytes(bounds));
   return buffers;
 }
 
@@ -214,6 +239,7 @@ void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   output_.bind(bounds, buffers_.output);
   for (const std::unique_ptr<Mixer>& mixer : mixers_) mixer->bind(bounds, buffers_.mixers);
   for (const std::unique_ptr<Ffn>& ffn : ffns_) ffn->bind(bounds, buffers_.ffns);
+  layer_inputs_.bind(bounds, buffers_.layer_inputs);
 }
 
 // --- A step ----------------------------------------------------------------------------------
@@ -245,6 +271,21 @@ void DecoderModel::add_mixer_input_steps(size_t index, kernels::RowSteps& steps)
                   buffers_.x,
                   buffers_.hidden_in,
                   steps);
+}
+
+// Scales the layer's output, if it has a scale, and prepares what reads it.
+void DecoderModel::end_layer_steps(const ForwardContext& context,
+                                   size_t index,
+                                   kernels::RowSteps& steps) const {
+  if (!layer_scales_.empty()) {
+    steps.add(kernels::ScaleRowsArgs{
+        .x = buffers_.x,
+        .x_stride = config_.hidden,
+        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+        .n = config_.hidden,
+        .scale = layer_scales_[index]});
+  }
+  add_mixer_input_steps(index + 1, steps);
 }
 
 void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
@@ -288,10 +329,21 @@ void DecoderModel::mix(const ForwardContext& context, size_t index) const {
 void DecoderModel::feed_forward(const ForwardContext& context, size_t index) const {
   kernels::RowSteps then;
   add_half_steps(context, norms_[index].after_ffn, then);
-  add_mixer_input_steps(index + 1, then);
-  const FfnInput in = {
-      .rows = buffers_.hidden_in, .plain = buffers_.normed, .stride = padded_hidden()};
+  if (layer_inputs_.empty()) {
+    end_layer_steps(context, index, then);
+  } else {
+    layer_inputs_.add_input_steps(index, buffers_.x, then);
+  }
+  const FfnInput in = {.rows = buffers_.hidden_in,
+                       .plain = buffers_.normed,
+                       .stride = padded_hidden(),
+                       .stream = buffers_.x};
   ffns_[index]->forward(context, in, half_output(then));
+  if (layer_inputs_.empty()) return;
+  kernels::RowSteps last;
+  add_half_steps(context, {}, last);
+  end_layer_steps(context, index, last);
+  layer_inputs_.forward(context, index, {buffers_.half, config_.hidden}, last);
 }
 
 void DecoderModel::take_embeddings(const ForwardContext& context) const {
@@ -313,6 +365,7 @@ void DecoderModel::forward(const ForwardContext& context) {
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   buffers_.hidden_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   take_embeddings(context);
+  if (!layer_inputs_.empty()) layer_inputs_.compute(context, buffers_.x);
   kernels::RowSteps first;
   add_mixer_input_steps(0, first);
   kernels::run_row_steps(context.exec, first);

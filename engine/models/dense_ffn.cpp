@@ -51,6 +51,23 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_shared(const ModelConfig& con
                    weights);
 }
 
+Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_beside(const ModelConfig& config,
+                                                          int32_t layer,
+                                                          int32_t activation_bits,
+                                                          WeightStore& weights) {
+  const LayerConfig& row = config.layers[static_cast<size_t>(layer)];
+  const std::string prefix = "blk." + std::to_string(layer) + ".";
+  return load_pair(config,
+                   {.gate = prefix + "ffn_gate",
+                    .up = prefix + "ffn_up",
+                    .down = prefix + "ffn_down",
+                    .width = row.shared_hidden,
+                    .columns = row.share.shared,
+                    .has_bias = config.mlp_bias},
+                   activation_bits,
+                   weights);
+}
+
 Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& config,
                                                         const Place& place,
                                                         int32_t activation_bits,

@@ -13,13 +13,17 @@ namespace sluice {
 
 class DenseFfn final : public Ffn {
  public:
-  // The half of a dense layer, and the shared experts of another, as one. `config` must outlive
-  // them.
+  // The half of a dense layer; the shared experts of another, as one; and the half beside experts.
+  // `config` must outlive them.
   static Expected<std::unique_ptr<DenseFfn>> load(const ModelConfig& config,
                                                   int32_t layer,
                                                   int32_t activation_bits,
                                                   WeightStore& weights);
   static Expected<std::unique_ptr<DenseFfn>> load_shared(const ModelConfig& config,
+                                                         int32_t layer,
+                                                         int32_t activation_bits,
+                                                         WeightStore& weights);
+  static Expected<std::unique_ptr<DenseFfn>> load_beside(const ModelConfig& config,
                                                          int32_t layer,
                                                          int32_t activation_bits,
                                                          WeightStore& weights);

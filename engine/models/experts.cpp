@@ -12,15 +12,15 @@ namespace sluice {
 
 // --- Loading ---------------------------------------------------------------------------------
 
-Expected<std::unique_ptr<Ffn>> Experts::load(const ModelConfig& config,
-                                             int32_t layer,
-                                             int32_t activation_bits,
-                                             WeightStore& weights) {
+Expected<std::unique_ptr<Experts>> Experts::load(const ModelConfig& config,
+                                                 int32_t layer,
+                                                 int32_t activation_bits,
+                                                 WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   std::unique_ptr<Experts> half(new Experts(config, layer));
   SLUICE_TRY_VOID(half->load_router(prefix, activation_bits, weights));
   SLUICE_TRY_VOID(half->load_experts(prefix, activation_bits, weights));
-  if (half->layer_.shared_hidden > 0) {
+  if (half->layer_.shared_hidden > 0 && half->layer_.ffn == FfnKind::kExperts) {
     SLUICE_TRY(half->shared_, DenseFfn::load_shared(config, layer, activation_bits, weights));
     if (config.moe.gated_shared) {
       const std::array<Projection::Part, 1> gate = {
@@ -41,6 +41,10 @@ Expected<void> Experts::load_router(const std::string& prefix, int32_t bits, Wei
   if (config_.moe.choice_bias) {
     SLUICE_TRY(std::vector<float> bias, weights.vector(prefix + "exp_probs_b.bias", count));
     choice_bias_ = weights.place(std::move(bias));
+  }
+  if (config_.moe.expert_scales) {
+    SLUICE_TRY(std::vector<float> scales, weights.vector(prefix + "ffn_down_exps.scale", count));
+    expert_scales_ = weights.place(std::move(scales));
   }
   return {};
 }
@@ -236,7 +240,7 @@ std::span<const int32_t> Experts::route(const ForwardContext& context, const Ffn
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   LinearInput router_in = buffers_.router_in;
   router_in.set_num_rows(num_tokens);
-  router_in.quantize(exec, router_, in.plain, in.stride);
+  router_in.quantize(exec, router_, in.routed == nullptr ? in.plain : in.routed, in.stride);
   const ProjectionOutput router_out = {buffers_.router, moe.num_experts};
   project(exec, router_, router_in, {&router_out, 1}, kernels::Epilogue::kStore);
   kernels::moe_route(exec,
@@ -246,6 +250,7 @@ std::span<const int32_t> Experts::route(const ForwardContext& context, const Ffn
                       .top_k = moe.top_k,
                       .router = moe.router,
                       .choice_bias = choice_bias_.data(),
+                      .expert_scales = expert_scales_.data(),
                       .ids = buffers_.ids,
                       .weights = buffers_.weights});
   const int32_t num_pairs = num_tokens * moe.top_k;

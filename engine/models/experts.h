@@ -22,10 +22,10 @@ namespace sluice {
 class Experts final : public Ffn {
  public:
   // `config` must outlive it.
-  static Expected<std::unique_ptr<Ffn>> load(const ModelConfig& config,
-                                             int32_t layer,
-                                             int32_t activation_bits,
-                                             WeightStore& weights);
+  static Expected<std::unique_ptr<Experts>> load(const ModelConfig& config,
+                                                 int32_t layer,
+                                                 int32_t activation_bits,
+                                                 WeightStore& weights);
 
   [[nodiscard]] const Projection* input() const override {
     return shared_ == nullptr ? nullptr : shared_->input();
@@ -120,6 +120,7 @@ class Experts final : public Ffn {
   const LayerConfig& layer_;
   Projection router_;
   DeviceFloats choice_bias_;
+  DeviceFloats expert_scales_;
   std::vector<Pair> experts_;
   GroupedByFormat grouped_gate_up_;
   GroupedByFormat grouped_down_;

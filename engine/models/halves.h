@@ -49,6 +49,8 @@ struct FfnInput {
   const LinearInput& rows;       // of Ffn::input()
   const float* plain = nullptr;  // where reads_plain()
   int64_t stride = 0;
+  const float* stream = nullptr;  // the residual stream before any norm, [tokens, hidden]
+  const float* routed = nullptr;  // what a router reads in place of `plain`, as far apart
 };
 
 class Ffn : public Half {

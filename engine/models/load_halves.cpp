@@ -3,6 +3,7 @@
 
 #include "engine/models/attention_mixer.h"
 #include "engine/models/delta_mixer.h"
+#include "engine/models/dense_beside_experts.h"
 #include "engine/models/dense_ffn.h"
 #include "engine/models/experts.h"
 #include "engine/models/short_conv_mixer.h"
@@ -33,6 +34,8 @@ Expected<std::unique_ptr<Ffn>> load_ffn(const ModelConfig& config,
       return DenseFfn::load(config, layer, activation_bits, weights);
     case FfnKind::kExperts:
       return Experts::load(config, layer, activation_bits, weights);
+    case FfnKind::kBoth:
+      return DenseBesideExperts::load(config, layer, activation_bits, weights);
   }
   SLUICE_UNREACHABLE("a kind of feed-forward half");
 }

@@ -17,6 +17,13 @@ std::vector<LayerCache> layer_caches(std::span<const LayerGroup> groups, const K
           .planes = storage.planes(static_cast<int32_t>(group), static_cast<int32_t>(place))};
     }
   }
+  for (const LayerGroup& group : groups) {
+    for (const auto& [reader, from] : group.readers) {
+      const auto layer = static_cast<size_t>(reader);
+      if (caches.size() <= layer) caches.resize(layer + 1);
+      caches[layer] = caches[static_cast<size_t>(from)];
+    }
+  }
   return caches;
 }
 

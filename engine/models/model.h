@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -56,7 +57,11 @@ enum class MixerKind : uint8_t {
 };
 
 // The feed-forward half of a layer.
-enum class FfnKind : uint8_t { kDense, kExperts };
+enum class FfnKind : uint8_t {
+  kDense,
+  kExperts,
+  kBoth,  // side by side, each normed on its own; the dense half is what else are shared experts
+};
 
 // LongRoPE's factors: the long ones apply if the served context exceeds the original one.
 struct LongRope {
@@ -109,6 +114,8 @@ struct LayerConfig {
   FfnKind ffn = FfnKind::kDense;
   int32_t ffn_hidden = 0;     // of the dense half, or of each expert
   int32_t shared_hidden = 0;  // of the experts that every token takes, as one; 0: none
+  int32_t kv_from = -1;       // the earlier layer whose K and V it reads; -1: it has its own
+  bool values_are_keys = false;  // V is K's product, normed on its own and not rotated
   LayerShare share;
 };
 
@@ -122,6 +129,7 @@ struct MoeConfig {
   bool bias = false;          // router and experts have biases
   bool choice_bias = false;   // a tensor of terms that change the choice, not the weights
   bool gated_shared = false;  // the shared experts' output is scaled by the sigmoid of a product
+  bool expert_scales = false;  // a tensor of factors of the experts' weights
 };
 
 // Layers of the gated delta rule, equal in a model.
@@ -163,6 +171,7 @@ struct ModelConfig {
   bool norms_subtract_mean = false;
   bool norm_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
+  bool value_norm = false;  // of each head of V, without weights
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;
@@ -184,11 +193,17 @@ struct ModelConfig {
   float logit_soft_cap = 0;
   HeadConfig head;           // if used, vocab_size counts the tokens it chooses from
   int32_t attention_in = 0;  // input width of q, k and v; 0: hidden
+  // Width of what each layer adds from a table of its own (layer_inputs.h); 0: nothing.
+  int32_t layer_input_width = 0;
+  int32_t layer_input_vocab = 0;  // rows of that table, at least those of the embedding
+  bool layer_scales = false;  // each layer's output is multiplied by a stored number
   RankShare share;
 
   [[nodiscard]] bool has(FfnKind kind) const {
     return std::ranges::find(layers, kind, &LayerConfig::ffn) != layers.end();
   }
+
+  [[nodiscard]] bool has_experts() const { return has(FfnKind::kExperts) || has(FfnKind::kBoth); }
 
   // Whether a layer keeps a state instead of every token.
   [[nodiscard]] bool is_recurrent() const {
@@ -209,6 +224,8 @@ struct ModelConfig {
 struct LayerGroup {
   KvGroupSpec spec;             // num_blocks is set by the memory plan
   std::vector<int32_t> layers;  // ascending; spec.num_layers of them
+  // Layers that read the planes of one of those, and which.
+  std::vector<std::pair<int32_t, int32_t>> readers = {};
 };
 
 // Returns a group without layers for K and V of such a layer, with cache type `dtype`.

@@ -17,6 +17,8 @@ extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
+extern const ModelSpec kGemma4Spec;
+extern const ModelSpec kGemma4UnifiedSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGptOssSpec;
@@ -55,7 +57,8 @@ namespace {
 
 constexpr std::array kSpecs = {
     &kAfmoeSpec,        &kArceeSpec,      &kCohere2Spec,  &kErnie45Spec,    &kErnie45MoeSpec,
-    &kExaone4Spec,      &kGemma2Spec,     &kGemma3Spec,   &kGlm4Spec,       &kGlm4MoeSpec,
+    &kExaone4Spec,      &kGemma2Spec,     &kGemma3Spec,   &kGemma4Spec,
+    &kGemma4UnifiedSpec, &kGlm4Spec,       &kGlm4MoeSpec,
     &kGptOssSpec,       &kGraniteSpec,    &kGranite4Spec, &kGraniteMoeSpec, &kGraniteMoeSharedSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,     &kLfm2Spec,       &kLfm2MoeSpec,
     &kLlamaSpec,        &kMimoSpec,

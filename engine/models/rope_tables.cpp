@@ -23,9 +23,9 @@ Expected<void> check_factors(const std::string& name, const std::vector<float>& 
 
 Expected<void> take_rope_factors(WeightStore& weights, ModelConfig& config) {
   if (weights.has("rope_freqs.weight")) {
-    for (kernels::RopeParams& rope : config.ropes) {
-      SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", rope.rotary_dim / 2));
-    }
+    // Where windowed layers have a rotation of their own, it is by its base alone.
+    kernels::RopeParams& rope = config.ropes.front();
+    SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", rope.rotary_dim / 2));
   }
   if (config.long_rope.original_context > 0 && weights.has("rope_factors_long.weight")) {
     const int64_t pairs = config.ropes.front().rotary_dim / 2;

@@ -43,9 +43,10 @@ enum class LayerTypes : uint8_t {
 
 // How a directory stores a layer's experts.
 enum class ExpertTensors : uint8_t {
-  kApart,       // a matrix of each expert
-  kStacked,     // one tensor with gate rows, then up rows, of each; shared experts likewise
-  kTransposed,  // one tensor of gate and up, whose columns are input rows and alternate; biases
+  kApart,         // a matrix of each expert
+  kStacked,       // one tensor with gate rows, then up rows, of each; shared experts likewise
+  kStackedAlone,  // the same of experts, while dense halves have their matrices apart
+  kTransposed,    // one tensor of gate and up, whose columns are input rows and alternate; biases
 };
 
 struct FileSpec {
@@ -60,6 +61,8 @@ struct FileSpec {
   bool ties_embedding = false;           // where config.json says nothing
   bool is_partly_rotated = false;        // partial_rotary_factor may be less than 1
   bool scales_full_layers_only = false;  // windowed layers rotate with a base alone
+  // Kinds of layers differ in heads, widths and rotations, all of which the family reads.
+  bool has_unlike_layers = false;
   // Former names of LongRoPE in this family's rope_scaling.
   std::span<const std::string_view> longrope_names = {};
   std::span<const TensorName> names = {};       // in directories, before those of every family

@@ -35,6 +35,7 @@ struct OtherPart {
 constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
                                      {"vision_model.", "the vision tower"},
                                      {"visual.", "the vision tower"},
+                                     {"vision_embedder.", "the vision tower"},
                                      {"embed_vision.", "the vision tower"},
                                      {"multi_modal_projector.", "the projector of images"},
                                      {"audio_tower.", "the audio tower"},
@@ -399,7 +400,8 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     if (is_quantized) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     const bool may_be_fused =
-        file_spec_ == nullptr || file_spec_->experts != ExpertTensors::kStacked;
+        file_spec_ == nullptr || (file_spec_->experts != ExpertTensors::kStacked &&
+                                  file_spec_->experts != ExpertTensors::kStackedAlone);
     if (const std::string layer = may_be_fused ? take_fused_layer(tensor.name) : "";
         !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));

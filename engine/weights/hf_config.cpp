@@ -2,7 +2,9 @@
 #include "engine/weights/hf_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <variant>
 
@@ -24,7 +26,7 @@ constexpr size_t kMaxArray = 1 << 16;
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
-  const char* spellings[4] = {};
+  const char* spellings[5] = {};
 };
 
 constexpr Row kRows[] = {
@@ -49,7 +51,8 @@ constexpr Row kRows[] = {
     {"residual_scale", {"residual_multiplier"}},
     {"logit_scale", {"logits_scaling"}},
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
-    {"expert_used_count", {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk"}},
+    {"expert_used_count",
+     {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "top_k_experts"}},
     {"expert_feed_forward_length", {"moe_intermediate_size"}},
     {"expert_weights_norm", {"norm_topk_prob"}},
     {"expert_weights_scale", {"routed_scaling_factor", "router_scaling_factor", "route_scale"}},
@@ -90,6 +93,14 @@ constexpr Row kRows[] = {
     {"logit_multiplier", {"logit_scale"}},
     {"mup_enabled", {"mup_enabled"}},
     {"position_embedding_type", {"position_embedding_type"}},
+    {"attention.full_key_length", {"global_head_dim"}},
+    {"attention.full_head_count_kv", {"num_global_key_value_heads"}},
+    {"attention.values_are_keys", {"attention_k_eq_v"}},
+    {"attention.shared_kv_layers", {"num_kv_shared_layers"}},
+    {"ffn_doubles_width", {"use_double_wide_mlp"}},
+    {"has_experts", {"enable_moe_block"}},
+    {"embedding_length_per_layer_input", {"hidden_size_per_layer_input"}},
+    {"vocab_size_per_layer_input", {"vocab_size_per_layer_input"}},
 };
 
 constexpr Row kRopeRows[] = {
@@ -237,6 +248,55 @@ void take_ffn_types(const Json& config, Metadata& metadata) {
   metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
 }
 
+// Makes arrays by layer of what single layers say beside the keys of all. transformers writes it
+// whatever keys it has read.
+Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
+  const Json* layers = member(config, "per_layer_config");
+  if (layers == nullptr) return {};
+  struct Key {
+    const char* name;
+    const char* usual;
+    const char* listed;
+  };
+  constexpr Key kKeys[] = {
+      {"head_dim", "attention.key_length", "attention.layers_key_length"},
+      {"num_key_value_heads", "attention.head_count_kv", "attention.layers_head_count_kv"}};
+  SLUICE_TRY(const int32_t count, metadata.get_count("block_count", 1024));
+  std::map<std::string, std::vector<double>> listed;
+  for (const Key& key : kKeys) {
+    if (const Expected<double> usual = metadata.get_float(key.usual)) {
+      listed[key.name].assign(static_cast<size_t>(count), *usual);
+    }
+  }
+  const auto refuse = [&](const std::string& found) {
+    metadata.set("per_layer_config", "per_layer_config", found);
+    return metadata.wrong("per_layer_config",
+                          found,
+                          "head_dim and num_key_value_heads of layers 0 to " +
+                              std::to_string(count - 1));
+  };
+  if (!layers->is_object()) return refuse("no object");
+  for (const auto& [number, values] : layers->items()) {
+    int32_t layer = -1;
+    std::from_chars(number.data(), number.data() + number.size(), layer);
+    if (layer < 0 || layer >= count || std::to_string(layer) != number || !values.is_object()) {
+      return refuse(sluice::in_quotes(number));
+    }
+    for (const auto& [name, value] : values.items()) {
+      const auto found = listed.find(name);
+      if (found == listed.end() || !value.is_number_unsigned()) {
+        return refuse(sluice::in_quotes(name) + " of layer " + number);
+      }
+      found->second[static_cast<size_t>(layer)] = value.get<double>();
+    }
+  }
+  for (const Key& key : kKeys) {
+    if (!listed.contains(key.name)) continue;
+    metadata.set(key.listed, std::string("per_layer_config.") + key.name, listed[key.name]);
+  }
+  return {};
+}
+
 // Renames LongRoPE's type in early files.
 void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
@@ -270,7 +330,7 @@ Expected<void> take_derived(const Json& config,
                             const std::string& model_type,
                             const FileSpec& spec,
                             Metadata& metadata) {
-  if (metadata.has("partial_rotary_factor")) {
+  if (metadata.has("partial_rotary_factor") && !spec.has_unlike_layers) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
     if (part != 1 && !spec.is_partly_rotated) {
       return metadata.wrong(
@@ -385,6 +445,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   if (found == nullptr) return result;  // find_model_spec() refuses it by its name
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
   SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
+  if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_layer_overrides(config, result.metadata));
   return result;
 }
 

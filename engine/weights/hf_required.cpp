@@ -32,7 +32,9 @@ bool is_attention(const Json& type) {
 bool is_recurrent(const Json& type) { return type == "linear_attention" || type == "conv"; }
 
 constexpr Required kRequired[] = {
-    {"use_bidirectional_attention", "false", is_false},
+    {"use_bidirectional_attention",
+     "false, or \"vision\", which concerns images",
+     [](const Json& value) { return is_false(value) || value == "vision"; }},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
     {"rope_parameters", "an object", is_object},
     {"rope_scaling", "an object", is_object},

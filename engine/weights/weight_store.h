@@ -132,6 +132,11 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
+  // Counts a tensor, if there is one, as used although the model has no need of it.
+  void leave_out(std::string_view name) {
+    if (const CheckpointTensor* tensor = checkpoint_.find(name)) taken_.insert(tensor->name);
+  }
+
   [[nodiscard]] WeightInputs inputs_of(std::string_view name) const;
 
   // Returns W[n, k], repacked; repeated requests, as by the ranks of one process, return the same.

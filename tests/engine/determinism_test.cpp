@@ -240,10 +240,16 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
 }
 
 // Windowed layers in their own KV group, a mixture of experts, one in groups beside shared experts
-// and a dense layer, halves of a layer side by side, and gates of attention.
+// and a dense layer, halves of a layer side by side, gates of attention, layers that read the K and
+// V of others, and experts beside dense halves.
 TEST(Determinism, HoldsForWindowsAndExperts) {
-  for (const char* name :
-       {"engine-windows", "engine-experts", "engine-router", "engine-parallel", "engine-gates"}) {
+  for (const char* name : {"engine-windows",
+                           "engine-experts",
+                           "engine-router",
+                           "engine-parallel",
+                           "engine-gates",
+                           "engine-shared",
+                           "engine-beside"}) {
     Config config = base_config();
     config.model = golden_folder() + "/models/" + name + ".gguf";
     config.kv_cache_memory = int64_t{16} << 20;

@@ -114,6 +114,15 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"afmoe", {{"moe_intermediate_size", 256}}},
       {"hunyuan-dense", {}},
       {"ministral3", {}},
+      // Heads of two sizes, fewer for full layers; K and V of other layers, inputs of layers, and
+      // experts beside dense halves.
+      {"gemma4", {{"global_head_dim", 64}}},
+      {"gemma4-all",
+       {{"per_layer_config", nullptr},
+        {"global_head_dim", 64},
+        {"num_global_key_value_heads", 1},
+        {"vocab_size_per_layer_input", 451},
+        {"moe_intermediate_size", 256}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

@@ -39,6 +39,10 @@ class ModelHarness {
 
   [[nodiscard]] const ModelConfig& config() const { return model_->config(); }
 
+  [[nodiscard]] std::vector<LayerGroup> layer_groups() const {
+    return model_->layer_groups(DType::kF32);
+  }
+
   [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
 
  private:

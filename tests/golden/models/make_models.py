@@ -31,6 +31,7 @@ import recurrent_models as recurrent
 from mxfp4_experts import ggml_blocks, quantize_experts, replace_experts
 
 import further_models
+import gemma4_models as gemma4
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, TOKENS = 71, 40
@@ -246,7 +247,8 @@ def build(prefix, overrides, seed):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
-                centred = config.model_type.startswith(("gemma", "nemotron"))
+                centred = (config.model_type.startswith(("gemma", "nemotron"))
+                           and not gemma4.is_gemma4(config))
                 offset = 0.0 if centred or recurrent.centres_norm(config, name) else 1.0
                 weight.copy_(offset + 0.2 * torch.randn_like(weight))
             else:
@@ -254,6 +256,7 @@ def build(prefix, overrides, seed):
         for name, weight in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros would hide it
                 weight.copy_(0.2 * torch.randn_like(weight))
+        gemma4.randomise(config, model)
     return config, model.eval().float()
 
 
@@ -261,6 +264,7 @@ def round_to(model, kind):
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(weight.to(TORCH_TYPE[kind]).float())
+        gemma4.round_buffers(model, TORCH_TYPE[kind])
 
 
 def respell(config):
@@ -304,6 +308,7 @@ def save(name, model, kind):
         tensors.update(load_file(file))
     if name == "qwen3-5-moe":
         recurrent.publish(folder, config, tensors)
+    gemma4.publish(name, folder, config, tensors)
     return tensors
 
 
@@ -342,6 +347,8 @@ def gguf_tensors(architecture, config, tensors):
             else:
                 result[layer + "ffn_down_exps.weight"] = array.swapaxes(1, 2)
             continue
+        if gemma4.converted(architecture, name, array, result) is None:
+            continue
         if ".experts." in name:
             head, tail = stem.split(".experts.")
             number, part = tail.split(".")
@@ -349,7 +356,7 @@ def gguf_tensors(architecture, config, tensors):
             head = head.replace(".feed_forward", ".mlp")
             experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
-        if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
+        if architecture.startswith(("gemma2", "gemma3", "nemotron")) and name.endswith("norm.weight"):
             array = array + 1
         if architecture in ("llama", "smollm3", "granite", "granitemoe", "mistral3", "arcee"):
             if ".q_proj." in name:
@@ -484,9 +491,11 @@ def write_gguf(path, architecture, config, arrays, kind):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
+    writer.add_head_count(config.num_attention_heads)
+    if gemma4.add_keys(writer, architecture, config, arrays):
+        return finish_gguf(writer, arrays, kind)
     down = arrays.get("blk.0.ffn_down.weight")
     writer.add_feed_forward_length(further_models.ffn_width(config) if down is None else down.shape[1])
-    writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(recurrent.kv_heads(architecture, config))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(width)
@@ -505,6 +514,10 @@ def write_gguf(path, architecture, config, arrays, kind):
         writer.add_logit_scale(config.logits_scaling)
     recurrent.add_keys(writer, architecture, config)
     add_experts(writer, architecture, config)
+    finish_gguf(writer, arrays, kind)
+
+
+def finish_gguf(writer, arrays, kind):
     add_tensors(writer, arrays, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -528,7 +541,8 @@ def write_engine_models():
                 n_shared_experts=2, n_group=4, topk_group=2, num_hidden_layers=3, use_qk_norm=True,
                 intermediate_size=64,
                 attention_bias=True, routed_scaling_factor=2.5)),
-            *further_models.engines(common), *recurrent.engine_models(common)):
+            *further_models.engines(common), *recurrent.engine_models(common),
+            *gemma4.engines(common)):
         config, model = build(prefix, overrides, len(name))
         model.save_pretrained(HERE / name)
         tensors = load_file(HERE / name / "model.safetensors")
@@ -539,11 +553,13 @@ def write_engine_models():
 
 def main():
     write_engine_models()
-    wanted = sys.argv[1:] or [*MODELS, *further_models.FURTHER]
+    names = [*MODELS, *further_models.FURTHER, *gemma4.MODELS]
+    wanted = sys.argv[1:] or names
     rows_path = HERE / "models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
     rows = {row["name"]: row for row in document.get("models", [])}
-    numbered = [*enumerate(MODELS.items()), *enumerate(further_models.FURTHER.items(), 500)]
+    numbered = [*enumerate(MODELS.items()), *enumerate(further_models.FURTHER.items(), 500),
+                *enumerate(gemma4.MODELS.items(), 700)]
     for number, (name, (prefix, architecture, overrides, kind)) in numbered:
         if name not in wanted:
             continue
@@ -572,7 +588,7 @@ def main():
     versions = {p: importlib.metadata.version(p) for p in ("torch", "transformers", "gguf", "numpy")}
     rows_path.write_text(json.dumps(
         {"script": "tests/golden/models/make_models.py", **versions,
-         "models": [rows[name] for name in [*MODELS, *further_models.FURTHER] if name in rows]}) + "\n")
+         "models": [rows[name] for name in names if name in rows]}) + "\n")
 
 
 if __name__ == "__main__":
