@@ -67,6 +67,8 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("experts of a layer", found.ffn, expected.ffn);
   differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
   differences.check("size of shared experts", found.shared_hidden, expected.shared_hidden);
+  differences.check("layer whose K and V are read", found.kv_from, expected.kv_from);
+  differences.check("values that are keys", found.values_are_keys, expected.values_are_keys);
 }
 
 void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
@@ -116,6 +118,11 @@ void check_shape(const ModelConfig& found, const ModelConfig& expected, Differen
   differences.check("terms of the choice", found.moe.choice_bias, expected.moe.choice_bias);
   differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);
+  differences.check("scales of experts", found.moe.expert_scales, expected.moe.expert_scales);
+  differences.check(
+      "size of layers' inputs", found.layer_input_width, expected.layer_input_width);
+  differences.check("rows of layers' inputs", found.layer_input_vocab, expected.layer_input_vocab);
+  differences.check("scales of layers", found.layer_scales, expected.layer_scales);
 }
 
 double attention_scale_of(const ModelConfig& config) {
@@ -135,6 +142,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   }
   differences.check("place of norms", found.norm_placement, expected.norm_placement);
   differences.check("norms of q and k", found.qk_norm, expected.qk_norm);
+  differences.check("norms of v", found.value_norm, expected.value_norm);
   differences.check("mean of norms", found.norms_subtract_mean, expected.norms_subtract_mean);
   differences.check("biases of norms", found.norm_bias, expected.norm_bias);
   differences.check("parallel halves", found.parallel_halves, expected.parallel_halves);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "engine/quantize/model_keys.h"
 #include "kernels/rope_scaling.h"
@@ -48,12 +51,8 @@ class KeyWriter {
     put_uint("context_length",
              static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
     put_uint("embedding_length", config_.hidden);
-    if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
-    const LayerConfig& layer = config_.layers.front();
-    put_uint("attention.head_count", layer.num_heads);
-    put_uint("attention.head_count_kv", layer.num_kv_heads);
-    put_uint("attention.key_length", layer.head_dim);
-    put_uint("attention.value_length", layer.head_dim);
+    put_uint("attention.head_count", config_.layers.front().num_heads);
+    spec_.files.has_unlike_layers ? put_unlike_layers() : put_like_layers();
     put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
                                           : "attention.layer_norm_rms_epsilon",
               config_.norm_eps);
@@ -67,6 +66,39 @@ class KeyWriter {
     const auto windowed = std::ranges::find_if(
         config_.layers, [](const LayerConfig& each) { return each.window > 0; });
     if (windowed != config_.layers.end()) put_uint("attention.sliding_window", windowed->window);
+  }
+
+  void put_like_layers() {
+    if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
+    const LayerConfig& layer = config_.layers.front();
+    put_uint("attention.head_count_kv", layer.num_kv_heads);
+    put_uint("attention.key_length", layer.head_dim);
+    put_uint("attention.value_length", layer.head_dim);
+  }
+
+  // Windowed layers and full ones, and layers that read the K and V of others.
+  void put_unlike_layers() {
+    std::vector<int32_t> widths;
+    std::vector<int32_t> kv_heads;
+    std::vector<bool> are_windowed;
+    int64_t num_readers = 0;
+    for (const LayerConfig& layer : config_.layers) {
+      widths.push_back(layer.ffn == FfnKind::kBoth ? layer.shared_hidden : layer.ffn_hidden);
+      kv_heads.push_back(layer.num_kv_heads);
+      are_windowed.push_back(layer.window > 0);
+      num_readers += layer.kv_from >= 0 ? 1 : 0;
+      const std::string suffix = layer.window > 0 ? "_swa" : "";
+      if (suffixes_.insert(suffix).second) {
+        put_uint("attention.key_length" + suffix, layer.head_dim);
+        put_uint("attention.value_length" + suffix, layer.head_dim);
+      }
+    }
+    keys_.put_ints(prefix_ + "feed_forward_length", widths);
+    keys_.put_ints(prefix_ + "attention.head_count_kv", kv_heads);
+    keys_.put_bools(prefix_ + "attention.sliding_window_pattern", are_windowed);
+    put_uint("attention.shared_kv_layers", num_readers);
+    put_uint("embedding_length_per_layer_input", config_.layer_input_width);
+    put_uint("rope.dimension_count_swa", config_.ropes.back().rotary_dim);
   }
 
   // What differs from a softmax over all experts in every layer.
@@ -86,7 +118,8 @@ class KeyWriter {
       put_uint("expert_group_count", router.num_groups);
       put_uint("expert_group_used_count", router.groups_kept);
     }
-    const auto first = std::ranges::find(config_.layers, FfnKind::kExperts, &LayerConfig::ffn);
+    const auto first = std::ranges::find_if(
+        config_.layers, [](const LayerConfig& each) { return each.ffn != FfnKind::kDense; });
     const auto leading = first - config_.layers.begin();
     if (leading > 0) put_uint("leading_dense_block_count", leading);
   }
@@ -142,6 +175,7 @@ class KeyWriter {
   const ModelConfig& config_;
   const ModelSpec& spec_;
   std::string prefix_;
+  std::set<std::string> suffixes_;  // of the kinds of layers whose heads are written
   GgufMetadata keys_;
 };
 

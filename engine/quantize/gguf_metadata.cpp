@@ -69,6 +69,13 @@ void GgufMetadata::put_texts(std::string_view key, const std::vector<std::string
   for (const std::string& text : texts) put_string(text);
 }
 
+void GgufMetadata::put_bools(std::string_view key, const std::vector<bool>& values) {
+  put_key(key, GgufType::kArray);
+  put(GgufType::kBool);
+  put(static_cast<uint64_t>(values.size()));
+  for (const bool value : values) put(static_cast<uint8_t>(value ? 1 : 0));
+}
+
 void GgufMetadata::put_ints(std::string_view key, const std::vector<int32_t>& numbers) {
   put_key(key, GgufType::kArray);
   put(GgufType::kInt32);

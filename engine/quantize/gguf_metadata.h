@@ -22,6 +22,7 @@ class GgufMetadata {
   void put_bool(std::string_view key, bool value);
   void put_text(std::string_view key, std::string_view text);
   void put_texts(std::string_view key, const std::vector<std::string>& texts);
+  void put_bools(std::string_view key, const std::vector<bool>& values);
   void put_ints(std::string_view key, const std::vector<int32_t>& numbers);
   void put_floats(std::string_view key, const std::vector<float>& numbers);
   // Puts a value of another file, whose numbers were widened on reading.

@@ -73,6 +73,26 @@ Json leading_dense(const Written& w) {
   return first - w.config.layers.begin();
 }
 
+// The first windowed layer, or the first full one; the first of all if there is none.
+const LayerConfig& layer_of(const ModelConfig& config, bool windowed) {
+  const auto found = std::ranges::find_if(
+      config.layers, [&](const LayerConfig& layer) { return (layer.window > 0) == windowed; });
+  return found == config.layers.end() ? config.layers.front() : *found;
+}
+
+bool any_layer(const Written& w, bool (*is_it)(const LayerConfig& layer)) {
+  return std::ranges::any_of(w.config.layers, is_it);
+}
+
+Json num_kv_readers(const Written& w) {
+  return std::ranges::count_if(w.config.layers,
+                               [](const LayerConfig& layer) { return layer.kv_from >= 0; });
+}
+
+int32_t dense_width(const LayerConfig& layer) {
+  return layer.ffn == FfnKind::kBoth ? layer.shared_hidden : layer.ffn_hidden;
+}
+
 Json cap(float value) { return value > 0 ? Json(shortest(value)) : Json(nullptr); }
 
 const char* activation_name(kernels::GateFunction function) {
@@ -149,6 +169,24 @@ constexpr OwnKey kOwnKeys[] = {
     {"route_scale", [](const Written& w) { return Json(shortest(w.config.moe.router.scale)); }},
     {"mup_enabled", [](const Written& w) { return Json(w.config.embedding_scale != 1); }},
     {"logits_scaling", [](const Written& w) { return Json(shortest(1 / w.config.logit_scale)); }},
+    {"global_head_dim", [](const Written& w) { return Json(layer_of(w.config, false).head_dim); }},
+    {"num_global_key_value_heads",
+     [](const Written& w) { return Json(layer_of(w.config, false).num_kv_heads); }},
+    {"attention_k_eq_v",
+     [](const Written& w) {
+       return Json(any_layer(w, [](const LayerConfig& each) { return each.values_are_keys; }));
+     }},
+    {"num_kv_shared_layers", num_kv_readers},
+    {"use_double_wide_mlp",
+     [](const Written& w) {
+       return Json(dense_width(w.config.layers.back()) > dense_width(w.config.layers.front()));
+     }},
+    {"enable_moe_block", [](const Written& w) { return Json(w.config.has_experts()); }},
+    {"top_k_experts", [](const Written& w) { return Json(w.config.moe.top_k); }},
+    {"hidden_size_per_layer_input",
+     [](const Written& w) { return Json(w.config.layer_input_width); }},
+    {"vocab_size_per_layer_input",
+     [](const Written& w) { return Json(w.config.layer_input_vocab); }},
 };
 
 class ConfigWriter {
@@ -180,7 +218,8 @@ class ConfigWriter {
     json_["intermediate_size"] =
         is_expert || config_.ffn_hidden == 0 ? config_.moe.ffn_hidden : config_.ffn_hidden;
     json_["num_hidden_layers"] = config_.num_layers;
-    const LayerConfig& layer = config_.layers.front();
+    const LayerConfig& layer = spec_.files.has_unlike_layers ? layer_of(config_, true)
+                                                             : config_.layers.front();
     json_["num_attention_heads"] = layer.num_heads;
     json_["num_key_value_heads"] = layer.num_kv_heads;
     json_["head_dim"] = layer.head_dim;
@@ -198,7 +237,30 @@ class ConfigWriter {
     }
   }
 
+  // Full layers' whole heads turn by factors of 1, or another, up to a pair.
+  void put_rotations() {
+    const kernels::RopeParams& rope = config_.ropes.front();
+    Json full = {{"rope_type", "default"}, {"rope_theta", shortest(rope.freq_base)}};
+    if (!rope.freq_factors.empty()) {
+      const auto end = std::ranges::find(rope.freq_factors, kernels::kUnturnedFactor);
+      const auto turned = static_cast<double>(end - rope.freq_factors.begin());
+      double part = 2 * turned / rope.rotary_dim;
+      if (std::floor(part * rope.rotary_dim / 2) < turned) part = std::nextafter(part, 1.0);
+      full["rope_type"] = "proportional";
+      full["partial_rotary_factor"] = part;
+      full["factor"] = shortest(turned > 0 ? rope.freq_factors.front() : 1);
+    }
+    json_["rope_parameters"] = {
+        {"full_attention", full},
+        {"sliding_attention",
+         {{"rope_type", "default"}, {"rope_theta", shortest(config_.ropes.back().freq_base)}}}};
+  }
+
   Expected<void> put_rope() {
+    if (spec_.files.has_unlike_layers) {
+      put_rotations();
+      return {};
+    }
     const kernels::RopeParams& rope = config_.ropes.front();
     json_["rope_theta"] = shortest(rope.freq_base);
     const int32_t head_dim = config_.layers.front().head_dim;

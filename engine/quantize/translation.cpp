@@ -88,7 +88,7 @@ SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& u
   return source;
 }
 
-// What ExpertTensors::kStacked joins, and the name of the whole.
+// What ExpertTensors::kStacked joins, experts first, and the name of the whole.
 struct StackedNames {
   std::string_view gate;
   std::string_view up;
@@ -190,10 +190,11 @@ class DirectoryTensors {
     return name == kFactors || name == kLongFactors || name == kShortFactors;
   }
 
-  // Takes what ExpertTensors::kStacked has together; down projections of experts stay a stack.
+  // Takes what stacked tensors have together; down projections of experts stay a stack.
   Expected<bool> take_stacked(const CheckpointTensor& tensor) {
-    if (files_.experts != ExpertTensors::kStacked) return false;
-    for (const StackedNames& names : kStackedNames) {
+    const bool alone = files_.experts == ExpertTensors::kStackedAlone;
+    if (!alone && files_.experts != ExpertTensors::kStacked) return false;
+    for (const StackedNames& names : std::span(kStackedNames).first(alone ? 1 : 3)) {
       const std::optional<std::string> gate = renamed(tensor.name, names.up, names.gate);
       if (gate && input_.has(*gate)) return true;  // handled with the gate
       const std::optional<std::string> up = renamed(tensor.name, names.gate, names.up);
@@ -287,7 +288,7 @@ class GgufTensors {
     for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
     const kernels::RopeParams& rope = config_.ropes.front();
     const std::string type = input_.metadata().get_string("rope.scaling.type").value_or("");
-    if (type == "llama3") tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
+    if (type == "llama3" || type == "proportional") tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
     if (!config_.long_rope.long_factors.empty()) {
       tensors_.push_back(factors_tensor(kLongFactors, config_.long_rope.long_factors));
       tensors_.push_back(factors_tensor(kShortFactors, config_.long_rope.short_factors));
@@ -439,6 +440,7 @@ class Translator {
                             " cannot say all of it: " + difference,
                         "to");
     }
+    std::erase_if(result_.tensors, [this](const SourceTensor& tensor) { return is_idle(tensor); });
     for (SourceTensor& tensor : result_.tensors) SLUICE_TRY_VOID(rearrange(other, tensor));
     return std::move(result_);
   }
@@ -481,6 +483,18 @@ class Translator {
     SLUICE_TRY_VOID(view.add(result_.tensors));
     SLUICE_TRY(const ModelSpec* spec, find_model_spec(view));
     return read_model_config(*spec, view);
+  }
+
+  // K and V of a layer that reads another's.
+  [[nodiscard]] bool is_idle(const SourceTensor& tensor) const {
+    std::string_view name = tensor.name;
+    constexpr std::string_view kLayers = "blk.";
+    if (!name.starts_with(kLayers)) return false;
+    name.remove_prefix(kLayers.size());
+    const std::optional<std::string> layer = take_number(name);
+    if (!layer || std::stoull(*layer) >= config_.layers.size()) return false;
+    return config_.layers[std::stoull(*layer)].kv_from >= 0 &&
+           (name.starts_with("attn_k") || name.starts_with("attn_v"));
   }
 
   // Reorders rows of q and k, and adjusts norms, for the other layout.

@@ -142,7 +142,9 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
     ASSERT_EQ(convert(kModels + "/" + pair.gguf, output, "f32"), "");
     Values expected = values_of(kModels + "/" + pair.name);
     // A file of Granite 4 is one of Granite 3, whose directories keep gate and up apart.
-    if (pair.name != "granite4") expect_same_values(values_of(output), expected, 1e-6);
+    // Those of Gemma 4 have K and V where a layer reads another's.
+    const bool differs = pair.name == "granite4" || pair.name == "gemma4-shared";
+    if (!differs) expect_same_values(values_of(output), expected, 1e-6);
     const auto found = logits_of(output, pair.tokens);
     EXPECT_LT(testing::relative_error(logits_of(kModels + "/" + pair.name, pair.tokens), found),
               3e-6);
