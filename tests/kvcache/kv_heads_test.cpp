@@ -161,6 +161,42 @@ TEST(KvRanks, UnequalAndOverlappingSharesGiveTheSameBytes) {
                      DType::kI8);
 }
 
+// Two heads that ranks have apart, and one that both have.
+TEST(KvRanks, GroupsAreDividedEachOnItsOwn) {
+  const auto group = [](int32_t heads, int32_t width) {
+    const KvPlane plane = {.num_heads = heads, .width = width, .dtype = DType::kF32};
+    return KvGroupSpec{.num_blocks = kBlocks, .num_layers = kLayers, .planes = {plane, plane}};
+  };
+  KvStorage one = *KvStorage::create({group(2, 16), group(1, 24)}, kBlockSize);
+  std::vector<KvStorage> two;
+  for (int i = 0; i < 2; ++i) {
+    two.push_back(*KvStorage::create({group(1, 16), group(1, 24)}, kBlockSize));
+  }
+  const std::vector<int32_t> num_heads = {2, 1};
+  const KvRanks ranks({{.storage = &two[0], .heads = {{0, 1}, {0, 1}}},
+                       {.storage = &two[1], .heads = {{1, 1}, {0, 1}}}},
+                      num_heads);
+  for (const int32_t g : {0, 1}) {
+    ASSERT_EQ(ranks.block_bytes(g), one.block_bytes(g));
+    const auto at = static_cast<size_t>(g);
+    EXPECT_EQ(ranks.groups()[at].planes, one.groups()[at].planes);
+    std::vector<std::byte> sent(static_cast<size_t>(ranks.block_bytes(g)));
+    for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 % 251);
+    ranks.copy_in(g, BlockId{2}, sent);
+    std::vector<std::span<const std::byte>> spans;
+    ranks.add_spans(g, BlockId{2}, spans);
+    std::vector<std::byte> got;
+    for (const auto span : spans) got.insert(got.end(), span.begin(), span.end());
+    EXPECT_EQ(got, sent) << g;
+  }
+  // The replicated head is whole on the other rank, too.
+  std::vector<std::byte> first(static_cast<size_t>(two[0].block_bytes(1)));
+  std::vector<std::byte> second = first;
+  two[0].copy_out(two[0].whole(1, BlockId{2}), first);
+  two[1].copy_out(two[1].whole(1, BlockId{2}), second);
+  EXPECT_EQ(first, second);
+}
+
 TEST(KvRanks, HaveTheShapeOfTheWholeModel) {
   Worker one({{0, 4}}, DType::kBF16);
   Worker four(shared_heads(2, 4), DType::kBF16);
