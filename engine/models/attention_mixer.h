@@ -38,7 +38,7 @@ class AttentionMixer final : public Mixer {
  private:
   struct Buffers {
     float* gated_queries = nullptr;  // [tokens, heads * 2 * head_dim], as projected
-    float* qkv = nullptr;  // [tokens, (heads + 2 kv_heads) * head_dim]
+    float* qkv = nullptr;            // [tokens, (heads + 2 kv_heads) * head_dim]
     float* attention =
         nullptr;               // [tokens, heads * head_dim], with a gate twice as wide: it follows
     float* gated = nullptr;    // [tokens, padded heads * head_dim] unquantized, if ranks share its

@@ -102,9 +102,7 @@ class DecoderModel final : public Model {
                       const StreamNorm& norm,
                       kernels::RowSteps& steps) const;
   void add_mixer_input_steps(size_t index, kernels::RowSteps& steps) const;
-  void end_layer_steps(const ForwardContext& context,
-                       size_t index,
-                       kernels::RowSteps& steps) const;
+  void end_layer_steps(const ForwardContext& context, size_t index, kernels::RowSteps& steps) const;
   void add_ffn_input_steps(const ForwardContext& context,
                            size_t index,
                            kernels::RowSteps& steps) const;
@@ -117,7 +115,7 @@ class DecoderModel final : public Model {
   OutputLayer output_;
   LayerInputs layer_inputs_;
   std::vector<float> layer_scales_;  // by layer; empty: none
-  std::vector<LayerNorms> norms_;  // by layer, as the two below
+  std::vector<LayerNorms> norms_;    // by layer, as the two below
   std::vector<std::unique_ptr<Mixer>> mixers_;
   std::vector<std::unique_ptr<Ffn>> ffns_;
   DecoderBuffers buffers_;
@@ -278,12 +276,12 @@ void DecoderModel::end_layer_steps(const ForwardContext& context,
                                    size_t index,
                                    kernels::RowSteps& steps) const {
   if (!layer_scales_.empty()) {
-    steps.add(kernels::ScaleRowsArgs{
-        .x = buffers_.x,
-        .x_stride = config_.hidden,
-        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-        .n = config_.hidden,
-        .scale = layer_scales_[index]});
+    steps.add(
+        kernels::ScaleRowsArgs{.x = buffers_.x,
+                               .x_stride = config_.hidden,
+                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                               .n = config_.hidden,
+                               .scale = layer_scales_[index]});
   }
   add_mixer_input_steps(index + 1, steps);
 }

@@ -110,8 +110,7 @@ Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   const bool gguf = is_gguf(checkpoint);
   const int32_t usual = config.layers.front().head_dim;
-  const char* const other_key =
-      gguf ? "attention.key_length_swa" : "attention.full_key_length";
+  const char* const other_key = gguf ? "attention.key_length_swa" : "attention.full_key_length";
   SLUICE_TRY(const int32_t other, metadata.get_count_or(other_key, kMaxHeadDim, usual));
   SLUICE_TRY(const int32_t other_values,
              metadata.get_count_or("attention.value_length_swa", kMaxHeadDim, other));
@@ -120,8 +119,7 @@ Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
                           std::to_string(other_values),
                           std::to_string(other) + ", that of keys");
   }
-  SLUICE_TRY(const bool values_are_keys,
-             metadata.get_bool_or("attention.values_are_keys", false));
+  SLUICE_TRY(const bool values_are_keys, metadata.get_bool_or("attention.values_are_keys", false));
   int32_t full_kv_heads = config.layers.front().num_kv_heads;
   if (values_are_keys) {
     SLUICE_TRY(
@@ -131,12 +129,11 @@ Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
   }
   SLUICE_TRY(const std::vector<int32_t> widths,
              listed_counts(metadata, "attention.layers_key_length", kMaxHeadDim, config));
-  SLUICE_TRY(
-      const std::vector<int32_t> kv_heads,
-      listed_counts(metadata,
-                    gguf ? "attention.head_count_kv" : "attention.layers_head_count_kv",
-                    static_cast<uint64_t>(config.layers.front().num_heads),
-                    config));
+  SLUICE_TRY(const std::vector<int32_t> kv_heads,
+             listed_counts(metadata,
+                           gguf ? "attention.head_count_kv" : "attention.layers_head_count_kv",
+                           static_cast<uint64_t>(config.layers.front().num_heads),
+                           config));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     LayerConfig& layer = config.layers[i];
     const bool is_full = layer.window == 0;
@@ -145,11 +142,10 @@ Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
     if (is_full && !gguf) layer.num_kv_heads = full_kv_heads;
     if (!kv_heads.empty()) layer.num_kv_heads = kv_heads[i];
     if (layer.num_heads % layer.num_kv_heads == 0 && layer.head_dim % 2 == 0) continue;
-    return metadata.wrong("attention.head_count",
-                          std::to_string(layer.num_heads) + " heads of " +
-                              std::to_string(layer.head_dim),
-                          "heads of an even size, a multiple of the KV heads, " +
-                              std::to_string(layer.num_kv_heads));
+    return metadata.wrong(
+        "attention.head_count",
+        std::to_string(layer.num_heads) + " heads of " + std::to_string(layer.head_dim),
+        "heads of an even size, a multiple of the KV heads, " + std::to_string(layer.num_kv_heads));
   }
   return {};
 }
@@ -178,9 +174,9 @@ Expected<void> share_kv(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(const bool all_full, metadata.get_bool_or("attention.values_are_keys", false));
   for (int32_t i = 0; i < first; ++i) {
     LayerConfig& layer = config.layers[static_cast<size_t>(i)];
-    layer.values_are_keys =
-        is_gguf(checkpoint) ? !checkpoint.has("blk." + std::to_string(i) + ".attn_v.weight")
-                            : all_full && layer.window == 0;
+    layer.values_are_keys = is_gguf(checkpoint)
+                                ? !checkpoint.has("blk." + std::to_string(i) + ".attn_v.weight")
+                                : all_full && layer.window == 0;
   }
   return {};
 }
@@ -251,11 +247,9 @@ Expected<void> read_layer_inputs(const Checkpoint& checkpoint, ModelConfig& conf
   const Metadata& metadata = checkpoint.metadata();
   constexpr const char* kKey = "embedding_length_per_layer_input";
   SLUICE_TRY(const uint64_t width, metadata.get_uint_or(kKey, 0));
-  config.layer_scales =
-      checkpoint.is_dummy() || checkpoint.has("blk.0.layer_output_scale.weight");
+  config.layer_scales = checkpoint.is_dummy() || checkpoint.has("blk.0.layer_output_scale.weight");
   if (width == 0) return {};
-  SLUICE_TRY(config.layer_input_width,
-             metadata.get_count(kKey, kMaxWidth / config.layers.size()));
+  SLUICE_TRY(config.layer_input_width, metadata.get_count(kKey, kMaxWidth / config.layers.size()));
   SLUICE_TRY(config.layer_input_vocab,
              metadata.get_count_or(
                  "vocab_size_per_layer_input", kernels::kMaxVocabSize, config.vocab_size));

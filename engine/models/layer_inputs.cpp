@@ -145,12 +145,8 @@ void LayerInputs::forward(const ForwardContext& context,
   kernels::RowSteps after;
   after.add(norm_in_place(config_, layer.norm, out, num_tokens));
   for (const kernels::RowStep& step : then.all()) after.add(step);
-  project(context.exec,
-          layer.projection,
-          buffers_.gated,
-          {&out, 1},
-          kernels::Epilogue::kStore,
-          &after);
+  project(
+      context.exec, layer.projection, buffers_.gated, {&out, 1}, kernels::Epilogue::kStore, &after);
 }
 
 }  // namespace sluice

@@ -119,8 +119,7 @@ void check_shape(const ModelConfig& found, const ModelConfig& expected, Differen
   differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);
   differences.check("scales of experts", found.moe.expert_scales, expected.moe.expert_scales);
-  differences.check(
-      "size of layers' inputs", found.layer_input_width, expected.layer_input_width);
+  differences.check("size of layers' inputs", found.layer_input_width, expected.layer_input_width);
   differences.check("rows of layers' inputs", found.layer_input_vocab, expected.layer_input_vocab);
   differences.check("scales of layers", found.layer_scales, expected.layer_scales);
 }

@@ -218,8 +218,8 @@ class ConfigWriter {
     json_["intermediate_size"] =
         is_expert || config_.ffn_hidden == 0 ? config_.moe.ffn_hidden : config_.ffn_hidden;
     json_["num_hidden_layers"] = config_.num_layers;
-    const LayerConfig& layer = spec_.files.has_unlike_layers ? layer_of(config_, true)
-                                                             : config_.layers.front();
+    const LayerConfig& layer =
+        spec_.files.has_unlike_layers ? layer_of(config_, true) : config_.layers.front();
     json_["num_attention_heads"] = layer.num_heads;
     json_["num_key_value_heads"] = layer.num_kv_heads;
     json_["head_dim"] = layer.head_dim;

@@ -288,7 +288,8 @@ class GgufTensors {
     for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
     const kernels::RopeParams& rope = config_.ropes.front();
     const std::string type = input_.metadata().get_string("rope.scaling.type").value_or("");
-    if (type == "llama3" || type == "proportional") tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
+    if (type == "llama3" || type == "proportional")
+      tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
     if (!config_.long_rope.long_factors.empty()) {
       tensors_.push_back(factors_tensor(kLongFactors, config_.long_rope.long_factors));
       tensors_.push_back(factors_tensor(kShortFactors, config_.long_rope.short_factors));

@@ -253,11 +253,13 @@ void take_ffn_types(const Json& config, Metadata& metadata) {
 Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
   const Json* layers = member(config, "per_layer_config");
   if (layers == nullptr) return {};
+
   struct Key {
     const char* name;
     const char* usual;
     const char* listed;
   };
+
   constexpr Key kKeys[] = {
       {"head_dim", "attention.key_length", "attention.layers_key_length"},
       {"num_key_value_heads", "attention.head_count_kv", "attention.layers_head_count_kv"}};
@@ -270,10 +272,10 @@ Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
   }
   const auto refuse = [&](const std::string& found) {
     metadata.set("per_layer_config", "per_layer_config", found);
-    return metadata.wrong("per_layer_config",
-                          found,
-                          "head_dim and num_key_value_heads of layers 0 to " +
-                              std::to_string(count - 1));
+    return metadata.wrong(
+        "per_layer_config",
+        found,
+        "head_dim and num_key_value_heads of layers 0 to " + std::to_string(count - 1));
   };
   if (!layers->is_object()) return refuse("no object");
   for (const auto& [number, values] : layers->items()) {

@@ -65,8 +65,7 @@ void KvRanks::add_spans(int32_t group,
   const auto at = static_cast<size_t>(group);
   for (const KvHeadSource& source : sources_[at]) {
     const Rank& rank = ranks_[static_cast<size_t>(source.rank)];
-    rank.storage->add_spans(piece(group, block, heads_in(rank.heads[at], source.heads)),
-                            by_source);
+    rank.storage->add_spans(piece(group, block, heads_in(rank.heads[at], source.heads)), by_source);
   }
   const size_t num_planes = by_source.size() / sources_[at].size();
   for (size_t plane = 0; plane < num_planes; ++plane) {
@@ -88,8 +87,7 @@ void KvRanks::copy_in(int32_t group, BlockId block, std::span<const std::byte> b
     std::span<const std::byte> left = bytes;
     for (const std::span<std::byte> plane : planes) {
       const size_t head_bytes = plane.size() / static_cast<size_t>(heads.count);
-      const std::byte* const from =
-          left.data() + static_cast<size_t>(heads.first) * head_bytes;
+      const std::byte* const from = left.data() + static_cast<size_t>(heads.first) * head_bytes;
       rank.storage->memory().upload(plane.data(), from, static_cast<int64_t>(plane.size()));
       left = left.subspan(num_heads * head_bytes);
     }

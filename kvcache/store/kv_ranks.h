@@ -59,7 +59,7 @@ class KvRanks {
 
   std::vector<Rank> ranks_;
   std::vector<KvGroupSpec> groups_;
-  std::vector<int64_t> block_bytes_;   // by group
+  std::vector<int64_t> block_bytes_;  // by group
   // By group, the sources of all heads, where there are several ranks.
   std::vector<std::vector<KvHeadSource>> sources_;
 };
