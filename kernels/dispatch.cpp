@@ -66,6 +66,11 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
                                             : cpu::attention_workspace_bytes(limits);
 }
 
+int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim) {
+  CHECK(limits.device == DeviceType::kCpu);  // check_latent_attention
+  return cpu::latent_workspace_bytes(limits, rope_dim);
+}
+
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
   if (ctx.device == DeviceType::kCpu) cpu::attention_ahead(ctx, args);
 }
@@ -121,6 +126,18 @@ Expected<void> check_recurrent(DeviceType device) {
                     "the CUDA backend has no kernels for recurrent layers and gated attention; "
                     "--device cpu runs them",
                     "device");
+}
+
+Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim) {
+  if (device != DeviceType::kCpu) {
+    return make_error(ErrorCode::kUnsupported,
+                      "latent attention has no GPU kernel; --device cpu runs it",
+                      "device");
+  }
+  if (latent_dim % 32 == 0) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found latents of " + std::to_string(latent_dim) +
+                        " elements, expected a multiple of 32");
 }
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {

@@ -16,6 +16,12 @@ enum class RouterScore : uint8_t {
   kSigmoid,  // s_e = 1 / (1 + exp(-l_e))
 };
 
+// What a group of experts is worth.
+enum class GroupRule : uint8_t {
+  kTwoBest,  // the sum of its two largest values: DeepSeek V3
+  kBest,     // its largest value: DeepSeek V2; on the CPU alone
+};
+
 // How a router's logits l_e become a choice and weights.
 struct Router {
   RouterScore score = RouterScore::kSoftmax;
@@ -23,10 +29,11 @@ struct Router {
   float epsilon = 0;      // added to the sum that normalizes, which is then at least `floor`
   float floor = 0;
   float scale = 1;
-  // Experts are in equal groups of consecutive ids, of which those with the largest sums of their
-  // two largest values take part; 0: no groups.
+  // Experts are in equal groups of consecutive ids, of which those worth most take part; 0: no
+  // groups.
   int32_t num_groups = 0;
   int32_t groups_kept = 0;
+  GroupRule group_rule = GroupRule::kTwoBest;
 };
 
 // Chooses the `top_k` experts of each row with the largest values, the lower id among equal ones;

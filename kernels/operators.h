@@ -7,6 +7,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/kv_blocks.h"
+#include "kernels/latent_attention.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/partial_sums.h"
@@ -42,4 +43,7 @@
   X(gather_kv_blocks, KvBlocksArgs)         \
   X(scatter_kv_blocks, KvBlocksArgs)        \
   X(short_conv, ShortConvArgs)              \
-  X(delta_rule, DeltaRuleArgs)
+  X(delta_rule, DeltaRuleArgs)              \
+  X(latent_rows, LatentRowsArgs)            \
+  X(latent_attention, LatentAttentionArgs)  \
+  X(join_heads, JoinHeadsArgs)

@@ -21,7 +21,8 @@ tl::unexpected<Error> unsupported(const std::string& what) {
 
 Expected<int32_t> group_of_all_tokens(const std::vector<LayerGroup>& layouts) {
   for (size_t i = 0; i < layouts.size(); ++i) {
-    if (layouts[i].spec.kind == KvGroupKind::kFull) return static_cast<int32_t>(i);
+    const KvGroupKind kind = layouts[i].spec.kind;
+    if (kind == KvGroupKind::kFull || kind == KvGroupKind::kLatent) return static_cast<int32_t>(i);
   }
   return unsupported(
       "drafting with a model needs a target with a layer that attends to every token, found none");

@@ -6,6 +6,7 @@
 
 #include "engine/core/log.h"
 #include "engine/models/config_reader.h"
+#include "engine/models/latent_config.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/moe.h"
 #include "kernels/rope_scaling.h"
@@ -60,10 +61,17 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
   SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
   SLUICE_TRY(layer.num_kv_heads,
              read_kv_heads(metadata, config.num_layers, layer.num_heads, may_differ));
-  SLUICE_TRY(layer.head_dim,
-             metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
-  SLUICE_TRY(const int32_t value_dim,
-             metadata.get_count_or("attention.value_length", 1024, layer.head_dim));
+  int32_t value_dim = 0;
+  if (checkpoint.file_spec() != nullptr && checkpoint.file_spec()->has_latents) {
+    SLUICE_TRY(layer.head_dim, read_latent_head_dim(metadata));
+    layer.num_kv_heads = 1;
+    value_dim = layer.head_dim;
+  } else {
+    SLUICE_TRY(
+        layer.head_dim,
+        metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
+    SLUICE_TRY(value_dim, metadata.get_count_or("attention.value_length", 1024, layer.head_dim));
+  }
   SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));
   if (layer.num_heads % layer.num_kv_heads != 0) {
     return metadata.wrong("attention.head_count",

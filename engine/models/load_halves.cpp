@@ -6,6 +6,7 @@
 #include "engine/models/dense_beside_experts.h"
 #include "engine/models/dense_ffn.h"
 #include "engine/models/experts.h"
+#include "engine/models/latent_mixer.h"
 #include "engine/models/short_conv_mixer.h"
 
 namespace sluice {
@@ -21,6 +22,8 @@ Expected<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& config,
       return DeltaMixer::load(config, layer, activation_bits, weights);
     case MixerKind::kShortConv:
       return ShortConvMixer::load(config, layer, activation_bits, weights);
+    case MixerKind::kLatent:
+      return LatentMixer::load(config, layer, activation_bits, weights);
   }
   SLUICE_UNREACHABLE("a kind of mixer");
 }

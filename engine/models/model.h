@@ -54,6 +54,7 @@ enum class MixerKind : uint8_t {
   kAttention,
   kDelta,      // the gated delta rule (kernels/recurrent.h)
   kShortConv,  // a short convolution between two gates
+  kLatent,     // attention on one compressed vector a token (kernels/latent_attention.h)
 };
 
 // The feed-forward half of a layer.
@@ -143,6 +144,16 @@ struct DeltaConfig {
   bool has_tiled_heads = false;
 };
 
+// Layers of latent attention, equal in a model.
+struct LatentConfig {
+  int32_t q_rank = 0;  // width of compressed queries; 0: queries are projected at once
+  int32_t kv_rank = 0;
+  int32_t nope_dim = 0;  // of a head's query and key: what does not rotate, and what does
+  int32_t rope_dim = 0;
+  int32_t value_dim = 0;
+  float norm_eps = 1e-6F;  // of the norms of both latents
+};
+
 // One rank's share of what is not in layers (rank_share.h).
 struct RankShare {
   int32_t rank = 0;
@@ -175,6 +186,7 @@ struct ModelConfig {
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;
+  LatentConfig latent;
   int32_t conv_taps = 0;         // of delta layers and short convolutions
   bool tied_embeddings = true;  // the output layer is the embedding
   bool qkv_bias = false;
@@ -207,9 +219,12 @@ struct ModelConfig {
 
   // Whether a layer keeps a state instead of every token.
   [[nodiscard]] bool is_recurrent() const {
-    return std::ranges::any_of(
-        layers, [](const LayerConfig& layer) { return layer.mixer != MixerKind::kAttention; });
+    return std::ranges::any_of(layers, [](const LayerConfig& layer) {
+      return layer.mixer == MixerKind::kDelta || layer.mixer == MixerKind::kShortConv;
+    });
   }
+
+  [[nodiscard]] bool has_latents() const { return latent.kv_rank > 0; }
 
   [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
     int64_t total = 0;

@@ -98,6 +98,7 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
                           " is not supported",
                       "speculative-config");
   };
+  if (target.has_latents()) return refuse("latent attention");
   if (target.has(FfnKind::kExperts)) return refuse("experts");
   if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0 ||
       target.norms_subtract_mean || target.parallel_halves) {

@@ -93,6 +93,9 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (whole.is_recurrent()) {
     return refused(size, "found recurrent layers, whose states have no shares: expected 1");
   }
+  if (whole.has_latents()) {
+    return refused(size, "found latent attention, whose cache has no shares: expected 1");
+  }
   ModelConfig own = whole;
   RankShare& share = own.share;
   share.rank = rank;

@@ -12,6 +12,8 @@ namespace sluice {
 extern const ModelSpec kAfmoeSpec;
 extern const ModelSpec kArceeSpec;
 extern const ModelSpec kCohere2Spec;
+extern const ModelSpec kDeepseekV2Spec;
+extern const ModelSpec kDeepseekV3Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
@@ -21,6 +23,7 @@ extern const ModelSpec kGemma4Spec;
 extern const ModelSpec kGemma4UnifiedSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
+extern const ModelSpec kGlm4MoeLiteSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGranite4Spec;
@@ -29,6 +32,7 @@ extern const ModelSpec kGraniteMoeSharedSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
+extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlamaSpec;
@@ -56,16 +60,19 @@ extern const ModelSpec kSolarOpenSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec,        &kArceeSpec,      &kCohere2Spec,  &kErnie45Spec,    &kErnie45MoeSpec,
-    &kExaone4Spec,      &kGemma2Spec,     &kGemma3Spec,   &kGemma4Spec,
-    &kGemma4UnifiedSpec, &kGlm4Spec,       &kGlm4MoeSpec,
-    &kGptOssSpec,       &kGraniteSpec,    &kGranite4Spec, &kGraniteMoeSpec, &kGraniteMoeSharedSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,     &kLfm2Spec,       &kLfm2MoeSpec,
-    &kLlamaSpec,        &kMimoSpec,
-    &kMinimaxM2Spec,    &kMinistral3Spec, &kMistralSpec,  &kMixtralSpec,    &kNemotronSpec,
-    &kOlmo2Spec,        &kOlmo3Spec,      &kOlmoeSpec,    &kPhi3Spec,       &kQwen2Spec,
-    &kQwen2MoeSpec,     &kQwen3Spec,      &kQwen35Spec,   &kQwen35MoeSpec,  &kQwen3MoeSpec,
-    &kQwen3NextSpec,    &kSeedOssSpec,    &kSmolLm3Spec,  &kSolarOpenSpec};
+    &kAfmoeSpec, &kArceeSpec, &kCohere2Spec, &kDeepseekV2Spec,
+    &kDeepseekV3Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
+    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
+    &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
+    &kLfm2MoeSpec, &kLfm2Spec, &kLlamaSpec, &kMimoSpec,
+    &kMinimaxM2Spec, &kMinistral3Spec, &kMistralSpec, &kMixtralSpec,
+    &kNemotronSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
+    &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
+};
 
 template <typename Is>
 const ModelSpec* find(Is&& is_it) {

@@ -240,6 +240,16 @@ Expected<void> check_states(const Config& config,
   return {};
 }
 
+// Latents have no codes with scales: which would serve has yet to be measured.
+Expected<void> check_latents(const Config& config, DType kv_dtype, const ModelConfig& model) {
+  if (!model.has_latents() || !kernels::has_kv_scales(kv_dtype)) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "--kv-cache-dtype: found " + config.kv_cache_dtype +
+                        " with a model of architecture " + model.architecture +
+                        ", whose attention caches latents: expected bfloat16, float16 or float32",
+                    "kv-cache-dtype");
+}
+
 Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weights) {
   const std::vector<std::string> unused = weights.unused();
   if (unused.empty()) return {};
@@ -283,6 +293,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   std::unique_ptr<Model> shape;
   RanksMemory ranks;
   SLUICE_TRY(const DType kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
+  SLUICE_TRY_VOID(check_latents(config, kv_dtype, planned.model));
   for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
     if (on_device || !names_and_shapes) {

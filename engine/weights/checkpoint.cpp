@@ -4,13 +4,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <unordered_set>
 
 #include "engine/tokenizer/files/named_templates.h"
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/hf_names.h"
+#include "engine/weights/latent_halves.h"
 #include "engine/weights/take_gguf_metadata.h"
 
 namespace sluice {
@@ -181,7 +184,51 @@ void Checkpoint::add_tensor(CheckpointTensor tensor) {
   tensors_.push_back(std::move(tensor));
 }
 
+// Replaces every blk.N.attn_kv_b by its halves; a layer that has those already loses it.
+Expected<void> Checkpoint::split_latents() {
+  constexpr std::string_view kWhole = "attn_kv_b.weight";
+  const auto is_whole = [](const CheckpointTensor& tensor) {
+    return tensor.name.starts_with("blk.") && tensor.name.ends_with(kWhole);
+  };
+  std::unordered_set<std::string> names;
+  for (const CheckpointTensor& tensor : tensors_) names.insert(tensor.name);
+  std::vector<CheckpointTensor> halves;
+  for (const CheckpointTensor& tensor : tensors_) {
+    if (!is_whole(tensor)) continue;
+    const std::string layer = tensor.name.substr(0, tensor.name.size() - kWhole.size());
+    if (names.contains(layer + "attn_k_b.weight")) continue;
+    SLUICE_TRY(const LatentShape shape, read_latent_shape(metadata_));
+    const uint64_t rows = tensor.dims[1] * tensor.dims[2] * tensor.dims[3];
+    const int64_t wanted = int64_t{shape.num_heads} * (shape.nope_dim + shape.value_dim);
+    if (rows != static_cast<uint64_t>(wanted) ||
+        tensor.dims[0] != static_cast<uint64_t>(shape.kv_rank)) {
+      return make_error(ErrorCode::kDataLoss,
+                        path_ + ": tensor " + in_quotes(tensor.stored_name) + ": found shape [" +
+                            std::to_string(rows) + ", " + std::to_string(tensor.dims[0]) +
+                            "], expected [" + std::to_string(wanted) + ", " +
+                            std::to_string(shape.kv_rank) + "]");
+    }
+    for (const bool is_key : {true, false}) {
+      CheckpointTensor half = tensor;
+      half.name = layer + (is_key ? "attn_k_b.weight" : "attn_v_b.weight");
+      half.latent = std::make_shared<LatentHalf>(
+          LatentWhole{tensor.format, tensor.data, tensor.coded}, shape, is_key);
+      half.num_dims = 3;
+      std::ranges::copy(half.latent->dims(), half.dims);
+      half.dims[3] = 1;
+      half.format = half.latent->format();
+      half.data = {};
+      half.coded = nullptr;
+      halves.push_back(std::move(half));
+    }
+  }
+  std::erase_if(tensors_, is_whole);
+  std::ranges::move(halves, std::back_inserter(tensors_));
+  return {};
+}
+
 Expected<void> Checkpoint::index_tensors() {
+  if (file_spec_ != nullptr && file_spec_->has_latents) SLUICE_TRY_VOID(split_latents());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     if (by_name_.emplace(tensors_[i].name, i).second) continue;
     return make_error(ErrorCode::kDataLoss,

@@ -21,6 +21,8 @@
 
 namespace sluice {
 
+class LatentHalf;
+
 struct CheckpointTensor {
   std::string name;                 // "blk.0.attn_q.weight"
   std::string stored_name = {};     // in the file; empty: combined from several
@@ -32,6 +34,8 @@ struct CheckpointTensor {
   std::span<const std::byte> data;  // mapped
   std::shared_ptr<const CodedMatrix> coded =
       nullptr;  // `data` is its codes; null: rows of floats or blocks
+  // Makes the rows from another tensor's (latent_halves.h), and there is no `data`; null: no.
+  std::shared_ptr<const LatentHalf> latent = nullptr;
 };
 
 // A mapped file of the checkpoint.
@@ -133,6 +137,8 @@ class Checkpoint {
   std::vector<std::string> left_out_;
 
  private:
+  Expected<void> split_latents();
+
   std::vector<CheckpointTensor> tensors_;
   std::unordered_map<std::string_view, size_t> by_name_;
 };

@@ -75,6 +75,7 @@ struct FileSpec {
   bool subtracts_mean = false;  // norms do; their epsilon has a name of its own
   bool is_gated = true;         // false: a feed-forward half is one matrix, squared ReLU, another
   bool scales_queries = false;  // by their positions
+  bool has_latents = false;     // attention caches one compressed vector a token
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

@@ -44,6 +44,12 @@ constexpr Row kRows[] = {
     {"attention.sliding_window_pattern",
      {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"}},
     {"attention.scale", {"attention_multiplier"}},
+    {"attention.q_lora_rank", {"q_lora_rank"}},
+    {"attention.kv_lora_rank", {"kv_lora_rank"}},
+    {"attention.nope_length", {"qk_nope_head_dim"}},
+    {"attention.value_length_mla", {"v_head_dim"}},
+    {"rope_interleave", {"rope_interleave"}},
+    {"expert_choice_method", {"topk_method"}},
     {"attn_logit_softcapping", {"attn_logit_softcapping"}},
     {"final_logit_softcapping", {"final_logit_softcapping"}},
     {"query_pre_attn_scalar", {"query_pre_attn_scalar"}},
@@ -105,7 +111,7 @@ constexpr Row kRows[] = {
 
 constexpr Row kRopeRows[] = {
     {"rope.freq_base", {"rope_theta"}},
-    {"rope.dimension_count", {"rotary_dim"}},
+    {"rope.dimension_count", {"rotary_dim", "qk_rope_head_dim"}},
     {"rope.scaling.type", {"rope_type", "type"}},
     {"rope.scaling.factor", {"factor"}},
     {"rope.scaling.low_freq_factor", {"low_freq_factor"}},
@@ -342,6 +348,7 @@ Expected<void> take_derived(const Json& config,
     SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", 1024));
     SLUICE_TRY(const int32_t width,
                metadata.get_count_or("attention.key_length", 1024, hidden / heads));
+    if (spec.has_latents) return {};  // qk_rope_head_dim rotates
     if (part > 1) return metadata.wrong("partial_rotary_factor", std::to_string(part), "at most 1");
     metadata.set("rope.dimension_count",
                  "partial_rotary_factor",

@@ -10,6 +10,7 @@
 
 #include "engine/core/load_watch.h"
 #include "engine/core/log.h"
+#include "engine/weights/latent_halves.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
 #include "engine/weights/random_weights.h"
@@ -31,6 +32,7 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
                                           int64_t first,
                                           int64_t n) {
   const int64_t rows = num_rows(tensor);
+  if (tensor.latent) return tensor.latent->data();
   if (tensor.coded && tensor.coded->is_transposed()) return tensor.data;
   const int64_t bytes = static_cast<int64_t>(tensor.data.size()) / rows;
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));
@@ -320,6 +322,10 @@ Expected<uint64_t> WeightStore::pack_rows(const CheckpointTensor& tensor,
   const std::string where = checkpoint_.place_of(tensor.name);
   if (tensor.coded) return pack_checked(where, *tensor.coded, first, n, dst, part);
   const auto k = static_cast<int64_t>(tensor.dims[0]);
+  if (tensor.latent) {
+    const std::vector<std::byte> rows = tensor.latent->rows(first, n);
+    return pack_checked(where, tensor.format, rows.data(), n, k, dst, part);
+  }
   const std::byte* const source = tensor.data.data() + first * row_bytes(tensor.format, k);
   return pack_checked(where, tensor.format, source, n, k, dst, part);
 }

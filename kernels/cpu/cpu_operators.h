@@ -9,6 +9,7 @@ namespace sluice::kernels::cpu {
 // Whether linear layers take such activations for such weights.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
+int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim);
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args);
 

@@ -371,4 +371,17 @@ void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
   SLUICE_UNREACHABLE("cuda delta_rule");
 }
 
+// Refused when the model was loaded (check_latent_attention).
+void latent_rows(const ExecContext&, const LatentRowsArgs&) {
+  SLUICE_UNREACHABLE("cuda latent_rows");
+}
+
+void latent_attention(const ExecContext&, const LatentAttentionArgs&) {
+  SLUICE_UNREACHABLE("cuda latent_attention");
+}
+
+void join_heads(const ExecContext&, const JoinHeadsArgs&) {
+  SLUICE_UNREACHABLE("cuda join_heads");
+}
+
 }  // namespace sluice::kernels::cuda

@@ -290,6 +290,17 @@ TEST_F(Matrix, SoDoLayersThatShareTheirCache) {
   const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 24, full ? 60 : 2);
   EXPECT_GT(num_tokens, full ? 1'000'000U : 6'000U);
 }
+
+// A model of latent attention, which here also drafts for itself.
+TEST_F(Matrix, SoDoLatents) {
+  const bool full = std::getenv("SLUICE_FULL") != nullptr;
+  model_ = golden_folder() + "/models/engine-latents.gguf";
+  Values values = all_values();
+  values[kDtype] = {"bfloat16", "float16", "float32"};
+  std::erase(values[kDrafts], "eagle3");
+  const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 24, full ? 60 : 2);
+  EXPECT_GT(num_tokens, full ? 1'000'000U : 6'000U);
+}
 #endif
 
 }  // namespace

@@ -37,7 +37,16 @@ const std::string kFolder = [] {
 }();
 constexpr double kBound = 1e-4;  // relative to the logits' range
 
-std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "models.json"); }
+constexpr const char* kLists[] = {"models.json", "latent_models.json"};
+
+std::vector<GoldenModel> rows() {
+  std::vector<GoldenModel> models;
+  for (const char* list : kLists) {
+    const std::vector<GoldenModel> some = testing::read_golden_models(kFolder, list);
+    models.insert(models.end(), some.begin(), some.end());
+  }
+  return models;
+}
 
 // Largest error, relative to the range of the expected logits.
 double largest_error(const std::vector<float>& expected, const std::vector<float>& actual) {

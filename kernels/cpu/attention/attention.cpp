@@ -12,6 +12,7 @@
 #include "kernels/cpu/linear/read_ahead.h"
 #include "kernels/cpu/rows/row_operators.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/latent_attention.h"
 
 namespace sluice::kernels {
 namespace {
@@ -31,8 +32,12 @@ struct RequestPlan {
   int64_t partials;  // offset in floats, -1: not split
 };
 
-int64_t scratch_bytes(int64_t head_dim) {
-  return align_up(cpu::attention_scratch_floats(cached_head_dim(head_dim)) * 4, kAlignment);
+// `rope_dim`: 0 for usual attention.
+int64_t scratch_bytes(int64_t head_dim, int64_t rope_dim) {
+  const int64_t floats =
+      rope_dim > 0 ? cpu::latent_scratch_floats(head_dim, cached_head_dim(rope_dim))
+                   : cpu::attention_scratch_floats(cached_head_dim(head_dim));
+  return align_up(floats * 4, kAlignment);
 }
 
 int64_t plan_bytes(int64_t num_reqs) {
@@ -50,8 +55,8 @@ int64_t parts_bytes(int64_t num_tokens) {
 
 namespace cpu {
 
-int64_t attention_workspace_bytes(const AttentionLimits& limits) {
-  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim) +
+int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim) {
+  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim, rope_dim) +
                   plan_bytes(limits.num_reqs) + parts_bytes(limits.num_tokens);
   if (limits.num_threads == 1) return bytes;
   const int64_t group = limits.num_heads / limits.num_kv_heads;
@@ -60,21 +65,35 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   return bytes + rows * partitions * (cached_head_dim(limits.head_dim) + 2) * 4;
 }
 
+int64_t attention_workspace_bytes(const AttentionLimits& limits) {
+  return cpu::latent_workspace_bytes(limits, 0);
+}
+
 namespace {
+
+// What latent attention has otherwise: rows of heads lie apart, and a query goes on behind the
+// latent.
+struct LatentShape {
+  int64_t q_head_stride = 0;
+  int64_t out_head_stride = 0;
+  int32_t rope_dim = 0;  // 0: usual attention
+};
 
 // One call: the plans of its requests and the blocks made from them.
 class AttentionCall {
  public:
-  AttentionCall(const ExecContext& ctx, const AttentionArgs& args)
+  AttentionCall(const ExecContext& ctx, const AttentionArgs& args, const LatentShape& latent = {})
       : args_(args),
+        latent_(latent),
         num_reqs_(static_cast<int32_t>(args.seq_lens.size())),
         group_(args.num_heads / args.kv.num_kv_heads),
         head_dim_(cached_head_dim(args.kv.head_dim)),
+        scratch_bytes_(scratch_bytes(args.kv.head_dim, latent.rope_dim)),
         plans_(reinterpret_cast<RequestPlan*>(args.workspace.data())) {
     const int64_t threads = ctx.pool->num_threads();
     const int64_t plans = plan_bytes(num_reqs_);
     const int64_t parts = parts_bytes(args.query_start_loc[num_reqs_]);
-    const int64_t fixed = plans + parts + threads * scratch_bytes(args.kv.head_dim);
+    const int64_t fixed = plans + parts + threads * scratch_bytes_;
     CHECK_LE(fixed, static_cast<int64_t>(args.workspace.size()));
     parts_left_ = reinterpret_cast<PartsLeft*>(args.workspace.data() + plans);
     scratch_ = args.workspace.data() + plans + parts;
@@ -196,6 +215,7 @@ class AttentionCall {
     const int64_t rows = int64_t{num_tokens(req)} * group_;
     const int64_t first_head = int64_t{kv_head} * group_ * kv.head_dim;
     const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+    const bool is_latent = latent_.rope_dim > 0;
     float* partials = nullptr;
     if (plan.partials >= 0) {
       partials = partials_ + plan.partials + kv_head * rows * plan.num_partitions * (head_dim_ + 2);
@@ -204,18 +224,23 @@ class AttentionCall {
     return {
         .q = args_.q + args_.query_start_loc[req] * args_.q_stride + first_head,
         .q_stride = args_.q_stride,
+        .q_head_stride = is_latent ? latent_.q_head_stride : kv.head_dim,
         .out = args_.out + args_.query_start_loc[req] * args_.out_stride + first_head,
         .out_stride = args_.out_stride,
+        .out_head_stride = is_latent ? latent_.out_head_stride : kv.head_dim,
         .k = kv.k + kv_head * head_bytes,
         .v = kv.v + kv_head * head_bytes,
         .block_bytes = kv.num_kv_heads * head_bytes,
+        .rope_block_bytes = kv_head_bytes(kv.dtype, latent_.rope_dim, kv.block_size),
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
-        .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes(kv.head_dim)),
+        .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes_),
         .partials = partials,
         .dtype = kv.dtype,
         .block_size = kv.block_size,
         .width = kv.head_dim,
+        .rope_dim = latent_.rope_dim,
+        .rope_width = static_cast<int32_t>(cached_head_dim(latent_.rope_dim)),
         .head_dim = static_cast<int32_t>(head_dim_),
         .first_token = args_.query_start_loc[req],
         .group = group_,
@@ -233,9 +258,11 @@ class AttentionCall {
   }
 
   const AttentionArgs& args_;
+  const LatentShape latent_;
   const int32_t num_reqs_;
   const int32_t group_;
   const int64_t head_dim_;  // cached_head_dim()
+  const int64_t scratch_bytes_;
   RequestPlan* const plans_;
   PartsLeft* parts_left_ = nullptr;
   std::byte* scratch_ = nullptr;
@@ -244,15 +271,8 @@ class AttentionCall {
   int64_t num_merges_ = 0;
 };
 
-}  // namespace
-
-void attention(const ExecContext& ctx, const AttentionArgs& args) {
-  DCHECK(args.query_start_loc.size() == args.seq_lens.size() + 1);
-  DCHECK(args.num_heads % args.kv.num_kv_heads == 0);
-  DCHECK(kAttentionTile % args.kv.block_size == 0);
-  if (ctx.read_ahead != nullptr) ctx.read_ahead->end();
+void run(const ExecContext& ctx, const AttentionCall& call) {
   const SimdTable& simd = simd_table(ctx.isa);
-  const AttentionCall call(ctx, args);
   ctx.pool->parallel_for(call.num_tiles(), [&](int64_t tile, int32_t worker) {
     const QueryBlock block = call.tile(tile, worker);
     simd.attention_block(block);
@@ -264,6 +284,48 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
     simd.attention_merge(block);
     call.finish(simd, block);
   });
+}
+
+}  // namespace
+
+void attention(const ExecContext& ctx, const AttentionArgs& args) {
+  DCHECK(args.query_start_loc.size() == args.seq_lens.size() + 1);
+  DCHECK(args.num_heads % args.kv.num_kv_heads == 0);
+  DCHECK(kAttentionTile % args.kv.block_size == 0);
+  if (ctx.read_ahead != nullptr) ctx.read_ahead->end();
+  run(ctx, AttentionCall(ctx, args));
+}
+
+void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
+  const LatentKvView& cache = args.cache;
+  DCHECK(args.query_start_loc.size() == args.seq_lens.size() + 1);
+  DCHECK(kAttentionTile % cache.block_size == 0 && cache.latent_dim % 32 == 0);
+  DCHECK(!has_kv_scales(cache.dtype) && cache.rope_dim > 0);
+  if (ctx.read_ahead != nullptr) ctx.read_ahead->end();
+  const AttentionArgs one_head{.q = args.query.data,
+                               .q_stride = args.query.stride,
+                               .num_heads = args.num_heads,
+                               .kv = {.k = cache.latent,
+                                      .v = cache.rope,
+                                      .dtype = cache.dtype,
+                                      .num_blocks = cache.num_blocks,
+                                      .block_size = cache.block_size,
+                                      .num_kv_heads = 1,
+                                      .head_dim = cache.latent_dim},
+                               .query_start_loc = args.query_start_loc,
+                               .seq_lens = args.seq_lens,
+                               .block_table = args.block_table,
+                               .block_table_stride = args.block_table_stride,
+                               .scale = args.scale,
+                               .out = args.out.data,
+                               .out_stride = args.out.stride,
+                               .workspace = args.workspace};
+  run(ctx,
+      AttentionCall(ctx,
+                    one_head,
+                    {.q_head_stride = args.query.head_stride,
+                     .out_head_stride = args.out.head_stride,
+                     .rope_dim = cache.rope_dim}));
 }
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {

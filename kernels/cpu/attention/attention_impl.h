@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels/cpu/attention/attention_tile_impl.h"
+#include "kernels/cpu/attention/latent_tile_impl.h"
 #include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/isa/math16.h"
 #include "kernels/cpu/isa/vec16.h"
@@ -168,7 +169,7 @@ SLUICE_INLINE void write_row(const QueryBlock& block, int32_t r, float m, float 
              o,
              block.sinks != nullptr ? block.sinks + head : nullptr,
              block.width,
-             block.out + token * block.out_stride + int64_t{head} * block.width);
+             block.out + token * block.out_stride + head * block.out_head_stride);
 }
 
 // The rows of one block during attention.
@@ -187,7 +188,7 @@ SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
     const int32_t token = (block.row_begin + r) / block.group;
     const int32_t head = (block.row_begin + r) % block.group;
     const int32_t position = block.first_position + token;
-    rows.q[r] = block.q + token * block.q_stride + int64_t{head} * block.width;
+    rows.q[r] = block.q + token * block.q_stride + head * block.q_head_stride;
     rows.visible[r] = {first_visible_key(position, block.window), position + 1};
     if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
     if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
@@ -297,24 +298,18 @@ SLUICE_INLINE void load_scales(const QueryBlock& block,
   }
 }
 
-// Attends one tile for every row that sees a key of it.
+// Adds the values of a tile whose scores are in scratch memory, for every row that sees a key.
 template <typename Load>
-SLUICE_INLINE void attend_tile(const QueryBlock& block,
-                               const BlockRows& rows,
-                               const TileView<typename Load::Element>& tile,
-                               const TileScales* scales,
-                               int32_t tile_begin,
-                               KeyRange keys,
-                               RowStates& states) {
+SLUICE_INLINE void weigh_tile(const QueryBlock& block,
+                              const BlockRows& rows,
+                              const TileView<typename Load::Element>& tile,
+                              const TileScales* scales,
+                              int32_t tile_begin,
+                              KeyRange keys,
+                              RowStates& states) {
   float* scores = block.scratch;
   KeyRange ranges[kAttentionMaxRows];
   alignas(64) float rescale[kAttentionMaxRows];
-  for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
-    with_rows(block.num_rows - r, [&]<int kRows>() {
-      score_rows<Load, kRows>(
-          tile, keys.begin / 16, (keys.end + 15) / 16, block.width, rows.q + r, scores + r * kTile);
-    });
-  }
   for (int32_t base = 0; base < block.num_rows; base += 16) {
     const int32_t count = block.num_rows - base < 16 ? block.num_rows - base : 16;
     bool are_whole = true;
@@ -348,8 +343,30 @@ SLUICE_INLINE void attend_tile(const QueryBlock& block,
   }
 }
 
-// Attends all tiles of one partition, left to right.
+// Attends one tile for every row that sees a key of it.
 template <typename Load>
+SLUICE_INLINE void attend_tile(const QueryBlock& block,
+                               const BlockRows& rows,
+                               const TileView<typename Load::Element>& tile,
+                               const TileScales* scales,
+                               int32_t tile_begin,
+                               KeyRange keys,
+                               RowStates& states) {
+  for (int32_t r = 0; r < block.num_rows; r += kRowsTogether) {
+    with_rows(block.num_rows - r, [&]<int kRows>() {
+      score_rows<Load, kRows>(tile,
+                              keys.begin / 16,
+                              (keys.end + 15) / 16,
+                              block.width,
+                              rows.q + r,
+                              block.scratch + r * kTile);
+    });
+  }
+  weigh_tile<Load>(block, rows, tile, scales, tile_begin, keys, states);
+}
+
+// Attends all tiles of one partition, left to right.
+template <typename Load, bool kIsLatent>
 SLUICE_INLINE void attend_partition(const QueryBlock& block,
                                     const BlockRows& rows,
                                     int32_t partition,
@@ -366,6 +383,12 @@ SLUICE_INLINE void attend_partition(const QueryBlock& block,
     const int32_t end = rows.last_key - tile_begin;
     const KeyRange keys = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
     if (keys.begin >= keys.end) continue;
+    if constexpr (kIsLatent) {
+      TileView<float> tile;
+      score_latent_tile<Load>(block, tile_begin, keys, block.scratch, &tile);
+      weigh_tile<LoadF32>(block, rows, tile, nullptr, tile_begin, keys, states);
+      continue;
+    }
     TileScales own_scales;
     const TileScales* scales = nullptr;
     if constexpr (Load::kScaled) {
@@ -390,9 +413,10 @@ SLUICE_INLINE void attend_partition(const QueryBlock& block,
   }
 }
 
-template <typename Load>
+template <typename Load, bool kIsLatent = false>
 SLUICE_INLINE void attend(const QueryBlock& block) {
   const BlockRows rows = block_rows(block);
+  if constexpr (kIsLatent) transpose_queries(block, rows.q, LatentScratch(block).queries);
   const int32_t head_dim = block.head_dim;
   RowStates running;
   RowStates merged;
@@ -404,7 +428,7 @@ SLUICE_INLINE void attend(const QueryBlock& block) {
     const KeyRange keys = {partition * kPartition, (partition + 1) * kPartition};
     if (rows.first_key >= keys.end || rows.last_key <= keys.begin) continue;
     reset(running, block.num_rows, head_dim);
-    attend_partition<Load>(block, rows, partition, running);
+    attend_partition<Load, kIsLatent>(block, rows, partition, running);
     for (int32_t r = 0; r < block.num_rows; ++r) {
       if (rows.visible[r].begin >= keys.end || rows.visible[r].end <= keys.begin) continue;
       const float* o = running.o + int64_t{r} * head_dim;
@@ -438,7 +462,19 @@ SLUICE_INLINE void attend(const QueryBlock& block) {
   }
 }
 
+static void latent_block(const QueryBlock& block) {
+  switch (block.dtype) {
+    case DType::kF32:
+      return attend<LoadF32, true>(block);
+    case DType::kF16:
+      return attend<LoadF16, true>(block);
+    default:
+      return attend<LoadBF16, true>(block);
+  }
+}
+
 static void attention_block(const QueryBlock& block) {
+  if (block.rope_dim > 0) return latent_block(block);
   switch (block.dtype) {
     case DType::kF32:
       return attend<LoadF32>(block);

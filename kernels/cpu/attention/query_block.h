@@ -17,11 +17,14 @@ inline constexpr int32_t kAttentionMaxRows = 32;
 struct QueryBlock {
   const float* q;  // the request's first token, the group's first head
   int64_t q_stride;
+  int64_t q_head_stride;
   float* out;  // likewise
   int64_t out_stride;
-  const std::byte* k;  // K of the KV head in block 0
-  const std::byte* v;
+  int64_t out_head_stride;
+  const std::byte* k;  // K of the KV head in block 0, or latents
+  const std::byte* v;  // or the rotated parts of latent attention
   int64_t block_bytes;         // from one KV block to the next
+  int64_t rope_block_bytes;    // likewise in `v` of latent attention
   const int32_t* block_table;  // the request's
   const float* sinks;          // from the group's first head on, or null
   float* scratch;              // attention_scratch_floats(head_dim), of this worker
@@ -29,6 +32,8 @@ struct QueryBlock {
   DType dtype;
   int32_t block_size;
   int32_t width;        // a head's in q and out
+  int32_t rope_dim;     // what a query of latent attention has beyond `width`; 0: usual attention
+  int32_t rope_width;   // its elements in the cache: cached_head_dim(rope_dim)
   int32_t head_dim;     // a head's everywhere else: cached_head_dim(width)
   int32_t first_token;  // index of the request's first token in the call
   int32_t group;
@@ -47,6 +52,12 @@ struct QueryBlock {
 // Floats for scores, the running partition's output, the merged output, one tile of K and one of V.
 constexpr int64_t attention_scratch_floats(int64_t head_dim) {
   return kAttentionMaxRows * (64 + 2 * head_dim) + 2 * 64 * head_dim;
+}
+
+// Floats of latent attention: scores, outputs, queries, one tile of keys as floats, their scores.
+constexpr int64_t latent_scratch_floats(int64_t latent_dim, int64_t rope_width) {
+  const int64_t width = latent_dim + rope_width;
+  return kAttentionMaxRows * (64 + 2 * latent_dim + width) + 64 * (width + kAttentionMaxRows);
 }
 
 // Returns the first key that a row at `position` sees.

@@ -76,7 +76,7 @@ class ScoreRow {
     }
   }
 
-  // Takes the groups with small sums of their two best experts out of the choice.
+  // Takes the groups that are worth least out of the choice.
   void drop_groups() {
     constexpr float kLeast = -std::numeric_limits<float>::infinity();
     const int32_t num_groups = args_.router.num_groups;
@@ -94,7 +94,8 @@ class ScoreRow {
           second = value;
         }
       }
-      sums[static_cast<size_t>(g)] = first + second;
+      const bool is_sum = args_.router.group_rule == GroupRule::kTwoBest;
+      sums[static_cast<size_t>(g)] = is_sum ? first + second : first;
     }
     for (int32_t g = 0; g < num_groups; ++g) {
       const float own = sums[static_cast<size_t>(g)];

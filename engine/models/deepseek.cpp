@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash): latent
+// attention; leading dense layers, then experts beside shared ones. V2's router is a softmax whose
+// weights are not normalized, V3's sigmoids with a bias; both choose inside groups of experts.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+#include "engine/models/latent_config.h"
+
+namespace sluice {
+namespace {
+
+constexpr KeyDefault kV2Defaults[] = {
+    {"num_attention_heads", 32U},
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1536U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+    {"n_routed_experts", 64U},
+    {"n_shared_experts", 2U},
+    {"moe_intermediate_size", 1407U},
+    {"first_k_dense_replace", 0U},
+    {"topk_method", "greedy"},
+};
+
+constexpr KeyDefault kV3Defaults[] = {
+    {"num_attention_heads", 128U},
+    {"max_position_embeddings", 4096U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1536U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+    {"n_routed_experts", 256U},
+    {"n_shared_experts", 1U},
+    {"num_experts_per_tok", 8U},
+    {"moe_intermediate_size", 2048U},
+    {"routed_scaling_factor", 2.5},
+    {"n_group", 8U},
+    {"topk_group", 4U},
+    {"first_k_dense_replace", 3U},
+};
+
+constexpr KeyDefault kGlm4MoeLiteDefaults[] = {
+    {"num_attention_heads", 20U},
+    {"max_position_embeddings", 202752U},
+    {"rms_norm_eps", 1e-5},
+    {"q_lora_rank", 768U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 192U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 256U},
+    {"n_routed_experts", 64U},
+    {"n_shared_experts", 1U},
+    {"num_experts_per_tok", 4U},
+    {"moe_intermediate_size", 1536U},
+    {"routed_scaling_factor", 1.8},
+    {"n_group", 1U},
+    {"topk_group", 1U},
+    {"first_k_dense_replace", 1U},
+};
+
+constexpr TensorName kHfNames[] = {
+    {"self_attn.q_a_proj", "attn_q_a"},
+    {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+    {"self_attn.q_b_proj", "attn_q_b"},
+    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+    {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+    {"self_attn.kv_b_proj", "attn_kv_b"},
+};
+
+// The layers in front are dense, and so may all be.
+bool has_experts(const ModelConfig& config) { return config.has(FfnKind::kExperts); }
+
+Expected<void> use_v2_router(const Metadata& metadata, ModelConfig& config) {
+  kernels::Router& router = config.moe.router;
+  router.group_rule = kernels::GroupRule::kBest;
+  // transformers' class leaves weights as they are, whatever norm_topk_prob says.
+  router.normalize = false;
+  if (!metadata.has("expert_choice_method")) return {};
+  SLUICE_TRY(const std::string method, metadata.get_string("expert_choice_method"));
+  if (method == "greedy") {
+    router.num_groups = 0;
+  } else if (method != "group_limited_greedy") {
+    return metadata.wrong(
+        "expert_choice_method", "\"" + method + "\"", "greedy or group_limited_greedy");
+  }
+  return {};
+}
+
+Expected<void> configure_v2(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(read_latents(checkpoint, config));
+  return has_experts(config) ? use_v2_router(checkpoint.metadata(), config) : Expected<void>();
+}
+
+// A GGUF file of V2 has the same architecture as one of V3, and a softmax, which is also what one
+// without a gating function means; but the first files of GLM-4.7-Flash, which has 47 layers (48
+// with its module for a further token) and a vocabulary of its own, mean sigmoids.
+Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr int32_t kFlashLayers = 47;
+  constexpr int32_t kFlashVocabulary = 154880;
+  const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY_VOID(read_latents(checkpoint, config));
+  if (!has_experts(config)) return {};
+  const int32_t layers = config.num_layers;
+  const bool is_flash = config.vocab_size == kFlashVocabulary &&
+                        (layers == kFlashLayers || layers == kFlashLayers + 1);
+  const bool is_softmax = config.moe.router.score == kernels::RouterScore::kSoftmax;
+  const bool states_score = metadata.has("expert_gating_func");
+  if (checkpoint.kind() == CheckpointKind::kGguf && is_softmax && (states_score || !is_flash)) {
+    return use_v2_router(metadata, config);
+  }
+  return read_sigmoid_experts(checkpoint, config);
+}
+
+}  // namespace
+
+extern const ModelSpec kDeepseekV2Spec;
+const ModelSpec kDeepseekV2Spec = {.files = {.gguf = "deepseek2",
+                                             .reads_gguf = false,
+                                             .model_type = "deepseek_v2",
+                                             .class_name = "DeepseekV2ForCausalLM",
+                                             .defaults = kV2Defaults,
+                                             .names = kHfNames,
+                                             .pairs_rows = true,
+                                             .pairs_rows_in_gguf = true,
+                                             .has_latents = true},
+                                   .configure = configure_v2,
+                                   .build = build_decoder};
+
+extern const ModelSpec kDeepseekV3Spec;
+const ModelSpec kDeepseekV3Spec = {.files = {.gguf = "deepseek2",
+                                             .model_type = "deepseek_v3",
+                                             .class_name = "DeepseekV3ForCausalLM",
+                                             .defaults = kV3Defaults,
+                                             .names = kHfNames,
+                                             .pairs_rows = true,
+                                             .pairs_rows_in_gguf = true,
+                                             .has_latents = true},
+                                   .configure = configure_v3,
+                                   .build = build_decoder};
+
+// Kimi-K2's directories name themselves, and the class of V3.
+extern const ModelSpec kKimiK2Spec;
+const ModelSpec kKimiK2Spec = {.files = {.gguf = "deepseek2",
+                                         .reads_gguf = false,
+                                         .model_type = "kimi_k2",
+                                         .class_name = "DeepseekV3ForCausalLM",
+                                         .defaults = kV3Defaults,
+                                         .names = kHfNames,
+                                         .pairs_rows = true,
+                                         .pairs_rows_in_gguf = true,
+                                         .has_latents = true},
+                               .configure = configure_v3,
+                               .build = build_decoder};
+
+extern const ModelSpec kGlm4MoeLiteSpec;
+const ModelSpec kGlm4MoeLiteSpec = {.files = {.gguf = "deepseek2",
+                                              .reads_gguf = false,
+                                              .model_type = "glm4_moe_lite",
+                                              .class_name = "Glm4MoeLiteForCausalLM",
+                                              .defaults = kGlm4MoeLiteDefaults,
+                                              .names = kHfNames,
+                                              .pairs_rows = true,
+                                              .pairs_rows_in_gguf = true,
+                                              .has_latents = true},
+                                    .configure = configure_v3,
+                                    .build = build_decoder};
+
+}  // namespace sluice

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Latent attention (MLA): all heads read one cached vector a token, [c latent | r rotated], whose
+// latent part is key and value at once. There is one definition for prompts and decodes, the
+// absorbed one: a head's query is [W_UK^T q_nope | rotated q_rope] of c + r, its output a mix of
+// latents, which W_UV turns into the head's values afterwards. Expanding keys and values of every
+// head instead gives other bits, and costs decodes heads * (n + v) * c products for each key.
+//
+// The tree is that of kernels/attention.h with heads of c + r for keys and c for values: a score
+// is one chain over the latent's c elements in order, then over the r rotated ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "kernels/attention.h"
+#include "kernels/device.h"
+#include "kernels/rope.h"
+
+namespace sluice::kernels {
+
+// One layer's cache of a latent group: latents [num_blocks][block_size][latent_dim] and rotated
+// parts [num_blocks][block_size][cached_head_dim(rope_dim)], both in token order.
+struct LatentKvView {
+  std::byte* latent = nullptr;
+  std::byte* rope = nullptr;
+  DType dtype = DType::kBF16;  // kF32, kF16 or kBF16; written to nearest even
+  int32_t num_blocks = 0;
+  int32_t block_size = 16;  // divides kAttentionTile
+  int32_t latent_dim = 0;   // a multiple of 32
+  int32_t rope_dim = 0;     // even
+};
+
+// Returns kUnsupported where the device has no latent attention, or none of latents this wide.
+Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim);
+
+// Rows of every head: that of a token begins at data + head * head_stride + token * stride.
+struct HeadRows {
+  float* data = nullptr;
+  int64_t stride = 0;
+  int64_t head_stride = 0;
+};
+
+// For each token: norms the latent (the tree of kernels/norm.h), rotates the key's shared part and
+// the heads' by the table, caches latent and key, and lays the queries out by head. `nope` gets the
+// unrotated n of each head, zeros up to a multiple of 32 behind them; `query` gets the rotated r
+// at column c.
+struct LatentRowsArgs {
+  const float* q;  // [num_tokens, num_heads * (nope_dim + rope_dim)]
+  int64_t q_stride;
+  float* kv;  // [num_tokens, latent_dim + rope_dim]; normed and rotated in place
+  int64_t kv_stride;
+  int32_t num_heads;
+  int32_t nope_dim;
+  const float* norm;  // [latent_dim]
+  float norm_eps;
+  const RopeTable* table;
+  std::span<const int32_t> positions;     // [num_tokens]
+  std::span<const int64_t> slot_mapping;  // [num_tokens]; below 0: the cache stays as it is
+  LatentKvView cache;
+  HeadRows nope;
+  HeadRows query;
+};
+
+void latent_rows(const ExecContext& ctx, const LatentRowsArgs& args);
+
+struct LatentAttentionArgs {
+  HeadRows query;  // [num_heads][num_tokens][latent_dim + rope_dim]
+  int32_t num_heads;
+  LatentKvView cache;
+  std::span<const int32_t> query_start_loc;  // this and the next four: as in AttentionArgs
+  std::span<const int32_t> seq_lens;
+  const int32_t* block_table;
+  int32_t block_table_stride;
+  float scale;
+  HeadRows out;                    // [num_heads][num_tokens][latent_dim]
+  std::span<std::byte> workspace;  // latent_workspace_bytes; 64-byte aligned
+};
+
+void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args);
+
+// Bytes of scratch memory for calls within these limits; head_dim is the latent's, num_kv_heads 1.
+int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim);
+
+// out[token, head * width + i] = rows[head][token][i].
+struct JoinHeadsArgs {
+  HeadRows rows;
+  int32_t num_tokens;
+  int32_t num_heads;
+  int32_t width;
+  float* out;
+  int64_t out_stride;
+};
+
+void join_heads(const ExecContext& ctx, const JoinHeadsArgs& args);
+
+}  // namespace sluice::kernels
