@@ -379,6 +379,12 @@ class Planner {
 
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options) {
+  if (checkpoint.file_spec() != nullptr && checkpoint.file_spec()->has_latents) {
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() + ": architecture " + checkpoint.architecture() +
+                          ": found latent attention, whose matrices of each head have no spelling "
+                          "here yet: expected a model without it");
+  }
   return Planner(checkpoint, options).run();
 }
 
