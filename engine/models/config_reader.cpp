@@ -20,8 +20,8 @@ constexpr uint64_t kMaxHeads = 1024;
 constexpr uint64_t kMaxContext = 1 << 27;
 
 Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
-  const char* key = config.norms_subtract_mean ? "attention.layer_norm_epsilon"
-                                               : "attention.layer_norm_rms_epsilon";
+  const char* const key = config.norms_subtract_mean ? "attention.layer_norm_epsilon"
+                                                     : "attention.layer_norm_rms_epsilon";
   SLUICE_TRY(const double eps, metadata.get_float(key));
   if (!(eps >= 1e-12 && eps <= 1)) {
     return metadata.wrong(key, std::to_string(eps), "1e-12 to 1");
@@ -31,16 +31,14 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
 }
 
 // Some GGUF files state a number for each layer, 0 for those without attention.
-Expected<int32_t> read_kv_heads(const Metadata& metadata,
-                                int32_t num_layers,
-                                int32_t num_heads,
-                                bool may_differ) {
+Expected<int32_t> read_kv_heads(
+    const Metadata& metadata, int32_t num_layers, int32_t num_heads, bool may_differ) {
   constexpr const char* kKey = "attention.head_count_kv";
   const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
   if (!listed || listed->size() != static_cast<size_t>(num_layers)) {
     return metadata.get_count_or(kKey, kMaxHeads, num_heads);
   }
-  const double most = listed->empty() ? 0 : std::ranges::max(*listed);
+  const double most = std::ranges::max(*listed);  // there is a layer
   const bool are_equal = std::ranges::all_of(
       *listed, [&](double count) { return may_differ || count == 0 || count == most; });
   if (are_equal && most >= 1 && most <= num_heads) return static_cast<int32_t>(most);
@@ -67,9 +65,8 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
     layer.num_kv_heads = 1;
     value_dim = layer.head_dim;
   } else {
-    SLUICE_TRY(
-        layer.head_dim,
-        metadata.get_count_or("attention.key_length", 1024, config.hidden / layer.num_heads));
+    const int32_t usual = config.hidden / layer.num_heads;
+    SLUICE_TRY(layer.head_dim, metadata.get_count_or("attention.key_length", 1024, usual));
     SLUICE_TRY(value_dim, metadata.get_count_or("attention.value_length", 1024, layer.head_dim));
   }
   SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));

@@ -186,7 +186,7 @@ void Checkpoint::add_tensor(CheckpointTensor tensor) {
 
 // Replaces every blk.N.attn_kv_b by its halves; a layer that has those already loses it.
 Expected<void> Checkpoint::split_latents() {
-  constexpr std::string_view kWhole = "attn_kv_b.weight";
+  static constexpr std::string_view kWhole = "attn_kv_b.weight";
   const auto is_whole = [](const CheckpointTensor& tensor) {
     return tensor.name.starts_with("blk.") && tensor.name.ends_with(kWhole);
   };

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models of latent attention from configurations as published: scale of scores, router, cache; and
+// what is refused by name.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/models/model.h"
+#include "engine/models/rank_share.h"
+#include "engine/plan/model_plan.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/weight_store.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+// DeepSeek-V3's configuration with fewer layers, three of them dense.
+Json deepseek_v3() {
+  return Json::parse(R"({"model_type":"deepseek_v3","hidden_size":7168,"intermediate_size":18432,
+    "num_hidden_layers":4,"num_attention_heads":128,"num_key_value_heads":128,"q_lora_rank":1536,
+    "kv_lora_rank":512,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"v_head_dim":128,
+    "n_routed_experts":256,"num_experts_per_tok":8,"moe_intermediate_size":2048,"n_shared_experts":1,
+    "n_group":8,"topk_group":4,"norm_topk_prob":true,"routed_scaling_factor":2.5,
+    "first_k_dense_replace":3,"max_position_embeddings":163840,"rms_norm_eps":1e-6,
+    "rope_theta":10000,"vocab_size":129280,"topk_method":"noaux_tc","scoring_func":"sigmoid",
+    "rope_scaling":{"type":"yarn","factor":40,"mscale":1.0,"mscale_all_dim":1.0,"beta_fast":32,
+    "beta_slow":1,"original_max_position_embeddings":4096}})");
+}
+
+class LatentModels : public ::testing::Test {
+ protected:
+  Expected<ModelConfig> read(const Json& json) {
+    std::ofstream(folder_.at("config.json")) << json.dump();
+    SLUICE_TRY(checkpoint_, Checkpoint::open(folder_.path(), LoadFormat::kDummy));
+    SLUICE_TRY(spec_, find_model_spec(*checkpoint_));
+    return read_model_config(*spec_, *checkpoint_);
+  }
+
+  const testing::TemporaryFolder folder_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  const ModelSpec* spec_ = nullptr;
+};
+
+TEST_F(LatentModels, YarnScalesScoresAndNotRotations) {
+  const auto config = read(deepseek_v3());
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  const double m = 0.1 * std::log(40.0) + 1;
+  EXPECT_NEAR(m * m, 1.874, 1e-3);
+  EXPECT_NEAR(double{config->attention_scale}, m * m / std::sqrt(192.0), 1e-7);
+  EXPECT_EQ(config->ropes.front().attention_factor, 1.0F);
+  EXPECT_EQ(config->ropes.front().rotary_dim, 64);
+  Json plain = deepseek_v3();
+  plain.erase("rope_scaling");
+  const auto unscaled = read(plain);
+  ASSERT_TRUE(unscaled.has_value());
+  EXPECT_NEAR(double{unscaled->attention_scale}, 1 / std::sqrt(192.0), 1e-7);
+}
+
+// 1,152 bytes a token and layer, 70 KB for 61 layers.
+TEST_F(LatentModels, ATokenTakesOneLatentInEachLayer) {
+  const auto config = read(deepseek_v3());
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  WeightStore weights(*checkpoint_, DeviceType::kCpu);
+  const auto model = spec_->build(*config, {.max_model_len = 16}, weights);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const std::vector<LayerGroup> groups = (*model)->layer_groups(DType::kBF16);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].spec.kind, KvGroupKind::kLatent);
+  EXPECT_EQ(groups[0].spec.num_layers, 4);
+  int64_t bytes = 0;
+  for (const KvPlane& plane : groups[0].spec.planes) {
+    EXPECT_EQ(plane.num_heads, 1);
+    bytes += kernels::kv_head_bytes(plane.dtype, plane.width, 1);
+  }
+  EXPECT_EQ(bytes, 1152);
+}
+
+TEST_F(LatentModels, EveryFamilyHasItsRouter) {
+  const auto v3 = read(deepseek_v3());
+  ASSERT_TRUE(v3.has_value());
+  EXPECT_EQ(v3->moe.router.score, kernels::RouterScore::kSigmoid);
+  EXPECT_EQ(v3->moe.router.group_rule, kernels::GroupRule::kTwoBest);
+  EXPECT_TRUE(v3->moe.choice_bias);
+  Json v2 = deepseek_v3();
+  v2["model_type"] = "deepseek_v2";
+  v2["topk_method"] = "group_limited_greedy";
+  const auto limited = read(v2);
+  ASSERT_TRUE(limited.has_value()) << limited.error().message;
+  EXPECT_EQ(limited->moe.router.score, kernels::RouterScore::kSoftmax);
+  EXPECT_EQ(limited->moe.router.group_rule, kernels::GroupRule::kBest);
+  EXPECT_EQ(limited->moe.router.num_groups, 8);
+  EXPECT_FALSE(limited->moe.router.normalize);
+  v2["topk_method"] = "greedy";
+  const auto greedy = read(v2);
+  ASSERT_TRUE(greedy.has_value());
+  EXPECT_EQ(greedy->moe.router.num_groups, 0);
+  v2["topk_method"] = "noaux_tc";
+  EXPECT_FALSE(read(v2).has_value());
+  Json kimi = deepseek_v3();
+  kimi["model_type"] = "kimi_k2";
+  kimi["n_group"] = 1;
+  kimi["topk_group"] = 1;
+  kimi["q_lora_rank"] = nullptr;
+  const auto whole = read(kimi);
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  EXPECT_EQ(whole->moe.router.num_groups, 0);
+  EXPECT_EQ(whole->latent.q_rank, 0);
+}
+
+TEST_F(LatentModels, WhatHasNoLatentFormIsRefusedByName) {
+  const auto config = read(deepseek_v3());
+  ASSERT_TRUE(config.has_value());
+  const auto ranks = share_of(*config, 0, 2);
+  ASSERT_FALSE(ranks.has_value());
+  EXPECT_NE(ranks.error().message.find("latent attention"), std::string::npos);
+  // Served without its indexer, it would read more than it was trained to.
+  for (const char* sparse : {"deepseek_v32", "glm_moe_dsa"}) {
+    Json other = deepseek_v3();
+    other["model_type"] = sparse;
+    const auto refused = read(other);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_NE(refused.error().message.find(std::string(sparse) + " is not supported"),
+              std::string::npos)
+        << refused.error().message;
+  }
+  Config serve;
+  serve.model = golden_folder() + "/models/engine-latents.gguf";
+  serve.kv_cache_dtype = "int8";
+  serve.max_model_len = 64;
+  const auto plan = plan_model(serve, {});
+  ASSERT_FALSE(plan.has_value());
+  EXPECT_NE(plan.error().message.find("caches latents"), std::string::npos)
+      << plan.error().message;
+}
+
+}  // namespace
+}  // namespace sluice
