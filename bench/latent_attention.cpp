@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// Latent attention against the machine's limits, in the shapes of GLM-4.7-Flash (20 heads) and
+// DeepSeek-V3 (128 heads), latents of 512 and 64 rotated elements, bfloat16:
+//   latent_attention [--isa I] [--threads N] [--only TEXT]
+//
+// GB/s of latents read, share of the read bandwidth; GFLOP/s of scores and mixes, share of the peak
+// of floats. Probes and kernel alternate; shares are medians of the ratios within a round.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/probes.h"
+#include "engine/core/aligned_buffer.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/latent_attention.h"
+
+namespace sluice::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kLatent = 512;
+constexpr int32_t kRope = 64;
+constexpr int32_t kWidth = kLatent + kRope;
+
+struct Shape {
+  const char* name;
+  int32_t heads;
+  int32_t streams;
+  int32_t new_tokens;  // of each
+  int32_t context;
+};
+
+constexpr Shape kShapes[] = {{"flash decode", 20, 1, 1, 4096},
+                             {"flash decode", 20, 8, 1, 4096},
+                             {"flash decode", 20, 32, 1, 4096},
+                             {"flash decode", 20, 1, 1, 16384},
+                             {"flash decode", 20, 8, 1, 16384},
+                             {"flash decode", 20, 32, 1, 16384},
+                             {"flash prefill", 20, 1, 256, 4096},
+                             {"v3 decode", 128, 1, 1, 4096}};
+
+AlignedBuffer random_cache(int64_t bytes) {
+  auto buffer = AlignedBuffer::allocate(bytes, "cache");
+  if (!buffer) std::exit(1);
+  std::minstd_rand rng(1);
+  auto* const halves = reinterpret_cast<uint16_t*>(buffer->data());
+  // bfloat16 from 0.5 to 2, either sign.
+  for (int64_t i = 0; i < bytes / 2; ++i) {
+    halves[i] = static_cast<uint16_t>((rng() & 0x8000) + 0x3F00 + (rng() & 0xFF));
+  }
+  return std::move(*buffer);
+}
+
+// A call's operands; every stream has blocks of its own.
+class Call {
+ public:
+  explicit Call(const kernels::ExecContext& ctx, const Shape& shape)
+      : ctx_(ctx),
+        shape_(shape),
+        tokens_(shape.streams * shape.new_tokens),
+        num_blocks_(shape.streams * (shape.context / kBlockSize)),
+        latent_(random_cache(bytes_of(kLatent))),
+        rope_(random_cache(bytes_of(kRope))),
+        q_(static_cast<size_t>(int64_t{tokens_} * shape.heads * kWidth), 0.02F),
+        out_(static_cast<size_t>(int64_t{tokens_} * shape.heads * kLatent)),
+        table_(static_cast<size_t>(num_blocks_)),
+        lens_(static_cast<size_t>(shape.streams), shape.context) {
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), std::minstd_rand(2));
+    for (int32_t i = 0; i <= shape.streams; ++i) starts_.push_back(i * shape.new_tokens);
+    auto workspace = AlignedBuffer::allocate(
+        kernels::latent_workspace_bytes({.num_tokens = tokens_,
+                                         .num_reqs = shape.streams,
+                                         .seq_len = shape.context,
+                                         .num_heads = shape.heads,
+                                         .num_kv_heads = 1,
+                                         .head_dim = kLatent,
+                                         .num_threads = ctx.pool->num_threads()},
+                                        kRope),
+        "workspace");
+    if (!workspace) std::exit(1);
+    workspace_ = std::move(*workspace);
+  }
+
+  [[nodiscard]] double cache_bytes() const {
+    return static_cast<double>(bytes_of(kLatent) + bytes_of(kRope));
+  }
+
+  [[nodiscard]] double flops() const {
+    const double keys = tokens_ * (shape_.context - (shape_.new_tokens - 1) / 2.0);
+    return 2.0 * keys * shape_.heads * (kWidth + kLatent);
+  }
+
+  void run() {
+    kernels::latent_attention(ctx_,
+                              {.query = {q_.data(), kWidth, int64_t{tokens_} * kWidth},
+                               .num_heads = shape_.heads,
+                               .cache = {.latent = latent_.data(),
+                                         .rope = rope_.data(),
+                                         .dtype = DType::kBF16,
+                                         .num_blocks = num_blocks_,
+                                         .block_size = kBlockSize,
+                                         .latent_dim = kLatent,
+                                         .rope_dim = kRope},
+                               .query_start_loc = starts_,
+                               .seq_lens = lens_,
+                               .block_table = table_.data(),
+                               .block_table_stride = shape_.context / kBlockSize,
+                               .scale = 0.0625F,
+                               .out = {out_.data(), kLatent, int64_t{tokens_} * kLatent},
+                               .workspace = workspace_.span()});
+  }
+
+ private:
+  [[nodiscard]] int64_t bytes_of(int32_t width) const {
+    return num_blocks_ * kernels::kv_head_bytes(DType::kBF16, width, kBlockSize);
+  }
+
+  const kernels::ExecContext& ctx_;
+  Shape shape_;
+  int32_t tokens_;
+  int32_t num_blocks_;
+  AlignedBuffer latent_, rope_, workspace_;
+  std::vector<float> q_, out_;
+  std::vector<int32_t> table_, lens_, starts_;
+};
+
+void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
+  constexpr int kRounds = 5;
+  Call call(ctx, shape);
+  std::vector<double> times, of_floats, of_reads;
+  for (int round = 0; round < kRounds; ++round) {
+    const double float_peak = probe_float_gflops(ctx);
+    const double read_peak = probe_read_gbps(ctx);
+    const auto start = Clock::now();
+    call.run();
+    times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    of_floats.push_back(call.flops() / times.back() * 1e-9 / float_peak);
+    of_reads.push_back(call.cache_bytes() / times.back() * 1e-9 / read_peak);
+  }
+  const double seconds = median(times);
+  std::printf("%-14s %7d %5d %8d %11.1f %9.1f %6.1f%% %8.1f %6.1f%%\n",
+              shape.name,
+              shape.streams,
+              shape.new_tokens,
+              shape.context,
+              seconds * 1e6,
+              call.flops() / seconds * 1e-9,
+              100 * median(of_floats),
+              call.cache_bytes() / seconds * 1e-9,
+              100 * median(of_reads));
+  std::fflush(stdout);
+}
+
+int run(const kernels::Device::Options& options, const std::string& only) {
+  const auto device = kernels::Device::create(options);
+  if (!device) {
+    std::fprintf(stderr, "%s\n", device.error().message.c_str());
+    return 1;
+  }
+  std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
+  std::printf("%-14s %7s %5s %8s %11s %9s %7s %8s %7s\n",
+              "shape",
+              "streams",
+              "new",
+              "context",
+              "us",
+              "GFLOP/s",
+              "float",
+              "GB/s",
+              "read");
+  for (const Shape& shape : kShapes) {
+    const bool wanted = std::string(shape.name).find(only) != std::string::npos;
+    if (wanted) run_shape((*device)->context(), shape);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  sluice::kernels::Device::Options options;
+  std::string only;
+  for (int i = 1; i < argc; i += 2) {
+    const std::string flag = i + 1 < argc ? argv[i] : "";
+    if (flag == "--isa") {
+      options.isa = argv[i + 1];
+    } else if (flag == "--threads") {
+      options.threads = std::atoi(argv[i + 1]);
+    } else if (flag == "--only") {
+      only = argv[i + 1];
+    } else {
+      std::fprintf(stderr, "usage: latent_attention [--isa I] [--threads N] [--only TEXT]\n");
+      return 2;
+    }
+  }
+  return sluice::bench::run(options, only);
+}
