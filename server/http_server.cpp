@@ -117,7 +117,7 @@ void HttpServer::Impl::accept() {
 Expected<void> HttpServer::Impl::bind_grpc(bool joins) {
   if (config.grpc_port < 0) return {};
   std::vector<IoWorker*> all;
-  for (size_t i = 0; i + 1 < workers.size(); ++i) all.push_back(workers[i].get());
+  for (const auto& worker : workers) all.push_back(worker.get());
   SLUICE_TRY(grpc, GrpcServer::create(*front_end, std::move(all), joins));
   workers.front()->watch_deadlines(grpc.get(), [this] { grpc->refresh_health(); });
   return {};

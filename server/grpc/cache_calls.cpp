@@ -93,25 +93,28 @@ void fill_batch(const KvEventBatch& batch,
 
 // One subscriber. The publisher's thread hands batches over, gRPC's threads write and end; the
 // instance lives until gRPC is done with it, and while a batch is being handed over.
-class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch>,
+class KvEventStream final : public OneRequestReactor<common::KvEventBatch>,
                             public KvEventWatcher {
  public:
-  KvEventStream(RpcContext& rpc, std::optional<uint64_t> salt) : rpc_(rpc), salt_(salt) {}
+  KvEventStream(RpcContext& rpc, std::optional<uint64_t> salt) : rpc_(rpc), salt_(salt) { read(); }
 
-  static KvEventStream* start(RpcContext& rpc,
-                              const Expected<std::shared_ptr<Tenant>>& tenant,
-                              int64_t first) {
+  static KvEventStream* start(RpcContext& rpc, const Tenant& tenant) {
     std::optional<uint64_t> salt;
-    if (tenant && (*tenant)->salt() != 0) salt = (*tenant)->salt();  // 0: there are no keys
+    if (tenant.salt() != 0) salt = tenant.salt();  // 0: there are no keys
     auto stream = std::make_shared<KvEventStream>(rpc, salt);
     stream->self_ = stream;
-    if (!tenant) {
-      stream->end(to_status(tenant.error()));
-    } else if (!rpc.front_end.engine.watch_kv_events(stream, first)) {
-      stream->end(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
-                               "The server runs without --kv-events-config."));
-    }
     return stream.get();
+  }
+
+  void take(grpc::ByteBuffer& message) override {
+    common::SubscribeKvEventsRequest request;
+    if (!parse(message, request)) return end(malformed());
+    const auto first = static_cast<int64_t>(
+        std::min<uint64_t>(request.start_sequence_number(), std::numeric_limits<int64_t>::max()));
+    if (!rpc_.front_end.engine.watch_kv_events(self_, first)) {
+      end(grpc::Status(grpc::StatusCode::UNIMPLEMENTED,
+                       "The server runs without --kv-events-config."));
+    }
   }
 
   void publish(std::shared_ptr<const KvEventBatch> batch) override {
@@ -125,6 +128,8 @@ class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch
     queue_.push_back(std::move(batch));
     if (!is_writing_) write_next();
   }
+
+  void fail(const grpc::Status& status) override { end(status); }
 
   void OnWriteDone(bool ok) override {
     const std::scoped_lock lock(mutex_);
@@ -176,19 +181,19 @@ class KvEventStream final : public grpc::ServerWriteReactor<common::KvEventBatch
   std::optional<grpc::Status> ending_;  // status to end with after the current write
 };
 
+using FlushReactor = AnswerReactor<common::FlushCacheRequest, common::FlushCacheResponse>;
+
 // Asks the engine until it has forgotten its cache or time is up. Runs on one I/O thread, about
 // every 100 ms.
 class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
  public:
   CacheFlush(RpcContext& rpc,
              IoWorker& worker,
-             grpc::ServerUnaryReactor& reactor,
-             common::FlushCacheResponse& response,
+             FlushReactor& reactor,
              std::chrono::milliseconds timeout)
       : rpc_(rpc),
         worker_(worker),
         reactor_(reactor),
-        response_(response),
         deadline_(std::chrono::steady_clock::now() + timeout) {}
 
   void begin() {
@@ -209,17 +214,15 @@ class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
     const bool is_late = std::chrono::steady_clock::now() >= deadline_;
     if (is_done_ || (!is_flushed && !is_late)) return;
     is_done_ = true;
-    response_.set_success(is_flushed);
-    if (!is_flushed) response_.set_message("Requests run or wait.");
-    rpc_.front_end.grpc_counters.count(grpc_method(kVllmService, "FlushCache"), 0);
-    reactor_.Finish(grpc::Status::OK);
+    reactor_.response().set_success(is_flushed);
+    if (!is_flushed) reactor_.response().set_message("Requests run or wait.");
+    reactor_.finish(rpc_.count(grpc_method(kVllmService, "FlushCache"), grpc::Status::OK));
     worker_.forget_deadlines(this);
   }
 
   RpcContext& rpc_;
   IoWorker& worker_;
-  grpc::ServerUnaryReactor& reactor_;     // valid until it is finished
-  common::FlushCacheResponse& response_;  // valid until the reactor is finished
+  FlushReactor& reactor_;  // valid until it is finished
   const std::chrono::steady_clock::time_point deadline_;
   bool is_asking_ = false;
   bool is_done_ = false;
@@ -227,35 +230,33 @@ class CacheFlush : public std::enable_shared_from_this<CacheFlush> {
 
 }  // namespace
 
-grpc::ServerWriteReactor<common::KvEventBatch>* subscribe_kv_events(
-    RpcContext& rpc,
-    grpc::CallbackServerContext& context,
-    const common::SubscribeKvEventsRequest& request) {
-  const auto first = static_cast<int64_t>(
-      std::min<uint64_t>(request.start_sequence_number(), std::numeric_limits<int64_t>::max()));
-  return KvEventStream::start(rpc, rpc.authenticate(context), first);
+OneRequestWire<common::KvEventBatch>* subscribe_kv_events(RpcContext& rpc,
+                                                          grpc::CallbackServerContext& context) {
+  const auto tenant = rpc.admit(context);
+  if (!tenant) {
+    constexpr size_t kMethod = grpc_method(kVllmService, "SubscribeKvEvents");
+    return rpc.refuse<common::KvEventBatch>(kMethod, tenant.error());
+  }
+  return KvEventStream::start(rpc, **tenant);
 }
 
-grpc::ServerUnaryReactor* flush_cache(RpcContext& rpc,
-                                      grpc::CallbackServerContext& context,
-                                      const common::FlushCacheRequest& request,
-                                      common::FlushCacheResponse& response) {
+OneRequestWire<common::FlushCacheResponse>* flush_cache(RpcContext& rpc,
+                                                        grpc::CallbackServerContext& context) {
   constexpr size_t kMethod = grpc_method(kVllmService, "FlushCache");
-  constexpr float kMaxSeconds = 3600;
-  const auto tenant = rpc.authenticate(context);
-  if (!tenant) return rpc.finish(context, kMethod, tenant.error());
-  if (!(request.timeout_s() >= 0 && request.timeout_s() <= kMaxSeconds)) {
-    return rpc.finish(
-        context,
-        kMethod,
-        Error{ErrorCode::kInvalidArgument, "timeout_s must be in [0, 3600].", "timeout_s", {}});
-  }
-  auto* reactor = context.DefaultReactor();
-  IoWorker& worker = *rpc.workers[rpc.worker_idx("")];
-  const std::chrono::milliseconds timeout(std::lround(1e3 * request.timeout_s()));
-  auto flush = std::make_shared<CacheFlush>(rpc, worker, *reactor, response, timeout);
-  worker.post([flush] { flush->begin(); });
-  return reactor;
+  const auto tenant = rpc.admit(context);
+  if (!tenant) return rpc.refuse<common::FlushCacheResponse>(kMethod, tenant.error());
+  return new FlushReactor([&rpc](const common::FlushCacheRequest& request, FlushReactor& reactor) {
+    constexpr float kMaxSeconds = 3600;
+    if (!(request.timeout_s() >= 0 && request.timeout_s() <= kMaxSeconds)) {
+      return reactor.finish(rpc.refusal(
+          kMethod,
+          Error{ErrorCode::kInvalidArgument, "timeout_s must be in [0, 3600].", "timeout_s", {}}));
+    }
+    IoWorker& worker = rpc.worker_of(0);
+    const std::chrono::milliseconds timeout(std::lround(1e3 * request.timeout_s()));
+    auto flush = std::make_shared<CacheFlush>(rpc, worker, reactor, timeout);
+    worker.post([flush] { flush->begin(); });
+  });
 }
 
 }  // namespace sluice

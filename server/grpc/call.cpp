@@ -32,21 +32,21 @@ GrpcCall::GrpcCall(FrontEnd& front_end,
                    size_t method,
                    grpc::CallbackServerContext& context,
                    std::shared_ptr<Tenant> tenant,
-                   const std::string& name)
+                   grpc::ByteBuffer& message)
     : front_end_(front_end),
       request_id_(request_id_of(context)),
       worker_(call_worker),
       method_(method),
       tenant_(std::move(tenant)),
       context_(&context) {
-  if (request_id_.empty()) request_id_ = safe_request_id(name);
+  message_bytes_.Swap(&message);
 }
 
 void GrpcCall::begin() {
   front_end_.request_started();
   worker_.post([self = shared_from_this()] {
     try {
-      self->run();
+      self->read_message();
     } catch (const std::exception& error) {  // for want of memory or threads
       log_event(LogLevel::kError, "failed", "in", "call", "error", error.what());
       self->cancel_generation();
@@ -82,11 +82,17 @@ void GrpcCall::on_done() {
   front_end_.request_done();
 }
 
-void GrpcCall::run() {
+void GrpcCall::read_message() {
   last_progress_ = Clock::now();
   worker_.watch_deadlines(this, [self = shared_from_this()] { self->check_deadline(); });
   trace_ = trace_context_of(*context_);
   client_ = address_of(context_->peer());
+  if (parse(message_bytes_)) return run();
+  refuse(Error{
+      ErrorCode::kInvalidArgument, "The message is not of this method's type.", {}, {}});
+}
+
+void GrpcCall::run() {
   if (front_end_.is_draining()) {
     return refuse(Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/status.h>
 
 #include <chrono>
@@ -32,14 +33,13 @@ class MessageWriter {
 
 class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
  public:
-  // The context lives until on_done(). `name`: the message's name for the request, used if the call
-  // has no x-request-id.
+  // The context lives until on_done(). `message` is moved from.
   GrpcCall(FrontEnd& front_end,
            IoWorker& call_worker,
            size_t method,
            grpc::CallbackServerContext& context,
            std::shared_ptr<Tenant> tenant,
-           const std::string& name = {});
+           grpc::ByteBuffer& message);
 
   // Called on gRPC's threads. Call, reactor and posted work hold each other until on_done().
   void begin();
@@ -61,6 +61,9 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void client_left() final;
 
  protected:
+  // Reads the message once, before anything else; false: it is none of the method's.
+  virtual bool parse(grpc::ByteBuffer& message) = 0;
+
   // `ignored`: gets the fields that are left out.
   virtual Expected<GenerationRequest> decode(const ValidationContext& context,
                                              IgnoredArguments& ignored) = 0;
@@ -80,11 +83,12 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   FrontEnd& front_end_;
   size_t pending_bytes_ = 0;  // the derived class counts
-  std::string request_id_;    // not empty once prepared
+  std::string request_id_;    // x-request-id, or a message's name; not empty once prepared
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  void read_message();
   void run();
   void refuse(const Error& error);
   bool move_on(const Error& error);
@@ -104,6 +108,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   const Clock::time_point arrival_ = Clock::now();
   std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
   grpc::CallbackServerContext* context_;  // null: done
+  grpc::ByteBuffer message_bytes_;        // until they are parsed
 
   std::shared_ptr<Generation> generation_;  // set until the status is sent; it holds this call
   std::optional<grpc::Status> status_;      // it is sent when nothing is pending

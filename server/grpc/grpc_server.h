@@ -17,8 +17,8 @@ class IoWorker;
 class GrpcServer {
  public:
   // Listens and answers from here on; calls wait until the workers run. All arguments outlive the
-  // server. `joins`: another process of the same service has the port and is about to end (a hot
-  // restart).
+  // server; the last worker is that of large messages. `joins`: another process of the same service
+  // has the port and is about to end (a hot restart).
   static Expected<std::unique_ptr<GrpcServer>> create(FrontEnd& front_end,
                                                       std::vector<IoWorker*> workers,
                                                       bool joins);

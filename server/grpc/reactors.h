@@ -1,29 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
-// gRPC's callback objects of a generation, one type for each kind of call. They pass events to the
-// GrpcCall and delete themselves when gRPC is done with them.
+// gRPC's callback object of a generation. It reads the message, passes events to the GrpcCall, and
+// deletes itself when gRPC is done with it.
 #pragma once
 
-#include <grpcpp/support/server_callback.h>
-
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "server/grpc/call.h"
+#include "server/grpc/metadata_first.h"
 
 namespace sluice {
 
-// What the reactors share. Without a call they are finished at once.
-template <typename Reactor, typename Response>
-class CallReactor : public Reactor, public MessageWriter<Response> {
+// `Call`: has the functions of GrpcCall that gRPC's threads call.
+template <typename Response, typename Call = GrpcCall>
+class CallReactor final : public OneRequestReactor<Response>, public MessageWriter<Response> {
  public:
-  void begin(std::shared_ptr<GrpcCall> call) {
-    call_ = std::move(call);
-    call_->begin();
+  // Makes the call of a message that has arrived, on gRPC's threads; a status refuses it.
+  using Start = std::function<tl::expected<std::shared_ptr<Call>, grpc::Status>(
+      grpc::ByteBuffer& message, CallReactor& reactor)>;
+
+  // `is_stream`: otherwise the one message leaves with the status.
+  CallReactor(bool is_stream, Start start) : is_stream_(is_stream), start_(std::move(start)) {
+    this->read();
   }
 
-  void finish(const grpc::Status& status) override { this->Finish(status); }
+  void take(grpc::ByteBuffer& message) override {
+    auto call = start_(message, *this);
+    if (!call) return this->Finish(call.error());
+    const std::scoped_lock lock(mutex_);
+    call_ = std::move(*call);
+    call_->begin();
+    if (is_cancelled_) call_->on_cancel();
+  }
+
+  Response& message() override { return response_; }
+
+  void write() override {
+    if (is_stream_) return this->StartWrite(&response_);
+    has_response_ = true;
+    call_->on_write_done(true);
+  }
+
+  void finish(const grpc::Status& status) override {
+    if (!has_response_ || !status.ok()) return this->Finish(status);
+    this->StartWriteAndFinish(&response_, {}, status);
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (is_stream_) call_->on_write_done(ok);
+  }
 
   void OnCancel() override {
+    const std::scoped_lock lock(mutex_);
+    is_cancelled_ = true;
     if (call_ != nullptr) call_->on_cancel();
   }
 
@@ -32,34 +63,14 @@ class CallReactor : public Reactor, public MessageWriter<Response> {
     delete this;
   }
 
- protected:
-  std::shared_ptr<GrpcCall> call_;  // also held by its posted work and its generation
-};
-
-template <typename Response>
-class StreamReactor final : public CallReactor<grpc::ServerWriteReactor<Response>, Response> {
- public:
-  Response& message() override { return message_; }
-
-  void write() override { this->StartWrite(&message_); }
-
-  void OnWriteDone(bool ok) override { this->call_->on_write_done(ok); }
-
  private:
-  Response message_;
-};
-
-template <typename Response>
-class UnaryReactor final : public CallReactor<grpc::ServerUnaryReactor, Response> {
- public:
-  explicit UnaryReactor(Response& response) : response_(response) {}
-
-  Response& message() override { return response_; }
-
-  void write() override { this->call_->on_write_done(true); }  // leaves with the status
-
- private:
-  Response& response_;
+  const bool is_stream_;
+  const Start start_;
+  std::mutex mutex_;                // a client may leave while its message is taken
+  std::shared_ptr<Call> call_;  // also held by its posted work and its generation
+  bool is_cancelled_ = false;
+  Response response_;
+  bool has_response_ = false;  // of a call that is no stream
 };
 
 }  // namespace sluice

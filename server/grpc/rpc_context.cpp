@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/rpc_context.h"
 
-#include <functional>
 #include <string_view>
 #include <utility>
 
+#include "server/api/generation.h"
+#include "server/front/io_worker.h"
 #include "server/grpc/counted_port.h"
 #include "server/http/api_errors.h"
+#include "server/http/connection.h"
 #include "server/http/request_id.h"
 
 namespace sluice {
-namespace {
-
-void echo_request_id(grpc::CallbackServerContext& context) {
-  const std::string id = request_id_of(context);
-  if (!id.empty()) context.AddInitialMetadata("x-request-id", id);
-}
-
-}  // namespace
-
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key) {
   const auto found = context.client_metadata().find(key);
   if (found == context.client_metadata().end()) return {};
@@ -37,6 +30,11 @@ std::string address_of(std::string_view peer) {
   return address;
 }
 
+void echo_request_id(grpc::CallbackServerContext& context) {
+  const std::string id = request_id_of(context);
+  if (!id.empty()) context.AddInitialMetadata("x-request-id", id);
+}
+
 std::string request_id_of(const grpc::CallbackServerContext& context) {
   return safe_request_id(metadata_value(context, "x-request-id"));
 }
@@ -46,11 +44,32 @@ TraceContext trace_context_of(const grpc::CallbackServerContext& context) {
                              metadata_value(context, "tracestate"));
 }
 
-RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> io_workers)
-    : front_end(shared_front_end), workers(std::move(io_workers)), named(workers.size()) {}
+bool NamedGenerations::add(const Name& name,
+                           std::weak_ptr<Generation> generation,
+                           IoWorker& worker) {
+  const std::scoped_lock lock(mutex_);
+  return places_.emplace(name, Place{std::move(generation), &worker}).second;
+}
 
-Expected<std::shared_ptr<Tenant>> RpcContext::authenticate(
-    const grpc::CallbackServerContext& context) const {
+void NamedGenerations::remove(const Name& name) {
+  const std::scoped_lock lock(mutex_);
+  places_.erase(name);
+}
+
+void NamedGenerations::abort(const Name& name) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = places_.find(name);
+  if (found == places_.end()) return;
+  found->second.worker->post([weak = found->second.generation] {
+    if (const auto generation = weak.lock()) generation->abort();
+  });
+}
+
+RpcContext::RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> workers)
+    : front_end(shared_front_end), workers_(std::move(workers)) {}
+
+Expected<std::shared_ptr<Tenant>> RpcContext::admit(grpc::CallbackServerContext& context) const {
+  echo_request_id(context);
   HttpRequest credentials;
   credentials.authorization = metadata_value(context, "authorization");
   credentials.api_key = metadata_value(context, "x-api-key");
@@ -60,36 +79,19 @@ Expected<std::shared_ptr<Tenant>> RpcContext::authenticate(
   return tenant;
 }
 
-Expected<std::shared_ptr<Tenant>> RpcContext::admit(grpc::CallbackServerContext& context) {
-  echo_request_id(context);
-  SLUICE_TRY(auto tenant, authenticate(context));
-  if (!front_end.connection_opened()) {
-    return make_error(ErrorCode::kResourceExhausted,
-                      "There are more open connections and calls than --max-connections.");
-  }
-  return tenant;
+tl::expected<std::shared_ptr<GrpcCall>, grpc::Status> RpcContext::begin_call(
+    size_t method, std::shared_ptr<GrpcCall> call) const {
+  if (front_end.connection_opened()) return call;
+  const Error error = {ErrorCode::kResourceExhausted,
+                       "There are more open connections and calls than --max-connections.",
+                       {},
+                       {}};
+  return tl::unexpected(refusal(method, error));
 }
 
-size_t RpcContext::worker_idx(const std::string& name) {
-  const size_t number =
-      name.empty() ? next_worker_.fetch_add(1) : std::hash<std::string_view>{}(name);
-  return number % workers.size();
-}
-
-grpc::ServerUnaryReactor* RpcContext::finish(grpc::CallbackServerContext& context,
-                                             size_t method,
-                                             const grpc::Status& status) {
-  echo_request_id(context);
-  front_end.grpc_counters.count(method, status.error_code());
-  grpc::ServerUnaryReactor* reactor = context.DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* RpcContext::finish(grpc::CallbackServerContext& context,
-                                             size_t method,
-                                             const Error& error) {
-  return finish(context, method, to_status(error));
+IoWorker& RpcContext::worker_of(size_t message_bytes) {
+  if (message_bytes > kLargeBody) return *workers_.back();
+  return *workers_[next_worker_.fetch_add(1) % (workers_.size() - 1)];
 }
 
 grpc::Status to_status(const Error& error) {

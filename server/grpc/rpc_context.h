@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// State shared by the gRPC services: authentication, the calls' threads, and their names for Abort.
+// State shared by the gRPC services: authentication, the calls' threads, and their names
+// for Abort.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -9,28 +10,51 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/core/status.h"
 #include "server/front/front_end.h"
+#include "server/grpc/metadata_first.h"
 
 namespace sluice {
 
 class Generation;
+class GrpcCall;
 class IoWorker;
 class Tenant;
 
-// The running generations with a client's name, by tenant and name; one map for each I/O thread,
-// used on it only. Tenants do not see each other's.
-using NamedGenerations = std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Generation>>;
+// The running generations with a client's name, by tenant and name; tenants do not see each
+// other's. Any thread.
+class NamedGenerations {
+ public:
+  using Name = std::pair<uint64_t, std::string>;
+
+  // Returns false if the name is taken. `worker`: has the generation's thread.
+  bool add(const Name& name, std::weak_ptr<Generation> generation, IoWorker& worker);
+  void remove(const Name& name);
+  // Ends the generation of that name, if there is one, on its thread.
+  void abort(const Name& name);
+
+ private:
+  struct Place {
+    std::weak_ptr<Generation> generation;
+    IoWorker* worker;
+  };
+
+  std::mutex mutex_;
+  std::map<Name, Place> places_;
+};
 
 // Returns "" without such metadata.
 std::string metadata_value(const grpc::CallbackServerContext& context, const char* key);
 
 // Returns the host:port in gRPC's name of a peer, such as ipv6:%5B::1%5D:1234.
 std::string address_of(std::string_view peer);
+
+void echo_request_id(grpc::CallbackServerContext& context);
 
 // Returns the client's name for its request, from x-request-id; "" without one.
 std::string request_id_of(const grpc::CallbackServerContext& context);
@@ -45,40 +69,65 @@ class CountedPort;
 
 class RpcContext {
  public:
+  // `workers`: outlive the calls; the last one is that of large messages.
   RpcContext(FrontEnd& shared_front_end, std::vector<IoWorker*> workers);
 
-  // Returns the tenant of the call's key, or kUnauthenticated. gRPC's threads.
-  [[nodiscard]] Expected<std::shared_ptr<Tenant>> authenticate(
-      const grpc::CallbackServerContext& context) const;
-  // Authenticates a call that generates: also counts it, to be uncounted by its end, and echoes its
-  // x-request-id, like finish().
-  [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(grpc::CallbackServerContext& context);
+  // Returns the tenant of the call's key, or kUnauthenticated, and echoes its x-request-id. gRPC's
+  // threads.
+  [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(grpc::CallbackServerContext& context) const;
+  // Counts a call that generates, to be uncounted by its end; RESOURCE_EXHAUSTED: there are too
+  // many.
+  [[nodiscard]] tl::expected<std::shared_ptr<GrpcCall>, grpc::Status> begin_call(
+      size_t method, std::shared_ptr<GrpcCall> call) const;
 
-  // Returns the same thread for requests of one name; any thread for "".
-  [[nodiscard]] size_t worker_idx(const std::string& name);
+  // Returns the thread for a message: reading a large one holds none of the others up. Any thread.
+  IoWorker& worker_of(size_t message_bytes);
 
-  // Ends a call that was not admitted.
-  template <typename Reactor>
-  void refuse(Reactor& reactor, size_t method, const Error& error) {
-    const grpc::Status status = to_status(error);
-    front_end.grpc_counters.count(method, status.error_code());
-    reactor.finish(status);
+  // Returns and counts the status that refuses a call.
+  grpc::Status refusal(size_t method, const Error& error) const {
+    return count(method, to_status(error));
   }
 
-  // Answers a unary call at once.
-  grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context,
+  grpc::Status count(size_t method, const grpc::Status& status) const {
+    front_end.grpc_counters.count(method, status.error_code());
+    return status;
+  }
+
+  // Refuses a call by its metadata.
+  template <typename Response>
+  OneRequestWire<Response>* refuse(size_t method, const Error& error) const {
+    return new UnreadReactor<Response>(refusal(method, error));
+  }
+
+  // Answers a call of which the method is all that it says, whoever calls.
+  template <typename Response>
+  OneRequestWire<Response>* tell(grpc::CallbackServerContext& context,
+                                 size_t method,
+                                 Response response) const {
+    echo_request_id(context);
+    count(method, grpc::Status::OK);
+    return new UnreadReactor<Response>(std::move(response));
+  }
+
+  // Answers a call by `fill`: a status for a tenant, a Request and a Response.
+  template <typename Request, typename Response, typename Fill>
+  OneRequestWire<Response>* answer(grpc::CallbackServerContext& context,
                                    size_t method,
-                                   const grpc::Status& status);
-  grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context,
-                                   size_t method,
-                                   const Error& error);
+                                   Fill fill) const {
+    auto tenant = admit(context);
+    if (!tenant) return refuse<Response>(method, tenant.error());
+    return new AnswerReactor<Request, Response>(
+        [this, method, fill, tenant = *tenant](const Request& request, auto& reactor) {
+          reactor.finish(count(method, fill(*tenant, request, reactor.response())));
+        });
+  }
 
   FrontEnd& front_end;
-  const std::vector<IoWorker*> workers;  // outlive the calls
-  std::vector<NamedGenerations> named;   // one for each worker, used on its thread
-  CountedPort* port = nullptr;           // where the calls come from; outlives them
+  NamedGenerations named;
+  CountedPort* port = nullptr;  // where the calls come from; outlives them
 
  private:
+  const std::vector<IoWorker*> workers_;
   std::atomic<size_t> next_worker_{0};
 };
 

@@ -5,7 +5,6 @@
 
 #include <ctime>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,12 +33,15 @@ class SluiceCall final : public GrpcCall {
              size_t method,
              grpc::CallbackServerContext& context,
              std::shared_ptr<Tenant> tenant,
-             const Request& request,
+             grpc::ByteBuffer& message,
              bool stream,
              MessageWriter<v1::GenerationResponse>& writer)
-      : GrpcCall(
-            rpc.front_end, *rpc.workers[rpc.worker_idx({})], method, context, std::move(tenant)),
-        message_(request),
+      : GrpcCall(rpc.front_end,
+                 rpc.worker_of(message.Length()),
+                 method,
+                 context,
+                 std::move(tenant),
+                 message),
         stream_(stream),
         writer_(writer) {}
 
@@ -139,6 +141,8 @@ class SluiceCall final : public GrpcCall {
     }
   }
 
+  bool parse(grpc::ByteBuffer& message) override { return sluice::parse(message, message_); }
+
   Expected<GenerationRequest> decode(const ValidationContext& context,
                                      IgnoredArguments& ignored) override {
     return sluice::decode(context, message_, ignored, stream_);
@@ -197,7 +201,7 @@ class SluiceCall final : public GrpcCall {
   }
 
   std::shared_ptr<const ServedModel> served_;  // set once prepared
-  const Request& message_;
+  Request message_;
   const bool stream_;
   MessageWriter<v1::GenerationResponse>& writer_;  // the reactor; valid until finish_wire()
   const GenerationRequest* request_ = nullptr;     // owned by the generation
@@ -208,76 +212,51 @@ class SluiceCall final : public GrpcCall {
   std::vector<bool> is_pending_;
 };
 
-class SluiceService final : public v1::Sluice::CallbackService {
+class SluiceService final : public MetadataFirstService {
  public:
-  explicit SluiceService(RpcContext& rpc) : rpc_(rpc) {}
-
-  grpc::ServerUnaryReactor* Complete(grpc::CallbackServerContext* context,
-                                     const v1::CompletionRequest* request,
-                                     v1::GenerationResponse* response) override {
-    return run(grpc_method(kSluiceService, "Complete"),
-               *context,
-               *request,
-               new UnaryReactor<v1::GenerationResponse>(*response));
+  explicit SluiceService(RpcContext& rpc) : rpc_(rpc) {
+    serve_generation<v1::CompletionRequest, grpc_method(kSluiceService, "Complete")>(false);
+    serve_generation<v1::CompletionRequest, grpc_method(kSluiceService, "StreamComplete")>(true);
+    serve_generation<v1::ChatRequest, grpc_method(kSluiceService, "Chat")>(false);
+    serve_generation<v1::ChatRequest, grpc_method(kSluiceService, "StreamChat")>(true);
+    serve<v1::ListModelsResponse>(kSluiceService, "ListModels", [this](auto* context) {
+      return rpc_.answer<v1::ListModelsRequest, v1::ListModelsResponse>(
+          *context,
+          grpc_method(kSluiceService, "ListModels"),
+          [this](const auto&, const auto&, auto& response) { return fill_models(response); });
+    });
   }
 
-  grpc::ServerWriteReactor<v1::GenerationResponse>* StreamComplete(
-      grpc::CallbackServerContext* context, const v1::CompletionRequest* request) override {
-    return run(grpc_method(kSluiceService, "StreamComplete"),
-               *context,
-               *request,
-               new StreamReactor<v1::GenerationResponse>);
+ private:
+  template <typename Request, size_t kMethod>
+  void serve_generation(bool is_stream) {
+    using Reactor = CallReactor<v1::GenerationResponse>;
+    serve<v1::GenerationResponse>(
+        kSluiceService,
+        kGrpcMethods[kMethod].method,
+        [this, is_stream](auto* context) -> OneRequestWire<v1::GenerationResponse>* {
+          auto tenant = rpc_.admit(*context);
+          if (!tenant) return rpc_.refuse<v1::GenerationResponse>(kMethod, tenant.error());
+          return new Reactor(
+              is_stream,
+              [this, is_stream, context, tenant = *tenant](auto& message, Reactor& reactor) {
+                return rpc_.begin_call(
+                    kMethod,
+                    std::make_shared<SluiceCall<Request>>(
+                        rpc_, kMethod, *context, tenant, message, is_stream, reactor));
+              });
+        });
   }
 
-  grpc::ServerUnaryReactor* Chat(grpc::CallbackServerContext* context,
-                                 const v1::ChatRequest* request,
-                                 v1::GenerationResponse* response) override {
-    return run(grpc_method(kSluiceService, "Chat"),
-               *context,
-               *request,
-               new UnaryReactor<v1::GenerationResponse>(*response));
-  }
-
-  grpc::ServerWriteReactor<v1::GenerationResponse>* StreamChat(
-      grpc::CallbackServerContext* context, const v1::ChatRequest* request) override {
-    return run(grpc_method(kSluiceService, "StreamChat"),
-               *context,
-               *request,
-               new StreamReactor<v1::GenerationResponse>);
-  }
-
-  grpc::ServerUnaryReactor* ListModels(grpc::CallbackServerContext* context,
-                                       const v1::ListModelsRequest*,
-                                       v1::ListModelsResponse* response) override {
-    constexpr size_t kMethod = grpc_method(kSluiceService, "ListModels");
-    const auto tenant = rpc_.authenticate(*context);
-    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
+  grpc::Status fill_models(v1::ListModelsResponse& response) const {
     for (const auto& [name, served] : rpc_.front_end.named_models()) {
-      v1::Model& model = *response->add_models();
+      v1::Model& model = *response.add_models();
       model.set_id(name);
       model.set_created(rpc_.front_end.created);
       model.set_root(served->engine.model().path);
       model.set_max_model_len(served->engine.model().max_model_len);
     }
-    return rpc_.finish(*context, kMethod, grpc::Status::OK);
-  }
-
- private:
-  // `reactor` deletes itself.
-  template <typename Request, typename Reactor>
-  Reactor* run(size_t method,
-               grpc::CallbackServerContext& context,
-               const Request& request,
-               Reactor* reactor) {
-    constexpr bool kStream = std::is_same_v<Reactor, StreamReactor<v1::GenerationResponse>>;
-    const auto tenant = rpc_.admit(context);
-    if (!tenant) {
-      rpc_.refuse(*reactor, method, tenant.error());
-      return reactor;
-    }
-    reactor->begin(std::make_shared<SluiceCall<Request>>(
-        rpc_, method, context, *tenant, request, kStream, *reactor));
-    return reactor;
+    return grpc::Status::OK;
   }
 
   RpcContext& rpc_;

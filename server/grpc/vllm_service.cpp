@@ -15,12 +15,12 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/api/answer_id.h"
 #include "server/api/generation.h"
-#include "server/front/io_worker.h"
 #include "server/grpc/cache_calls.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/tokenizer_bundle.h"
+#include "server/http/request_id.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {
@@ -45,20 +45,18 @@ void fill_top(const std::vector<TokenLogprob>& from, engine::TopLogProbs& to) {
 class VllmCall final : public GrpcCall {
  public:
   VllmCall(RpcContext& rpc,
-           size_t worker_idx,
            grpc::CallbackServerContext& context,
-           std::shared_ptr<Tenant> tenant,
-           const engine::GenerateRequest& request,
+           const std::shared_ptr<Tenant>& tenant,
+           grpc::ByteBuffer& message,
            MessageWriter<engine::GenerateResponse>& writer)
       : GrpcCall(rpc.front_end,
-                 *rpc.workers[worker_idx],
+                 rpc.worker_of(message.Length()),
                  grpc_method(kVllmService, "Generate"),
                  context,
                  tenant,
-                 request.request_id()),
-        named_(rpc.named[worker_idx]),
-        name_(tenant->salt(), request.request_id()),
-        message_(request),
+                 message),
+        named_(rpc.named),
+        name_(tenant->salt(), ""),
         writer_(writer) {}
 
   void prepare(const GenerationRequest& request) override {
@@ -119,6 +117,13 @@ class VllmCall final : public GrpcCall {
     bool completed = false;  // its complete message is sent
   };
 
+  bool parse(grpc::ByteBuffer& message) override {
+    if (!sluice::parse(message, message_)) return false;
+    name_.second = message_.request_id();
+    if (request_id_.empty()) request_id_ = safe_request_id(name_.second);
+    return true;
+  }
+
   Expected<GenerationRequest> decode(const ValidationContext& context,
                                      IgnoredArguments& ignored) override {
     if (name_.second.size() > kMaxRequestIdBytes) {
@@ -132,7 +137,7 @@ class VllmCall final : public GrpcCall {
 
   Expected<void> start(const std::shared_ptr<Generation>& generation) override {
     if (name_.second.empty()) return {};
-    if (!named_.emplace(name_, generation).second) {
+    if (!named_.add(name_, generation, worker())) {
       return make_error(ErrorCode::kInvalidArgument,
                         "request_id '" + show_text(name_.second) + "' is already running.",
                         "request_id");
@@ -142,7 +147,7 @@ class VllmCall final : public GrpcCall {
   }
 
   void ended() override {
-    if (std::exchange(is_named_, false)) named_.erase(name_);
+    if (std::exchange(is_named_, false)) named_.remove(name_);
   }
 
   void complete(std::span<const size_t> returned, const Usage&) override {
@@ -238,9 +243,9 @@ class VllmCall final : public GrpcCall {
   }
 
   NamedGenerations& named_;
-  const std::pair<uint64_t, std::string> name_;
+  NamedGenerations::Name name_;
   bool is_named_ = false;
-  const engine::GenerateRequest& message_;
+  engine::GenerateRequest message_;
   MessageWriter<engine::GenerateResponse>& writer_;  // the reactor; valid until finish_wire()
   const GenerationRequest* request_ = nullptr;       // owned by the generation
   std::vector<Choice> choices_;
@@ -248,9 +253,9 @@ class VllmCall final : public GrpcCall {
   std::vector<size_t> returned_;  // set when the generation is complete
 };
 
-// Sends an archive in pieces and deletes itself. gRPC's threads, which also make the first archive.
-class TokenizerReactor final
-    : public grpc::ServerWriteReactor<smg::grpc::common::GetTokenizerChunk> {
+// Sends an archive in pieces and deletes itself; it reads no request, which would say nothing.
+// gRPC's threads, which also make the first archive.
+class TokenizerReactor final : public OneRequestWire<smg::grpc::common::GetTokenizerChunk> {
  public:
   TokenizerReactor(RpcContext& rpc, Expected<std::shared_ptr<const TokenizerBundle>> bundle)
       : rpc_(rpc) {
@@ -291,141 +296,145 @@ class TokenizerReactor final
   size_t num_sent_ = 0;
 };
 
-class VllmService final : public engine::VllmEngine::CallbackService {
+class VllmService final : public MetadataFirstService {
  public:
   explicit VllmService(RpcContext& rpc)
-      : rpc_(rpc), tokenizer_(rpc.front_end.config.chat_template) {}
-
-  grpc::ServerWriteReactor<engine::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const engine::GenerateRequest* request) override {
-    last_receive_ = static_cast<int64_t>(std::time(nullptr));
-    auto* reactor = new StreamReactor<engine::GenerateResponse>;  // deletes itself
-    const auto tenant = rpc_.admit(*context);
-    if (!tenant) {
-      rpc_.refuse(*reactor, grpc_method(kVllmService, "Generate"), tenant.error());
-      return reactor;
-    }
-    reactor->begin(std::make_shared<VllmCall>(
-        rpc_, rpc_.worker_idx(request->request_id()), *context, *tenant, *request, *reactor));
-    return reactor;
-  }
-
-  grpc::ServerUnaryReactor* Embed(grpc::CallbackServerContext* context,
-                                  const engine::EmbedRequest*,
-                                  engine::EmbedResponse*) override {
-    return rpc_.finish(
-        *context,
-        grpc_method(kVllmService, "Embed"),
-        grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "This server has no embedding models."));
-  }
-
-  grpc::ServerUnaryReactor* HealthCheck(grpc::CallbackServerContext* context,
-                                        const engine::HealthCheckRequest*,
-                                        engine::HealthCheckResponse* response) override {
-    const std::string illness = rpc_.front_end.illness();
-    response->set_healthy(illness.empty());
-    response->set_message(illness.empty() ? "Healthy" : illness);
-    return rpc_.finish(*context, grpc_method(kVllmService, "HealthCheck"), grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context,
-                                  const engine::AbortRequest* request,
-                                  engine::AbortResponse*) override {
-    constexpr size_t kMethod = grpc_method(kVllmService, "Abort");
-    const auto tenant = rpc_.authenticate(*context);
-    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
-    for (const std::string& id : request->request_ids()) {
-      if (id.empty() || id.size() > kMaxRequestIdBytes) continue;
-      const size_t idx = rpc_.worker_idx(id);
-      rpc_.workers[idx]->post([&named = rpc_.named[idx], name = std::pair((*tenant)->salt(), id)] {
-        const auto found = named.find(name);
-        const auto generation = found == named.end() ? nullptr : found->second.lock();
-        if (generation != nullptr) generation->abort();
-      });
-    }
-    return rpc_.finish(*context, kMethod, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* GetModelInfo(grpc::CallbackServerContext* context,
-                                         const engine::GetModelInfoRequest*,
-                                         engine::GetModelInfoResponse* response) override {
-    constexpr size_t kMethod = grpc_method(kVllmService, "GetModelInfo");
-    const auto tenant = rpc_.authenticate(*context);
-    if (!tenant) return rpc_.finish(*context, kMethod, tenant.error());
-    const auto usual = rpc_.front_end.usual_model();
-    const Engine& served = usual->engine;
-    const ModelInfo& model = served.model();
-    response->set_model_path(model.path);
-    response->set_is_generation(true);
-    response->set_max_context_length(static_cast<uint32_t>(model.max_model_len));
-    response->set_vocab_size(static_cast<uint32_t>(model.vocab_size));
-    response->set_served_model_name(usual->names.front());
-    response->set_model_type(model.architecture);
-    for (const TokenId id : served.tokenizer().end_tokens()) response->add_eos_token_ids(id);
-    response->set_bos_token_id(served.tokenizer().bos());
-    response->set_max_req_input_len(model.max_model_len - 1);
-    return rpc_.finish(*context, kMethod, grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* GetServerInfo(grpc::CallbackServerContext* context,
-                                          const engine::GetServerInfoRequest*,
-                                          engine::GetServerInfoResponse* response) override {
-    const FrontEnd& front_end = rpc_.front_end;
-    const EngineStats stats = front_end.engine.stats();
-    const std::chrono::duration<double> up = std::chrono::steady_clock::now() - front_end.start;
-    response->set_active_requests(
-        static_cast<uint32_t>(stats.num_requests_running + stats.num_requests_waiting));
-    response->set_is_paused(front_end.is_draining());
-    response->set_last_receive_timestamp(static_cast<double>(last_receive_.load()));
-    response->set_uptime_seconds(up.count());
-    response->set_server_type("vllm-grpc");
-    const HandoffConfig& handoff = front_end.handoff;
-    if (!handoff.connector.empty()) {
-      response->set_kv_connector(handoff.connector);
-      response->set_kv_role(std::string(kv_role_name(handoff.role)));
-      response->set_kv_engine_id(front_end.engine_id);
-    }
-    response->set_data_parallel_size(1);
-    return rpc_.finish(*context, grpc_method(kVllmService, "GetServerInfo"), grpc::Status::OK);
-  }
-
-  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context,
-                                     const engine::GetLoadsRequest* request,
-                                     engine::GetLoadsResponse* response) override {
-    constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
-    response->set_timestamp(utc_text(static_cast<int64_t>(std::time(nullptr))));
-    response->set_version(std::string(version()));
-    response->set_dp_rank_count(1);
-    if (request->has_dp_rank() && request->dp_rank() != 0) {
-      return rpc_.finish(*context,
-                         kMethod,
-                         Error{ErrorCode::kInvalidArgument, "dp_rank must be 0.", "dp_rank", {}});
-    }
-    fill_load(*response->add_loads());
-    return rpc_.finish(*context, kMethod, grpc::Status::OK);
-  }
-
-  grpc::ServerWriteReactor<smg::grpc::common::GetTokenizerChunk>* GetTokenizer(
-      grpc::CallbackServerContext* context,
-      const smg::grpc::common::GetTokenizerRequest*) override {
-    const auto tenant = rpc_.authenticate(*context);
-    if (!tenant) return new TokenizerReactor(rpc_, tl::unexpected(tenant.error()));
-    return new TokenizerReactor(rpc_, tokenizer_.get(rpc_.front_end.usual_model()->engine));
-  }
-
-  grpc::ServerWriteReactor<smg::grpc::common::KvEventBatch>* SubscribeKvEvents(
-      grpc::CallbackServerContext* context,
-      const smg::grpc::common::SubscribeKvEventsRequest* request) override {
-    return subscribe_kv_events(rpc_, *context, *request);
-  }
-
-  grpc::ServerUnaryReactor* FlushCache(grpc::CallbackServerContext* context,
-                                       const smg::grpc::common::FlushCacheRequest* request,
-                                       smg::grpc::common::FlushCacheResponse* response) override {
-    return flush_cache(rpc_, *context, *request, *response);
+      : rpc_(rpc), tokenizer_(rpc.front_end.config.chat_template) {
+    serve<engine::GenerateResponse>(
+        kVllmService, "Generate", [this](auto* context) { return generate(*context); });
+    serve_questions();
+    serve_cache_calls();
   }
 
  private:
+  void serve_questions() {
+    serve<engine::EmbedResponse>(kVllmService, "Embed", [this](auto* context) {
+      echo_request_id(*context);
+      const grpc::Status none{grpc::StatusCode::UNIMPLEMENTED,
+                              "This server has no embedding models."};
+      return new UnreadReactor<engine::EmbedResponse>(
+          rpc_.count(grpc_method(kVllmService, "Embed"), none));
+    });
+    serve<engine::HealthCheckResponse>(kVllmService, "HealthCheck", [this](auto* context) {
+      return rpc_.tell(*context, grpc_method(kVllmService, "HealthCheck"), health());
+    });
+    serve<engine::GetModelInfoResponse>(kVllmService, "GetModelInfo", [this](auto* context) {
+      return rpc_.answer<engine::GetModelInfoRequest, engine::GetModelInfoResponse>(
+          *context,
+          grpc_method(kVllmService, "GetModelInfo"),
+          [this](const auto&, const auto&, auto& response) { return fill_model(response); });
+    });
+    serve<engine::GetServerInfoResponse>(kVllmService, "GetServerInfo", [this](auto* context) {
+      return rpc_.tell(*context, grpc_method(kVllmService, "GetServerInfo"), server_info());
+    });
+    serve<engine::GetLoadsResponse>(
+        kVllmService, "GetLoads", [this](auto* context) { return get_loads(*context); });
+    using Chunk = smg::grpc::common::GetTokenizerChunk;
+    serve<Chunk>(
+        kVllmService, "GetTokenizer", [this](auto* context) -> OneRequestWire<Chunk>* {
+          const auto tenant = rpc_.admit(*context);
+          if (!tenant) return new TokenizerReactor(rpc_, tl::unexpected(tenant.error()));
+          return new TokenizerReactor(rpc_, tokenizer_.get(rpc_.front_end.usual_model()->engine));
+        });
+  }
+
+  void serve_cache_calls() {
+    serve<engine::AbortResponse>(kVllmService, "Abort", [this](auto* context) {
+      return rpc_.answer<engine::AbortRequest, engine::AbortResponse>(
+          *context,
+          grpc_method(kVllmService, "Abort"),
+          [this](const auto& tenant, const auto& request, auto&) {
+            for (const std::string& id : request.request_ids()) {
+              if (id.empty() || id.size() > kMaxRequestIdBytes) continue;
+              rpc_.named.abort({tenant.salt(), id});
+            }
+            return grpc::Status::OK;
+          });
+    });
+    serve<smg::grpc::common::KvEventBatch>(
+        kVllmService, "SubscribeKvEvents", [this](auto* context) {
+          return subscribe_kv_events(rpc_, *context);
+        });
+    serve<smg::grpc::common::FlushCacheResponse>(
+        kVllmService, "FlushCache", [this](auto* context) { return flush_cache(rpc_, *context); });
+  }
+
+  OneRequestWire<engine::GenerateResponse>* generate(grpc::CallbackServerContext& context) {
+    last_receive_ = static_cast<int64_t>(std::time(nullptr));
+    auto tenant = rpc_.admit(context);
+    constexpr size_t kMethod = grpc_method(kVllmService, "Generate");
+    if (!tenant) return rpc_.refuse<engine::GenerateResponse>(kMethod, tenant.error());
+    using Reactor = CallReactor<engine::GenerateResponse>;
+    return new Reactor(true, [this, &context, tenant = *tenant](auto& message, Reactor& reactor) {
+      return rpc_.begin_call(
+          kMethod, std::make_shared<VllmCall>(rpc_, context, tenant, message, reactor));
+    });
+  }
+
+  [[nodiscard]] engine::HealthCheckResponse health() const {
+    const std::string illness = rpc_.front_end.illness();
+    engine::HealthCheckResponse response;
+    response.set_healthy(illness.empty());
+    response.set_message(illness.empty() ? "Healthy" : illness);
+    return response;
+  }
+
+  grpc::Status fill_model(engine::GetModelInfoResponse& response) const {
+    const auto usual = rpc_.front_end.usual_model();
+    const Engine& served = usual->engine;
+    const ModelInfo& model = served.model();
+    response.set_model_path(model.path);
+    response.set_is_generation(true);
+    response.set_max_context_length(static_cast<uint32_t>(model.max_model_len));
+    response.set_vocab_size(static_cast<uint32_t>(model.vocab_size));
+    response.set_served_model_name(usual->names.front());
+    response.set_model_type(model.architecture);
+    for (const TokenId id : served.tokenizer().end_tokens()) response.add_eos_token_ids(id);
+    response.set_bos_token_id(served.tokenizer().bos());
+    response.set_max_req_input_len(model.max_model_len - 1);
+    return grpc::Status::OK;
+  }
+
+  [[nodiscard]] engine::GetServerInfoResponse server_info() const {
+    const FrontEnd& front_end = rpc_.front_end;
+    const EngineStats stats = front_end.engine.stats();
+    const std::chrono::duration<double> up = std::chrono::steady_clock::now() - front_end.start;
+    engine::GetServerInfoResponse response;
+    response.set_active_requests(
+        static_cast<uint32_t>(stats.num_requests_running + stats.num_requests_waiting));
+    response.set_is_paused(front_end.is_draining());
+    response.set_last_receive_timestamp(static_cast<double>(last_receive_.load()));
+    response.set_uptime_seconds(up.count());
+    response.set_server_type("vllm-grpc");
+    const HandoffConfig& handoff = front_end.handoff;
+    if (!handoff.connector.empty()) {
+      response.set_kv_connector(handoff.connector);
+      response.set_kv_role(std::string(kv_role_name(handoff.role)));
+      response.set_kv_engine_id(front_end.engine_id);
+    }
+    response.set_data_parallel_size(1);
+    return response;
+  }
+
+  // Open to all, but the message counts.
+  OneRequestWire<engine::GetLoadsResponse>* get_loads(grpc::CallbackServerContext& context) {
+    echo_request_id(context);
+    using Reactor = AnswerReactor<engine::GetLoadsRequest, engine::GetLoadsResponse>;
+    return new Reactor([this](const engine::GetLoadsRequest& request, Reactor& reactor) {
+      constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
+      if (request.has_dp_rank() && request.dp_rank() != 0) {
+        return reactor.finish(rpc_.refusal(
+            kMethod, Error{ErrorCode::kInvalidArgument, "dp_rank must be 0.", "dp_rank", {}}));
+      }
+      engine::GetLoadsResponse& response = reactor.response();
+      response.set_timestamp(utc_text(static_cast<int64_t>(std::time(nullptr))));
+      response.set_version(std::string(version()));
+      response.set_dp_rank_count(1);
+      fill_load(*response.add_loads());
+      reactor.finish(rpc_.count(kMethod, grpc::Status::OK));
+    });
+  }
+
   void fill_load(engine::SchedulerLoad& load) const {
     const EngineStats stats = rpc_.front_end.engine.stats();
     const auto share = [](auto part, auto whole) {

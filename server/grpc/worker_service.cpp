@@ -48,18 +48,8 @@ std::string kv_events_endpoint(const Config& config) {
   return endpoint.is_string() ? endpoint.get<std::string>() : std::string();
 }
 
-grpc::Status unauthenticated() {
-  return {grpc::StatusCode::UNAUTHENTICATED, "The worker's secret is missing or another one."};
-}
-
-grpc::ServerUnaryReactor* finish(grpc::CallbackServerContext& context, const grpc::Status& status) {
-  grpc::ServerUnaryReactor* const reactor = context.DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
-}
-
-// Sends files, or a status alone. Deletes itself.
-class FilesReactor final : public grpc::ServerWriteReactor<wire::FilePiece> {
+// Sends files, or a status alone; the request says nothing that it would read. Deletes itself.
+class FilesReactor final : public OneRequestWire<wire::FilePiece> {
  public:
   explicit FilesReactor(const grpc::Status& status) { Finish(status); }
 
@@ -93,21 +83,17 @@ class FilesReactor final : public grpc::ServerWriteReactor<wire::FilePiece> {
   wire::FilePiece piece_;
 };
 
-// Refuses a call. Deletes itself.
-class RefusedReactor final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
- public:
-  explicit RefusedReactor(const grpc::Status& status) { Finish(status); }
-
-  void OnDone() override { delete this; }
-};
-
 }  // namespace
 
-// One request's call: gRPC's object, which holds itself until OnDone() and is held by posted tasks.
-class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse> {
+// One request's call, held by gRPC's object and by posted tasks.
+class WorkerCall final : public std::enable_shared_from_this<WorkerCall> {
  public:
-  WorkerCall(WorkerService& service, ValidRequest request)
+  // `writer`: valid until it is finished.
+  WorkerCall(WorkerService& service,
+             ValidRequest request,
+             MessageWriter<wire::GenerateResponse>& writer)
       : service_(service),
+        writer_(writer),
         request_(std::move(request)),
         span_(service.front_end_.tracer, request_.trace, request_.arrival),
         num_prompt_tokens_(static_cast<int64_t>(request_.prompt.size())),
@@ -115,33 +101,29 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
         position_(static_cast<int32_t>(request_.generated.size())) {}
 
   // Called on gRPC's threads.
-  static WorkerCall* begin(WorkerService& service, ValidRequest request) {
-    auto call = std::make_shared<WorkerCall>(service, std::move(request));
-    WorkerCall* const reactor = call.get();
-    reactor->self_ = call;
-    service.front_end_.request_started();
-    service.post([call = std::move(call)] { call->submit(call); });
-    return reactor;
+  void begin() {
+    service_.front_end_.request_started();
+    service_.post([call = shared_from_this()] { call->submit(call); });
   }
 
-  void OnWriteDone(bool ok) override {
-    service_.post([call = self_, ok] {
+  void on_write_done(bool ok) {
+    service_.post([call = shared_from_this(), ok] {
       call->is_writing_ = false;
       if (!ok) call->finish(grpc::Status::CANCELLED);
       call->pump();
     });
   }
 
-  void OnCancel() override {
-    service_.post([call = self_] {
+  void on_cancel() {
+    service_.post([call = shared_from_this()] {
       call->finish(grpc::Status::CANCELLED);
       call->pump();
     });
   }
 
-  void OnDone() override {
+  void on_done() {
     service_.front_end_.request_done();
-    service_.post([call = std::move(self_)] {});
+    service_.post([call = shared_from_this()] {});
   }
 
   // Functions below run on the service's thread.
@@ -183,10 +165,10 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     if (has_pending_) {
       has_pending_ = false;
       pending_bytes_ = 0;
-      sent_.Clear();
-      sent_.Swap(&pending_);
+      writer_.message().Clear();
+      writer_.message().Swap(&pending_);
       is_writing_ = true;
-      return StartWrite(&sent_);
+      return writer_.write();
     }
     if (!status_) return;
     is_finished_ = true;
@@ -194,7 +176,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
     span_.end();
     const auto kept = std::move(kept_);  // may be the last reference except gRPC's
     service_.calls_.erase(kept);
-    Finish(*status_);
+    writer_.finish(*status_);
   }
 
  private:
@@ -252,7 +234,7 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   }
 
   WorkerService& service_;
-  std::shared_ptr<WorkerCall> self_;  // until OnDone()
+  MessageWriter<wire::GenerateResponse>& writer_;
   // Members below belong to the service's thread.
   std::shared_ptr<WorkerCall> kept_;  // until Finish()
   ValidRequest request_;              // until it is submitted
@@ -264,7 +246,6 @@ class WorkerCall final : public grpc::ServerWriteReactor<wire::GenerateResponse>
   std::optional<RequestId> id_;  // set while the engine has the request
   bool is_queued_ = false;       // no output has come yet
   wire::GenerateResponse pending_;
-  wire::GenerateResponse sent_;
   size_t pending_bytes_ = 0;
   bool has_pending_ = false;
   bool is_writing_ = false;
@@ -278,7 +259,24 @@ WorkerService::WorkerService(FrontEnd& front_end)
       has_secret_(!front_end.config.worker_secret.empty()),
       secret_(digest_of(front_end.config.worker_secret)),
       work_(boost::asio::make_work_guard(context_)),
-      thread_([this] { context_.run(); }) {}
+      thread_([this] { context_.run(); }) {
+  serve_if_allowed<wire::Description>("Describe", [this] {
+    return new UnreadReactor<wire::Description>(description());
+  });
+  serve_if_allowed<wire::FilePiece>("GetTokenizer", [this] {
+    auto files = front_end_.engine.tokenizer_files();
+    if (!files) return new FilesReactor(to_status(files.error()));
+    return new FilesReactor(std::move(*files));
+  });
+  using Reactor = CallReactor<wire::GenerateResponse, WorkerCall>;
+  serve_if_allowed<wire::GenerateResponse>("Generate", [this] {
+    return new Reactor(true, [this](grpc::ByteBuffer& message, Reactor& reactor) {
+      return read_call(message, reactor);
+    });
+  });
+  serve_if_allowed<wire::State>(
+      "GetState", [this] { return new UnreadReactor<wire::State>(state()); });
+}
 
 WorkerService::~WorkerService() {
   work_.reset();
@@ -334,73 +332,53 @@ bool WorkerService::knows_secret(const grpc::CallbackServerContext& context) con
   return CRYPTO_memcmp(digest.data(), secret_.data(), digest.size()) == 0;
 }
 
-grpc::ServerUnaryReactor* WorkerService::Describe(grpc::CallbackServerContext* context,
-                                                  const wire::DescribeRequest*,
-                                                  wire::Description* response) {
-  if (!is_allowed(*context)) return finish(*context, unauthenticated());
-  encode(front_end_.engine.model(), *response);
-  response->set_epoch(epoch_);
-  response->set_created(front_end_.created);
-  for (const TokenId id : front_end_.engine.tokenizer().end_tokens()) response->add_end_tokens(id);
-  response->set_block_size(front_end_.config.block_size);
-  response->set_max_logprobs(front_end_.config.max_logprobs);
-  response->set_kv_events_endpoint(kv_events_endpoint(front_end_.config));
-  return finish(*context, grpc::Status::OK);
+wire::Description WorkerService::description() const {
+  wire::Description response;
+  encode(front_end_.engine.model(), response);
+  response.set_epoch(epoch_);
+  response.set_created(front_end_.created);
+  for (const TokenId id : front_end_.engine.tokenizer().end_tokens()) response.add_end_tokens(id);
+  response.set_block_size(front_end_.config.block_size);
+  response.set_max_logprobs(front_end_.config.max_logprobs);
+  response.set_kv_events_endpoint(kv_events_endpoint(front_end_.config));
+  return response;
 }
 
-grpc::ServerWriteReactor<wire::FilePiece>* WorkerService::GetTokenizer(
-    grpc::CallbackServerContext* context, const wire::GetTokenizerRequest*) {
-  if (!is_allowed(*context)) return new FilesReactor(unauthenticated());
-  auto files = front_end_.engine.tokenizer_files();
-  if (!files) return new FilesReactor(to_status(files.error()));
-  return new FilesReactor(std::move(*files));
-}
-
-grpc::Status WorkerService::read_request(const grpc::CallbackServerContext& context,
-                                         const wire::GenerateRequest& message,
-                                         ValidRequest& request) const {
-  if (!is_allowed(context)) return unauthenticated();
+tl::expected<std::shared_ptr<WorkerCall>, grpc::Status> WorkerService::read_call(
+    grpc::ByteBuffer& bytes, MessageWriter<wire::GenerateResponse>& writer) {
+  wire::GenerateRequest message;
+  if (!parse(bytes, message)) return tl::unexpected(malformed());
   const ModelInfo& model = front_end_.engine.model();
   if (message.fingerprint() != model.system_fingerprint) {
-    return {grpc::StatusCode::FAILED_PRECONDITION,
-            "The worker's fingerprint is " + model.system_fingerprint + "."};
+    return tl::unexpected(
+        grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                     "The worker's fingerprint is " + model.system_fingerprint + "."));
   }
   auto decoded = decode(message.request(), WorkerClock::now());
-  if (!decoded) return to_status(decoded.error());
+  if (!decoded) return tl::unexpected(to_status(decoded.error()));
   const auto checked = check_request(*decoded, model, front_end_.config);
-  if (!checked) return to_status(checked.error());
-  request = std::move(*decoded);
-  return grpc::Status::OK;
+  if (!checked) return tl::unexpected(to_status(checked.error()));
+  return std::make_shared<WorkerCall>(*this, std::move(*decoded), writer);
 }
 
-grpc::ServerWriteReactor<wire::GenerateResponse>* WorkerService::Generate(
-    grpc::CallbackServerContext* context, const wire::GenerateRequest* message) {
-  ValidRequest request;
-  const grpc::Status status = read_request(*context, *message, request);
-  if (!status.ok()) return new RefusedReactor(status);
-  return WorkerCall::begin(*this, std::move(request));
-}
-
-grpc::ServerUnaryReactor* WorkerService::GetState(grpc::CallbackServerContext* context,
-                                                  const wire::GetStateRequest*,
-                                                  wire::State* response) {
-  if (!is_allowed(*context)) return finish(*context, unauthenticated());
+wire::State WorkerService::state() const {
+  wire::State response;
   const EngineStats stats = front_end_.engine.stats();
-  response->set_epoch(epoch_);
-  response->set_num_steps(stats.num_steps);
-  response->set_is_draining(stats.draining || front_end_.is_draining());
-  response->set_num_running(stats.num_requests_running);
-  response->set_num_waiting(stats.num_requests_waiting);
-  response->set_queued_tokens(queued_tokens_.load());
+  response.set_epoch(epoch_);
+  response.set_num_steps(stats.num_steps);
+  response.set_is_draining(stats.draining || front_end_.is_draining());
+  response.set_num_running(stats.num_requests_running);
+  response.set_num_waiting(stats.num_requests_waiting);
+  response.set_queued_tokens(queued_tokens_.load());
   int64_t num_open = stats.num_requests_running + stats.num_requests_waiting;
   if (stats.handoff) {
     num_open += stats.handoff->num_claiming + stats.handoff->num_awaiting_room +
                 stats.handoff->num_receiving;
   }
-  response->set_num_open(num_open);
-  response->set_num_blocks_total(stats.num_blocks_total);
-  response->set_num_blocks_used(stats.num_blocks_used);
-  return finish(*context, grpc::Status::OK);
+  response.set_num_open(num_open);
+  response.set_num_blocks_total(stats.num_blocks_total);
+  response.set_num_blocks_used(stats.num_blocks_used);
+  return response;
 }
 
 }  // namespace sluice

@@ -3,7 +3,7 @@
 // to that thread; gRPC's threads only post to it.
 #pragma once
 
-#include <worker.grpc.pb.h>
+#include <worker.pb.h>
 
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "engine/engine.h"
+#include "server/grpc/reactors.h"
 #include "server/keys/digest.h"
 
 namespace sluice {
@@ -24,25 +25,12 @@ class CountedPort;
 class FrontEnd;
 class WorkerCall;
 
-class WorkerService final : public worker::v1::Worker::CallbackService, public OutputSink {
+class WorkerService final : public MetadataFirstService, public OutputSink {
  public:
   explicit WorkerService(FrontEnd& front_end);
   ~WorkerService() override;
   WorkerService(const WorkerService&) = delete;
   WorkerService& operator=(const WorkerService&) = delete;
-
-  // Called on gRPC's threads.
-  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
-                                     const worker::v1::DescribeRequest* request,
-                                     worker::v1::Description* response) override;
-  grpc::ServerWriteReactor<worker::v1::FilePiece>* GetTokenizer(
-      grpc::CallbackServerContext* context,
-      const worker::v1::GetTokenizerRequest* request) override;
-  grpc::ServerWriteReactor<worker::v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const worker::v1::GenerateRequest* request) override;
-  grpc::ServerUnaryReactor* GetState(grpc::CallbackServerContext* context,
-                                     const worker::v1::GetStateRequest* request,
-                                     worker::v1::State* response) override;
 
   // Called on the engine thread.
   void publish(OutputBatch batch) override;
@@ -59,13 +47,27 @@ class WorkerService final : public worker::v1::Worker::CallbackService, public O
  private:
   friend class WorkerCall;
 
-  // Also marks the connection as one that has proven itself.
+  // Adds a method whose reactor `begin` makes for calls with the secret.
+  template <typename Response, typename Begin>
+  void serve_if_allowed(std::string_view method, Begin begin) {
+    serve<Response>("sluice.worker.v1.Worker",
+                    method,
+                    [this, begin](auto* context) -> OneRequestWire<Response>* {
+                      if (is_allowed(*context)) return begin();
+                      return new UnreadReactor<Response>(grpc::Status(
+                          grpc::StatusCode::UNAUTHENTICATED,
+                          "The worker's secret is missing or another one."));
+                    });
+  }
+
+  // Called on gRPC's threads. Also marks the connection as one that has proven itself.
   [[nodiscard]] bool is_allowed(const grpc::CallbackServerContext& context) const;
   [[nodiscard]] bool knows_secret(const grpc::CallbackServerContext& context) const;
-  // Returns OK if the request may run.
-  grpc::Status read_request(const grpc::CallbackServerContext& context,
-                            const worker::v1::GenerateRequest& message,
-                            ValidRequest& request) const;
+  [[nodiscard]] worker::v1::Description description() const;
+  [[nodiscard]] worker::v1::State state() const;
+  // A status: the request may not run.
+  tl::expected<std::shared_ptr<WorkerCall>, grpc::Status> read_call(
+      grpc::ByteBuffer& message, MessageWriter<worker::v1::GenerateResponse>& writer);
   void deliver(OutputBatch& batch);
 
   FrontEnd& front_end_;

@@ -37,9 +37,7 @@ constexpr size_t kMaxUnparsedBytes = 64 << 10;
 constexpr uint64_t kReservedBodyBytes = 4096;
 constexpr std::chrono::seconds kReservedTime{5};
 constexpr std::chrono::seconds kLingerTime{2};
-// A body of more than this is another thread's. Those that are deflated grow a hundredfold.
-constexpr uint64_t kLargeBody = 256 << 10;
-constexpr uint64_t kLargeDeflatedBody = 16 << 10;
+constexpr uint64_t kLargeDeflatedBody = 16 << 10;  // like kLargeBody: it grows a hundredfold
 
 // Returns the path of "/path?query", or of the absolute form that proxies are sent (RFC 9112, 3.2).
 std::string path_of(std::string_view target) {

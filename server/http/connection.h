@@ -25,6 +25,9 @@ struct Config;
 // A stream socket of any family: TCP or Unix.
 using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
+// A body of more bytes is another thread's.
+inline constexpr uint64_t kLargeBody = 256 << 10;
+
 // Bounds of a connection, from the configuration.
 struct ConnectionLimits {
   // `policy` outlives the limits.

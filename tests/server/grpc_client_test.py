@@ -13,6 +13,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 import time
@@ -270,6 +271,74 @@ def check_cut(binary, model):
     assert server.process.wait(timeout=60) == 0
 
 
+def high_water(server):
+    """The most that was ever resident."""
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM"))
+
+
+def check_strangers(binary, model):
+    """Messages of who has no key are refused unread, on the clients' port and on the workers'."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = Server(binary, model, "--grpc-port", "0", "--api-key", "a-key", "--threads", "1",
+                    "--kv-cache-memory", "16M", "--worker-listen", f"127.0.0.1:{port}",
+                    "--worker-secret", "0123456789abcdef")
+    public = re.search(r"^gRPC on (\S+)", "".join(server.log), re.M).group(1)
+    time.sleep(0.5)
+    before, codes = high_water(server), []
+
+    def call(place, path):
+        with grpc.insecure_channel(place, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+            try:
+                list(channel.unary_stream(path)(b"\x0a\x80\x80\x80\x07" + b"x" * (14 << 20), timeout=60))
+                codes.append(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                codes.append(error.code())
+
+    for place, path in ((public, f"/{SLUICE}/Chat"), (public, f"/{VLLM}/Generate"),
+                        (f"127.0.0.1:{port}", "/sluice.worker.v1.Worker/Generate")):
+        callers = [threading.Thread(target=call, args=(place, path)) for _ in range(8)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 24, codes
+    grown = high_water(server) - before
+    print(f"   24 messages of 14 MiB took {grown >> 20} MiB")
+    assert grown < 48 << 20, grown
+    assert server.stop() == 0
+
+
+def check_large(binary, model):
+    """Reading large messages holds nobody up."""
+    server = Server(binary, model, "--grpc-port", "0", "--threads", "1", "--kv-cache-memory", "16M")
+    client = Client(server)
+    codes = []
+
+    def chat():
+        messages = [{"role": "user", "content": "a" * 20}] * (14 * (1 << 20) // 30)
+        try:
+            client.call(SLUICE, "Chat", messages=messages)
+        except grpc.RpcError as error:
+            codes.append(error.code())
+
+    callers = [threading.Thread(target=chat) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    slowest, begun = 0, time.monotonic()
+    while any(caller.is_alive() for caller in callers):
+        at = time.monotonic()
+        assert json.loads(server.get("/v1/models"))["data"]
+        slowest = max(slowest, time.monotonic() - at)
+    took = time.monotonic() - begun
+    print(f"   two chats of 14 MiB took {took:.2f} s, the slowest answer meanwhile {slowest:.3f} s")
+    assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2, codes  # longer than the context
+    assert took < 1 or slowest < max(0.3, took / 4), (slowest, took)
+    assert server.stop() == 0
+
+
 def main():
     binary, model = sys.argv[1:3]
     server = Server(binary, model, "--grpc-port", "0")
@@ -284,6 +353,8 @@ def main():
         ("streams", lambda: check_streams(server, client, seconds)),
         ("drain", lambda: check_drain(binary, model)),
         ("cut", lambda: check_cut(binary, model)),
+        ("strangers", lambda: check_strangers(binary, model)),
+        ("large", lambda: check_large(binary, model)),
     )
     run_checks(server, checks)
 

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Services whose calls are seen before their messages. Where a client sends one message gRPC reads
+// it, whoever sent it, before it asks the service; where it sends a stream gRPC reads nothing
+// unasked. On the wire both are alike, so here every method is served as a stream: who has no key
+// is answered by the metadata alone, and nobody holds the message meanwhile. Messages come as bytes
+// and are parsed where an exception ends one call.
+#pragma once
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/rpc_service_method.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <exception>
+#include <forward_list>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace sluice {
+
+template <typename Response>
+using OneRequestWire = grpc::ServerBidiReactor<grpc::ByteBuffer, Response>;
+
+// Registers what gRPC's code generator would write for streams.
+class MetadataFirstService : public grpc::Service {
+ protected:
+  // `begin` is called on gRPC's threads when the metadata of a call is there; its reactor reads.
+  template <typename Response>
+  void serve(std::string_view service,
+             std::string_view method,
+             std::function<OneRequestWire<Response>*(grpc::CallbackServerContext*)> begin) {
+    using grpc::internal::RpcServiceMethod;
+    const std::string& path =
+        paths_.emplace_front("/" + std::string(service) + "/" + std::string(method));
+    AddMethod(new RpcServiceMethod(path.c_str(), RpcServiceMethod::BIDI_STREAMING, nullptr));
+    MarkMethodCallback(
+        num_methods_++,
+        new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, Response>(std::move(begin)));
+  }
+
+ private:
+  std::forward_list<std::string> paths_;  // gRPC keeps pointers to them
+  int num_methods_ = 0;
+};
+
+// Frees the bytes. Returns false if they are no such message.
+template <typename Message>
+bool parse(grpc::ByteBuffer& bytes, Message& message) {
+  return grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
+}
+
+inline grpc::Status malformed() {
+  return {grpc::StatusCode::INVALID_ARGUMENT, "The message is not of this method's type."};
+}
+
+// A call whose client sends one message; deletes itself.
+template <typename Response>
+class OneRequestReactor : public OneRequestWire<Response> {
+ public:
+  // Takes the message, on gRPC's threads. Not called where none comes.
+  virtual void take(grpc::ByteBuffer& message) = 0;
+
+  // Ends a call whose message was not taken.
+  virtual void fail(const grpc::Status& status) { this->Finish(status); }
+
+  void OnReadDone(bool ok) final {
+    if (!ok) return fail({grpc::StatusCode::INTERNAL, "The call has no message to read."});
+    try {
+      take(message_);
+    } catch (const std::exception&) {  // for want of memory
+      fail({grpc::StatusCode::UNAVAILABLE, "The server has too little for this call."});
+    }
+  }
+
+  void OnDone() override { delete this; }
+
+ protected:
+  void read() { this->StartRead(&message_); }
+
+ private:
+  grpc::ByteBuffer message_;
+};
+
+// Ends a call whose message nobody reads.
+template <typename Response>
+class UnreadReactor final : public OneRequestWire<Response> {
+ public:
+  explicit UnreadReactor(const grpc::Status& status) { this->Finish(status); }
+
+  explicit UnreadReactor(Response response) : response_(std::move(response)) {
+    this->StartWriteAndFinish(&response_, {}, grpc::Status::OK);
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  Response response_;
+};
+
+// Answers one message with one.
+template <typename Request, typename Response>
+class AnswerReactor final : public OneRequestReactor<Response> {
+ public:
+  // Is called with the message and calls finish(), then or later.
+  using Answer = std::function<void(const Request&, AnswerReactor&)>;
+
+  explicit AnswerReactor(Answer answer) : answer_(std::move(answer)) { this->read(); }
+
+  void take(grpc::ByteBuffer& message) override {
+    Request request;
+    if (!parse(message, request)) return this->Finish(malformed());
+    answer_(request, *this);
+  }
+
+  Response& response() { return response_; }
+
+  // The last call. Any thread.
+  void finish(const grpc::Status& status) {
+    if (!status.ok()) return this->Finish(status);
+    this->StartWriteAndFinish(&response_, {}, status);
+  }
+
+ private:
+  const Answer answer_;
+  Response response_;
+};
+
+}  // namespace sluice
