@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/core/incoming_memory.h"
 #include "engine/core/types.h"
 #include "kvcache/kv_key.h"
 #include "kvcache/transport/kv_transfer_ref.h"
@@ -22,7 +23,6 @@
 namespace sluice {
 
 inline constexpr uint32_t kKvProtocolVersion = 1;
-inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMaxKvGroups = 16;
 inline constexpr size_t kMaxKvTransports = 8;
 inline constexpr size_t kMaxKvCreditSlots = 256;  // of one message

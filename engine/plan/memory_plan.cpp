@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "engine/core/cgroup.h"
+#include "engine/core/incoming_memory.h"
 #include "engine/handoff/handoff_config.h"
 #include "engine/handoff/slot_plan.h"
 #include "engine/rank/model_rank.h"
@@ -221,6 +222,7 @@ std::string MemoryPlan::describe() const {
   if (kv_tier_bytes > 0) row("KV below the cache", kv_tier_bytes, beside);
   if (kv_landing_bytes > 0) row("KV of other workers", kv_landing_bytes, beside);
   if (proposer_bytes > 0) row("proposers of drafts", proposer_bytes, beside);
+  row("incomplete requests", incoming_bytes, beside);
   if (on_device) row("copies and sampling", host_bytes, beside);
   row("total", total_bytes(), "of " + mib(available_bytes) + " available" + where);
   row("model file", file_bytes, "mapped, shared with the page cache");
@@ -450,6 +452,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
   SLUICE_TRY(const KvSlotPlan slots, slots_of(config, model, plan));
   plan.kv_slot_bytes = slots.device_bytes();
   plan.kv_landing_bytes = slots.host_bytes();
+  plan.incoming_bytes = incoming_bytes(config);
   const int64_t beside = plan.host_bytes + plan.side_bytes();
   if (plan.on_device && beside > fixed.host_free_bytes) {
     return make_error(ErrorCode::kResourceExhausted,

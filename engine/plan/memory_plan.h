@@ -43,6 +43,7 @@ struct MemoryPlan {
   int64_t kv_slot_bytes = 0;     // transfer slots beside a device's cache
   int64_t kv_landing_bytes = 0;  // host memory for KV that arrives or leaves
   int64_t proposer_bytes = 0;   // host memory of token-based proposers, at most
+  int64_t incoming_bytes = 0;   // host memory for requests that are not complete, at most
   int64_t available_bytes = 0;  // min(machine, cgroup), or the device's, when planned
   bool on_device = false;       // everything but host and tier fields is device memory
   int32_t num_devices = 1;      // each takes the same amount
@@ -62,7 +63,7 @@ struct MemoryPlan {
 
   // Host memory beside what steps need.
   [[nodiscard]] int64_t side_bytes() const {
-    return kv_tier_bytes + kv_landing_bytes + proposer_bytes;
+    return kv_tier_bytes + kv_landing_bytes + proposer_bytes + incoming_bytes;
   }
 
   [[nodiscard]] int64_t kv_tokens() const;  // capacity of layers that keep every token

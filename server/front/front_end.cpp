@@ -10,6 +10,7 @@
 
 #include "engine/core/descriptor_limit.h"
 #include "engine/core/hex.h"
+#include "engine/core/incoming_memory.h"
 #include "engine/core/log.h"
 #include "engine/core/times.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -95,7 +96,7 @@ FrontEnd::FrontEnd(const Config& server_config,
       engine_id(engine_id_of(handoff, served.model().handoff)),
       engine(served),
       authenticator(server_config),
-      bodies(BodyBudget::kLargestBodies * server_config.max_body_bytes),
+      bodies(incoming_body_bytes(server_config)),
       responses(std::make_unique<ResponseStore>(server_config.response_store_size)),
       tls(std::move(tls_context)),
       cors(server_config),

@@ -19,6 +19,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/core/incoming_memory.h"
 #include "server/grpc/callback_queue.h"
 #include "server/grpc/counted_port.h"
 #include "server/grpc/kv_control_stream.h"
@@ -32,10 +33,6 @@ namespace {
 
 using kv::v1::Envelope;
 
-constexpr size_t kMostPeers = 64;  // in each direction, that have proven themselves
-// Of those that have not yet; one more takes the place of the oldest. A worker with the secret
-// needs a millisecond for that, so whoever holds these open keeps no worker out.
-constexpr size_t kMostStrangers = 64;
 constexpr size_t kMostProvenAddresses = 1024;
 constexpr int kMostKvConnections = 128;  // --max-connections leaves descriptors for them
 constexpr std::chrono::milliseconds kTick{100};
@@ -237,7 +234,7 @@ Expected<void> GrpcKvChannel::start() {
   }
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxKvMessageBytes));
-  set_memory_limit(builder, kMaxKvMessageBytes * (kMostPeers + kMostStrangers));
+  set_memory_limit(builder, incoming_kv_bytes());
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8192);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, options_.dead_ms);
@@ -313,8 +310,8 @@ std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
         strangers.push_back(peer.stream);
       }
     }
-    if (is_stopping_ || num_proven >= kMostPeers) return nullptr;
-    if (strangers.size() >= kMostStrangers) oldest = strangers.front();
+    if (is_stopping_ || num_proven >= kMostKvPeers) return nullptr;
+    if (strangers.size() >= kMostKvStrangers) oldest = strangers.front();
     const uint64_t id = next_id_++;
     stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_, hides);
     peers_.emplace(id, Peer{stream, side, address, from});

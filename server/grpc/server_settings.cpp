@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/incoming_memory.h"
 #include "engine/core/log.h"
-#include "server/http/body_budget.h"
 #include "server/http/listener.h"
 
 namespace sluice {
@@ -80,17 +80,16 @@ std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config
   return grpc::experimental::TlsServerCredentials(options);
 }
 
-void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes_of_messages) {
-  constexpr int64_t kForConnections = int64_t{32} << 20;
+void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes) {
   grpc::ResourceQuota quota;
-  quota.Resize(static_cast<size_t>(bytes_of_messages + kForConnections));
+  quota.Resize(static_cast<size_t>(bytes));
   builder.SetResourceQuota(quota);
 }
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   constexpr int kMs = 1000;
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_body_bytes));
-  set_memory_limit(builder, BodyBudget::kLargestBodies * config.max_body_bytes);
+  set_memory_limit(builder, incoming_message_bytes(config));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_connections);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, config.idle_timeout_s * kMs);

@@ -12,8 +12,6 @@ class BodyBudget {
  public:
   // Bytes of a body that count for no budget: --max-connections bounds how many there are.
   static constexpr int64_t kFreeBytes = 64 << 10;
-  // Largest bodies that the budget has room for.
-  static constexpr int64_t kLargestBodies = 4;
 
   explicit BodyBudget(int64_t most_bytes) : most_(most_bytes) {}
 

@@ -429,6 +429,29 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(off->plan.describe().find("draft"), std::string::npos);
 }
 
+// The sum holds what clients may have sent and nobody has taken.
+TEST(MemoryPlan, IncompleteRequestsHaveARow) {
+  Config config = tiny_config();
+  const auto bytes = [&config] {
+    const auto planned = plan_model(config, {.num_threads = 2});
+    EXPECT_TRUE(planned.has_value());
+    EXPECT_NE(planned->plan.describe().find("incomplete requests"), std::string::npos);
+    const MemoryPlan& plan = planned->plan;
+    EXPECT_EQ(plan.total_bytes() - plan.incoming_bytes,
+              plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
+                  plan.kv_bytes);
+    return plan.incoming_bytes;
+  };
+  config.max_body_bytes = 1 << 20;
+  EXPECT_EQ(bytes(), 4 << 20);
+  config.grpc_port = 0;
+  EXPECT_EQ(bytes(), (4 + 4 + 32) << 20);
+  config.worker_listen = "127.0.0.1:0";
+  EXPECT_EQ(bytes(), (4 + 2 * (4 + 32)) << 20);
+  config.max_body_bytes = 2 << 20;
+  EXPECT_EQ(bytes(), (8 + 2 * (8 + 32)) << 20);
+}
+
 // Token-based proposers use host memory and have their own row.
 TEST(MemoryPlan, ProposersHaveARow) {
   Config config = tiny_config();
@@ -443,7 +466,7 @@ TEST(MemoryPlan, ProposersHaveARow) {
     const MemoryPlan& plan = on->plan;
     EXPECT_EQ(plan.total_bytes(),
               plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
-                  plan.kv_bytes + plan.proposer_bytes);
+                  plan.kv_bytes + plan.proposer_bytes + plan.incoming_bytes);
     EXPECT_NE(plan.describe().find("proposers of drafts"), std::string::npos);
   }
   EXPECT_EQ(off->plan.proposer_bytes, 0);

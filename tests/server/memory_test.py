@@ -59,7 +59,7 @@ def beyond_the_plan(server, model):
         else:
             rest += resident
     total = planned(server, "total")
-    on_heap = total - buffer_bytes
+    on_heap = total - buffer_bytes - planned(server, "incomplete requests")  # none are here
     mapped = "mapped from the packed weights cache" in "".join(server.log)
     if mapped:
         on_heap -= planned(server, "weights, repacked")

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for what clients and other workers have sent and nobody has taken yet: incomplete bodies
+// and messages. The listeners keep to these bounds, and the memory plan holds them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+struct Config;
+
+// All incomplete bodies over HTTP.
+int64_t incoming_body_bytes(const Config& config);
+
+// All that one gRPC port to clients or routers has buffered.
+int64_t incoming_message_bytes(const Config& config);
+
+// All that the port of KV transfers has buffered, with so many peers.
+int64_t incoming_kv_bytes();
+inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
+inline constexpr size_t kMostKvPeers = 64;  // in each direction, that have proven themselves
+// Of those that have not yet; one more takes the place of the oldest. A worker with the secret
+// needs a millisecond for that, so whoever holds these open keeps no worker out.
+inline constexpr size_t kMostKvStrangers = 64;
+
+// All of them, of the ports that the configuration opens.
+int64_t incoming_bytes(const Config& config);
+
+}  // namespace sluice
