@@ -10,10 +10,12 @@ Standard library only.
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,6 +25,7 @@ from server_process import Server, wait_until
 
 MIB = 1 << 20
 KEY = "a-key-of-this-test"
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 
 
 @contextlib.contextmanager
@@ -188,6 +191,79 @@ def check_memory_that_lacks_is_one_requests(binary, model):
         assert set(counted) <= {0, 400, 413, 503}, counted
         status, _, body = ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
         assert status == 200, body
+
+
+def wrapper(folder, *command):
+    """A program that runs its arguments behind `command`."""
+    path = pathlib.Path(folder) / "run"
+    path.write_text("#!/bin/sh\n" + " ".join(command) + ' "$@"\n', encoding="ascii")
+    for item in (path, path.parent):
+        item.chmod(0o755)
+    return str(path)
+
+
+def check_descriptors_that_lack(binary, model):
+    """`ulimit -n 256`, and many more connections than that."""
+    completion = json.dumps({"prompt": "a", "max_tokens": 2})
+    schema = json.dumps({"prompt": "a", "max_tokens": 2, "response_format": SCHEMA})
+    with tempfile.TemporaryDirectory() as folder, serving(
+            wrapper(folder, "ulimit -n 256 && exec", binary), model) as server:
+        held = [begin(server, "/v1/completions", 64, 8) for _ in range(400)]
+        statuses = []
+        for connection in held:
+            connection.settimeout(0.02)
+            statuses.append(status_of(connection))
+        # None: it is let in and may go on, or the kernel keeps it until there is room.
+        assert set(statuses) <= {None, 0, 503}, statuses
+        assert ask(server, "GET", "/health")[0] == 200
+        counted = [ask(server, "POST", "/v1/completions", body)[0] for body in (completion, schema)]
+        assert set(counted) <= {0, 200, 503}, counted
+        for connection in held:
+            connection.close()
+        wait_until("there is room again",
+                   lambda: ask(server, "POST", "/v1/completions", schema)[0] == 200)
+
+
+def check_threads_that_lack(binary, model):
+    """`ulimit -u` near use. Root is exempt, so another user runs the server."""
+    is_root = os.geteuid() == 0
+    uid = str(20000 + os.getpid() % 20000)  # nobody else's
+    user = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"] if is_root else []
+    can_run = subprocess.run([*user, binary, "--version"], check=False, capture_output=True)
+    if can_run.returncode != 0:
+        print(f"   skipped: no other user can run the server: {can_run.stderr.decode().strip()}")
+        return
+
+    def bodies(name):
+        # A schema that nobody has asked for yet: its grammar needs a process.
+        schema = {"type": "object", "properties": {name: {"type": "integer"}}}
+        asked = ({}, {"stream": True}, {"n": 4}, {"structured_outputs": {"regex": f"[ab]+{name}"}},
+                 {"response_format": {"type": "json_schema",
+                                      "json_schema": {"name": "a", "schema": schema}}})
+        return [json.dumps({"prompt": "a", "max_tokens": 2, **more}) for more in asked]
+
+    with tempfile.TemporaryDirectory() as folder, serving(
+            wrapper(folder, "exec", *user, binary), model) as server:
+
+        def limit(count):
+            subprocess.run([*user, "prlimit", f"--pid={server.process.pid}", f"--nproc={count}:"],
+                           check=True)
+
+        counted = []
+        for room in range(3):
+            num_threads = len(os.listdir(f"/proc/{server.process.pid}/task"))
+            limit(num_threads + room if is_root else 1)  # a user's other processes count, too
+            counted += [ask(server, "POST", "/v1/completions", body)[0]
+                        for body in bodies(f"p{room}")]
+            counted.append(ask(server, "POST", "/tokenize", " " * MIB + '{"prompt": "a"}')[0])
+            assert server.process.poll() is None, (room, counted, "".join(server.log[-20:]))
+            assert ask(server, "GET", "/health")[0] == 200
+            most = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+            limit("unlimited" if most == resource.RLIM_INFINITY else most)
+        print(f"   {counted.count(200)} answered, {counted.count(503)} refused")
+        assert set(counted) == {200, 503}, counted
+        for body in bodies("p0"):
+            assert ask(server, "POST", "/v1/completions", body)[0] == 200
 
 
 def check_a_half_written_key_is_none(binary, model):
