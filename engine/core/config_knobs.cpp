@@ -347,6 +347,12 @@ std::vector<Knob> make_server_knobs() {
                                      "",
                                      "0|1|2",
                                      "Client certificates: no, checked if given, required."),
+  };
+}
+
+// Who may use the server from where, and how.
+std::vector<Knob> make_client_knobs() {
+  return {
       list<&Config::allowed_origins>(
           "allowed-origins",
           "server",
@@ -401,55 +407,6 @@ std::vector<Knob> make_server_knobs() {
                                    "threads",
                                    {1, 64},
                                    "Threads for connections, templates and tokenization."),
-  };
-}
-
-// Between workers and routers.
-std::vector<Knob> make_worker_knobs() {
-  return {
-      string<&Config::worker_listen>(
-          "worker-listen",
-          "server",
-          "host:port where `sluice router` reaches this worker; others than loopback need a secret "
-          "or client certificates. Empty: none."),
-      string<&Config::worker_secret>(
-          "worker-secret",
-          "server",
-          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
-          "goes to workers of this machine alone, but for --worker-ssl-ca-certs. Better in the "
-          "environment than on a command line."),
-      string<&Config::worker_ssl_ca_certs>(
-          "worker-ssl-ca-certs",
-          "server",
-          "PEM certificates of who signs the workers'; with it routers speak TLS to workers, and "
-          "workers mutual TLS to one another where they listen for KV."),
-      string<&Config::worker_ssl_certfile>(
-          "worker-ssl-certfile",
-          "server",
-          "PEM certificate that is shown to workers; without it a worker shows --ssl-certfile."),
-      string<&Config::worker_ssl_keyfile>(
-          "worker-ssl-keyfile",
-          "server",
-          "PEM private key of it; without it the key is in the certificate file."),
-      string<&Config::kv_listen>(
-          "kv-listen",
-          "server",
-          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
-      list<&Config::kv_peers>("kv-peers",
-                              "server",
-                              "host or host:port of workers that KV may be fetched from; empty: "
-                              "of this machine only; *: of all that requests name."),
-      choice<&Config::kv_transport>(
-          "kv-transport",
-          "server",
-          "",
-          "auto|cuda_ipc|nccl|shm|tcp",
-          "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
-          "Other than auto, both workers need the same."),
-      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
-                                         "server",
-                                         {kMiB, 64 * kGiB},
-                                         "Memory where KV of other workers arrives."),
   };
 }
 
@@ -575,6 +532,7 @@ std::vector<Knob> make_knobs() {
                     make_handoff_knobs,
                     make_compute_knobs,
                     make_server_knobs,
+                    make_client_knobs,
                     make_worker_knobs,
                     make_limit_knobs,
                     make_router_knobs}) {

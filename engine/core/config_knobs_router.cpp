@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the router's knobs.
+// The rows of the knobs of routers, and of what is between workers and routers.
 #include "engine/core/config.h"
 #include "engine/core/knob_rows.h"
 
@@ -9,6 +9,55 @@ namespace {
 constexpr int64_t kDay = 86400;  // seconds
 
 }  // namespace
+
+// Between workers and routers.
+std::vector<Knob> make_worker_knobs() {
+  return {
+      string<&Config::worker_listen>(
+          "worker-listen",
+          "server",
+          "host:port where `sluice router` reaches this worker; others than loopback need a secret "
+          "or client certificates. Empty: none."),
+      string<&Config::worker_secret>(
+          "worker-secret",
+          "server",
+          "What workers and routers share; without it whoever reaches a worker may use it, and KV "
+          "goes to workers of this machine alone, but for --worker-ssl-ca-certs. Better in the "
+          "environment than on a command line."),
+      string<&Config::worker_ssl_ca_certs>(
+          "worker-ssl-ca-certs",
+          "server",
+          "PEM certificates of who signs the workers'; with it routers speak TLS to workers, and "
+          "workers mutual TLS to one another where they listen for KV."),
+      string<&Config::worker_ssl_certfile>(
+          "worker-ssl-certfile",
+          "server",
+          "PEM certificate that is shown to workers; without it a worker shows --ssl-certfile."),
+      string<&Config::worker_ssl_keyfile>(
+          "worker-ssl-keyfile",
+          "server",
+          "PEM private key of it; without it the key is in the certificate file."),
+      string<&Config::kv_listen>(
+          "kv-listen",
+          "server",
+          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
+      list<&Config::kv_peers>("kv-peers",
+                              "server",
+                              "host or host:port of workers that KV may be fetched from; empty: "
+                              "of this machine only; *: of all that requests name."),
+      choice<&Config::kv_transport>(
+          "kv-transport",
+          "server",
+          "",
+          "auto|cuda_ipc|nccl|shm|tcp",
+          "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
+          "Other than auto, both workers need the same."),
+      bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
+                                         "server",
+                                         {int64_t{1} << 20, int64_t{64} << 30},
+                                         "Memory where KV of other workers arrives."),
+  };
+}
 
 std::vector<Knob> make_router_knobs() {
   return {

@@ -443,8 +443,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   return {};
 }
 
-// A value without effect: a negative YaRN share, which means that of the scaling type: 0 except for
-// YaRN.
+// A value without effect: a negative YaRN share means the scaling type's, 0 except for YaRN.
 bool has_no_effect(const Metadata& metadata, std::string_view key, double value) {
   if (key != "rope.scaling.yarn_ext_factor") return false;
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
