@@ -95,6 +95,10 @@ class Engine {
   // call is under way for. Engines without peers tell nothing.
   virtual void watch_kv_transfers(KvTransferWatcher* /*watcher*/) {}
 
+  // Any thread, before stop(). Why the engine can serve no more although its process lives, such as
+  // a lost rank of another process; empty: it can.
+  [[nodiscard]] virtual std::string failure() const { return {}; }
+
   // Any thread. Refuses new requests; running ones go on. Returns at once.
   virtual void drain() = 0;
   // Any thread but the engine's. Ends all requests with kAbort and joins the engine thread.
@@ -113,6 +117,11 @@ class Engine {
 // opened by `open_peers`, if the configuration has --kv-listen.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
                                                                      const OpenKvPeers& open_peers);
+
+// Runs the part of a model that belongs to a node above 0 (--nnodes, --node-rank) on the calling
+// thread, for the engine of node 0, until that ends. kUnavailable: a node is lost, the message says
+// which and why.
+[[nodiscard]] Expected<void> run_follower_node(const Config& config);
 
 // Must be called first by programs that create engines: an engine runs its own program again for
 // work that may have to be killed, such as compiling a grammar. Returns the exit code in such a

@@ -75,6 +75,11 @@ struct Config {
   std::vector<int32_t> cuda_graph_sizes;   // rows per recorded step; none: chosen
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
+  int32_t nnodes = 1;                      // processes that the ranks are divided among
+  int32_t node_rank = 0;                   // which of them this is; 0 serves
+  std::string master_addr = "127.0.0.1";   // where node 0 is
+  int32_t master_port = 29501;
+  int32_t rank_init_timeout_s = 600;       // until all nodes have met
   std::string isa = "auto";                // auto, scalar, avx2, avx512, amx
   bool cpu_strict = false;                 // pins each compute thread to its own core
   std::string numa = "off";                // off, distribute, isolate

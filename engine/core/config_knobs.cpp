@@ -531,6 +531,7 @@ std::vector<Knob> make_knobs() {
                     make_scheduler_knobs,
                     make_handoff_knobs,
                     make_compute_knobs,
+                    make_node_knobs,
                     make_server_knobs,
                     make_client_knobs,
                     make_worker_knobs,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of the knobs of routers, and of what is between workers and routers.
+// The rows of the knobs of routers, and of what is between processes.
 #include "engine/core/config.h"
 #include "engine/core/knob_rows.h"
 
@@ -9,6 +9,36 @@ namespace {
 constexpr int64_t kDay = 86400;  // seconds
 
 }  // namespace
+
+// Between the processes of one model.
+std::vector<Knob> make_node_knobs() {
+  return {
+      integer<&Config::nnodes>(
+          "nnodes",
+          "compute",
+          "processes",
+          {1, 8},
+          "Processes, on one or several machines, that share the model: one rank of the CPU each, so "
+          "that tensor-parallel-size is as many. The same command runs on each, with another "
+          "node-rank."),
+      integer<&Config::node_rank>("node-rank",
+                                  "compute",
+                                  "",
+                                  {0, 7},
+                                  "Which of nnodes this process is. Node 0 serves; the others compute "
+                                  "what it tells them, and end with it."),
+      string<&Config::master_addr>("master-addr",
+                                 "compute",
+                                 "Name or address of node 0, where it waits for the others."),
+      integer<&Config::master_port>(
+          "master-port", "compute", "", {1, 65535}, "Port of node 0 for the other nodes."),
+      integer<&Config::rank_init_timeout_s>("rank-init-timeout",
+                                            "compute",
+                                            "seconds",
+                                            {1, 86400},
+                                            "Time in which all nodes must have met and loaded."),
+  };
+}
 
 // Between workers and routers.
 std::vector<Knob> make_worker_knobs() {

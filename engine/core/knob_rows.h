@@ -263,7 +263,9 @@ Knob choice(Text name, Text group, Text unit, Text choices, Text help) {
   return {name, group, KnobKind::kChoice, unit, 0, 0, choices, help, set_choice<M>, get_choice<M>};
 }
 
-// Return the rows of what is between workers and routers, and the router's.
+// Return the rows of what is between the processes of a model, between workers and routers, and the
+// router's.
+std::vector<Knob> make_node_knobs();
 std::vector<Knob> make_worker_knobs();
 std::vector<Knob> make_router_knobs();
 

@@ -112,6 +112,8 @@ Expected<std::vector<NamedFile>> LocalEngine::tokenizer_files() const {
   return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
 }
 
+std::string LocalEngine::failure() const { return core_->runner->group_failure(); }
+
 Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
                                                       const RankGroups& groups,
                                                       const OpenKvPeers& open_peers) {
@@ -223,6 +225,8 @@ void LocalEngine::stop() {
   inbox_.push_urgent(StopCommand{});
   thread_.join();
 }
+
+Expected<void> run_follower_node(const Config& config) { return ModelRunner::follow(config); }
 
 std::optional<int> run_helper_process(int argc, const char* const* argv) {
   if (!is_compile_worker(argc, argv)) return std::nullopt;

@@ -105,6 +105,8 @@ class LocalEngine final : public Engine {
 
   [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override;
 
+  [[nodiscard]] std::string failure() const override;
+
   void drain() override { draining_ = true; }
 
   void stop() override;

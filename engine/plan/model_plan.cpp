@@ -57,7 +57,12 @@ LoadFormat load_format(const Config& config) {
 int32_t threads_per_rank(const Config& config, const Placement& placement) {
   const int32_t threads =
       config.threads > 0 ? config.threads : kernels::default_num_threads(placement);
-  return std::max(1, threads / config.tensor_parallel_size);
+  return std::max(1, threads / local_ranks(config).count);
+}
+
+LocalRanks local_ranks(const Config& config) {
+  if (config.nnodes > 1) return {.first = config.node_rank, .count = 1};
+  return {.first = 0, .count = config.tensor_parallel_size};
 }
 
 int32_t max_chosen_rows(const Config& config) {
@@ -99,7 +104,7 @@ Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
                                                        DeviceType type,
                                                        const Placement& placement,
                                                        int32_t rank) {
-  const int32_t ranks = config.tensor_parallel_size;
+  const int32_t ranks = local_ranks(config).count;
   if (type == DeviceType::kCuda) {
     return kernels::Device::create(
         {.type = type,
@@ -119,7 +124,7 @@ Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Confi
                                                                      DeviceType type,
                                                                      const Placement& placement) {
   std::vector<std::unique_ptr<kernels::Device>> devices(
-      static_cast<size_t>(config.tensor_parallel_size));
+      static_cast<size_t>(local_ranks(config).count));
   // The last one first: when there are too few GPUs, none is opened.
   for (size_t rank = devices.size(); rank-- > 0;) {
     SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
@@ -173,7 +178,7 @@ FixedMemory fixed_memory(const Config& config,
       int64_t{vocab} * max_chosen_rows(config) * static_cast<int64_t>(sizeof(float));
   const int64_t sampler_bytes = Sampler::buffer_bytes(
       vocab, max_chosen_rows(config), config.max_logprobs, target.num_threads);
-  const int32_t size = config.tensor_parallel_size;
+  const int32_t size = local_ranks(config).count;
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
@@ -205,7 +210,41 @@ FixedMemory fixed_memory(const Config& config,
   return fixed;
 }
 
-Expected<void> check_tiers(const Config& config) {
+// Refuses what nodes do not add up to, and what ranks in several processes do not have.
+Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
+  const auto found = [](const char* knob, int64_t value, const std::string& rule) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--" + std::string(knob) + ": found " + std::to_string(value) + ", " + rule,
+                      knob);
+  };
+  if (config.node_rank >= config.nnodes) {
+    return found("node-rank",
+                 config.node_rank,
+                 "expected less than --nnodes, " + std::to_string(config.nnodes));
+  }
+  if (config.nnodes == 1) return {};
+  if (config.tensor_parallel_size != config.nnodes) {
+    return found("tensor-parallel-size",
+                 config.tensor_parallel_size,
+                 "expected --nnodes, " + std::to_string(config.nnodes) +
+                     ": each node has one rank");
+  }
+  const auto refuse = [](const char* knob, const char* why) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--nnodes: found more than 1 with --" + std::string(knob) + ": " + why,
+                      knob);
+  };
+  if (target.device != DeviceType::kCpu) {
+    return refuse("device", "ranks on GPUs share a process");
+  }
+  if (!config.kv_listen.empty()) {
+    return refuse("kv-listen", "another worker's KV reaches one process alone");
+  }
+  return {};
+}
+
+Expected<void> check_ranks(const Config& config, const PlanTarget& target) {
+  SLUICE_TRY_VOID(check_nodes(config, target));
   const bool has_tier = config.kv_offloading_size > 0 || !config.kv_disk_path.empty();
   if (config.tensor_parallel_size <= 1 || !has_tier) return {};
   return make_error(ErrorCode::kUnsupported,
@@ -267,7 +306,7 @@ std::vector<int32_t> taps_of(const PlannedModel& planned) {
 }
 
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
-  SLUICE_TRY_VOID(check_tiers(config));
+  SLUICE_TRY_VOID(check_ranks(config, target));
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
@@ -294,7 +333,8 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   RanksMemory ranks;
   SLUICE_TRY(const DType kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
   SLUICE_TRY_VOID(check_latents(config, kv_dtype, planned.model));
-  for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+  const LocalRanks local = local_ranks(config);
+  for (int32_t rank = local.first; rank < local.first + local.count; ++rank) {
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
     if (on_device || !names_and_shapes) {
       names_and_shapes.emplace(*planned.checkpoint, target.device);

@@ -45,6 +45,14 @@ LoadFormat load_format(const Config& config);
 // engine, as the thread may move to another node.
 Placement placement_of(const Config& config);
 
+// The ranks of a model that this process has: all of them, or with --nnodes the one of its node.
+struct LocalRanks {
+  int32_t first = 0;
+  int32_t count = 1;
+};
+
+LocalRanks local_ranks(const Config& config);
+
 // Compute threads per rank.
 int32_t threads_per_rank(const Config& config, const Placement& placement);
 

@@ -11,21 +11,18 @@
 #include <thread>
 #include <vector>
 
-#include "engine/rank/model_rank.h"
+#include "engine/rank/rank_links.h"
 
 namespace sluice {
 
-// start(), finish() and the destructor run on rank 0's thread, which does the same job in between.
-class Followers {
+class Followers final : public RankLinks {
  public:
   // `ranks` must outlive this object.
   explicit Followers(std::span<const std::unique_ptr<ModelRank>> ranks);
-  ~Followers();
-  Followers(const Followers&) = delete;
-  Followers& operator=(const Followers&) = delete;
+  ~Followers() override;
 
-  void start(const RankJob& job);
-  void finish();  // returns when every rank has run the job; on devices, has queued it
+  void start(const RankJob& job) override;
+  void finish() override;  // returns when every rank has run the job; on devices, has queued it
 
  private:
   void thread_main(ModelRank& rank);

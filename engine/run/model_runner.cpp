@@ -7,7 +7,12 @@
 
 #include "engine/core/log.h"
 #include "engine/models/rank_share.h"
+#include "engine/parallel/rank_group.h"
+#include "engine/parallel/stream_ranks.h"
 #include "engine/plan/fingerprint.h"
+#include "engine/rank/followers.h"
+#include "engine/rank/process_links.h"
+#include "engine/run/rank_processes.h"
 #include "engine/sampling/sampler.h"
 #include "engine/weights/gguf_parse.h"
 #include "kernels/trace.h"
@@ -47,13 +52,21 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
     }
   }
   std::unique_ptr<ModelRunner> runner(new ModelRunner());
-  SLUICE_TRY_VOID(runner->load(planned, config));
-  SLUICE_TRY_VOID(runner->connect(connect));
+  if (config.nnodes > 1) {
+    SLUICE_TRY(runner->group_, lead_nodes(config, planned.model.plan));
+  }
+  if (const Expected<void> loaded = runner->load(planned, config); !loaded) {
+    if (runner->group_) runner->group_->fail(loaded.error().message);
+    return tl::unexpected(loaded.error());
+  }
+  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes() : runner->connect(connect));
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
   if (auto& ranks = runner->ranks_; ranks.size() > 1) {
-    runner->followers_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
+    runner->links_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
+  } else if (runner->group_) {
+    runner->links_ = std::make_unique<ProcessLinks>(*runner->group_, runner->bounds_.batch);
   }
   return runner;
 }
@@ -78,9 +91,43 @@ void ModelRunner::back_first() {
   }
 }
 
+Expected<void> ModelRunner::follow(const Config& asked) {
+  SLUICE_TRY(JoinedNodes joined, join_nodes_of(asked));
+  const auto run = [&]() -> Expected<std::unique_ptr<ModelRunner>> {
+    SLUICE_TRY(PlannedDevices planned, plan_on_devices(joined.config));
+    SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
+    std::unique_ptr<ModelRunner> runner(new ModelRunner());
+    SLUICE_TRY_VOID(runner->load(planned, joined.config));
+    return runner;
+  };
+  Expected<std::unique_ptr<ModelRunner>> runner = run();
+  if (!runner) {
+    joined.group->fail(runner.error().message);  // node 0 then has these words, too
+    return tl::unexpected(std::move(runner).error());
+  }
+  ModelRunner& self = **runner;
+  SLUICE_TRY_VOID(tell_node_0(*joined.group, self.fingerprint_));
+  ModelRank& rank = *self.ranks_.front();
+  rank.connect(make_stream_rank(*joined.group));
+  return follow_rank_0(*joined.group,
+                       rank,
+                       RankFrameReader({.rank = self.bounds_,
+                                        .vocab_size = self.model().vocab_size,
+                                        .groups = self.plan_.kv_groups,
+                                        .block_size = self.plan_.block_size}));
+}
+
+Expected<void> ModelRunner::join_nodes() {
+  SLUICE_TRY_VOID(hear_nodes(*group_, fingerprint_));
+  ranks_.front()->connect(make_stream_rank(*group_));
+  return {};
+}
+
+std::string ModelRunner::group_failure() const { return group_ ? group_->why() : std::string(); }
+
 // The destructor of a failed group waits until recorded work of every rank is gone.
 ModelRunner::~ModelRunner() {
-  followers_.reset();
+  links_.reset();
   for (const auto& rank : ranks_) rank->drop_recorded();
 }
 
@@ -112,7 +159,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
 
 // Makes device ranks concurrently; host ranks take the same weights in turn.
 Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config& config) {
-  const int32_t size = config.tensor_parallel_size;
+  const int32_t size = local_ranks(config).count;
   std::vector<Expected<std::unique_ptr<ModelRank>>> made(static_cast<size_t>(size));
   const auto make = [&](int32_t rank) {
     made[static_cast<size_t>(rank)] = make_rank(planned, config, rank);
@@ -178,14 +225,15 @@ Expected<void> ModelRunner::load_draft(PlannedDraft& planned, const Config& conf
 
 Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& planned,
                                                             const Config& config,
-                                                            int32_t rank) const {
-  const int32_t size = config.tensor_parallel_size;
-  const kernels::Device& device = *devices_[static_cast<size_t>(rank)];
+                                                            int32_t index) const {
+  const LocalRanks local = local_ranks(config);
+  const kernels::Device& device = *devices_[static_cast<size_t>(index)];
   kernels::DeviceMemory& memory = device.memory();
   memory.enter();
-  WeightStore& weights = *weights_[std::min(static_cast<size_t>(rank), weights_.size() - 1)];
+  WeightStore& weights = *weights_[std::min(static_cast<size_t>(index), weights_.size() - 1)];
   if (!memory.is_host()) SLUICE_TRY_VOID(weights.allocate_on(memory, plan_.weight_bytes));
-  SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, size));
+  SLUICE_TRY(const ModelConfig own,
+             share_of(planned.model, local.first + index, config.tensor_parallel_size));
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(own,
                                  {.activation_bits = config.activation_bits,
@@ -197,7 +245,12 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
       .groups = plan_.kv_groups, .dtype = plan_.kv_dtype, .block_size = plan_.block_size};
   SLUICE_TRY(auto made,
              ModelRank::create(
-                 device, std::move(model), bounds_, kv, placement_.share(rank, size), config));
+                 device,
+                 std::move(model),
+                 bounds_,
+                 kv,
+                 placement_.share(index, local.count),
+                 config));
   weights.end_uploads();
   return made;
 }
@@ -267,9 +320,9 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
 }
 
 void ModelRunner::run(const RankJob& job) {
-  if (followers_) followers_->start(job);
+  if (links_) links_->start(job);
   ranks_.front()->run(job);
-  if (followers_) followers_->finish();
+  if (links_) links_->finish();
 }
 
 void ModelRunner::compute_logits() {

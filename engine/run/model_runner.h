@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs steps: owns the model's ranks (rank 0 as ModelRank, the others as Followers), their weights
-// and the sampling buffers, all allocated at creation. execute() and compute_logits() run on the
-// thread that runs the steps, which is worker 0 of the compute pool; the rest on the engine thread.
+// Runs steps: owns the model's ranks (rank 0 as ModelRank, the others behind RankLinks), their
+// weights and the sampling buffers, all allocated at creation. execute() and compute_logits() run
+// on the thread that runs the steps, which is worker 0 of the compute pool; the rest on the engine
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@
 #include "engine/plan/memory_plan.h"
 #include "engine/plan/model_plan.h"
 #include "engine/rank/decode_buckets.h"
-#include "engine/rank/followers.h"
 #include "engine/rank/input_batch.h"
 #include "engine/rank/model_rank.h"
+#include "engine/rank/rank_links.h"
 #include "engine/sampling/device_sampling.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/packed_cache.h"
@@ -33,12 +34,17 @@
 
 namespace sluice {
 
+class RankGroup;
+
 class ModelRunner {
  public:
   // `groups` connects several ranks. --device auto falls back to the CPU if GPUs cannot run the
   // model.
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
                                                        const RankGroups& groups);
+  // Runs the rank of a node above 0 until node 0 ends, in order or not (--nnodes). kUnavailable:
+  // the group of nodes has failed.
+  static Expected<void> follow(const Config& config);
   ~ModelRunner();
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
@@ -65,6 +71,9 @@ class ModelRunner {
 
   // Whether a rank has failed: nothing computed since then is valid, and nothing will be.
   [[nodiscard]] bool has_failed() const { return ranks_.front()->has_failed(); }
+
+  // Why ranks in other processes are lost; empty: they are not. Any thread.
+  [[nodiscard]] std::string group_failure() const;
 
   // The context of operators on rank 0's device, with its workspace.
   [[nodiscard]] const kernels::ExecContext& exec() const { return ranks_.front()->exec(); }
@@ -132,28 +141,32 @@ class ModelRunner {
   Expected<void> make_ranks(const PlannedModel& planned, const Config& config);
   Expected<std::unique_ptr<ModelRank>> make_rank(const PlannedModel& planned,
                                                  const Config& config,
-                                                 int32_t rank) const;
+                                                 int32_t index) const;
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
   // Must follow the reading of text_.
   Expected<void> load_draft(PlannedDraft& planned, const Config& config);
   Expected<void> connect(const ConnectRanks& connect_ranks) const;
+  // Connects this process's rank with those of other nodes and waits until they have loaded the
+  // same model.
+  Expected<void> join_nodes();
   // Joint work of connected ranks before the first step.
   Expected<void> record_steps(const Config& config);
   Expected<void> add_sampling(const Config& config);
   // Runs a job on every rank.
   void run(const RankJob& job);
 
+  std::unique_ptr<RankGroup> group_;  // ranks in other processes; null: none
   Placement placement_;  // over all ranks
   std::unique_ptr<Checkpoint> checkpoint_;
   CheckpointText text_;
   MemoryPlan plan_;
   ModelRank::Bounds bounds_;
   std::string fingerprint_;
-  // These are by rank; weights in host memory are shared, with a single entry.
+  // These are by rank of this process; weights in host memory are shared, with a single entry.
   std::vector<std::unique_ptr<kernels::Device>> devices_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<ModelRank>> ranks_;
-  std::unique_ptr<Followers> followers_;  // null with one rank
+  std::unique_ptr<RankLinks> links_;  // null with one rank
   std::unique_ptr<DraftModel> draft_model_;
   std::unique_ptr<PackedCacheWriter> cache_writer_;
   // Host copies for logits() or embed(); empty where the host reads device memory.

@@ -9,29 +9,50 @@
 #include "server/cli/signal_watcher.h"
 #include "server/cli/successor.h"
 #include "server/grpc/kv_control.h"
+#include "server/grpc/worker_secret.h"
+#include "server/http/socket_name.h"
 #include "server/http_server.h"
 
 namespace sluice {
+namespace {
+
+// Whoever reaches the port of node 0 without proof could become a part of the model.
+Expected<void> check_nodes(const Config& config) {
+  if (config.nnodes == 1) return {};
+  SLUICE_TRY_VOID(check_worker_secret(config));
+  if (is_loopback(config.master_addr) || !config.worker_secret.empty()) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--master-addr: found " + config.master_addr +
+                        " without --worker-secret, expected a loopback address without it",
+                    "master-addr");
+}
+
+}  // namespace
 
 Expected<void> run_serve(const Invocation& invocation) {
   const Config& config = invocation.config;
-  SLUICE_TRY_VOID(HttpServer::check(config, !invocation.dry_run && inherited_listener() < 0));
+  const bool listens = config.node_rank == 0 && !invocation.dry_run && inherited_listener() < 0;
+  SLUICE_TRY_VOID(HttpServer::check(config, listens));
+  SLUICE_TRY_VOID(check_nodes(config));
   SLUICE_TRY(const std::string plan, plan_text(config));
   print_plan(plan, invocation.dry_run);
   if (invocation.dry_run) return {};
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
+  if (config.node_rank > 0) return run_follower_node(config);
   warn_of_exposure(config);
   SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
-  signals->set_server(*server, engine->model().is_on_gpu());
+  signals->set_server(*server, *engine, engine->model().is_on_gpu());
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_ready("serving", engine->model(), config, *server, seconds.count());
   relieve_predecessor();
   server->run();
   signals.reset();  // it may call the server until here
+  const std::string failure = engine->failure();
   engine->stop();
+  if (!failure.empty()) return make_error(ErrorCode::kUnavailable, failure);
   return {};
 }
 

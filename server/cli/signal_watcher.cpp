@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "engine/core/log.h"
+#include "engine/engine.h"
 #include "server/cli/successor.h"
 #include "server/http_server.h"
 
@@ -37,6 +38,7 @@ void SignalWatcher::watch(const std::stop_token& stop) {
     if (signal < 0) {
       if (drain_at_ && std::chrono::steady_clock::now() > *drain_at_) end(*server, SIGTERM);
       if (server != nullptr) server->reload_changed();
+      if (server != nullptr && !draining_ && !engine_->failure().empty()) end(*server, SIGTERM);
       continue;
     }
     if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet

@@ -16,6 +16,7 @@
 
 namespace sluice {
 
+class Engine;
 class HttpServer;
 
 class SignalWatcher {
@@ -23,9 +24,11 @@ class SignalWatcher {
   // Called before any other thread starts: they inherit the blocked signals.
   SignalWatcher();
 
-  // The server outlives this object. `has_gpu`: there is no room for another engine beside it.
-  void set_server(HttpServer& server, bool has_gpu) {
+  // Server and engine outlive this object. When the engine fails, the server drains. `has_gpu`:
+  // there is no room for another engine beside it.
+  void set_server(HttpServer& server, const Engine& engine, bool has_gpu) {
     has_gpu_ = has_gpu;
+    engine_ = &engine;
     server_ = &server;
   }
 
@@ -36,7 +39,8 @@ class SignalWatcher {
   void reap_successor();
 
   sigset_t signals_ = {};
-  bool has_gpu_ = false;  // written before server_
+  bool has_gpu_ = false;            // written before server_
+  const Engine* engine_ = nullptr;  // likewise
   std::atomic<HttpServer*> server_ = nullptr;
   // Members of the thread's own.
   pid_t successor_ = -1;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// A TCP connection between two ranks of a group, and how they find each other. Calls wait at most
+// for their deadline. close_now() may come from any thread and ends what waits; the rest belongs to
+// one thread for reading and one for writing.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+
+namespace sluice {
+
+using GroupDeadline = std::chrono::steady_clock::time_point;
+
+class GroupSocket {
+ public:
+  explicit GroupSocket(int fd);
+  ~GroupSocket();
+  GroupSocket(const GroupSocket&) = delete;
+  GroupSocket& operator=(const GroupSocket&) = delete;
+
+  // Dials a name or address once. kUnavailable: nothing answers there now.
+  static Expected<std::unique_ptr<GroupSocket>> dial(const std::string& host,
+                                                     uint16_t port,
+                                                     GroupDeadline deadline);
+
+  // kUnavailable: the connection has ended. kDeadlineExceeded: it is too slow.
+  Expected<void> send(std::span<const std::byte> bytes, GroupDeadline deadline);
+  Expected<void> receive(std::span<std::byte> bytes, GroupDeadline deadline);
+
+  // Takes what is there without waiting. Returns the number of bytes; kUnavailable: it has ended.
+  Expected<size_t> send_now(std::span<const std::byte> bytes);
+  Expected<size_t> receive_now(std::span<std::byte> bytes);
+
+  // The peer reads the end behind what was sent; it may still send. Any thread.
+  void finish();
+  // Ends the connection under whoever uses it. Any thread.
+  void close_now();
+
+  [[nodiscard]] int descriptor() const { return fd_; }
+
+  // Returns the address of the other end: "10.0.0.2:40112".
+  [[nodiscard]] std::string peer() const;
+
+ private:
+  const int fd_;
+};
+
+class GroupListener {
+ public:
+  // Binds a name or address. Port 0: any free one.
+  static Expected<std::unique_ptr<GroupListener>> open(const std::string& host, uint16_t port);
+  ~GroupListener();
+  GroupListener(const GroupListener&) = delete;
+  GroupListener& operator=(const GroupListener&) = delete;
+
+  // Null: nobody has dialled until the deadline.
+  std::unique_ptr<GroupSocket> accept(GroupDeadline deadline);
+
+  [[nodiscard]] uint16_t port() const { return port_; }
+
+ private:
+  GroupListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
+
+  const int fd_;
+  const uint16_t port_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/parallel/rank_group.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+
+#include "engine/core/log.h"
+#include "engine/parallel/group_handshake.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kHandshake{3};
+constexpr seconds kBeat{1};
+constexpr seconds kReport{30};  // between lines about ranks that are missing
+constexpr milliseconds kRedial{200};
+constexpr seconds kLinger{1};
+constexpr milliseconds kReason{500};
+constexpr size_t kMostReason = 1000;  // bytes
+
+// Sent on the connection for life.
+enum class Word : uint8_t {
+  kAlive = 1,
+  kEnd = 0x5a,
+  kFailed = 0x3c,  // a reason follows, up to the end of the connection
+};
+
+std::array<std::byte, 1> bytes_of(Word word) { return {std::byte{static_cast<uint8_t>(word)}}; }
+
+std::string name_of(int32_t rank, const GroupSocket& socket) {
+  return "rank " + std::to_string(rank) + " at " + socket.peer();
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<RankGroup>> RankGroup::meet(const RankGroupOptions& options) {
+  CHECK(options.size >= 2 && options.rank >= 0 && options.rank < options.size);
+  std::unique_ptr<RankGroup> group(new RankGroup(options));
+  SLUICE_TRY_VOID(options.rank == 0 ? group->gather() : group->dial());
+  group->watcher_ =
+      std::jthread([self = group.get()](const std::stop_token& stop) { self->watch(stop); });
+  return group;
+}
+
+RankGroup::~RankGroup() {
+  watcher_.request_stop();
+  if (watcher_.joinable()) watcher_.join();
+  if (has_failed()) await_others();
+}
+
+// A socket that is closed with unread bytes drops what the other end has not read.
+void RankGroup::await_others() {
+  const auto end = Clock::now() + kLinger;
+  for (Member& member : members_) {
+    std::array<std::byte, 256> words{};
+    while (member.life && Clock::now() < end && member.life->receive_now(words)) {
+      poll(nullptr, 0, 5);
+    }
+  }
+}
+
+// Waits for the followers. A stranger costs a handshake's time at most.
+Expected<void> RankGroup::gather() {
+  SLUICE_TRY(const auto listener, GroupListener::open(options_.host, options_.port));
+  for (int32_t rank = 1; rank < options_.size; ++rank) members_.emplace_back().rank = rank;
+  const auto end = Clock::now() + seconds(options_.init_timeout_s);
+  auto report = Clock::now() + kReport;
+  log_event(LogLevel::kInfo,
+            "ranks_awaited",
+            "at",
+            options_.host + ":" + std::to_string(listener->port()),
+            "ranks",
+            missing());
+  while (!missing().empty()) {
+    if (auto socket = listener->accept(std::min(end, report))) welcome(std::move(socket));
+    if (Clock::now() >= end) {
+      return make_error(ErrorCode::kDeadlineExceeded,
+                        "rank 0 at " + options_.host + ":" + std::to_string(listener->port()) +
+                            ": missing after " + std::to_string(options_.init_timeout_s) +
+                            " s (--rank-init-timeout): " + missing(),
+                        "nnodes");
+    }
+    if (Clock::now() >= report) {
+      log_event(LogLevel::kWarning, "ranks_missing", "ranks", missing());
+      report = Clock::now() + kReport;
+    }
+  }
+  return {};
+}
+
+// Takes a connection into the group, or logs why not.
+void RankGroup::welcome(std::unique_ptr<GroupSocket> socket) {
+  const auto deadline = Clock::now() + kHandshake;
+  const auto refuse = [&](const std::string& why) {
+    log_event(LogLevel::kWarning, "rank_refused", "from", socket->peer(), "reason", why);
+  };
+  const Expected<ProvenClaims> proven = hear_claims(*socket, options_.secret, deadline);
+  if (!proven) return refuse(proven.error().message);
+  const GroupClaims& claims = proven->claims;
+  std::string refusal;
+  Member* place = nullptr;
+  if (claims.build != options_.build) {
+    refusal =
+        "it is " + options_.build + ", rank " + std::to_string(claims.rank) + " is " + claims.build;
+  } else if (claims.size != options_.size) {
+    refusal = "--nnodes is " + std::to_string(options_.size) + " here, " +
+              std::to_string(claims.size) + " there";
+  } else if (claims.rank < 1 || claims.rank >= options_.size) {
+    refusal = "there is no rank " + std::to_string(claims.rank);
+  } else {
+    place = &member(claims.rank);
+  }
+  std::unique_ptr<GroupSocket>* slot = nullptr;
+  if (place != nullptr) {
+    slot = claims.purpose == GroupPurpose::kData ? &place->data : &place->life;
+    if (*slot != nullptr) {
+      refusal = "rank " + std::to_string(claims.rank) + " is here already, " + place->name;
+    }
+  }
+  const Expected<void> answered =
+      answer_claims(*socket, *proven, refusal, options_.secret, deadline);
+  if (!refusal.empty()) return refuse(refusal);
+  if (!answered) return refuse(answered.error().message);
+  if (place->name.empty()) place->name = name_of(claims.rank, *socket);
+  *slot = std::move(socket);
+  if (place->data && place->life) {
+    log_event(LogLevel::kInfo, "rank_joined", "rank", claims.rank, "at", place->data->peer());
+  }
+}
+
+std::string RankGroup::missing() const {
+  std::string list;
+  for (const Member& member : members_) {
+    if (member.data && member.life) continue;
+    list += (list.empty() ? "rank " : ", rank ") + std::to_string(member.rank);
+  }
+  return list;
+}
+
+Expected<void> RankGroup::dial() {
+  const auto end = Clock::now() + seconds(options_.init_timeout_s);
+  Member& first = members_.emplace_back();
+  SLUICE_TRY(first.data, dial_one(static_cast<uint32_t>(GroupPurpose::kData), end));
+  SLUICE_TRY(first.life, dial_one(static_cast<uint32_t>(GroupPurpose::kLife), end));
+  first.name = name_of(0, *first.data);
+  return {};
+}
+
+// Dials until rank 0 listens.
+Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(uint32_t purpose,
+                                                           GroupDeadline deadline) {
+  const std::string at = options_.host + ":" + std::to_string(options_.port);
+  auto report = Clock::now() + kReport;
+  for (;;) {
+    Expected<std::unique_ptr<GroupSocket>> socket = GroupSocket::dial(
+        options_.host, options_.port, std::min(deadline, Clock::now() + kHandshake));
+    if (socket) {
+      const Expected<void> known =
+          present_claims(**socket,
+                         {.rank = options_.rank,
+                          .size = options_.size,
+                          .purpose = static_cast<GroupPurpose>(purpose),
+                          .build = options_.build},
+                         options_.secret,
+                         std::min(deadline, Clock::now() + 2 * kHandshake));
+      if (known) return socket;
+      const bool is_final = known.error().code == ErrorCode::kInvalidArgument ||
+                            known.error().code == ErrorCode::kUnauthenticated;
+      if (is_final) {
+        return make_error(
+            known.error().code, at + ": " + known.error().message, known.error().param);
+      }
+      socket = tl::unexpected(known.error());
+    }
+    if (Clock::now() >= deadline) {
+      return make_error(ErrorCode::kDeadlineExceeded,
+                        "rank " + std::to_string(options_.rank) + ": rank 0 does not answer at " +
+                            at + " within " + std::to_string(options_.init_timeout_s) +
+                            " s (--rank-init-timeout): " + socket.error().message,
+                        "master-addr");
+    }
+    if (Clock::now() >= report) {
+      log_event(LogLevel::kWarning, "rank_0_awaited", "at", at, "reason", socket.error().message);
+      report = Clock::now() + kReport;
+    }
+    poll(nullptr, 0, static_cast<int>(kRedial.count()));
+  }
+}
+
+RankGroup::Member& RankGroup::member(int32_t rank) {
+  const auto found = std::ranges::find(members_, rank, &Member::rank);
+  CHECK(found != members_.end());
+  return *found;
+}
+
+bool RankGroup::send(int32_t rank, std::span<const std::byte> bytes) {
+  if (has_failed()) return false;
+  Member& to = member(rank);
+  const Expected<void> sent = to.data->send(bytes, Clock::now() + kExchange);
+  if (!sent) lose(to, sent.error());
+  return sent.has_value();
+}
+
+bool RankGroup::receive(int32_t rank, std::span<std::byte> bytes, seconds within) {
+  if (has_failed()) return false;
+  Member& from = member(rank);
+  const Expected<void> got = from.data->receive(bytes, Clock::now() + within);
+  if (!got) lose(from, got.error());
+  return got.has_value();
+}
+
+void RankGroup::lose(const Member& member, const Error& error) {
+  // Where the peer had a reason, the other connection has it.
+  const auto end = Clock::now() + kReason;
+  while (error.code == ErrorCode::kUnavailable && Clock::now() < end) {
+    if (has_failed() || has_ended()) return;
+    poll(nullptr, 0, 5);
+  }
+  fail(member.name + ": " + error.message);
+}
+
+bool RankGroup::receive_next(std::span<std::byte> bytes) {
+  if (has_failed() || has_ended()) return false;
+  Member& from = members_.front();
+  const Expected<void> got = from.data->receive(bytes, GroupDeadline::max());
+  if (!got) lose(from, got.error());
+  return got.has_value();
+}
+
+bool RankGroup::exchange(std::span<const int32_t> others,
+                         std::span<const std::byte> own,
+                         std::span<const std::span<std::byte>> parts) {
+  struct Transfer {
+    Member* member = nullptr;
+    std::span<const std::byte> out;
+    std::span<std::byte> in;
+  };
+
+  std::array<Transfer, 8> transfers;
+  CHECK(others.size() <= transfers.size() && parts.size() == others.size());
+  for (size_t i = 0; i < others.size(); ++i) {
+    transfers[i] = {.member = &member(others[i]), .out = own, .in = parts[i]};
+  }
+  const auto deadline = Clock::now() + kExchange;
+  const auto spin_until = Clock::now() + std::chrono::microseconds(50);
+  for (;;) {
+    std::array<pollfd, 8> waits{};
+    nfds_t num_waits = 0;
+    bool has_moved = false;
+    for (Transfer& transfer : std::span(transfers).first(others.size())) {
+      if (has_failed()) return false;
+      GroupSocket& socket = *transfer.member->data;
+      const Expected<size_t> sent = transfer.out.empty() ? 0 : socket.send_now(transfer.out);
+      const Expected<size_t> got = transfer.in.empty() ? 0 : socket.receive_now(transfer.in);
+      if (!sent || !got) {
+        lose(*transfer.member, (sent ? got : sent).error());
+        return false;
+      }
+      transfer.out = transfer.out.subspan(*sent);
+      transfer.in = transfer.in.subspan(*got);
+      has_moved = has_moved || *sent > 0 || *got > 0;
+      const int events = (transfer.out.empty() ? 0 : POLLOUT) | (transfer.in.empty() ? 0 : POLLIN);
+      if (events == 0) continue;
+      waits[num_waits++] = {
+          .fd = socket.descriptor(), .events = static_cast<short>(events), .revents = 0};
+    }
+    if (num_waits == 0) return true;
+    if (has_moved || Clock::now() < spin_until) continue;
+    if (Clock::now() > deadline) {
+      const auto slow = std::ranges::find_if(
+          transfers, [](const Transfer& transfer) { return !transfer.in.empty(); });
+      fail((slow == transfers.end() ? "a rank" : slow->member->name) +
+           ": no part of a result within " + std::to_string(kExchange.count()) + " s");
+      return false;
+    }
+    poll(waits.data(), num_waits, 1000);
+  }
+}
+
+void RankGroup::end() {
+  has_ended_ = true;
+  for (Member& member : members_) {
+    // A follower that cannot take one byte ends by the silence.
+    if (const auto sent = member.life->send_now(bytes_of(Word::kEnd)); !sent) continue;
+  }
+}
+
+void RankGroup::fail(const std::string& why) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (has_failed_ || has_ended_) return;
+    why_ = why;
+    has_failed_ = true;
+  }
+  std::string word(1, static_cast<char>(Word::kFailed));
+  word += why.substr(0, kMostReason);
+  for (Member& member : members_) {
+    if (member.data) member.data->close_now();
+    if (!member.life) continue;
+    // Who does not get it learns from the end of the connection.
+    if (member.life->send_now(std::as_bytes(std::span(word)))) member.life->finish();
+  }
+  log_event(LogLevel::kError, "rank_group_failed", "rank", options_.rank, "reason", why);
+}
+
+std::string RankGroup::why() const {
+  const std::scoped_lock lock(mutex_);
+  return why_;
+}
+
+void RankGroup::on_failure(std::function<void(const std::string& why)> then) {
+  const std::scoped_lock lock(mutex_);
+  then_ = std::move(then);
+}
+
+// Takes what a member has said. False: it has gone.
+bool RankGroup::hear(Member& member, Clock::time_point& heard) {
+  std::array<std::byte, 256> words{};
+  const Expected<size_t> got = member.life->receive_now(words);
+  if (!got) {
+    if (has_ended()) return false;
+    fail(member.name +
+         (member.is_failing ? ": " + member.reason : " has gone: " + got.error().message));
+    return false;
+  }
+  if (*got > 0) heard = Clock::now();
+  take_words(member, std::span(words).first(*got));
+  return true;
+}
+
+void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
+  for (const std::byte word : words) {
+    const auto character = std::to_integer<uint8_t>(word);
+    if (member.is_failing) {
+      if (member.reason.size() < kMostReason) member.reason += static_cast<char>(character);
+    } else if (character == static_cast<uint8_t>(Word::kFailed)) {
+      member.is_failing = true;
+    } else if (character == static_cast<uint8_t>(Word::kEnd)) {
+      has_ended_ = true;
+      member.data->close_now();  // under whoever waits for a job
+    }
+  }
+}
+
+void RankGroup::report_failure() {
+  std::function<void(const std::string&)> then;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!has_failed_ || is_reported_ || !then_) return;
+    is_reported_ = true;
+    then = then_;
+  }
+  then(why());
+}
+
+void RankGroup::watch(const std::stop_token& stop) {
+  std::vector<Clock::time_point> heard(members_.size(), Clock::now());
+  auto beat = Clock::now();
+  while (!stop.stop_requested()) {
+    report_failure();
+    if (has_failed() || has_ended()) {
+      poll(nullptr, 0, 50);
+      continue;
+    }
+    if (Clock::now() >= beat) {
+      for (Member& member : members_) {
+        // If a member has gone, hear() tells why.
+        if (const auto sent = member.life->send_now(bytes_of(Word::kAlive)); !sent) continue;
+      }
+      beat = Clock::now() + kBeat;
+    }
+    std::array<pollfd, 8> waits{};
+    for (size_t i = 0; i < members_.size(); ++i) {
+      waits[i] = {.fd = members_[i].life->descriptor(), .events = POLLIN, .revents = 0};
+    }
+    poll(waits.data(), members_.size(), 100);
+    for (size_t i = 0; i < members_.size() && !has_failed() && !has_ended(); ++i) {
+      Member& member = members_[i];
+      if (!hear(member, heard[i]) || Clock::now() - heard[i] < kSilence) continue;
+      fail(member.name + " has been silent for " + std::to_string(kSilence.count()) +
+           " s: it hangs, or its machine cannot be reached");
+    }
+  }
+}
+
+}  // namespace sluice

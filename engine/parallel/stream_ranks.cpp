@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/parallel/stream_ranks.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "engine/parallel/rank_group.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMostRanks = 8;
+constexpr size_t kHashBytes = sizeof(uint64_t);
+
+// Calls fill two sets of buffers in turn, as Communicator promises.
+class StreamRank final : public Communicator {
+ public:
+  explicit StreamRank(RankGroup& group) : group_(group) {
+    for (int32_t other = 0; other < group.size(); ++other) {
+      if (other != group.rank()) others_.push_back(other);
+    }
+    if (group.rank() == 0) {
+      neighbours_ = others_;
+    } else {
+      neighbours_ = {0};
+    }
+  }
+
+  [[nodiscard]] int32_t rank() const override { return group_.rank(); }
+
+  [[nodiscard]] int32_t size() const override { return group_.size(); }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    if (has_failed()) return {};
+    ++number_;
+    Round& round = rounds_[number_ % 2];
+    const size_t bytes = part.size() + kHashBytes;
+    const auto room = static_cast<size_t>(align_up(static_cast<int64_t>(bytes), 64));
+    round.received.resize(room * static_cast<size_t>(size()));
+    const auto of = [&](int32_t rank) {
+      return std::span(round.received).subspan(static_cast<size_t>(rank) * room, bytes);
+    };
+    seal(part, of(rank()));
+    if (!move(of) || !check(part.size(), of)) return {};
+    for (int32_t rank = 0; rank < size(); ++rank) {
+      round.parts[static_cast<size_t>(rank)] = of(rank).data();
+    }
+    return std::span(round.parts).first(static_cast<size_t>(size()));
+  }
+
+  void fail() override { group_.fail("this rank failed"); }
+
+  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+
+ private:
+  struct Round {
+    std::vector<std::byte> received;  // by rank: its part and the hash
+    std::array<const std::byte*, kMostRanks> parts{};
+  };
+
+  [[nodiscard]] uint64_t hash_of(std::span<const std::byte> part) const {
+    return XXH3_64bits_withSeed(part.data(), part.size(), number_);
+  }
+
+  void seal(std::span<const std::byte> part, std::span<std::byte> out) const {
+    std::memcpy(out.data(), part.data(), part.size());
+    const uint64_t hash = hash_of(part);
+    std::memcpy(out.data() + part.size(), &hash, kHashBytes);
+  }
+
+  template <typename Of>
+  bool move(const Of& of) {
+    std::array<std::span<std::byte>, kMostRanks> parts;
+    for (size_t i = 0; i < neighbours_.size(); ++i) parts[i] = of(neighbours_[i]);
+    if (!group_.exchange(neighbours_, of(rank()), std::span(parts).first(neighbours_.size()))) {
+      return false;
+    }
+    // Rank 0 hands on what followers cannot get from each other.
+    for (const int32_t to : others_) {
+      for (const int32_t of_rank : others_) {
+        if (to == of_rank || of_rank == 0 || to == 0) continue;
+        if (rank() == 0 && !group_.send(to, of(of_rank))) return false;
+      }
+    }
+    if (rank() == 0) return true;
+    for (const int32_t of_rank : others_) {
+      if (of_rank != 0 && !group_.receive(0, of(of_rank))) return false;
+    }
+    return true;
+  }
+
+  template <typename Of>
+  bool check(size_t bytes, const Of& of) {
+    for (const int32_t other : others_) {
+      const std::span<const std::byte> part = of(other);
+      uint64_t hash = 0;
+      std::memcpy(&hash, part.data() + bytes, kHashBytes);
+      if (hash == hash_of(part.first(bytes))) continue;
+      group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
+                  std::to_string(number_) + " is not what it sent");
+      return false;
+    }
+    return true;
+  }
+
+  RankGroup& group_;
+  std::vector<int32_t> others_;      // ascending
+  std::vector<int32_t> neighbours_;  // ranks with a connection to this one
+  std::array<Round, 2> rounds_;
+  uint64_t number_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_stream_rank(RankGroup& group) {
+  return std::make_unique<StreamRank>(group);
+}
+
+}  // namespace sluice

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/rank/process_links.h"
+
+#include "engine/parallel/rank_group.h"
+
+namespace sluice {
+
+ProcessLinks::ProcessLinks(RankGroup& group, const InputBatch::Bounds& batch)
+    : group_(group), writer_(batch) {}
+
+ProcessLinks::~ProcessLinks() {
+  const std::span<const std::byte> frame = writer_.write_end();
+  for (int32_t rank = 1; rank < group_.size(); ++rank) {
+    if (!group_.send(rank, frame)) return;
+  }
+  group_.end();
+}
+
+void ProcessLinks::start(const RankJob& job) {
+  const std::span<const std::byte> frame = writer_.write(job);
+  for (int32_t rank = 1; rank < group_.size(); ++rank) {
+    if (!group_.send(rank, frame)) return;  // the job fails at its first exchange
+  }
+}
+
+Expected<void> follow_rank_0(RankGroup& group, ModelRank& rank, RankFrameReader reader) {
+  rank.device().enter();
+  std::vector<std::byte> payload;
+  RankFrameHeader header;
+  const auto next = [&]() -> Expected<bool> {
+    if (!group.receive_next(std::as_writable_bytes(std::span(&header, 1)))) return false;
+    SLUICE_TRY_VOID(reader.check(header));
+    if (header.kind == RankFrameHeader::kEnd) {
+      group.end();
+      return false;
+    }
+    payload.resize(static_cast<size_t>(header.bytes));
+    if (!group.receive(0, payload)) return false;
+    SLUICE_TRY(const RankJob* const job, reader.read(header, payload));
+    rank.run(*job);
+    return true;
+  };
+  for (;;) {
+    const Expected<bool> goes_on = next();
+    if (!goes_on) group.fail(goes_on.error().message);
+    if (goes_on && *goes_on) continue;
+    if (group.has_ended()) return {};
+    return make_error(ErrorCode::kUnavailable, group.why());
+  }
+}
+
+}  // namespace sluice

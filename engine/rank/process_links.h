@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks above 0 of a shared model as other processes: rank 0 sends each job as a frame
+// (rank_frame.h), and they run it while it does. What they compute comes back as parts of exchanges
+// (stream_ranks.h) alone.
+#pragma once
+
+#include <memory>
+
+#include "engine/rank/rank_frame.h"
+#include "engine/rank/rank_links.h"
+
+namespace sluice {
+
+class RankGroup;
+
+class ProcessLinks final : public RankLinks {
+ public:
+  // The group must outlive this object. Its end is the group's orderly end.
+  ProcessLinks(RankGroup& group, const InputBatch::Bounds& batch);
+  ~ProcessLinks() override;
+
+  void start(const RankJob& job) override;
+
+  void finish() override {}  // a frame is a copy
+
+ private:
+  RankGroup& group_;
+  RankFrameWriter writer_;
+};
+
+// Runs rank 0's jobs on this process's rank until rank 0 ends the group in order. kUnavailable: the
+// group has failed, the message says why.
+Expected<void> follow_rank_0(RankGroup& group, ModelRank& rank, RankFrameReader reader);
+
+}  // namespace sluice

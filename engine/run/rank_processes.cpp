@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/run/rank_processes.h"
+
+#include <xxhash.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "engine/core/version.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+// What a step's arrays and its bits depend on.
+constexpr std::array kEqualKnobs = {"activation-bits",
+                                    "block-size",
+                                    "kv-cache-dtype",
+                                    "load-format",
+                                    "max-num-batched-tokens",
+                                    "max-num-seqs",
+                                    "speculative-config",
+                                    "tensor-parallel-size"};
+
+constexpr uint64_t kMostBytes = 1 << 20;
+
+// In front of a message's bytes.
+struct TextHeader {
+  uint64_t size = 0;
+  uint64_t hash = 0;
+};
+
+bool send_text(RankGroup& group, int32_t rank, const std::string& text) {
+  const TextHeader header = {.size = text.size(), .hash = XXH3_64bits(text.data(), text.size())};
+  return group.send(rank, std::as_bytes(std::span(&header, 1))) &&
+         group.send(rank, std::as_bytes(std::span(text)));
+}
+
+Expected<std::string> receive_text(RankGroup& group, int32_t rank, std::chrono::seconds within) {
+  TextHeader header;
+  if (!group.receive(rank, std::as_writable_bytes(std::span(&header, 1)), within)) {
+    return make_error(ErrorCode::kUnavailable, group.why());
+  }
+  std::string text;
+  bool is_whole = header.size <= kMostBytes;
+  if (is_whole) {
+    text.resize(static_cast<size_t>(header.size));
+    is_whole = group.receive(rank, std::as_writable_bytes(std::span(text))) &&
+               header.hash == XXH3_64bits(text.data(), text.size());
+  }
+  if (is_whole) return text;
+  group.fail("rank " + std::to_string(rank) + ": its message is not what it sent");
+  return make_error(ErrorCode::kUnavailable, group.why());
+}
+
+RankGroupOptions group_options(const Config& config) {
+  return {.rank = config.node_rank,
+          .size = config.nnodes,
+          .host = config.master_addr,
+          .port = static_cast<uint16_t>(config.master_port),
+          .secret = config.worker_secret,
+          .build = std::string(version()) + " " + build_id(),
+          .init_timeout_s = config.rank_init_timeout_s};
+}
+
+json values_of(const Config& config) {
+  json values = json::object();
+  for (const char* const name : kEqualKnobs) values[name] = find_knob(name)->get(config);
+  return values;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan) {
+  SLUICE_TRY(auto group, RankGroup::meet(group_options(config)));
+  std::vector<int32_t> blocks;
+  for (const KvGroupSpec& kv_group : plan.kv_groups) blocks.push_back(kv_group.num_blocks);
+  const std::string text = json{
+      {"knobs", values_of(config)},
+      {"max_model_len", plan.max_model_len},
+      {"num_blocks", blocks}}.dump();
+  for (int32_t rank = 1; rank < group->size(); ++rank) {
+    if (!send_text(*group, rank, text)) return make_error(ErrorCode::kUnavailable, group->why());
+  }
+  return group;
+}
+
+Expected<void> hear_nodes(RankGroup& group, const std::string& fingerprint) {
+  for (int32_t rank = 1; rank < group.size(); ++rank) {
+    // The connection for life bounds this wait: a rank that loads says that it lives.
+    SLUICE_TRY(const std::string found, receive_text(group, rank, std::chrono::hours(24)));
+    if (found == fingerprint) continue;
+    const std::string why = "--model: rank " + std::to_string(rank) +
+                            " has another one: its fingerprint is " + found + ", here it is " +
+                            fingerprint;
+    group.fail(why);
+    return make_error(ErrorCode::kInvalidArgument, why, "model");
+  }
+  return {};
+}
+
+Expected<JoinedNodes> join_nodes_of(const Config& config) {
+  JoinedNodes joined = {.group = nullptr, .config = config, .num_blocks = {}};
+  SLUICE_TRY(joined.group, RankGroup::meet(group_options(config)));
+  SLUICE_TRY(const std::string text,
+             receive_text(*joined.group, 0, std::chrono::seconds(config.rank_init_timeout_s)));
+  const auto refuse = [&](ErrorCode code, const std::string& why, const char* knob) {
+    const tl::unexpected<Error> error = make_error(code, why, knob);
+    joined.group->fail(why);  // node 0 then has these words, too
+    return error;
+  };
+  const json plan = json::parse(text, nullptr, false);
+  if (!plan.is_object() || !plan.contains("knobs") || !plan.contains("num_blocks")) {
+    return refuse(ErrorCode::kDataLoss, "node 0 sent no plan", "master-addr");
+  }
+  const json own = values_of(config);
+  for (const char* const name : kEqualKnobs) {
+    const std::string there = plan["knobs"].value(name, "");
+    if (own[name] == there) continue;
+    return refuse(ErrorCode::kInvalidArgument,
+                  "--" + std::string(name) + ": found " + own[name].get<std::string>() +
+                      " on node " + std::to_string(config.node_rank) + ", node 0 has " + there,
+                  name);
+  }
+  joined.config.max_model_len = plan.value("max_model_len", int64_t{0});
+  joined.num_blocks = plan["num_blocks"].get<std::vector<int32_t>>();
+  return joined;
+}
+
+Expected<void> JoinedNodes::apply_blocks(MemoryPlan& plan) const {
+  if (num_blocks.size() != plan.kv_groups.size()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "node 0 has " + std::to_string(num_blocks.size()) +
+                          " groups of KV, this node's model has " +
+                          std::to_string(plan.kv_groups.size()),
+                      "model");
+  }
+  plan.kv_bytes = 0;
+  for (size_t i = 0; i < num_blocks.size(); ++i) {
+    plan.kv_groups[i].num_blocks = num_blocks[i];
+    plan.kv_bytes += num_blocks[i] * kv_block_bytes(plan.kv_groups[i], plan.block_size);
+  }
+  if (plan.total_bytes() <= plan.available_bytes) return {};
+  return make_error(ErrorCode::kResourceExhausted,
+                    "node 0's KV cache needs " + std::to_string(plan.kv_bytes) +
+                        " bytes here, of " + std::to_string(plan.available_bytes) +
+                        " for all: set a smaller --kv-cache-memory on node 0",
+                    "kv-cache-memory");
+}
+
+Expected<void> tell_node_0(RankGroup& group, const std::string& fingerprint) {
+  if (send_text(group, 0, fingerprint)) return {};
+  return make_error(ErrorCode::kUnavailable, group.why());
+}
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the nodes of a model (--nnodes) agree on before they load it and before the first step. Node
+// 0 decides the size of the KV cache and the context; all must have been started with equal values
+// of what shapes a step. The start runs on the engine thread, or a follower's main thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/status.h"
+#include "engine/parallel/rank_group.h"
+#include "engine/plan/memory_plan.h"
+
+namespace sluice {
+
+// Node 0: meets the others and sends them the plan.
+Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan);
+// Node 0: waits until all others have loaded the model that has this fingerprint. kUnavailable: one
+// could not; kInvalidArgument: one has another.
+Expected<void> hear_nodes(RankGroup& group, const std::string& fingerprint);
+
+// What another node knows after meeting node 0.
+struct JoinedNodes {
+  std::unique_ptr<RankGroup> group;
+  Config config;                    // with node 0's context
+  std::vector<int32_t> num_blocks;  // node 0's, by KV group
+
+  // Gives the plan node 0's cache. kResourceExhausted: this node has not the memory for it.
+  Expected<void> apply_blocks(MemoryPlan& plan) const;
+};
+
+// kInvalidArgument: a value differs from node 0's; the message names it.
+Expected<JoinedNodes> join_nodes_of(const Config& config);
+// Says that this node has loaded the model of that fingerprint.
+Expected<void> tell_node_0(RankGroup& group, const std::string& fingerprint);
+
+}  // namespace sluice

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model over several nodes, played by threads of this process that have nothing in common but
+// their connections: the bits and the key of one rank.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/parallel/group_socket.h"
+#include "quant/format.h"
+#include "tests/support/collecting_sink.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/random_model.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/shared_model.h"
+
+namespace sluice {
+namespace {
+
+using testing::Collected;
+using testing::TemporaryFolder;
+using testing::write_model;
+
+Config base_config(const std::string& model) {
+  Config config;
+  config.model = model;
+  config.max_model_len = 256;
+  config.kv_cache_memory = int64_t{2} << 20;
+  config.threads = 1;
+  config.rank_init_timeout_s = 20;
+  return config;
+}
+
+std::vector<ValidRequest> requests() {
+  std::vector<ValidRequest> list = testing::seeded_requests(3);
+  for (ValidRequest& request : list) {
+    request.sampling.max_tokens = 6;
+    request.sampling.num_logprobs = 4;
+  }
+  list.front().sampling.num_prompt_logprobs = 2;
+  return list;
+}
+
+struct Run {
+  std::vector<Collected> answers;
+  std::string key;
+};
+
+Run run_on_one(const Config& config) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config);
+  if (engine == nullptr) return {};
+  return {testing::run_together(*engine, requests()), engine->model().system_fingerprint};
+}
+
+int32_t free_port() {
+  const auto listener = GroupListener::open("127.0.0.1", 0);
+  CHECK(listener.has_value());
+  return (*listener)->port();
+}
+
+Run run_on_nodes(Config config, int32_t size) {
+  config.master_port = free_port();
+  config.nnodes = config.tensor_parallel_size = size;
+  std::vector<std::future<Expected<void>>> followers;
+  for (int32_t rank = 1; rank < size; ++rank) {
+    Config own = config;
+    own.node_rank = rank;
+    followers.push_back(std::async(std::launch::async, [own] { return run_follower_node(own); }));
+  }
+  Run run = run_on_one(config);
+  for (auto& follower : followers) {
+    const Expected<void> ended = follower.get();
+    EXPECT_TRUE(ended.has_value()) << ended.error().message;
+  }
+  return run;
+}
+
+void expect_same_on(const std::vector<int32_t>& sizes,
+                    const Config& config,
+                    const std::string& what) {
+  const Run expected = run_on_one(config);
+  ASSERT_EQ(expected.answers.size(), requests().size()) << what;
+  for (const int32_t size : sizes) {
+    const Run actual = run_on_nodes(config, size);
+    testing::expect_same(
+        expected.answers, actual.answers, what + " on " + std::to_string(size) + " nodes");
+    EXPECT_EQ(actual.key, expected.key) << what;
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// Variants: plain; windows and norms around; norms of all heads as one; experts; halves beside each
+// other.
+TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
+  const std::pair<const char*, nlohmann::json> models[] = {
+      {"models/llama", {}},
+      {"models/gemma3", {}},
+      {"models/olmo2", {}},
+      {"models/qwen3-moe", {{"moe_intermediate_size", 288}}},
+      {"models/cohere2", {}},
+  };
+  for (const auto& [name, changes] : models) {
+    const TemporaryFolder folder;
+    write_model(folder, name, changes);
+    Config config = base_config(folder.path());
+    config.load_format = "dummy";
+    expect_same_on({2, 4}, config, name);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(Nodes, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/formats.gguf";
+  std::vector<WeightFormat> formats;
+  for (const FormatInfo& info : format_table()) formats.push_back(info.format);
+  ASSERT_TRUE(testing::write_random_model(
+      golden_folder() + "/tiny/tiny-llama.gguf", path, formats, WeightFormat::kQ6_K));
+  for (const int32_t bits : {8, 16, 32}) {
+    Config config = base_config(path);
+    config.activation_bits = bits;
+    config.kv_cache_memory = int64_t{16} << 20;
+    expect_same_on({2}, config, std::to_string(bits) + " bits");
+    if (HasFailure()) return;
+  }
+}
+
+// Chunks, preemption, overlap, KV types, drafts.
+TEST(Nodes, SettingsOfAStepChangeNothing) {
+  const TemporaryFolder folder;
+  write_model(folder, "models/gemma3", {});
+  Config plain = base_config(folder.path());
+  plain.load_format = "dummy";
+  std::vector<Config> settings(4, plain);
+  settings[0].max_num_batched_tokens = 16;
+  settings[1].overlap = true;
+  settings[1].debug_preempt_every = 3;
+  settings[2].speculative_config = R"({"method": "ngram", "num_speculative_tokens": 3})";
+  settings[3].kv_cache_dtype = "int8";
+  for (size_t i = 0; i < settings.size(); ++i) {
+    expect_same_on({2}, settings[i], "setting " + std::to_string(i));
+    if (HasFailure()) return;
+  }
+}
+
+// Both ends have the words of the one that cannot.
+TEST(Nodes, ANodeThatCannotLoadIsNamedAtBothEnds) {
+  const TemporaryFolder folder;
+  const auto random = [&](const char* name, WeightFormat format) {
+    const std::string path = folder.path() + name;
+    const std::array formats = {format};
+    EXPECT_TRUE(testing::write_random_model(
+        golden_folder() + "/tiny/tiny-llama.gguf", path, formats, WeightFormat::kQ6_K));
+    return path;
+  };
+  Config lead = base_config(random("/good.gguf", WeightFormat::kQ8_0));
+  lead.kv_cache_memory = int64_t{16} << 20;
+  lead.master_port = free_port();
+  lead.nnodes = lead.tensor_parallel_size = 2;
+  const auto ends = [&](const Config& follower) {
+    auto followed =
+        std::async(std::launch::async, [&follower] { return run_follower_node(follower); });
+    auto engine = create_engine(lead);
+    EXPECT_FALSE(engine.has_value());
+    if (engine) engine->reset();  // the follower ends with it
+    const Expected<void> ended = followed.get();
+    EXPECT_FALSE(ended.has_value());
+    return std::pair(engine ? "" : engine.error().message, ended ? "" : ended.error().message);
+  };
+  Config follower = lead;
+  follower.node_rank = 1;
+  follower.model = "/nowhere";
+  const auto missing = ends(follower);
+  EXPECT_NE(missing.first.find("/nowhere"), std::string::npos) << missing.first;
+  EXPECT_NE(missing.second.find("/nowhere"), std::string::npos) << missing.second;
+  follower.model = random("/other.gguf", WeightFormat::kQ4_0);
+  const auto different = ends(follower);
+  EXPECT_NE(different.first.find("rank 1 has another one"), std::string::npos) << different.first;
+  EXPECT_NE(different.second.find("rank 1 has another one"), std::string::npos) << different.second;
+}
+
+}  // namespace
+}  // namespace sluice

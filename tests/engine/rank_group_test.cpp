@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups of ranks in processes, played by threads: how they meet, what they exchange, and how each
+// finds out that another is gone.
+#include "engine/parallel/rank_group.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/parallel/group_handshake.h"
+#include "engine/parallel/stream_ranks.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Met = Expected<std::unique_ptr<RankGroup>>;
+
+uint16_t free_port() {
+  const auto listener = GroupListener::open("127.0.0.1", 0);
+  CHECK(listener.has_value());
+  return (*listener)->port();
+}
+
+RankGroupOptions options(int32_t rank, int32_t size, uint16_t port) {
+  return {.rank = rank,
+          .size = size,
+          .host = "127.0.0.1",
+          .port = port,
+          .secret = "a secret of this test",
+          .build = "build 1",
+          .init_timeout_s = 20};
+}
+
+// Meets with these options, one thread each; by rank.
+std::vector<Met> meet(const std::vector<RankGroupOptions>& all) {
+  std::vector<std::future<Met>> meetings;
+  for (const RankGroupOptions& own : all) {
+    meetings.push_back(std::async(std::launch::async, [&own] { return RankGroup::meet(own); }));
+  }
+  std::vector<Met> met;
+  for (auto& meeting : meetings) met.push_back(meeting.get());
+  return met;
+}
+
+std::vector<std::unique_ptr<RankGroup>> group_of(int32_t size) {
+  const uint16_t port = free_port();
+  std::vector<RankGroupOptions> all;
+  for (int32_t rank = 0; rank < size; ++rank) all.push_back(options(rank, size, port));
+  std::vector<std::unique_ptr<RankGroup>> groups;
+  for (Met& met : meet(all)) {
+    CHECK(met.has_value());
+    groups.push_back(std::move(*met));
+  }
+  return groups;
+}
+
+// Runs body(rank) for each on a thread.
+template <typename Body>
+void on_each(int32_t size, Body body) {
+  std::vector<std::thread> threads;
+  for (int32_t rank = 0; rank < size; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+uint32_t word(int32_t rank, size_t round, size_t i) {
+  return static_cast<uint32_t>(rank * 7919 + static_cast<int32_t>(round * 104729 + i));
+}
+
+// Parts of all sizes, from nothing to more than the buffers of a connection; two buffers in turn.
+TEST(StreamRanks, EveryRankSeesEveryPartOfEachRound) {
+  constexpr size_t kWords[] = {1, 0, 77, 3 << 20, 5, 4096, 1 << 18, 1};
+  for (const int32_t size : {2, 3, 4}) {
+    const auto groups = group_of(size);
+    std::atomic<int> wrong = 0;
+    on_each(size, [&](int32_t rank) {
+      const auto own = make_stream_rank(*groups[static_cast<size_t>(rank)]);
+      std::array<std::vector<uint32_t>, 2> buffers;
+      for (size_t round = 0; round < std::size(kWords); ++round) {
+        std::vector<uint32_t>& mine = buffers[round % 2];
+        mine.resize(kWords[round]);
+        for (size_t i = 0; i < mine.size(); ++i) mine[i] = word(rank, round, i);
+        const auto parts = own->all_gather(std::as_bytes(std::span(mine)));
+        if (parts.size() != static_cast<size_t>(size)) {
+          ++wrong;
+          return;
+        }
+        for (int32_t other = 0; other < size; ++other) {
+          for (size_t i = 0; i < kWords[round]; i += 1 + kWords[round] / 1000) {
+            uint32_t found = 0;
+            std::memcpy(&found, parts[static_cast<size_t>(other)] + i * 4, 4);
+            if (found != word(other, round, i)) ++wrong;
+          }
+        }
+      }
+    });
+    EXPECT_EQ(wrong, 0) << size;
+  }
+}
+
+TEST(RankGroup, AFollowerThatIsGoneFailsAllWithItsName) {
+  auto groups = group_of(3);
+  const auto begun = Clock::now();
+  groups[1].reset();  // without an end, as if it were killed
+  std::atomic<bool> has_parts = false;
+  std::thread waiting([&] {
+    const uint32_t part = 1;
+    has_parts =
+        !make_stream_rank(*groups[2])->all_gather(std::as_bytes(std::span(&part, 1))).empty();
+  });
+  const uint32_t part = 0;
+  EXPECT_TRUE(make_stream_rank(*groups[0])->all_gather(std::as_bytes(std::span(&part, 1))).empty());
+  EXPECT_NE(groups[0]->why().find("rank 1 at 127.0.0.1:"), std::string::npos) << groups[0]->why();
+  groups[0].reset();
+  waiting.join();
+  EXPECT_FALSE(has_parts);
+  EXPECT_NE(groups[2]->why().find("rank 0 at 127.0.0.1:"), std::string::npos) << groups[2]->why();
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(4));
+}
+
+TEST(RankGroup, AnOrderlyEndIsNoFailure) {
+  auto groups = group_of(2);
+  std::byte byte{};
+  std::thread follower([&] { EXPECT_FALSE(groups[1]->receive_next(std::span(&byte, 1))); });
+  groups[0]->end();
+  follower.join();
+  EXPECT_TRUE(groups[1]->has_ended());
+  EXPECT_EQ(groups[1]->why(), "");
+}
+
+TEST(RankGroup, TheFirstReasonIsTold) {
+  auto groups = group_of(2);
+  std::promise<std::string> told;
+  groups[0]->on_failure([&](const std::string& why) { told.set_value(why); });
+  groups[0]->fail("one");
+  groups[0]->fail("two");
+  EXPECT_EQ(told.get_future().get(), "one");
+}
+
+TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
+  const uint16_t port = free_port();
+  const auto lead =
+      std::async(std::launch::async, [&] { return RankGroup::meet(options(0, 2, port)); });
+  const auto refusal = [&](auto change) {
+    RankGroupOptions own = options(1, 2, port);
+    change(own);
+    const Met met = RankGroup::meet(own);
+    return met ? "met" : met.error().message;
+  };
+  EXPECT_NE(refusal([](auto& own) { own.secret = "another secret here"; }).find("--worker-secret"),
+            std::string::npos);
+  EXPECT_NE(refusal([](auto& own) { own.build = "build 2"; }).find("rank 1 is build 2"),
+            std::string::npos);
+  EXPECT_NE(refusal([](auto& own) { own.size = 3; }).find("--nnodes is 2 here, 3 there"),
+            std::string::npos);
+  // A stranger that says nothing costs a handshake's time.
+  const auto silent = GroupSocket::dial("127.0.0.1", port, Clock::now() + std::chrono::seconds(5));
+  ASSERT_TRUE(silent.has_value());
+  const Met met = RankGroup::meet(options(1, 2, port));
+  EXPECT_TRUE(met.has_value()) << met.error().message;
+}
+
+TEST(RankGroup, RanksThatStayAwayAreNamed) {
+  const uint16_t port = free_port();
+  RankGroupOptions lead = options(0, 3, port);
+  lead.init_timeout_s = 2;
+  RankGroupOptions follower = options(2, 3, port);
+  const std::vector<Met> met = meet({lead, follower});
+  ASSERT_FALSE(met[0].has_value());
+  EXPECT_EQ(met[0].error().code, ErrorCode::kDeadlineExceeded);
+  EXPECT_NE(met[0].error().message.find("missing after 2 s (--rank-init-timeout): rank 1"),
+            std::string::npos)
+      << met[0].error().message;
+  RankGroupOptions alone = options(1, 2, free_port());
+  alone.init_timeout_s = 1;
+  const Met none = RankGroup::meet(alone);
+  ASSERT_FALSE(none.has_value());
+  EXPECT_NE(none.error().message.find("rank 0 does not answer at 127.0.0.1:"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""One model over several processes (--nnodes): the bits of one process, and what happens when a
+process, its link or its settings are not what the others need.
+
+usage: nodes_test.py BINARY MODEL [--seeds N]
+    --seeds  how many faults of links are drawn
+"""
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from fault_proxy import Plan, Proxy
+from server_process import Server
+
+FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
+SECRET = ["--worker-secret", "a secret of this test"]
+PROMPTS = ["Hello there", "1 2 3 4 5 6 7 8 9 10 11 12", "The quick brown fox jumps over the lazy dog " * 8,
+           "x"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Follower:
+    def __init__(self, binary, model, rank, size, port, *flags):
+        self.process = subprocess.Popen(
+            [binary, "serve", model, "--node-rank", str(rank), "--nnodes", str(size),
+             "--tensor-parallel-size", str(size), "--master-port", str(port), *FLAGS, *flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.log = []
+        self.reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True)
+        self.reader.start()
+
+    def end(self, seconds=15):
+        code = self.process.wait(seconds)
+        self.reader.join()
+        return code, "".join(self.log)
+
+
+class Nodes:
+    """A model over `size` processes; `dialled`: the port that followers dial."""
+
+    def __init__(self, binary, model, size, flags=(), dialled=None):
+        self.port = free_port()
+        spread = ["--nnodes", str(size), "--tensor-parallel-size", str(size)]
+        self.followers = [
+            Follower(binary, model, rank, size, dialled(self.port) if dialled else self.port,
+                     *SECRET, *flags)
+            for rank in range(1, size)]
+        self.leader = Server(binary, model, *spread, "--master-port", str(self.port), *FLAGS, *SECRET,
+                             *flags)
+
+    def kill(self):
+        for process in [self.leader.process, *(f.process for f in self.followers)]:
+            process.kill()
+            process.wait()
+
+
+def answers(server):
+    """What concurrent requests of several kinds get, without what depends on the process."""
+    def ask(i):
+        body = {"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 24, "logprobs": 3, "seed": i,
+                "temperature": 0 if i % 2 else 0.9, "ignore_eos": True, "echo": i % 3 == 0}
+        connection, response = server.post(body)
+        answer = json.loads(response.read())
+        connection.close()
+        return response.status, answer.get("choices"), answer.get("system_fingerprint")
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        return list(pool.map(ask, range(12)))
+
+
+def check_bits(binary, model, expected):
+    variants = [(2, []), (2, ["--activation-bits", "32"]),
+                (2, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
+                (2, ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'])]
+    for size, flags in variants:
+        nodes = Nodes(binary, model, size, flags)
+        try:
+            if flags:
+                one = Server(binary, model, *FLAGS, *flags)
+                wanted = answers(one)
+                assert one.stop() == 0
+            else:
+                wanted = expected
+            assert all(status == 200 for status, *_ in wanted), wanted
+            assert answers(nodes.leader) == wanted, (size, flags)
+            assert nodes.leader.stop() == 0
+            for follower in nodes.followers:
+                code, log = follower.end()
+                assert code == 0, (code, log)
+        finally:
+            nodes.kill()
+        print(f"ok {size} processes {flags}", flush=True)
+
+
+def stream_until_the_end(server, started):
+    """Streams a long answer; returns its text and the error that ended it."""
+    connection, response = server.post({"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True,
+                                        "stream": True})
+    text, error = "", None
+    try:
+        for raw in response:
+            line = raw.decode().rstrip("\n")
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                error = event.get("error", error)
+                text += "".join(choice["text"] for choice in event.get("choices", ()))
+                started.set()
+    except OSError as broken:
+        error = error or str(broken)
+    connection.close()
+    return text, error
+
+
+def check_lost(binary, model, victim, how, words):
+    """A process is lost while an answer is streamed: the others end soon, and say why."""
+    nodes = Nodes(binary, model, 2)
+    try:
+        started = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(stream_until_the_end, nodes.leader, started)
+            assert started.wait(10)
+            processes = {"leader": nodes.leader.process, "follower": nodes.followers[0].process}
+            begun = time.monotonic()
+            processes[victim].send_signal(how)
+            other = processes["follower" if victim == "leader" else "leader"]
+            code = other.wait(12)
+            seconds = time.monotonic() - begun
+            assert code == 1, code
+            time.sleep(0.2)  # the log's reader
+            log = "".join(nodes.followers[0].log if victim == "leader" else nodes.leader.log)
+            assert words in log, log
+            if victim == "follower":
+                assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
+            processes[victim].kill()
+        print(f"ok {victim} lost by {how.name}: the other ends after {seconds:.1f} s", flush=True)
+    finally:
+        nodes.kill()
+
+
+def check_refusals(binary, model):
+    """What does not fit together is refused by name, at both ends where both know."""
+    def refused(leader_flags, follower_flags, at_follower, at_leader=None):
+        port = free_port()
+        leader = subprocess.Popen(
+            [binary, "serve", model, "--port", "0", "--nnodes", "2", "--tensor-parallel-size", "2",
+             "--master-port", str(port), "--rank-init-timeout", "4", *FLAGS, *leader_flags],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        follower = Follower(binary, model, 1, 2, port, "--rank-init-timeout", "4", *follower_flags)
+        code, log = follower.end()
+        assert code in (1, 2) and at_follower in log, (code, log)
+        out, _ = leader.communicate(timeout=15)
+        assert leader.returncode in (1, 2) and (at_leader or at_follower) in out, out
+
+    refused(SECRET, ["--worker-secret", "another secret of this test"], "rank 0 has another --worker-secret",
+            "missing after 4 s")
+    refused(["--block-size", "32", *SECRET], SECRET,
+            "--block-size: found 16 on node 1, node 0 has 32")
+    refused(["--activation-bits", "16", *SECRET], SECRET,
+            "--activation-bits: found 8 on node 1, node 0 has 16")
+    # Alone, and what contradicts itself.
+    for flags, words, code in [
+            (["--nnodes", "2"], "--tensor-parallel-size: found 1, expected --nnodes, 2", 2),
+            (["--nnodes", "2", "--tensor-parallel-size", "2", "--node-rank", "2"],
+             "--node-rank: found 2, expected less than --nnodes, 2", 2),
+            (["--node-rank", "1"], "--node-rank: found 1, expected less than --nnodes, 1", 2),
+            (["--nnodes", "2", "--tensor-parallel-size", "2", "--kv-listen", "127.0.0.1:0"],
+             "--nnodes: found more than 1 with --kv-listen", 1),
+            (["--nnodes", "2", "--tensor-parallel-size", "2", "--master-addr", "0.0.0.0"],
+             "--master-addr: found 0.0.0.0 without --worker-secret", 2)]:
+        done = subprocess.run([binary, "serve", model, *flags, "--dry-run"], capture_output=True,
+                              text=True, check=False, timeout=30)
+        assert done.returncode == code and words in done.stderr, (flags, done)
+    print("ok refusals", flush=True)
+
+
+def check_links(binary, model, seeds, expected):
+    """Whatever a link does to bytes, an answer is right or there is none, and all processes end."""
+    ends = {"whole": 0, "failed": 0}
+    for seed in range(seeds):
+        plan = Plan.draw(seed, {("rank", "up"): 60_000, ("rank", "down"): 60_000})
+        proxies = []
+
+        def dialled(port):
+            proxies.append(Proxy("rank", lambda: port))
+            proxies[-1].plan = plan
+            return proxies[-1].port
+
+        try:
+            nodes = Nodes(binary, model, 2, ["--rank-init-timeout", "10"], dialled)
+        except AssertionError as error:
+            assert "no server" in str(error), error
+            ends["failed"] += 1
+            continue
+        finally:
+            plan.over.set()
+        try:
+            got = answers(nodes.leader)
+            for answer, wanted in zip(got, expected):
+                assert answer == wanted or answer[0] != 200, (seed, answer, wanted)
+            whole = got == expected
+            ends["whole" if whole else "failed"] += 1
+            if whole:
+                nodes.leader.stop()
+            code = nodes.leader.process.wait(20)
+            assert code == (0 if whole else 1) or whole, (seed, code, nodes.leader.log)
+            nodes.followers[0].end(20)
+        finally:
+            nodes.kill()
+            for proxy in proxies:
+                proxy.listener.close()
+    print(f"ok links: {ends}", flush=True)
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    seeds = int(sys.argv[sys.argv.index("--seeds") + 1]) if "--seeds" in sys.argv else 4
+    if os.environ.get("SLUICE_FULL"):
+        seeds = max(seeds, 200)
+    one = Server(binary, model, *FLAGS)
+    expected = answers(one)
+    assert one.stop() == 0
+    check_bits(binary, model, expected)
+    check_lost(binary, model, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
+    check_lost(binary, model, "follower", signal.SIGSTOP, "has been silent for 5 s")
+    check_lost(binary, model, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
+    check_refusals(binary, model)
+    check_links(binary, model, seeds, expected)
+
+
+if __name__ == "__main__":
+    main()
