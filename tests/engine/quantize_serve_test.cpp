@@ -151,7 +151,9 @@ std::vector<std::string> models(bool files) {
     const auto opened = Checkpoint::open(path);
     if (!opened) continue;
     const FileSpec* const spec = (*opened)->file_spec();
-    if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) continue;  // not written
+    // These are not written.
+    if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) continue;
+    if (spec != nullptr && spec->has_latents) continue;
     const CheckpointTensor* up = nullptr;
     for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
       if (up == nullptr) up = (*opened)->find(std::string("blk.0.") + stem + ".weight");
