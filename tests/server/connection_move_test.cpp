@@ -20,6 +20,7 @@
 #include "engine/core/config.h"
 #include "server/http/body_budget.h"
 #include "server/http/connection.h"
+#include "server/http/cors.h"
 
 namespace sluice {
 namespace {
@@ -144,7 +145,8 @@ class LargeBody : public ::testing::Test {
   }
 
   const Config config_;
-  const ConnectionLimits limits_{config_};
+  const CorsPolicy policy_{config_};
+  const ConnectionLimits limits_{config_, policy_};
   BodyBudget bodies_{int64_t{64} << 20};
   Owner large_{bodies_};
   Owner small_{bodies_};
