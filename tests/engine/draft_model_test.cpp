@@ -417,7 +417,8 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   const MemoryPlan& plan = on->plan;
   EXPECT_EQ(plan.total_bytes(),
             plan.weight_bytes + plan.rope_bytes + plan.arena_bytes + plan.logits_bytes +
-                plan.kv_bytes + draft.weight_bytes + draft.arena_bytes + draft.kv_bytes);
+                plan.kv_bytes + plan.incoming_bytes + draft.weight_bytes + draft.arena_bytes +
+                draft.kv_bytes);
   // --kv-cache-memory bounds the blocks with all their contents.
   const int64_t in_blocks = draft.kv_bytes / draft.kv_groups[0].num_blocks * blocks_on;
   EXPECT_LE(plan.kv_bytes + in_blocks, config.kv_cache_memory);

@@ -53,6 +53,7 @@ Expected<MemoryPlan> plan_of(const Case& given) {
   config.max_num_seqs = given.max_num_seqs;
   config.max_model_len = given.max_model_len;
   config.kv_cache_memory = given.kv_cache_memory;
+  config.max_body_bytes = 0;  // nothing for incomplete requests
   ModelConfig model;
   model.context_len = kContext;
   model.num_layers = 4;
