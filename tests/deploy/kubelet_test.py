@@ -218,9 +218,6 @@ def workers_are_rolled_under_load(binary, model, name, owners, num_each):
         for turn in range(NUM_ROLLED):
             new = case.pod(owners[turn % len(owners)]).start()
             wait_until("a new worker is ready", lambda: new.is_ready or streams.failures, 30)
-            if kind == "push":
-                said = f"{REPO}, revision main: commit {case.hub.commit}\n"
-                assert new.inits[0].message() == said, new.inits[0].message()
             workers.append(new)
             streams.wait_for_more(NUM_STREAMS)
             old = workers.pop(0)
@@ -288,6 +285,9 @@ def a_new_version_is_rolled_under_load(binary, model, kind):
         for turn in range(3):
             new = case.pod("sluice-worker", change=change).start()
             wait_until("a new worker is ready", lambda: new.is_ready or streams.failures, 30)
+            if kind == "push":
+                said = f"{REPO}, revision main: commit {case.hub.commit}\n"
+                assert new.inits[0].message() == said, new.inits[0].message()
             workers.append(new)
             streams.wait_for_more(NUM_STREAMS)
             workers.pop(0).delete()

@@ -175,7 +175,7 @@ TEST(GrpcSlowReader, WhoReadsNothingIsCutOffAndHoldsNothing) {
   Config config = grpc_config();
   config.write_timeout_s = 1;
   config.max_stream_buffer_bytes = int64_t{1} << 40;
-  config.max_connections = 2;  // a connection and its call
+  config.max_connections = 3;  // two connections and a call
   RunningServer server(engine, config);
   const EndlessStream stream(server->grpc_port());
   ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
