@@ -117,6 +117,7 @@ TEST(LargeGrpcMessages, HaveAThreadOfTheirOwn) {
 
 TEST(LargeGrpcMessages, AreAbortedByName) {
   FakeEngine engine(FakeEngine::Stepping::kManual);
+  engine.editable_model().max_model_len = 1 << 20;
   RunningServer server(engine, grpc_config());
   GrpcClient client(server->grpc_port());
   engine::GenerateRequest large = large_request(endless_request());
