@@ -12,15 +12,6 @@
 namespace sluice {
 namespace {
 
-// `token` is text and may be lossy; `bytes` are exact.
-void write_token(JsonWriter& json, std::string_view bytes, float logprob) {
-  json.key("token").string(bytes);
-  json.key("logprob").number(logprob);
-  json.key("bytes").open_array();
-  for (const char c : bytes) json.integer(static_cast<unsigned char>(c));
-  json.close_array();
-}
-
 std::span<const TokenLogprob> first_of(const std::vector<TokenLogprob>& list, int32_t count) {
   return std::span(list).first(std::min(list.size(), static_cast<size_t>(count)));
 }
@@ -46,20 +37,30 @@ void LogprobsText::append_prompt(const PromptLogprob& scored, int32_t num_top) {
 
 void LogprobsText::append(const TokenOutput& output) {
   const Row row = {output.token, output.logprob, output.top_logprobs};
-  if (endpoint_ == Endpoint::kChat) return append_chat(row);
+  if (endpoint_ != Endpoint::kCompletion) return append_chat(row);
   append_completion(row, num_characters_);
   if (!skip_special_tokens_ || !tokenizer_->is_special(output.token)) pass_text(output.token);
+}
+
+// `token` is text and may be lossy; `bytes` are exact.
+void LogprobsText::write_token(std::string_view bytes, float logprob, JsonWriter& json) const {
+  json.key("token").string(bytes);
+  json.key("logprob").number(logprob);
+  if (endpoint_ == Endpoint::kResponses) return;
+  json.key("bytes").open_array();
+  for (const char c : bytes) json.integer(static_cast<unsigned char>(c));
+  json.close_array();
 }
 
 void LogprobsText::append_chat(const Row& row) {
   separate(items_);
   JsonWriter json(items_);
   json.open_object();
-  write_token(json, tokenizer_->token_bytes(row.token), row.logprob);
+  write_token(tokenizer_->token_bytes(row.token), row.logprob, json);
   json.key("top_logprobs").open_array();
   for (const TokenLogprob& top : row.top) {
     json.open_object();
-    write_token(json, tokenizer_->token_bytes(top.token), top.logprob);
+    write_token(tokenizer_->token_bytes(top.token), top.logprob, json);
     json.close_object();
   }
   json.close_array().close_object();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON of log probabilities as tokens arrive, in the form of the chat or the completions API,
-// and vLLM's `prompt_logprobs`.
+// The JSON of log probabilities as tokens arrive, in the form of the chat API, of the events of
+// Responses or of the completions API, and vLLM's `prompt_logprobs`.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,12 @@
 
 namespace sluice {
 
+class JsonWriter;
+
 class LogprobsText {
  public:
-  // `skip_special_tokens`: offsets count in a text without generated special tokens.
+  // `endpoint`: kResponses is its events, whose tokens have no bytes; the part that is whole has a
+  // chat's. `skip_special_tokens`: offsets count in a text without generated special tokens.
   LogprobsText(const Tokenizer& tokenizer, Endpoint endpoint, bool skip_special_tokens)
       : tokenizer_(&tokenizer), endpoint_(endpoint), skip_special_tokens_(skip_special_tokens) {}
 
@@ -34,7 +37,7 @@ class LogprobsText {
   // Returns everything since the last take(), as a JSON object.
   std::string take();
 
-  // Chats only: returns everything since the last take_items(), as JSON list items.
+  // Not for completions: returns everything since the last take_items(), as JSON list items.
   std::string take_items() { return std::exchange(items_, {}); }
 
  private:
@@ -49,12 +52,13 @@ class LogprobsText {
   void append_completion(const Row& row, int64_t offset);
   void append_position(TokenId token, int64_t offset);
   void pass_text(TokenId token);
+  void write_token(std::string_view bytes, float logprob, JsonWriter& json) const;
   void write_top(const Row& row);
 
   const Tokenizer* tokenizer_;
   Endpoint endpoint_;
   bool skip_special_tokens_;
-  std::string items_;  // chat: list items; completions: the list `tokens`
+  std::string items_;  // list items; completions: the list `tokens`
   std::string token_logprobs_;
   std::string top_logprobs_;
   std::string text_offsets_;

@@ -87,10 +87,13 @@ ResponsesFormat::ResponsesFormat(const Tokenizer& tokenizer,
       model_(model),
       created_(static_cast<int64_t>(std::time(nullptr))),
       record_(std::move(record)),
-      tokens_(tokenizer, Endpoint::kChat, /*skip_special_tokens=*/true) {}
+      tokens_(tokenizer, Endpoint::kChat, /*skip_special_tokens=*/true),
+      event_tokens_(tokenizer, Endpoint::kResponses, /*skip_special_tokens=*/true) {}
 
 void ResponsesFormat::add_token(size_t, const TokenOutput& output) {
-  if (request_->wants_logprobs) tokens_.append(output);
+  if (!request_->wants_logprobs) return;
+  tokens_.append(output);
+  event_tokens_.append(output);
 }
 
 void ResponsesFormat::note_end(const ChoiceNews& news) {
@@ -105,11 +108,14 @@ void ResponsesFormat::add(const Piece& piece) {
     parts_.back().id = call_id(piece, request_->tools, id_, 0, "call_");
   }
   logprobs_.resize(parts_.size());
+  event_logprobs_.resize(parts_.size());
   // Tokens of thoughts and calls are no part of the text.
-  new_logprobs_ = tokens_.take_items();
-  if (piece.kind != PieceKind::kContent || new_logprobs_.empty()) return;
-  std::string& all = logprobs_.back();
-  all += (all.empty() ? "" : ",") + new_logprobs_;
+  const std::string items = tokens_.take_items();
+  new_logprobs_ = event_tokens_.take_items();
+  if (piece.kind != PieceKind::kContent || items.empty()) return;
+  const char* separator = logprobs_.back().empty() ? "" : ",";
+  logprobs_.back() += separator + items;
+  event_logprobs_.back() += separator + new_logprobs_;
 }
 
 const ResponseTool* ResponsesFormat::tool_of(const AnswerPart& part) const {
@@ -336,7 +342,7 @@ void ResponsesFormat::append_text_event(std::string_view type,
   begin_item_event(type, out);
   if (kind != PieceKind::kCallBegin) out += ",\"content_index\":0";
   if (kind == PieceKind::kContent) {
-    out += ",\"logprobs\":[" + (member == "delta" ? new_logprobs_ : logprobs_.back()) + "]";
+    out += ",\"logprobs\":[" + (member == "delta" ? new_logprobs_ : event_logprobs_.back()) + "]";
   }
   out += ",\"";
   out += member;

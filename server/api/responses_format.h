@@ -87,10 +87,12 @@ class ResponsesFormat final : public AnswerFormat {
   const int64_t created_;
   const ResponseRecord record_;
   const GenerationRequest* request_ = nullptr;
-  AnswerParts parts_;                  // one for each item
-  LogprobsText tokens_;                // since the last piece
-  std::string new_logprobs_;           // of the last piece: JSON list items
-  std::vector<std::string> logprobs_;  // of each part
+  AnswerParts parts_;    // one for each item
+  LogprobsText tokens_;  // since the last piece; in the next too, in the form of events
+  LogprobsText event_tokens_;
+  std::string new_logprobs_;                 // of the last piece, for its event: JSON list items
+  std::vector<std::string> logprobs_;        // of each part
+  std::vector<std::string> event_logprobs_;  // of each part, for its last event
   Status status_ = Status::kInProgress;
   std::string kv_params_;  // JSON; empty: none
   bool started_ = false;   // response.created is written

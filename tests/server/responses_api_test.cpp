@@ -234,6 +234,12 @@ TEST_F(ResponsesApi, LogprobsOfTheTextAreInTheAnswer) {
     if (event["type"] == "response.output_text.delta") in_deltas += event["logprobs"].size();
     if (event["type"] == "response.output_text.done") {
       EXPECT_EQ(event["logprobs"].size(), in_deltas);
+      // Only the part has the bytes: the types of the two events know none.
+      EXPECT_FALSE(event["logprobs"][0].contains("bytes"));
+      EXPECT_EQ(event["logprobs"][0]["top_logprobs"].size(), 0U);
+    }
+    if (event["type"] == "response.content_part.done") {
+      EXPECT_TRUE(event["part"]["logprobs"][0].contains("bytes"));
     }
   }
   EXPECT_EQ(in_deltas, text["logprobs"].size());
