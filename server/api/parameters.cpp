@@ -419,7 +419,14 @@ constexpr std::array kParameters = {
             Endpoint::kResponses),  // of tools that a server runs itself
     ignored(
         "stream_options", kObjectShape, Endpoint::kResponses),  // padding against observers alone
+    ignored("prompt_cache_options", kObjectShape, Endpoint::kResponses),
+    ignored("moderation", kObjectShape, Endpoint::kResponses),
+    ignored("access_programs", kObjectShape, Endpoint::kResponses),
+    ignored("image", kObjectShape, Endpoint::kResponses),  // of images, which are refused
+    ignored("background_options", kObjectShape, Endpoint::kResponses),
     neutral("background", kNever, Endpoint::kResponses),
+    neutral("context_management", kNever, Endpoint::kResponses),
+    neutral("personality", kNever, Endpoint::kResponses),  // in a count of tokens
     neutral("conversation", kNullOnly, Endpoint::kResponses),
     neutral("prompt", kNullOnly, Endpoint::kResponses),
     implemented("top_logprobs", kCount, Endpoint::kResponses, {&Config::max_logprobs, "maximum"}),

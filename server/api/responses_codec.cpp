@@ -166,6 +166,9 @@ Expected<void> Conversation::add_output(const Json& item, const std::string& pla
   std::string id = string_member(item, "call_id");
   if (id.empty()) id = string_member(item, "id");
   const Json* output = find_field(item, "output");
+  if (output == nullptr && item["type"] == "apply_patch_call_output") {
+    output = find_field(item, "status");  // all that a patch without a log has to say
+  }
   if (id.empty() || output == nullptr || (!output->is_string() && !output->is_array())) {
     return invalid(place + " must have call_id and output.", "input");
   }

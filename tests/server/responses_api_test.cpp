@@ -169,6 +169,35 @@ TEST_F(ResponsesApi, HistoriesMayHoldEveryKindOfCall) {
   EXPECT_EQ(unknown.status, 400);
 }
 
+TEST_F(ResponsesApi, APatchMayHaveNoOutputButItsStatus) {
+  const std::string call = R"({"input":[{"role":"user","content":"a"},)"
+                           R"({"type":"apply_patch_call","call_id":"c1","status":"completed",)"
+                           R"("operation":{"type":"delete_file","path":"a.txt"}},)";
+  const auto with = [&](const char* output) {
+    return send("POST", kResponses, call + output + "]}").status;
+  };
+  EXPECT_EQ(with(R"({"type":"apply_patch_call_output","call_id":"c1","status":"failed"})"), 200);
+  EXPECT_TRUE(holds(last_prompt(), "failed")) << last_prompt();
+  EXPECT_EQ(with(R"({"type":"apply_patch_call_output","call_id":"c1","output":"no such file",)"
+                 R"("status":"failed"})"),
+            200);
+  EXPECT_TRUE(holds(last_prompt(), "no such file")) << last_prompt();
+  EXPECT_EQ(with(R"({"type":"function_call_output","call_id":"c1","status":"failed"})"), 400);
+}
+
+TEST_F(ResponsesApi, FieldsThatItsClientsKnowHaveAClass) {
+  const HttpReply harmless =
+      ask(R"("store":false,"moderation":{"model":"a"},"prompt_cache_options":{"mode":"explicit"},)"
+          R"("access_programs":{},"image":{},"background_options":{})");
+  EXPECT_EQ(harmless.status, 200) << harmless.body;
+  EXPECT_EQ(harmless.header("x-sluice-ignored-arguments"), "");
+  EXPECT_EQ(ask(R"("moderation":"a")").status, 400);
+  const HttpReply refused = ask(R"("context_management":[{"type":"compaction"}])");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_TRUE(holds(refused.body, "`context_management` is not supported")) << refused.body;
+  EXPECT_EQ(ask(R"("store":false,"context_management":[])").status, 200);
+}
+
 TEST_F(ResponsesApi, AResponseIsFoundByItsNameAlone) {
   const std::string id = ok(R"("store":true)")["id"];
   const std::string path = std::string(kResponses) + "/";
