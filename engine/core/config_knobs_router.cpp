@@ -36,7 +36,7 @@ std::vector<Knob> make_node_knobs() {
                                             "compute",
                                             "seconds",
                                             {1, 86400},
-                                            "Time in which all nodes must have met and loaded."),
+                                            "Time in which all nodes must have met; loading is bounded by their lives alone."),
   };
 }
 

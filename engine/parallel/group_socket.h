@@ -4,7 +4,6 @@
 // one thread for reading and one for writing.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <memory>

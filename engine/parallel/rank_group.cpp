@@ -146,14 +146,14 @@ std::string RankGroup::missing() const {
 Expected<void> RankGroup::dial() {
   const auto end = Clock::now() + seconds(options_.init_timeout_s);
   Member& first = members_.emplace_back();
-  SLUICE_TRY(first.data, dial_one(static_cast<uint32_t>(GroupPurpose::kData), end));
-  SLUICE_TRY(first.life, dial_one(static_cast<uint32_t>(GroupPurpose::kLife), end));
+  SLUICE_TRY(first.data, dial_one(GroupPurpose::kData, end));
+  SLUICE_TRY(first.life, dial_one(GroupPurpose::kLife, end));
   first.name = name_of(0, *first.data);
   return {};
 }
 
 // Dials until rank 0 listens.
-Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(uint32_t purpose,
+Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(GroupPurpose purpose,
                                                            GroupDeadline deadline) {
   const std::string at = options_.host + ":" + std::to_string(options_.port);
   auto report = Clock::now() + kReport;
@@ -165,7 +165,7 @@ Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(uint32_t purpose,
           present_claims(**socket,
                          {.rank = options_.rank,
                           .size = options_.size,
-                          .purpose = static_cast<GroupPurpose>(purpose),
+                          .purpose = purpose,
                           .build = options_.build},
                          options_.secret,
                          std::min(deadline, Clock::now() + 2 * kHandshake));
@@ -314,11 +314,6 @@ std::string RankGroup::why() const {
   return why_;
 }
 
-void RankGroup::on_failure(std::function<void(const std::string& why)> then) {
-  const std::scoped_lock lock(mutex_);
-  then_ = std::move(then);
-}
-
 // Takes what a member has said. False: it has gone.
 bool RankGroup::hear(Member& member, Clock::time_point& heard) {
   std::array<std::byte, 256> words{};
@@ -348,22 +343,10 @@ void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
   }
 }
 
-void RankGroup::report_failure() {
-  std::function<void(const std::string&)> then;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (!has_failed_ || is_reported_ || !then_) return;
-    is_reported_ = true;
-    then = then_;
-  }
-  then(why());
-}
-
 void RankGroup::watch(const std::stop_token& stop) {
   std::vector<Clock::time_point> heard(members_.size(), Clock::now());
   auto beat = Clock::now();
   while (!stop.stop_requested()) {
-    report_failure();
     if (has_failed() || has_ended()) {
       poll(nullptr, 0, 50);
       continue;

@@ -9,7 +9,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -21,6 +20,8 @@
 #include "engine/parallel/group_socket.h"
 
 namespace sluice {
+
+enum class GroupPurpose : uint32_t;
 
 struct RankGroupOptions {
   int32_t rank = 0;
@@ -76,9 +77,6 @@ class RankGroup {
 
   [[nodiscard]] std::string why() const;
 
-  // Calls `then` once on a thread of the group's own when it fails, or at once if it has.
-  void on_failure(std::function<void(const std::string& why)> then);
-
  private:
   struct Member {
     int32_t rank = 0;
@@ -93,7 +91,7 @@ class RankGroup {
 
   Expected<void> gather();
   Expected<void> dial();
-  Expected<std::unique_ptr<GroupSocket>> dial_one(uint32_t purpose, GroupDeadline deadline);
+  Expected<std::unique_ptr<GroupSocket>> dial_one(GroupPurpose purpose, GroupDeadline deadline);
   void welcome(std::unique_ptr<GroupSocket> socket);
   [[nodiscard]] std::string missing() const;
   Member& member(int32_t rank);
@@ -103,7 +101,6 @@ class RankGroup {
   bool hear(Member& member, std::chrono::steady_clock::time_point& heard);
   void take_words(Member& member, std::span<const std::byte> words);
   void await_others();
-  void report_failure();
 
   const RankGroupOptions options_;
   std::vector<Member> members_;
@@ -111,8 +108,6 @@ class RankGroup {
   std::atomic<bool> has_ended_ = false;
   mutable std::mutex mutex_;
   std::string why_;                               // guarded
-  std::function<void(const std::string&)> then_;  // guarded
-  bool is_reported_ = false;                      // guarded
   std::jthread watcher_;                          // last: joins before the rest goes
 };
 

@@ -57,7 +57,6 @@ class RankFrameReader {
     ModelRank::Bounds rank;
     int32_t vocab_size = 0;
     std::vector<KvGroupSpec> groups;  // with num_blocks
-    int32_t block_size = 0;
   };
 
   explicit RankFrameReader(Bounds bounds);

@@ -113,8 +113,7 @@ Expected<void> ModelRunner::follow(const Config& asked) {
                        rank,
                        RankFrameReader({.rank = self.bounds_,
                                         .vocab_size = self.model().vocab_size,
-                                        .groups = self.plan_.kv_groups,
-                                        .block_size = self.plan_.block_size}));
+                                        .groups = self.plan_.kv_groups}));
 }
 
 Expected<void> ModelRunner::join_nodes() {

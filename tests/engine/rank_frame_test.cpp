@@ -30,7 +30,6 @@ RankFrameReader::Bounds bounds() {
   made.rank.max_model_len = 72;
   made.vocab_size = 100;
   made.groups = kGroups;
-  made.block_size = 8;
   return made;
 }
 

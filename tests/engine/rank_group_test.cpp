@@ -134,13 +134,14 @@ TEST(RankGroup, AnOrderlyEndIsNoFailure) {
   EXPECT_EQ(groups[1]->why(), "");
 }
 
-TEST(RankGroup, TheFirstReasonIsTold) {
+TEST(RankGroup, AllHaveTheFirstReason) {
   auto groups = group_of(2);
-  std::promise<std::string> told;
-  groups[0]->on_failure([&](const std::string& why) { told.set_value(why); });
   groups[0]->fail("one");
   groups[0]->fail("two");
-  EXPECT_EQ(told.get_future().get(), "one");
+  EXPECT_EQ(groups[0]->why(), "one");
+  std::byte byte{};
+  EXPECT_FALSE(groups[1]->receive_next(std::span(&byte, 1)));
+  EXPECT_NE(groups[1]->why().find(": one"), std::string::npos) << groups[1]->why();
 }
 
 TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
