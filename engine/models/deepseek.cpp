@@ -116,58 +116,44 @@ Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   return read_sigmoid_experts(checkpoint, config);
 }
 
+// The four differ in names and defaults; GGUF files of all have one architecture, which V3's reads.
+using Configure = Expected<void> (*)(const Checkpoint&, ModelConfig&);
+
+constexpr ModelSpec spec_of(std::string_view model_type,
+                            std::string_view class_name,
+                            std::span<const KeyDefault> defaults,
+                            Configure configure,
+                            bool reads_gguf = false) {
+  return {.files = {.gguf = "deepseek2",
+                    .reads_gguf = reads_gguf,
+                    .model_type = model_type,
+                    .class_name = class_name,
+                    .defaults = defaults,
+                    .names = kHfNames,
+                    .pairs_rows = true,
+                    .pairs_rows_in_gguf = true,
+                    .has_latents = true},
+          .configure = configure,
+          .build = build_decoder};
+}
+
 }  // namespace
 
 extern const ModelSpec kDeepseekV2Spec;
-const ModelSpec kDeepseekV2Spec = {.files = {.gguf = "deepseek2",
-                                             .reads_gguf = false,
-                                             .model_type = "deepseek_v2",
-                                             .class_name = "DeepseekV2ForCausalLM",
-                                             .defaults = kV2Defaults,
-                                             .names = kHfNames,
-                                             .pairs_rows = true,
-                                             .pairs_rows_in_gguf = true,
-                                             .has_latents = true},
-                                   .configure = configure_v2,
-                                   .build = build_decoder};
+const ModelSpec kDeepseekV2Spec =
+    spec_of("deepseek_v2", "DeepseekV2ForCausalLM", kV2Defaults, configure_v2);
 
 extern const ModelSpec kDeepseekV3Spec;
-const ModelSpec kDeepseekV3Spec = {.files = {.gguf = "deepseek2",
-                                             .model_type = "deepseek_v3",
-                                             .class_name = "DeepseekV3ForCausalLM",
-                                             .defaults = kV3Defaults,
-                                             .names = kHfNames,
-                                             .pairs_rows = true,
-                                             .pairs_rows_in_gguf = true,
-                                             .has_latents = true},
-                                   .configure = configure_v3,
-                                   .build = build_decoder};
+const ModelSpec kDeepseekV3Spec =
+    spec_of("deepseek_v3", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3, true);
 
 // Kimi-K2's directories name themselves, and the class of V3.
 extern const ModelSpec kKimiK2Spec;
-const ModelSpec kKimiK2Spec = {.files = {.gguf = "deepseek2",
-                                         .reads_gguf = false,
-                                         .model_type = "kimi_k2",
-                                         .class_name = "DeepseekV3ForCausalLM",
-                                         .defaults = kV3Defaults,
-                                         .names = kHfNames,
-                                         .pairs_rows = true,
-                                         .pairs_rows_in_gguf = true,
-                                         .has_latents = true},
-                               .configure = configure_v3,
-                               .build = build_decoder};
+const ModelSpec kKimiK2Spec =
+    spec_of("kimi_k2", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
 
 extern const ModelSpec kGlm4MoeLiteSpec;
-const ModelSpec kGlm4MoeLiteSpec = {.files = {.gguf = "deepseek2",
-                                              .reads_gguf = false,
-                                              .model_type = "glm4_moe_lite",
-                                              .class_name = "Glm4MoeLiteForCausalLM",
-                                              .defaults = kGlm4MoeLiteDefaults,
-                                              .names = kHfNames,
-                                              .pairs_rows = true,
-                                              .pairs_rows_in_gguf = true,
-                                              .has_latents = true},
-                                    .configure = configure_v3,
-                                    .build = build_decoder};
+const ModelSpec kGlm4MoeLiteSpec =
+    spec_of("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kGlm4MoeLiteDefaults, configure_v3);
 
 }  // namespace sluice
