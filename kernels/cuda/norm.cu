@@ -2,7 +2,7 @@
 // The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
 // them when a row had room for its values alone, past which memcheck saw the compiler read. With
 // room in whole fours, with an INT8 row's weights read once, and with a mean to subtract, no GPU
-// has run them, nor norms of joined heads.
+// has run them, nor norms of joined heads, nor of heads that leave their input.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
