@@ -22,6 +22,10 @@ struct Config {
   std::string hub_url;                         // empty: HF_ENDPOINT, huggingface.co
   std::string hf_token;                        // empty: HF_TOKEN, the token file
   std::vector<std::string> served_model_name;  // empty: the model's own name
+  std::string runner = "auto";                 // auto: as the files say; generate, pooling
+  std::string convert = "auto";                // auto, none, embed, classify
+  std::string pooling = "auto";                // auto, mean, cls, last, rank
+  std::string hf_overrides;                    // JSON put over config.json, of a pooling model
   std::string load_format = "auto";            // auto, dummy: random weights from config.json
   std::string generation_config = "auto";      // auto, vllm (none), a file or a folder
   std::string override_generation_config;      // JSON, overrides the above
@@ -127,6 +131,8 @@ struct Config {
   int32_t max_prompt_logprobs = 262144;    // values in one answer
   int64_t response_store_size = 64 << 20;  // bytes of kept /v1/responses answers; 0: none
   int32_t max_n = 16;                      // choices per request
+  int32_t max_client_batch_size = 2048;    // texts of a request for vectors or scores
+  bool auto_truncate = false;              // such texts are cut to the model's limit
   int32_t max_connections = 4096;
   int32_t reserved_connections = 16;          // beyond these, for probes and proven workers
   int32_t idle_timeout_s = 120;               // keep-alive without a request

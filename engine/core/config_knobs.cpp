@@ -527,7 +527,8 @@ std::vector<Knob> make_limit_knobs() {
 
 std::vector<Knob> make_knobs() {
   std::vector<Knob> knobs = make_model_knobs();
-  for (auto make : {make_cache_knobs,
+  for (auto make : {make_pooling_knobs,
+                    make_cache_knobs,
                     make_scheduler_knobs,
                     make_handoff_knobs,
                     make_compute_knobs,

@@ -269,4 +269,7 @@ std::vector<Knob> make_node_knobs();
 std::vector<Knob> make_worker_knobs();
 std::vector<Knob> make_router_knobs();
 
+// Returns the rows of models that make vectors and scores.
+std::vector<Knob> make_pooling_knobs();
+
 }  // namespace sluice

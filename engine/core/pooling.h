@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests whose answer is a vector instead of tokens: what a model makes of a text's states, and
+// what one request asks of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/types.h"
+
+namespace sluice {
+
+// Which tokens' states make the vector of a text.
+enum class PoolingType : uint8_t {
+  kMean,   // their mean, over all tokens
+  kCls,    // the first token's
+  kLast,   // the last token's
+  kEvery,  // each token's own: one vector a token
+};
+
+constexpr std::string_view to_string(PoolingType type) {
+  switch (type) {
+    case PoolingType::kMean: return "mean";
+    case PoolingType::kCls: return "cls";
+    case PoolingType::kLast: return "last";
+    case PoolingType::kEvery: return "token";
+  }
+  return "";
+}
+
+// How a classifier's logits become scores.
+enum class ScoreFunction : uint8_t { kIdentity, kSigmoid, kSoftmax };
+
+constexpr std::string_view to_string(ScoreFunction function) {
+  switch (function) {
+    case ScoreFunction::kIdentity: return "identity";
+    case ScoreFunction::kSigmoid: return "sigmoid";
+    case ScoreFunction::kSoftmax: return "softmax";
+  }
+  return "";
+}
+
+// What a model that answers with vectors makes of a text. Fixed after start.
+struct PoolingInfo {
+  bool is_classifier = false;  // the answer is a score for each label; else a vector of the text
+  PoolingType type = PoolingType::kLast;
+  bool normalizes = false;    // vectors get length 1
+  int32_t width = 0;          // elements of an answer: of the vector, or labels
+  int32_t max_tokens = 0;     // of one text, special ones included
+  // The second text of a pair is told apart: its ids are a vocabulary's size higher.
+  bool has_segments = false;
+  bool is_matryoshka = false;  // a vector's first elements are a vector too
+  std::vector<int32_t> matryoshka_dimensions;  // those that it was trained for; empty: any
+  ScoreFunction function = ScoreFunction::kIdentity;  // of a classifier
+  std::vector<std::string> labels;                    // of a classifier, by place in the answer
+  // "no" and "yes": the only logit is the second token's behind the text less the first one's.
+  // Empty: the logits are a layer's.
+  std::vector<TokenId> label_tokens;
+
+  friend bool operator==(const PoolingInfo&, const PoolingInfo&) = default;
+};
+
+// What one request wants beside what the model says.
+struct PoolingParams {
+  bool every_token = false;  // the vectors of all tokens instead of the text's
+  bool activates = true;     // false: not normalized, logits instead of scores
+  int32_t dimensions = 0;    // the first elements alone, cut before they are normalized; 0: all
+
+  friend bool operator==(const PoolingParams&, const PoolingParams&) = default;
+};
+
+}  // namespace sluice
