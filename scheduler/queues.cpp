@@ -151,7 +151,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras, use);
   const int32_t rest = r.num_tokens() - num_found;
   int32_t chunk = prefill_limit(e, num_found, rest);
-  const int32_t least = may_be_partial() ? 1 : rest;
+  const int32_t least = may_be_partial() && !options.whole_prompts ? 1 : rest;
   if (least == 1) chunk = before_short_tail(e, num_found, chunk);
   if (chunk < least) chunk = 0;
   const int32_t num_shared = num_found - num_found % kv.block_size();  // the rest is copied

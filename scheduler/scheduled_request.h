@@ -13,6 +13,15 @@ namespace sluice {
 
 inline constexpr int64_t kNoDeadline = INT64_MAX;
 
+// Rows of a request that is pooled: those whose states are wanted. Such a request chooses no token
+// and ends when its prompt is computed.
+enum class PooledRows : uint8_t { kNone, kFirst, kLast, kAll };
+
+// Whether each row of such a prompt has to be computed, whatever is cached.
+constexpr bool needs_every_row(bool scores_prompt, PooledRows pooled) {
+  return scores_prompt || pooled == PooledRows::kFirst || pooled == PooledRows::kAll;
+}
+
 enum class RequestStatus : uint8_t { kWaiting, kRunning, kPreempted, kFinished };
 
 constexpr std::string_view to_string(RequestStatus status) {
@@ -38,6 +47,7 @@ struct NewRequest {
   PrefixExtras extras;
   int32_t num_generated = 0;          // trailing generated part of `tokens`; less than max_tokens
   bool scores_prompt = false;         // the logits of every prompt row are wanted
+  PooledRows pooled = PooledRows::kNone;  // max_tokens and num_generated do not count where set
   bool keeps_prompt = false;          // its KV should stay cached longer than others'
   bool is_fallback = false;           // counts towards SchedulerOptions::max_fallback_share
   bool streams_kv = false;            // KV goes to another worker by chunk: a short last chunk
@@ -68,13 +78,19 @@ struct Request {
   bool is_fallback = false;
   bool streams_kv = false;
   bool scores_prompt = false;
-  int32_t num_scored_tokens = 0;  // prompt rows whose logits retired steps have given
+  PooledRows pooled = PooledRows::kNone;
+  // Prompt rows whose logits, or states where it is pooled, retired steps have given.
+  int32_t num_scored_tokens = 0;
   bool abort_pending = false;     // aborted while in flight: ends when the step retires
   bool restarts = false;          // StepResult::restarts was set; cleared by the preemption
 
   [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
 
   [[nodiscard]] int32_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+
+  [[nodiscard]] bool needs_every_row() const {
+    return sluice::needs_every_row(scores_prompt, pooled);
+  }
 };
 
 }  // namespace sluice

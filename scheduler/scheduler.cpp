@@ -24,6 +24,21 @@ constexpr int32_t kShortTailTokens = 256;
 // of the prompts beside them.
 constexpr uint64_t kStepsPerProbe = 16;
 
+// Returns the rows of [begin, end) whose states a pooled request needs and has not got.
+RowRange pooled_rows(const Request& request, int32_t begin, int32_t end) {
+  switch (request.pooled) {
+    case PooledRows::kNone:
+      break;
+    case PooledRows::kFirst:
+      return begin == 0 ? RowRange{0, 1} : RowRange{};
+    case PooledRows::kLast:
+      return end == request.num_prompt_tokens ? RowRange{end - 1, end} : RowRange{};
+    case PooledRows::kAll:
+      return {std::min(std::max(begin, request.num_scored_tokens), end), end};
+  }
+  return {};
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, KvCacheManager& kv)
@@ -52,7 +67,8 @@ Expected<void> Scheduler::add(NewRequest request) {
   if (m.entry_of.find(request.id) != IdMap::kAbsent) {
     return make_error(ErrorCode::kInvalidArgument, "the request id is in use");
   }
-  const int64_t num_tokens = num_prompt_tokens + request.max_tokens;
+  const bool is_pooled = request.pooled != PooledRows::kNone;
+  const int64_t num_tokens = num_prompt_tokens + (is_pooled ? 0 : request.max_tokens);
   if (num_tokens > m.options.max_model_len) {
     return make_error(ErrorCode::kInvalidArgument,
                       "prompt of " + std::to_string(num_prompt_tokens) + " tokens and max_tokens " +
@@ -62,7 +78,7 @@ Expected<void> Scheduler::add(NewRequest request) {
                       "context_length_exceeded");
   }
   // The last sampled token is never fed back and needs no KV.
-  if (!m.kv.fits_alone(static_cast<int32_t>(num_tokens) - 1)) {
+  if (!m.kv.fits_alone(static_cast<int32_t>(num_tokens) - (is_pooled ? 0 : 1))) {
     return make_error(ErrorCode::kInvalidArgument,
                       std::to_string(num_tokens) + " tokens need more KV cache than there is",
                       "max_tokens",
@@ -86,6 +102,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.tenant = request.tenant;
   r.extras = request.extras;
   r.scores_prompt = request.scores_prompt;
+  r.pooled = request.pooled;
   r.keeps_prompt = request.keeps_prompt;
   r.is_fallback = request.is_fallback;
   r.streams_kv = request.streams_kv;
@@ -173,7 +190,8 @@ void Scheduler::Impl::leave(int32_t index) {
 
 void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   Request& r = e.request;
-  const bool samples = num_tokens == e.num_remaining();
+  const bool is_last = num_tokens == e.num_remaining();
+  const bool samples = is_last && r.pooled == PooledRows::kNone;
   const int32_t begin = r.num_scheduled_tokens;
   const int32_t end = begin + num_tokens;
   e.row = static_cast<int32_t>(output.scheduled.size());
@@ -188,6 +206,8 @@ void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
     const int32_t first = std::max(begin, r.num_scored_tokens);
     row.scored = {first, std::max(first, std::min(end, r.num_prompt_tokens - 1))};
   }
+  row.embedded = pooled_rows(r, begin, end);
+  row.ends = is_last && !samples;
   output.total_tokens += num_tokens;
   if (!decode) output.num_prefill_tokens += num_tokens;
   if (!decode && r.is_fallback) num_fallback_tokens += num_tokens;
@@ -249,6 +269,12 @@ void Scheduler::Impl::set_target() {
 // Tokens of a prompt chunk that both budgets allow.
 int32_t Scheduler::Impl::prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const {
   int32_t limit = std::min(num_remaining, num_tokens_left());
+  if (options.whole_prompts) {
+    const bool fits = limit == num_remaining &&
+                      (output.total_tokens == 0 || target_ms == kNoTarget ||
+                       cost.max_prefill_tokens(shape, start, target_ms) >= num_remaining);
+    return fits ? num_remaining : 0;
+  }
   if (options.long_prefill_token_threshold > 0) {
     limit = std::min(limit, options.long_prefill_token_threshold);
   }
@@ -427,6 +453,10 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
     if (!e.draining()) ++num_draining;
     r.status = RequestStatus::kFinished;
     answer_lengths.observe(r.num_generated());
+  }
+  if (row.ends && !dead) {
+    if (!e.draining()) ++num_draining;
+    r.status = RequestStatus::kFinished;
   }
   // The KV of a failed step is not cached. An aborted request may have fed back a token that it
   // never learned.

@@ -36,6 +36,7 @@ struct SchedulerOptions {
   int32_t max_num_queued_reqs = 1024;        // requests that have not started
   int32_t max_model_len = 0;
   int64_t priority_aging_ms = 10'000;  // waiting time worth one priority level; 0: no aging
+  bool whole_prompts = false;  // a prompt is computed in one step; max_model_len fits into one
   bool leave_room_for_answers = true;  // admission counts the KV of what will be generated
   bool restores_preempted = false;     // the caller handles SchedulerOutput::restoring
   SpeculationBudget::Options speculation = {};

@@ -38,7 +38,8 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
     return name + " is neither waiting nor running";
   }
   if (r.num_scheduled_tokens > e.num_allocated_tokens) return name + " runs without room";
-  if (e.num_remaining() < 1 && !e.draining()) return name + " has nothing left to schedule";
+  const bool ends = r.pooled != PooledRows::kNone && r.num_in_flight_tokens > 0;
+  if (e.num_remaining() < 1 && !e.draining() && !ends) return name + " has nothing left to schedule";
   return {};
 }
 

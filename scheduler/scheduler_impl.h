@@ -72,9 +72,8 @@ struct Scheduler::Impl {
     // Tokens that may come from the prefix cache: rows whose logits are wanted have to be computed.
     [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
       const std::span<const TokenId> tokens = request.tokens;
-      if (!request.scores_prompt || request.num_scored_tokens + 1 >= request.num_prompt_tokens) {
-        return tokens;
-      }
+      const bool has_all = request.num_scored_tokens + 1 >= request.num_prompt_tokens;
+      if (!request.needs_every_row() || has_all) return tokens;
       return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
     }
 
@@ -175,6 +174,7 @@ struct Scheduler::Impl {
     CHECK_GT(o.max_num_batched_tokens, 0);
     CHECK_GE(o.max_num_queued_reqs, 0);
     CHECK_GT(o.max_model_len, 0);
+    CHECK(!o.whole_prompts || o.max_model_len <= o.max_num_batched_tokens);
     entries.resize(preempted_positions.size());
     for (int32_t i = max_entries(o) - 1; i >= 0; --i) free_entries.push_back(i);
     // Every running request may decode in one step.

@@ -40,6 +40,7 @@ struct ScheduledRequest {
   RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
   RowRange embedded;  // rows whose state behind the last norm is wanted
+  bool ends = false;  // the prompt of a pooled request is computed with these rows
   int32_t slot = 0;  // unique while the request lives; below Scheduler::num_slots()
 
   [[nodiscard]] int32_t end() const { return num_computed_tokens + num_scheduled_tokens; }
