@@ -100,6 +100,9 @@ class Tokenizer {
 
   [[nodiscard]] virtual std::vector<TokenId> suffix_tokens() const { return {}; }
 
+  // Tokens between the two texts of a pair, which prefix_tokens() begin and suffix_tokens() end.
+  [[nodiscard]] virtual std::vector<TokenId> between_tokens() const { return suffix_tokens(); }
+
   // True: the first token of a text loses its leading space (SentencePiece).
   [[nodiscard]] virtual bool strips_first_space() const { return false; }
 

@@ -70,6 +70,7 @@ class HfReader {
     SLUICE_TRY_VOID(read_model(pretokenizer));
     SLUICE_TRY(auto post, read_post_processor(section_of(json_, "post_processor"), num_tokens()));
     parts_.prefix = std::move(post.prefix);
+    parts_.between = std::move(post.between);
     parts_.suffix = std::move(post.suffix);
     SLUICE_TRY_VOID(read_special_tokens(files));
     return {};

@@ -60,6 +60,7 @@ class PostProcessorReader {
       SLUICE_TRY(const TokenId begin, named_id(section, "cls"));
       SLUICE_TRY(const TokenId end, named_id(section, "sep"));
       wrap({begin}, {end});
+      result_.between.assign(type == "BertProcessing" ? 1 : 2, end);
       return {};
     }
     return json_unsupported(kWhere, type, kPostProcessors);
@@ -113,6 +114,24 @@ class PostProcessorReader {
     }
     if (num_sequences != 1) return json_error(kWhere, "\"single\" needs one Sequence");
     wrap(before, behind);
+    return add_pair(section);
+  }
+
+  // Takes what the template of a pair has between the two texts; without one, it is none.
+  Expected<void> add_pair(const Json& section) {
+    const Json* pair = json_field(section, "pair");
+    if (pair == nullptr || !pair->is_array()) return {};
+    std::vector<TokenId> between;
+    int num_sequences = 0;
+    for (const Json& item : *pair) {
+      const Json* special = json_field(item, "SpecialToken");
+      if (special == nullptr) {
+        ++num_sequences;
+      } else if (num_sequences == 1) {
+        SLUICE_TRY_VOID(add_ids(section, *special, between));
+      }
+    }
+    result_.between = std::move(between);
     return {};
   }
 

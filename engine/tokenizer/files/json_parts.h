@@ -102,6 +102,7 @@ class TokenDecoder {
 struct PostProcessor {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
+  std::vector<TokenId> between;  // the two texts of a pair
 };
 
 Expected<PostProcessor> read_post_processor(const nlohmann::json& section, size_t num_tokens);

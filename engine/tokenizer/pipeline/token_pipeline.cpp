@@ -70,6 +70,8 @@ class TokenPipeline final : public Tokenizer {
 
   [[nodiscard]] std::vector<TokenId> suffix_tokens() const override { return parts_.suffix; }
 
+  [[nodiscard]] std::vector<TokenId> between_tokens() const override { return parts_.between; }
+
   [[nodiscard]] bool strips_first_space() const override { return parts_.strips_first_space; }
 
   [[nodiscard]] const std::vector<TokenId>& end_tokens() const override { return end_tokens_; }

@@ -42,6 +42,7 @@ struct TokenizerParts {
   std::vector<TokenId> more_ends;  // from a generation configuration; see replace_more_ends()
   std::vector<TokenId> prefix;     // these surround a text with special tokens
   std::vector<TokenId> suffix;
+  std::vector<TokenId> between;  // the two texts of a pair
   bool strips_first_space = false;
   std::vector<NamedToken> named;  // except bos and eos, whose ids are known
 };
