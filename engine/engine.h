@@ -13,6 +13,7 @@
 #include "engine/core/engine_state.h"
 #include "engine/core/kv_event_batch.h"
 #include "engine/core/kv_transfer_report.h"
+#include "engine/core/pooling.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
@@ -41,6 +42,8 @@ struct ModelInfo {
   SamplingParams sampling;         // the model's own defaults, for requests without values
   int32_t max_output_tokens = 0;   // limit for every request; 0: only the context limits
   std::optional<HandoffInfo> handoff;  // none: the engine exchanges KV with no other worker
+  // Set: the model answers every request with vectors or scores; none: it generates tokens.
+  std::optional<PoolingInfo> pooling;
 
   [[nodiscard]] bool is_on_gpu() const { return backend.starts_with("cuda:"); }
 };

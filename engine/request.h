@@ -14,6 +14,7 @@
 
 #include "engine/core/engine_state.h"
 #include "engine/core/grammar_spec.h"
+#include "engine/core/pooling.h"
 #include "engine/core/sampling_params.h"
 #include "engine/core/status.h"
 #include "engine/core/trace_context.h"
@@ -25,7 +26,7 @@ namespace sluice {
 // A validated request, the only kind that the engine sees. Every field is in range for the model
 // that `Engine::model()` describes.
 struct ValidRequest {
-  std::vector<TokenId> prompt;  // at least one token
+  std::vector<TokenId> prompt;  // at least one token; of a pair of texts see PoolingInfo
   // Answer tokens that another worker has already given: they count as output in every respect, are
   // not published again, and are fewer than max_tokens. Empty: the answer begins here.
   std::vector<TokenId> generated;
@@ -40,6 +41,9 @@ struct ValidRequest {
   bool speculative = true;        // false: the answer is computed without drafts
   // The client's guess of the answer, used for drafts. Does not change any token.
   std::vector<TokenId> prediction;
+  // Set: the answer is what PoolingInfo says, and no token is generated; of `sampling` nothing
+  // counts. The model has a PoolingInfo.
+  std::optional<PoolingParams> pooling;
   std::optional<HandoffSpec> handoff;  // another worker computes the prompt's KV; none: local
   std::chrono::steady_clock::time_point arrival;  // for queue and first-token times
   TraceContext trace;  // passed from the submitting front end to other workers
@@ -58,8 +62,8 @@ struct PromptLogprob {
   std::vector<TokenLogprob> top_logprobs;  // best first, ties by id; size num_prompt_logprobs
 };
 
-// One generated token, the end of a request without a token (abort, error), or a piece of the
-// prompt's log-probabilities; these come before the first token.
+// One generated token, the end of a request without a token (abort, error, pooled vectors), or a
+// piece of the prompt's log-probabilities; these come before the first token.
 struct TokenOutput {
   RequestId request_id;
   TokenId token = kInvalidToken;  // kInvalidToken: only `finish_reason` counts
@@ -79,6 +83,9 @@ struct TokenOutput {
   std::vector<PromptLogprob> prompt_logprobs;
   // Set with the last output of a request whose handoff is a serial offer; null: nothing is kept.
   std::shared_ptr<const HandoffOffer> offer;
+  // The answer of a request with `pooling`, in its only output, which has no token and kStop: one
+  // vector, or one a token behind each other.
+  std::vector<float> pooled;
 };
 
 // All outputs of one step. Per request the outputs are in order, across steps too.

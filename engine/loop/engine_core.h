@@ -11,6 +11,7 @@
 
 #include "engine/core/config.h"
 #include "engine/core/kv_transfer_report.h"
+#include "engine/core/pooling.h"
 #include "engine/core/types.h"
 #include "engine/handoff/handoff.h"
 #include "engine/handoff/handoff_config.h"
@@ -49,7 +50,8 @@ struct LocalEngine::Core {
   Core(const Config& config,
        const SpecConfig& speculation,
        std::unique_ptr<ModelRunner> model_runner,
-       const Tokenizer& tokenizer);
+       const Tokenizer& tokenizer,
+       const std::optional<PoolingInfo>& pooling);
   ~Core();
 
   std::unique_ptr<ModelRunner> runner;

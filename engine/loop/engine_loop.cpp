@@ -18,8 +18,9 @@ namespace {
 
 const char* failure_of(const StepWork& work, bool grammar_failed = false) {
   if (grammar_failed) return "The answer cannot go on in its grammar.";
-  return work.has_failed ? "A rank that computes a part of the model has failed."
-                         : "The model produced logits that are not finite.";
+  if (work.has_failed) return "A rank that computes a part of the model has failed.";
+  return work.pooled.empty() ? "The model produced logits that are not finite."
+                             : "The model produced a vector that is not finite.";
 }
 
 }  // namespace
@@ -210,6 +211,7 @@ void LocalEngine::add_results(StepWork& work) {
     if (is_over || work.has_failed) continue;
     core_->requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
+  if (!work.has_failed) add_pooled(work);
   core_->results.clear();
   core_->finished.clear();
   for (const SampledRequest& sampled : work.requests) {
@@ -250,6 +252,18 @@ void LocalEngine::add_results(StepWork& work) {
     }
     const int32_t num_generated = request.num_generated() + static_cast<int32_t>(results.size());
     if (ends) gate_.observe_output(num_generated);
+  }
+}
+
+// Adds rows to pooled requests that have not ended meanwhile, and publishes those that are done.
+void LocalEngine::add_pooled(StepWork& work) {
+  for (const EmbeddedRow& row : work.embedded) {
+    if (core_->requests.find(row.id) == nullptr || row.state.empty()) continue;
+    core_->requests.add_pooled_row(row.id, *info_.pooling, row.state);
+  }
+  for (const RequestId id : work.pooled) {
+    if (core_->requests.find(id) == nullptr) continue;
+    if (!core_->requests.end_pooled(id, *info_.pooling, counters_)) core_->failed.push_back(id);
   }
 }
 

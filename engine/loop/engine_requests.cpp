@@ -7,6 +7,7 @@
 #include "engine/draft/drafting.h"
 #include "engine/loop/engine_core.h"
 #include "engine/loop/local_engine.h"
+#include "engine/loop/pool_rows.h"
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 namespace sluice {
@@ -14,6 +15,11 @@ namespace sluice {
 Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) {
   if (draining_) {
     return make_error(ErrorCode::kUnavailable, "The server is draining and takes no new requests.");
+  }
+  if (request.pooling.has_value() != info_.pooling.has_value()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      info_.pooling ? "The model makes vectors and generates no tokens."
+                                    : "The model generates tokens and makes no vectors.");
   }
   std::shared_ptr<const PendingGrammar> grammar;
   if (request.grammar.is_set()) {
@@ -73,6 +79,10 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.num_generated = static_cast<int32_t>(command.request.generated.size());
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
+  if (command.request.pooling) {
+    added.pooled = rows_to_pool(*info_.pooling, *command.request.pooling);
+    added.max_tokens = 1;
+  }
   added.keeps_prompt = command.request.keeps_prompt;
   added.priority = command.request.priority;
   added.tenant = command.request.tenant;

@@ -22,6 +22,7 @@
 #include "engine/tiers/prefix_store.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/generation_defaults.h"
+#include "engine/weights/pooling_files.h"
 #include "engine/weights/tokenizer_files.h"
 
 namespace sluice {
@@ -46,10 +47,12 @@ bool has_tiers(const Config& config) {
 LocalEngine::Core::Core(const Config& config,
                         const SpecConfig& speculation,
                         std::unique_ptr<ModelRunner> model_runner,
-                        const Tokenizer& tokenizer)
+                        const Tokenizer& tokenizer,
+                        const std::optional<PoolingInfo>& pooling)
     : runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
-          .enable_prefix_caching = config.enable_prefix_caching,
+          // A token of an encoder depends on those behind it.
+          .enable_prefix_caching = config.enable_prefix_caching && !runner->model().is_encoder,
           // One slot for restoring from a tier, and those waiting for other workers' KV.
           .max_num_seqs =
               config.max_num_seqs + 1 + (config.kv_listen.empty() ? 0 : config.max_num_seqs),
@@ -68,6 +71,7 @@ LocalEngine::Core::Core(const Config& config,
                      static_cast<int32_t>(Admission::extra_requests(config.max_num_queued_reqs)),
                  .max_model_len = runner->plan().max_model_len,
                  .priority_aging_ms = int64_t{1000} * config.priority_aging_s,
+                 .whole_prompts = runner->model().is_encoder,
                  .restores_preempted = has_tiers(config) && config.preemption_mode != "recompute",
                  .speculation = {.max_tokens = speculation.num_speculative_tokens,
                                  .is_fixed = speculation.is_fixed},
@@ -81,7 +85,9 @@ LocalEngine::Core::Core(const Config& config,
           StepExecutor::Options{.overlap = config.overlap,
                                 .num_slots = scheduler.num_slots(),
                                 .max_logprobs = config.max_logprobs,
-                                .end_tokens = tokenizer.end_tokens()})),
+                                .end_tokens = tokenizer.end_tokens(),
+                                .label_tokens = pooling ? pooling->label_tokens
+                                                        : std::vector<TokenId>()})),
       drafting(std::make_unique<Drafting>(
           speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model())) {
   if (DraftModel* const model = runner->draft_model()) {
@@ -153,6 +159,15 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
   info_.system_fingerprint = runner.fingerprint();
   info_.backend = runner.device().name();
   info_.memory_plan = runner.plan().describe();
+  SLUICE_TRY(info_.pooling,
+             read_pooling(config_,
+                          runner.checkpoint(),
+                          *tokenizer_,
+                          {.hidden = runner.model().hidden,
+                           .num_labels = runner.model().num_labels,
+                           .max_model_len = runner.plan().max_model_len,
+                           .is_encoder = runner.model().is_encoder,
+                           .has_segments = runner.model().num_segments > 1}));
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner.checkpoint()));
   if (defaults.end_tokens) {
@@ -185,7 +200,8 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
   }
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   SLUICE_TRY_VOID(take_description(*runner));
-  core_ = std::make_unique<Core>(config_, speculation, std::move(runner), *tokenizer_);
+  core_ = std::make_unique<Core>(
+      config_, speculation, std::move(runner), *tokenizer_, info_.pooling);
   grammars_ = std::make_unique<GrammarCompiler>(
       [this] { return grammar_vocabulary(*tokenizer_, info_.vocab_size); },
       grammar_options(config_),

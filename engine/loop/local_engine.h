@@ -156,6 +156,7 @@ class LocalEngine final : public Engine {
   void restore_preempted(const SchedulerOutput& output);
   void note_failed_rank();
   void add_results(StepWork& work);
+  void add_pooled(StepWork& work);
   void commit(StepWork& work);
   void publish_stats();
 

@@ -5,6 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "engine/loop/pool_rows.h"
+
 namespace sluice {
 namespace {
 
@@ -26,6 +28,7 @@ void RequestTable::add(RequestId id,
   state.sink = &sink;
   state.arrival = request.arrival;
   state.trace = std::move(request.trace);
+  state.pooling = request.pooling;
   states_.emplace(id, std::move(state));
 }
 
@@ -120,6 +123,29 @@ void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> 
   output.num_cached_tokens = state.num_cached_tokens;
   output.prompt_logprobs = std::move(logprobs);
   queue(state.sink, std::move(output));
+}
+
+void RequestTable::add_pooled_row(RequestId id,
+                                  const PoolingInfo& info,
+                                  std::span<const float> row) {
+  RequestState& state = states_.at(id);
+  pool_row(info, *state.pooling, row, state.pooled);
+}
+
+bool RequestTable::end_pooled(RequestId id, const PoolingInfo& info, EngineStats& stats) {
+  RequestState& state = states_.at(id);
+  if (!finish_pooling(info, *state.pooling, state.num_prompt_tokens, state.pooled)) return false;
+  TokenOutput output;
+  output.request_id = id;
+  output.finish_reason = FinishReason::kStop;
+  output.num_cached_tokens = state.num_cached_tokens;
+  output.timings = timings(state);
+  output.pooled = std::move(state.pooled);
+  queue(state.sink, std::move(output));
+  stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, Clock::now()));
+  count_end(state, FinishReason::kStop, stats);
+  remove(id);
+  return true;
 }
 
 void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {

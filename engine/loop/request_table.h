@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "engine/core/pooling.h"
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/request.h"
@@ -55,6 +57,8 @@ struct RequestState {
   bool scheduled = false;
   bool has_handoff = false;
   std::shared_ptr<const HandoffOffer> offer;  // for its last output
+  std::optional<PoolingParams> pooling;
+  std::vector<float> pooled;  // what its rows have given so far (pool_rows.h)
 };
 
 class RequestTable {
@@ -96,6 +100,11 @@ class RequestTable {
                   Clock::time_point now,
                   EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
+  // Adds the state of a pooled request's next row.
+  void add_pooled_row(RequestId id, const PoolingInfo& info, std::span<const float> state);
+  // Queues the answer of a pooled request whose rows have all come, and removes the request; false:
+  // the answer is not finite, and the request stays.
+  [[nodiscard]] bool end_pooled(RequestId id, const PoolingInfo& info, EngineStats& stats);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
 

@@ -209,6 +209,12 @@ struct ModelConfig {
   int32_t layer_input_width = 0;
   int32_t layer_input_vocab = 0;  // rows of that table, at least those of the embedding
   bool layer_scales = false;  // each layer's output is multiplied by a stored number
+  // A token sees those behind it too: a text is computed whole, and no token follows it.
+  bool is_encoder = false;
+  int32_t num_labels = 0;      // of an encoder's layer that scores; 0: it has none
+  int32_t num_segments = 1;    // kinds of texts that an encoder tells apart
+  int32_t num_positions = 0;   // rows of an encoder's table of positions
+  int32_t first_position = 0;  // that of a text's first token
   RankShare share;
 
   [[nodiscard]] bool has(FfnKind kind) const {
@@ -216,6 +222,8 @@ struct ModelConfig {
   }
 
   [[nodiscard]] bool has_experts() const { return has(FfnKind::kExperts) || has(FfnKind::kBoth); }
+  // Width of what Model::embed() gives.
+  [[nodiscard]] int32_t embedded_width() const { return num_labels > 0 ? num_labels : hidden; }
 
   // Whether a layer keeps a state instead of every token.
   [[nodiscard]] bool is_recurrent() const {

@@ -433,7 +433,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                                         : fixed.host_free_bytes;
   plan.block_size = config.block_size;
   plan.max_num_seqs = config.max_num_seqs;
-  SLUICE_TRY(plan.kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
+  SLUICE_TRY(plan.kv_dtype, kv_dtype_of(config.kv_cache_dtype, model));
   if (config.max_model_len > model.context_len) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--max-model-len: found " + std::to_string(config.max_model_len) +

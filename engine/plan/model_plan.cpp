@@ -299,6 +299,17 @@ Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weigh
                         ", expected none");
 }
 
+Expected<void> open_model(const Config& config, PlannedModel& planned) {
+  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
+  // An encoder computes a text in one step.
+  if (planned.model.is_encoder) {
+    planned.model.context_len = std::min(planned.model.context_len, config.max_num_batched_tokens);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<int32_t> taps_of(const PlannedModel& planned) {
@@ -308,10 +319,7 @@ std::vector<int32_t> taps_of(const PlannedModel& planned) {
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_ranks(config, target));
   PlannedModel planned;
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
-  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
-  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-
+  SLUICE_TRY_VOID(open_model(config, planned));
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
   SLUICE_TRY_VOID(check_states(config, spec, planned.model));
   if (spec.has_model()) {
@@ -331,7 +339,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   std::optional<WeightStore> names_and_shapes;
   std::unique_ptr<Model> shape;
   RanksMemory ranks;
-  SLUICE_TRY(const DType kv_dtype, parse_kv_dtype(config.kv_cache_dtype));
+  SLUICE_TRY(const DType kv_dtype, kv_dtype_of(config.kv_cache_dtype, planned.model));
   SLUICE_TRY_VOID(check_latents(config, kv_dtype, planned.model));
   const LocalRanks local = local_ranks(config);
   for (int32_t rank = local.first; rank < local.first + local.count; ++rank) {

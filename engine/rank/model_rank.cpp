@@ -54,6 +54,11 @@ Expected<DType> parse_kv_dtype(const std::string& name) {
                     "kv-cache-dtype");
 }
 
+Expected<DType> kv_dtype_of(const std::string& name, const ModelConfig& model) {
+  if (name == "auto" && model.is_encoder) return DType::kF32;
+  return parse_kv_dtype(name);
+}
+
 Pages pages_of(const Config& config, Pages transparent) {
   if (config.huge_pages == "explicit") return Pages::kReserved;
   return config.huge_pages == "off" ? Pages::kSmall : transparent;

@@ -29,6 +29,7 @@ StepExecutor::StepExecutor(ModelRunner& runner, Options options)
       depth_(std::max(runner.queue_depth(), options.overlap ? 1 : 0)),
       rows_of_slot_(static_cast<size_t>(options.num_slots)),
       slots_(static_cast<size_t>(options.num_slots)),
+      label_tokens_(std::move(options.label_tokens)),
       sampler_(runner.model().vocab_size,
                runner.batch_bounds().max_rows,
                options.max_logprobs,
@@ -79,6 +80,7 @@ void StepExecutor::lay_out(StepWork& work) {
   work.requests.clear();
   work.prompts.clear();
   work.embedded.clear();
+  work.pooled.clear();
   size_t num_rows = 0;
   std::span<const TokenId> token_ids = work.order.decision.token_ids;
   for (const ScheduledRequest& item : work.order.decision.scheduled) {
@@ -95,6 +97,7 @@ void StepExecutor::lay_out(StepWork& work) {
       added.id = item.id;
       added.position = position;
     }
+    if (item.ends) work.pooled.push_back(item.id);
     if (item.chosen.empty()) continue;
     SampledRequest& added = work.requests.emplace_back();
     added.id = item.id;
@@ -127,6 +130,7 @@ void StepExecutor::release(std::span<const int32_t> ended_slots) {
     work.inputs.clear();
     work.prompts.clear();
     work.embedded.clear();
+    work.pooled.clear();
   }
 }
 
@@ -297,15 +301,37 @@ void StepExecutor::send_rows(StepWork& work) {
 }
 
 void StepExecutor::embed(StepWork& work) {
-  const auto width = static_cast<size_t>(runner_.model().hidden);
+  const bool wants_logits = !label_tokens_.empty();
+  const size_t width =
+      wants_logits ? label_tokens_.size() : static_cast<size_t>(runner_.model().embedded_width());
   const std::span<const int32_t> all = work.batch.embedded_rows();
+  work.states.resize(all.size() * width);
   for (size_t begin = 0; begin < all.size(); begin += runner_.max_rows()) {
     const std::span<const int32_t> rows =
         all.subspan(begin, std::min(all.size() - begin, runner_.max_rows()));
-    const float* states = runner_.embed(rows);
-    if (states == nullptr) return;
-    for (size_t i = 0; i < rows.size(); ++i, states += width) {
-      work.embedded[begin + i].state.assign(states, states + width);
+    float* const states = work.states.data() + begin * width;
+    if (wants_logits) {
+      read_labels(rows, states);
+    } else {
+      const float* const computed = runner_.embed(rows);
+      if (computed == nullptr) return;
+      std::copy_n(computed, rows.size() * width, states);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      work.embedded[begin + i].state = {states + i * width, width};
+    }
+  }
+}
+
+// Writes the logits of the label tokens behind each row.
+void StepExecutor::read_labels(std::span<const int32_t> rows, float* out) {
+  const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
+  runner_.compute_logits(rows);
+  const float* const logits = runner_.begin_host_copy(0, rows.size());
+  runner_.wait_for_host_copies();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (const TokenId token : label_tokens_) {
+      *out++ = logits[i * vocab + static_cast<size_t>(token)];
     }
   }
 }

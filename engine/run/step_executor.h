@@ -63,11 +63,12 @@ struct ScoredPrompt {
   bool is_finite = true;
 };
 
-// A token's state behind the model's last norm.
+// A token's state behind the model's last norm, or the logits of Options::label_tokens behind it.
 struct EmbeddedRow {
   RequestId id;
   int32_t position = 0;
-  std::vector<float> state;  // set after the step has run; empty: a rank has failed
+  // Set after the step has run, in StepWork::states; empty: a rank has failed.
+  std::span<const float> state;
 };
 
 struct StepWork {
@@ -81,6 +82,8 @@ struct StepWork {
   std::vector<SampledRequest> requests;  // in the order of the decision
   std::vector<ScoredPrompt> prompts;     // in the order of the decision
   std::vector<EmbeddedRow> embedded;     // in the order of the decision
+  std::vector<RequestId> pooled;         // requests that end with these rows, in the same order
+  std::vector<float> states;             // of `embedded`, behind each other
   std::vector<SamplerInput> inputs;      // by chosen row, when it runs
   bool follows = false;  // queued on the device behind a step that had not ended
   bool is_done = false;
@@ -104,6 +107,8 @@ class StepExecutor {
     int32_t num_slots = 0;  // Scheduler::num_slots()
     int32_t max_logprobs = 0;
     std::vector<TokenId> end_tokens;  // the model's own, ascending
+    // Embedded rows get the logits of these tokens instead of states; empty: states.
+    std::vector<TokenId> label_tokens = {};
   };
 
   // `runner` must outlive the executor, the only caller of its execute() and compute_logits().
@@ -172,6 +177,7 @@ class StepExecutor {
   void send_rows(StepWork& work);
   void score(StepWork& work);
   void embed(StepWork& work);
+  void read_labels(std::span<const int32_t> rows, float* out);
 
   ModelRunner& runner_;
   const int32_t depth_;
@@ -182,6 +188,7 @@ class StepExecutor {
 
   // Used only by the thread that runs the steps.
   std::vector<SlotState> slots_;
+  const std::vector<TokenId> label_tokens_;
   Sampler sampler_;
   uint64_t num_finished_ = 0;
   std::vector<TokenId> chosen_;  // by the latest finished step

@@ -141,8 +141,7 @@ TierEvents::Block PrefixStore::event_block(Chain& chain,
 // --- Bringing back ---------------------------------------------------------------------------
 
 bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
-  // The rows of a scored prompt have to be computed.
-  if (request.scores_prompt) return false;
+  if (needs_every_row(request.scores_prompt, request.pooled)) return false;
   Held held;
   held.request = std::move(request);
   if (start(held, /*by_cost=*/true, now)) return true;
@@ -151,7 +150,7 @@ bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
 }
 
 bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) {
-  if (request.scores_prompt && request.num_scored_tokens + 1 < request.num_prompt_tokens) {
+  if (request.needs_every_row() && request.num_scored_tokens + 1 < request.num_prompt_tokens) {
     return false;
   }
   Held held;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "server/grpc/pooling_codec.h"
+
 namespace sluice {
 namespace {
 
@@ -288,6 +290,7 @@ void encode(const ValidRequest& from, WorkerClock::time_point now, wire::Request
                keeps_prompt,
                speculative,
                prediction,
+               pooling,
                handoff,
                arrival,
                trace] = from;
@@ -303,6 +306,7 @@ void encode(const ValidRequest& from, WorkerClock::time_point now, wire::Request
   to.set_keeps_prompt(keeps_prompt);
   to.set_speculative(speculative);
   encode(prediction, *to.mutable_prediction());
+  if (pooling) encode(*pooling, *to.mutable_pooling());
   if (handoff) encode(*handoff, *to.mutable_handoff());
   to.set_age_ns(std::chrono::duration_cast<std::chrono::nanoseconds>(now - arrival).count());
   if (trace.is_set()) {
@@ -325,6 +329,7 @@ Expected<ValidRequest> decode(const wire::Request& from, WorkerClock::time_point
          keeps_prompt,
          speculative,
          prediction,
+         pooling,
          handoff,
          arrival,
          trace] = to;
@@ -340,6 +345,7 @@ Expected<ValidRequest> decode(const wire::Request& from, WorkerClock::time_point
   keeps_prompt = from.keeps_prompt();
   speculative = from.speculative();
   prediction = decode(from.prediction());
+  if (from.has_pooling()) pooling = decode(from.pooling());
   if (from.has_handoff()) {
     SLUICE_TRY(handoff, decode(from.handoff()));
   }
@@ -366,7 +372,8 @@ void encode(const TokenOutput& from, wire::TokenOutput& to) {
                retry_after_s,
                error_param,
                prompt_logprobs,
-               offer] = from;
+               offer,
+               pooled] = from;
   (void)request_id;
   to.set_token(token);
   to.set_logprob(logprob);
@@ -393,6 +400,7 @@ void encode(const TokenOutput& from, wire::TokenOutput& to) {
     encode(top, *item.mutable_top_logprobs());
   }
   if (offer != nullptr) encode(*offer, *to.mutable_offer());
+  to.mutable_pooled()->Add(pooled.begin(), pooled.end());
 }
 
 Expected<TokenOutput> decode(const wire::TokenOutput& from) {
@@ -412,7 +420,8 @@ Expected<TokenOutput> decode(const wire::TokenOutput& from) {
          retry_after_s,
          error_param,
          prompt_logprobs,
-         offer] = to;
+         offer,
+         pooled] = to;
   (void)request_id;
   token = from.token();
   logprob = from.logprob();
@@ -443,6 +452,7 @@ Expected<TokenOutput> decode(const wire::TokenOutput& from) {
     SLUICE_TRY(HandoffOffer made, decode(from.offer()));
     offer = std::make_shared<const HandoffOffer>(std::move(made));
   }
+  pooled.assign(from.pooled().begin(), from.pooled().end());
   return to;
 }
 
@@ -479,7 +489,8 @@ void encode(const ModelInfo& from, wire::Description& to) {
                memory_plan,
                sampling,
                max_output_tokens,
-               handoff] = from;
+               handoff,
+               pooling] = from;
   to.set_architecture(architecture);
   to.set_path(path);
   to.set_chat_template(chat_template);
@@ -492,6 +503,7 @@ void encode(const ModelInfo& from, wire::Description& to) {
   encode(sampling, *to.mutable_sampling());
   to.set_max_output_tokens(max_output_tokens);
   if (handoff) encode(*handoff, *to.mutable_handoff());
+  if (pooling) encode(*pooling, *to.mutable_pooling());
 }
 
 Expected<ModelInfo> decode(const wire::Description& from) {
@@ -507,7 +519,8 @@ Expected<ModelInfo> decode(const wire::Description& from) {
          memory_plan,
          sampling,
          max_output_tokens,
-         handoff] = to;
+         handoff,
+         pooling] = to;
   architecture = from.architecture();
   path = from.path();
   chat_template = from.chat_template();
@@ -520,6 +533,9 @@ Expected<ModelInfo> decode(const wire::Description& from) {
   sampling = decode(from.sampling());
   max_output_tokens = from.max_output_tokens();
   if (from.has_handoff()) handoff = decode(from.handoff());
+  if (from.has_pooling()) {
+    SLUICE_TRY(pooling, decode(from.pooling()));
+  }
   if (vocab_size < 1 || max_model_len < 1 || system_fingerprint.empty()) {
     return invalid("a model that cannot be");
   }

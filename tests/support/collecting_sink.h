@@ -31,6 +31,7 @@ struct Collected {
   int32_t num_cached_tokens = 0;
   RequestTimings timings;  // from the last output
   std::shared_ptr<const HandoffOffer> offer;
+  std::vector<float> pooled;
   int num_ends = 0;
 };
 
@@ -56,6 +57,7 @@ class CollectingSink final : public OutputSink {
         collected.error_code = output.error_code;
         collected.retry_after_s = output.retry_after_s;
         collected.offer = output.offer;
+        collected.pooled = output.pooled;
         ends_.push_back(output.request_id);
         ++collected.num_ends;
       }

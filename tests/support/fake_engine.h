@@ -280,6 +280,12 @@ class FakeEngine final : public Engine {
       output.retry_after_s = fail_retry_s_;
       return output;
     }
+    if (running.request.pooling) {
+      output.finish_reason = FinishReason::kStop;
+      output.num_cached_tokens = 3;
+      output.pooled = pooled_of(running.request);
+      return output;
+    }
     const SamplingParams& sampling = running.request.sampling;
     if (sampling.num_prompt_logprobs >= 0 && score_prompt(running, output) &&
         !scores_come_with_tokens_) {
@@ -315,6 +321,28 @@ class FakeEngine final : public Engine {
     }
     if (output.finish_reason != FinishReason::kNone) output.offer = offer_of(running);
     return output;
+  }
+
+  // A vector: the prompt's length, its first and last token, and a half. A score: the last token in
+  // hundredths, so that texts are ranked by their ends.
+  std::vector<float> pooled_of(const ValidRequest& request) const {
+    const std::vector<TokenId>& prompt = request.prompt;
+    if (model_.pooling->is_classifier) {
+      std::vector<float> scores(static_cast<size_t>(model_.pooling->width), 0.125F);
+      scores.front() = static_cast<float>(prompt.back()) / 100;
+      return scores;
+    }
+    const std::vector<float> vector = {static_cast<float>(prompt.size()),
+                                       static_cast<float>(prompt.front()),
+                                       static_cast<float>(prompt.back()),
+                                       0.5F};
+    const auto kept =
+        static_cast<size_t>(request.pooling->dimensions > 0 ? request.pooling->dimensions : 4);
+    std::vector<float> all;
+    for (size_t i = 0; i < (request.pooling->every_token ? prompt.size() : 1); ++i) {
+      all.insert(all.end(), vector.begin(), vector.begin() + static_cast<ptrdiff_t>(kept));
+    }
+    return all;
   }
 
   // Returns an offer of blocks of four tokens if the request asks for one and the model has peers.

@@ -103,7 +103,7 @@ inline std::vector<std::vector<float>> embed(const Config& config,
     for (const EmbeddedRow& row : rig.executor().retire().embedded) {
       EXPECT_EQ(row.id, RequestId(1));
       EXPECT_EQ(row.position, static_cast<int32_t>(states.size()));
-      states.push_back(row.state);
+      states.emplace_back(row.state.begin(), row.state.end());
     }
   }
   return states;

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/loop/pool_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+
+namespace sluice {
+namespace {
+
+// e^x within 1e-15 of it, by operations that are the same everywhere; libm's differ. x <= 0.
+double exp_below(double x) {
+  constexpr double kLn2High = 0x1.62e42fee00000p-1;
+  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  constexpr int kTerms = 14;
+  if (x < -700) return 0;
+  const double count = std::nearbyint(x * 0x1.71547652b82fep+0);
+  const double rest = (x - count * kLn2High) - count * kLn2Low;
+  double sum = 1;
+  for (int i = kTerms; i > 0; --i) sum = 1 + sum * rest / i;
+  return std::ldexp(sum, static_cast<int>(count));
+}
+
+float sigmoid(float logit) {
+  const double small = exp_below(-std::abs(static_cast<double>(logit)));
+  return static_cast<float>((logit < 0 ? small : 1) / (1 + small));
+}
+
+void softmax(std::span<float> logits) {
+  const auto top = static_cast<double>(*std::ranges::max_element(logits));
+  double sum = 0;
+  for (const float x : logits) sum += exp_below(static_cast<double>(x) - top);
+  for (float& x : logits) {
+    x = static_cast<float>(exp_below(static_cast<double>(x) - top) / sum);
+  }
+}
+
+// Divides by the length; a zero vector stays.
+void normalize(std::span<float> vector) {
+  double sum = 0;
+  for (const float x : vector) sum += static_cast<double>(x) * static_cast<double>(x);
+  const double length = std::max(std::sqrt(sum), 1e-12);
+  for (float& x : vector) x = static_cast<float>(static_cast<double>(x) / length);
+}
+
+// Keeps the first `count` elements of each vector of `width`.
+void cut(size_t width, size_t count, std::vector<float>& vectors) {
+  size_t to = 0;
+  for (size_t from = 0; from < vectors.size(); from += width) {
+    std::copy_n(vectors.begin() + static_cast<ptrdiff_t>(from),
+                count,
+                vectors.begin() + static_cast<ptrdiff_t>(to));
+    to += count;
+  }
+  vectors.resize(to);
+}
+
+}  // namespace
+
+PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
+  if (params.every_token) return PooledRows::kAll;
+  switch (info.type) {
+    case PoolingType::kCls: return PooledRows::kFirst;
+    case PoolingType::kLast: return PooledRows::kLast;
+    case PoolingType::kMean:
+    case PoolingType::kEvery: break;
+  }
+  return PooledRows::kAll;
+}
+
+void pool_row(const PoolingInfo& info,
+              const PoolingParams& params,
+              std::span<const float> state,
+              std::vector<float>& pooled) {
+  const bool is_mean = info.type == PoolingType::kMean && !params.every_token;
+  const bool keeps_all = params.every_token || info.type == PoolingType::kEvery;
+  if (is_mean && !pooled.empty()) {
+    for (size_t i = 0; i < state.size(); ++i) pooled[i] += state[i];
+    return;
+  }
+  if (!keeps_all) pooled.clear();
+  pooled.insert(pooled.end(), state.begin(), state.end());
+}
+
+bool finish_pooling(const PoolingInfo& info,
+                    const PoolingParams& params,
+                    int32_t num_tokens,
+                    std::vector<float>& pooled) {
+  if (pooled.empty()) return false;
+  if (info.type == PoolingType::kMean && !params.every_token) {
+    for (float& x : pooled) x /= static_cast<float>(num_tokens);
+  }
+  if (!std::ranges::all_of(pooled, [](float x) { return std::isfinite(x); })) return false;
+  if (info.is_classifier) {
+    if (!info.label_tokens.empty()) pooled = {pooled.back() - pooled.front()};
+    if (!params.activates) return true;
+    if (info.function == ScoreFunction::kSoftmax) softmax(pooled);
+    if (info.function == ScoreFunction::kSigmoid) {
+      for (float& x : pooled) x = sigmoid(x);
+    }
+    return true;
+  }
+  auto width = static_cast<size_t>(info.width);
+  if (params.dimensions > 0) {
+    cut(width, static_cast<size_t>(params.dimensions), pooled);
+    width = static_cast<size_t>(params.dimensions);
+  }
+  if (!info.normalizes || !params.activates) return true;
+  for (size_t begin = 0; begin < pooled.size(); begin += width) {
+    normalize(std::span(pooled).subspan(begin, width));
+  }
+  return true;
+}
+
+}  // namespace sluice

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/pooling_files.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/core/log.h"
+#include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/gguf_parse.h"
+#include "engine/weights/mapped_file.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr size_t kMaxModules = 16;
+// GGUF's pooling_type of a model whose vector is a classifier's score.
+constexpr uint64_t kGgufRank = 4;
+
+// What the files of sentence-transformers say.
+struct Modules {
+  bool are_there = false;
+  std::optional<PoolingType> type;
+  bool normalizes = false;
+  std::optional<std::array<TokenId, 2>> yes_and_no;
+};
+
+tl::unexpected<Error> wrong(const std::string& file,
+                            const std::string& field,
+                            const std::string& found,
+                            const std::string& expected) {
+  return make_error(ErrorCode::kUnsupported,
+                    file + ": " + field + ": found " + found + ", expected " + expected);
+}
+
+// Returns null where there is no such file.
+Expected<Json> read_json(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return Json();
+  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
+  const auto bytes = file.bytes();
+  if (bytes.size() > kMaxFileBytes) return wrong(path, "size", "more than 1 MiB", "less");
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  int depth_found = 0;
+  const auto watch = [&depth_found](int depth, Json::parse_event_t, Json&) {
+    depth_found = std::max(depth_found, depth);
+    return depth <= kMaxJsonLevels;
+  };
+  Json json = Json::parse(json_without_nan(text, path), watch, /*allow_exceptions=*/false);
+  if (json.is_discarded() || depth_found > kMaxJsonLevels) {
+    return wrong(path, "file", "no JSON", "JSON");
+  }
+  return json;
+}
+
+const Json* member(const Json& object, std::string_view name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+std::string text_of(const Json& object, std::string_view name) {
+  const Json* const value = member(object, name);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string();
+}
+
+bool is_true(const Json& object, std::string_view name) {
+  const Json* const value = member(object, name);
+  return value != nullptr && value->is_boolean() && value->get<bool>();
+}
+
+struct PoolingName {
+  std::string_view name;
+  PoolingType type;
+};
+
+constexpr PoolingName kPoolingNames[] = {{"mean", PoolingType::kMean},
+                                         {"cls", PoolingType::kCls},
+                                         {"lasttoken", PoolingType::kLast}};
+
+constexpr PoolingName kPoolingFlags[] = {{"pooling_mode_cls_token", PoolingType::kCls},
+                                         {"pooling_mode_mean_tokens", PoolingType::kMean},
+                                         {"pooling_mode_lasttoken", PoolingType::kLast}};
+
+constexpr std::string_view kOtherFlags[] = {"pooling_mode_max_tokens",
+                                            "pooling_mode_mean_sqrt_len_tokens",
+                                            "pooling_mode_weightedmean_tokens"};
+
+Expected<PoolingType> read_pooling_type(const std::string& path) {
+  SLUICE_TRY(const Json json, read_json(path));
+  if (!json.is_object()) return wrong(path, "file", "no JSON object", "a JSON object");
+  const Json* mode = member(json, "pooling_mode");
+  if (mode != nullptr && mode->is_array() && mode->size() == 1) mode = &mode->front();
+  if (mode != nullptr) {
+    const auto* const named = std::ranges::find_if(kPoolingNames, [mode](const PoolingName& row) {
+      return mode->is_string() && mode->get_ref<const std::string&>() == row.name;
+    });
+    if (named != std::end(kPoolingNames)) return named->type;
+    return wrong(path, "pooling_mode", mode->dump(), "mean, cls or lasttoken");
+  }
+  for (const std::string_view name : kOtherFlags) {
+    if (is_true(json, name)) return wrong(path, std::string(name), "true", "false");
+  }
+  std::optional<PoolingType> type;
+  for (const PoolingName& row : kPoolingFlags) {
+    if (!is_true(json, row.name)) continue;
+    if (type) return wrong(path, std::string(row.name), "true beside another", "one way to pool");
+    type = row.type;
+  }
+  return type.value_or(PoolingType::kMean);
+}
+
+Expected<void> read_module(const std::string& folder, const Json& module, Modules& modules) {
+  const std::string type = text_of(module, "type");
+  const std::string name = type.substr(type.rfind('.') + 1);
+  const std::string path = text_of(module, "path");
+  if (path.find("..") != std::string::npos || path.starts_with('/')) {
+    return wrong(folder + "/modules.json", "path", in_quotes(path), "a folder inside");
+  }
+  const std::string file = folder + "/" + path + "/config.json";
+  if (name == "Transformer") return {};
+  if (name == "Pooling") {
+    SLUICE_TRY(modules.type, read_pooling_type(file));
+    return {};
+  }
+  if (name == "Normalize") {
+    modules.normalizes = true;
+    return {};
+  }
+  if (name == "LogitScore") {
+    SLUICE_TRY(const Json json, read_json(file));
+    const Json* const yes = member(json, "true_token_id");
+    const Json* const no = member(json, "false_token_id");
+    if (yes == nullptr || no == nullptr || !yes->is_number_unsigned() ||
+        !no->is_number_unsigned()) {
+      return wrong(file, "true_token_id, false_token_id", "no numbers", "two token ids");
+    }
+    modules.yes_and_no = {yes->get<TokenId>(), no->get<TokenId>()};
+    return {};
+  }
+  return wrong(folder + "/modules.json",
+               "type",
+               in_quotes(type),
+               "Transformer, Pooling, Normalize or LogitScore");
+}
+
+Expected<Modules> read_modules(const std::string& folder) {
+  Modules modules;
+  SLUICE_TRY(const Json list, read_json(folder + "/modules.json"));
+  if (list.is_null()) return modules;
+  if (!list.is_array() || list.size() > kMaxModules) {
+    return wrong(folder + "/modules.json", "file", "no short list", "a list of modules");
+  }
+  modules.are_there = true;
+  for (const Json& module : list) SLUICE_TRY_VOID(read_module(folder, module, modules));
+  return modules;
+}
+
+// The length that sentence-transformers cuts texts to; 0: the files do not say.
+Expected<int32_t> read_max_tokens(const std::string& folder) {
+  for (const char* name : {"sentence_bert_config.json",
+                           "sentence_roberta_config.json",
+                           "sentence_xlm-roberta_config.json",
+                           "sentence_distilbert_config.json",
+                           "sentence_camembert_config.json"}) {
+    SLUICE_TRY(const Json json, read_json(folder + "/" + name));
+    const Json* const length = member(json, "max_seq_length");
+    if (length == nullptr) continue;
+    const std::optional<int64_t> whole = json_whole_number(*length);
+    if (!whole || *whole < 1) {
+      return wrong(folder + "/" + name, "max_seq_length", length->dump(), "1 or more");
+    }
+    return static_cast<int32_t>(std::min<int64_t>(*whole, INT32_MAX));
+  }
+  return 0;
+}
+
+// Sets the labels' names and function as config.json says.
+void read_labels(const Json& json, PoolingInfo& info) {
+  info.labels.clear();
+  const Json* const names = member(json, "id2label");
+  for (int32_t i = 0; i < info.width; ++i) {
+    const std::string key = std::to_string(i);
+    const std::string name = names == nullptr ? std::string() : text_of(*names, key);
+    info.labels.push_back(name.empty() ? "LABEL_" + key : name);
+  }
+  const bool is_multi = text_of(json, "problem_type") == "multi_label_classification";
+  info.function =
+      info.width == 1 || is_multi ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+  std::string function;
+  if (const Json* own = member(json, "sentence_transformers"); own != nullptr) {
+    function = text_of(*own, "activation_fn");
+  }
+  if (function.empty()) function = text_of(json, "sbert_ce_default_activation_function");
+  if (function.ends_with(".Identity")) info.function = ScoreFunction::kIdentity;
+  if (function.ends_with(".Sigmoid")) info.function = ScoreFunction::kSigmoid;
+}
+
+void read_matryoshka(const Json& json, PoolingInfo& info) {
+  info.is_matryoshka = is_true(json, "is_matryoshka");
+  const Json* const dimensions = member(json, "matryoshka_dimensions");
+  if (dimensions == nullptr || !dimensions->is_array()) return;
+  for (const Json& each : *dimensions) {
+    const std::optional<int64_t> whole = json_whole_number(each);
+    if (whole && *whole > 0 && *whole <= info.width) {
+      info.matryoshka_dimensions.push_back(static_cast<int32_t>(*whole));
+    }
+  }
+  info.is_matryoshka = info.is_matryoshka || !info.matryoshka_dimensions.empty();
+}
+
+bool is_classifier_class(const Json& json) {
+  const Json* const classes = member(json, "architectures");
+  if (classes == nullptr || !classes->is_array() || classes->empty()) return false;
+  const Json& first = classes->front();
+  return first.is_string() &&
+         first.get_ref<const std::string&>().ends_with("ForSequenceClassification");
+}
+
+// Makes the scores of a model without a layer for them: the tokens whose logits they are.
+Expected<void> find_label_tokens(const Config& config,
+                                 const Json& json,
+                                 const Modules& modules,
+                                 const Tokenizer& tokenizer,
+                                 PoolingInfo& info) {
+  std::array<TokenId, 2> tokens = {tokenizer.find_token("no"), tokenizer.find_token("yes")};
+  if (const Json* named = member(json, "classifier_from_token");
+      named != nullptr && named->is_array() && named->size() == 2 && named->at(0).is_string() &&
+      named->at(1).is_string()) {
+    tokens = {tokenizer.find_token(named->at(0).get_ref<const std::string&>()),
+              tokenizer.find_token(named->at(1).get_ref<const std::string&>())};
+  }
+  if (modules.yes_and_no) tokens = {(*modules.yes_and_no)[1], (*modules.yes_and_no)[0]};
+  for (const TokenId token : tokens) {
+    if (token < 0 || token >= tokenizer.vocab_size()) {
+      return make_error(ErrorCode::kUnsupported,
+                        config.model +
+                            ": found neither a layer for scores nor tokens \"yes\" and \"no\"; "
+                            "--convert embed makes vectors",
+                        "convert");
+    }
+  }
+  info.label_tokens = {tokens[0], tokens[1]};
+  info.width = 1;
+  info.type = PoolingType::kLast;
+  info.function = ScoreFunction::kSigmoid;
+  info.labels = {"LABEL_0"};
+  return {};
+}
+
+struct Source {
+  Json json;  // config.json; null: a GGUF file
+  Modules modules;
+  std::optional<PoolingType> type;
+  bool is_rank = false;
+};
+
+// Puts --hf-overrides over what config.json says.
+Expected<void> apply_overrides(const std::string& text, Json& json) {
+  constexpr std::array<std::string_view, 5> kKnown = {"architectures",
+                                                      "is_matryoshka",
+                                                      "matryoshka_dimensions",
+                                                      "classifier_from_token",
+                                                      "is_original_qwen3_reranker"};
+  if (text.empty()) return {};
+  const Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!overrides.is_object()) {
+    return make_error(
+        ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
+  }
+  if (!json.is_object()) json = Json::object();
+  for (const auto& [name, value] : overrides.items()) {
+    if (std::ranges::find(kKnown, name) == kKnown.end()) {
+      return make_error(ErrorCode::kUnsupported,
+                        "--hf-overrides: " + in_quotes(name) + " is not supported",
+                        "hf-overrides");
+    }
+    json[name] = value;
+  }
+  return {};
+}
+
+Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint) {
+  Source source;
+  if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
+    SLUICE_TRY(source.json, read_json(checkpoint.path() + "/config.json"));
+    SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
+    SLUICE_TRY(source.modules, read_modules(checkpoint.path()));
+    source.type = source.modules.type;
+    source.is_rank = is_classifier_class(source.json) || source.modules.yes_and_no.has_value();
+    return source;
+  }
+  SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
+  if (!checkpoint.metadata().has("pooling_type")) return source;
+  SLUICE_TRY(const uint64_t number, checkpoint.metadata().get_uint("pooling_type"));
+  constexpr std::array kTypes = {PoolingType::kMean, PoolingType::kCls, PoolingType::kLast};
+  source.is_rank = number == kGgufRank;
+  if (number >= 1 && number <= kTypes.size()) source.type = kTypes[number - 1];
+  return source;
+}
+
+void apply_pooling_flag(const Config& config, Source& source) {
+  if (config.pooling == "mean") source.type = PoolingType::kMean;
+  if (config.pooling == "cls") source.type = PoolingType::kCls;
+  if (config.pooling == "last") source.type = PoolingType::kLast;
+}
+
+bool is_pooling(const Config& config, const Source& source, const PooledModel& model) {
+  if (config.runner != "auto") return config.runner == "pooling";
+  const bool is_asked = config.convert == "embed" || config.convert == "classify" ||
+                        config.pooling != "auto";
+  return is_asked || model.is_encoder || source.modules.are_there || source.type.has_value() ||
+         source.is_rank;
+}
+
+}  // namespace
+
+Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
+                                                  const Checkpoint& checkpoint,
+                                                  const Tokenizer& tokenizer,
+                                                  const PooledModel& model) {
+  SLUICE_TRY(Source source, read_source(config, checkpoint));
+  if (!is_pooling(config, source, model)) {
+    if (!model.is_encoder) return std::optional<PoolingInfo>();
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() + ": an encoder generates no tokens; --runner pooling",
+                      "runner");
+  }
+  apply_pooling_flag(config, source);
+  const bool is_asked = config.convert == "embed" || config.convert == "classify";
+  PoolingInfo info;
+  info.is_classifier = is_asked ? config.convert == "classify"
+                                : source.is_rank || config.pooling == "rank" ||
+                                      model.num_labels > 0;
+  info.max_tokens = model.max_model_len;
+  info.has_segments = model.has_segments;
+  if (info.is_classifier) {
+    info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
+    info.width = model.num_labels;
+    if (info.width > 0) {
+      read_labels(source.json, info);
+    } else {
+      SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
+    }
+    return std::optional(std::move(info));
+  }
+  if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() +
+                          ": pooling_type: found nothing, expected a way to pool; --pooling names "
+                          "it: mean, cls or last",
+                      "pooling");
+  }
+  info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
+  info.width = model.hidden;
+  // Without files that say it, vectors of decoders and of GGUF files have length 1, as in vLLM and
+  // llama.cpp.
+  info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
+  read_matryoshka(source.json, info);
+  if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
+    SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path()));
+    if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
+  }
+  return std::optional(std::move(info));
+}
+
+}  // namespace sluice

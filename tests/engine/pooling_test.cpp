@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors and scores of texts: against sentence-transformers, and the same bits whatever runs
+// beside them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/engine.h"
+#include "engine/loop/pool_rows.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/same_bits.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+using testing::Collected;
+
+std::string folder(const std::string& name) { return golden_folder() + "/embeddings/" + name; }
+
+Json golden(const std::string& name) { return Json::parse(std::ifstream(folder(name + ".json"))); }
+
+Config config_of(const std::string& name) {
+  Config config;
+  config.model = folder(name);
+  config.kv_cache_memory = int64_t{16} << 20;
+  config.max_num_seqs = 8;
+  config.kv_cache_dtype = "float32";
+  return config;
+}
+
+ValidRequest request_of(std::vector<TokenId> ids, const PoolingParams& params = {}) {
+  ValidRequest request;
+  request.prompt = std::move(ids);
+  request.sampling.max_tokens = 1;
+  request.pooling = params;
+  return request;
+}
+
+std::vector<ValidRequest> requests_of(const Json& golden, const PoolingParams& params = {}) {
+  std::vector<ValidRequest> requests;
+  for (const Json& ids : golden["ids"]) {
+    requests.push_back(request_of(ids.get<std::vector<TokenId>>(), params));
+  }
+  return requests;
+}
+
+std::vector<std::vector<float>> run(const Config& config, const std::vector<ValidRequest>& asked) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config);
+  if (engine == nullptr) return {};
+  std::vector<std::vector<float>> vectors;
+  for (const Collected& answer : testing::run_together(*engine, asked)) {
+    EXPECT_EQ(answer.finish_reason, FinishReason::kStop) << answer.error;
+    EXPECT_TRUE(answer.tokens.empty());
+    vectors.push_back(answer.pooled);
+  }
+  return vectors;
+}
+
+void expect_close(const std::vector<std::vector<float>>& found, const Json& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    const auto vector = expected[i].get<std::vector<float>>();
+    ASSERT_EQ(found[i].size(), vector.size()) << i;
+    for (size_t k = 0; k < vector.size(); ++k) {
+      EXPECT_NEAR(found[i][k], vector[k], 1e-5 * std::max(1.0F, std::abs(vector[k])))
+          << "text " << i << ", element " << k;
+    }
+  }
+}
+
+class GoldenVectors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GoldenVectors, AreThoseOfSentenceTransformers) {
+  const Json expected = golden(GetParam());
+  expect_close(run(config_of(GetParam()), requests_of(expected)), expected["vectors"]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         GoldenVectors,
+                         ::testing::Values("qwen3-embedding", "qwen3-mean"));
+
+TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
+  const Json expected = golden("qwen3-rerank");
+  Config config = config_of("qwen3-rerank");
+  config.convert = "classify";
+  expect_close(run(config, requests_of(expected)), expected["vectors"]);
+  PoolingParams raw;
+  raw.activates = false;
+  expect_close(run(config, requests_of(expected, raw)), expected["logits"]);
+}
+
+// One text alone, then beside the others, in chunks, over threads, instruction sets and hits.
+class SameVectors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SameVectors, WhateverRunsBesideThem) {
+  const Json texts = golden(GetParam());
+  const std::vector<ValidRequest> requests = requests_of(texts);
+  Config config = config_of(GetParam());
+  std::vector<std::vector<float>> alone;
+  {
+    Config single = config;
+    single.threads = 1;
+    single.isa = "scalar";
+    single.enable_prefix_caching = false;
+    const std::unique_ptr<Engine> engine = testing::start_engine(single);
+    ASSERT_NE(engine, nullptr);
+    for (const ValidRequest& request : requests) {
+      alone.push_back(testing::run_together(*engine, {request}).front().pooled);
+    }
+  }
+  for (const int32_t threads : {1, 2}) {
+    for (const int32_t tokens : {7, 512}) {
+      config.threads = threads;
+      config.max_num_batched_tokens = tokens;
+      config.debug_preempt_every = tokens == 7 ? 3 : 0;
+      const std::unique_ptr<Engine> engine = testing::start_engine(config);
+      ASSERT_NE(engine, nullptr);
+      for (int round = 0; round < 2; ++round) {  // the second finds what the first has computed
+        const std::vector<Collected> answers = testing::run_together(*engine, requests);
+        for (size_t i = 0; i < answers.size(); ++i) {
+          EXPECT_EQ(answers[i].pooled, alone[i])
+              << "text " << i << ", " << threads << " threads, steps of " << tokens << ", round "
+              << round;
+        }
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         SameVectors,
+                         ::testing::Values("qwen3-embedding", "qwen3-mean"));
+
+TEST(PooledEngine, LastTokensFindCachedPrefixesAndMeansDoNot) {
+  const auto cached = [](const char* name) {
+    Config config = config_of(name);
+    const std::unique_ptr<Engine> engine = testing::start_engine(config);
+    const std::vector<TokenId> ids(100, 5);
+    testing::run_together(*engine, {request_of(ids)});
+    return testing::run_together(*engine, {request_of(ids)}).front().num_cached_tokens;
+  };
+  EXPECT_GE(cached("qwen3-embedding"), 96);
+  EXPECT_EQ(cached("qwen3-mean"), 0);
+}
+
+TEST(PooledEngine, CutsBeforeItNormalizes) {
+  const Json texts = golden("qwen3-embedding");
+  PoolingParams params;
+  params.dimensions = 8;
+  const auto vectors = run(config_of("qwen3-embedding"), requests_of(texts, params));
+  for (size_t i = 0; i < vectors.size(); ++i) {
+    const auto whole = texts["vectors"][i].get<std::vector<double>>();
+    double square = 0;
+    for (size_t k = 0; k < 8; ++k) square += whole[k] * whole[k];
+    ASSERT_EQ(vectors[i].size(), 8U);
+    for (size_t k = 0; k < 8; ++k) {
+      EXPECT_NEAR(vectors[i][k], whole[k] / std::sqrt(square), 2e-5);
+    }
+  }
+}
+
+TEST(PooledEngine, EveryTokenHasAVectorAndTheLastOneIsTheTexts) {
+  PoolingParams each;
+  each.every_token = true;
+  const std::vector<TokenId> ids = {5, 9, 33, 2, 71, 8};
+  const auto vectors =
+      run(config_of("qwen3-embedding"), {request_of(ids, each), request_of(ids)});
+  ASSERT_EQ(vectors[0].size(), ids.size() * 32);
+  EXPECT_EQ(std::vector<float>(vectors[0].end() - 32, vectors[0].end()), vectors[1]);
+}
+
+TEST(PooledEngine, AModelOfVectorsGeneratesNothingAndOneOfTokensMakesNone) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_of("qwen3-embedding"));
+  ASSERT_NE(engine, nullptr);
+  ASSERT_TRUE(engine->model().pooling);
+  EXPECT_EQ(engine->model().pooling->width, 32);
+  EXPECT_EQ(engine->model().pooling->max_tokens, 512);
+  testing::CollectingSink sink;
+  ValidRequest generates = request_of({1, 2});
+  generates.pooling.reset();
+  EXPECT_FALSE(engine->submit(generates, sink));
+  Config tokens = config_of("qwen3-embedding");
+  tokens.runner = "generate";
+  const std::unique_ptr<Engine> other = testing::start_engine(tokens);
+  ASSERT_NE(other, nullptr);
+  EXPECT_FALSE(other->model().pooling);
+  EXPECT_FALSE(other->submit(request_of({1, 2}), sink));
+}
+
+TEST(Pooling, AValueThatIsNotFiniteFails) {
+  PoolingInfo info;
+  info.width = 2;
+  std::vector<float> pooled = {1, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_FALSE(finish_pooling(info, {}, 1, pooled));
+  pooled = {std::numeric_limits<float>::infinity(), 0};
+  EXPECT_FALSE(finish_pooling(info, {}, 1, pooled));
+  std::vector<float> none;
+  EXPECT_FALSE(finish_pooling(info, {}, 1, none));
+}
+
+TEST(Pooling, ScoresAreSquashedOnce) {
+  PoolingInfo info;
+  info.is_classifier = true;
+  info.width = 3;
+  info.function = ScoreFunction::kSigmoid;
+  std::vector<float> scores = {-30, 0, 7.7F};
+  ASSERT_TRUE(finish_pooling(info, {}, 1, scores));
+  for (size_t i = 0; i < 3; ++i) {
+    const double logit = std::vector<double>{-30, 0, 7.7F}[i];
+    EXPECT_NEAR(scores[i], 1 / (1 + std::exp(-logit)), 1e-7) << i;
+  }
+  info.function = ScoreFunction::kSoftmax;
+  scores = {1, 2, 3};
+  ASSERT_TRUE(finish_pooling(info, {}, 1, scores));
+  const double sum = std::exp(-2.0) + std::exp(-1.0) + 1;
+  EXPECT_NEAR(scores[0], std::exp(-2.0) / sum, 1e-7);
+  EXPECT_NEAR(scores[2], 1 / sum, 1e-7);
+  scores = {1, 2, 3};
+  PoolingParams raw;
+  raw.activates = false;
+  ASSERT_TRUE(finish_pooling(info, raw, 1, scores));
+  EXPECT_EQ(scores, (std::vector<float>{1, 2, 3}));
+}
+
+TEST(Pooling, YesAndNoAreOneScore) {
+  PoolingInfo info;
+  info.is_classifier = true;
+  info.width = 1;
+  info.label_tokens = {3, 4};
+  info.function = ScoreFunction::kSigmoid;
+  std::vector<float> logits = {1, 3};
+  ASSERT_TRUE(finish_pooling(info, {}, 1, logits));
+  ASSERT_EQ(logits.size(), 1U);
+  EXPECT_NEAR(logits[0], std::exp(3.0) / (std::exp(3.0) + std::exp(1.0)), 1e-7);
+}
+
+}  // namespace
+}  // namespace sluice
