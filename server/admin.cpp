@@ -31,6 +31,23 @@ void write_model(JsonWriter& json,
   json.key("max_model_len").integer(model.max_model_len);
   json.key("meta").open_object();
   json.key("n_vocab").integer(model.vocab_size).key("n_params").integer(model.num_parameters);
+  if (model.pooling) {
+    const PoolingInfo& pooling = *model.pooling;
+    json.key("pooling").open_object();
+    json.key("task").string(pooling.is_classifier ? "classify" : "embed");
+    json.key("type").string(to_string(pooling.type));
+    json.key("max_tokens").integer(pooling.max_tokens);
+    if (pooling.is_classifier) {
+      json.key("function").string(to_string(pooling.function));
+      json.key("labels").open_array();
+      for (const std::string& label : pooling.labels) json.string(label);
+      json.close_array();
+    } else {
+      json.key("dimensions").integer(pooling.width);
+      json.key("normalized").boolean(pooling.normalizes);
+    }
+    json.close_object();
+  }
   // Families that parse the model's answers; null: answers stay text.
   const OutputFamilies& families = served.families;
   const auto family = [&](const char* key, const auto* row, bool is_read) {

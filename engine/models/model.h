@@ -222,6 +222,7 @@ struct ModelConfig {
   }
 
   [[nodiscard]] bool has_experts() const { return has(FfnKind::kExperts) || has(FfnKind::kBoth); }
+
   // Width of what Model::embed() gives.
   [[nodiscard]] int32_t embedded_width() const { return num_labels > 0 ? num_labels : hidden; }
 

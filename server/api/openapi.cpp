@@ -129,6 +129,8 @@ void write_parameter(JsonWriter& json,
 std::string_view required_field(Endpoint endpoint) {
   if (endpoint == Endpoint::kChat || endpoint == Endpoint::kMessages) return "messages";
   if (endpoint == Endpoint::kResponses) return "input";
+  if (endpoint == Endpoint::kRerank) return "query";
+  if (endpoint == Endpoint::kTei) return "inputs";
   return endpoint == Endpoint::kDetokenize ? "tokens" : "prompt";
 }
 
@@ -137,13 +139,18 @@ void write_request_schema(JsonWriter& json,
                           const Config& config,
                           const SamplingParams& defaults) {
   json.open_object().key("type").string("object");
-  json.raw(endpoint == Endpoint::kTokenize
-               ? R"("anyOf":[{"required":["messages"]},{"required":["prompt"]}])"
-               : R"("required":[")" + std::string(required_field(endpoint)) + "\"]");
+  const bool has_choice = endpoint == Endpoint::kEmbeddings || endpoint == Endpoint::kClassify;
+  if (endpoint == Endpoint::kTokenize) {
+    json.raw(R"("anyOf":[{"required":["messages"]},{"required":["prompt"]}])");
+  } else if (has_choice) {
+    json.raw(R"("anyOf":[{"required":["messages"]},{"required":["input"]}])");
+  } else if (endpoint != Endpoint::kScore) {
+    json.raw(R"("required":[")" + std::string(required_field(endpoint)) + "\"]");
+  }
   const bool ignores = unknown_arguments_rule(config) == UnknownArguments::kIgnore;
   json.key("additionalProperties").boolean(ignores);
   json.key("properties").open_object();
-  for (const Parameter& parameter : request_parameters()) {
+  for (const Parameter& parameter : parameters_of(endpoint)) {
     if (is_offered(parameter, endpoint)) write_parameter(json, parameter, config, defaults);
   }
   json.close_object().close_object();
@@ -188,6 +195,16 @@ void write_component_schemas(JsonWriter& json,
           R"("properties":{"token_ids":{"type":"array","items":{"type":"integer","minimum":0}}}})");
   json.key("RenderedPrompts")
       .raw(R"({"type":"array","items":{"$ref":"#/components/schemas/RenderedPrompt"}})");
+  json.key("EmbeddingsRequest");
+  write_request_schema(json, Endpoint::kEmbeddings, config, defaults);
+  json.key("RerankRequest");
+  write_request_schema(json, Endpoint::kRerank, config, defaults);
+  json.key("ScoreRequest");
+  write_request_schema(json, Endpoint::kScore, config, defaults);
+  json.key("ClassifyRequest");
+  write_request_schema(json, Endpoint::kClassify, config, defaults);
+  json.key("TeiRequest");
+  write_request_schema(json, Endpoint::kTei, config, defaults);
   json.key("TokenizeRequest");
   write_request_schema(json, Endpoint::kTokenize, config, defaults);
   json.key("DetokenizeRequest");
@@ -213,6 +230,20 @@ constexpr Body kBodies[] = {
     {"/v1/responses/input_tokens", "ResponsesRequest", "InputTokens", false},
     {"/v1/messages", "MessagesRequest", "Message", true},
     {"/v1/messages/count_tokens", "MessagesRequest", "InputTokens", false},
+    {"/v1/embeddings", "EmbeddingsRequest", "", false},
+    {"/embeddings", "EmbeddingsRequest", "", false},
+    {"/pooling", "EmbeddingsRequest", "", false},
+    {"/v1/rerank", "RerankRequest", "", false},
+    {"/v2/rerank", "RerankRequest", "", false},
+    {"/rerank", "RerankRequest", "", false},
+    {"/reranking", "RerankRequest", "", false},
+    {"/v1/reranking", "RerankRequest", "", false},
+    {"/v1/score", "ScoreRequest", "", false},
+    {"/score", "ScoreRequest", "", false},
+    {"/classify", "ClassifyRequest", "", false},
+    {"/embed", "TeiRequest", "", false},
+    {"/embed_all", "TeiRequest", "", false},
+    {"/predict", "TeiRequest", "", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},
 };

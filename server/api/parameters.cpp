@@ -435,7 +435,7 @@ constexpr std::array kParameters = {
 };
 
 const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
-  for (const Parameter& parameter : kParameters) {
+  for (const Parameter& parameter : parameters_of(endpoint)) {
     if (parameter.name == name && is_offered(parameter, endpoint)) return &parameter;
   }
   return nullptr;
@@ -465,6 +465,10 @@ Expected<void> check_members(const Parameter& parameter, Json& value, IgnoredArg
 }  // namespace
 
 std::span<const Parameter> request_parameters() { return kParameters; }
+
+std::span<const Parameter> parameters_of(Endpoint endpoint) {
+  return endpoint >= Endpoint::kEmbeddings ? pooling_parameters() : request_parameters();
+}
 
 bool asks_nothing(const Json& value) {
   if (value.is_object()) return std::ranges::all_of(value, asks_nothing);

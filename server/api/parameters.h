@@ -15,7 +15,7 @@ namespace sluice {
 struct Config;
 class IgnoredArguments;
 
-enum class Endpoint : uint8_t {
+enum class Endpoint : uint16_t {
   kChat = 1,
   kCompletion = 2,
   kBoth = 3,  // kChat, kCompletion
@@ -28,6 +28,12 @@ enum class Endpoint : uint8_t {
   kMessagesOrResponses = 48,
   kOpenAi = 35,  // kBoth, kResponses
   kAny = 63,
+  // Those of vectors and scores, whose rows are in pooling_parameters.cpp.
+  kEmbeddings = 64,  // OpenAI's, vLLM's /pooling
+  kRerank = 128,     // Jina's, Cohere's and TEI's
+  kScore = 256,
+  kClassify = 512,
+  kTei = 1024,  // TEI's other endpoints
 };
 
 enum class Disposition : uint8_t {
@@ -65,7 +71,12 @@ struct Parameter {
   return (static_cast<unsigned>(parameter.endpoints) & static_cast<unsigned>(endpoint)) != 0;
 }
 
+// Of requests for tokens.
 std::span<const Parameter> request_parameters();
+// Of requests for vectors and scores.
+std::span<const Parameter> pooling_parameters();
+// Returns the one of these that has the endpoint's rows.
+std::span<const Parameter> parameters_of(Endpoint endpoint);
 
 // Tells whether the value asks for nothing: null, false, an empty list, an object with such members
 // only.

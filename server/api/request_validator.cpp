@@ -296,21 +296,27 @@ uint64_t narrowed_salt(uint64_t tenant_salt, const std::string& salt) {
   return salt_of(digest_of(bytes));
 }
 
-Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
+}  // namespace
+
+Expected<uint64_t> read_cache_salt(const ValidationContext& context, const Json& body) {
   constexpr size_t kMaxSaltBytes = 128;
-  Caching caching;
-  caching.salt = context.tenant_salt;
-  if (const Json* salt = find_field(body, "cache_salt")) {
-    const std::string text = salt->is_string() ? salt->get<std::string>() : "";
-    const bool is_plain = text.find_first_of(std::string_view("@/\\\0", 4)) == std::string::npos;
-    if (text.empty() || text.size() > kMaxSaltBytes || !is_plain) {
-      return invalid(
-          "cache_salt must be a string of 1 to 128 bytes without @, /, \\ and NUL, got " +
-              show_value(*salt) + ".",
-          "cache_salt");
-    }
-    caching.salt = narrowed_salt(context.tenant_salt, text);
+  const Json* salt = find_field(body, "cache_salt");
+  if (salt == nullptr) return context.tenant_salt;
+  const std::string text = salt->is_string() ? salt->get<std::string>() : "";
+  const bool is_plain = text.find_first_of(std::string_view("@/\\\0", 4)) == std::string::npos;
+  if (text.empty() || text.size() > kMaxSaltBytes || !is_plain) {
+    return invalid("cache_salt must be a string of 1 to 128 bytes without @, /, \\ and NUL, got " +
+                       show_value(*salt) + ".",
+                   "cache_salt");
   }
+  return narrowed_salt(context.tenant_salt, text);
+}
+
+namespace {
+
+Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
+  Caching caching;
+  SLUICE_TRY(caching.salt, read_cache_salt(context, body));
   if (const Json* retention = find_field(body, "prompt_cache_retention")) {
     if (*retention != "in_memory" && *retention != "in-memory" && *retention != "24h") {
       return invalid("prompt_cache_retention must be one of in_memory, 24h, got " +
@@ -484,6 +490,13 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                                 Json& body,
                                                 Endpoint endpoint,
                                                 IgnoredArguments& ignored) {
+  if (context.model.pooling) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + context.model_names.front() + "` makes " +
+                          (context.model.pooling->is_classifier ? "scores" : "vectors") +
+                          " and generates no tokens.",
+                      "model");
+  }
   SLUICE_TRY_VOID(check_parameters(body, endpoint, ignored));
 
   GenerationRequest out;

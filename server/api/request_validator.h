@@ -76,6 +76,10 @@ void charge_to(GenerationRequest& request, const std::shared_ptr<TenantLease>& l
 // Returns the number of prompt tokens, each prompt counted once.
 int64_t num_prompt_tokens(const GenerationRequest& request);
 
+// Returns the salt of the prefixes that the request shares: the tenant's, narrowed by `cache_salt`.
+Expected<uint64_t> read_cache_salt(const ValidationContext& context,
+                                   const nlohmann::ordered_json& body);
+
 // Returns the name that a response echoes: the client's, or the first served one. kNotFound: not
 // served.
 Expected<std::string> resolve_model(const std::vector<std::string>& model_names,

@@ -33,6 +33,28 @@ constexpr FlagRow kFlags[] = {
     {"--spec-draft-n-min", Meaning::kLeast},
 };
 
+// Flags without a value, and what they are here.
+struct KindRow {
+  std::string_view name;
+  std::string_view conversion;
+};
+
+constexpr KindRow kKinds[] = {{"--embedding", "embed"},
+                              {"--embeddings", "embed"},
+                              {"--rerank", "classify"},
+                              {"--reranking", "classify"}};
+
+// Puts the flags that a model of this kind needs in the place of such a flag.
+void replace_kinds(std::vector<std::string>& arguments) {
+  for (size_t at = 0; at < arguments.size() && arguments[at] != "--"; ++at) {
+    const auto* row = std::ranges::find(kKinds, arguments[at], &KindRow::name);
+    if (row == std::end(kKinds)) continue;
+    arguments[at] = "--runner=pooling";
+    arguments.insert(arguments.begin() + static_cast<ptrdiff_t>(at) + 1,
+                     "--convert=" + std::string(row->conversion));
+  }
+}
+
 // Takes the flag at `at` and its value out.
 Expected<std::string> take_value(std::vector<std::string>& arguments, size_t at) {
   const std::string flag = arguments[at];
@@ -70,6 +92,7 @@ Expected<void> set_key(const FlagRow& row, const std::string& value, Json& keys)
 }  // namespace
 
 Expected<void> join_llama_flags(std::vector<std::string>& arguments) {
+  replace_kinds(arguments);
   Json keys = Json::object();
   for (size_t at = 0; at < arguments.size() && arguments[at] != "--";) {
     const std::string name = arguments[at].substr(0, arguments[at].find('='));

@@ -23,7 +23,7 @@ struct ProgramInfo;
 struct Route;
 enum class MetricsForm : uint8_t;
 
-inline constexpr size_t kMaxRoutes = 40;
+inline constexpr size_t kMaxRoutes = 64;
 inline constexpr size_t kUnroutedHandler = kMaxRoutes - 1;  // no route, or not even HTTP
 
 // Responses by handler and status. Any thread.

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /v1/embeddings and /pooling: the vectors of texts, in OpenAI's and vLLM's shapes.
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "engine/tokenizer/text/base64.h"
+#include "server/api/pooled_json.h"
+#include "server/api/pooling_run.h"
+#include "server/api/request_validator.h"
+#include "server/front/front_end.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_reader.h"
+#include "server/json/json_writer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Little-endian float32, as all clients expect it.
+std::string base64_of(const std::vector<float>& values) {
+  static_assert(std::endian::native == std::endian::little);
+  std::string bytes(values.size() * sizeof(float), '\0');
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return encode_base64(bytes);
+}
+
+Expected<bool> wants_base64(const Json& body) {
+  const Json* const format = find_field(body, "encoding_format");
+  if (format == nullptr || *format == "float") return false;
+  if (*format == "base64") return true;
+  return invalid("encoding_format must be \"float\" or \"base64\", got " + show_value(*format) + ".",
+                 "encoding_format");
+}
+
+// `every_token`: /pooling with the task token_embed.
+std::string embeddings_json(const PooledAnswer& answer,
+                            const PoolingInfo& info,
+                            const PoolingParams& params,
+                            bool is_base64,
+                            bool is_pooling) {
+  std::string out;
+  JsonWriter json(out);
+  json.open_object();
+  if (is_pooling) json.key("id").string(answer.id);
+  json.key("object").string("list");
+  json.key("data").open_array();
+  for (size_t i = 0; i < answer.vectors.size(); ++i) {
+    const std::vector<float>& vector = answer.vectors[i];
+    json.open_object().key("object").string(is_pooling ? "pooling" : "embedding");
+    json.key("index").integer(static_cast<int64_t>(i)).key(is_pooling ? "data" : "embedding");
+    if (is_base64) {
+      json.string(base64_of(vector));
+    } else if (params.every_token) {
+      write_vectors(json, vector, vector_width(info, params));
+    } else {
+      write_vector(json, vector);
+    }
+    json.close_object();
+  }
+  json.close_array().key("model").string(answer.model);
+  json.key("usage").open_object().key("prompt_tokens").integer(answer.num_tokens);
+  json.key("total_tokens").integer(answer.num_tokens).close_object().close_object();
+  return out;
+}
+
+// The kind of vector that /pooling is asked for: by `task`, or the model's own.
+Expected<bool> wants_every_token(const PoolingInfo& info, const Json& body) {
+  const Json* const task = find_field(body, "task");
+  if (task == nullptr) return info.type == PoolingType::kEvery;
+  if (*task == "token_embed" && !info.is_classifier) return true;
+  if (*task == "embed" && !info.is_classifier) return false;
+  if (*task == "classify" && info.is_classifier) return false;
+  return invalid("task must be " +
+                     std::string(info.is_classifier ? "\"classify\"" : "\"embed\" or \"token_embed\"") +
+                     " with this model, got " + show_value(*task) + ".",
+                 "task");
+}
+
+Expected<DecodedPooledRequest> decode(const ValidationContext& context,
+                                      Exchange& exchange,
+                                      bool is_pooling) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kEmbeddings, exchange.ignored));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
+  SLUICE_TRY(const PoolingInfo info,
+             pooling_of(context, is_pooling ? PooledKind::kAny : PooledKind::kVectors));
+  SLUICE_TRY(const bool is_base64, wants_base64(body));
+  PoolingParams params;
+  SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
+  SLUICE_TRY(params.dimensions, read_dimensions(info, body));
+  if (is_pooling) {
+    SLUICE_TRY(params.every_token, wants_every_token(info, body));
+  } else if (find_field(body, "task") != nullptr) {
+    return unsupported("`task` is not supported; leave it out.", "task");
+  }
+  SLUICE_TRY(auto prompts, read_texts(context, info, body));
+  SLUICE_TRY(PooledRequest request,
+             make_pooled_request(context, body, params, std::move(prompts)));
+  return DecodedPooledRequest{
+      std::move(request), [info, params, is_base64, is_pooling](const PooledAnswer& answer) {
+        return embeddings_json(answer, info, params, is_base64, is_pooling);
+      }};
+}
+
+void handle(FrontEnd& front_end, Exchange exchange, bool is_pooling) {
+  start_pooling(front_end,
+                std::move(exchange),
+                [is_pooling](const ValidationContext& context, Exchange& asked) {
+                  return decode(context, asked, is_pooling);
+                });
+}
+
+}  // namespace
+
+void handle_embeddings(FrontEnd& front_end, Exchange exchange) {
+  handle(front_end, std::move(exchange), /*is_pooling=*/false);
+}
+
+void handle_pooling(FrontEnd& front_end, Exchange exchange) {
+  handle(front_end, std::move(exchange), /*is_pooling=*/true);
+}
+
+}  // namespace sluice

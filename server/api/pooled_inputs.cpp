@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/pooled_inputs.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "engine/core/config.h"
+#include "server/api/request_validator.h"
+#include "server/front/served_model.h"
+#include "server/json/json_fields.h"
+#include "server/prompt/prompt.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Ids = std::vector<TokenId>;
+
+// Longest token of any vocabulary that is served; a longer text is known to be too long before it
+// is tokenized.
+constexpr int64_t kMaxTokenBytes = 1024;
+
+std::string place_of(const InputRules& rules, int64_t index) {
+  return index < 0 ? rules.param : rules.param + "[" + std::to_string(index) + "]";
+}
+
+Error too_long(const InputRules& rules, int64_t index, int64_t num_tokens) {
+  return Error{ErrorCode::kInvalidArgument,
+               "This model's maximum context length is " + std::to_string(rules.most) +
+                   " tokens. However, " + place_of(rules, index) + " has at least " +
+                   std::to_string(num_tokens) +
+                   " tokens. Please shorten it, or send truncate_prompt_tokens.",
+               rules.param,
+               "context_length_exceeded"};
+}
+
+void cut(const InputRules& rules, size_t most, Ids& ids) {
+  if (ids.size() <= most) return;
+  if (rules.keeps_end) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(most));
+  ids.resize(most);
+}
+
+Expected<Ids> check_ids(const ValidationContext& context,
+                        const InputRules& rules,
+                        const Json& list,
+                        int64_t index) {
+  const std::string place = place_of(rules, index);
+  auto ids = to_token_ids(list, place, context.model.vocab_size);
+  if (!ids) {
+    Error error = ids.error();
+    error.param = rules.param;
+    return tl::unexpected(std::move(error));
+  }
+  if (ids->empty()) return invalid(place + " must not be empty.", rules.param);
+  if (rules.cuts) cut(rules, static_cast<size_t>(rules.most), *ids);
+  const auto count = static_cast<int64_t>(ids->size());
+  if (count > rules.most) return tl::unexpected(too_long(rules, index, count));
+  return ids;
+}
+
+}  // namespace
+
+int64_t PooledRequest::num_tokens() const {
+  int64_t sum = 0;
+  for (const ValidRequest& request : requests) sum += static_cast<int64_t>(request.prompt.size());
+  return sum;
+}
+
+Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wanted) {
+  const std::string name = context.model_names.front();
+  if (!context.model.pooling) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + name +
+                          "` generates tokens and makes neither vectors nor scores; a server "
+                          "started with --convert embed makes vectors.",
+                      "model");
+  }
+  const PoolingInfo& info = *context.model.pooling;
+  if (wanted == PooledKind::kVectors && info.is_classifier) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + name + "` makes scores and no vectors of texts.",
+                      "model");
+  }
+  if (wanted == PooledKind::kScores && !info.is_classifier) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + name + "` makes vectors of texts and no scores.",
+                      "model");
+  }
+  return info;
+}
+
+Expected<InputRules> read_input_rules(const ValidationContext& context,
+                                      const PoolingInfo& info,
+                                      const Json& body,
+                                      std::string param) {
+  InputRules rules;
+  rules.most = info.max_tokens;
+  rules.param = std::move(param);
+  rules.cuts = context.config.auto_truncate;
+  SLUICE_TRY(rules.adds_special_tokens, read_bool(body, "add_special_tokens", true));
+  SLUICE_TRY(rules.cuts, read_bool(body, "truncate", rules.cuts));
+  SLUICE_TRY(const auto most,
+             read_integer(body, "truncate_prompt_tokens", -1, context.model.max_model_len));
+  if (most && *most == 0) {
+    return invalid("truncate_prompt_tokens must be -1 or at least 1, got 0.",
+                   "truncate_prompt_tokens");
+  }
+  if (most) {
+    rules.cuts = true;
+    if (*most > 0) rules.most = std::min(rules.most, static_cast<int32_t>(*most));
+  }
+  for (const char* name : {"truncation_side", "truncation_direction"}) {
+    const Json* const side = find_field(body, name);
+    if (side == nullptr) continue;
+    if (*side != "left" && *side != "right" && *side != "Left" && *side != "Right") {
+      return invalid(std::string(name) + " must be \"left\" or \"right\", got " +
+                         show_value(*side) + ".",
+                     name);
+    }
+    rules.keeps_end = *side == "left" || *side == "Left";
+  }
+  return rules;
+}
+
+Expected<Ids> encode_input(const ValidationContext& context,
+                           const InputRules& rules,
+                           std::string_view text,
+                           int64_t index) {
+  if (text.empty()) return invalid(place_of(rules, index) + " must not be empty.", rules.param);
+  const int64_t least = static_cast<int64_t>(text.size()) / kMaxTokenBytes;
+  if (least > rules.most && !rules.cuts) return tl::unexpected(too_long(rules, index, least));
+  const Tokenizer& tokenizer = context.tokenizer;
+  Ids ids;
+  tokenizer.encode(text, SpecialText::kParse, ids);
+  Ids prefix;
+  Ids suffix;
+  if (rules.adds_special_tokens) {
+    prefix = tokenizer.prefix_tokens();
+    suffix = tokenizer.suffix_tokens();
+  }
+  // The tokens that begin and end a text are kept when it is cut.
+  const size_t num_special = prefix.size() + suffix.size();
+  const auto most = static_cast<size_t>(rules.most);
+  if (rules.cuts && ids.size() + num_special > most) {
+    cut(rules, most > num_special ? most - num_special : 0, ids);
+  }
+  ids.insert(ids.begin(), prefix.begin(), prefix.end());
+  ids.insert(ids.end(), suffix.begin(), suffix.end());
+  if (ids.size() > most && rules.cuts) ids.resize(most);
+  if (ids.empty()) {
+    return invalid(place_of(rules, index) + " has no tokens.", rules.param);
+  }
+  const auto count = static_cast<int64_t>(ids.size());
+  if (count > rules.most) return tl::unexpected(too_long(rules, index, count));
+  return ids;
+}
+
+Expected<std::vector<Ids>> read_inputs(const ValidationContext& context,
+                                       const InputRules& rules,
+                                       const Json& value) {
+  std::vector<Ids> prompts;
+  if (value.is_string()) {
+    SLUICE_TRY(Ids ids, encode_input(context, rules, value.get_ref<const std::string&>(), -1));
+    prompts.push_back(std::move(ids));
+    return prompts;
+  }
+  if (!value.is_array() || value.empty()) {
+    return invalid(rules.param +
+                       " must be a string, a list of strings, a list of token ids or a list of "
+                       "lists of token ids, and not empty.",
+                   rules.param);
+  }
+  if (value.front().is_number()) {
+    SLUICE_TRY(Ids ids, check_ids(context, rules, value, -1));
+    prompts.push_back(std::move(ids));
+    return prompts;
+  }
+  const auto most = static_cast<size_t>(context.config.max_client_batch_size);
+  if (value.size() > most) {
+    return invalid(rules.param + " must have at most " + std::to_string(most) +
+                       " elements (--max-client-batch-size), got " + std::to_string(value.size()) +
+                       ".",
+                   rules.param);
+  }
+  const bool are_texts = value.front().is_string();
+  for (size_t i = 0; i < value.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const bool fits = are_texts ? value[i].is_string() : value[i].is_array();
+    if (!fits) {
+      return invalid(place_of(rules, index) + " must be " +
+                         (are_texts ? "a string like" : "a list of token ids like") +
+                         " the others, got " + show_value(value[i]) + ".",
+                     rules.param);
+    }
+    SLUICE_TRY(Ids ids,
+               are_texts ? encode_input(
+                               context, rules, value[i].get_ref<const std::string&>(), index)
+                         : check_ids(context, rules, value[i], index));
+    prompts.push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+Expected<std::vector<std::vector<TokenId>>> read_texts(const ValidationContext& context,
+                                                       const PoolingInfo& info,
+                                                       Json& body) {
+  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "input"));
+  if (find_field(body, "messages") != nullptr) {
+    if (find_field(body, "add_generation_prompt") == nullptr) body["add_generation_prompt"] = false;
+    SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
+    const auto count = static_cast<int64_t>(prompt.ids.size());
+    if (count > rules.most) {
+      return tl::unexpected(context_length_error(context, std::nullopt, count, "messages"));
+    }
+    return std::vector<Ids>(1, std::move(prompt.ids));
+  }
+  const Json* const input = find_field(body, "input");
+  if (input == nullptr) return invalid("input is missing.", "input");
+  return read_inputs(context, rules, *input);
+}
+
+Expected<PooledRequest> make_pooled_request(const ValidationContext& context,
+                                            const Json& body,
+                                            const PoolingParams& params,
+                                            std::vector<Ids> prompts) {
+  PooledRequest out;
+  SLUICE_TRY(out.model, resolve_model(context.model_names, body));
+  SLUICE_TRY(const auto priority,
+             read_integer(body,
+                          "priority",
+                          std::numeric_limits<int32_t>::min(),
+                          std::numeric_limits<int32_t>::max()));
+  SLUICE_TRY(const uint64_t salt, read_cache_salt(context, body));
+  out.served = context.served;
+  out.requests.reserve(prompts.size());
+  for (Ids& prompt : prompts) {
+    ValidRequest& added = out.requests.emplace_back();
+    added.prompt = std::move(prompt);
+    added.pooling = params;
+    added.sampling.max_tokens = 1;
+    added.priority = static_cast<int32_t>(priority.value_or(0));
+    added.tenant_salt = salt;
+    added.arrival = context.arrival;
+  }
+  return out;
+}
+
+}  // namespace sluice

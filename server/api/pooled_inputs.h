@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The texts of a request for vectors or scores: from its body to token ids, as the model's
+// tokenizer begins, joins and ends them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/pooling.h"
+#include "engine/core/status.h"
+#include "engine/core/types.h"
+#include "server/front/front_end.h"
+#include "server/prompt/validation_context.h"
+
+namespace sluice {
+
+struct ServedModel;
+
+// A client's request for the vectors or scores of some texts.
+struct PooledRequest {
+  std::string model;                     // the client's spelling
+  std::vector<ValidRequest> requests;    // one a text
+  std::shared_ptr<TenantLease> lease;    // set at admission
+  std::shared_ptr<const ServedModel> served;
+
+  [[nodiscard]] int64_t num_tokens() const;
+};
+
+// How texts become tokens.
+struct InputRules {
+  bool adds_special_tokens = true;
+  int32_t most = 0;         // tokens of a text, special ones included
+  bool cuts = false;        // a longer one is cut; else it is an error
+  bool keeps_end = false;   // what is cut is the beginning
+  std::string param;        // the field with the texts, for errors
+};
+
+enum class PooledKind : uint8_t { kVectors, kScores, kAny };
+
+// Returns how the model pools; kUnsupported: it generates tokens, or makes scores where vectors are
+// wanted, or the other way round.
+[[nodiscard]] Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wanted);
+
+// Reads add_special_tokens, truncate_prompt_tokens, truncation_side and, in TEI's spelling,
+// truncate and truncation_direction.
+[[nodiscard]] Expected<InputRules> read_input_rules(const ValidationContext& context,
+                                                    const PoolingInfo& info,
+                                                    const nlohmann::ordered_json& body,
+                                                    std::string param);
+
+// Returns the token ids of a string, a list of strings, a list of ids or a list of lists of ids.
+[[nodiscard]] Expected<std::vector<std::vector<TokenId>>> read_inputs(
+    const ValidationContext& context,
+    const InputRules& rules,
+    const nlohmann::ordered_json& value);
+
+// Returns the ids of `input`, or of the chat in `messages`, whose turn does not go on.
+[[nodiscard]] Expected<std::vector<std::vector<TokenId>>> read_texts(
+    const ValidationContext& context,
+    const PoolingInfo& info,
+    nlohmann::ordered_json& body);
+
+// Makes an engine's request of each prompt.
+[[nodiscard]] Expected<PooledRequest> make_pooled_request(
+    const ValidationContext& context,
+    const nlohmann::ordered_json& body,
+    const PoolingParams& params,
+    std::vector<std::vector<TokenId>> prompts);
+
+// Returns the ids of one text, or the error that it is empty or too long. `index`: its place, for
+// the error; below 0: it is the only one.
+[[nodiscard]] Expected<std::vector<TokenId>> encode_input(const ValidationContext& context,
+                                                          const InputRules& rules,
+                                                          std::string_view text,
+                                                          int64_t index);
+
+}  // namespace sluice

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/pooled_json.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "server/json/json_fields.h"
+
+namespace sluice {
+
+Expected<int32_t> read_dimensions(const PoolingInfo& info, const nlohmann::ordered_json& body) {
+  SLUICE_TRY(const auto wanted, read_integer(body, "dimensions", 1, info.width));
+  if (!wanted) return 0;
+  const auto dimensions = static_cast<int32_t>(*wanted);
+  if (info.is_classifier) {
+    return invalid("dimensions is for vectors, and this model makes scores.", "dimensions");
+  }
+  if (!info.is_matryoshka) {
+    return invalid(
+        "This model's vectors are not made to be cut, so dimensions is not supported; "
+        "--hf-overrides '{\"is_matryoshka\": true}' allows it.",
+        "dimensions");
+  }
+  const auto& trained = info.matryoshka_dimensions;
+  if (!trained.empty() && std::ranges::find(trained, dimensions) == trained.end()) {
+    std::string list;
+    for (const int32_t each : trained) list += (list.empty() ? "" : ", ") + std::to_string(each);
+    return invalid("dimensions must be one of " + list + ", got " + std::to_string(dimensions) + ".",
+                   "dimensions");
+  }
+  return dimensions;
+}
+
+size_t vector_width(const PoolingInfo& info, const PoolingParams& params) {
+  return static_cast<size_t>(params.dimensions > 0 ? params.dimensions : info.width);
+}
+
+void write_vector(JsonWriter& json, std::span<const float> vector) {
+  json.open_array();
+  for (const float value : vector) json.number(value);
+  json.close_array();
+}
+
+void write_vectors(JsonWriter& json, std::span<const float> vectors, size_t width) {
+  json.open_array();
+  for (size_t begin = 0; begin < vectors.size(); begin += width) {
+    write_vector(json, vectors.subspan(begin, width));
+  }
+  json.close_array();
+}
+
+}  // namespace sluice

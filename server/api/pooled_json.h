@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests for vectors and their answers have in common, whatever the API.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+
+#include "engine/core/pooling.h"
+#include "engine/core/status.h"
+#include "server/json/json_writer.h"
+
+namespace sluice {
+
+// Reads `dimensions`; 0: all. kInvalidArgument: more than there are, or the model's vectors are not
+// made to be cut.
+[[nodiscard]] Expected<int32_t> read_dimensions(const PoolingInfo& info,
+                                                const nlohmann::ordered_json& body);
+
+// Elements of one vector of the answer.
+[[nodiscard]] size_t vector_width(const PoolingInfo& info, const PoolingParams& params);
+
+void write_vector(JsonWriter& json, std::span<const float> vector);
+// Writes a list of vectors of `width` that lie behind each other.
+void write_vectors(JsonWriter& json, std::span<const float> vectors, size_t width);
+
+}  // namespace sluice

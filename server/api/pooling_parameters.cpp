@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of requests for vectors and scores: those of OpenAI, vLLM, Jina, Cohere and
+// text-embeddings-inference (TEI).
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/config.h"
+#include "server/api/parameters.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr auto joined(Endpoint a, Endpoint b) {
+  return static_cast<Endpoint>(static_cast<unsigned>(a) | static_cast<unsigned>(b));
+}
+
+constexpr Endpoint kVectors = Endpoint::kEmbeddings;
+constexpr Endpoint kRanks = Endpoint::kRerank;
+constexpr Endpoint kScoring = joined(Endpoint::kScore, Endpoint::kClassify);
+constexpr Endpoint kVllm = joined(kVectors, joined(kRanks, kScoring));
+constexpr Endpoint kEveryEndpoint = joined(kVllm, Endpoint::kTei);
+
+constexpr std::string_view kString = R"("type":"string")";
+constexpr std::string_view kSwitchValue = R"("type":"boolean")";
+constexpr std::string_view kAnyObject = R"("type":"object")";
+constexpr std::string_view kOneOrMore = R"("type":"integer","minimum":1)";
+constexpr std::string_view kZeroOrMore = R"("type":"integer","minimum":0)";
+constexpr std::string_view kConversation = R"("type":"array","minItems":1,"items":{"type":"object"})";
+constexpr std::string_view kTextsOrIds =
+    R"("anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[)"
+    R"({"type":"string","minLength":1},{"type":"integer","minimum":0},{"type":"array","minItems":)"
+    R"(1,"items":{"type":"integer","minimum":0}}]}}])";
+constexpr std::string_view kTextList =
+    R"("type":"array","minItems":1,"items":{"type":"string","minLength":1})";
+constexpr std::string_view kTextObjects =
+    R"("type":"array","minItems":1,"items":{"anyOf":[{"type":"string"},{"type":"object",)"
+    R"("required":["text"]}]})";
+constexpr std::string_view kOneOrManyTexts =
+    R"("anyOf":[{"type":"string"},{"type":"array","minItems":1}])";
+constexpr std::string_view kCutSide = R"("enum":["left","right","Left","Right"])";
+
+bool no_value(const Json&) { return false; }
+
+bool is_any_text(const Json& v) { return v.is_string(); }
+
+bool is_float32(const Json& v) { return v == "float32"; }
+
+bool is_native(const Json& v) { return v == "native" || v == "little"; }
+
+constexpr Parameter taken(std::string_view name,
+                                Endpoint endpoints,
+                                std::string_view schema) {
+  return {name, endpoints, Disposition::kImplemented, no_value, schema, {}};
+}
+
+constexpr Parameter ignored_text(std::string_view name, Endpoint endpoints) {
+  return {name, endpoints, Disposition::kIgnored, is_any_text, kString, {}};
+}
+
+constexpr Parameter same_as_none(std::string_view name,
+                            Endpoint endpoints,
+                            bool (*holds)(const Json&),
+                            std::string_view schema) {
+  return {name, endpoints, Disposition::kNeutralOnly, holds, schema, {}};
+}
+
+constexpr std::array kRows = {
+    taken("model", kEveryEndpoint, kString),
+    taken("input", joined(kVectors, Endpoint::kClassify), kTextsOrIds),
+    taken("messages", joined(kVectors, Endpoint::kClassify), kConversation),
+    taken("add_generation_prompt", joined(kVectors, Endpoint::kClassify), kSwitchValue),
+    taken("continue_final_message", joined(kVectors, Endpoint::kClassify), kSwitchValue),
+    taken("chat_template_kwargs", joined(kVectors, Endpoint::kClassify), kAnyObject),
+    taken("encoding_format", kVectors, R"("enum":["float","base64"])"),
+    taken("dimensions", joined(kVectors, Endpoint::kTei), kOneOrMore),
+    taken("task", kVectors, R"("enum":["embed","token_embed","classify"])"),
+    taken("use_activation", kVllm, kSwitchValue),
+    taken("truncate_prompt_tokens", kVllm, R"("type":"integer","minimum":-1)"),
+    taken("truncation_side", kVllm, kCutSide),
+    taken("add_special_tokens", kVllm, kSwitchValue),
+    taken("priority", kVllm, R"("type":"integer")"),
+    taken("cache_salt", kVllm, R"("type":"string","minLength":1,"maxLength":128)"),
+    ignored_text("user", kVllm),
+    ignored_text("request_id", kVllm),
+    same_as_none("embed_dtype", kVectors, is_float32, R"("const":"float32")"),
+    same_as_none("endianness", kVectors, is_native, R"("enum":["native","little"])"),
+    // Reranking: Jina's and Cohere's names, then TEI's.
+    taken("query", kRanks, kString),
+    taken("documents", joined(kRanks, Endpoint::kScore), kTextObjects),
+    taken("top_n", kRanks, kZeroOrMore),
+    taken("return_documents", kRanks, kSwitchValue),
+    taken("max_tokens_per_doc", kRanks, kZeroOrMore),
+    taken("texts", kRanks, kTextList),
+    taken("return_text", kRanks, kSwitchValue),
+    taken("raw_scores", joined(kRanks, Endpoint::kTei), kSwitchValue),
+    taken("truncate", joined(kRanks, Endpoint::kTei), kSwitchValue),
+    taken("truncation_direction", joined(kRanks, Endpoint::kTei), kCutSide),
+    // Pairs, under vLLM's names.
+    taken("queries", Endpoint::kScore, kOneOrManyTexts),
+    taken("items", Endpoint::kScore, kOneOrManyTexts),
+    taken("text_1", Endpoint::kScore, kOneOrManyTexts),
+    taken("text_2", Endpoint::kScore, kOneOrManyTexts),
+    taken("data_1", Endpoint::kScore, kOneOrManyTexts),
+    taken("data_2", Endpoint::kScore, kOneOrManyTexts),
+    // TEI.
+    taken("inputs", Endpoint::kTei, kOneOrManyTexts),
+    taken("normalize", Endpoint::kTei, kSwitchValue),
+    // Prompts by name are not put before texts: clients send them.
+    same_as_none("input_type", kVectors, no_value, {}),
+    same_as_none("prompt_name", Endpoint::kTei, no_value, {}),
+};
+
+}  // namespace
+
+std::span<const Parameter> pooling_parameters() { return kRows; }
+
+}  // namespace sluice

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/api/pooling_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "server/front/io_worker.h"
+#include "server/front/served_model.h"
+#include "server/http/api_errors.h"
+#include "server/http/random_id.h"
+#include "server/keys/tenant.h"
+
+namespace sluice {
+namespace {
+
+// Values of one answer: the vectors of all tokens of many long texts would fill the memory.
+constexpr int64_t kMostValues = 1 << 24;
+// Texts of one request that wait or run, in steps' worth of requests: the engine is kept busy.
+constexpr int32_t kStepsAhead = 2;
+
+size_t most_open(const Config& config) {
+  const int32_t wanted = kStepsAhead * config.max_num_seqs;
+  return static_cast<size_t>(std::clamp(wanted, 1, std::max(config.max_num_queued_reqs / 4, 1)));
+}
+
+int64_t num_values(const PooledRequest& request, const PoolingInfo& info) {
+  int64_t sum = 0;
+  for (const ValidRequest& one : request.requests) {
+    const int64_t width = one.pooling->dimensions > 0 ? one.pooling->dimensions : info.width;
+    const bool is_each = one.pooling->every_token;
+    sum += width * (is_each ? static_cast<int64_t>(one.prompt.size()) : 1);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void start_pooling(FrontEnd& front_end, Exchange exchange, const PooledDecoder& decode) {
+  if (front_end.is_draining()) {
+    return front_end.refuse(exchange,
+                            Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
+  }
+  auto decoded = front_end.read_request(
+      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+        return decode(context, exchange);
+      });
+  front_end.note_ignored(exchange.ignored);
+  if (!decoded) return front_end.refuse(exchange, decoded.error());
+  PooledRequest& request = decoded->request;
+  exchange.model = request.model;
+  std::string().swap(exchange.request.body);
+  const int64_t values = num_values(request, *request.served->engine.model().pooling);
+  if (values > kMostValues) {
+    return front_end.refuse(
+        exchange,
+        Error{ErrorCode::kInvalidArgument,
+              "The answer would have " + std::to_string(values) + " values, the most are " +
+                  std::to_string(kMostValues) + "; send fewer texts.",
+              "input",
+              {}});
+  }
+  const int64_t num_tokens = request.num_tokens();
+  exchange.usage.emplace().prompt_tokens = num_tokens;
+  const auto admitted = exchange.tenant->admit(num_tokens, std::chrono::steady_clock::now());
+  if (!admitted) return front_end.refuse(exchange, admitted.error());
+  request.lease = std::make_shared<TenantLease>(exchange.tenant);
+  for (ValidRequest& one : request.requests) one.tenant = exchange.tenant->id();
+  std::make_shared<PoolingRun>(front_end, std::move(exchange), std::move(*decoded))->start();
+}
+
+PoolingRun::PoolingRun(FrontEnd& front_end, Exchange exchange, DecodedPooledRequest decoded)
+    : front_end_(front_end),
+      exchange_(std::move(exchange)),
+      request_(std::move(decoded.request)),
+      write_(std::move(decoded.write)),
+      span_(front_end.tracer, exchange_.request.trace, exchange_.arrival),
+      engine_(request_.served->engine),
+      ids_(request_.requests.size()),
+      has_ended_(request_.requests.size()),
+      most_open_(most_open(front_end.config)) {
+  answer_.id = random_id("embd-");
+  answer_.model = request_.model;
+  answer_.num_tokens = request_.num_tokens();
+  answer_.vectors.resize(request_.requests.size());
+  span_.set_name("embeddings " + request_.model);
+  span_.add("gen_ai.operation.name", "embeddings");
+  span_.add("gen_ai.request.model", request_.model);
+  span_.add("gen_ai.usage.input_tokens", answer_.num_tokens);
+  for (ValidRequest& one : request_.requests) one.trace = span_.context();
+  if (!exchange_.request.names_itself) {
+    exchange_.request.request_id = answer_.id;
+    exchange_.writer->name_request(answer_.id);
+  }
+}
+
+void PoolingRun::start() {
+  exchange_.writer->set_callbacks([self = shared_from_this()] { self->cancel(); }, [] {});
+  submit_more();
+}
+
+// A full queue ends the request only if none of its texts is under way: otherwise the next one is
+// tried when one of them ends.
+void PoolingRun::submit_more() {
+  IoWorker& worker = exchange_.writer->worker();
+  while (!is_over_ && num_submitted_ < request_.requests.size() && num_open_ < most_open_) {
+    ValidRequest copy = request_.requests[num_submitted_];
+    auto id = engine_.submit(std::move(copy), worker);
+    if (!id) {
+      const bool is_full = id.error().code == ErrorCode::kResourceExhausted;
+      if (!is_full || num_open_ == 0) fail(id.error());
+      return;
+    }
+    std::vector<TokenId>().swap(request_.requests[num_submitted_].prompt);
+    ids_[num_submitted_] = *id;
+    worker.watch(*id, shared_from_this(), num_submitted_);
+    ++num_submitted_;
+    ++num_open_;
+  }
+}
+
+void PoolingRun::accept(size_t index, const TokenOutput& output) {
+  if (is_over_ || has_ended_[index] || output.finish_reason == FinishReason::kNone) return;
+  has_ended_[index] = true;
+  --num_open_;
+  front_end_.finish_counters.count(output.finish_reason);
+  if (output.finish_reason == FinishReason::kError) {
+    Error error{output.error_code, output.error, output.error_param, {}};
+    if (answer_.vectors.size() > 1) error.message += " (text " + std::to_string(index) + ")";
+    error.retry_after_s = output.retry_after_s;
+    return fail(error);
+  }
+  if (output.finish_reason == FinishReason::kAbort) {
+    return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
+  }
+  answer_.vectors[index] = output.pooled;
+  ++num_done_;
+  Usage& usage = *exchange_.usage;
+  usage.cached_tokens += output.num_cached_tokens;
+  usage.timings.queued_ms = std::max(usage.timings.queued_ms, output.timings.queued_ms);
+  usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, output.timings.prefill_ms);
+  usage.timings.num_preemptions += output.timings.num_preemptions;
+}
+
+void PoolingRun::flush() {
+  if (is_over_) return;
+  if (num_done_ < answer_.vectors.size()) return submit_more();
+  end();
+  exchange_.finish_reasons = to_string(FinishReason::kStop);
+  HttpResponse response;
+  response.body = write_(answer_);
+  front_end_.respond(exchange_, std::move(response));
+}
+
+void PoolingRun::fail(const Error& error) {
+  if (is_over_) return;
+  span_.set_error(error);
+  end();
+  exchange_.finish_reasons = to_string(FinishReason::kError);
+  front_end_.fail(exchange_, error);
+}
+
+void PoolingRun::cancel() {
+  if (is_over_) return;
+  constexpr int kClientClosedRequest = 499;
+  end();
+  exchange_.finish_reasons = to_string(FinishReason::kAbort);
+  front_end_.log_request(exchange_, kClientClosedRequest);
+  front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);
+}
+
+// Aborts what is under way; the client's key may be used again before it learns of the end.
+void PoolingRun::end() {
+  is_over_ = true;
+  for (size_t i = 0; i < num_submitted_; ++i) {
+    if (has_ended_[i]) continue;
+    front_end_.finish_counters.count(FinishReason::kAbort);
+    engine_.abort(ids_[i]);
+  }
+  request_.lease.reset();
+  span_.add_timings(exchange_.usage->timings);
+  span_.end();
+}
+
+}  // namespace sluice

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// POST /v1/rerank and its other names, /score and /classify: how texts belong together and what
+// they are, in the shapes of Jina, Cohere, vLLM and TEI. A model of vectors answers the first two
+// with the cosine of the texts' vectors.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/tokenizer/detokenizer.h"
+#include "server/api/pooling_run.h"
+#include "server/api/request_validator.h"
+#include "server/api/text_pairs.h"
+#include "server/front/front_end.h"
+#include "server/json/json_fields.h"
+#include "server/json/json_reader.h"
+#include "server/json/json_writer.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Prompts = std::vector<std::vector<TokenId>>;
+
+float cosine(std::span<const float> a, std::span<const float> b) {
+  double dot = 0;
+  double square_a = 0;
+  double square_b = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    dot += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    square_a += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    square_b += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  const double lengths = std::sqrt(square_a) * std::sqrt(square_b);
+  return lengths > 0 ? static_cast<float>(dot / lengths) : 0;
+}
+
+// Pairs of texts, and the input that each becomes: one of both, or one of each text where vectors
+// are compared.
+struct Pairs {
+  std::vector<std::string> first;   // as many as `second`, or one for all
+  std::vector<std::string> second;
+};
+
+Expected<std::string> text_of(const Json& value, const std::string& place, std::string_view param) {
+  if (value.is_string()) return value.get<std::string>();
+  const Json* const text = value.is_object() ? find_field(value, "text") : nullptr;
+  if (text != nullptr && text->is_string()) return text->get<std::string>();
+  return invalid(place + " must be a string or an object with a text, got " + show_value(value) + ".",
+                 param);
+}
+
+Expected<std::vector<std::string>> texts_of(const ValidationContext& context,
+                                            const Json& value,
+                                            const std::string& name) {
+  std::vector<std::string> texts;
+  if (!value.is_array()) {
+    SLUICE_TRY(std::string text, text_of(value, name, name));
+    texts.push_back(std::move(text));
+    return texts;
+  }
+  const auto most = static_cast<size_t>(context.config.max_client_batch_size);
+  if (value.empty() || value.size() > most) {
+    return invalid(name + " must have 1 to " + std::to_string(most) +
+                       " elements (--max-client-batch-size), got " + std::to_string(value.size()) +
+                       ".",
+                   name);
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    SLUICE_TRY(std::string text, text_of(value[i], name + "[" + std::to_string(i) + "]", name));
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+Expected<Prompts> encode_pairs(const ValidationContext& context,
+                               const PoolingInfo& info,
+                               const InputRules& rules,
+                               const Pairs& pairs) {
+  Prompts prompts;
+  if (!info.is_classifier) {
+    for (const auto* side : {&pairs.first, &pairs.second}) {
+      for (size_t i = 0; i < side->size(); ++i) {
+        SLUICE_TRY(auto ids,
+                   encode_input(context, rules, (*side)[i], static_cast<int64_t>(i)));
+        prompts.push_back(std::move(ids));
+      }
+    }
+    return prompts;
+  }
+  for (size_t i = 0; i < pairs.second.size(); ++i) {
+    const std::string& first = pairs.first[pairs.first.size() == 1 ? 0 : i];
+    SLUICE_TRY(auto ids,
+               encode_pair(context, rules, first, pairs.second[i], static_cast<int64_t>(i)));
+    prompts.push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+// Returns the score of each pair. `num_first`: of the texts whose vectors come first.
+std::vector<float> scores_of(const PoolingInfo& info,
+                             const std::vector<std::vector<float>>& vectors,
+                             size_t num_first) {
+  std::vector<float> scores;
+  if (info.is_classifier) {
+    for (const std::vector<float>& vector : vectors) scores.push_back(vector.front());
+    return scores;
+  }
+  for (size_t i = num_first; i < vectors.size(); ++i) {
+    const size_t first = num_first == 1 ? 0 : i - num_first;
+    scores.push_back(cosine(vectors[first], vectors[i]));
+  }
+  return scores;
+}
+
+// Scores need one label; with more, which one is meant is not known.
+Expected<PoolingInfo> scoring_of(const ValidationContext& context) {
+  SLUICE_TRY(PoolingInfo info, pooling_of(context, PooledKind::kAny));
+  if (info.is_classifier && info.width != 1) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + context.model_names.front() + "` has " +
+                          std::to_string(info.width) +
+                          " labels; scores of pairs need a model with one. /classify answers all.",
+                      "model");
+  }
+  return info;
+}
+
+// --- Rerank ----------------------------------------------------------------------------------
+
+struct RerankForm {
+  bool is_tei = false;      // a bare list
+  bool has_meta = false;    // Cohere's units
+  bool has_texts = false;   // the answer repeats the documents
+  size_t top_n = 0;         // 0: all
+  std::vector<std::string> documents;  // where has_texts
+};
+
+std::string rerank_json(const PooledAnswer& answer,
+                        const std::vector<float>& scores,
+                        const RerankForm& form) {
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+  if (form.top_n > 0) order.resize(std::min(order.size(), form.top_n));
+  std::string out;
+  JsonWriter json(out);
+  if (!form.is_tei) {
+    json.open_object().key("id").string(answer.id).key("model").string(answer.model);
+    json.key("object").string("list");
+    json.key("usage").open_object().key("prompt_tokens").integer(answer.num_tokens);
+    json.key("total_tokens").integer(answer.num_tokens).close_object();
+    if (form.has_meta) {
+      json.key("meta").raw(R"({"api_version":{"version":"2"},"billed_units":{"search_units":1}})");
+    }
+    json.key("results");
+  }
+  json.open_array();
+  for (const size_t i : order) {
+    json.open_object().key("index").integer(static_cast<int64_t>(i));
+    json.key(form.is_tei ? "score" : "relevance_score").number(scores[i]);
+    if (form.has_texts && form.is_tei) json.key("text").string(form.documents[i]);
+    if (form.has_texts && !form.is_tei) {
+      json.key("document").open_object().key("text").string(form.documents[i]).close_object();
+    }
+    json.close_object();
+  }
+  json.close_array();
+  if (!form.is_tei) json.close_object();
+  return out;
+}
+
+// vLLM and Jina repeat the documents unless told not to, Cohere and TEI only where asked.
+Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
+  RerankForm form;
+  form.is_tei = find_field(body, "texts") != nullptr;
+  form.has_meta = is_cohere;
+  if (form.is_tei) {
+    SLUICE_TRY(form.has_texts, read_bool(body, "return_text", false));
+  } else {
+    SLUICE_TRY(form.has_texts, read_bool(body, "return_documents", !is_cohere));
+  }
+  SLUICE_TRY(const auto top_n, read_integer(body, "top_n", 0, INT32_MAX));
+  form.top_n = static_cast<size_t>(top_n.value_or(0));
+  return form;
+}
+
+// Cuts the documents alone: the query counts fully.
+Expected<void> limit_documents(const ValidationContext& context,
+                               const Json& body,
+                               std::vector<std::string>& documents) {
+  SLUICE_TRY(const auto most, read_integer(body, "max_tokens_per_doc", 0, INT32_MAX));
+  if (!most || *most == 0) return {};
+  for (std::string& document : documents) {
+    std::vector<TokenId> ids;
+    context.tokenizer.encode(document, SpecialText::kText, ids);
+    if (ids.size() <= static_cast<size_t>(*most)) continue;
+    ids.resize(static_cast<size_t>(*most));
+    document = decode_tokens(context.tokenizer, ids);
+  }
+  return {};
+}
+
+Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kRerank, exchange.ignored));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
+  SLUICE_TRY(const PoolingInfo info, scoring_of(context));
+  const bool is_cohere = exchange.request.path.starts_with("/v2/");
+  SLUICE_TRY(RerankForm form, read_rerank_form(body, is_cohere));
+  const std::string name = form.is_tei ? "texts" : "documents";
+  const Json* const documents = find_field(body, name);
+  const Json* const query = find_field(body, "query");
+  if (query == nullptr) return invalid("query is missing.", "query");
+  if (documents == nullptr || !documents->is_array()) {
+    return invalid(name + " must be a list of texts.", name);
+  }
+  Pairs pairs;
+  SLUICE_TRY(std::string first, text_of(*query, "query", "query"));
+  pairs.first.push_back(std::move(first));
+  SLUICE_TRY(pairs.second, texts_of(context, *documents, name));
+  if (form.has_texts) form.documents = pairs.second;
+  SLUICE_TRY_VOID(limit_documents(context, body, pairs.second));
+  PoolingParams params;
+  SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
+  SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", !params.activates));
+  params.activates = !is_raw;
+  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, name));
+  SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
+  SLUICE_TRY(PooledRequest request,
+             make_pooled_request(context, body, params, std::move(prompts)));
+  return DecodedPooledRequest{
+      std::move(request), [info, form = std::move(form)](const PooledAnswer& answer) {
+        return rerank_json(answer, scores_of(info, answer.vectors, 1), form);
+      }};
+}
+
+// --- Score -----------------------------------------------------------------------------------
+
+// Returns the first of these fields that is there.
+const Json* first_field(const Json& body,
+                        std::initializer_list<const char*> names,
+                        std::string& name) {
+  for (const char* each : names) {
+    name = each;
+    if (const Json* const found = find_field(body, each)) return found;
+  }
+  name = *names.begin();
+  return nullptr;
+}
+
+Expected<Pairs> read_pairs(const ValidationContext& context, const Json& body) {
+  Pairs pairs;
+  std::string name;
+  const Json* const first = first_field(body, {"queries", "text_1", "data_1"}, name);
+  if (first == nullptr) return invalid("queries is missing.", "queries");
+  SLUICE_TRY(pairs.first, texts_of(context, *first, name));
+  const Json* const second = first_field(body, {"documents", "items", "text_2", "data_2"}, name);
+  if (second == nullptr) return invalid("documents is missing.", "documents");
+  SLUICE_TRY(pairs.second, texts_of(context, *second, name));
+  if (pairs.first.size() != 1 && pairs.first.size() != pairs.second.size()) {
+    return invalid("There must be one query, or as many queries as documents; got " +
+                       std::to_string(pairs.first.size()) + " and " +
+                       std::to_string(pairs.second.size()) + ".",
+                   name);
+  }
+  return pairs;
+}
+
+void write_usage(JsonWriter& json, const PooledAnswer& answer) {
+  json.key("usage").open_object().key("prompt_tokens").integer(answer.num_tokens);
+  json.key("total_tokens").integer(answer.num_tokens).key("completion_tokens").integer(0);
+  json.close_object();
+}
+
+std::string score_json(const PooledAnswer& answer, const std::vector<float>& scores) {
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("id").string(answer.id).key("object").string("list");
+  json.key("model").string(answer.model).key("data").open_array();
+  for (size_t i = 0; i < scores.size(); ++i) {
+    json.open_object().key("index").integer(static_cast<int64_t>(i));
+    json.key("object").string("score").key("score").number(scores[i]).close_object();
+  }
+  json.close_array();
+  write_usage(json, answer);
+  json.close_object();
+  return out;
+}
+
+Expected<DecodedPooledRequest> decode_score(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kScore, exchange.ignored));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
+  SLUICE_TRY(const PoolingInfo info, scoring_of(context));
+  SLUICE_TRY(const Pairs pairs, read_pairs(context, body));
+  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "documents"));
+  SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
+  PoolingParams params;
+  SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
+  SLUICE_TRY(PooledRequest request,
+             make_pooled_request(context, body, params, std::move(prompts)));
+  return DecodedPooledRequest{std::move(request),
+                              [info, num_first = pairs.first.size()](const PooledAnswer& answer) {
+                                return score_json(answer,
+                                                  scores_of(info, answer.vectors, num_first));
+                              }};
+}
+
+// --- Classify --------------------------------------------------------------------------------
+
+std::string classify_json(const PooledAnswer& answer, const PoolingInfo& info) {
+  std::string out;
+  JsonWriter json(out);
+  json.open_object().key("id").string(answer.id).key("object").string("list");
+  json.key("model").string(answer.model).key("data").open_array();
+  for (size_t i = 0; i < answer.vectors.size(); ++i) {
+    const std::vector<float>& scores = answer.vectors[i];
+    const auto best = static_cast<size_t>(std::ranges::max_element(scores) - scores.begin());
+    json.open_object().key("index").integer(static_cast<int64_t>(i));
+    json.key("label").string(info.labels[best]).key("probs").open_array();
+    for (const float score : scores) json.number(score);
+    json.close_array().key("num_classes").integer(static_cast<int64_t>(scores.size()));
+    json.close_object();
+  }
+  json.close_array();
+  write_usage(json, answer);
+  json.close_object();
+  return out;
+}
+
+Expected<DecodedPooledRequest> decode_classify(const ValidationContext& context,
+                                               Exchange& exchange) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kClassify, exchange.ignored));
+  SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
+  SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kScores));
+  SLUICE_TRY(Prompts prompts, read_texts(context, info, body));
+  PoolingParams params;
+  SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
+  SLUICE_TRY(PooledRequest request,
+             make_pooled_request(context, body, params, std::move(prompts)));
+  return DecodedPooledRequest{
+      std::move(request),
+      [info](const PooledAnswer& answer) { return classify_json(answer, info); }};
+}
+
+}  // namespace
+
+void handle_rerank(FrontEnd& front_end, Exchange exchange) {
+  start_pooling(front_end, std::move(exchange), decode_rerank);
+}
+
+void handle_score(FrontEnd& front_end, Exchange exchange) {
+  start_pooling(front_end, std::move(exchange), decode_score);
+}
+
+void handle_classify(FrontEnd& front_end, Exchange exchange) {
+  start_pooling(front_end, std::move(exchange), decode_classify);
+}
+
+}  // namespace sluice

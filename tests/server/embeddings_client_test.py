@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors and scores through the binary, and through other people's clients.
+
+usage: embeddings_client_test.py BINARY GOLDENS
+
+GOLDENS is tests/golden/embeddings. Vectors are compared with those of sentence-transformers, which is not
+needed. The lines of deploy/retrieval.md are run where SLUICE_TEST_PYTHON has the packages that they import.
+"""
+import base64
+import http.client
+import json
+import os
+import pathlib
+import re
+import struct
+import subprocess
+import sys
+
+from server_process import Server
+
+BINARY, GOLDENS = sys.argv[1], pathlib.Path(sys.argv[2])
+PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "deploy/retrieval.md"
+
+
+def post(server, path, body):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    text = reply.read()
+    assert reply.status == 200, (path, reply.status, text)
+    return json.loads(text)
+
+
+def check_close(found, expected):
+    assert len(found) == len(expected)
+    for i, (a, b) in enumerate(zip(found, expected)):
+        assert len(a) == len(b)
+        worst = max(abs(x - y) for x, y in zip(a, b))
+        assert worst <= 1e-5, f"text {i}: {worst}"
+
+
+def check_vectors(name):
+    golden = json.loads((GOLDENS / f"{name}.json").read_text())
+    server = Server(BINARY, str(GOLDENS / name), "--kv-cache-dtype", "float32")
+    limit = json.loads(server.get("/v1/models"))["data"][0]["meta"]["pooling"]["max_tokens"]
+    body = post(server, "/v1/embeddings", {"input": golden["texts"], "truncate_prompt_tokens": -1})
+    check_close([row["embedding"] for row in body["data"]], golden["vectors"])
+    assert body["usage"]["prompt_tokens"] == sum(min(len(ids), limit) for ids in golden["ids"])
+    packed = post(server, "/v1/embeddings", {"input": golden["ids"], "encoding_format": "base64"})
+    unpacked = [list(struct.unpack(f"<{len(golden['vectors'][0])}f", base64.b64decode(row["embedding"])))
+                for row in packed["data"]]
+    check_close(unpacked, golden["vectors"])
+    bare = post(server, "/embed", {"inputs": golden["texts"], "truncate": True})
+    assert bare == [row["embedding"] for row in body["data"]], "two endpoints, two vectors"
+    return server
+
+
+def check_scores(name, *flags):
+    """The server makes the pairs' ids itself: their form is the tokenizer's or the model card's."""
+    golden = json.loads((GOLDENS / f"{name}.json").read_text())
+    server = Server(BINARY, str(GOLDENS / name), "--kv-cache-dtype", "float32", *flags)
+    for (query, document), [score], [logit] in zip(golden["pairs"], golden["vectors"], golden["logits"]):
+        body = {"queries": query, "documents": document, "truncate_prompt_tokens": -1}
+        check_close([[post(server, "/score", body)["data"][0]["score"]]], [[score]])
+        raw = post(server, "/score", body | {"use_activation": False})["data"][0]["score"]
+        assert abs(raw - logit) <= 1e-5 * max(1, abs(logit)), (raw, logit)
+    query = golden["pairs"][0][0]
+    ranked = post(server, "/v1/rerank", {"query": query, "documents": [pair[1] for pair in golden["pairs"]],
+                                         "truncate_prompt_tokens": -1})
+    scores = [row["relevance_score"] for row in ranked["results"]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == len(golden["pairs"])
+    return server
+
+
+def check_page(server):
+    """The blocks of Python on the page, word by word."""
+    python = os.environ.get("SLUICE_TEST_PYTHON", sys.executable)
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert len(blocks) >= 2
+    head = f"BASE, MODEL = 'http://127.0.0.1:{server.port}/v1', {server.model!r}\n"
+    tail = "\nassert len(vectors) == 2 and all(len(vector) == 32 for vector in vectors)\n"
+    for block in blocks:
+        package = re.search(r"^from (\w+)", block, re.M).group(1)
+        if subprocess.run([python, "-c", f"import {package}"], stderr=subprocess.DEVNULL,
+                          check=False).returncode != 0:
+            print(f"   skipped: SLUICE_TEST_PYTHON has no {package}")
+            continue
+        subprocess.run([python, "-c", head + block + tail], check=True, timeout=120)
+        print(f"   {package}: the page's lines ran")
+
+
+def main():
+    server = check_vectors("qwen3-embedding")
+    check_page(server)
+    post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
+    check_scores("qwen3-rerank", "--convert", "classify")
+    print("vectors, base64, the page: as they should be")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests for vectors and scores over HTTP: every form of input and answer, and what is refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/tokenizer/text/base64.h"
+#include "tests/server/running_server.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kPath = "/v1/embeddings";
+
+class Embeddings : public ::testing::Test {
+ protected:
+  Embeddings() {
+    PoolingInfo& info = engine_.editable_model().pooling.emplace();
+    info.width = 4;
+    info.max_tokens = 64;
+    info.normalizes = true;
+  }
+
+  PoolingInfo& info() { return *engine_.editable_model().pooling; }
+
+  void make_classifier(std::vector<std::string> labels) {
+    info().is_classifier = true;
+    info().function = ScoreFunction::kSigmoid;
+    info().width = static_cast<int32_t>(labels.size());
+    info().labels = std::move(labels);
+  }
+
+  HttpReply post(const std::string& path, const std::string& body) {
+    if (server_ == nullptr) server_ = std::make_unique<RunningServer>(engine_, config_);
+    HttpClient client(server_->port());
+    client.post(path, body);
+    return client.read_reply();
+  }
+
+  HttpReply get(const std::string& path) {
+    if (server_ == nullptr) server_ = std::make_unique<RunningServer>(engine_, config_);
+    HttpClient client(server_->port());
+    client.request("GET", path, {});
+    return client.read_reply();
+  }
+
+  Json ok(const std::string& path, const Json& body) {
+    const HttpReply reply = post(path, body.dump());
+    EXPECT_EQ(reply.status, 200) << path << body.dump() << reply.body;
+    return reply.status == 200 ? Json::parse(reply.body) : Json();
+  }
+
+  // The `param` of a refusal.
+  std::string refused(const std::string& path, const Json& body, int status = 400) {
+    const HttpReply reply = post(path, body.dump());
+    EXPECT_EQ(reply.status, status) << path << body.dump() << reply.body;
+    const Json json = Json::parse(reply.body, nullptr, false);
+    if (!json.is_object() || !json.contains("error")) return "no error";
+    message_ = json["error"]["message"].get<std::string>();
+    return json["error"]["param"].is_string() ? json["error"]["param"].get<std::string>() : "";
+  }
+
+  // The vector of a text: its length with <s>, <s>, its last byte, 0.5.
+  static Json vector_of(const std::string& text) {
+    return {static_cast<double>(text.size() + 1),
+            258.0,
+            static_cast<double>(text.back()),
+            0.5};
+  }
+
+  Config config_;
+  FakeEngine engine_;
+  std::unique_ptr<RunningServer> server_;
+  std::string message_;
+};
+
+TEST_F(Embeddings, EveryFormOfInputIsAnsweredInItsOrder) {
+  const Json one = ok(kPath, {{"input", "abc"}, {"model", "fake"}});
+  EXPECT_EQ(one["object"], "list");
+  EXPECT_EQ(one["model"], "fake");
+  ASSERT_EQ(one["data"].size(), 1U);
+  EXPECT_EQ(one["data"][0]["object"], "embedding");
+  EXPECT_EQ(one["data"][0]["index"], 0);
+  EXPECT_EQ(one["data"][0]["embedding"], vector_of("abc"));
+  EXPECT_EQ(one["usage"], (Json{{"prompt_tokens", 4}, {"total_tokens", 4}}));
+
+  const Json many = ok(kPath, {{"input", {"a", "bcd", "ef"}}});
+  ASSERT_EQ(many["data"].size(), 3U);
+  EXPECT_EQ(many["data"][0]["embedding"], vector_of("a"));
+  EXPECT_EQ(many["data"][1]["embedding"], vector_of("bcd"));
+  EXPECT_EQ(many["data"][2]["embedding"], vector_of("ef"));
+  EXPECT_EQ(many["data"][2]["index"], 2);
+  EXPECT_EQ(many["usage"]["total_tokens"], 9);
+
+  // Ids are taken as they are.
+  EXPECT_EQ(ok(kPath, {{"input", {5, 6, 7}}})["data"][0]["embedding"], (Json{3.0, 5.0, 7.0, 0.5}));
+  const Json lists = ok(kPath, {{"input", Json::array({{9}, {8, 7}})}});
+  ASSERT_EQ(lists["data"].size(), 2U);
+  EXPECT_EQ(lists["data"][1]["embedding"], (Json{2.0, 8.0, 7.0, 0.5}));
+  const Json bare = ok(kPath, {{"input", "abc"}, {"add_special_tokens", false}});
+  EXPECT_EQ(bare["data"][0]["embedding"], (Json{3.0, 97.0, 99.0, 0.5}));
+}
+
+TEST_F(Embeddings, Base64IsLittleEndianFloats) {
+  const Json body = ok(kPath, {{"input", {"abc", "d"}}, {"encoding_format", "base64"}});
+  for (size_t i = 0; i < 2; ++i) {
+    const auto bytes = decode_base64(body["data"][i]["embedding"].get<std::string>());
+    ASSERT_TRUE(bytes);
+    ASSERT_EQ(bytes->size(), 16U);
+    std::vector<float> floats(4);
+    std::memcpy(floats.data(), bytes->data(), 16);
+    EXPECT_EQ(Json(floats), vector_of(i == 0 ? "abc" : "d"));
+  }
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"encoding_format", "hex"}}), "encoding_format");
+}
+
+TEST_F(Embeddings, DimensionsAreForModelsThatHaveThem) {
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"dimensions", 2}}), "dimensions");
+  EXPECT_NE(message_.find("hf-overrides"), std::string::npos);
+  info().is_matryoshka = true;
+  EXPECT_EQ(ok(kPath, {{"input", "a"}, {"dimensions", 2}})["data"][0]["embedding"],
+            (Json{2.0, 258.0}));
+  for (const int wrong : {0, 5, -1}) {
+    EXPECT_EQ(refused(kPath, {{"input", "a"}, {"dimensions", wrong}}), "dimensions");
+  }
+  info().matryoshka_dimensions = {1, 3};
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"dimensions", 2}}), "dimensions");
+  ok(kPath, {{"input", "a"}, {"dimensions", 3}});
+}
+
+TEST_F(Embeddings, WrongInputsAreNamedByTheirPlace) {
+  for (const Json& wrong : {Json(""),
+                            Json::array(),
+                            Json(7),
+                            Json::object(),
+                            Json{"a", ""},
+                            Json{"a", 3},
+                            Json{3, "a"},
+                            Json{1.5},
+                            Json{259},
+                            Json{-1},
+                            Json::array({Json::array()}),
+                            Json::array({{1}, "a"})}) {
+    EXPECT_EQ(refused(kPath, {{"input", wrong}}), "input") << wrong;
+  }
+  EXPECT_EQ(refused(kPath, {{"input", {"a", "b", ""}}}), "input");
+  EXPECT_NE(message_.find("input[2]"), std::string::npos);
+  EXPECT_EQ(refused(kPath, Json::object()), "input");
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"model", "other"}}, 404), "model");
+}
+
+TEST_F(Embeddings, LongTextsAreRefusedOrCutAtTheEndThatIsAsked) {
+  const std::string text = std::string(80, 'x') + "yz";
+  EXPECT_EQ(refused(kPath, {{"input", text}}), "input");
+  EXPECT_NE(message_.find("64"), std::string::npos);
+  const Json cut = ok(kPath, {{"input", text}, {"truncate_prompt_tokens", -1}});
+  EXPECT_EQ(cut["data"][0]["embedding"], (Json{64.0, 258.0, 120.0, 0.5}));
+  const Json end =
+      ok(kPath, {{"input", text}, {"truncate_prompt_tokens", 10}, {"truncation_side", "left"}});
+  EXPECT_EQ(end["data"][0]["embedding"], (Json{10.0, 258.0, 122.0, 0.5}));
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"truncate_prompt_tokens", 0}}),
+            "truncate_prompt_tokens");
+  server_.reset();
+  config_.auto_truncate = true;
+  ok(kPath, {{"input", text}});
+}
+
+TEST_F(Embeddings, ARequestMayHaveManyTextsAndNoMoreThanTheKnobSays) {
+  Json texts = Json::array();
+  for (int i = 0; i < 2048; ++i) texts.push_back("text " + std::to_string(i));
+  const Json body = ok(kPath, {{"input", texts}});
+  ASSERT_EQ(body["data"].size(), 2048U);
+  for (size_t i = 0; i < 2048; ++i) {
+    ASSERT_EQ(body["data"][i]["embedding"], vector_of(texts[i].get<std::string>()));
+  }
+  texts.push_back("one more");
+  EXPECT_EQ(refused(kPath, {{"input", texts}}), "input");
+}
+
+// The engine's queue is never filled by one request: others find room between its texts.
+TEST_F(Embeddings, AWindowOfTextsIsSubmittedAndAFullQueueIsWaitedFor) {
+  engine_.set_queue_limit(5);
+  Json texts = Json::array();
+  for (int i = 0; i < 100; ++i) texts.push_back("t");
+  EXPECT_EQ(ok(kPath, {{"input", texts}})["data"].size(), 100U);
+  engine_.set_queue_limit(0);
+  refused(kPath, {{"input", "a"}}, 429);
+}
+
+TEST_F(Embeddings, AVectorThatFailsEndsTheRequestWithItsPlace) {
+  engine_.fail_at(0);
+  const HttpReply reply = post(kPath, R"({"input":["a","b"]})");
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_NE(reply.body.find("text 0"), std::string::npos) << reply.body;
+  EXPECT_EQ(reply.body.find("null,"), std::string::npos);
+}
+
+TEST_F(Embeddings, EachKindOfModelSaysWhatItLacks) {
+  EXPECT_EQ(refused(kChatPath, Json::parse(chat_body())), "model");
+  EXPECT_NE(message_.find("vectors"), std::string::npos);
+  EXPECT_EQ(refused("/classify", {{"input", "a"}}), "model");
+  make_classifier({"LABEL_0"});
+  EXPECT_EQ(refused(kPath, {{"input", "a"}}), "model");
+  engine_.editable_model().pooling.reset();
+  for (const char* path : {kPath, "/pooling", "/classify"}) {
+    EXPECT_EQ(refused(path, {{"input", "a"}}), "model") << path;
+    EXPECT_NE(message_.find("--convert embed"), std::string::npos);
+  }
+  EXPECT_EQ(refused("/rerank", {{"query", "a"}, {"documents", {"b"}}}), "model");
+  EXPECT_EQ(refused("/embed", {{"inputs", "a"}}), "model");
+}
+
+TEST_F(Embeddings, PoolingGivesOneVectorATokenWhereAsked) {
+  const Json texts = ok("/pooling", {{"input", "ab"}});
+  EXPECT_EQ(texts["data"][0]["data"], vector_of("ab"));
+  const Json tokens = ok("/pooling", {{"input", "ab"}, {"task", "token_embed"}});
+  ASSERT_EQ(tokens["data"][0]["data"].size(), 3U);
+  EXPECT_EQ(tokens["data"][0]["data"][2], vector_of("ab"));
+  EXPECT_EQ(refused("/pooling", {{"input", "ab"}, {"task", "classify"}}), "task");
+}
+
+TEST_F(Embeddings, TeisShapes) {
+  EXPECT_EQ(ok("/embed", {{"inputs", "abc"}}), Json::array({vector_of("abc")}));
+  EXPECT_EQ(ok("/embed", {{"inputs", {"a", "bc"}}}), Json::array({vector_of("a"), vector_of("bc")}));
+  EXPECT_EQ(ok("/embed_all", {{"inputs", "a"}}),
+            Json::array({Json::array({vector_of("a"), vector_of("a")})}));
+  EXPECT_EQ(refused("/embed", {{"inputs", std::string(100, 'x')}}), "inputs");
+  ok("/embed", {{"inputs", std::string(100, 'x')}, {"truncate", true}});
+  const Json told = Json::parse(get("/info").body);
+  EXPECT_EQ(told["model_type"]["embedding"]["pooling"], "last");
+  EXPECT_EQ(told["max_input_length"], 64);
+  make_classifier({"bad", "good"});
+  const Json labels = ok("/predict", {{"inputs", "a"}});
+  EXPECT_EQ(labels[0]["label"], "bad");
+  EXPECT_EQ(labels[0]["score"], 0.97);
+  EXPECT_EQ(ok("/predict", {{"inputs", Json::array({Json{"a"}, Json{"a", "b"}})}}).size(), 2U);
+}
+
+TEST_F(Embeddings, DocumentsAreRankedByTheirScores) {
+  make_classifier({"LABEL_0"});
+  const Json documents = {"xa", {{"text", "xc"}}, "xb", "yb"};
+  const Json body = ok("/v1/rerank", {{"query", "q"}, {"documents", documents}});
+  ASSERT_EQ(body["results"].size(), 4U);
+  std::vector<int> order;
+  for (const Json& row : body["results"]) order.push_back(row["index"].get<int>());
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 0}));  // equal scores in their order
+  EXPECT_EQ(body["results"][0]["document"]["text"], "xc");
+  EXPECT_EQ(body["results"][0]["relevance_score"], 0.99);
+  EXPECT_GT(body["usage"]["total_tokens"].get<int>(), 0);
+  const Json top = ok("/v2/rerank", {{"query", "q"}, {"documents", documents}, {"top_n", 2}});
+  EXPECT_EQ(top["results"].size(), 2U);
+  EXPECT_FALSE(top["results"][0].contains("document"));
+  EXPECT_TRUE(top.contains("meta"));
+  const Json tei = ok("/rerank", {{"query", "q"}, {"texts", {"xa", "xb"}}, {"return_text", true}});
+  EXPECT_EQ(tei[0], (Json{{"index", 1}, {"score", 0.98}, {"text", "xb"}}));
+  EXPECT_EQ(refused("/rerank", {{"documents", {"a"}}}), "query");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}}), "documents");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", {""}}}), "documents");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", {1}}}), "documents");
+}
+
+TEST_F(Embeddings, VectorsAreComparedByTheirCosine) {
+  const Json body = ok("/score", {{"queries", "ab"}, {"documents", {"ab", "zz"}}});
+  ASSERT_EQ(body["data"].size(), 2U);
+  EXPECT_NEAR(body["data"][0]["score"].get<double>(), 1, 1e-6);
+  EXPECT_LT(body["data"][1]["score"].get<double>(), 1);
+  const Json pairs = ok("/score", {{"text_1", {"a", "b"}}, {"text_2", {"a", "b"}}});
+  EXPECT_NEAR(pairs["data"][1]["score"].get<double>(), 1, 1e-6);
+  EXPECT_EQ(refused("/score", {{"queries", {"a", "b"}}, {"documents", {"a", "b", "c"}}}),
+            "documents");
+}
+
+TEST_F(Embeddings, LabelsAreNamed) {
+  make_classifier({"bad", "fair", "good"});
+  const Json body = ok("/classify", {{"input", {"a", "\t"}}});
+  EXPECT_EQ(body["data"][0]["label"], "bad");
+  EXPECT_EQ(body["data"][0]["probs"], (Json{0.97, 0.125, 0.125}));
+  EXPECT_EQ(body["data"][0]["num_classes"], 3);
+  EXPECT_EQ(body["data"][1]["label"], "fair");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", {"a"}}}), "model");
+}
+
+TEST_F(Embeddings, TheModelsListSaysWhatItMakes) {
+  const Json meta = Json::parse(get("/v1/models").body)["data"][0]["meta"]["pooling"];
+  EXPECT_EQ(meta["task"], "embed");
+  EXPECT_EQ(meta["type"], "last");
+  EXPECT_EQ(meta["dimensions"], 4);
+  EXPECT_EQ(meta["normalized"], true);
+}
+
+TEST_F(Embeddings, AClientThatLeavesHasItsTextsAborted) {
+  FakeEngine manual(FakeEngine::Stepping::kManual);
+  manual.editable_model().pooling = info();
+  RunningServer server(manual, config_);
+  {
+    HttpClient client(server.port());
+    client.post(kPath, R"({"input":["a","b","c"]})");
+    ASSERT_TRUE(eventually([&] { return manual.num_running() == 3; }));
+  }
+  EXPECT_TRUE(eventually([&] { return manual.num_aborted() == 3; }));
+  manual.end_aborted();
+}
+
+}  // namespace
+}  // namespace sluice
