@@ -5,7 +5,9 @@
 // partitions of 512 and tiles of 64. Score s_j = (chain over d in order: acc = fma(q[d], k_j[d],
 // acc)) * scale, soft-capped where asked. Per tile, left to right: m' = max(m, max_j s_j),
 // p_j = exp(s_j - m'), c = exp(m - m'), l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then
-// for j in order o[d] = fma(p_j, v_j[d], o[d]); keys past p or outside the window do not take part.
+// for j in order o[d] = fma(p_j, v_j[d], o[d]); only keys in [lo(p), hi(p)] take part: lo is 0, or
+// p - window + 1 where there is a window; hi is p, or, where keys behind p are seen too, the last
+// key of the request, or p + window - 1 where that is less.
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
 // right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as
@@ -49,7 +51,7 @@ constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_siz
 // [block_size][cached_head_dim]. Scales, if any, are [block_size] floats after each head's codes in
 // the block, so that copying a block copies all of it. Codes and scales are a function of the one
 // row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no slot past
-// a row's own position and no block outside its window, whatever they hold.
+// a row's last visible key and no block outside its window, whatever they hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
@@ -94,6 +96,8 @@ struct AttentionArgs {
   int32_t block_table_stride;
   float scale;                   // usually 1 / sqrt(head_dim)
   int32_t window = 0;            // keys that a token sees, its own included; 0: all
+  // A token sees keys behind it too, whose rows all belong to this step. CPU only.
+  bool sees_behind = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
   float* out;                    // [num_tokens, num_heads * head_dim]

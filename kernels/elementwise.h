@@ -28,7 +28,12 @@ enum class GateFunction : uint8_t {
   kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
   kSigmoid,        // 1 / (1 + exp(-g)) * u
   kSquaredRelu,    // max(0, g) * max(0, g); u is not read
+  kGelu,           // g / 2 * (1 + erf(g / sqrt(2))); u is not read
 };
+
+constexpr bool is_gated(GateFunction function) {
+  return function != GateFunction::kSquaredRelu && function != GateFunction::kGelu;
+}
 
 // out = function(gate, up) with this library's exp and tanh, quantized as `out` asks. If `rows` is
 // not empty, only these rows are computed.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of this library's exp, log and tanh, for the CPU (kernels/cpu/isa/math16.h) and CUDA
-// (kernels/cuda/math.h): both compute the same bits. Coefficients are minimax fits (Remez in 40
-// digits) rounded to float; the digit is the power they belong to.
+// The numbers of this library's exp, log, tanh and erf, for the CPU (kernels/cpu/isa/math16.h) and
+// CUDA (kernels/cuda/math.h): both compute the same bits. Coefficients are minimax fits (Remez in
+// 40 digits) rounded to float; the digit is the power they belong to.
 #pragma once
 
 namespace sluice::kernels {
@@ -35,6 +35,27 @@ inline constexpr float kTanh9 = 0x1.518bf0p-6F;
 inline constexpr float kTanh7 = -0x1.b82692p-5F;
 inline constexpr float kTanh5 = 0x1.110692p-3F;
 inline constexpr float kTanh3 = -0x1.555530p-2F;
+
+// erf(z) / z as a polynomial in z^2 below the border, erfc(z) * exp(z^2) as one in
+// 1 / (1 + kErfcSlope * z) above it.
+inline constexpr float kErfSmall = 1.0F;
+inline constexpr float kErf13 = 0x1.496a30p-14F;
+inline constexpr float kErf11 = -0x1.a3f700p-11F;
+inline constexpr float kErf9 = 0x1.5405b2p-8F;
+inline constexpr float kErf7 = -0x1.b7f90ep-6F;
+inline constexpr float kErf5 = 0x1.ce2cf8p-4F;
+inline constexpr float kErf3 = -0x1.81273ep-2F;
+inline constexpr float kErf1 = 0x1.20dd74p+0F;
+inline constexpr float kErfcSlope = 0.4F;
+inline constexpr float kErfc7 = -0x1.8a0c6ap-4F;
+inline constexpr float kErfc6 = 0x1.5ec222p-3F;
+inline constexpr float kErfc5 = 0x1.e4d544p-4F;
+inline constexpr float kErfc4 = 0x1.f139d0p-4F;
+inline constexpr float kErfc3 = 0x1.f36356p-3F;
+inline constexpr float kErfc2 = 0x1.b57992p-3F;
+inline constexpr float kErfc1 = 0x1.d256a2p-3F;
+inline constexpr float kErfc0 = -0x1.240306p-13F;
+inline constexpr float kSqrtHalf = 0x1.6a09e6p-1F;
 
 // Constants of GateFunction (kernels/elementwise.h).
 inline constexpr float kGeluCubic = 0.044715F;

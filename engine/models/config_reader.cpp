@@ -395,7 +395,18 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
   return read_expert_layers(metadata, config);
 }
 
-Expected<void> read_gate_function(const Metadata& metadata, bool is_gated, ModelConfig& config) {
+Expected<void> read_gate_function(const Metadata& metadata,
+                                  const FileSpec& files,
+                                  ModelConfig& config) {
+  const bool is_gated = files.is_gated;
+  if (files.is_encoder) {
+    config.gate_function = kernels::GateFunction::kGelu;
+    config.fused_gate_up = false;
+    SLUICE_TRY(const std::string name,
+               metadata.has("hidden_act") ? metadata.get_string("hidden_act") : "gelu");
+    if (name == "gelu") return {};
+    return metadata.wrong("hidden_act", "\"" + name + "\"", "gelu");
+  }
   if (!is_gated) {
     config.gate_function = kernels::GateFunction::kSquaredRelu;
     config.fused_gate_up = false;
@@ -429,7 +440,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   }
   config.tied_embeddings = !checkpoint.has("output.weight");
   SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
-  if (config.tied_embeddings && !may_tie && !is_head) {
+  if (config.tied_embeddings && !may_tie && !is_head && !config.is_encoder) {
     return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
   }
   SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
@@ -464,7 +475,8 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
       {"use_parallel_residual", 0},
   };
   for (const auto& [key, usual] : kFixed) {
-    const bool is_read = files.scales_queries && key == std::string_view(kTemperature);
+    const bool is_read = (files.scales_queries && key == std::string_view(kTemperature)) ||
+                         (files.is_encoder && key == std::string_view("attention.causal"));
     if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);
     const Expected<double> number = metadata.get_float(key);
@@ -578,12 +590,13 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   config.architecture = checkpoint.architecture();
   if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
   config.norms_subtract_mean = spec.files.subtracts_mean;
+  config.is_encoder = spec.files.is_encoder;
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint, spec.files));
   SLUICE_TRY_VOID(read_shape(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_experts(checkpoint.metadata(), config));
   SLUICE_TRY_VOID(read_tensor_kinds(checkpoint, spec.is_head, config));
-  SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), spec.files.is_gated, config));
+  SLUICE_TRY_VOID(read_gate_function(checkpoint.metadata(), spec.files, config));
   SLUICE_TRY_VOID(spec.configure(checkpoint, config));
   if (config.has(FfnKind::kDense) && config.ffn_hidden == 0) {
     return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");

@@ -65,9 +65,7 @@ class DenseFfn final : public Ffn {
                                                        WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
 
-  [[nodiscard]] bool is_gated() const {
-    return config_.gate_function != kernels::GateFunction::kSquaredRelu;
-  }
+  [[nodiscard]] bool is_gated() const { return kernels::is_gated(config_.gate_function); }
 
   [[nodiscard]] int64_t gate_up_stride() const { return (is_gated() ? 2 : 1) * int64_t{width_}; }
 

@@ -11,6 +11,8 @@ namespace sluice {
 
 extern const ModelSpec kAfmoeSpec;
 extern const ModelSpec kArceeSpec;
+extern const ModelSpec kBertSpec;
+extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV3Spec;
@@ -53,14 +55,16 @@ extern const ModelSpec kQwen35Spec;
 extern const ModelSpec kQwen35MoeSpec;
 extern const ModelSpec kQwen3MoeSpec;
 extern const ModelSpec kQwen3NextSpec;
+extern const ModelSpec kRobertaSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
+extern const ModelSpec kXlmRobertaSpec;
 
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kCohere2Spec, &kDeepseekV2Spec,
+    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kDeepseekV2Spec,
     &kDeepseekV3Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
     &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
@@ -70,8 +74,8 @@ constexpr std::array kSpecs = {
     &kMinimaxM2Spec, &kMinistral3Spec, &kMistralSpec, &kMixtralSpec,
     &kNemotronSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
     &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
-    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
-    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -229,6 +229,7 @@ class HfCheckpoint final : public Checkpoint {
 
   [[nodiscard]] bool is_left_out(std::string_view stored) const {
     if (is_ignored(stored, tied_embeddings_)) return true;
+    if (file_spec_ != nullptr && file_spec_->is_encoder && is_beside_encoder(stored)) return true;
     return part_ == CheckpointPart::kModel ? is_next_token_name(stored, num_layers())
                                            : !next_token_name(stored, num_layers());
   }

@@ -195,8 +195,41 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
   return take("layers.") ? of_layer(0) : of_module("model.");
 }
 
+namespace {
+
+// Spells a name of an encoder's file as decoders' files do: "bert.encoder.layer.0.x.gamma" is
+// "layers.0.x.weight".
+std::string as_of_decoder(std::string_view stored) {
+  for (const std::string_view prefix : {"bert.", "roberta."}) {
+    if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
+  }
+  std::string name(stored);
+  constexpr std::string_view kLayers = "encoder.layer.";
+  if (name.starts_with(kLayers)) name.replace(0, kLayers.size(), "layers.");
+  for (const auto& [old_end, end] : {std::pair<std::string_view, std::string_view>
+                                         {".gamma", ".weight"}, {".beta", ".bias"}}) {
+    if (name.ends_with(old_end)) name.replace(name.size() - old_end.size(), old_end.size(), end);
+  }
+  return name;
+}
+
+}  // namespace
+
+bool is_beside_encoder(std::string_view stored) {
+  const std::string name = as_of_decoder(stored);
+  for (const std::string_view start : {"embeddings.position_ids",
+                                       "embeddings.token_type_ids",
+                                       "cls.predictions.",
+                                       "cls.seq_relationship.",
+                                       "lm_head."}) {
+    if (name.starts_with(start)) return true;
+  }
+  return false;
+}
+
 std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   std::string name(without_prefix(stored));
+  if (spec != nullptr && spec->is_encoder) name = as_of_decoder(name);
   if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");

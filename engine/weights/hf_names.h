@@ -11,6 +11,9 @@
 
 namespace sluice {
 
+// Whether a tensor of an encoder's file is none of its own: what trained it, or a constant.
+bool is_beside_encoder(std::string_view stored);
+
 // Returns our name, GGUF's of most families, of a tensor that a directory of this family stores, as
 // "blk.0.attn_q.weight"; for a single expert with its number: "blk.0.ffn_up_exps.3.weight". A
 // stored name that has none is returned, for messages. `spec` may be null.

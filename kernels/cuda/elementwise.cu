@@ -207,6 +207,8 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
       return start.template operator()<GateFunction::kSigmoid>();
     case GateFunction::kSquaredRelu:
       return start.template operator()<GateFunction::kSquaredRelu>();
+    case GateFunction::kGelu:
+      return start.template operator()<GateFunction::kGelu>();
   }
 }
 

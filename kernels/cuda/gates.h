@@ -19,6 +19,8 @@ __device__ __forceinline__ float gated(float gate, float up) {
     return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
   } else if constexpr (kFunction == GateFunction::kSigmoid) {
     return __fmul_rn(__fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, gate)))), up);
+  } else if constexpr (kFunction == GateFunction::kGelu) {
+    return gelu_of(gate);
   } else if constexpr (kFunction == GateFunction::kSquaredRelu) {
     const float x = higher_of(0.0F, gate);
     return __fmul_rn(x, x);

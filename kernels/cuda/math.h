@@ -99,6 +99,31 @@ __device__ __forceinline__ float tanh_of(float x) {
   return __int_as_float(__float_as_int(magnitude) | (bits & INT32_MIN));
 }
 
+__device__ __forceinline__ float gelu_of(float x) {
+  const float a = __fmul_rn(__int_as_float(__float_as_int(x) & INT32_MAX), kSqrtHalf);
+  const float z = __fmul_rn(a, a);
+  float p = kErf13;
+  p = __fmaf_rn(p, z, kErf11);
+  p = __fmaf_rn(p, z, kErf9);
+  p = __fmaf_rn(p, z, kErf7);
+  p = __fmaf_rn(p, z, kErf5);
+  p = __fmaf_rn(p, z, kErf3);
+  p = __fmaf_rn(p, z, kErf1);
+  const float near = __fsub_rn(1.0F, __fmul_rn(a, p));
+  const float t = __fdiv_rn(1.0F, __fmaf_rn(a, kErfcSlope, 1.0F));
+  float q = kErfc7;
+  q = __fmaf_rn(q, t, kErfc6);
+  q = __fmaf_rn(q, t, kErfc5);
+  q = __fmaf_rn(q, t, kErfc4);
+  q = __fmaf_rn(q, t, kErfc3);
+  q = __fmaf_rn(q, t, kErfc2);
+  q = __fmaf_rn(q, t, kErfc1);
+  q = __fmaf_rn(q, t, kErfc0);
+  const float far = __fmul_rn(exp_of(__fsub_rn(0.0F, z)), q);
+  const float half = __fmul_rn(0.5F, a < kErfSmall ? near : far);
+  return __fmul_rn(x, x < 0 ? half : __fsub_rn(1.0F, half));
+}
+
 __device__ __forceinline__ float silu_of(float x) {
   return __fdiv_rn(x, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, x))));
 }

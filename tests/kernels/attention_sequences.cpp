@@ -79,7 +79,7 @@ std::vector<double> Sequences::oracle(int32_t req,
   const int32_t begin = first_key(position);
   std::vector<double> scores;
   double top = -std::numeric_limits<double>::infinity();
-  for (int32_t j = begin; j <= position; ++j) {
+  for (int32_t j = begin; j <= last_key(req, position); ++j) {
     double score = 0;
     for (int32_t d = 0; d < shape_.head_dim; ++d) {
       score += double{q[d]} * element(k_, cached_k_, j, kv_head, d);
@@ -96,7 +96,7 @@ std::vector<double> Sequences::oracle(int32_t req,
   if (shape_.sinks) top = std::max(top, sink);
   double total = shape_.sinks ? std::exp(sink - top) : 0;
   std::vector<double> out(static_cast<size_t>(shape_.head_dim), 0);
-  for (int32_t j = begin; j <= position; ++j) {
+  for (int32_t j = begin; j <= last_key(req, position); ++j) {
     const double p = std::exp(scores[static_cast<size_t>(j - begin)] - top);
     total += p;
     for (size_t d = 0; d < out.size(); ++d) {
@@ -117,7 +117,7 @@ std::optional<Sequences::State> Sequences::partition_of(
   bool any = false;
   for (int32_t tile = partition; tile < partition + kAttentionPartition; tile += kAttentionTile) {
     const int32_t from = std::max(tile, begin);
-    const int32_t to = std::min(tile + kAttentionTile, position + 1);
+    const int32_t to = std::min(tile + kAttentionTile, last_key(req, position) + 1);
     if (from >= to) continue;
     any = true;
     std::vector<float> s(kAttentionTile);
@@ -168,7 +168,8 @@ std::vector<float> Sequences::tree(int32_t req, int32_t position, int32_t head) 
   const int32_t begin = first_key(position);
   State merged;
   bool started = false;
-  for (int32_t partition = 0; partition <= position; partition += kAttentionPartition) {
+  const int32_t last = last_key(req, position);
+  for (int32_t partition = 0; partition <= last; partition += kAttentionPartition) {
     const std::optional<State> state = partition_of(req, position, head, partition, begin);
     if (!state) continue;
     if (started) {
@@ -294,6 +295,7 @@ std::vector<float> Sequences::attend(const Device& device,
              .block_table_stride = table_stride_,
              .scale = scale(),
              .window = shape_.window,
+             .sees_behind = shape_.sees_behind,
              .soft_cap = shape_.soft_cap,
              .sinks = shape_.sinks ? sinks_.data() : nullptr,
              .out = out.data(),

@@ -27,11 +27,13 @@ struct Shape {
   int32_t window = 0;
   float soft_cap = 0;
   bool sinks = false;
+  bool sees_behind = false;
 
   [[nodiscard]] std::string name() const {
     return std::to_string(num_heads) + "/" + std::to_string(num_kv_heads) + " heads of " +
            std::to_string(head_dim) + " " + std::string(to_string(dtype)) + " blocks of " +
-           std::to_string(block_size) + " window " + std::to_string(window);
+           std::to_string(block_size) + " window " + std::to_string(window) +
+           (sees_behind ? ", keys behind" : "");
   }
 };
 
@@ -99,6 +101,12 @@ class Sequences {
 
   [[nodiscard]] int32_t first_key(int32_t position) const {
     return shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
+  }
+
+  [[nodiscard]] int32_t last_key(int32_t req, int32_t position) const {
+    if (!shape_.sees_behind) return position;
+    const int32_t last = lengths_[static_cast<size_t>(req)] - 1;
+    return shape_.window > 0 ? std::min(last, position + shape_.window - 1) : last;
   }
 
   // The header's factors: codes, and the scale of each row of a head, 1 if there is none.

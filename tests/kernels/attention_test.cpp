@@ -97,6 +97,16 @@ TEST(Attention, HonoursWindowSoftCapAndSinks) {
   expect_oracle({.block_size = 8, .window = 70, .soft_cap = 20, .sinks = true}, lengths, kBound);
 }
 
+TEST(Attention, SeesKeysBehindWhereAsked) {
+  const std::vector<int32_t> lengths = {1, 16, 17, 40, 130, 513, 700, 1100};
+  expect_oracle({.sees_behind = true}, lengths, kBound);
+  expect_oracle({.head_dim = 32, .dtype = DType::kF32, .sees_behind = true}, lengths, kBound);
+  for (const int32_t window : {1, 16, 65, 512}) {
+    expect_oracle({.window = window, .sees_behind = true}, lengths, kBound);
+    expect_oracle({.block_size = 8, .window = window, .sees_behind = true}, lengths, kBound);
+  }
+}
+
 // Scores of normal K and Q have a deviation of 2, values one of 1. Half a step of int8 moves an
 // output by some hundredths, half a step of e4m3's 3 bits of mantissa by tenths at most.
 TEST(Attention, QuantizedCachesStayNearWhatWasWritten) {
@@ -115,11 +125,14 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
                              Shape{.dtype = DType::kI8},
                              Shape{.head_dim = 20, .dtype = DType::kI8, .block_size = 8},
                              Shape{.head_dim = 80, .dtype = DType::kF8E4M3, .window = 600},
+                             Shape{.dtype = DType::kF32, .sees_behind = true},
+                             Shape{.head_dim = 20, .window = 65, .sees_behind = true},
                              Shape{.dtype = DType::kF8E4M3, .block_size = 64, .sinks = true}}) {
     SCOPED_TRACE(shape.name());
     Sequences sequences(shape, lengths, 14);
     const auto device = test::make_device("auto", 2);
-    const Sequences::Result result = sequences.run(*device, together(lengths, 500));
+    const int32_t piece = shape.sees_behind ? 2000 : 500;  // such a sequence is one step
+    const Sequences::Result result = sequences.run(*device, together(lengths, piece));
     for (int32_t req = 0; req < 3; ++req) {
       for (const int32_t position : {0, 15, 16, 63, 64, 69, 511, 512, 575, 1023, 1024, 1099}) {
         if (position >= lengths[static_cast<size_t>(req)]) continue;

@@ -151,13 +151,15 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
     if (function == GateFunction::kSilu) return g / (1 + std::exp(-g)) * u;
     if (function == GateFunction::kSigmoid) return u / (1 + std::exp(-g));
     if (function == GateFunction::kSquaredRelu) return g > 0 ? g * g : 0.0;
+    if (function == GateFunction::kGelu) return 0.5 * g * std::erfc(-g / std::sqrt(2.0));
     return function == GateFunction::kGeluTanh ? gelu(g, u) : clamped(g, u);
   };
   for (const GateFunction function : {GateFunction::kSilu,
                                       GateFunction::kGeluTanh,
                                       GateFunction::kClampedSwiglu,
                                       GateFunction::kSigmoid,
-                                      GateFunction::kSquaredRelu}) {
+                                      GateFunction::kSquaredRelu,
+                                      GateFunction::kGelu}) {
     std::vector<float> reference;
     for (const auto& device : test::devices({1})) {
       const std::vector<float> got = gated(device.device->context(), function, gate, up);

@@ -254,6 +254,7 @@ class AttentionCall {
         .scale = args_.scale,
         .window = args_.window,
         .soft_cap = args_.soft_cap,
+        .keys_behind = args_.sees_behind ? args_.seq_lens[req] : 0,
     };
   }
 

@@ -189,7 +189,8 @@ SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
     const int32_t head = (block.row_begin + r) % block.group;
     const int32_t position = block.first_position + token;
     rows.q[r] = block.q + token * block.q_stride + head * block.q_head_stride;
-    rows.visible[r] = {first_visible_key(position, block.window), position + 1};
+    rows.visible[r] = {first_visible_key(position, block.window),
+                       end_of_visible_keys(position, block.window, block.keys_behind)};
     if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
     if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
   }

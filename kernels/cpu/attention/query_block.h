@@ -47,6 +47,7 @@ struct QueryBlock {
   float scale;
   int32_t window;
   float soft_cap;
+  int32_t keys_behind;  // one past the last key where rows see keys behind them; 0: they do not
 };
 
 // Floats for scores, the running partition's output, the merged output, one tile of K and one of V.
@@ -63,6 +64,14 @@ constexpr int64_t latent_scratch_floats(int64_t latent_dim, int64_t rope_width) 
 // Returns the first key that a row at `position` sees.
 [[gnu::always_inline]] constexpr int32_t first_visible_key(int32_t position, int32_t window) {
   return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+// Returns one past the last key that a row at `position` sees; `keys_behind`: as in QueryBlock.
+[[gnu::always_inline]] constexpr int32_t end_of_visible_keys(int32_t position,
+                                                             int32_t window,
+                                                             int32_t keys_behind) {
+  if (keys_behind == 0) return position + 1;
+  return window > 0 && position + window < keys_behind ? position + window : keys_behind;
 }
 
 }  // namespace sluice::kernels::cpu

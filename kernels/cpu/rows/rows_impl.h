@@ -190,6 +190,8 @@ static void gate_mul_row(GateFunction function,
         const V16 x = max(zero(), g);
         return mul(x, x);
       });
+    case GateFunction::kGelu:
+      return gate_mul_with(gate, gate, out, [](V16 g, V16) { return gelu(g); });
   }
 }
 
