@@ -257,6 +257,18 @@ Expected<void> find_label_tokens(const Config& config,
   return {};
 }
 
+// What an encoder ends with decides what it can make.
+Expected<void> check_encoder(const Checkpoint& checkpoint,
+                             const PooledModel& model,
+                             bool is_classifier) {
+  if (!model.is_encoder || is_classifier == (model.num_labels > 0)) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    checkpoint.path() + (is_classifier
+                                             ? ": found no layer for scores; --convert embed"
+                                             : ": found a layer for scores; --convert classify"),
+                    "convert");
+}
+
 struct Source {
   Json json;  // config.json; null: a GGUF file
   Modules modules;
@@ -341,6 +353,7 @@ Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
   info.is_classifier = is_asked ? config.convert == "classify"
                                 : source.is_rank || config.pooling == "rank" ||
                                       model.num_labels > 0;
+  SLUICE_TRY_VOID(check_encoder(checkpoint, model, info.is_classifier));
   info.max_tokens = model.max_model_len;
   info.has_segments = model.has_segments;
   if (info.is_classifier) {

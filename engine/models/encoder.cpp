@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/models/encoder.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/models/attention_mixer.h"
+#include "engine/models/blocks.h"
+#include "engine/models/dense_ffn.h"
+#include "engine/models/output_layer.h"
+#include "kernels/elementwise.h"
+#include "kernels/norm.h"
+
+namespace sluice {
+namespace {
+
+// Pieces of the arena, laid out once for the largest step.
+struct EncoderBuffers {
+  int32_t* words = nullptr;    // [tokens] ids without their segments
+  int32_t* places = nullptr;   // [tokens] rows of the table of positions
+  float* x = nullptr;          // [tokens, hidden]
+  float* half = nullptr;       // [tokens, hidden] a half's output; the positions' embeddings first
+  float* last = nullptr;       // [logits rows, hidden] rows that are wanted
+  float* dense = nullptr;      // [logits rows, hidden] of the layer before the labels'
+  float* labels = nullptr;     // [logits rows, labels]
+  LinearInput hidden_in;
+  LinearInput last_in;
+  std::span<std::byte> mixers;
+  std::span<std::byte> ffns;
+};
+
+struct EncoderLayer {
+  std::unique_ptr<Mixer> mixer;
+  std::unique_ptr<Ffn> ffn;
+  StreamNorm after_mixer;
+  StreamNorm after_ffn;
+};
+
+class EncoderModel final : public Model {
+ public:
+  explicit EncoderModel(ModelConfig config) : config_(std::move(config)) {}
+
+  Expected<void> load(const ModelOptions& options, WeightStore& weights);
+
+  [[nodiscard]] const ModelConfig& config() const override { return config_; }
+
+  [[nodiscard]] std::vector<LayerGroup> layer_groups(DType dtype) const override;
+
+  [[nodiscard]] int64_t arena_bytes(const StepBounds& bounds) const override {
+    Arena arena;
+    layout(bounds, arena);
+    return arena.used();
+  }
+
+  // Ranks do not share an encoder.
+  [[nodiscard]] int64_t max_part_bytes(const StepBounds&) const override { return 0; }
+
+  void bind(const StepBounds& bounds, std::span<std::byte> arena) override;
+  void forward(const ForwardContext& context) override;
+
+  // No token is chosen behind a text.
+  void logits(const ForwardContext&, std::span<const int32_t> rows, float*) override {
+    CHECK(rows.empty());
+  }
+
+  const float* embed(const ForwardContext& context, std::span<const int32_t> rows) override;
+
+  [[nodiscard]] const float* states() const override { return buffers_.x; }
+
+  [[nodiscard]] const float* taps() const override { return nullptr; }
+
+  [[nodiscard]] const PackedWeight& embedding() const override { return embedding_.weight(0); }
+
+  [[nodiscard]] const Projection& output() const override { return embedding_; }
+
+ private:
+  // Positions of a text.
+  [[nodiscard]] int32_t num_places() const {
+    return config_.num_positions - config_.first_position;
+  }
+
+  Expected<void> load_positions(WeightStore& weights);
+  Expected<void> load_labels(int32_t bits, WeightStore& weights);
+  EncoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
+  void take_embeddings(const ForwardContext& context) const;
+  void add_norm_steps(const StreamNorm& norm,
+                      const Projection* next,
+                      int32_t num_rows,
+                      kernels::RowSteps& steps) const;
+  const float* score(const ForwardContext& context, int32_t num_rows);
+
+  ModelConfig config_;
+  Projection embedding_;
+  DeviceFloats positions_;  // [segments, positions, hidden]
+  StreamNorm embedding_norm_;
+  std::vector<EncoderLayer> layers_;
+  Projection dense_;   // of a model that scores; empty weights: the labels' layer is alone
+  Projection labels_;
+  bool has_dense_ = false;
+  EncoderBuffers buffers_;
+};
+
+// --- Loading ---------------------------------------------------------------------------------
+
+// The rows of positions that a text can have, for each segment with its row added.
+Expected<void> EncoderModel::load_positions(WeightStore& weights) {
+  const int32_t first = config_.first_position;
+  const int32_t rows = config_.num_positions;
+  std::vector<float> table;
+  table.reserve(static_cast<size_t>(int64_t{config_.num_segments} * num_places() * config_.hidden));
+  for (int32_t segment = 0; segment < config_.num_segments; ++segment) {
+    SLUICE_TRY(const std::vector<float> kind,
+               weights.vector("token_types.weight",
+                              config_.hidden,
+                              {segment, config_.num_segments}));
+    for (int32_t row = first; row < rows; ++row) {
+      SLUICE_TRY(const std::vector<float> place,
+                 weights.vector("position_embd.weight", config_.hidden, {row, rows}));
+      for (size_t i = 0; i < place.size(); ++i) table.push_back(place[i] + kind[i]);
+    }
+  }
+  positions_ = weights.place(std::move(table));
+  return {};
+}
+
+Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
+  if (config_.num_labels == 0) {  // what was trained beside the vectors
+    for (const char* name : {"cls.weight", "cls.bias"}) weights.leave_out(name);
+    return {};
+  }
+  has_dense_ = weights.has("cls.weight");
+  if (has_dense_) {
+    const std::array<Projection::Part, 1> dense = {{{"cls", config_.hidden, true, {}, {}}}};
+    SLUICE_TRY(dense_, Projection::load(weights, dense, config_.hidden, bits));
+  }
+  const std::array<Projection::Part, 1> labels = {
+      {{"cls.output", config_.num_labels, true, {}, {}}}};
+  SLUICE_TRY(labels_, Projection::load(weights, labels, config_.hidden, bits));
+  return {};
+}
+
+Expected<void> EncoderModel::load(const ModelOptions& options, WeightStore& weights) {
+  if (weights.device() != DeviceType::kCpu || config_.share.size > 1) {
+    return make_error(ErrorCode::kUnsupported,
+                      weights.path() + ": an encoder runs on the CPU, with one rank",
+                      "device");
+  }
+  const int32_t bits = options.activation_bits;
+  const std::array<Projection::Part, 1> embedding = {
+      {{"token_embd", config_.vocab_size, false, {}, {}}}};
+  SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
+  SLUICE_TRY_VOID(load_positions(weights));
+  SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    const std::string prefix = "blk." + std::to_string(i) + ".";
+    EncoderLayer& layer = layers_.emplace_back();
+    SLUICE_TRY(layer.mixer, AttentionMixer::load(config_, i, bits, weights));
+    SLUICE_TRY(layer.ffn, DenseFfn::load(config_, i, bits, weights));
+    SLUICE_TRY(layer.after_mixer,
+               load_stream_norm(config_, prefix + "attn_output_norm", weights));
+    SLUICE_TRY(layer.after_ffn, load_stream_norm(config_, prefix + "layer_output_norm", weights));
+  }
+  return load_labels(bits, weights);
+}
+
+// --- Memory ----------------------------------------------------------------------------------
+
+// Keys and values are kept for the length of one step, in blocks like those of other models.
+std::vector<LayerGroup> EncoderModel::layer_groups(DType dtype) const {
+  LayerGroup group = {.spec = layers_.front().mixer->group(dtype), .layers = {}};
+  for (int32_t i = 0; i < config_.num_layers; ++i) group.layers.push_back(i);
+  group.spec.num_layers = config_.num_layers;
+  return {std::move(group)};
+}
+
+EncoderBuffers EncoderModel::layout(const StepBounds& bounds, Arena& arena) const {
+  const int64_t tokens = bounds.max_tokens;
+  const int64_t rows = bounds.max_logits;
+  std::vector<const Projection*> from_hidden;
+  int64_t mixers = 0;
+  int64_t ffns = 0;
+  for (const EncoderLayer& layer : layers_) {
+    from_hidden.push_back(&layer.mixer->input());
+    from_hidden.push_back(layer.ffn->input());
+    mixers = std::max(mixers, layer.mixer->scratch_bytes(bounds));
+    ffns = std::max(ffns, layer.ffn->scratch_bytes(bounds));
+  }
+  EncoderBuffers buffers;
+  const auto take_ints = [&arena](int64_t count) {
+    return reinterpret_cast<int32_t*>(
+        arena.take_bytes(count * static_cast<int64_t>(sizeof(int32_t))));
+  };
+  buffers.words = take_ints(tokens);
+  buffers.places = take_ints(tokens);
+  buffers.x = arena.take_floats(tokens * config_.hidden);
+  buffers.half = arena.take_floats(tokens * config_.hidden);
+  buffers.last = arena.take_floats(rows * config_.hidden);
+  buffers.hidden_in = LinearInput(from_hidden, bounds.max_tokens, arena);
+  if (config_.num_labels > 0) {
+    std::vector<const Projection*> readers = {&labels_};
+    if (has_dense_) readers.push_back(&dense_);
+    buffers.dense = arena.take_floats(rows * config_.hidden);
+    buffers.labels = arena.take_floats(rows * config_.num_labels);
+    buffers.last_in = LinearInput(readers, bounds.max_logits, arena);
+  }
+  const auto take = [&arena](int64_t bytes) {
+    return std::span(arena.take_bytes(bytes), static_cast<size_t>(bytes));
+  };
+  buffers.mixers = take(mixers);
+  buffers.ffns = take(ffns);
+  return buffers;
+}
+
+void EncoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
+  Arena arena(buffer);
+  buffers_ = layout(bounds, arena);
+  for (const EncoderLayer& layer : layers_) {
+    layer.mixer->bind(bounds, buffers_.mixers);
+    layer.ffn->bind(bounds, buffers_.ffns);
+  }
+}
+
+// --- A step ----------------------------------------------------------------------------------
+
+// Adds a half's output to the rows and normalizes them; `next` reads them, if it is not null.
+void EncoderModel::add_norm_steps(const StreamNorm& norm,
+                                  const Projection* next,
+                                  int32_t num_rows,
+                                  kernels::RowSteps& steps) const {
+  steps.add(kernels::AddRowsArgs{.x = buffers_.x,
+                                 .x_stride = config_.hidden,
+                                 .y = buffers_.half,
+                                 .y_stride = config_.hidden,
+                                 .num_rows = num_rows,
+                                 .n = config_.hidden});
+  steps.add(norm_in_place(config_, norm, {buffers_.x, config_.hidden}, num_rows));
+  if (next == nullptr) return;
+  buffers_.hidden_in.add_quantize_steps(*next, buffers_.x, config_.hidden, steps);
+}
+
+// An id at or above the vocabulary's size is a word of the second segment.
+void EncoderModel::take_embeddings(const ForwardContext& context) const {
+  const size_t count = context.batch.token_ids.size();
+  for (size_t i = 0; i < count; ++i) {
+    const TokenId id = context.batch.token_ids[i];
+    buffers_.words[i] = id % config_.vocab_size;
+    buffers_.places[i] =
+        id / config_.vocab_size * num_places() + context.batch.positions[i];
+  }
+  kernels::embedding(context.exec,
+                     {.table = &embedding_.weight(0),
+                      .token_ids = {buffers_.words, count},
+                      .out = buffers_.x,
+                      .out_stride = config_.hidden});
+  kernels::gather_rows(context.exec,
+                       {.x = positions_.data(),
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = {buffers_.places, count},
+                        .out = buffers_.half,
+                        .out_stride = config_.hidden});
+}
+
+void EncoderModel::forward(const ForwardContext& context) {
+  const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
+  buffers_.hidden_in.set_num_rows(num_rows);
+  take_embeddings(context);
+  kernels::RowSteps first;
+  add_norm_steps(embedding_norm_, &layers_.front().mixer->input(), num_rows, first);
+  kernels::run_row_steps(context.exec, first);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const EncoderLayer& layer = layers_[i];
+    const bool is_last = i + 1 == layers_.size();
+    const Projection* const next = is_last ? nullptr : &layers_[i + 1].mixer->input();
+    const ProjectionOutput half = {buffers_.half, config_.hidden};
+    kernels::RowSteps after_mixer;
+    add_norm_steps(layer.after_mixer, layer.ffn->input(), num_rows, after_mixer);
+    layer.mixer->forward(context,
+                         context.caches[i],
+                         /*rope=*/nullptr,
+                         buffers_.hidden_in,
+                         {half, kernels::Epilogue::kStore, after_mixer});
+    kernels::RowSteps after_ffn;
+    add_norm_steps(layer.after_ffn, next, num_rows, after_ffn);
+    layer.ffn->forward(context,
+                       {.rows = buffers_.hidden_in},
+                       {half, kernels::Epilogue::kStore, after_ffn});
+  }
+}
+
+const float* EncoderModel::embed(const ForwardContext& context, std::span<const int32_t> rows) {
+  kernels::gather_rows(context.exec,
+                       {.x = buffers_.x,
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = rows,
+                        .out = buffers_.last,
+                        .out_stride = config_.hidden});
+  return config_.num_labels > 0 ? score(context, static_cast<int32_t>(rows.size()))
+                                : buffers_.last;
+}
+
+// The labels' logits of the gathered rows: tanh of a dense layer, where there is one, then theirs.
+const float* EncoderModel::score(const ForwardContext& context, int32_t num_rows) {
+  buffers_.last_in.set_num_rows(num_rows);
+  const float* rows = buffers_.last;
+  if (has_dense_) {
+    const ProjectionOutput dense = {buffers_.dense, config_.hidden};
+    buffers_.last_in.quantize(context.exec, dense_, rows, config_.hidden);
+    project(context.exec, dense_, buffers_.last_in, {&dense, 1}, kernels::Epilogue::kStore);
+    kernels::scale_rows(context.exec,
+                        {.x = buffers_.dense,
+                         .x_stride = config_.hidden,
+                         .num_rows = num_rows,
+                         .n = config_.hidden,
+                         .soft_cap = 1});  // tanh
+    rows = buffers_.dense;
+  }
+  const ProjectionOutput labels = {buffers_.labels, config_.num_labels};
+  buffers_.last_in.quantize(context.exec, labels_, rows, config_.hidden);
+  project(context.exec, labels_, buffers_.last_in, {&labels, 1}, kernels::Epilogue::kStore);
+  return buffers_.labels;
+}
+
+}  // namespace
+
+Expected<std::unique_ptr<Model>> build_encoder(ModelConfig config,
+                                               const ModelOptions& options,
+                                               WeightStore& weights) {
+  auto model = std::make_unique<EncoderModel>(std::move(config));
+  SLUICE_TRY_VOID(model->load(options, weights));
+  return model;
+}
+
+}  // namespace sluice
