@@ -94,6 +94,10 @@ def main():
     server = check_vectors("qwen3-embedding")
     check_page(server)
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
+    for name in ("bert-mean", "bert-cls", "xlm-roberta-cls"):
+        check_vectors(name)
+    for name in ("bert-rerank", "xlm-roberta-rerank"):
+        check_scores(name)
     check_scores("qwen3-rerank", "--convert", "classify")
     print("vectors, base64, the page: as they should be")
 
