@@ -99,6 +99,7 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   request.keeps_prompt = true;
   request.speculative = true;
   request.prediction = {30, 31};
+  request.pooling = PoolingParams{.every_token = true, .activates = true, .dimensions = 7};
   HandoffSpec& handoff = request.handoff.emplace();
   handoff.kind = HandoffKind::kFetch;
   handoff.door = HandoffDoor::kConcurrent;
@@ -137,6 +138,7 @@ TokenOutput whole_output() {
   offer.num_groups = 2;
   offer.result = whole_result();
   output.offer = std::make_shared<const HandoffOffer>(offer);
+  output.pooled = {0.5F, -2};
   return output;
 }
 
@@ -225,6 +227,17 @@ TEST(WorkerCodec, AModelComesBackWhole) {
   model.sampling = whole_sampling();
   model.max_output_tokens = 50;
   model.handoff = HandoffInfo{.epoch = 4, .host = "h", .port = 5, .offers = true, .fetches = true};
+  model.pooling = PoolingInfo{.is_classifier = true,
+                              .type = PoolingType::kLast,
+                              .normalizes = true,
+                              .width = 3,
+                              .max_tokens = 64,
+                              .has_segments = true,
+                              .is_matryoshka = true,
+                              .matryoshka_dimensions = {1, 2},
+                              .function = ScoreFunction::kSoftmax,
+                              .labels = {"a", "b"},
+                              .label_tokens = {4, 5}};
   wire::Description message;
   encode(model, message);
   // The rest is the service's.
