@@ -7,10 +7,6 @@
 
 namespace sluice {
 
-// Gives windowed layers their own rope base, `absent_base` if the checkpoint has none, without the
-// scaling of other layers. Call after the windows are read.
-Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config);
-
 // Reads a cap of logits or scores; `absent` applies to a missing key, 0: no cap.
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);
 

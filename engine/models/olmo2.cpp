@@ -5,6 +5,7 @@
 
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/rope_reader.h"
 
 namespace sluice {
 namespace {
