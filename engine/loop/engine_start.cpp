@@ -14,6 +14,8 @@
 #include "engine/loop/local_engine.h"
 #include "engine/parallel/nccl.h"
 #include "engine/parallel/parallel.h"
+#include "engine/plan/fingerprint.h"
+#include "engine/plan/model_plan.h"
 #include "engine/run/model_runner.h"
 #include "engine/run/step_executor.h"
 #include "engine/sampling/grammar/grammar_compiler.h"
@@ -59,7 +61,7 @@ LocalEngine::Core::Core(const Config& config,
           .max_model_len = runner->plan().max_model_len},
          runner->kv_groups()),
       scheduler({.max_num_seqs = config.max_num_seqs,
-                 .max_num_batched_tokens = config.max_num_batched_tokens,
+                 .max_num_batched_tokens = max_step_tokens(config, runner->model()),
                  .max_chosen_rows = max_chosen_rows(config),
                  .step_target_ms = static_cast<double>(config.step_target_ms),
                  .max_prefill_share = 0.01 * config.max_prefill_share,
@@ -168,6 +170,9 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
                            .max_model_len = runner.plan().max_model_len,
                            .is_encoder = runner.model().is_encoder,
                            .has_segments = runner.model().num_segments > 1}));
+  if (info_.pooling) {
+    info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *info_.pooling);
+  }
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner.checkpoint()));
   if (defaults.end_tokens) {

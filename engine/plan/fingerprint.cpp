@@ -31,6 +31,15 @@ uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) 
   return hash;
 }
 
+std::string name_of(const std::string& key) {
+  char text[24];
+  std::snprintf(text,
+                sizeof text,
+                "fp_%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
+  return text;
+}
+
 }  // namespace
 
 std::string fingerprint_of(const Checkpoint& checkpoint,
@@ -42,12 +51,17 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
       std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
       std::to_string(content_hash(checkpoint, weights)) + rope_variant(model, plan);
-  char text[24];
-  std::snprintf(text,
-                sizeof text,
-                "fp_%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(key.data(), key.size())));
-  return text;
+  return name_of(key);
+}
+
+std::string pooled_fingerprint(const std::string& fingerprint, const PoolingInfo& pooling) {
+  std::string key = fingerprint + (pooling.is_classifier ? "|scores|" : "|vectors|");
+  key += to_string(pooling.type);
+  key += pooling.normalizes ? "|normalized|" : "|as they are|";
+  key += to_string(pooling.function);
+  key += "|" + std::to_string(pooling.width) + "|" + std::to_string(pooling.max_tokens);
+  for (const TokenId token : pooling.label_tokens) key += "|" + std::to_string(token);
+  return name_of(key);
 }
 
 }  // namespace sluice

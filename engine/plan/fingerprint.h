@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/core/config.h"
+#include "engine/core/pooling.h"
 #include "engine/models/model.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/weights/checkpoint.h"
@@ -21,5 +22,10 @@ namespace sluice {
                                          const Config& config,
                                          const ModelConfig& model,
                                          const MemoryPlan& plan);
+
+// Returns the name of an engine that makes vectors or scores: a hash of `fingerprint` and of all
+// that `pooling` says of an answer's numbers.
+[[nodiscard]] std::string pooled_fingerprint(const std::string& fingerprint,
+                                             const PoolingInfo& pooling);
 
 }  // namespace sluice

@@ -299,18 +299,15 @@ Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weigh
                         ", expected none");
 }
 
-Expected<void> open_model(const Config& config, PlannedModel& planned) {
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
-  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
-  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
-  // An encoder computes a text in one step.
-  if (planned.model.is_encoder) {
-    planned.model.context_len = std::min(planned.model.context_len, config.max_num_batched_tokens);
-  }
-  return {};
-}
-
 }  // namespace
+
+int32_t max_step_tokens(const Config& config, const ModelConfig& model) {
+  if (!model.is_encoder) return config.max_num_batched_tokens;
+  const int32_t longest = config.max_model_len > 0
+                              ? std::min(config.max_model_len, model.context_len)
+                              : model.context_len;
+  return std::max(config.max_num_batched_tokens, longest);
+}
 
 std::vector<int32_t> taps_of(const PlannedModel& planned) {
   return planned.draft ? planned.draft->model.head.taps : std::vector<int32_t>();
@@ -319,7 +316,9 @@ std::vector<int32_t> taps_of(const PlannedModel& planned) {
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_ranks(config, target));
   PlannedModel planned;
-  SLUICE_TRY_VOID(open_model(config, planned));
+  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+  SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
   SLUICE_TRY_VOID(check_states(config, spec, planned.model));
   if (spec.has_model()) {
@@ -329,7 +328,8 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   // batches as large as the rows that may choose a token.
   const auto max_seq_len = static_cast<int32_t>(
       config.max_model_len > 0 ? config.max_model_len : planned.model.context_len);
-  planned.bounds = {.max_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs),
+  planned.bounds = {.max_tokens =
+                        std::max(max_step_tokens(config, planned.model), config.max_num_seqs),
                     .max_seqs = config.max_num_seqs,
                     .max_logits = max_chosen_rows(config),
                     .max_seq_len = max_seq_len,

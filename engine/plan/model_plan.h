@@ -66,6 +66,10 @@ struct PlanTarget {
 // Layers whose inputs a draft head reads; empty without a head.
 std::vector<int32_t> taps_of(const PlannedModel& planned);
 
+// The most tokens of one step. An encoder computes a text in one step, so that it has at least
+// those of its longest text.
+int32_t max_step_tokens(const Config& config, const ModelConfig& model);
+
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target);
 
 // The devices that --device asks for, one per rank, and the model planned on them. With auto this

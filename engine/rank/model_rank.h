@@ -47,7 +47,7 @@ struct RankJob {
 
 // Parses --kv-cache-dtype.
 Expected<DType> parse_kv_dtype(const std::string& name);
-// The same for a model: auto is exact in an encoder, whose cache lives for one step.
+// Parses it for a model: auto is exact in an encoder, whose cache lives for one step.
 Expected<DType> kv_dtype_of(const std::string& name, const ModelConfig& model);
 
 // Parses --huge-pages. `transparent`: the buffer's own default.

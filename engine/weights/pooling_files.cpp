@@ -374,6 +374,14 @@ Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
                       "pooling");
   }
   info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
+  if (!source.type && model.is_encoder) {
+    log_event(LogLevel::kWarning,
+              "pooling_not_in_files",
+              "used",
+              "cls",
+              "other_ways",
+              "--pooling mean");
+  }
   info.width = model.hidden;
   // Without files that say it, vectors of decoders and of GGUF files have length 1, as in vLLM and
   // llama.cpp.

@@ -71,9 +71,9 @@ struct Parameter {
   return (static_cast<unsigned>(parameter.endpoints) & static_cast<unsigned>(endpoint)) != 0;
 }
 
-// Of requests for tokens.
+// Returns those of requests for tokens.
 std::span<const Parameter> request_parameters();
-// Of requests for vectors and scores.
+// Returns those of requests for vectors and scores.
 std::span<const Parameter> pooling_parameters();
 // Returns the one of these that has the endpoint's rows.
 std::span<const Parameter> parameters_of(Endpoint endpoint);
