@@ -304,7 +304,8 @@ Expected<void> check_all_used(const ModelConfig& model, const WeightStore& weigh
 int32_t max_step_tokens(const Config& config, const ModelConfig& model) {
   if (!model.is_encoder) return config.max_num_batched_tokens;
   const int32_t longest = config.max_model_len > 0
-                              ? std::min(config.max_model_len, model.context_len)
+                              ? std::min(static_cast<int32_t>(config.max_model_len),
+                                         model.context_len)
                               : model.context_len;
   return std::max(config.max_num_batched_tokens, longest);
 }
