@@ -158,7 +158,7 @@ TEST(PooledEngine, LastTokensFindCachedPrefixesAndMeansDoNot) {
 TEST(PooledEngine, FingerprintsDifferWhereVectorsDo) {
   const auto fingerprint = [](const Config& config) {
     const std::unique_ptr<Engine> engine = testing::start_engine(config);
-    return engine == nullptr ? std::string() : engine->info().system_fingerprint;
+    return engine == nullptr ? std::string() : engine->model().system_fingerprint;
   };
   Config config = config_of("qwen3-embedding");
   const std::string as_files_say = fingerprint(config);
