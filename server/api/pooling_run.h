@@ -69,7 +69,6 @@ class PoolingRun final : public OutputReceiver, public std::enable_shared_from_t
   size_t num_open_ = 0;  // submitted and not ended
   size_t num_done_ = 0;
   const size_t most_open_;
-  int64_t num_values_ = 0;  // in answer_
   bool is_over_ = false;
 };
 
