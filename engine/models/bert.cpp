@@ -81,6 +81,8 @@ Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config)
   if (checkpoint.is_dummy()) return {};
   SLUICE_TRY(config.num_segments,
              rows_of_table(checkpoint, "token_types.weight", kMostSegments, config));
+  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  if (config.num_segments == 0 && is_gguf) config.num_segments = 1;  // a model without them
   if (config.num_segments == 0) {
     return make_error(ErrorCode::kDataLoss,
                       checkpoint.place_of("token_types.weight") +

@@ -9,6 +9,7 @@
 #include "engine/models/latent_config.h"
 #include "engine/models/rope_reader.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/gguf_parse.h"
 #include "kernels/moe.h"
 #include "kernels/sampling.h"
 
@@ -22,8 +23,8 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
   const char* const key = config.norms_subtract_mean ? "attention.layer_norm_epsilon"
                                                      : "attention.layer_norm_rms_epsilon";
   SLUICE_TRY(const double eps, metadata.get_float(key));
-  if (!(eps >= 1e-12 && eps <= 1)) {
-    return metadata.wrong(key, std::to_string(eps), "1e-12 to 1");
+  if (!(eps >= 1e-13 && eps <= 1)) {  // BERT's 1e-12 is a little less as float32
+    return metadata.wrong(key, number_text(eps), "1e-13 to 1");
   }
   config.norm_eps = static_cast<float>(eps);
   return {};

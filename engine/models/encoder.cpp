@@ -111,11 +111,12 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
   const int32_t rows = config_.num_positions;
   std::vector<float> table;
   table.reserve(static_cast<size_t>(int64_t{config_.num_segments} * num_places() * config_.hidden));
+  const char* const kTypes = "token_types.weight";
   for (int32_t segment = 0; segment < config_.num_segments; ++segment) {
-    SLUICE_TRY(const std::vector<float> kind,
-               weights.vector("token_types.weight",
-                              config_.hidden,
-                              {segment, config_.num_segments}));
+    std::vector<float> kind(static_cast<size_t>(config_.hidden));
+    if (weights.has(kTypes)) {
+      SLUICE_TRY(kind, weights.vector(kTypes, config_.hidden, {segment, config_.num_segments}));
+    }
     for (int32_t row = first; row < rows; ++row) {
       SLUICE_TRY(const std::vector<float> place,
                  weights.vector("position_embd.weight", config_.hidden, {row, rows}));

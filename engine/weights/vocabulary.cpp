@@ -198,23 +198,36 @@ Expected<TokenId> read_id(const GgufFile& file,
   return kInvalidToken;
 }
 
+constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
+constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
+
+// BERT's texts stand between tokens with keys of their own, where a file has these.
+std::string_view id_key(const GgufFile& file,
+                        bool is_bert,
+                        std::string_view own,
+                        std::string_view usual) {
+  return is_bert && file.find(own) != nullptr ? own : usual;
+}
+
 Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   // Absent keys mean the default of the tokenizer's kind.
   const bool is_bpe = vocabulary.model == "llama";
   const bool is_unigram = vocabulary.model == "t5";
+  const bool is_bert = vocabulary.model == "bert";
   const bool is_llama3 = vocabulary.pre == "llama-bpe";
   SLUICE_TRY(vocabulary.add_bos,
-             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3));
-  SLUICE_TRY(vocabulary.add_eos, file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram));
+             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3 || is_bert));
+  SLUICE_TRY(vocabulary.add_eos,
+             file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram || is_bert));
   SLUICE_TRY(vocabulary.add_space_prefix,
              file.get_bool_or("tokenizer.ggml.add_space_prefix", is_bpe || is_unigram));
   SLUICE_TRY(vocabulary.remove_extra_whitespaces,
              file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
   const size_t num_tokens = vocabulary.tokens.size();
-  SLUICE_TRY(vocabulary.bos,
-             read_id(file, "tokenizer.ggml.bos_token_id", num_tokens, vocabulary.add_bos));
-  SLUICE_TRY(vocabulary.eos,
-             read_id(file, "tokenizer.ggml.eos_token_id", num_tokens, vocabulary.add_eos));
+  const std::string_view begin = id_key(file, is_bert, "tokenizer.ggml.cls_token_id", kBeginKey);
+  const std::string_view end = id_key(file, is_bert, "tokenizer.ggml.seperator_token_id", kEndKey);
+  SLUICE_TRY(vocabulary.bos, read_id(file, begin, num_tokens, vocabulary.add_bos));
+  SLUICE_TRY(vocabulary.eos, read_id(file, end, num_tokens, vocabulary.add_eos));
   SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
   SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
   SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
@@ -232,11 +245,11 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   }
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
-  // Each kind of tokenizer needs either merges or scores.
+  // Each kind of tokenizer but WordPiece needs either merges or scores.
   const bool has_merges = vocabulary.model == "gpt2" || vocabulary.model == "gemma4";
   if (has_merges) {
     SLUICE_TRY_VOID(read_merges(file, vocabulary));
-  } else {
+  } else if (vocabulary.model != "bert") {
     SLUICE_TRY_VOID(read_scores(file, vocabulary));
   }
   if (vocabulary.model == "t5") SLUICE_TRY_VOID(read_charsmap(file, vocabulary));

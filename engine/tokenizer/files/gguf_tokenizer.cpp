@@ -9,9 +9,11 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/tokenizer/files/bert_stages.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
 #include "engine/tokenizer/models/bpe_tables.h"
 #include "engine/tokenizer/models/unigram.h"
+#include "engine/tokenizer/models/word_models.h"
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/text/utf8.h"
 
@@ -19,6 +21,7 @@ namespace sluice {
 namespace {
 
 constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
+constexpr std::string_view kInnerPrefix = "##";  // of a WordPiece token inside a word
 constexpr double kUnknownPenalty = 10;  // below the lowest score, as in SentencePiece
 
 tl::unexpected<Error> bad_vocabulary(std::string message) {
@@ -162,6 +165,35 @@ class GgufParts {
         parts_.bytes.push_back(replace_all(parts_.names[id], kSpaceSymbol, " "));
       }
     }
+  }
+
+  // Spells WordPiece's tokens as BERT does, "##ing" inside a word, where the file has them as they
+  // stand behind or without a space. Names in brackets are those of tokens that no text has.
+  void spell_word_pieces() {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      std::string& name = parts_.names[id];
+      const bool in_brackets = name.size() > 2 && name.starts_with('[') && name.ends_with(']');
+      if (type_of(id) != TokenType::kNormal || in_brackets || name.empty()) {
+        parts_.bytes.push_back(name);
+      } else if (name.starts_with(kSpaceSymbol)) {
+        name.erase(0, kSpaceSymbol.size());
+        parts_.bytes.push_back(" " + name);
+      } else {
+        parts_.bytes.push_back(name);
+        name.insert(0, kInnerPrefix);
+      }
+    }
+    parts_.strips_first_space = true;
+  }
+
+  // Whether a normal token has a capital letter: a model whose text is not made lower case.
+  [[nodiscard]] bool has_capitals() const {
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      const std::string& name = parts_.names[id];
+      if (type_of(id) != TokenType::kNormal || name.starts_with('[')) continue;
+      if (std::ranges::any_of(name, [](char c) { return c >= 'A' && c <= 'Z'; })) return true;
+    }
+    return false;
   }
 
   // Steps for SentencePiece models: a space in front, and every space as its symbol.
@@ -313,6 +345,33 @@ Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabu
   return gguf.create();
 }
 
+Expected<std::unique_ptr<Tokenizer>> create_word_piece_tokenizer(Vocabulary vocabulary) {
+  SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
+  GgufParts gguf(std::move(vocabulary));
+  gguf.spell_word_pieces();
+  gguf.add_named_tokens(/*spaces_are_symbols=*/false);
+  gguf.parts_.between = gguf.parts_.suffix;
+  const bool lowercases = !gguf.has_capitals();  // no key says it
+  std::vector<NormalizerStep> steps;
+  SLUICE_TRY_VOID(
+      add_bert_steps({.lowercases = lowercases, .strips_accents = lowercases}, steps));
+  gguf.parts_.normalizer = Normalizer(std::move(steps));
+  SLUICE_TRY_VOID(add_bert_stages(gguf.parts_.stages));
+  auto model = std::make_unique<WordPiece>(WordPiece::Options{
+      .prefix = std::string(kInnerPrefix), .unknown = gguf.vocabulary_.unknown});
+  const TokenTable names = gguf.index_texts();
+  for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
+    const auto token = static_cast<TokenId>(id);
+    const std::string& name = gguf.parts_.names[id];
+    if (gguf.type_of(id) != TokenType::kUnused && names.find(name) == token) {
+      model->add_token(name, token);
+    }
+  }
+  model->build();
+  gguf.parts_.model = std::move(model);
+  return gguf.create();
+}
+
 Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary) {
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/true));
   SLUICE_TRY(Charsmap map, Charsmap::parse(vocabulary.precompiled_charsmap));
@@ -328,6 +387,11 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
   }
   for (NormalizerStep& step : gguf.space_steps()) steps.push_back(std::move(step));
   gguf.parts_.normalizer = Normalizer(std::move(steps));
+  // XLM-R's, the only model of pairs with such a vocabulary: </s></s>.
+  for (int i = 0; i < 2; ++i) {
+    gguf.parts_.between.insert(
+        gguf.parts_.between.end(), gguf.parts_.suffix.begin(), gguf.parts_.suffix.end());
+  }
   double lowest = 0;
   for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
     if (gguf.type_of(id) == TokenType::kNormal) {

@@ -16,6 +16,8 @@ Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabu
 Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary vocabulary);
 // For "gemma4": merges over characters.
 Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary);
+// For "bert": WordPiece, whose tokens that begin a word are stored with a space in front.
+Expected<std::unique_ptr<Tokenizer>> create_word_piece_tokenizer(Vocabulary vocabulary);
 // For "t5".
 Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary);
 

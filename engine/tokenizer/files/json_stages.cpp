@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/tokenizer/files/bert_stages.h"
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/tokenizer/text/base64.h"
 #include "engine/tokenizer/text/unicode_data.h"
@@ -51,24 +52,7 @@ Expected<void> add_bert(const Json& section, std::vector<NormalizerStep>& steps)
   SLUICE_TRY(const bool pad, json_bool_or(section, "handle_chinese_chars", kWhere, true));
   SLUICE_TRY(const bool lowercase, json_bool_or(section, "lowercase", kWhere, true));
   SLUICE_TRY(const bool strip, json_bool_or(section, "strip_accents", kWhere, lowercase));
-  if (clean) {
-    SLUICE_TRY(Regex spaces, Regex::compile("\\s"));
-    steps.emplace_back(OmitStep{OmittedCharacters::kBertControls});
-    steps.emplace_back(ReplaceStep{std::move(spaces), " "});
-  }
-  if (pad) {
-    SLUICE_TRY(Regex ideographs,
-               Regex::compile("[\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{faff}"
-                              "\\x{20000}-\\x{2a6df}\\x{2a700}-\\x{2b81f}"
-                              "\\x{2b920}-\\x{2ceaf}\\x{2f800}-\\x{2fa1f}]"));
-    steps.emplace_back(ReplaceStep{std::move(ideographs), " ", true, /*keeps_match=*/true});
-  }
-  if (strip) {
-    steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfd});
-    steps.emplace_back(OmitStep{OmittedCharacters::kBertMarks});
-  }
-  if (lowercase) steps.emplace_back(LowercaseStep{});
-  return {};
+  return add_bert_steps({clean, pad, lowercase, strip}, steps);
 }
 
 Expected<void> add_normalizer(const Json& section, int level, std::vector<NormalizerStep>& steps) {
@@ -172,10 +156,7 @@ class PretokenizerReader {
       return add_regex("(?s:.){1," + std::to_string(length) + "}", SplitBehavior::kIsolated);
     }
     if (type == "WhitespaceSplit") return add_regex("\\s+", SplitBehavior::kRemoved);
-    if (type == "BertPreTokenizer") {
-      SLUICE_TRY_VOID(add_regex("\\s+", SplitBehavior::kRemoved));
-      return add_regex("[" + std::string(kPunctuationMembers) + "]", SplitBehavior::kIsolated);
-    }
+    if (type == "BertPreTokenizer") return add_bert_stages(result_.stages);
     if (type == "CharDelimiterSplit") {
       SLUICE_TRY(std::string delimiter, json_string(section, "delimiter", kWhere));
       result_.stages.emplace_back(SplitStage{std::move(delimiter), SplitBehavior::kRemoved});

@@ -314,6 +314,10 @@ std::string unigram_json(const Vocabulary& vocabulary) {
 Expected<std::string> tokenizer_json(const Vocabulary& vocabulary) {
   // The tokenizer's own reader reports any error.
   SLUICE_TRY(const auto checked, create_tokenizer(vocabulary));
+  if (vocabulary.model == "bert") {
+    return make_error(ErrorCode::kUnsupported,
+                      vocabulary.file + ": a WordPiece vocabulary is not written as tokenizer.json");
+  }
   if (vocabulary.model == "t5") return unigram_json(vocabulary);
   const bool is_byte_level =
       vocabulary.model == "gpt2" && vocabulary.pre != "gemma4" && vocabulary.pre != "gemma-4";

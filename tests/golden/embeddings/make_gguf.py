@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a directory of an encoder as a GGUF file, as llama.cpp's converter does, with the package gguf.
+
+    pip install gguf safetensors && python make_gguf.py DIRECTORY FILE.gguf [f32|f16|q8_0]
+
+Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf and xlm-roberta-cls.gguf
+beside this script from the directories there. BERT's vocabulary is written with spaces in front of
+tokens that begin a word; XLM-R's positions lose the rows in front of the first.
+"""
+import json
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+from safetensors import safe_open
+
+HERE = pathlib.Path(__file__).resolve().parent
+NAMES = [("embeddings.word_embeddings", "token_embd"), ("embeddings.position_embeddings", "position_embd"),
+         ("embeddings.token_type_embeddings", "token_types"), ("embeddings.LayerNorm", "token_embd_norm"),
+         ("encoder.layer.", "blk."), ("attention.self.query", "attn_q"), ("attention.self.key", "attn_k"),
+         ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"),
+         ("attention.output.LayerNorm", "attn_output_norm"), ("intermediate.dense", "ffn_up"),
+         ("output.dense", "ffn_down"), ("output.LayerNorm", "layer_output_norm"),
+         ("classifier.out_proj", "cls.output"), ("classifier.dense", "cls"), ("pooler.dense", "cls"),
+         ("classifier", "cls.output")]
+
+
+def tensor_name(name):
+    for prefix in ("bert.", "roberta."):
+        name = name.removeprefix(prefix)
+    for old, new in NAMES:
+        name = name.replace(old, new)
+    return name.replace("gamma", "weight").replace("beta", "bias")
+
+
+def add_vocabulary(writer, folder, is_bert):
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    special = {token["content"] for token in tokenizer["added_tokens"] if token["special"]}
+    scores = []
+    if is_bert:
+        vocab = tokenizer["model"]["vocab"]
+        names = sorted(vocab, key=vocab.get)
+    else:
+        names = [name for name, _ in tokenizer["model"]["vocab"]]
+        scores = [score for _, score in tokenizer["model"]["vocab"]]
+    types = [gguf.TokenType.UNKNOWN if name == "<unk>" else
+             gguf.TokenType.CONTROL if name in special else gguf.TokenType.NORMAL for name in names]
+    id_of = {name: i for i, name in enumerate(names)}
+    if is_bert:
+        def phantom(name, kind):
+            if kind == gguf.TokenType.CONTROL or (name.startswith("[") and name.endswith("]")):
+                return name
+            return name[2:] if name.startswith("##") else "\u2581" + name
+        names = [phantom(name, kind) for name, kind in zip(names, types)]
+    writer.add_tokenizer_model("bert" if is_bert else "t5")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(names)
+    writer.add_token_types(types)
+    begin, end, unknown, padding = (["[CLS]", "[SEP]", "[UNK]", "[PAD]"] if is_bert else
+                                    ["<s>", "</s>", "<unk>", "<pad>"])
+    writer.add_unk_token_id(id_of[unknown])
+    writer.add_sep_token_id(id_of[end])
+    writer.add_pad_token_id(id_of[padding])
+    if is_bert:
+        writer.add_token_type_count(2)
+        writer.add_uint32("tokenizer.ggml.cls_token_id", id_of[begin])
+    else:
+        writer.add_token_scores(scores)
+        writer.add_add_space_prefix(True)
+        writer.add_remove_extra_whitespaces(True)
+        writer.add_bos_token_id(id_of[begin])
+        writer.add_eos_token_id(id_of[end])
+        writer.add_add_bos_token(True)
+        writer.add_add_eos_token(True)
+
+
+def write(folder, path, kind="f32"):
+    config = json.loads((folder / "config.json").read_text())
+    is_bert = config["model_type"] == "bert"
+    offset = 0 if is_bert else config["pad_token_id"] + 1
+    writer = gguf.GGUFWriter(path, "bert")
+    writer.add_context_length(config["max_position_embeddings"] - offset)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    is_scored = config["architectures"][0].endswith("ForSequenceClassification")
+    pooling = gguf.PoolingType.RANK if is_scored else None
+    if (folder / "1_Pooling/config.json").exists():
+        modes = json.loads((folder / "1_Pooling/config.json").read_text())
+        pooling = (gguf.PoolingType.CLS if modes["pooling_mode_cls_token"] else gguf.PoolingType.MEAN)
+    if pooling is not None:
+        writer.add_pooling_type(pooling)
+    if is_scored:
+        writer.add_classifier_output_labels([config["id2label"][k] for k in sorted(config["id2label"], key=int)])
+    add_vocabulary(writer, folder, is_bert)
+    with safe_open(folder / "model.safetensors", "np") as tensors:
+        for name in tensors.keys():
+            if name.endswith("position_ids"):
+                continue
+            values = tensors.get_tensor(name).astype(np.float32)
+            if "position_embeddings" in name:
+                values = values[offset:]
+            if "pooler" in name and not is_scored:
+                continue
+            new = tensor_name(name)
+            is_matrix = values.ndim == 2 and "position" not in new and "token_types" not in new
+            if is_matrix and kind == "f16":
+                writer.add_tensor(new, values.astype(np.float16))
+            elif is_matrix and kind == "q8_0":
+                writer.add_tensor(new, gguf.quants.quantize(values, gguf.GGMLQuantizationType.Q8_0),
+                                  raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            else:
+                writer.add_tensor(new, values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if len(sys.argv) > 2:
+    write(pathlib.Path(sys.argv[1]), sys.argv[2], *sys.argv[3:])
+else:
+    for each in ("bert-mean", "bert-cls", "bert-rerank", "xlm-roberta-cls"):
+        write(HERE / each, str(HERE / f"{each}.gguf"))
