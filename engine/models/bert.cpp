@@ -8,9 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr uint64_t kMostLabels = 1 << 16;
-constexpr uint64_t kMostSegments = 16;
-
 // Defaults of transformers' classes.
 constexpr KeyDefault kBertDefaults[] = {
     {"num_attention_heads", 12U},
@@ -50,27 +47,11 @@ constexpr TensorName kNames[] = {
     {"output.LayerNorm", "layer_output_norm"},
 };
 
-// Rows of a table, whose columns are the hidden width; 0: there is none.
-Expected<int32_t> rows_of_table(const Checkpoint& checkpoint,
-                                const char* name,
-                                uint64_t most,
-                                const ModelConfig& config) {
-  const CheckpointTensor* const table = checkpoint.find(name);
-  if (table == nullptr) return 0;
-  const uint64_t rows = table->num_dims == 1 ? 1 : table->dims[1];
-  if (table->num_dims > 2 || table->dims[0] != static_cast<uint64_t>(config.hidden) || rows < 1 ||
-      rows > most) {
-    return make_error(ErrorCode::kDataLoss,
-                      checkpoint.place_of(name) + ": found another shape, expected 1 to " +
-                          std::to_string(most) + " rows of the hidden width");
-  }
-  return static_cast<int32_t>(rows);
-}
-
 Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config) {
   config.norm_bias = true;
   config.num_positions = config.context_len;
   for (LayerConfig& layer : config.layers) layer.rope = -1;
+  config.ropes.clear();
   const Metadata& metadata = checkpoint.metadata();
   if (metadata.has("position_embedding_type")) {
     SLUICE_TRY(const std::string kind, metadata.get_string("position_embedding_type"));
@@ -78,19 +59,7 @@ Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config)
       return metadata.wrong("position_embedding_type", "\"" + kind + "\"", "absolute");
     }
   }
-  if (checkpoint.is_dummy()) return {};
-  SLUICE_TRY(config.num_segments,
-             rows_of_table(checkpoint, "token_types.weight", kMostSegments, config));
-  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
-  if (config.num_segments == 0 && is_gguf) config.num_segments = 1;  // a model without them
-  if (config.num_segments == 0) {
-    return make_error(ErrorCode::kDataLoss,
-                      checkpoint.place_of("token_types.weight") +
-                          ": found nothing, expected the embeddings of segments");
-  }
-  SLUICE_TRY(config.num_labels,
-             rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
-  return {};
+  return read_encoder_tables(checkpoint, config);
 }
 
 // Positions begin behind the padding's, which is 1 in all published models; a GGUF file's table

@@ -204,7 +204,7 @@ Expected<void> read_gate_function(const Metadata& metadata,
                                   const FileSpec& files,
                                   ModelConfig& config) {
   const bool is_gated = files.is_gated;
-  if (files.is_encoder) {
+  if (files.is_encoder && !is_gated) {
     config.gate_function = kernels::GateFunction::kGelu;
     config.fused_gate_up = false;
     SLUICE_TRY(const std::string name,
@@ -222,7 +222,7 @@ Expected<void> read_gate_function(const Metadata& metadata,
     if (name == "relu2") return {};
     return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2");
   }
-  if (name == "silu" || name == "swish") {
+  if (name == "silu" || name == "swish" || name == "swiglu") {
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
     config.gate_function = kernels::GateFunction::kGeluTanh;

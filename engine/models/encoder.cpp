@@ -11,11 +11,33 @@
 #include "engine/models/blocks.h"
 #include "engine/models/dense_ffn.h"
 #include "engine/models/output_layer.h"
+#include "engine/models/rope_tables.h"
+#include "engine/weights/checkpoint.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
 namespace sluice {
 namespace {
+
+constexpr uint64_t kMostLabels = 1 << 16;
+constexpr uint64_t kMostSegments = 16;
+
+// Rows of a table, whose columns are the hidden width; 0: there is none.
+Expected<int32_t> rows_of_table(const Checkpoint& checkpoint,
+                                const char* name,
+                                uint64_t most,
+                                const ModelConfig& config) {
+  const CheckpointTensor* const table = checkpoint.find(name);
+  if (table == nullptr) return 0;
+  const uint64_t rows = table->num_dims == 1 ? 1 : table->dims[1];
+  if (table->num_dims > 2 || table->dims[0] != static_cast<uint64_t>(config.hidden) || rows < 1 ||
+      rows > most) {
+    return make_error(ErrorCode::kDataLoss,
+                      checkpoint.place_of(name) + ": found another shape, expected 1 to " +
+                          std::to_string(most) + " rows of the hidden width");
+  }
+  return static_cast<int32_t>(rows);
+}
 
 // Pieces of the arena, laid out once for the largest step.
 struct EncoderBuffers {
@@ -41,7 +63,8 @@ struct EncoderLayer {
 
 class EncoderModel final : public Model {
  public:
-  explicit EncoderModel(ModelConfig config) : config_(std::move(config)) {}
+  EncoderModel(ModelConfig config, int32_t max_model_len)
+      : config_(std::move(config)), ropes_(rope_tables(config_, max_model_len)) {}
 
   Expected<void> load(const ModelOptions& options, WeightStore& weights);
 
@@ -77,9 +100,15 @@ class EncoderModel final : public Model {
   [[nodiscard]] const Projection& output() const override { return embedding_; }
 
  private:
-  // Positions of a text.
+  // Positions of a text in the table; 1: the table has a row for each segment alone.
   [[nodiscard]] int32_t num_places() const {
-    return config_.num_positions - config_.first_position;
+    return config_.num_positions > 0 ? config_.num_positions - config_.first_position : 1;
+  }
+
+  // The rotation of a layer; null: none.
+  [[nodiscard]] const kernels::RopeTable* rope_of(int32_t layer) const {
+    const int32_t rope = config_.layers[static_cast<size_t>(layer)].rope;
+    return rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)];
   }
 
   Expected<void> load_positions(WeightStore& weights);
@@ -94,7 +123,8 @@ class EncoderModel final : public Model {
 
   ModelConfig config_;
   Projection embedding_;
-  DeviceFloats positions_;  // [segments, positions, hidden]
+  DeviceFloats positions_;  // [segments, places, hidden]
+  std::vector<kernels::RopeTable> ropes_;
   StreamNorm embedding_norm_;
   std::vector<EncoderLayer> layers_;
   Projection dense_;   // of a model that scores; empty weights: the labels' layer is alone
@@ -107,17 +137,17 @@ class EncoderModel final : public Model {
 
 // The rows of positions that a text can have, for each segment with its row added.
 Expected<void> EncoderModel::load_positions(WeightStore& weights) {
-  const int32_t first = config_.first_position;
   const int32_t rows = config_.num_positions;
+  const char* const kTypes = "token_types.weight";
   std::vector<float> table;
   table.reserve(static_cast<size_t>(int64_t{config_.num_segments} * num_places() * config_.hidden));
-  const char* const kTypes = "token_types.weight";
   for (int32_t segment = 0; segment < config_.num_segments; ++segment) {
     std::vector<float> kind(static_cast<size_t>(config_.hidden));
     if (weights.has(kTypes)) {
       SLUICE_TRY(kind, weights.vector(kTypes, config_.hidden, {segment, config_.num_segments}));
     }
-    for (int32_t row = first; row < rows; ++row) {
+    if (rows == 0) table.insert(table.end(), kind.begin(), kind.end());
+    for (int32_t row = config_.first_position; row < rows; ++row) {
       SLUICE_TRY(const std::vector<float> place,
                  weights.vector("position_embd.weight", config_.hidden, {row, rows}));
       for (size_t i = 0; i < place.size(); ++i) table.push_back(place[i] + kind[i]);
@@ -154,6 +184,7 @@ Expected<void> EncoderModel::load(const ModelOptions& options, WeightStore& weig
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
   SLUICE_TRY_VOID(load_positions(weights));
+  for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*options.memory));
   SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const std::string prefix = "blk." + std::to_string(i) + ".";
@@ -248,8 +279,8 @@ void EncoderModel::take_embeddings(const ForwardContext& context) const {
   for (size_t i = 0; i < count; ++i) {
     const TokenId id = context.batch.token_ids[i];
     buffers_.words[i] = id % config_.vocab_size;
-    buffers_.places[i] =
-        id / config_.vocab_size * num_places() + context.batch.positions[i];
+    const int32_t place = config_.num_positions > 0 ? context.batch.positions[i] : 0;
+    buffers_.places[i] = id / config_.vocab_size * num_places() + place;
   }
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),
@@ -269,6 +300,7 @@ void EncoderModel::forward(const ForwardContext& context) {
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
   buffers_.hidden_in.set_num_rows(num_rows);
   take_embeddings(context);
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   kernels::RowSteps first;
   add_norm_steps(embedding_norm_, &layers_.front().mixer->input(), num_rows, first);
   kernels::run_row_steps(context.exec, first);
@@ -281,7 +313,7 @@ void EncoderModel::forward(const ForwardContext& context) {
     add_norm_steps(layer.after_mixer, layer.ffn->input(), num_rows, after_mixer);
     layer.mixer->forward(context,
                          context.caches[i],
-                         /*rope=*/nullptr,
+                         rope_of(static_cast<int32_t>(i)),
                          buffers_.hidden_in,
                          {half, kernels::Epilogue::kStore, after_mixer});
     kernels::RowSteps after_ffn;
@@ -328,10 +360,25 @@ const float* EncoderModel::score(const ForwardContext& context, int32_t num_rows
 
 }  // namespace
 
+Expected<void> read_encoder_tables(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (checkpoint.is_dummy()) return {};
+  const char* const types = "token_types.weight";
+  SLUICE_TRY(config.num_segments, rows_of_table(checkpoint, types, kMostSegments, config));
+  if (config.num_segments == 0 && checkpoint.kind() != CheckpointKind::kGguf) {
+    return make_error(
+        ErrorCode::kDataLoss,
+        checkpoint.place_of(types) + ": found nothing, expected the embeddings of segments");
+  }
+  config.num_segments = std::max(config.num_segments, 1);
+  SLUICE_TRY(config.num_labels,
+             rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
+  return {};
+}
+
 Expected<std::unique_ptr<Model>> build_encoder(ModelConfig config,
                                                const ModelOptions& options,
                                                WeightStore& weights) {
-  auto model = std::make_unique<EncoderModel>(std::move(config));
+  auto model = std::make_unique<EncoderModel>(std::move(config), options.max_model_len);
   SLUICE_TRY_VOID(model->load(options, weights));
   return model;
 }

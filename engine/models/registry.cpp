@@ -44,6 +44,7 @@ extern const ModelSpec kMinistral3Spec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kNemotronSpec;
+extern const ModelSpec kNomicBertSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
 extern const ModelSpec kOlmoeSpec;
@@ -72,7 +73,7 @@ constexpr std::array kSpecs = {
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlamaSpec, &kMimoSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMistralSpec, &kMixtralSpec,
-    &kNemotronSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
+    &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
     &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,
     &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kXlmRobertaSpec,

@@ -30,15 +30,15 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers"}},
-    {"embedding_length", {"hidden_size"}},
-    {"feed_forward_length", {"block_ff_dim", "intermediate_size"}},
-    {"attention.head_count", {"num_attention_heads"}},
+    {"block_count", {"num_hidden_layers", "n_layer"}},
+    {"embedding_length", {"hidden_size", "n_embd"}},
+    {"feed_forward_length", {"block_ff_dim", "intermediate_size", "n_inner"}},
+    {"attention.head_count", {"num_attention_heads", "n_head"}},
     {"attention.head_count_kv", {"num_key_value_heads"}},
     {"attention.key_length", {"head_dim"}},
-    {"context_length", {"max_position_embeddings"}},
+    {"context_length", {"max_position_embeddings", "max_trained_positions"}},
     {"vocab_size", {"vocab_size"}},
-    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps"}},
+    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}},
     {"attention.sliding_window", {"sliding_window"}},
     {"attention.sliding_window_pattern",
@@ -90,7 +90,7 @@ constexpr Row kRows[] = {
     {"no_rope_layer_interval", {"no_rope_layer_interval"}},
     {"use_sliding_window", {"use_sliding_window"}},
     {"max_window_layers", {"max_window_layers"}},
-    {"hidden_act", {"hidden_activation", "hidden_act"}},
+    {"hidden_act", {"hidden_activation", "hidden_act", "activation_function"}},
     {"attention_bias", {"attention_bias", "use_bias"}},
     {"mlp_bias", {"mlp_bias"}},
     {"head.vocab_size", {"draft_vocab_size"}},
@@ -110,7 +110,7 @@ constexpr Row kRows[] = {
 };
 
 constexpr Row kRopeRows[] = {
-    {"rope.freq_base", {"rope_theta"}},
+    {"rope.freq_base", {"rope_theta", "rotary_emb_base"}},
     {"rope.dimension_count", {"rotary_dim", "qk_rope_head_dim"}},
     {"rope.scaling.type", {"rope_type", "type"}},
     {"rope.scaling.factor", {"factor"}},

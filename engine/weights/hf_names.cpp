@@ -204,8 +204,9 @@ std::string as_of_decoder(std::string_view stored) {
     if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   }
   std::string name(stored);
-  constexpr std::string_view kLayers = "encoder.layer.";
-  if (name.starts_with(kLayers)) name.replace(0, kLayers.size(), "layers.");
+  for (const std::string_view layers : {"encoder.layer.", "encoder.layers."}) {
+    if (name.starts_with(layers)) name.replace(0, layers.size(), "layers.");
+  }
   for (const auto& [old_end, end] : {std::pair<std::string_view, std::string_view>
                                          {".gamma", ".weight"}, {".beta", ".bias"}}) {
     if (name.ends_with(old_end)) name.replace(name.size() - old_end.size(), old_end.size(), end);

@@ -88,7 +88,7 @@ TEST_P(GoldenVectors, AreThoseOfSentenceTransformers) {
 INSTANTIATE_TEST_SUITE_P(Models,
                          GoldenVectors,
                          ::testing::Values("qwen3-embedding", "qwen3-mean", "bert-mean", "bert-cls",
-                                           "xlm-roberta-cls", "bert-classify",
+                                           "xlm-roberta-cls", "bert-classify", "nomic-bert-mean",
                                            "xlm-roberta-rerank"));
 
 // GGUF files of these models spell their vocabularies in another way.
@@ -104,7 +104,8 @@ TEST_P(GoldenGgufVectors, AreThoseOfSentenceTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GoldenGgufVectors,
-                         ::testing::Values("bert-mean", "bert-cls", "xlm-roberta-cls"));
+                         ::testing::Values("bert-mean", "bert-cls", "nomic-bert-mean",
+                                           "xlm-roberta-cls"));
 
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};
 

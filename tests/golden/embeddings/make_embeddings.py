@@ -13,6 +13,7 @@ import json
 import pathlib
 import shutil
 import sys
+import zlib
 
 import torch
 import transformers
@@ -104,6 +105,11 @@ def qwen3(tokenizer, **more):
                                     num_key_value_heads=2, tie_word_embeddings=True, **SIZES, **more)
 
 
+def nomic_bert(tokenizer, **more):
+    return transformers.NomicBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, type_vocab_size=2,
+                                        head_dim=8, pad_token_id=0, **SIZES, **more)
+
+
 # name: (tokenizer, config, class, pooling or None for scores, normalized, most tokens, config's more)
 MODELS = {
     "qwen3-embedding": (byte_pairs, qwen3, transformers.Qwen3Model, "lasttoken", True, 512, {}),
@@ -112,6 +118,7 @@ MODELS = {
     "bert-mean": (word_piece, bert, transformers.BertModel, "mean", True, 48, {}),
     "bert-cls": (word_piece, bert, transformers.BertModel, "cls", True, 64, {}),
     "xlm-roberta-cls": (unigram, xlm_roberta, transformers.XLMRobertaModel, "cls", True, 64, {}),
+    "nomic-bert-mean": (word_piece, nomic_bert, transformers.NomicBertModel, "mean", True, 64, {}),
     "bert-rerank": (word_piece, bert, transformers.BertForSequenceClassification, None, False, 64,
                     dict(num_labels=1)),
     "xlm-roberta-rerank": (unigram, xlm_roberta, transformers.XLMRobertaForSequenceClassification, None,
@@ -156,7 +163,7 @@ def write(name):
     tokenizer = make_tokenizer()
     model = model_class(make_config(tokenizer, **more)).eval()
     with torch.no_grad():
-        randomize(model, 1 + sorted(MODELS).index(name))
+        randomize(model, zlib.crc32(name.encode()))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     row = {}

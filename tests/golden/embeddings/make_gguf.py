@@ -4,8 +4,8 @@
 
     pip install gguf safetensors && python make_gguf.py DIRECTORY FILE.gguf [f32|f16|q8_0]
 
-Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf and xlm-roberta-cls.gguf
-beside this script from the directories there. BERT's vocabulary is written with spaces in front of
+Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf, nomic-bert-mean.gguf and
+xlm-roberta-cls.gguf beside this script from the directories there. BERT's vocabulary is written with spaces in front of
 tokens that begin a word; XLM-R's positions lose the rows in front of the first.
 """
 import json
@@ -17,7 +17,10 @@ import numpy as np
 from safetensors import safe_open
 
 HERE = pathlib.Path(__file__).resolve().parent
-NAMES = [("embeddings.word_embeddings", "token_embd"), ("embeddings.position_embeddings", "position_embd"),
+NAMES = [("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"),
+         ("attn.out_proj", "attn_output"), ("mlp.fc11", "ffn_up"), ("mlp.fc12", "ffn_gate"),
+         ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"),
+         ("embeddings.word_embeddings", "token_embd"), ("embeddings.position_embeddings", "position_embd"),
          ("embeddings.token_type_embeddings", "token_types"), ("embeddings.LayerNorm", "token_embd_norm"),
          ("encoder.layer.", "blk."), ("attention.self.query", "attn_q"), ("attention.self.key", "attn_k"),
          ("attention.self.value", "attn_v"), ("attention.output.dense", "attn_output"),
@@ -78,9 +81,12 @@ def add_vocabulary(writer, folder, is_bert):
 
 def write(folder, path, kind="f32"):
     config = json.loads((folder / "config.json").read_text())
-    is_bert = config["model_type"] == "bert"
+    is_nomic = config["model_type"] == "nomic_bert"
+    is_bert = is_nomic or config["model_type"] == "bert"
     offset = 0 if is_bert else config["pad_token_id"] + 1
-    writer = gguf.GGUFWriter(path, "bert")
+    writer = gguf.GGUFWriter(path, "nomic-bert" if is_nomic else "bert")
+    if is_nomic:
+        writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_context_length(config["max_position_embeddings"] - offset)
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -125,5 +131,5 @@ def write(folder, path, kind="f32"):
 if len(sys.argv) > 2:
     write(pathlib.Path(sys.argv[1]), sys.argv[2], *sys.argv[3:])
 else:
-    for each in ("bert-mean", "bert-cls", "bert-rerank", "xlm-roberta-cls"):
+    for each in ("bert-mean", "bert-cls", "bert-rerank", "nomic-bert-mean", "xlm-roberta-cls"):
         write(HERE / each, str(HERE / f"{each}.gguf"))
