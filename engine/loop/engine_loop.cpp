@@ -263,7 +263,9 @@ void LocalEngine::add_pooled(StepWork& work) {
   }
   for (const RequestId id : work.pooled) {
     if (core_->requests.find(id) == nullptr) continue;
-    if (!core_->requests.end_pooled(id, *info_.pooling, counters_)) core_->failed.push_back(id);
+    const bool has_ended =
+        core_->requests.end_pooled(id, *info_.pooling, pooled_layers_, counters_);
+    if (!has_ended) core_->failed.push_back(id);
   }
 }
 

@@ -161,7 +161,7 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
   info_.system_fingerprint = runner.fingerprint();
   info_.backend = runner.device().name();
   info_.memory_plan = runner.plan().describe();
-  SLUICE_TRY(info_.pooling,
+  SLUICE_TRY(std::optional<Pooling> pooling,
              read_pooling(config_,
                           runner.checkpoint(),
                           *tokenizer_,
@@ -170,8 +170,10 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
                            .max_model_len = runner.plan().max_model_len,
                            .is_encoder = runner.model().is_encoder,
                            .has_segments = runner.model().num_segments > 1}));
-  if (info_.pooling) {
-    info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *info_.pooling);
+  if (pooling) {
+    info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *pooling);
+    info_.pooling = std::move(pooling->info);
+    pooled_layers_ = std::move(pooling->layers);
   }
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner.checkpoint()));

@@ -2,8 +2,8 @@
 #include "engine/loop/pool_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-
 
 namespace sluice {
 namespace {
@@ -41,6 +41,45 @@ void normalize(std::span<float> vector) {
   for (const float x : vector) sum += static_cast<double>(x) * static_cast<double>(x);
   const double length = std::max(std::sqrt(sum), 1e-12);
   for (float& x : vector) x = static_cast<float>(static_cast<double>(x) / length);
+}
+
+// A row of a matrix times a vector: 16 running sums, then those of halves.
+float dot(std::span<const float> row, std::span<const float> vector) {
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> sums{};
+  size_t i = 0;
+  for (; i + kLanes <= row.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += row[i + lane] * vector[i + lane];
+  }
+  for (; i < row.size(); ++i) sums[i % kLanes] += row[i] * vector[i];
+  for (size_t half = kLanes / 2; half > 0; half /= 2) {
+    for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
+// tanh by exp_below(), within a float's precision.
+float tanh_of(float x) {
+  const double small = exp_below(-2 * std::abs(static_cast<double>(x)));
+  const double value = (1 - small) / (1 + small);
+  return static_cast<float>(x < 0 ? -value : value);
+}
+
+// A layer's output for each vector in `vectors`.
+std::vector<float> through(const PooledLayer& layer, std::span<const float> vectors) {
+  const auto in = static_cast<size_t>(layer.in);
+  const auto out = static_cast<size_t>(layer.out);
+  std::vector<float> result;
+  result.reserve(vectors.size() / in * out);
+  for (size_t begin = 0; begin < vectors.size(); begin += in) {
+    const std::span<const float> vector = vectors.subspan(begin, in);
+    for (size_t row = 0; row < out; ++row) {
+      float sum = dot(std::span(layer.weight).subspan(row * in, in), vector);
+      if (!layer.bias.empty()) sum += layer.bias[row];
+      result.push_back(layer.has_tanh ? tanh_of(sum) : sum);
+    }
+  }
+  return result;
 }
 
 // Keeps the first `count` elements of each vector of `width`.
@@ -84,12 +123,14 @@ void pool_row(const PoolingInfo& info,
 
 bool finish_pooling(const PoolingInfo& info,
                     const PoolingParams& params,
+                    std::span<const PooledLayer> layers,
                     int32_t num_tokens,
                     std::vector<float>& pooled) {
   if (pooled.empty()) return false;
   if (info.type == PoolingType::kMean && !params.every_token) {
     for (float& x : pooled) x /= static_cast<float>(num_tokens);
   }
+  for (const PooledLayer& layer : layers) pooled = through(layer, pooled);
   if (!std::ranges::all_of(pooled, [](float x) { return std::isfinite(x); })) return false;
   if (info.is_classifier) {
     if (!info.label_tokens.empty()) pooled = {pooled.back() - pooled.front()};

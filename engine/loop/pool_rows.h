@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/core/pooling.h"
+#include "engine/weights/pooled_layers.h"
 #include "scheduler/scheduled_request.h"
 
 namespace sluice {
@@ -21,10 +22,12 @@ void pool_row(const PoolingInfo& info,
               std::span<const float> state,
               std::vector<float>& pooled);
 
-// Makes the answer of all rows, of a prompt of `num_tokens`: means, cuts, normalizes, scores.
+// Makes the answer of all rows, of a prompt of `num_tokens`: means, goes through the model's layers
+// behind the pooling, cuts, normalizes, scores.
 // Returns false where a value of it is not finite.
 [[nodiscard]] bool finish_pooling(const PoolingInfo& info,
                                   const PoolingParams& params,
+                                  std::span<const PooledLayer> layers,
                                   int32_t num_tokens,
                                   std::vector<float>& pooled);
 

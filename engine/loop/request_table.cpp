@@ -132,9 +132,15 @@ void RequestTable::add_pooled_row(RequestId id,
   pool_row(info, *state.pooling, row, state.pooled);
 }
 
-bool RequestTable::end_pooled(RequestId id, const PoolingInfo& info, EngineStats& stats) {
+bool RequestTable::end_pooled(RequestId id,
+                              const PoolingInfo& info,
+                              std::span<const PooledLayer> layers,
+                              EngineStats& stats) {
   RequestState& state = states_.at(id);
-  if (!finish_pooling(info, *state.pooling, state.num_prompt_tokens, state.pooled)) return false;
+  if (!finish_pooling(
+          info, *state.pooling, layers, state.num_prompt_tokens, state.pooled)) {
+    return false;
+  }
   TokenOutput output;
   output.request_id = id;
   output.finish_reason = FinishReason::kStop;

@@ -19,6 +19,7 @@
 #include "engine/request.h"
 #include "engine/sampling/grammar/grammar.h"
 #include "engine/sampling/sampler.h"
+#include "engine/weights/pooled_layers.h"
 #include "scheduler/admission.h"
 
 namespace sluice {
@@ -104,7 +105,10 @@ class RequestTable {
   void add_pooled_row(RequestId id, const PoolingInfo& info, std::span<const float> state);
   // Queues the answer of a pooled request whose rows have all come, and removes the request; false:
   // the answer is not finite, and the request stays.
-  [[nodiscard]] bool end_pooled(RequestId id, const PoolingInfo& info, EngineStats& stats);
+  [[nodiscard]] bool end_pooled(RequestId id,
+                                const PoolingInfo& info,
+                                std::span<const PooledLayer> layers,
+                                EngineStats& stats);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
 

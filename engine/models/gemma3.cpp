@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma 3 text: Gemma 2 without caps, norms of each head of q and k, five windowed layers with a
-// rope base of their own for each full one.
+// rope base of their own for each full one. EmbeddingGemma is the same with tokens that see those
+// behind them, the windowed layers half a window to each side.
 #include <cmath>
+#include <utility>
 
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
@@ -34,6 +36,13 @@ constexpr std::string_view kGemma3HfKeys[] = {"hidden_activation",
                                               "attn_logit_softcapping",
                                               "final_logit_softcapping"};
 
+// Files give an encoder's windows both sides together.
+void see_half_windows(ModelConfig& config) {
+  for (LayerConfig& layer : config.layers) {
+    if (layer.window > 0) layer.window = layer.window / 2 + 1;
+  }
+}
+
 Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   config.norm_placement = NormPlacement::kAround;
@@ -44,7 +53,19 @@ Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& confi
   SLUICE_TRY(const double cap, read_soft_cap(metadata, "final_logit_softcapping", 0));
   config.logit_soft_cap = static_cast<float>(cap);
   SLUICE_TRY_VOID(read_window_pattern(checkpoint, 6, config));
+  if (!config.is_encoder) {
+    SLUICE_TRY(config.is_encoder, metadata.get_bool_or("attention.sees_behind", false));
+  }
+  if (config.is_encoder) see_half_windows(config);
   return use_local_rope(metadata, 10000, config);
+}
+
+// A GGUF file has the layers behind the pooling beside the model's own.
+Expected<std::unique_ptr<Model>> build_embedding(ModelConfig config,
+                                                 const ModelOptions& options,
+                                                 WeightStore& weights) {
+  for (const char* name : {"dense_2.weight", "dense_3.weight"}) weights.leave_out(name);
+  return build_decoder(std::move(config), options, weights);
 }
 
 }  // namespace
@@ -57,9 +78,19 @@ const ModelSpec kGemma3Spec = {.files = {.gguf = "gemma3",
                                          .ties_embedding = true,
                                          .scales_full_layers_only = true,
                                          .names = kGemma3Names,
-                                         .norm_offset = 1},
+                                         .norm_offset = 1,
+                                         .may_be_encoder = true},
                                .configure = configure_gemma3,
                                .build = build_decoder,
                                .hf_keys = kGemma3HfKeys};
+
+// EmbeddingGemma's GGUF files; its directories are those of Gemma 3.
+extern const ModelSpec kGemmaEmbeddingSpec;
+const ModelSpec kGemmaEmbeddingSpec = {.files = {.gguf = "gemma-embedding",
+                                                 .ties_embedding = true,
+                                                 .scales_full_layers_only = true,
+                                                 .is_encoder = true},
+                                       .configure = configure_gemma3,
+                                       .build = build_embedding};
 
 }  // namespace sluice

@@ -23,6 +23,7 @@ extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGemma4Spec;
 extern const ModelSpec kGemma4UnifiedSpec;
+extern const ModelSpec kGemmaEmbeddingSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGlm4MoeLiteSpec;
@@ -68,6 +69,7 @@ constexpr std::array kSpecs = {
     &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kDeepseekV2Spec,
     &kDeepseekV3Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
     &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kGemmaEmbeddingSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
     &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,

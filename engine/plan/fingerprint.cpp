@@ -54,13 +54,21 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
   return name_of(key);
 }
 
-std::string pooled_fingerprint(const std::string& fingerprint, const PoolingInfo& pooling) {
-  std::string key = fingerprint + (pooling.is_classifier ? "|scores|" : "|vectors|");
-  key += to_string(pooling.type);
-  key += pooling.normalizes ? "|normalized|" : "|as they are|";
-  key += to_string(pooling.function);
-  key += "|" + std::to_string(pooling.width) + "|" + std::to_string(pooling.max_tokens);
-  for (const TokenId token : pooling.label_tokens) key += "|" + std::to_string(token);
+std::string pooled_fingerprint(const std::string& fingerprint, const Pooling& pooling) {
+  const PoolingInfo& info = pooling.info;
+  std::string key = fingerprint + (info.is_classifier ? "|scores|" : "|vectors|");
+  key += to_string(info.type);
+  key += info.normalizes ? "|normalized|" : "|as they are|";
+  key += to_string(info.function);
+  key += "|" + std::to_string(info.width) + "|" + std::to_string(info.max_tokens);
+  for (const TokenId token : info.label_tokens) key += "|" + std::to_string(token);
+  for (const PooledLayer& layer : pooling.layers) {
+    uint64_t hash = layer.has_tanh ? 1 : 0;
+    for (const std::vector<float>* values : {&layer.weight, &layer.bias}) {
+      hash = XXH3_64bits_withSeed(values->data(), values->size() * sizeof(float), hash);
+    }
+    key += "|" + std::to_string(hash);
+  }
   return name_of(key);
 }
 

@@ -6,10 +6,10 @@
 #include <string>
 
 #include "engine/core/config.h"
-#include "engine/core/pooling.h"
 #include "engine/models/model.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/pooling_files.h"
 #include "engine/weights/weight_store.h"
 
 namespace sluice {
@@ -24,8 +24,8 @@ namespace sluice {
                                          const MemoryPlan& plan);
 
 // Returns the name of an engine that makes vectors or scores: a hash of `fingerprint` and of all
-// that `pooling` says of an answer's numbers.
+// that `pooling` says and has of an answer's numbers.
 [[nodiscard]] std::string pooled_fingerprint(const std::string& fingerprint,
-                                             const PoolingInfo& pooling);
+                                             const Pooling& pooling);
 
 }  // namespace sluice

@@ -93,6 +93,7 @@ constexpr Row kRows[] = {
     {"hidden_act", {"hidden_activation", "hidden_act", "activation_function"}},
     {"attention_bias", {"attention_bias", "use_bias"}},
     {"mlp_bias", {"mlp_bias"}},
+    {"attention.sees_behind", {"use_bidirectional_attention"}},
     {"head.vocab_size", {"draft_vocab_size"}},
     {"head.target_hidden_size", {"target_hidden_size"}},
     {"head.norm_before_residual", {"norm_before_residual"}},

@@ -31,8 +31,10 @@ bool is_attention(const Json& type) {
 
 bool is_recurrent(const Json& type) { return type == "linear_attention" || type == "conv"; }
 
+constexpr const char* kBidirectional = "use_bidirectional_attention";
+
 constexpr Required kRequired[] = {
-    {"use_bidirectional_attention",
+    {kBidirectional,
      "false, or \"vision\", which concerns images",
      [](const Json& value) { return is_false(value) || value == "vision"; }},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
@@ -93,6 +95,7 @@ class Checker {
   Expected<void> check_values() const {
     for (const Required& row : kRequired) {
       const Json* value = stated(row.key);
+      if (spec_.may_be_encoder && std::string_view(row.key) == kBidirectional) continue;
       if (value != nullptr && !row.accepts(*value)) return refuse(row.key, *value, row.expected);
     }
     for (const RequiredNumber& row : spec_.required) {

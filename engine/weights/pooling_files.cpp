@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -13,15 +12,13 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/gguf_parse.h"
-#include "engine/weights/mapped_file.h"
+#include "engine/weights/json_file.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
-namespace fs = std::filesystem;
 
-constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxModules = 16;
 // GGUF's pooling_type of a model whose vector is a classifier's score.
 constexpr uint64_t kGgufRank = 4;
@@ -32,35 +29,8 @@ struct Modules {
   std::optional<PoolingType> type;
   bool normalizes = false;
   std::optional<std::array<TokenId, 2>> yes_and_no;
+  std::vector<PooledLayer> layers;
 };
-
-tl::unexpected<Error> wrong(const std::string& file,
-                            const std::string& field,
-                            const std::string& found,
-                            const std::string& expected) {
-  return make_error(ErrorCode::kUnsupported,
-                    file + ": " + field + ": found " + found + ", expected " + expected);
-}
-
-// Returns null where there is no such file.
-Expected<Json> read_json(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_regular_file(path, error)) return Json();
-  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
-  const auto bytes = file.bytes();
-  if (bytes.size() > kMaxFileBytes) return wrong(path, "size", "more than 1 MiB", "less");
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  int depth_found = 0;
-  const auto watch = [&depth_found](int depth, Json::parse_event_t, Json&) {
-    depth_found = std::max(depth_found, depth);
-    return depth <= kMaxJsonLevels;
-  };
-  Json json = Json::parse(json_without_nan(text, path), watch, /*allow_exceptions=*/false);
-  if (json.is_discarded() || depth_found > kMaxJsonLevels) {
-    return wrong(path, "file", "no JSON", "JSON");
-  }
-  return json;
-}
 
 const Json* member(const Json& object, std::string_view name) {
   if (!object.is_object()) return nullptr;
@@ -96,8 +66,8 @@ constexpr std::string_view kOtherFlags[] = {"pooling_mode_max_tokens",
                                             "pooling_mode_weightedmean_tokens"};
 
 Expected<PoolingType> read_pooling_type(const std::string& path) {
-  SLUICE_TRY(const Json json, read_json(path));
-  if (!json.is_object()) return wrong(path, "file", "no JSON object", "a JSON object");
+  SLUICE_TRY(const Json json, read_json_file(path));
+  if (!json.is_object()) return wrong_in_file(path, "file", "no JSON object", "a JSON object");
   const Json* mode = member(json, "pooling_mode");
   if (mode != nullptr && mode->is_array() && mode->size() == 1) mode = &mode->front();
   if (mode != nullptr) {
@@ -105,15 +75,15 @@ Expected<PoolingType> read_pooling_type(const std::string& path) {
       return mode->is_string() && mode->get_ref<const std::string&>() == row.name;
     });
     if (named != std::end(kPoolingNames)) return named->type;
-    return wrong(path, "pooling_mode", mode->dump(), "mean, cls or lasttoken");
+    return wrong_in_file(path, "pooling_mode", mode->dump(), "mean, cls or lasttoken");
   }
   for (const std::string_view name : kOtherFlags) {
-    if (is_true(json, name)) return wrong(path, std::string(name), "true", "false");
+    if (is_true(json, name)) return wrong_in_file(path, std::string(name), "true", "false");
   }
   std::optional<PoolingType> type;
   for (const PoolingName& row : kPoolingFlags) {
     if (!is_true(json, row.name)) continue;
-    if (type) return wrong(path, std::string(row.name), "true beside another", "one way to pool");
+    if (type) return wrong_in_file(path, std::string(row.name), "true beside another", "one way to pool");
     type = row.type;
   }
   return type.value_or(PoolingType::kMean);
@@ -124,7 +94,7 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
   const std::string name = type.substr(type.rfind('.') + 1);
   const std::string path = text_of(module, "path");
   if (path.find("..") != std::string::npos || path.starts_with('/')) {
-    return wrong(folder + "/modules.json", "path", in_quotes(path), "a folder inside");
+    return wrong_in_file(folder + "/modules.json", "path", in_quotes(path), "a folder inside");
   }
   const std::string file = folder + "/" + path + "/config.json";
   if (name == "Transformer") return {};
@@ -136,29 +106,34 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
     modules.normalizes = true;
     return {};
   }
+  if (name == "Dense") {
+    SLUICE_TRY(PooledLayer layer, read_dense_module(folder + "/" + path));
+    modules.layers.push_back(std::move(layer));
+    return {};
+  }
   if (name == "LogitScore") {
-    SLUICE_TRY(const Json json, read_json(file));
+    SLUICE_TRY(const Json json, read_json_file(file));
     const Json* const yes = member(json, "true_token_id");
     const Json* const no = member(json, "false_token_id");
     if (yes == nullptr || no == nullptr || !yes->is_number_unsigned() ||
         !no->is_number_unsigned()) {
-      return wrong(file, "true_token_id, false_token_id", "no numbers", "two token ids");
+      return wrong_in_file(file, "true_token_id, false_token_id", "no numbers", "two token ids");
     }
     modules.yes_and_no = {yes->get<TokenId>(), no->get<TokenId>()};
     return {};
   }
-  return wrong(folder + "/modules.json",
+  return wrong_in_file(folder + "/modules.json",
                "type",
                in_quotes(type),
-               "Transformer, Pooling, Normalize or LogitScore");
+               "Transformer, Pooling, Dense, Normalize or LogitScore");
 }
 
 Expected<Modules> read_modules(const std::string& folder) {
   Modules modules;
-  SLUICE_TRY(const Json list, read_json(folder + "/modules.json"));
+  SLUICE_TRY(const Json list, read_json_file(folder + "/modules.json"));
   if (list.is_null()) return modules;
   if (!list.is_array() || list.size() > kMaxModules) {
-    return wrong(folder + "/modules.json", "file", "no short list", "a list of modules");
+    return wrong_in_file(folder + "/modules.json", "file", "no short list", "a list of modules");
   }
   modules.are_there = true;
   for (const Json& module : list) SLUICE_TRY_VOID(read_module(folder, module, modules));
@@ -172,12 +147,12 @@ Expected<int32_t> read_max_tokens(const std::string& folder) {
                            "sentence_xlm-roberta_config.json",
                            "sentence_distilbert_config.json",
                            "sentence_camembert_config.json"}) {
-    SLUICE_TRY(const Json json, read_json(folder + "/" + name));
+    SLUICE_TRY(const Json json, read_json_file(folder + "/" + name));
     const Json* const length = member(json, "max_seq_length");
     if (length == nullptr) continue;
     const std::optional<int64_t> whole = json_whole_number(*length);
     if (!whole || *whole < 1) {
-      return wrong(folder + "/" + name, "max_seq_length", length->dump(), "1 or more");
+      return wrong_in_file(folder + "/" + name, "max_seq_length", length->dump(), "1 or more");
     }
     return static_cast<int32_t>(std::min<int64_t>(*whole, INT32_MAX));
   }
@@ -304,7 +279,7 @@ Expected<void> apply_overrides(const std::string& text, Json& json) {
 Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint) {
   Source source;
   if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
-    SLUICE_TRY(source.json, read_json(checkpoint.path() + "/config.json"));
+    SLUICE_TRY(source.json, read_json_file(checkpoint.path() + "/config.json"));
     SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
     SLUICE_TRY(source.modules, read_modules(checkpoint.path()));
     source.type = source.modules.type;
@@ -312,6 +287,7 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
     return source;
   }
   SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
+  SLUICE_TRY(source.modules.layers, read_dense_tensors(checkpoint));
   if (!checkpoint.metadata().has("pooling_type")) return source;
   SLUICE_TRY(const uint64_t number, checkpoint.metadata().get_uint("pooling_type"));
   constexpr std::array kTypes = {PoolingType::kMean, PoolingType::kCls, PoolingType::kLast};
@@ -336,13 +312,13 @@ bool is_pooling(const Config& config, const Source& source, const PooledModel& m
 
 }  // namespace
 
-Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
+Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Checkpoint& checkpoint,
                                                   const Tokenizer& tokenizer,
                                                   const PooledModel& model) {
   SLUICE_TRY(Source source, read_source(config, checkpoint));
   if (!is_pooling(config, source, model)) {
-    if (!model.is_encoder) return std::optional<PoolingInfo>();
+    if (!model.is_encoder) return std::optional<Pooling>();
     return make_error(ErrorCode::kUnsupported,
                       checkpoint.path() + ": an encoder generates no tokens; --runner pooling",
                       "runner");
@@ -364,7 +340,7 @@ Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
     } else {
       SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
     }
-    return std::optional(std::move(info));
+    return std::optional(Pooling{std::move(info), {}});
   }
   if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
     return make_error(ErrorCode::kUnsupported,
@@ -382,7 +358,8 @@ Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
               "other_ways",
               "--pooling mean");
   }
-  info.width = model.hidden;
+  SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.modules.layers));
+  info.width = source.modules.layers.empty() ? model.hidden : source.modules.layers.back().out;
   // Without files that say it, vectors of decoders and of GGUF files have length 1, as in vLLM and
   // llama.cpp.
   info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
@@ -391,7 +368,7 @@ Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
     SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path()));
     if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
   }
-  return std::optional(std::move(info));
+  return std::optional(Pooling{std::move(info), std::move(source.modules.layers)});
 }
 
 }  // namespace sluice

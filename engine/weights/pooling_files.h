@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/core/pooling.h"
 #include "engine/core/status.h"
+#include "engine/weights/pooled_layers.h"
 
 namespace sluice {
 
@@ -25,10 +27,16 @@ struct PooledModel {
   bool has_segments = false;  // see PoolingInfo
 };
 
+// How a model pools, and what comes behind it.
+struct Pooling {
+  PoolingInfo info;
+  std::vector<PooledLayer> layers;  // in order, before a vector is cut and normalized
+};
+
 // Returns how the model pools, as --runner, --convert and --pooling ask and its files say; none: it
 // generates. kUnsupported or kDataLoss with one line "file: field: found X, expected Y", or naming
 // the flag that is needed.
-Expected<std::optional<PoolingInfo>> read_pooling(const Config& config,
+Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Checkpoint& checkpoint,
                                                   const Tokenizer& tokenizer,
                                                   const PooledModel& model);

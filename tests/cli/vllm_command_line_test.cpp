@@ -382,7 +382,7 @@ TEST(VllmCommandLine, ModelsByNameAndTheirSamplingAreTheSameHere) {
 }
 
 TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
-  for (const char* flag : {"--hf-overrides",
+  for (const char* flag : {"--logits-processors",
                            "--lora-modules",
                            "--enable-lora",
                            "--tokenizer",

@@ -449,8 +449,8 @@ TEST(Tokenizer, UnknownNamesAreUnsupportedAndListWhatIs) {
   vocabulary.pre = "martian";
   EXPECT_EQ(creation_error(vocabulary, "\"martian\""), ErrorCode::kUnsupported);
   EXPECT_EQ(creation_error(vocabulary, "qwen2"), ErrorCode::kUnsupported);
-  vocabulary.model = "bert";
-  EXPECT_EQ(creation_error(vocabulary, "\"bert\""), ErrorCode::kUnsupported);
+  vocabulary.model = "rwkv";
+  EXPECT_EQ(creation_error(vocabulary, "\"rwkv\""), ErrorCode::kUnsupported);
 }
 
 TEST(Tokenizer, MergesThatCanNeverApplyAreLeftOut) {

@@ -15,6 +15,7 @@ import shutil
 import sys
 import zlib
 
+import safetensors.torch
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -110,6 +111,15 @@ def nomic_bert(tokenizer, **more):
                                         head_dim=8, pad_token_id=0, **SIZES, **more)
 
 
+def gemma(tokenizer, **more):
+    sizes = {**SIZES, "num_hidden_layers": 3}
+    return transformers.Gemma3TextConfig(vocab_size=len(tokenizer), max_position_embeddings=128, head_dim=16,
+                                         num_key_value_heads=1, sliding_window=8, query_pre_attn_scalar=16,
+                                         use_bidirectional_attention=True, tie_word_embeddings=True,
+                                         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                         **sizes, **more)
+
+
 # name: (tokenizer, config, class, pooling or None for scores, normalized, most tokens, config's more)
 MODELS = {
     "qwen3-embedding": (byte_pairs, qwen3, transformers.Qwen3Model, "lasttoken", True, 512, {}),
@@ -119,6 +129,8 @@ MODELS = {
     "bert-cls": (word_piece, bert, transformers.BertModel, "cls", True, 64, {}),
     "xlm-roberta-cls": (unigram, xlm_roberta, transformers.XLMRobertaModel, "cls", True, 64, {}),
     "nomic-bert-mean": (word_piece, nomic_bert, transformers.NomicBertModel, "mean", True, 64, {}),
+    "gemma-dense": (unigram, gemma, transformers.Gemma3TextModel, "mean", True, 64, {}),
+    "bert-tanh": (word_piece, bert, transformers.BertModel, "cls", False, 64, {}),
     "bert-rerank": (word_piece, bert, transformers.BertForSequenceClassification, None, False, 64,
                     dict(num_labels=1)),
     "xlm-roberta-rerank": (unigram, xlm_roberta, transformers.XLMRobertaForSequenceClassification, None,
@@ -156,6 +168,23 @@ def randomize(model, seed):
         tensor.copy_(1 + 0.2 * values if is_norm else 0.15 * values)
 
 
+# Layers behind the pooling: sizes, activation, bias.
+DENSE = {"gemma-dense": [((32, 40), "linear.Identity", False), ((40, 24), "linear.Identity", False)],
+         "bert-tanh": [((32, 24), "activation.Tanh", True)]}
+
+
+def write_dense(folder, sizes, function, bias, seed):
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {"linear.weight": 0.2 * torch.randn(sizes[::-1], generator=generator)}
+    if bias:
+        tensors["linear.bias"] = 0.2 * torch.randn(sizes[1], generator=generator)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(
+        dict(in_features=sizes[0], out_features=sizes[1], bias=bias,
+             activation_function="torch.nn.modules." + function)))
+
+
 def write(name):
     make_tokenizer, make_config, model_class, pooling, normalized, most, more = MODELS[name]
     folder = HERE / name
@@ -185,8 +214,12 @@ def write(name):
             assert max(abs(float(a) - b[0]) for a, b in zip(scores, row["vectors"])) < 1e-5
     else:
         modules = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
+        dense = DENSE.get(name, [])
+        for i, (sizes, function, bias) in enumerate(dense):
+            modules.append((str(2 + i), f"{2 + i}_Dense", "Dense"))
+            write_dense(folder / f"{2 + i}_Dense", sizes, function, bias, seed=7 + i)
         if normalized:
-            modules.append(("2", "2_Normalize", "Normalize"))
+            modules.append((str(2 + len(dense)), f"{2 + len(dense)}_Normalize", "Normalize"))
         (folder / "1_Pooling").mkdir()
         (folder / "modules.json").write_text(json.dumps(
             [dict(idx=i, name=idx, path=path, type="sentence_transformers.models." + kind)
@@ -199,12 +232,13 @@ def write(name):
                  "lasttoken"]}}, indent=1))
         (folder / "sentence_bert_config.json").write_text(json.dumps(
             {"max_seq_length": most, "do_lower_case": False}))
-        (folder / "2_Normalize").mkdir(exist_ok=True)
+        normalize = folder / f"{2 + len(dense)}_Normalize"
+        normalize.mkdir(exist_ok=True)
         encoder = SentenceTransformer(str(folder), device="cpu")
         row["texts"] = TEXTS
         row["ids"] = [tokenizer(text, truncation=True, max_length=most)["input_ids"] for text in TEXTS]
         row["vectors"] = [encoder.encode([text])[0].tolist() for text in TEXTS]
-        shutil.rmtree(folder / "2_Normalize")
+        shutil.rmtree(normalize)
     (HERE / f"{name}.json").write_text(json.dumps(row) + "\n")
     print(name, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 

@@ -4,8 +4,8 @@
 
     pip install gguf safetensors && python make_gguf.py DIRECTORY FILE.gguf [f32|f16|q8_0]
 
-Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf, nomic-bert-mean.gguf and
-xlm-roberta-cls.gguf beside this script from the directories there. BERT's vocabulary is written with spaces in front of
+Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf, gemma-dense.gguf,
+nomic-bert-mean.gguf and xlm-roberta-cls.gguf beside this script from the directories there. BERT's vocabulary is written with spaces in front of
 tokens that begin a word; XLM-R's positions lose the rows in front of the first.
 """
 import json
@@ -79,8 +79,51 @@ def add_vocabulary(writer, folder, is_bert):
         writer.add_add_eos_token(True)
 
 
+GEMMA_NAMES = [("embed_tokens", "token_embd"), ("input_layernorm", "attn_norm"),
+               ("post_attention_layernorm", "post_attention_norm"), ("pre_feedforward_layernorm", "ffn_norm"),
+               ("post_feedforward_layernorm", "post_ffw_norm"), ("self_attn.q_norm", "attn_q_norm"),
+               ("self_attn.k_norm", "attn_k_norm"), ("self_attn.q_proj", "attn_q"), ("self_attn.k_proj", "attn_k"),
+               ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"), ("mlp.gate_proj", "ffn_gate"),
+               ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"), ("layers.", "blk.")]
+
+
+def write_gemma(folder, path, config):
+    writer = gguf.GGUFWriter(path, "gemma-embedding")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
+    writer.add_sliding_window(config["sliding_window"])
+    writer.add_sliding_window_pattern(config["layer_types"].index("full_attention") + 1)
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    add_vocabulary(writer, folder, is_bert=False)
+    with safe_open(folder / "model.safetensors", "np") as tensors:
+        for name in tensors.keys():
+            new = "output_norm.weight" if name == "norm.weight" else name
+            for old, ours in GEMMA_NAMES:
+                new = new.replace(old, ours)
+            values = tensors.get_tensor(name).astype(np.float32)
+            writer.add_tensor(new, values + np.float32(1) if "norm" in new else values)
+    for i in (2, 3):
+        with safe_open(folder / f"{i}_Dense/model.safetensors", "np") as tensors:
+            writer.add_tensor(f"dense_{i}.weight", tensors.get_tensor("linear.weight"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write(folder, path, kind="f32"):
     config = json.loads((folder / "config.json").read_text())
+    if config["model_type"] == "gemma3_text":
+        return write_gemma(folder, path, config)
     is_nomic = config["model_type"] == "nomic_bert"
     is_bert = is_nomic or config["model_type"] == "bert"
     offset = 0 if is_bert else config["pad_token_id"] + 1
@@ -131,5 +174,5 @@ def write(folder, path, kind="f32"):
 if len(sys.argv) > 2:
     write(pathlib.Path(sys.argv[1]), sys.argv[2], *sys.argv[3:])
 else:
-    for each in ("bert-mean", "bert-cls", "bert-rerank", "nomic-bert-mean", "xlm-roberta-cls"):
+    for each in ("bert-mean", "bert-cls", "bert-rerank", "gemma-dense", "nomic-bert-mean", "xlm-roberta-cls"):
         write(HERE / each, str(HERE / f"{each}.gguf"))
