@@ -2,6 +2,8 @@
 // Float activations, for the tree of gemm_impl.h.
 #pragma once
 
+#include <limits>
+
 #include "kernels/cpu/gemm/gemm_impl.h"
 #include "kernels/cpu/gemm/unpack_any_impl.h"
 
@@ -74,8 +76,12 @@ SLUICE_INLINE void add_float_group(const Weights* weights,
 template <typename Weights>
 struct FloatRows {
   static constexpr int32_t kRowsOfFourTiles = 0;  // two streams reach the limit
-  // The sums of two tiles fit the registers.
+#if defined(SLUICE_ISA_AVX512)
+  // The sums of two tiles fit the registers, and each value of a row that is read serves both.
+  static constexpr int32_t kRowsOfTwoTiles = std::numeric_limits<int32_t>::max();
+#else
   static constexpr int32_t kRowsOfTwoTiles = kRowsAtOnce;
+#endif
 
   template <int kTiles, int kRows>
   static void run(const LinearBlock& block, int32_t tile, int64_t row) {
