@@ -169,6 +169,7 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
                            .num_labels = runner.model().num_labels,
                            .max_model_len = runner.plan().max_model_len,
                            .is_encoder = runner.model().is_encoder,
+                           .lacks_output = runner.model().lacks_output,
                            .has_segments = runner.model().num_segments > 1}));
   if (pooling) {
     info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *pooling);

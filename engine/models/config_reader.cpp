@@ -232,6 +232,21 @@ Expected<void> read_gate_function(const Metadata& metadata,
   return {};
 }
 
+// Whether tokens see those behind them.
+Expected<bool> reads_behind(const Metadata& metadata, const FileSpec& files) {
+  if (files.is_encoder) return true;
+  if (!files.may_be_encoder) return false;
+  SLUICE_TRY(const bool is_causal, metadata.get_bool_or("attention.causal", true));
+  SLUICE_TRY(const bool sees_behind, metadata.get_bool_or("attention.sees_behind", false));
+  return sees_behind || !is_causal;
+}
+
+// Whether config.json names a class of layers alone, without an output layer, as "MistralModel".
+bool is_body_alone(const Metadata& metadata) {
+  const Expected<std::string> names = metadata.get_string("class_names");
+  return names && names->ends_with("Model\"]");
+}
+
 // Determines which tensors exist: from the checkpoint, or from its configuration if there is
 // nothing else. Promised tensors must exist; a head may use its target's output layer.
 Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, ModelConfig& config) {
@@ -246,7 +261,10 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   config.tied_embeddings = !checkpoint.has("output.weight");
   SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
   if (config.tied_embeddings && !may_tie && !is_head && !config.is_encoder) {
-    return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
+    config.lacks_output = is_body_alone(metadata);
+    if (!config.lacks_output) {
+      return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
+    }
   }
   SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
   SLUICE_TRY(const bool mlp_bias, metadata.get_bool_or("mlp_bias", false));
@@ -281,7 +299,8 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
   };
   for (const auto& [key, usual] : kFixed) {
     const bool is_read = (files.scales_queries && key == std::string_view(kTemperature)) ||
-                         (files.is_encoder && key == std::string_view("attention.causal"));
+                         ((files.is_encoder || files.may_be_encoder) &&
+                          key == std::string_view("attention.causal"));
     if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);
     const Expected<double> number = metadata.get_float(key);
@@ -384,7 +403,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   config.architecture = checkpoint.architecture();
   if (checkpoint.kind() != CheckpointKind::kGguf) config.norm_offset = spec.files.norm_offset;
   config.norms_subtract_mean = spec.files.subtracts_mean;
-  config.is_encoder = spec.files.is_encoder;
+  SLUICE_TRY(config.is_encoder, reads_behind(checkpoint.metadata(), spec.files));
   SLUICE_TRY_VOID(check_fixed_keys(checkpoint, spec.files));
   SLUICE_TRY_VOID(read_shape(checkpoint, spec, config));
   SLUICE_TRY_VOID(read_rope(checkpoint, spec, config));

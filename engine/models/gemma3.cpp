@@ -53,9 +53,6 @@ Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& confi
   SLUICE_TRY(const double cap, read_soft_cap(metadata, "final_logit_softcapping", 0));
   config.logit_soft_cap = static_cast<float>(cap);
   SLUICE_TRY_VOID(read_window_pattern(checkpoint, 6, config));
-  if (!config.is_encoder) {
-    SLUICE_TRY(config.is_encoder, metadata.get_bool_or("attention.sees_behind", false));
-  }
   if (config.is_encoder) see_half_windows(config);
   return use_local_rope(metadata, 10000, config);
 }

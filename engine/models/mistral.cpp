@@ -26,7 +26,8 @@ const ModelSpec kMistralSpec = {.files = {.gguf = "llama",
                                           .model_type = "mistral",
                                           .class_name = "MistralForCausalLM",
                                           .defaults = kMistralDefaults,
-                                          .layer_types = LayerTypes::kAsTheWindow},
+                                          .layer_types = LayerTypes::kAsTheWindow,
+                                          .may_be_encoder = true},
                                 .configure = configure_mistral,
                                 .build = build_decoder};
 

@@ -209,6 +209,8 @@ struct ModelConfig {
   int32_t layer_input_width = 0;
   int32_t layer_input_vocab = 0;  // rows of that table, at least those of the embedding
   bool layer_scales = false;  // each layer's output is multiplied by a stored number
+  // The file says that the embedding is not the output layer, and has none: of a model of vectors.
+  bool lacks_output = false;
   // A token sees those behind it too: a text is computed whole, and no token follows it.
   bool is_encoder = false;
   int32_t num_labels = 0;      // of an encoder's layer that scores; 0: it has none

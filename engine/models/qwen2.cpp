@@ -30,7 +30,8 @@ extern const ModelSpec kQwen2Spec;
 const ModelSpec kQwen2Spec = {.files = {.gguf = "qwen2",
                                         .model_type = "qwen2",
                                         .class_name = "Qwen2ForCausalLM",
-                                        .defaults = kQwen2Defaults},
+                                        .defaults = kQwen2Defaults,
+                                        .may_be_encoder = true},
                               .configure = configure_qwen2,
                               .build = build_decoder,
                               .hf_keys = kQwen2HfKeys};

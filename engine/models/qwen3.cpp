@@ -28,7 +28,8 @@ extern const ModelSpec kQwen3Spec;
 const ModelSpec kQwen3Spec = {.files = {.gguf = "qwen3",
                                         .model_type = "qwen3",
                                         .class_name = "Qwen3ForCausalLM",
-                                        .defaults = kQwen3Defaults},
+                                        .defaults = kQwen3Defaults,
+                                        .may_be_encoder = true},
                               .configure = configure_qwen3,
                               .build = build_decoder,
                               .hf_keys = kQwen3HfKeys};

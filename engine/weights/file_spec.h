@@ -75,7 +75,7 @@ struct FileSpec {
   bool subtracts_mean = false;  // norms do; their epsilon has a name of its own
   bool is_gated = true;         // false: a feed-forward half is one matrix, squared ReLU, another
   bool is_encoder = false;      // tokens see those behind them; GELU in the place of squared ReLU
-  bool may_be_encoder = false;  // where config.json says use_bidirectional_attention
+  bool may_be_encoder = false;  // where a file says that tokens see those behind them
   bool scales_queries = false;  // by their positions
   bool has_latents = false;     // attention caches one compressed vector a token
 };

@@ -94,6 +94,8 @@ constexpr Row kRows[] = {
     {"attention_bias", {"attention_bias", "use_bias"}},
     {"mlp_bias", {"mlp_bias"}},
     {"attention.sees_behind", {"use_bidirectional_attention"}},
+    {"attention.causal", {"is_causal"}},
+    {"class_names", {"architectures"}},
     {"head.vocab_size", {"draft_vocab_size"}},
     {"head.target_hidden_size", {"target_hidden_size"}},
     {"head.norm_before_residual", {"norm_before_residual"}},

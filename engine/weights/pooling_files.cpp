@@ -83,7 +83,9 @@ Expected<PoolingType> read_pooling_type(const std::string& path) {
   std::optional<PoolingType> type;
   for (const PoolingName& row : kPoolingFlags) {
     if (!is_true(json, row.name)) continue;
-    if (type) return wrong_in_file(path, std::string(row.name), "true beside another", "one way to pool");
+    if (type) {
+      return wrong_in_file(path, std::string(row.name), "true beside another", "one way to pool");
+    }
     type = row.type;
   }
   return type.value_or(PoolingType::kMean);
@@ -306,7 +308,8 @@ bool is_pooling(const Config& config, const Source& source, const PooledModel& m
   if (config.runner != "auto") return config.runner == "pooling";
   const bool is_asked = config.convert == "embed" || config.convert == "classify" ||
                         config.pooling != "auto";
-  return is_asked || model.is_encoder || source.modules.are_there || source.type.has_value() ||
+  const bool makes_tokens = !model.is_encoder && !model.lacks_output;
+  return is_asked || !makes_tokens || source.modules.are_there || source.type.has_value() ||
          source.is_rank;
 }
 
@@ -318,9 +321,13 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const PooledModel& model) {
   SLUICE_TRY(Source source, read_source(config, checkpoint));
   if (!is_pooling(config, source, model)) {
-    if (!model.is_encoder) return std::optional<Pooling>();
+    if (!model.is_encoder && !model.lacks_output) return std::optional<Pooling>();
     return make_error(ErrorCode::kUnsupported,
-                      checkpoint.path() + ": an encoder generates no tokens; --runner pooling",
+                      checkpoint.path() +
+                          (model.is_encoder ? ": found an encoder, which generates no tokens"
+                                            : ": found no tensor lm_head.weight, and "
+                                              "tie_word_embeddings is false") +
+                          "; --runner pooling makes vectors",
                       "runner");
   }
   apply_pooling_flag(config, source);

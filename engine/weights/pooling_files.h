@@ -24,6 +24,7 @@ struct PooledModel {
   int32_t num_labels = 0;     // of its own layer that scores; 0: it has none
   int32_t max_model_len = 0;  // tokens
   bool is_encoder = false;    // each token sees those behind it too
+  bool lacks_output = false;  // it cannot choose tokens
   bool has_segments = false;  // see PoolingInfo
 };
 

@@ -240,9 +240,13 @@ TEST(GgufKeys, WhatNoModelHereDoesIsRefusedByName) {
     return file.error();
   };
   const std::string start = "tiny.gguf: llama.";
-  EXPECT_EQ(refusal("attention.causal", false),
-            start + "attention.causal: found false, expected true");
-  EXPECT_EQ(refusal("attention.causal", true), "");
+  TinyGguf granite("granite");
+  granite.add_dense();
+  granite.set("attention.causal", false);
+  EXPECT_EQ(granite.error(), "tiny.gguf: granite.attention.causal: found false, expected true");
+  for (const bool is_causal : {false, true}) {  // with false, a model of vectors
+    EXPECT_EQ(refusal("attention.causal", is_causal), "");
+  }
   EXPECT_EQ(refusal("attention.clamp_kqv", 8.0F),
             start + "attention.clamp_kqv: found 8.000000, expected 0.000000");
   for (const char* key : {"attention.max_alibi_bias", "attention.temperature_scale"}) {

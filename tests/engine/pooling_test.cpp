@@ -88,7 +88,7 @@ TEST_P(GoldenVectors, AreThoseOfSentenceTransformers) {
 INSTANTIATE_TEST_SUITE_P(Models,
                          GoldenVectors,
                          ::testing::Values("qwen3-embedding", "qwen3-mean", "bert-mean", "bert-cls",
-                                           "xlm-roberta-cls", "bert-classify", "nomic-bert-mean", "gemma-dense", "bert-tanh",
+                                           "xlm-roberta-cls", "bert-classify", "nomic-bert-mean", "gemma-dense", "bert-tanh", "qwen2-both-ways",
                                            "xlm-roberta-rerank"));
 
 // GGUF files of these models spell their vocabularies in another way.

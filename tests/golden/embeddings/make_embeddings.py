@@ -111,6 +111,11 @@ def nomic_bert(tokenizer, **more):
                                         head_dim=8, pad_token_id=0, **SIZES, **more)
 
 
+def qwen2(tokenizer, **more):
+    return transformers.Qwen2Config(vocab_size=len(tokenizer), max_position_embeddings=512,
+                                    num_key_value_heads=2, tie_word_embeddings=False, **SIZES, **more)
+
+
 def gemma(tokenizer, **more):
     sizes = {**SIZES, "num_hidden_layers": 3}
     return transformers.Gemma3TextConfig(vocab_size=len(tokenizer), max_position_embeddings=128, head_dim=16,
@@ -124,6 +129,8 @@ def gemma(tokenizer, **more):
 MODELS = {
     "qwen3-embedding": (byte_pairs, qwen3, transformers.Qwen3Model, "lasttoken", True, 512, {}),
     "qwen3-mean": (byte_pairs, qwen3, transformers.Qwen3Model, "mean", False, 512, {}),
+    "qwen2-both-ways": (byte_pairs, qwen2, transformers.Qwen2Model, "lasttoken", True, 512,
+                        dict(is_causal=False)),
     "qwen3-rerank": (byte_pairs, qwen3, transformers.Qwen3ForCausalLM, "yes", False, 1024, {}),
     "bert-mean": (word_piece, bert, transformers.BertModel, "mean", True, 48, {}),
     "bert-cls": (word_piece, bert, transformers.BertModel, "cls", True, 64, {}),
