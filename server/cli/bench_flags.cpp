@@ -32,13 +32,14 @@ void add_server_flags(CLI::App& app, BenchServeOptions& options) {
   auto& request = options.request;
   Group group(app, "Server");
   group.option("--backend", options.backend, "API to speak [openai]", "NAME")
-      ->check(CLI::IsMember({"openai", "vllm", "sluice", "openai-chat"}));
+      ->check(CLI::IsMember({"openai", "vllm", "sluice", "openai-chat", "openai-embeddings"}));
   group.option("--base-url", options.base_url, "Server, instead of --host and --port", "URL");
   group.option("--host", options.host, "Server's address [127.0.0.1]", "TEXT");
   group.option("--port", options.port, "Server's port [8000]", "N")->check(CLI::Range(1, 65535));
   group.option("--endpoint",
                options.endpoint,
-               "Path [/v1/completions; openai-chat: /v1/chat/completions]",
+               "Path [/v1/completions; openai-chat: /v1/chat/completions; openai-embeddings: "
+               "/v1/embeddings]",
                "PATH");
   group.option("--model", request.model, "Model to ask for [the server's first]", "NAME");
   group.option("--served-model-name", request.model, "The same as --model", "NAME");

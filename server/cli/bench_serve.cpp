@@ -78,9 +78,13 @@ class BenchServe {
   Expected<void> make_format() {
     request_ = options_.request;
     const bool chat = options_.backend == "openai-chat";
-    request_.api = chat ? load::Api::kChat : load::Api::kCompletions;
+    const bool vectors = options_.backend == "openai-embeddings";
+    request_.api = chat      ? load::Api::kChat
+                   : vectors ? load::Api::kEmbeddings
+                             : load::Api::kCompletions;
     request_.endpoint = !options_.endpoint.empty() ? options_.endpoint
                         : chat                     ? "/v1/chat/completions"
+                        : vectors                  ? "/v1/embeddings"
                                                    : "/v1/completions";
     if (!request_.endpoint.starts_with('/')) request_.endpoint.insert(0, "/");
     if (const char* key = std::getenv("OPENAI_API_KEY"); key != nullptr) request_.api_key = key;

@@ -213,7 +213,8 @@ void Connection::on_answer_end() {
 void Connection::judge_tokens() {
   const Record& record = exchange_->record;
   const bool has_token =
-      record.num_text_chunks > 0 || (record.first_chunk >= 0 && record.completion_tokens > 0);
+      record.has_vectors || record.num_text_chunks > 0 ||
+      (record.first_chunk >= 0 && record.completion_tokens > 0);
   if (record.is_ok() && !has_token) note_failure(ErrorKind::kNoToken, "an answer without a token");
 }
 
@@ -284,7 +285,11 @@ void Connection::on_event(std::string_view data) {
   if (event.prompt_tokens >= 0) record.prompt_tokens = event.prompt_tokens;
   if (event.completion_tokens >= 0) record.completion_tokens = event.completion_tokens;
   if (event.cached_tokens >= 0) record.cached_tokens = event.cached_tokens;
-  if (!event.has_choices) return;
+  if (event.has_vectors) {  // which has no tokens
+    record.has_vectors = true;
+    record.completion_tokens = record.requested_tokens = 0;
+  }
+  if (!event.has_choices && !event.has_vectors) return;
   const double at = seconds(now_);
   if (record.first_chunk < 0) record.first_chunk = at;
   record.last_token = at;

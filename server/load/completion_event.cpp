@@ -206,6 +206,8 @@ class Reader {
       case Place::kRoot:
         if (name == "choices") {
           event_.has_choices = value.starts_with('[') && value.find('{') != std::string_view::npos;
+        } else if (name == "data") {
+          event_.has_vectors = value.starts_with('[') && value.find('{') != std::string_view::npos;
         } else if (name == "error" && is_filled(value)) {
           event_.has_error = true;
           if (event_.error.empty()) event_.error = value;

@@ -11,6 +11,7 @@ namespace sluice::load {
 struct CompletionEvent {
   bool has_choices = false;    // at least one choice
   std::string_view text;       // new text of the choice, JSON-escaped, without the quotes
+  bool has_vectors = false;    // `data` has at least one object: an answer of /v1/embeddings
   bool has_text = false;       // text, reasoning or a tool call that is not empty
   bool is_finished = false;    // a finish_reason that is not null or empty
   bool has_error = false;      // a member "error" other than null, false, "", {} and []

@@ -48,6 +48,7 @@ struct Record {
   int64_t completion_tokens = -1;
   int64_t cached_tokens = -1;
   int32_t num_text_chunks = 0;
+  bool has_vectors = false;  // the answer is of /v1/embeddings
   bool is_finished = false;  // a finish_reason came
   bool is_done = false;      // [DONE] came
   int32_t status = 0;        // HTTP; 0: none came

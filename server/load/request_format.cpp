@@ -10,6 +10,10 @@ namespace {
 
 void add_members(const RequestOptions& options, nlohmann::ordered_json& body) {
   body["model"] = options.model;
+  if (options.api == Api::kEmbeddings) {
+    body["encoding_format"] = "base64";
+    return;
+  }
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}};
   if (options.ignore_eos) body["ignore_eos"] = true;
@@ -79,6 +83,7 @@ Expected<RequestFormat> RequestFormat::create(const RequestOptions& options,
 std::string RequestFormat::post(const Turn& turn, const std::vector<SpokenTurn>& history) const {
   std::string body;
   const std::string text = json_escaped(turn.text);
+  const std::string_view prompt = api_ == Api::kEmbeddings ? "input" : "prompt";
   if (api_ == Api::kChat) {
     body = R"({"messages":[)";
     for (const SpokenTurn& spoken : history) {
@@ -87,17 +92,18 @@ std::string RequestFormat::post(const Turn& turn, const std::vector<SpokenTurn>&
     }
     body += R"({"role":"user","content":")" + text + R"("}])";
   } else if (!turn.token_ids.empty()) {
-    body = R"({"prompt":[)";
+    body = "{\"" + std::string(prompt) + "\":[";
     for (size_t i = 0; i < turn.token_ids.size(); ++i) {
       if (i > 0) body += ',';
       body += std::to_string(turn.token_ids[i]);
     }
     body += ']';
   } else {
-    body = R"({"prompt":")";
+    body = "{\"" + std::string(prompt) + "\":\"";
     for (const SpokenTurn& spoken : history) body += spoken.question + spoken.answer + R"(\n)";
     body += text + '"';
   }
+  if (api_ == Api::kEmbeddings) return post_json(endpoint_, body + tail_ + "}");
   // Servers accept both names of the chat API's limit; more of them the older name.
   body += R"(,"max_tokens":)" + std::to_string(turn.output_len) + tail_ + "}";
   return post_json(endpoint_, body);

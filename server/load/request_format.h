@@ -13,7 +13,7 @@
 
 namespace sluice::load {
 
-enum class Api : uint8_t { kCompletions, kChat };
+enum class Api : uint8_t { kCompletions, kChat, kEmbeddings };
 
 struct RequestOptions {
   Api api = Api::kCompletions;

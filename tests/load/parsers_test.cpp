@@ -130,6 +130,16 @@ TEST(CompletionEvent, ReadsBothApisAndWholeAnswers) {
   EXPECT_EQ(event.prompt_tokens, 7);
   EXPECT_EQ(event.completion_tokens, 5);
   EXPECT_EQ(event.cached_tokens, 3);
+  EXPECT_FALSE(event.has_vectors);
+
+  ASSERT_TRUE(read_completion_event(
+      R"({"object":"list","data":[{"embedding":"AACAPw==","index":0}],"usage":{"prompt_tokens":4}})",
+      event));
+  EXPECT_TRUE(event.has_vectors);
+  EXPECT_FALSE(event.has_choices);
+  EXPECT_EQ(event.prompt_tokens, 4);
+  ASSERT_TRUE(read_completion_event(R"({"object":"list","data":[]})", event));
+  EXPECT_FALSE(event.has_vectors);
 
   ASSERT_TRUE(read_completion_event(
       R"({"choices":[{"message":{"content":"whole"},"finish_reason":"length"}]})", event));

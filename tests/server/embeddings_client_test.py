@@ -90,9 +90,20 @@ def check_page(server):
         print(f"   {package}: the page's lines ran")
 
 
+def check_load(server):
+    """The load client counts answers with vectors, and expects no tokens in them."""
+    run = subprocess.run([BINARY, "bench", "serve", "--backend", "openai-embeddings", "--port", str(server.port),
+                          "--dataset-name", "random", "--random-input-len", "8", "--num-prompts", "20"],
+                         capture_output=True, text=True, timeout=60, check=True)
+    assert re.search(r"^Successful requests: +20 *$", run.stdout, re.M), run.stdout
+    assert re.search(r"^Total input tokens: +1[6-9]\d|^Total input tokens: +[2-9]\d\d", run.stdout, re.M), run.stdout
+    assert "Shorter than asked for" not in run.stdout and "Without usage" not in run.stdout, run.stdout
+
+
 def main():
     server = check_vectors("qwen3-embedding")
     check_page(server)
+    check_load(server)
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
     for name in ("bert-mean", "bert-cls", "xlm-roberta-cls"):
         check_vectors(name)
