@@ -36,22 +36,25 @@ Expected<std::unique_ptr<Mixer>> LatentMixer::load(const ModelConfig& config,
   return mixer;
 }
 
-// Loads [n, k] of each head. Its inputs stay floats: rounding a query or a mix of latents to 8 bits
-// would quantize attention twice.
+// Loads [n, k] of each head, of which this rank's become matrices. Their inputs stay floats:
+// rounding a query or a mix of latents to 8 bits would quantize attention twice.
 Expected<LatentMixer::HeadMatrices> LatentMixer::load_heads(const std::string& stem,
                                                             int32_t n,
                                                             int32_t k,
                                                             WeightStore& weights) const {
   constexpr int32_t kFloatBits = 32;
   std::vector<Projection::Part> parts;
-  for (int64_t head = 0; head < layer_.num_heads; ++head) {
-    parts.push_back({.stem = stem,
-                     .n = n,
-                     .slice = {head * n, int64_t{layer_.num_heads} * n},
-                     .floats = true});
+  for (int64_t head = 0; head < whole_heads(); ++head) {
+    parts.push_back(
+        {.stem = stem, .n = n, .slice = {head * n, whole_heads() * n}, .floats = true});
   }
   HeadMatrices heads;
   SLUICE_TRY(heads.projection, Projection::load(weights, parts, k, kFloatBits));
+  const auto own = heads.projection.weights().subspan(
+      static_cast<size_t>(layer_.share.heads.first), static_cast<size_t>(layer_.num_heads));
+  for (const PackedWeight& weight : own) {
+    heads.matrices.push_back({.weight = &weight, .bias = nullptr, .column = 0});
+  }
   if (heads.projection.format(0) == kernels::ActivationFormat::kFloat) return heads;
   return make_error(ErrorCode::kUnsupported,
                     weights.place_of(stem + ".weight") + ": found type " +
@@ -64,10 +67,13 @@ Expected<void> LatentMixer::load_tensors(const std::string& prefix,
                                          WeightStore& weights) {
   const bool bias = config_.qkv_bias;
   const bool is_compressed = latent_.q_rank > 0;
+  const Projection::Part queries = {.stem = prefix + (is_compressed ? "attn_q_b" : "attn_q"),
+                                    .n = whole_heads() * layer_.head_dim,
+                                    .rows = rows_of(layer_.share.heads, layer_.head_dim)};
+  const Projection::Part compressed = {
+      .stem = prefix + "attn_q_a", .n = latent_.q_rank, .bias = bias};
   const std::array<Projection::Part, 2> in = {
-      {{.stem = prefix + (is_compressed ? "attn_q_a" : "attn_q"),
-        .n = is_compressed ? latent_.q_rank : q_width(),
-        .bias = bias && is_compressed},
+      {is_compressed ? compressed : queries,
        {.stem = prefix + "attn_kv_a_mqa", .n = latent_.kv_rank + latent_.rope_dim, .bias = bias}}};
   SLUICE_TRY(in_, Projection::load(weights, in, config_.hidden, bits));
   const auto load_norm = [&](const char* name, int32_t n) -> Expected<DeviceFloats> {
@@ -75,8 +81,7 @@ Expected<void> LatentMixer::load_tensors(const std::string& prefix,
     return weights.place(std::move(values));
   };
   if (is_compressed) {
-    const std::array<Projection::Part, 1> q = {{{.stem = prefix + "attn_q_b", .n = q_width()}}};
-    SLUICE_TRY(compressed_q_, Projection::load(weights, q, latent_.q_rank, bits));
+    SLUICE_TRY(compressed_q_, Projection::load(weights, {&queries, 1}, latent_.q_rank, bits));
     SLUICE_TRY(q_norm_, load_norm("attn_q_a_norm", latent_.q_rank));
   }
   SLUICE_TRY(kv_norm_, load_norm("attn_kv_a_norm", latent_.kv_rank));
@@ -87,12 +92,8 @@ Expected<void> LatentMixer::load_tensors(const std::string& prefix,
   const std::array<Projection::Part, 1> out = {{{.stem = prefix + "attn_output",
                                                  .n = config_.hidden,
                                                  .bias = config_.attention_out_bias}}};
-  SLUICE_TRY(out_, Projection::load(weights, out, out_width(), bits));
-  for (HeadMatrices* heads : {&keys_, &values_}) {
-    for (const PackedWeight& weight : heads->projection.weights()) {
-      heads->matrices.push_back({.weight = &weight, .bias = nullptr, .column = 0});
-    }
-  }
+  const int64_t out_width = whole_heads() * latent_.value_dim;
+  SLUICE_TRY(out_, Projection::load(weights, out, out_width, bits, config_.share.segments));
   return {};
 }
 
@@ -255,7 +256,12 @@ void LatentMixer::forward(const ForwardContext& context,
                        .out_stride = out_width()});
   LinearInput out_in = buffers_.out_in;
   out_in.set_num_rows(num_tokens);
-  out_in.quantize(context.exec, out_, buffers_.q, out_width());
+  if (has_shared_scales(out_)) {
+    quantize_with_shared_scales(
+        context, out_, out_in, buffers_.parts, buffers_.q, out_width());
+  } else {
+    out_in.quantize(context.exec, out_, buffers_.q, out_width());
+  }
   project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
 }
 

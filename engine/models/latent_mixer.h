@@ -73,6 +73,10 @@ class LatentMixer final : public Mixer {
                  int64_t out_stride) const;
   void attend(const ForwardContext& context, const LayerCache& cache) const;
 
+  [[nodiscard]] int64_t whole_heads() const {
+    return whole_of(layer_.share.heads, layer_.num_heads);
+  }
+
   [[nodiscard]] int64_t q_width() const { return int64_t{layer_.num_heads} * layer_.head_dim; }
 
   [[nodiscard]] int64_t out_width() const {

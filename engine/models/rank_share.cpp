@@ -22,20 +22,29 @@ Portion columns_of(const kernels::Segments& segments, int64_t k) {
           .whole = static_cast<int32_t>(k)};
 }
 
-// The heads that give the rank's columns of the output projection's input.
+// The heads that give the rank's columns of the output projection's input, to which each gives
+// `width`.
 Expected<Portion> share_heads(const LayerConfig& whole,
+                              int32_t width,
                               const kernels::Segments& segments,
                               int32_t size) {
-  const Portion columns = columns_of(segments, int64_t{whole.num_heads} * whole.head_dim);
-  if (columns.count == 0 || columns.first % whole.head_dim != 0 ||
-      columns.count % whole.head_dim != 0) {
+  const Portion columns = columns_of(segments, int64_t{whole.num_heads} * width);
+  if (columns.count == 0 || columns.first % width != 0 || columns.count % width != 0) {
     return refused(size,
                    "found " + std::to_string(whole.num_heads) + " attention heads of " +
-                       std::to_string(whole.head_dim) + ", expected whole heads on each rank");
+                       std::to_string(width) + ", expected whole heads on each rank");
   }
-  return Portion{.first = columns.first / whole.head_dim,
-                 .count = columns.count / whole.head_dim,
-                 .whole = whole.num_heads};
+  return Portion{
+      .first = columns.first / width, .count = columns.count / width, .whole = whole.num_heads};
+}
+
+// Queries of latent attention may be wider than what heads give.
+Expected<void> check_query_rows(const LayerConfig& whole, const Portion& heads, int32_t size) {
+  if (int64_t{heads.first} * whole.head_dim % kRowTile == 0) return {};
+  return refused(size,
+                 "found queries of " + std::to_string(whole.head_dim) +
+                     ", expected a rank's from a row that is a multiple of " +
+                     std::to_string(kRowTile));
 }
 
 // The KV heads that these heads read: equally many queries for each, or a single KV head.
@@ -66,11 +75,13 @@ Expected<Portion> share_columns(int32_t width, const kernels::Segments& segments
 }
 
 Expected<LayerConfig> share_of_layer(const LayerConfig& whole,
+                                     int32_t head_width,
                                      const kernels::Segments& segments,
                                      int32_t size) {
   LayerConfig own = whole;
   LayerShare& share = own.share;
-  SLUICE_TRY(share.heads, share_heads(whole, segments, size));
+  SLUICE_TRY(share.heads, share_heads(whole, head_width, segments, size));
+  SLUICE_TRY_VOID(check_query_rows(whole, share.heads, size));
   SLUICE_TRY(share.kv_heads, share_kv_heads(whole, share.heads, size));
   SLUICE_TRY(share.ffn, share_columns(whole.ffn_hidden, segments, size));
   own.num_heads = share.heads.count;
@@ -93,16 +104,15 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (whole.is_recurrent()) {
     return refused(size, "found recurrent layers, whose states have no shares: expected 1");
   }
-  if (whole.has_latents()) {
-    return refused(size, "found latent attention, whose cache has no shares: expected 1");
-  }
   ModelConfig own = whole;
   RankShare& share = own.share;
   share.rank = rank;
   share.size = size;
   share.segments = {.first = rank * kernels::kSegments / size, .count = kernels::kSegments / size};
   for (LayerConfig& layer : own.layers) {
-    SLUICE_TRY(layer, share_of_layer(layer, share.segments, size));
+    const bool is_latent = layer.mixer == MixerKind::kLatent;
+    const int32_t head_width = is_latent ? whole.latent.value_dim : layer.head_dim;
+    SLUICE_TRY(layer, share_of_layer(layer, head_width, share.segments, size));
   }
   share.vocab = vocab_share(whole.vocab_size, rank, size);
   if (share.vocab.count == 0) {

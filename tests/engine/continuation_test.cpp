@@ -22,9 +22,9 @@ using testing::Collected;
 
 constexpr size_t kNumRequests = 28;
 
-Config tiny_config() {
+Config tiny_config(const std::string& model = "/tiny/tiny-llama.gguf") {
   Config config;
-  config.model = golden_folder() + "/tiny/tiny-llama.gguf";
+  config.model = golden_folder() + model;
   config.threads = 2;
   config.kv_cache_memory = int64_t{16} << 20;
   return config;
@@ -54,7 +54,9 @@ Collected rest_of(const Collected& whole, size_t cut) {
 }
 
 void expect_the_rest(const Config& second, const char* what) {
-  const auto first = testing::start_engine(tiny_config());
+  Config config = tiny_config();
+  config.model = second.model;
+  const auto first = testing::start_engine(config);
   ASSERT_NE(first, nullptr);
   const std::vector<ValidRequest> requests =
       testing::varied_requests(first->model().vocab_size, kNumRequests);
@@ -96,6 +98,12 @@ TEST(Continuation, HasThemWithOverlap) {
   Config config = tiny_config();
   config.overlap = true;
   expect_the_rest(config, "overlap");
+}
+
+TEST(Continuation, HasThemWithLatents) {
+  Config config = tiny_config("/models/engine-latents.gguf");
+  config.max_num_batched_tokens = 16;
+  expect_the_rest(config, "latents");
 }
 
 TEST(Continuation, OfAnAnswerThatIsOverIsRefused) {

@@ -389,7 +389,9 @@ TEST_P(HandoffEngineTest, APolicyMayEndRequestsWhoseBlocksDoNotCome) {
 class HandoffRanksTest : public HandoffEngineTest {
  protected:
   HandoffRanksTest() {
-    testing::write_model(folder_, std::get<1>(GetParam()), {});
+    testing::write_model(folder_,
+                         std::get<1>(GetParam()),
+                         {{"v_head_dim", 32}, {"moe_intermediate_size", 288}});
     config_.model = folder_.path();
     config_.load_format = "dummy";
     config_.max_model_len = 256;
@@ -400,12 +402,14 @@ class HandoffRanksTest : public HandoffEngineTest {
   testing::TemporaryFolder folder_;
 };
 
-// Heads that a rank has alone and, on four ranks of two KV heads, heads that two have.
+// Heads that a rank has alone and, on four ranks of two KV heads, heads that two have; latents,
+// which all have.
 TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
   constexpr std::pair<int32_t, int32_t> kRanks[] = {{2, 1}, {1, 2}, {2, 2}, {4, 1}, {2, 4}};
   std::vector<ValidRequest> whole;
   for (int i = 0; i < 3; ++i) whole.push_back(request(i));
-  for (const char* dtype : {"bfloat16", "int8"}) {
+  const bool has_codes = std::string(std::get<1>(GetParam())) != "models/deepseek-v3";
+  for (const char* dtype : {"bfloat16", has_codes ? "int8" : "float32"}) {
     config_.kv_cache_dtype = dtype;
     const std::unique_ptr<Engine> alone = testing::start_engine(config_);
     const std::vector<Collected> expected = testing::run_together(*alone, whole);
@@ -427,12 +431,14 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffEngineTest,
                          ::testing::Combine(::testing::Values("tcp", "shm"),
                                             ::testing::Values("tiny/tiny-llama.gguf",
-                                                              "models/engine-windows.gguf")));
+                                                              "models/engine-windows.gguf",
+                                                              "models/engine-latents.gguf")));
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffRanksTest,
                          ::testing::Values(std::make_tuple("tcp", "models/llama"),
-                                           std::make_tuple("shm", "models/gemma3")));
+                                           std::make_tuple("shm", "models/gemma3"),
+                                           std::make_tuple("tcp", "models/deepseek-v3")));
 
 }  // namespace
 }  // namespace sluice

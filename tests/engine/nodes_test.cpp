@@ -97,7 +97,7 @@ void expect_same_on(const std::vector<int32_t>& sizes,
 }
 
 // Variants: plain; windows and norms around; norms of all heads as one; experts; halves beside each
-// other.
+// other; latents.
 TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
   const std::pair<const char*, nlohmann::json> models[] = {
       {"models/llama", {}},
@@ -105,6 +105,7 @@ TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
       {"models/olmo2", {}},
       {"models/qwen3-moe", {{"moe_intermediate_size", 288}}},
       {"models/cohere2", {}},
+      {"models/deepseek-v3", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

@@ -123,6 +123,11 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
         {"num_global_key_value_heads", 1},
         {"vocab_size_per_layer_input", 451},
         {"moe_intermediate_size", 256}}},
+      // Latents, which every rank has: compressed queries and whole ones, values wider and narrower
+      // than keys.
+      {"deepseek-v3", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
+      {"deepseek-v2-lite", {{"v_head_dim", 64}, {"moe_intermediate_size", 288}}},
+      {"glm4-moe-lite", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;
@@ -385,6 +390,24 @@ TEST(TensorParallel, ThePlanCountsEveryRank) {
   EXPECT_GT(eight->plan.arena_bytes, one->plan.arena_bytes);
 }
 
+// Every rank has all latents, once.
+TEST(TensorParallel, ThePlanCountsLatentsOnceForEachRank) {
+  const TemporaryFolder folder;
+  write_model(folder,
+              "models/deepseek-v3",
+              {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"kv_lora_rank", 64}});
+  Config config = dummy_config(folder);
+  config.tensor_parallel_size = 4;
+  const auto four = plan_model(config, {.num_threads = 1});
+  ASSERT_TRUE(four.has_value()) << four.error().message;
+  const std::vector<KvPlane>& planes = four->plan.kv_groups[0].planes;
+  ASSERT_EQ(planes.size(), 2U);
+  EXPECT_EQ(planes[0].num_heads, 4);
+  EXPECT_EQ(planes[0].width, 64);
+  EXPECT_EQ(planes[1].num_heads, 4);
+  EXPECT_EQ(planes[1].width, 8);
+}
+
 TEST(TensorParallel, WhatCannotBeSharedIsRefusedByName) {
   const struct {
     const char* model;
@@ -399,6 +422,14 @@ TEST(TensorParallel, WhatCannotBeSharedIsRefusedByName) {
       {"llama", {{"intermediate_size", 96}}, 8, "found 96 feed-forward columns"},
       {"llama", {{"vocab_size", 40}}, 4, "found a vocabulary of 40"},
       {"qwen3-moe", {{"moe_intermediate_size", 96}}, 4, "found 96 feed-forward columns"},
+      {"deepseek-v3", {{"v_head_dim", 20}}, 2, "found 8 attention heads of 20"},
+      {"deepseek-v3",
+       {{"num_attention_heads", 4},
+        {"v_head_dim", 64},
+        {"qk_rope_head_dim", 6},
+        {"moe_intermediate_size", 288}},
+       4,
+       "found queries of 30"},
   };
 
   for (const auto& [model, changes, size, expected] : cases) {
