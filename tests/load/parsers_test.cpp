@@ -35,9 +35,10 @@ TEST(SseParser, GivesTheSameEventsHoweverTheBytesAreCut) {
   }
 }
 
-TEST(SseParser, ALoneCrEndsALine) {
-  const std::string stream = "data: a\r\rdata: b\rdata: c\r\n\rdata: d\n\r: x\r\ndata: e\r\n\r\n";
-  const std::vector<std::string> expected = {"a", "b\nc", "d", "e"};
+TEST(SseParser, LoneCrsAndCrlfsEndOneLineEach) {
+  const std::string stream =
+      "data: a\r\rdata: b\rdata: c\r\n\rdata: d\n\r: x\r\ndata: e\r\ndata: f\r\n\r\n";
+  const std::vector<std::string> expected = {"a", "b\nc", "d", "e\nf"};
   for (size_t cut = 0; cut <= stream.size(); ++cut) {
     SseParser parser;
     Collected got;

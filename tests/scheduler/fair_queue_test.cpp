@@ -111,6 +111,23 @@ TEST(FairQueue, BackloggedTenantsGetTheSameTokens) {
   EXPECT_NEAR(static_cast<double>(given[1]), static_cast<double>(given[2]), 1000);
 }
 
+// Requests that run are no queue: a tenant whose last one started long ago has no old counter to
+// spend. One whose requests still wait keeps its place.
+TEST(FairQueue, ATenantWhoseRequestsOnlyRunCatchesUpWhenOneEnters) {
+  FairQueue queue(10, 5);
+  queue.advance(1);
+  const auto enter_and_start = [&](uint64_t id, int64_t num_tokens) {
+    queue.start(queue.enter(TenantId(id)), {0, 0}, num_tokens);
+  };
+  enter_and_start(1, 10);  // runs from here on
+  const int32_t waiting = queue.enter(TenantId(2));
+  for (int i = 0; i < 4; ++i) enter_and_start(3, 100);
+  ASSERT_EQ(queue.counter_of(TenantId(3)), 400);
+  EXPECT_EQ(queue.counter(queue.enter(TenantId(1))), 300 - 5);  // the last one started at 300
+  EXPECT_EQ(queue.enter(TenantId(2)), waiting);
+  EXPECT_EQ(queue.counter(waiting), 0);
+}
+
 TEST(FairQueue, MoreTenantsThanItRemembersComeAndGo) {
   FairQueue queue(2, 0);
   queue.advance(0);

@@ -98,7 +98,8 @@ void expect_heads_normed(int32_t n, bool subtracts_mean) {
   SCOPED_TRACE("n " + std::to_string(n));
   Random random(12);
   const int64_t stride = int64_t{kHeads} * n + 5;
-  const std::vector<float> x = random.normals(static_cast<size_t>(kRows * stride));
+  // A row follows that is not theirs.
+  const std::vector<float> x = random.normals(static_cast<size_t>((kRows + 1) * stride));
   const std::vector<float> weight = random.normals(static_cast<size_t>(n));
   HeadNormArgs args{.x = nullptr,
                     .x_stride = stride,

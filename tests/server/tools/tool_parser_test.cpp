@@ -23,6 +23,21 @@ TestTools tools_of(std::string_view name, std::string_view parameters) {
   return make_tools({{name, Json::parse(parameters)}});
 }
 
+TEST(Pieces, TextIsJoinedWithinOneKindAndCall) {
+  Pieces pieces;
+  append_text(pieces, PieceKind::kArguments, 0, "{");
+  append_text(pieces, PieceKind::kArguments, 0, "}");
+  append_text(pieces, PieceKind::kArguments, 1, "[]");  // no end between the two
+  append_text(pieces, PieceKind::kContent, -1, "");
+  append_text(pieces, PieceKind::kReasoning, -1, "a");
+  append_text(pieces, PieceKind::kContent, -1, "b");
+  EXPECT_EQ(pieces,
+            Pieces({{PieceKind::kArguments, 0, "{}", ""},
+                    {PieceKind::kArguments, 1, "[]", ""},
+                    {PieceKind::kReasoning, -1, "a", ""},
+                    {PieceKind::kContent, -1, "b", ""}}));
+}
+
 TEST(ToolParser, PiecesDoNotDependOnTheCut) {
   const TestFormat format("hermes", "qwen3", {});
   const Transcript transcript{
