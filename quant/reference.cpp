@@ -194,8 +194,8 @@ void encode_q4_1(const float* values, std::byte* block) {
   const float scale = (*max_it - min) / 15.0F;
   const float inverse = scale != 0.0F ? 1.0F / scale : 0.0F;
   const auto code = [&](float value) {
-    const float scaled = (value - min) * inverse;
-    return static_cast<uint8_t>(std::clamp(scaled + 0.5F, 0.0F, 15.0F));
+    const float scaled = (value - min) * inverse;  // NaN: 0 times the inverse of next to nothing
+    return static_cast<uint8_t>(scaled > 0 ? std::min(scaled + 0.5F, 15.0F) : 0.0F);
   };
   store_half(float_to_half(scale), block);
   store_half(float_to_half(min), block + 2);
@@ -211,8 +211,8 @@ void encode_q8_0(const float* values, std::byte* block) {
   const float inverse = scale != 0.0F ? 1.0F / scale : 0.0F;
   store_half(float_to_half(scale), block);
   for (int j = 0; j < kQuantGroup; ++j) {
-    const auto code = static_cast<int8_t>(std::round(values[j] * inverse));  // halves away from 0
-    block[2 + j] = static_cast<std::byte>(code);
+    const float code = std::round(values[j] * inverse);  // halves away from 0
+    block[2 + j] = static_cast<std::byte>(std::isfinite(code) ? static_cast<int8_t>(code) : 0);
   }
 }
 

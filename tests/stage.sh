@@ -139,7 +139,7 @@ case "$stage" in
     # In the folder of the other sanitizer stage: every library is compiled for both at once.
     compile "${asan[@]}" fuzz
     programs="$PWD/${asan[1]}/tests/fuzz"
-    export programs
+    export programs UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1"
     found="$(mktemp -d)"
     trap 'rm -rf "$found"' EXIT
     export found

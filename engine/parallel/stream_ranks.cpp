@@ -69,7 +69,7 @@ class StreamRank final : public Communicator {
   }
 
   void seal(std::span<const std::byte> part, std::span<std::byte> out) const {
-    std::memcpy(out.data(), part.data(), part.size());
+    std::ranges::copy(part, out.begin());  // which may be empty
     const uint64_t hash = hash_of(part);
     std::memcpy(out.data() + part.size(), &hash, kHashBytes);
   }

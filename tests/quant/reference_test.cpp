@@ -84,6 +84,20 @@ TEST_P(QuantEncodeGolden, EncodesToTheBytesOfTheGgufPackage) {
   }
 }
 
+// The inverse of such a block's scale is infinite, and its scale in fp16 is 0.
+TEST(Quant, ABlockOfNextToNothingIsZero) {
+  std::vector<float> row(kQuantGroup, 1e-39F);
+  row[3] = 0;
+  row[5] = -1e-39F;
+  for (const WeightFormat format : {WeightFormat::kQ8_0, WeightFormat::kQ4_1}) {
+    std::vector<std::byte> bytes(static_cast<size_t>(row_bytes(format, kQuantGroup)));
+    quantize_row(format, row.data(), kQuantGroup, bytes.data());
+    std::vector<float> values(kQuantGroup, 1.0F);
+    dequantize_row(format, bytes.data(), kQuantGroup, values.data());
+    EXPECT_EQ(values, std::vector<float>(kQuantGroup, 0.0F)) << format_info(format).name;
+  }
+}
+
 TEST_P(QuantGolden, DoubleDecodingRoundsToTheFloatOne) {
   const auto [format, stem] = GetParam();
   const auto blocks = read_golden<std::byte>(std::string(stem) + ".blocks");
