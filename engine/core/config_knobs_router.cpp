@@ -70,7 +70,8 @@ std::vector<Knob> make_worker_knobs() {
       string<&Config::kv_listen>(
           "kv-listen",
           "server",
-          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere."),
+          "host:port where other workers ask for KV; port 0 takes a free one; empty: nowhere. "
+          "At most 128 connections, which --max-connections does not count."),
       list<&Config::kv_peers>("kv-peers",
                               "server",
                               "host or host:port of workers that KV may be fetched from; empty: "
