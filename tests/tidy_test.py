@@ -72,6 +72,7 @@ SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # A comment names its subject first: it is understood without the line above it.
 BEGINNINGS = re.compile(r"[/#]+<?\s*(Of|As|The same|Until|Once)\b")
 MAX_BEGINNINGS = 15
+VAGUE_PEOPLE, MAX_VAGUE_PEOPLE = re.compile(r"\b(nobody|somebody)\b", re.IGNORECASE), 40
 # A name that two runs share, or a folder deleted while a thread still writes to it, fails now and then.
 FOLDERS_BY_HAND = re.compile(r"\bTempDir\b|\btemp_directory_path\b|\bmkdtemp\b")
 MAY_NAME_FOLDERS = ("tests/support/temporary_folder.h", "tests/fuzz/")
@@ -247,9 +248,7 @@ def function_length(tree):
 
 def device_conditions(tree):
     condition = re.compile(r"(?m)^[ \t]*#[ \t]*(?:el)?if.*(CUDA|NVCC|HIP|__AVX|__SSE|__ARM|__aarch64)")
-    for path in filter(is_cpp, tree):
-        if path.startswith("kernels/"):
-            continue
+    for path in (p for p in tree if is_cpp(p) and not p.startswith("kernels/")):
         for match in condition.finditer(tree[path]):
             yield f"{path}:{line_of(tree[path], match.start())}: device #if outside kernels/"
 
@@ -290,15 +289,13 @@ BOUNDS = re.compile(r"\s*void\s+__launch_bounds__\([^()]+,\s*1\)")
 
 
 def cuda_sources(tree):
-    for path in filter(is_cpp, tree):
-        if not path.startswith("kernels/cuda/") and not path.endswith(".cu"):
-            continue
+    for path in (p for p in tree if is_cpp(p) and (p.startswith("kernels/cuda/") or p.endswith(".cu"))):
         code = strip(tree[path])
         text = re.sub(r"(?m)^\s*//.*$", "", tree[path])  # strip() blanks the names of includes
         for pattern, what, may in CUDA_RULES:
-            for match in re.finditer(pattern, text if "include" in pattern else code):
+            source = text if "include" in pattern else code
+            for match in re.finditer(pattern, source):
                 if path not in may:
-                    source = text if "include" in pattern else code
                     yield f"{path}:{line_of(source, match.start())}: {what}"
         for match in re.finditer(r"\b__global__\b", code):
             if not BOUNDS.match(code, match.end()):
@@ -309,8 +306,7 @@ def heavy_headers(tree):
     for path in tree:
         if path.endswith(".h") and is_product(path):
             for match in HEAVY.finditer(tree[path]):
-                line = line_of(tree[path], match.start())
-                yield f"{path}:{line}: {match.group()} in a header"
+                yield f"{path}:{line_of(tree[path], match.start())}: {match.group()} in a header"
 
 
 def unfinished(tree):
@@ -427,6 +423,8 @@ def knob_rows(tree):
 
 def comment_lines(path, text):
     """(line number, column, comment) of each line with a comment; literals hold none."""
+    if path.endswith((".md", ".json", ".jinja")):
+        return
     has_slashes = is_cpp(path) or path.endswith(".proto")
     code = strip(text, comments=False) if has_slashes else text
     pattern = re.compile(r"//" if has_slashes else r"(?<!\S)#+(?=\s)")
@@ -437,12 +435,9 @@ def comment_lines(path, text):
 
 
 def comment_beginnings(tree):
-    """A block goes on in the next line's comment if that begins in the same column and has its line
-    for itself."""
+    """A block goes on in the next line if its comment has the same column and the line for itself."""
     found = []
     for path in tree:
-        if path.endswith((".md", ".json", ".jinja")):
-            continue
         lines = tree[path].split("\n")
         last = None
         for number, column, comment in comment_lines(path, tree[path]):
@@ -452,6 +447,14 @@ def comment_beginnings(tree):
                 found.append(f"{path}:{number}: a comment with its subject missing: {comment}")
     if len(found) > MAX_BEGINNINGS:
         yield from found
+
+
+def vague_people(tree):
+    """Comments name who acts, or say what happens."""
+    found = [f"{path}:{line}: a comment without who acts: {comment}"
+             for path in tree for line, _, comment in comment_lines(path, tree[path])
+             if VAGUE_PEOPLE.search(comment)]
+    yield from found if len(found) > MAX_VAGUE_PEOPLE else ()
 
 
 def coroutines(tree):
@@ -473,7 +476,7 @@ def coroutines(tree):
 
 RULES = (include_edges, include_cycles, room_order, unit_cycles, file_length, line_length, function_length, device_conditions,
          banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
-         header_names, type_names, dead_files, readmes, links, knob_rows, comment_beginnings, coroutines)
+         header_names, type_names, dead_files, readmes, links, knob_rows, comment_beginnings, vague_people, coroutines)
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 LONG_BODY = "  f();\n" * 69
@@ -509,16 +512,14 @@ SELF_TESTS = {  # rule -> trees that it must flag
     device_conditions: [{"engine/a.cpp": "#ifdef SLUICE_CUDA\n"}, {"server/a.h": "#if defined(__AVX2__)"}],
     banned_tokens: [{"engine/a.cpp": "int f() { std::cout << 1; }"}, {"engine/a.cpp": "printf(x);"},
                     {"engine/a.cpp": "std::regex r;"}, {"quant/a.cpp": "x << std::endl;"},
-                    {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"},
-                    {"server/a.cpp": "std::this_thread::sleep_for(x);"},
+                    {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"}, {"server/a.cpp": "sleep_for(x);"},
                     {"kvcache/a.h": "std::shared_ptr<int> x;"},
                     {"tests/core/a.cpp": "auto p = testing::TempDir();"}],
     cuda_sources: [{"kernels/cuda/a.cu": 'asm volatile("bar.sync 0;");'},
                    {"kernels/cuda/a.cu": "f<<<1, 32>>>(x);"},
                    {"kernels/cuda/a.h": "__shared__ float x[3];"},
                    {"tests/a.cu": "#include <cuda_bf16.h>"},
-                   {"kernels/cuda/a.cu": "y = __expf(x);"}, {"kernels/cuda/a.cu": "atomicAdd(p, x);"},
-                   {"kernels/cuda/a.h": '#include "tests/support/simt/simt.h"'},
+                   {"kernels/cuda/a.cu": "y = __expf(x);"}, {"kernels/cuda/a.cu": "atomicAdd(p, x);"}, {"kernels/cuda/a.h": '#include "tests/support/simt/simt.h"'},
                    {"kernels/cuda/a.cu": "__global__ void __launch_bounds__(128) f() {}"},
                    {"kernels/cuda/a.cu": "uint32_t lanes = __activemask();"}],
     heavy_headers: [{"server/a.h": "#include <nlohmann/json.hpp>"}],
@@ -536,8 +537,8 @@ SELF_TESTS = {  # rule -> trees that it must flag
                          {"tests/a.py": "x = 1  # Until then.\n" * 16},
                          {"a/a.cpp": "int a;  // As b.\n        // More.\n" * 10,
                           "a/b.yaml": "# The same.\na: b\n" * 6}],
-    coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"},
-                 {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
+    vague_people: [{"engine/a.h": "int x;  // Nobody's.\n" * 41}, {"a.py": "# By somebody.\n" * 41}],
+    coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"}, {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
                  {"server/a.cpp": "co_await run([t] { return t; });"}],
 }
 # Nothing here is wrong; a rule that flags it is.
@@ -565,9 +566,8 @@ GOOD = {
 def read_tree():
     tree = {}
     for folder, names, files in os.walk(ROOT):
-        names[:] = sorted(n for n in names
-                          if n != "__pycache__" and not n.startswith("build")
-                          and n not in (".git", ".cache", ".venv"))
+        names[:] = sorted(n for n in names if not n.startswith("build")
+                          and n not in ("__pycache__", ".git", ".cache", ".venv"))
         for name in sorted(files):
             path = os.path.relpath(os.path.join(folder, name), ROOT).replace(os.sep, "/")
             is_data = "/golden/" in path or "/corpus/" in path

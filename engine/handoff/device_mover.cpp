@@ -321,7 +321,7 @@ void DeviceMover::let_arrive(std::vector<KvCompletion>& out) {
   }
 }
 
-// The blocks may have been somebody's until now whose step still writes them.
+// A step may still write the blocks, for the request that had them until now.
 void DeviceMover::take_in(uint32_t slot,
                           int64_t at,
                           int32_t group,

@@ -265,7 +265,7 @@ bool RankFrameReader::are_blocks_valid(size_t group) const {
       !all_within<int64_t>(slot_mapping_[group], 0, int64_t{end} * per_entry)) {
     return false;
   }
-  // Entries behind a request's last token are read by nobody.
+  // Entries behind a request's last token are never read.
   for (size_t i = 0; i < seq_lens_.size(); ++i) {
     const auto used = static_cast<size_t>(entries_of(seq_lens_[i], per_entry));
     const auto row = std::span(block_tables_[group]).subspan(i * stride, used);

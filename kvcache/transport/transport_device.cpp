@@ -28,7 +28,7 @@ using Kind = KvCompletion::Kind;
 
 constexpr size_t kMostInPair = 16;    // payloads of a sender
 constexpr size_t kMostOfPeer = 1024;  // that a receiver takes ahead of its GPU
-// How soon something is looked at again that nobody says a word of.
+// How soon something is looked at again that no message tells of.
 constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // links that begin and end
 constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers

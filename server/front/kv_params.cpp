@@ -195,7 +195,7 @@ Expected<void> read_rooms(const Json& body, KvParams& out) {
   const Json host = field("bootstrap_host");
   const Json port = field("bootstrap_port");
   const Json rooms = field("bootstrap_room");
-  if (rooms.is_null()) return {};  // a server of its own: nobody else knows of this request
+  if (rooms.is_null()) return {};  // a server of its own: no other one knows of this request
   out.is_list = rooms.is_array();
   const size_t count = out.is_list ? rooms.size() : 1;
   if (count > kMaxHandoffs) {

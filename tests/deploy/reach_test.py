@@ -30,7 +30,7 @@ def rename(items, kind, name):
     next(item for item in items if item["kind"] == kind)["metadata"]["name"] = name
 
 
-# Overlay, what somebody gets wrong there, and a part of what is said of it.
+# Overlay, a mistake in it, and a part of what is said of it.
 MISTAKES = [
     ("llm-d", lambda items: drop_rules(items, "sluice-decode", "ingress", "pool"),
      "sluice-decode:8000 does not admit"),

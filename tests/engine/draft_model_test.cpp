@@ -430,7 +430,7 @@ TEST(MemoryPlan, DraftRowsSumUp) {
   EXPECT_EQ(off->plan.describe().find("draft"), std::string::npos);
 }
 
-// The sum holds what clients may have sent and nobody has taken.
+// The sum holds what clients may have sent and the server has not taken.
 TEST(MemoryPlan, IncompleteRequestsHaveARow) {
   Config config = tiny_config();
   const auto bytes = [&config] {

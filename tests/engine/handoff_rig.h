@@ -171,7 +171,7 @@ class Worker {
     const std::span<const BlockId> table = kv_.block_table(id, 0);
     for (int32_t block = 0; block < num_tokens / kBlockSize; ++block) {
       const KvPiece piece = storage_.whole(0, table[static_cast<size_t>(block)]);
-      // Nobody waits for it: who reads the block does so behind what is called here.
+      // No wait is needed: who reads the block does so behind what is called here.
       computed_.push_back(content(tokens, block, bytes()));
       storage_.copy_in(piece, computed_.back());
     }

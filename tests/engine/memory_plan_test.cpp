@@ -108,7 +108,7 @@ TEST(MemoryPlan, NoMoreThanHalfOfWhatIsFree) {
   const auto all = plan_of({.free_bytes = beside(2 * 8 * kRequest)});
   ASSERT_TRUE(all);
   EXPECT_EQ(bound_line(*all), "8 requests of 4096 tokens");
-  // A context that nobody asked for shrinks to what half holds.
+  // A context that no flag asked for shrinks to what half holds.
   const auto shrunk = plan_of({.free_bytes = beside(2 * kMiB)});
   ASSERT_TRUE(shrunk);
   EXPECT_EQ(shrunk->kv_bytes, kMiB);

@@ -200,7 +200,7 @@ TEST(KvCacheManager, EvictionTakesAPrefixFromItsEnd) {
   EXPECT_EQ(kv.acquire_prefix(kC, iota(16), {}), 8);
 }
 
-// So many requests over 16 tokens each that nobody asks for again.
+// So many requests over 16 tokens each that are not asked for again.
 void flood(KvCacheManager& kv, int32_t num_requests) {
   static TokenId next = 1'000;
   for (int32_t i = 0; i < num_requests; ++i, next += 16) compute(kv, kC, iota(16, next));

@@ -40,7 +40,7 @@ TEST(KvHeads, EachHeadComesOnceAndFromTheLowestRankThatHasIt) {
   const std::vector<KvRange> overlapping = {{4, 4}, {0, 6}, {0, 8}};
   EXPECT_EQ(head_sources({1, 7}, overlapping), (Sources{{1, {1, 3}}, {0, {4, 4}}}));
   EXPECT_EQ(head_sources({3, 0}, overlapping), Sources{});
-  EXPECT_EQ(head_sources({6, 3}, overlapping), std::nullopt);  // nobody has head 8
+  EXPECT_EQ(head_sources({6, 3}, overlapping), std::nullopt);  // no rank has head 8
   EXPECT_EQ(head_sources({0, 1}, {}), std::nullopt);
 }
 

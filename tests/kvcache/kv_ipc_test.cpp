@@ -183,7 +183,7 @@ TEST_F(KvIpc, PayloadsArriveInTheirSlots) {
   EXPECT_EQ((*receiver_)->counts().connections_lost, 0U);
   EXPECT_TRUE((*sender_)->moves_device_memory());
   EXPECT_EQ((*sender_)->kind(), "cuda_ipc");
-  EXPECT_EQ(simt::num_device_bytes(), before);  // what is borrowed is nobody's twice
+  EXPECT_EQ(simt::num_device_bytes(), before);  // nothing is borrowed twice
 }
 
 // To free memory that another process still maps is undefined (CUDA's manual,

@@ -245,7 +245,7 @@ TEST_F(KvNccl, ClosingEndsWhatTheGpuHoldsUp) {
   ASSERT_TRUE(receiver_->wait_for(Kind::kClosed));
 }
 
-// Found by nobody's call: both make another pair, and what was not done goes again.
+// Found by neither side's call: both make another pair, and what was not done goes again.
 TEST_F(KvNccl, AnErrorOfTheLibraryCostsNoPayload) {
   behave({.breaks_after = 5});
   open();
@@ -346,7 +346,7 @@ TEST_F(KvNccl, FramesThatNoPeerSendsEndTheConnection) {
     const int fd = accept(listener, nullptr, nullptr);
     std::vector<std::byte> said(round == 0 ? 4096 : 136);
     if (round > 0) {
-      said[0] = static_cast<std::byte>(200 + round);  // ids that nobody else has
+      said[0] = static_cast<std::byte>(200 + round);  // ids of its own
       const uint64_t sum = kernels::kv_checksum(std::span(said).first(128));
       std::memcpy(said.data() + 128, &sum, sizeof(sum));
       KvFrame frame = test::test_frame(layout_, ref, 0, 1, 0, 3);

@@ -18,7 +18,7 @@ KvKey key(uint8_t chain, uint8_t depth) {
   return result;
 }
 
-// Block `depth` of a chain; the parent of the first is nobody's key.
+// Block `depth` of a chain; the parent of the first is no block's key.
 TierIndex::Name name(uint8_t chain, uint8_t depth) {
   return {key(chain, depth), depth == 0 ? key(255, chain) : key(chain, depth - 1)};
 }

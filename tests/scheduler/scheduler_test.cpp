@@ -284,7 +284,7 @@ TEST_F(SchedulerTest, PreemptionEveryStepStillEndsAndChangesNoToken) {
   EXPECT_GT(num_preempted, 5u);
 }
 
-// What a request finds again was its own, and what it computes again nobody asked for.
+// What a request finds again was its own, and what it computes again was not asked for.
 TEST_F(SchedulerTest, APreemptedRequestCountsOnceInQueriesAndHits) {
   SchedulerOptions forced = options();
   forced.preempt_every = 1;

@@ -417,7 +417,7 @@ TEST(PromptLogprobs, HaveTheShapeOfVllm) {
   EXPECT_GT(chat["prompt_logprobs"].size(), 3U);
   EXPECT_EQ(chat["prompt_logprobs"].size(), chat["usage"]["prompt_tokens"]);
   EXPECT_EQ(chat["prompt_logprobs"][1].size(), 1U);
-  // Nobody else's requests are scored.
+  // No other requests are scored.
   EXPECT_EQ(engine.submitted()[1].sampling.num_prompt_logprobs, -1);
 }
 

@@ -129,7 +129,7 @@ TEST_F(GenericTools, ATemplateThatTakesThemInTheSystemMessageGetsThemThere) {
   EXPECT_EQ(engine_.last_prompt().find("<|tool|>"), std::string::npos);
 }
 
-// The template of a family that nobody knows: what tools look like to its model is anyone's guess.
+// The template of an unknown family: what tools look like to its model is anyone's guess.
 TEST_F(GenericTools, AnUnknownFamilysSystemMessageGetsTheGenericForm) {
   serve(kSystemTools);
   engine_.say(kCall);

@@ -115,7 +115,7 @@ class Runs:
                 assert essence(result) == essence(expected), (what, door, body, result, expected)
                 self.outcomes["equal"] += 1
             else:
-                # A worker that is killed answers nobody; a client asks another one then.
+                # A killed worker answers no more; a client asks another one then.
                 assert process_fault == f"kill {result[0]}", (what, door, result)
                 self.outcomes["no answer"] += 1
         self.faults.update(f"{link} {direction} {kind}" for (link, direction), kind in plan.fired())

@@ -325,7 +325,7 @@ TEST(KvControl, APeerThatEndsOrIsNotThereIsDown) {
   EXPECT_EQ(decode.events.all<KvPeerUp>().size(), 1u);
 }
 
-// A port of this machine where nobody listens, one that takes connections and is silent, one that
+// A port of this machine without a listener, one that takes connections and is silent, one that
 // closes them, and a worker with another secret.
 TEST(KvControl, NoTimeTellsWhatListensOnThisMachine) {
   KvControlOptions options = options_with();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What pages of other servers can do with this one in somebody's browser.
+// What pages of other servers can do with this one in a user's browser.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -180,7 +180,7 @@ TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
             std::string::npos);
 }
 
-// The error names a field that the API has, and output tokens only where somebody asked for them.
+// The error names a field that the API has, and output tokens only where the request asks for them.
 TEST_F(Parameters, ErrorsOfTheContextSpeakOfWhatWasSent) {
   const std::string text(600, 'x');
   const Json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}};

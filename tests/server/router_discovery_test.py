@@ -32,7 +32,7 @@ def check_events(binary, model, folder):
     try:
         wait_until("two usable workers",
                    lambda: router.metric("sluice:router_usable_workers") == 2, 20)
-        time.sleep(1)  # a subscription takes a moment, and nobody says when it is there
+        time.sleep(1)  # a subscription takes a moment, and nothing says when it is there
 
         def ask(process, prompt):
             status, data = process.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
@@ -41,7 +41,7 @@ def check_events(binary, model, folder):
             prompt = [20 + (number * 37 + i * i) % 300 for i in range(100)]
             worker = workers[number % 2]
             ask(worker, prompt)
-            time.sleep(seconds)  # nobody says when the router has heard of it
+            time.sleep(seconds)  # nothing says when the router has heard of it
             cached = worker.metric("vllm:prefix_cache_hits_total")
             hits = router.metric("sluice:router_prefix_hits_total")
             ask(router, prompt)

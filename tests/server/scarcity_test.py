@@ -235,7 +235,7 @@ def check_threads_that_lack(binary, model):
         return
 
     def bodies(name):
-        # A schema that nobody has asked for yet: its grammar needs a process.
+        # A schema that no request has had yet: its grammar needs a process.
         schema = {"type": "object", "properties": {name: {"type": "integer"}}}
         asked = ({}, {"stream": True}, {"n": 4}, {"structured_outputs": {"regex": f"[ab]+{name}"}},
                  {"response_format": {"type": "json_schema",

@@ -61,7 +61,7 @@ class TlsClient {
     return reply;
   }
 
-  // The end was announced, so nobody has cut the answer.
+  // The end was announced, so the answer has not been cut.
   [[nodiscard]] bool said_goodbye() const { return said_goodbye_; }
 
   [[nodiscard]] std::string served_name() const {

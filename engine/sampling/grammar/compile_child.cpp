@@ -191,7 +191,7 @@ Expected<std::string> ending(int status, Wait wait, int64_t cpu_ms, const Compil
   if ((signal == SIGKILL || signal == SIGXCPU) && cpu_ms + kTicksMs >= limits.cpu_s * 1000) {
     return too_complex(std::to_string(limits.cpu_s) + " s of processor time");
   }
-  // Somebody's, or the kernel's that lacks memory: the grammar has no part in it.
+  // A signal of a user, or of the kernel for want of memory: not the grammar's doing.
   if (signal == SIGKILL || signal == SIGTERM || signal == SIGINT || signal == SIGHUP) {
     return make_error(ErrorCode::kUnavailable, "the process that compiled the grammar was killed");
   }

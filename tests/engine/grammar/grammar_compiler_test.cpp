@@ -80,7 +80,7 @@ TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
   EXPECT_TRUE(testing::accepts(**grammar, "abc"));
   EXPECT_FALSE(testing::accepts(**grammar, "abd"));
   EXPECT_EQ(*compiler->request(spec, TenantId(1)), *first);
-  // Another tenant waits as if nobody had asked before.
+  // Another tenant waits as if no other had asked before.
   const auto other = compiler->request(spec, TenantId(2));
   EXPECT_NE(*other, *first);
   EXPECT_TRUE(wait(other));
@@ -247,7 +247,7 @@ TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
   EXPECT_EQ(grammar.error().message, "the grammar is too complex: its masks take too long");
 }
 
-// A process that somebody else ends says nothing of the grammar, which compiles the next time.
+// A process that is killed from outside says nothing of the grammar, which compiles the next time.
 TEST_F(GrammarCompilerTest, AKilledProcessIsNoFaultOfTheGrammar) {
   const auto compiler = make({});
   const GrammarSpec spec = spec_of(GrammarKind::kEbnf, doubling_rules());

@@ -72,7 +72,7 @@ void expect_parts(const FamilyWriter& writer, const Parts& parts, const Pieces& 
 }
 
 // What is asked of every family: none, one, several, nested, Unicode, escapes, text around, no
-// arguments, names that nobody knows, reasoning.
+// arguments, unknown names, reasoning.
 std::vector<Parts> transcripts(const FamilyWriter& writer) {
   const std::vector<TestCall> calls = {
       {"get_weather", {{"city", "Paris"}, {"days", 3}}},
