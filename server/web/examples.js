@@ -55,6 +55,7 @@ const EXAMPLES = {
   ],
   "post /tokenize": ["Splits a text into tokens.", { model: "MODEL", prompt: "Hello, world" }],
   "post /detokenize": ["Makes a text of tokens.", { model: "MODEL", tokens: [1, 2, 3] }],
+  "get /tokenizer_info": ["Describes the tokenizer, if --enable-tokenizer-info-endpoint is set."],
   "get /v1/models": ["Lists the names by which requests may ask for the model."],
   "get /v1/models/{id}": ["Describes the model of one name."],
   "get /health": ["Answers 200 while the server takes requests."],

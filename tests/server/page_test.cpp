@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
 
@@ -54,6 +55,20 @@ TEST(Page, IsOneSmallFileThatNeedsNoKey) {
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(head.header("Content-Length"), std::to_string(page.body.size()));
   EXPECT_EQ(ask(server, "/", "POST").status, 405);
+}
+
+TEST(Page, DocsHaveASentenceForEachOperation) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string page = ask(server, "/docs").body;
+  const auto document = nlohmann::json::parse(ask(server, "/openapi.json").body);
+  ASSERT_GT(document["paths"].size(), 20U);
+  for (const auto& [path, methods] : document["paths"].items()) {
+    for (const auto& [method, operation] : methods.items()) {
+      const std::string name = method + " " + path;
+      EXPECT_NE(page.find("\"" + name + "\": ["), std::string::npos) << name;
+    }
+  }
 }
 
 TEST(Page, ItsPolicyAllowsItsOwnScriptAndStyleAlone) {
