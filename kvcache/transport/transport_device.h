@@ -9,7 +9,7 @@
 // pair is made. A sender puts nothing into the link before the receiver has said that its end is
 // there too, and then the header of each payload on the connection and the payload into the link.
 // The receiver takes every payload whose header it reads, in that order: those for which no slot is
-// posted go to memory that nobody reads.
+// posted go to memory that is never read.
 //
 // An attempt that is aborted while one of its payloads is in the link waits for that payload for a
 // short time, then ends the pair: NCCL gives up no single payload, and a peer may be stopped. A

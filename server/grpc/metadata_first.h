@@ -85,7 +85,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
   grpc::ByteBuffer message_;
 };
 
-// Ends a call whose message nobody reads.
+// Ends a call without reading its message.
 template <typename Response>
 class UnreadReactor final : public OneRequestWire<Response> {
  public:

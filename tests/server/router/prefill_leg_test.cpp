@@ -68,7 +68,7 @@ TEST(PrefillLeg, ALongPromptIsComputedForTheWorkerThatAnswers) {
   request.sampling.min_tokens = 3;
   const RequestId id = router.submit(sink, request);
   ASSERT_TRUE(eventually([&] { return pair.prefill->num_running() == 1; }));
-  pair.prefill->step();  // its token is nobody's
+  pair.prefill->step();  // no tenant has its token
   EXPECT_EQ(text_of(finish(pair, sink, id)), kHelloAndEnd);
 
   ASSERT_EQ(pair.prefill->submitted().size(), 1U);

@@ -224,7 +224,7 @@ struct Leaving {
   Leaving() {
     next->editable_model().system_fingerprint = "fp_next";
     config.route_min_ready = "2";
-    config.worker_wait_s = 30;  // nobody waits so long
+    config.worker_wait_s = 30;  // longer than any request waits
   }
 
   TestWorker first{kAutomatic};

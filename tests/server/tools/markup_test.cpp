@@ -126,7 +126,7 @@ TEST(Markup, ACallEndsAThought) {
     std::string expected = arguments;
     std::erase(expected, ' ');
     EXPECT_EQ(parse(thought), expected);
-    // The end of a thought that is over is nobody's text.
+    // The end of a thought that is over is left out of the text.
     EXPECT_EQ(parse(thought + std::string(writer.reasoning_end)), expected);
     EXPECT_EQ(parse(thought + "\n" + std::string(writer.reasoning_end) + "Text."),
               expected + "C{Text.}");
