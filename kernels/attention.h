@@ -5,9 +5,9 @@
 // partitions of 512 and tiles of 64. Score s_j = (chain over d in order: acc = fma(q[d], k_j[d],
 // acc)) * scale, soft-capped where asked. Per tile, left to right: m' = max(m, max_j s_j),
 // p_j = exp(s_j - m'), c = exp(m - m'), l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then
-// for j in order o[d] = fma(p_j, v_j[d], o[d]); only keys in [lo(p), hi(p)] take part: lo is 0, or
-// p - window + 1 where there is a window; hi is p, or, where keys behind p are seen too, the last
-// key of the request, or p + window - 1 where that is less.
+// for j in order o[d] = fma(p_j, v_j[d], o[d]); only keys in [lo(p), hi(p)] take part: lo is the
+// first visible key (visible_keys.h); hi is p, or, where keys behind p are seen too, the last key of
+// the request, or p + window - 1 where that is less.
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
 // right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as
@@ -28,6 +28,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/device.h"
+#include "kernels/visible_keys.h"
 
 namespace sluice::kernels {
 
@@ -48,10 +49,11 @@ constexpr int64_t kv_head_bytes(DType dtype, int64_t head_dim, int64_t block_siz
 
 // One layer's cache of one KV group. K is stored transposed inside a block so that a vector lane is
 // a key: K [num_blocks][num_kv_heads][cached_head_dim][block_size], V [num_blocks][num_kv_heads]
-// [block_size][cached_head_dim]. Scales, if any, are [block_size] floats after each head's codes in
-// the block, so that copying a block copies all of it. Codes and scales are a function of the one
-// row written (quant/kv_code.h). Slots never written hold zeros; attention itself uses no slot past
-// a row's last visible key and no block outside its window, whatever they hold.
+// [block_size][cached_head_dim of V's width]. Scales, if any, are [block_size] floats after each
+// head's codes in the block, so that copying a block copies all of it. Codes and scales are a
+// function of the one row written (quant/kv_code.h). Slots never written hold zeros; attention
+// itself uses no slot past a row's last visible key and no block outside its window, whatever they
+// hold.
 struct KvLayerView {
   std::byte* k = nullptr;
   std::byte* v = nullptr;
@@ -60,6 +62,11 @@ struct KvLayerView {
   int32_t block_size = 16;  // divides kAttentionTile; below 16 is correct but slow
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t value_dim = 0;  // of V's heads; 0: head_dim
+
+  [[nodiscard]] constexpr int32_t value_width() const {
+    return value_dim > 0 ? value_dim : head_dim;
+  }
 };
 
 class RowSteps;  // row_steps.h
@@ -71,13 +78,13 @@ struct AttentionLimits {
   int32_t seq_len;
   int32_t num_heads;
   int32_t num_kv_heads;
-  int32_t head_dim;
+  int32_t head_dim;  // of K or V, the larger
   int32_t num_threads;
   DeviceType device = DeviceType::kCpu;
 };
 
-// Returns kUnsupported, naming what the device has, where attention has no heads of this size.
-Expected<void> check_attention(DeviceType device, int32_t head_dim);
+// Returns kUnsupported, naming what the device has, where attention has no heads of these sizes.
+Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim);
 
 // Bytes for the scratch of every worker and for partial results, which let few rows over a long
 // context occupy every thread. Grows with threads * heads * seq_len / kAttentionPartition.
@@ -95,12 +102,13 @@ struct AttentionArgs {
   const int32_t* block_table;                // [num_reqs][block_table_stride]
   int32_t block_table_stride;
   float scale;                   // usually 1 / sqrt(head_dim)
-  int32_t window = 0;            // keys that a token sees, its own included; 0: all
+  int32_t window = 0;            // first_visible_key(), as is_chunked
   // A token sees keys behind it too, whose rows all belong to this step. CPU only.
   bool sees_behind = false;
+  bool is_chunked = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
-  float* out;                    // [num_tokens, num_heads * head_dim]
+  float* out;                    // [num_tokens, num_heads * V's width]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned
   const RowSteps* then = nullptr;  // run for each token once all its heads are done; null: nothing
@@ -117,6 +125,7 @@ struct AttentionAheadArgs {
   const int32_t* block_table = nullptr;
   int32_t block_table_stride = 0;
   int32_t window = 0;
+  bool is_chunked = false;
 };
 
 // Announces a later attention() call. Attention of a few rows a request reads for longer than it

@@ -111,8 +111,18 @@ Expected<void> check_activations(DeviceType device,
                     "device");
 }
 
-Expected<void> check_attention(DeviceType device, int32_t head_dim) {
-  if (device == DeviceType::kCpu || head_dim <= cuda::kMaxAttentionHeadDim) return {};
+Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim) {
+  if (device == DeviceType::kCpu) return {};
+  if (head_dim != value_dim) {
+    return make_error(
+        ErrorCode::kUnsupported,
+        "found heads of " + std::to_string(head_dim) + " for keys and " +
+            std::to_string(value_dim) +
+            " for values, expected one size, which the CUDA backend has; --device cpu "
+            "runs them",
+        "device");
+  }
+  if (head_dim <= cuda::kMaxAttentionHeadDim) return {};
   return make_error(ErrorCode::kUnsupported,
                     "found heads of " + std::to_string(head_dim) + ", expected at most " +
                         std::to_string(cuda::kMaxAttentionHeadDim) +

@@ -23,7 +23,7 @@ struct EmbeddingArgs {
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args);
 
 enum class GateFunction : uint8_t {
-  kSilu,           // g / (1 + exp(-g)) * u
+  kSilu,           // g / (1 + exp(-g)) * u; with a limit, min(limit, the quotient) * u in +-limit
   kGeluTanh,       // (0.5 g) * (1 + tanh(c * fma(0.044715 g^2, g, g))) * u, c = sqrt(2 / pi)
   kClampedSwiglu,  // g = min(g, 7), u in [-7, 7]: g / (1 + exp(-1.702 g)) * (u + 1)
   kSigmoid,        // 1 / (1 + exp(-g)) * u
@@ -42,6 +42,7 @@ struct GateMulArgs {
   const float* up;    // [num_rows, n]; null where the function reads none
   int64_t stride;     // in elements, for gate and up
   GateFunction function = GateFunction::kSilu;
+  float limit = 0;  // of kSilu; 0: none
   Activations out;  // k = n
   std::span<const int32_t> rows = {};
 };

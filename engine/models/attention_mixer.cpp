@@ -36,7 +36,8 @@ kernels::KvLayerView view_of(const LayerCache& cache) {
           .num_blocks = k.num_blocks,
           .block_size = k.block_size,
           .num_kv_heads = k.shape.num_heads,
-          .head_dim = k.shape.width};
+          .head_dim = k.shape.width,
+          .value_dim = cache.planes[1].shape.width};
 }
 
 }  // namespace
@@ -64,41 +65,58 @@ Expected<void> AttentionMixer::separate_gates(const WeightStore& weights) {
   return {};
 }
 
+// Finds the gate of each column of a head's output.
+Expected<void> AttentionMixer::share_gates(const WeightStore& weights) {
+  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
+  for (int32_t i = 0; i < out_width(); ++i) gate_columns_.push_back(i / layer_.value_width());
+  return {};
+}
+
 Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
                                             int32_t bits,
                                             WeightStore& weights) {
   const int32_t head_dim = layer_.head_dim;
-  SLUICE_TRY_VOID(kernels::check_attention(weights.device(), head_dim));
+  const int32_t value_dim = layer_.value_width();
+  SLUICE_TRY_VOID(kernels::check_attention(weights.device(), head_dim, value_dim));
   const LayerShare& share = layer_.share;
   const int64_t q = whole_of(share.heads, layer_.num_heads) * head_dim;
-  const int64_t kv = whole_of(share.kv_heads, layer_.num_kv_heads) * head_dim;
+  const int64_t k = whole_of(share.kv_heads, layer_.num_kv_heads) * head_dim;
+  const int64_t v = whole_of(share.kv_heads, layer_.num_kv_heads) * value_dim;
+  const int64_t out_rows = whole_of(share.heads, layer_.num_heads) * value_dim;
   const Portion q_rows = rows_of(share.heads, head_dim);
-  const Portion kv_rows = rows_of(share.kv_heads, head_dim);
+  const Portion k_rows = rows_of(share.kv_heads, head_dim);
+  const Portion v_rows = rows_of(share.kv_heads, value_dim);
   const std::string fused = prefix + "attn_qkv";
-  const int64_t total = q + 2 * kv;
+  const int64_t total = q + k + v;
   const bool bias = config_.qkv_bias;
   const int64_t q_part = config_.gates_with_queries ? 2 * q : q;
   if (config_.gates_with_queries) SLUICE_TRY_VOID(separate_gates(weights));
   using Parts = std::vector<Projection::Part>;
   Parts parts = config_.fused_qkv ? Parts{{fused, q, false, {0, total}, q_rows},
-                                          {fused, kv, false, {q, total}, kv_rows},
-                                          {fused, kv, false, {q + kv, total}, kv_rows}}
+                                          {fused, k, false, {q, total}, k_rows},
+                                          {fused, v, false, {q + k, total}, v_rows}}
                                   : Parts{{prefix + "attn_q", q_part, bias, {}, q_rows},
-                                          {prefix + "attn_k", kv, bias, {}, kv_rows},
-                                          {prefix + "attn_v", kv, bias, {}, kv_rows}};
+                                          {prefix + "attn_k", k, bias, {}, k_rows},
+                                          {prefix + "attn_v", v, bias, {}, v_rows}};
   if (layer_.kv_from >= 0 || layer_.values_are_keys) {
     CHECK(!config_.fused_qkv && !config_.attention_gate);
     parts.resize(layer_.kv_from >= 0 ? 1 : 2);
   }
   const bool has_matrix = config_.attention_gate && !config_.gates_with_queries;
-  if (has_matrix) parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
+  if (has_matrix && config_.gates_heads) {
+    SLUICE_TRY_VOID(share_gates(weights));
+    parts.push_back({prefix + "attn_gate", whole_heads(), false, {}, share.heads});
+  } else if (has_matrix) {
+    CHECK_EQ(value_dim, head_dim);
+    parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
+  }
   const int32_t width = config_.attention_in > 0 ? config_.attention_in : config_.hidden;
   SLUICE_TRY(qkv_, Projection::load(weights, parts, width, bits));
   const std::array<Projection::Part, 1> out = {
       {{prefix + "attn_output", config_.hidden, config_.attention_out_bias, {}, {}}}};
-  SLUICE_TRY(out_, Projection::load(weights, out, q, bits, config_.share.segments));
+  SLUICE_TRY(out_, Projection::load(weights, out, out_rows, bits, config_.share.segments));
   SLUICE_TRY_VOID(load_norms(prefix, weights));
-  if (config_.attention_sinks) {
+  if (config_.attention_sinks && layer_.has_sinks) {
     const int64_t heads = whole_of(share.heads, layer_.num_heads);
     SLUICE_TRY(std::vector<float> sinks, weights.vector(prefix + "attn_sinks.weight", heads));
     sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
@@ -120,11 +138,17 @@ Expected<void> AttentionMixer::load_norms(const std::string& prefix, WeightStore
                      by_head ? head_dim : heads * head_dim,
                      by_head ? Portion{} : rows_of(own, head_dim));
   };
-  if (config_.qk_norm != QkNorm::kNone) {
+  const bool has_norms = config_.qk_norm != QkNorm::kNone && layer_.norms_qk;
+  if (has_norms && !config_.qk_norm_weights) {
+    CHECK(by_head);
+    const std::vector<float> ones(static_cast<size_t>(head_dim), 1.0F);
+    q_norm_ = weights.place(ones);
+    k_norm_ = weights.place(ones);
+  } else if (has_norms) {
     SLUICE_TRY(q_norm_, load("attn_q_norm", whole_heads(), layer_.share.heads));
-  }
-  if (config_.qk_norm != QkNorm::kNone && layer_.kv_from < 0) {
-    SLUICE_TRY(k_norm_, load("attn_k_norm", whole_kv_heads(), layer_.share.kv_heads));
+    if (layer_.kv_from < 0) {
+      SLUICE_TRY(k_norm_, load("attn_k_norm", whole_kv_heads(), layer_.share.kv_heads));
+    }
   }
   if (layer_.kv_from < 0) return {};
   // Files may have what such a layer would have if it did not read another's.
@@ -137,30 +161,32 @@ Expected<void> AttentionMixer::load_norms(const std::string& prefix, WeightStore
 AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
-  buffers.qkv = arena.take_floats(tokens * (q_width() + 2 * kv_width()));
+  buffers.qkv = arena.take_floats(tokens * qkv_stride());
   buffers.attention = arena.take_floats(tokens * attention_stride());
   if (config_.gates_with_queries) {
     buffers.gated_queries = arena.take_floats(tokens * 2 * q_width());
   }
+  if (config_.gates_heads) buffers.head_gates = arena.take_floats(tokens * layer_.num_heads);
   if (config_.qk_norm == QkNorm::kRow) {
     buffers.squares = arena.take_floats(tokens * (whole_heads() + whole_kv_heads()));
   }
   if (config_.attention_gate && has_shared_scales(out_)) {
-    buffers.gated = arena.take_floats(tokens * align_up(q_width(), kQuantGroup));
+    buffers.gated = arena.take_floats(tokens * align_up(out_width(), kQuantGroup));
   }
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
   // Each row that chooses a token may become a request of its own (DecodeBuckets).
   const int32_t num_reqs =
       std::min(std::max(bounds.max_seqs, bounds.max_logits), bounds.max_tokens);
-  const int64_t bytes = kernels::attention_workspace_bytes({.num_tokens = bounds.max_tokens,
-                                                            .num_reqs = num_reqs,
-                                                            .seq_len = bounds.max_seq_len,
-                                                            .num_heads = layer_.num_heads,
-                                                            .num_kv_heads = layer_.num_kv_heads,
-                                                            .head_dim = layer_.head_dim,
-                                                            .num_threads = bounds.num_threads,
-                                                            .device = bounds.device});
+  const int64_t bytes = kernels::attention_workspace_bytes(
+      {.num_tokens = bounds.max_tokens,
+       .num_reqs = num_reqs,
+       .seq_len = bounds.max_seq_len,
+       .num_heads = layer_.num_heads,
+       .num_kv_heads = layer_.num_kv_heads,
+       .head_dim = std::max(layer_.head_dim, layer_.value_width()),
+       .num_threads = bounds.num_threads,
+       .device = bounds.device});
   buffers.parts = RankParts(config_, tokens, arena);
   buffers.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
   return buffers;
@@ -178,11 +204,11 @@ void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch
 }
 
 void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowSteps& steps) const {
-  if (config_.qk_norm != QkNorm::kHead) return;
+  if (config_.qk_norm != QkNorm::kHead || !layer_.norms_qk) return;
   const auto add = [&](float* x, float* out, int32_t num_heads, const DeviceFloats& weight) {
     steps.add(
         kernels::HeadNormArgs{.x = x,
-                              .x_stride = q_width() + 2 * kv_width(),
+                              .x_stride = qkv_stride(),
                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                               .num_heads = num_heads,
                               .n = layer_.head_dim,
@@ -193,7 +219,7 @@ void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowS
   add(buffers_.qkv, nullptr, layer_.num_heads, q_norm_);
   if (layer_.kv_from >= 0) return;
   float* const k = buffers_.qkv + q_width();
-  float* const v = k + kv_width();
+  float* const v = k + k_width();
   if (config_.value_norm) add(layer_.values_are_keys ? k : v, v, layer_.num_kv_heads, v_norm_);
   add(k, nullptr, layer_.num_kv_heads, k_norm_);
 }
@@ -202,7 +228,7 @@ void AttentionMixer::add_squares(const ForwardContext& context, kernels::RowStep
   const auto add = [&](const float* x, float* out, const Portion& own, int32_t count) {
     steps.add(
         kernels::HeadSquaresArgs{.x = x,
-                                 .x_stride = q_width() + 2 * kv_width(),
+                                 .x_stride = qkv_stride(),
                                  .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                                  .num_heads = count,
                                  .n = layer_.head_dim,
@@ -224,7 +250,7 @@ void AttentionMixer::add_row_norms(const ForwardContext& context,
   const auto add = [&](float* x, int64_t column, int32_t count, const DeviceFloats& weight) {
     kernels::JoinedNormArgs args{
         .x = x,
-        .x_stride = q_width() + 2 * kv_width(),
+        .x_stride = qkv_stride(),
         .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
         .num_heads = count,
         .n = layer_.head_dim,
@@ -249,7 +275,7 @@ void AttentionMixer::attend(const ForwardContext& context,
   const float usual_scale = 1.0F / std::sqrt(static_cast<float>(layer_.head_dim));
   kernels::attention(context.exec,
                      {.q = buffers_.qkv,
-                      .q_stride = q_width() + 2 * kv_width(),
+                      .q_stride = qkv_stride(),
                       .num_heads = layer_.num_heads,
                       .kv = view_of(cache),
                       .query_start_loc = batch.query_start_loc,
@@ -261,6 +287,7 @@ void AttentionMixer::attend(const ForwardContext& context,
                       .scale = config_.attention_scale != 0 ? config_.attention_scale : usual_scale,
                       .window = layer_.window,
                       .sees_behind = config_.is_encoder,
+                      .is_chunked = layer_.is_chunked,
                       .soft_cap = config_.attention_soft_cap,
                       .sinks = sinks_.data(),
                       .out = buffers_.attention,
@@ -274,8 +301,8 @@ void AttentionMixer::add_rope(const ForwardContext& context,
                               const kernels::RopeTable* rope,
                               kernels::RowSteps& steps) const {
   const ForwardBatch& batch = context.batch;
-  const int64_t stride = q_width() + 2 * kv_width();
-  const bool norms = config_.qk_norm == QkNorm::kRotatedHead;
+  const int64_t stride = qkv_stride();
+  const bool norms = config_.qk_norm == QkNorm::kRotatedHead && layer_.norms_qk;
   kernels::KvLayerView kv = view_of(cache);
   kv.num_kv_heads = own_kv_heads();
   steps.add(
@@ -283,7 +310,7 @@ void AttentionMixer::add_rope(const ForwardContext& context,
                                .q_stride = stride,
                                .k = buffers_.qkv + q_width(),
                                .k_stride = stride,
-                               .v = buffers_.qkv + q_width() + kv_width(),
+                               .v = buffers_.qkv + q_width() + k_width(),
                                .v_stride = stride,
                                .num_heads = layer_.num_heads,
                                .table = rope,
@@ -298,11 +325,11 @@ void AttentionMixer::add_rope(const ForwardContext& context,
 void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowSteps& steps) const {
   const bool shared_scales = has_shared_scales(out_);
   if (!config_.attention_gate) {
-    if (!shared_scales) out_in.add_quantize_steps(out_, buffers_.attention, q_width(), steps);
+    if (!shared_scales) out_in.add_quantize_steps(out_, buffers_.attention, out_width(), steps);
     return;
   }
   out_in.fill_for(out_, [&](const kernels::Activations& rows) {
-    steps.add(kernels::GateMulArgs{.gate = buffers_.attention + q_width(),
+    steps.add(kernels::GateMulArgs{.gate = buffers_.attention + out_width(),
                                    .up = buffers_.attention,
                                    .stride = attention_stride(),
                                    .function = kernels::GateFunction::kSigmoid,
@@ -310,36 +337,39 @@ void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowStep
   });
 }
 
-void AttentionMixer::select_queries(const ForwardContext& context) const {
+void AttentionMixer::select_gates(const ForwardContext& context) const {
+  const bool of_heads = config_.gates_heads;
   const auto select = [&](const std::vector<int32_t>& columns, float* to, int64_t to_stride) {
     kernels::select_columns(context.exec,
-                            {.x = buffers_.gated_queries,
-                             .x_stride = 2 * q_width(),
+                            {.x = of_heads ? buffers_.head_gates : buffers_.gated_queries,
+                             .x_stride = of_heads ? layer_.num_heads : 2 * q_width(),
                              .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                              .columns = columns,
                              .absent = 0,
                              .out = to,
                              .out_stride = to_stride});
   };
-  select(query_columns_, buffers_.qkv, q_width() + 2 * kv_width());
-  select(gate_columns_, buffers_.attention + q_width(), attention_stride());
+  if (!of_heads) select(query_columns_, buffers_.qkv, qkv_stride());
+  select(gate_columns_, buffers_.attention + out_width(), attention_stride());
 }
 
 bool AttentionMixer::project_qkv(const ForwardContext& context,
                                  const LayerCache& cache,
                                  const kernels::RopeTable* rope,
                                  const LinearInput& in) const {
-  const int64_t stride = q_width() + 2 * kv_width();
+  const int64_t stride = qkv_stride();
   float* q = buffers_.qkv;
   float* k = q + q_width();
-  float* v = k + kv_width();
+  float* v = k + k_width();
   const bool alternate = config_.gates_with_queries;
   const std::array<ProjectionOutput, 4> qkv_out = {
       {alternate ? ProjectionOutput{buffers_.gated_queries, 2 * q_width()}
                  : ProjectionOutput{q, stride},
        {k, stride},
        {v, stride},
-       {buffers_.attention + q_width(), attention_stride()}}};  // the gate, if there is one
+       config_.gates_heads  // the gate, if there is one
+           ? ProjectionOutput{buffers_.head_gates, layer_.num_heads}
+           : ProjectionOutput{buffers_.attention + out_width(), attention_stride()}}};
   const auto out = std::span(qkv_out).first(qkv_.weights().size());
   kernels::RowSteps steps;
   const bool by_row = config_.qk_norm == QkNorm::kRow;
@@ -359,12 +389,18 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
   const float* const own = buffers_.squares;
   if (by_row) add_row_norms(context, {&own, 1}, steps);
   add_head_norms(context, steps);
+  if (config_.value_scale != 1) {
+    steps.add(
+        kernels::ScaleRowsArgs{.x = v,
+                               .x_stride = stride,
+                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                               .n = static_cast<int32_t>(v_width()),
+                               .scale = config_.value_scale});
+  }
   add_rope(context, cache, rope, steps);
   project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, alternate ? nullptr : &steps);
-  if (alternate) {
-    select_queries(context);
-    kernels::run_row_steps(context.exec, steps);
-  }
+  if (alternate || config_.gates_heads) select_gates(context);
+  if (alternate) kernels::run_row_steps(context.exec, steps);
   return true;
 }
 
@@ -387,7 +423,7 @@ void AttentionMixer::forward(const ForwardContext& context,
                                 out_in,
                                 buffers_.parts,
                                 gated ? buffers_.gated : buffers_.attention,
-                                gated ? align_up(q_width(), kQuantGroup) : q_width());
+                                gated ? align_up(out_width(), kQuantGroup) : out_width());
   }
   project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
 }
@@ -402,7 +438,8 @@ void AttentionMixer::read_ahead(const ForwardContext& context, const LayerCache&
                             .seq_lens = batch.seq_lens,
                             .block_table = batch.block_tables[group].data(),
                             .block_table_stride = batch.block_table_strides[group],
-                            .window = layer_.window});
+                            .window = layer_.window,
+                            .is_chunked = layer_.is_chunked});
 }
 
 }  // namespace sluice

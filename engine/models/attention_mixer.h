@@ -38,12 +38,12 @@ class AttentionMixer final : public Mixer {
  private:
   struct Buffers {
     float* gated_queries = nullptr;  // [tokens, heads * 2 * head_dim], as projected
-    float* qkv = nullptr;            // [tokens, (heads + 2 kv_heads) * head_dim]
-    float* attention =
-        nullptr;               // [tokens, heads * head_dim], with a gate twice as wide: it follows
-    float* gated = nullptr;    // [tokens, padded heads * head_dim] unquantized, if ranks share its
-                               // scale and there is a gate
-    float* squares = nullptr;  // [tokens, heads + KV heads of all ranks], for norms of rows
+    float* head_gates = nullptr;     // [tokens, heads], likewise
+    float* qkv = nullptr;            // [tokens, heads of q, k and v]
+    float* attention = nullptr;      // [tokens, out_width()], with a gate twice as wide: it follows
+    float* gated = nullptr;          // [tokens, padded out_width()] unquantized, if ranks share its
+                                     // scale and there is a gate
+    float* squares = nullptr;        // [tokens, heads + KV heads of all ranks], for norms of rows
     LinearInput out_in;
     RankParts parts;
     std::span<std::byte> workspace;
@@ -53,6 +53,7 @@ class AttentionMixer final : public Mixer {
       : config_(config), layer_(layer) {}
 
   Expected<void> separate_gates(const WeightStore& weights);
+  Expected<void> share_gates(const WeightStore& weights);
   Expected<void> load_norms(const std::string& prefix, WeightStore& weights);
   Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
@@ -64,11 +65,21 @@ class AttentionMixer final : public Mixer {
     return layer_.kv_from < 0 ? layer_.num_kv_heads : 0;
   }
 
-  [[nodiscard]] int64_t kv_width() const { return int64_t{own_kv_heads()} * layer_.head_dim; }
+  [[nodiscard]] int64_t k_width() const { return int64_t{own_kv_heads()} * layer_.head_dim; }
+
+  [[nodiscard]] int64_t v_width() const { return int64_t{own_kv_heads()} * layer_.value_width(); }
+
+  // From one row of `qkv` to the next.
+  [[nodiscard]] int64_t qkv_stride() const { return q_width() + k_width() + v_width(); }
+
+  // Elements of attention's output.
+  [[nodiscard]] int64_t out_width() const {
+    return int64_t{layer_.num_heads} * layer_.value_width();
+  }
 
   // From one row of `attention` to the next.
   [[nodiscard]] int64_t attention_stride() const {
-    return (config_.attention_gate ? 2 : 1) * q_width();
+    return (config_.attention_gate ? 2 : 1) * out_width();
   }
 
   [[nodiscard]] int64_t whole_heads() const {
@@ -86,8 +97,9 @@ class AttentionMixer final : public Mixer {
   void add_row_norms(const ForwardContext& context,
                      std::span<const float* const> squares,
                      kernels::RowSteps& steps) const;
+  // Moves what was projected to where it is read: queries and gates, or gates alone.
+  void select_gates(const ForwardContext& context) const;
   // Leaves q, normed and rotated, and writes K and V. False: a rank has failed.
-  void select_queries(const ForwardContext& context) const;
   [[nodiscard]] bool project_qkv(const ForwardContext& context,
                                  const LayerCache& cache,
                                  const kernels::RopeTable* rope,

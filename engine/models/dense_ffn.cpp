@@ -27,7 +27,8 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load(const ModelConfig& config,
                     .width = row.ffn_hidden,
                     .columns = row.share.ffn,
                     .has_bias = config.mlp_bias,
-                    .is_fused = config.fused_gate_up},
+                    .is_fused = config.fused_gate_up,
+                    .limit = row.dense_limit},
                    activation_bits,
                    weights);
 }
@@ -46,7 +47,8 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_shared(const ModelConfig& con
                     .down = prefix + "ffn_down_shexp",
                     .width = row.shared_hidden,
                     .columns = row.share.shared,
-                    .is_fused = weights.has(up + ".weight") && !weights.has(gate + ".weight")},
+                    .is_fused = weights.has(up + ".weight") && !weights.has(gate + ".weight"),
+                    .limit = row.dense_limit},
                    activation_bits,
                    weights);
 }
@@ -72,7 +74,7 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
                                                         const Place& place,
                                                         int32_t activation_bits,
                                                         WeightStore& weights) {
-  std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place.width));
+  std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place));
   const int64_t whole = whole_of(place.columns, place.width);
   using Parts = std::array<Projection::Part, 2>;
   const Parts both = place.is_fused
@@ -130,6 +132,7 @@ void DenseFfn::forward(const ForwardContext& context,
                              .up = up,
                              .stride = stride,
                              .function = config_.gate_function,
+                             .limit = limit_,
                              .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
   });
   project(context.exec,

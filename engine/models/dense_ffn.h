@@ -55,9 +55,11 @@ class DenseFfn final : public Ffn {
     Portion columns;
     bool has_bias = false;
     bool is_fused = false;  // `up` has the rows of gate, then of up
+    float limit = 0;        // LayerConfig::dense_limit
   };
 
-  DenseFfn(const ModelConfig& config, int32_t width) : config_(config), width_(width) {}
+  DenseFfn(const ModelConfig& config, const Place& place)
+      : config_(config), width_(place.width), limit_(place.limit) {}
 
   static Expected<std::unique_ptr<DenseFfn>> load_pair(const ModelConfig& config,
                                                        const Place& place,
@@ -71,6 +73,7 @@ class DenseFfn final : public Ffn {
 
   const ModelConfig& config_;
   int32_t width_;
+  float limit_;
   Projection gate_up_;
   Projection down_;
   Buffers buffers_;

@@ -203,16 +203,21 @@ Experts::Buffers Experts::layout(const StepBounds& bounds, Arena& arena) const {
   if (!shared_gate_.weights().empty()) {
     buffers.shared = arena.take_floats(int64_t{tokens} * config_.hidden);
     buffers.shared_logits = arena.take_floats(tokens);
-    buffers.shared_scales = arena.take_floats(tokens);
-    buffers.shared_ids = take_ints(tokens);
-    buffers.shared_rows = take_ints(tokens);
-    buffers.shared_places = {.num_experts = 1,
-                             .first = take_ints(1),
-                             .count = take_ints(1),
-                             .chosen = take_ints(1),
-                             .num_chosen = take_ints(1)};
     const std::array<const Projection*, 1> gate = {&shared_gate_};
     buffers.shared_gate_in = LinearInput(gate, tokens, arena);
+  }
+  if (moe.scales_inputs) {
+    buffers.scaled = arena.take_floats(int64_t{tokens} * align_up(config_.hidden, kQuantGroup));
+  }
+  if (moe.scales_inputs || !shared_gate_.weights().empty()) {
+    buffers.one = {.weights = arena.take_floats(tokens),
+                   .ids = take_ints(tokens),
+                   .rows = take_ints(tokens),
+                   .places = {.num_experts = 1,
+                              .first = take_ints(1),
+                              .count = take_ints(1),
+                              .chosen = take_ints(1),
+                              .num_chosen = take_ints(1)}};
   }
   const std::array<const Projection*, 1> router = {&router_};
   buffers.router_in = LinearInput(router, tokens, arena);
@@ -273,12 +278,48 @@ void Experts::fill_down_in(const ForwardContext& context,
                        .up = buffers_.gate_up + width,
                        .stride = 2 * width,
                        .function = config_.gate_function,
+                       .limit = layer_.expert_limit,
                        .out = has_shared_scales(down) ? as_floats(in, buffers_.gated) : in,
                        .rows = rows});
   });
   if (!has_shared_scales(down)) return;
   quantize_with_shared_scales(
       context, down, down_in, buffers_.parts, buffers_.gated, align_up(width, kQuantGroup));
+}
+
+void Experts::choose_one(const ForwardContext& context,
+                         const float* logits,
+                         kernels::RouterScore score) const {
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  kernels::moe_route(context.exec,
+                     {.logits = logits,
+                      .num_rows = num_tokens,
+                      .num_experts = 1,
+                      .top_k = 1,
+                      .router = {.score = score, .normalize = false},
+                      .ids = buffers_.one.ids,
+                      .weights = buffers_.one.weights});
+  kernels::place_rows(context.exec,
+                      {.ids = buffers_.one.ids,
+                       .num_pairs = num_tokens,
+                       .rows = buffers_.one.rows,
+                       .experts = buffers_.one.places});
+}
+
+// A softmax over one logit is 1.
+void Experts::scale_inputs(const ForwardContext& context, const FfnInput& in) const {
+  choose_one(context, buffers_.router, kernels::RouterScore::kSoftmax);
+  kernels::moe_combine(context.exec,
+                       {.y = in.plain,
+                        .y_stride = in.stride,
+                        .rows = buffers_.one.rows,
+                        .weights = buffers_.weights,
+                        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                        .top_k = 1,
+                        .n = config_.hidden,
+                        .adds = false,
+                        .x = buffers_.scaled,
+                        .x_stride = in.stride});
 }
 
 // Adds or stores the shared experts' output. A gate is a router of one expert, which weighs it by
@@ -298,24 +339,12 @@ void Experts::add_shared(const ForwardContext& context,
   gate_in.quantize(exec, shared_gate_, in.plain, in.stride);
   const ProjectionOutput logits = {buffers_.shared_logits, 1};
   project(exec, shared_gate_, gate_in, {&logits, 1}, kernels::Epilogue::kStore);
-  kernels::moe_route(exec,
-                     {.logits = buffers_.shared_logits,
-                      .num_rows = num_tokens,
-                      .num_experts = 1,
-                      .top_k = 1,
-                      .router = {.score = kernels::RouterScore::kSigmoid, .normalize = false},
-                      .ids = buffers_.shared_ids,
-                      .weights = buffers_.shared_scales});
-  kernels::place_rows(exec,
-                      {.ids = buffers_.shared_ids,
-                       .num_pairs = num_tokens,
-                       .rows = buffers_.shared_rows,
-                       .experts = buffers_.shared_places});
+  choose_one(context, buffers_.shared_logits, kernels::RouterScore::kSigmoid);
   kernels::moe_combine(exec,
                        {.y = buffers_.shared,
                         .y_stride = hidden,
-                        .rows = buffers_.shared_rows,
-                        .weights = buffers_.shared_scales,
+                        .rows = buffers_.one.rows,
+                        .weights = buffers_.one.weights,
                         .num_rows = num_tokens,
                         .top_k = 1,
                         .n = config_.hidden,
@@ -334,12 +363,17 @@ void Experts::forward(const ForwardContext& context,
   if (shared_ != nullptr) add_shared(context, in, out);
   const std::span<const int32_t> rows = route(context, in);
   const int32_t num_rows = max_rows(num_tokens);
+  const bool scaled = moe.scales_inputs;
+  if (scaled) scale_inputs(context, in);
   LinearInput expert_in = buffers_.expert_in;
   expert_in.set_num_rows(num_rows);
   expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& each) {
-    kernels::quantize_activations(
-        exec,
-        {.x = in.plain, .x_stride = in.stride, .out = each, .rows = rows, .repeat = moe.top_k});
+    kernels::quantize_activations(exec,
+                                  {.x = scaled ? buffers_.scaled : in.plain,
+                                   .x_stride = in.stride,
+                                   .out = each,
+                                   .rows = rows,
+                                   .repeat = moe.top_k});
   });
   run_experts(
       exec, grouped_gate_up_, expert_in, {buffers_.gate_up, 2 * int64_t{layer_.ffn_hidden}});
@@ -359,7 +393,7 @@ void Experts::forward(const ForwardContext& context,
                        {.y = buffers_.output,
                         .y_stride = hidden,
                         .rows = buffers_.rows,
-                        .weights = buffers_.weights,
+                        .weights = scaled ? buffers_.one.weights : buffers_.weights,
                         .num_rows = num_tokens,
                         .top_k = moe.top_k,
                         .n = config_.hidden,

@@ -43,6 +43,14 @@ class Experts final : public Ffn {
                const HalfOutput& out) const override;
 
  private:
+  // The choice of one expert that every token takes: where rows of tokens are scaled each.
+  struct OneForAll {
+    float* weights = nullptr;  // [tokens]
+    int32_t* ids = nullptr;    // [tokens] zeros
+    int32_t* rows = nullptr;   // [tokens] their numbers
+    kernels::ExpertRows places;
+  };
+
   // Rows are (token, choice) pairs sorted by expert; each expert's first row is aligned to
   // activation blocks.
   struct Buffers {
@@ -58,15 +66,13 @@ class Experts final : public Ffn {
     float* output = nullptr;  // [rows, hidden]
     LinearInput router_in;
     LinearInput expert_in;
+    float* scaled = nullptr;   // [tokens, padded hidden], where weights multiply inputs
     int64_t shared_bytes = 0;  // of the shared experts' own scratch
-    // Where the shared experts' output is scaled: it, its logits and scales, and row numbers.
+    // Where the shared experts' output is scaled: it and its logits.
     float* shared = nullptr;         // [tokens, hidden]
     float* shared_logits = nullptr;  // [tokens]
-    float* shared_scales = nullptr;  // [tokens]
-    int32_t* shared_ids = nullptr;   // [tokens] zeros
-    int32_t* shared_rows = nullptr;  // [tokens]
-    kernels::ExpertRows shared_places;
     LinearInput shared_gate_in;
+    OneForAll one;
   };
 
   struct Pair {
@@ -115,6 +121,12 @@ class Experts final : public Ffn {
                     std::span<const int32_t> rows) const;
   void join_experts(const ForwardContext& context, const LinearInput& in) const;
   void add_shared(const ForwardContext& context, const FfnInput& in, const HalfOutput& out) const;
+  // Weighs the one choice of every token by its logit.
+  void choose_one(const ForwardContext& context,
+                  const float* logits,
+                  kernels::RouterScore score) const;
+  // Scales every token's row by the weight of its only expert, whose output then has weight 1.
+  void scale_inputs(const ForwardContext& context, const FfnInput& in) const;
 
   const ModelConfig& config_;
   const LayerConfig& layer_;

@@ -108,8 +108,10 @@ struct LayerConfig {
   // With several ranks this rank's, as are the widths.
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  int32_t window = 0;  // tokens seen, including the own one; 0: all
+  int32_t head_dim = 0;     // of queries and keys
+  int32_t value_dim = 0;    // of values; 0: head_dim
+  int32_t window = 0;       // tokens seen, including the own one; 0: all
+  bool is_chunked = false;  // those from the last multiple of `window` on
   int32_t rope = 0;    // index of ModelConfig::ropes; -1: no positions
   MixerKind mixer = MixerKind::kAttention;
   FfnKind ffn = FfnKind::kDense;
@@ -117,7 +119,14 @@ struct LayerConfig {
   int32_t shared_hidden = 0;  // of the experts that every token takes, as one; 0: none
   int32_t kv_from = -1;       // the earlier layer whose K and V it reads; -1: it has its own
   bool values_are_keys = false;  // V is K's product, normed on its own and not rotated
+  bool norms_qk = true;          // if the model has norms of q and k
+  bool has_sinks = true;         // if the model has attention sinks
+  // GateMulArgs::limit of its experts, and of its dense half or shared experts; 0: none.
+  float expert_limit = 0;
+  float dense_limit = 0;
   LayerShare share;
+
+  [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 // How experts are chosen, equal in all layers that have some.
@@ -131,6 +140,7 @@ struct MoeConfig {
   bool choice_bias = false;   // a tensor of terms that change the choice, not the weights
   bool gated_shared = false;  // the shared experts' output is scaled by the sigmoid of a product
   bool expert_scales = false;  // a tensor of factors of the experts' weights
+  bool scales_inputs = false;  // weights multiply an expert's input instead; top_k is 1
 };
 
 // Layers of the gated delta rule, equal in a model.
@@ -182,7 +192,9 @@ struct ModelConfig {
   bool norms_subtract_mean = false;
   bool norm_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  bool value_norm = false;  // of each head of V, without weights
+  bool qk_norm_weights = true;  // false: norms of q and k are without
+  bool value_norm = false;      // of each head of V, without weights
+  float value_scale = 1;        // factor of V
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;
@@ -197,6 +209,7 @@ struct ModelConfig {
   bool attention_sinks = false;
   bool attention_gate = false;  // attention's output is scaled by the sigmoid of a matrix's product
   bool gates_with_queries = false;  // whose rows follow each head's queries in one matrix
+  bool gates_heads = false;         // the gate is one number for each head
   float attention_scale = 0;    // factor of scores; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;
   float embedding_scale = 1;
@@ -256,10 +269,12 @@ struct LayerGroup {
 
 // Returns a group without layers for K and V of such a layer, with cache type `dtype`.
 inline KvGroupSpec attention_group(const LayerConfig& layer, DType dtype) {
-  const KvPlane plane = {.num_heads = layer.num_kv_heads, .width = layer.head_dim, .dtype = dtype};
+  const KvPlane keys = {.num_heads = layer.num_kv_heads, .width = layer.head_dim, .dtype = dtype};
+  KvPlane values = keys;
+  values.width = layer.value_width();
   return {.kind = layer.window > 0 ? KvGroupKind::kWindow : KvGroupKind::kFull,
           .window = layer.window,
-          .planes = {plane, plane}};
+          .planes = {keys, values}};
 }
 
 // Tokens between the states that a prefix cache keeps beside those at the ends of prompts.

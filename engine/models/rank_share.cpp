@@ -56,7 +56,8 @@ Expected<Portion> share_kv_heads(const LayerConfig& whole, const Portion& heads,
       .whole = whole.num_kv_heads};
   const bool even = heads.first % queries == 0 && heads.count % queries == 0;
   // Kernels read rows in tiles.
-  const bool at_tile = int64_t{kv.first} * whole.head_dim % kRowTile == 0;
+  const bool at_tile = int64_t{kv.first} * whole.head_dim % kRowTile == 0 &&
+                       int64_t{kv.first} * whole.value_width() % kRowTile == 0;
   if ((even || kv.count == 1) && at_tile) return kv;
   return refused(size,
                  "found " + std::to_string(whole.num_kv_heads) + " KV heads of " +
@@ -111,7 +112,7 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   share.segments = {.first = rank * kernels::kSegments / size, .count = kernels::kSegments / size};
   for (LayerConfig& layer : own.layers) {
     const bool is_latent = layer.mixer == MixerKind::kLatent;
-    const int32_t head_width = is_latent ? whole.latent.value_dim : layer.head_dim;
+    const int32_t head_width = is_latent ? whole.latent.value_dim : layer.value_width();
     SLUICE_TRY(layer, share_of_layer(layer, head_width, share.segments, size));
   }
   share.vocab = vocab_share(whole.vocab_size, rank, size);

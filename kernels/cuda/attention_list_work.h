@@ -46,8 +46,8 @@ __device__ __forceinline__ RequestWork request_work(const AttentionWork& work, i
   const int32_t rows = tokens * work.group;
   const bool taken = work.share == RequestShare::kAll || rows <= kFewAttentionRows;
   const int32_t position = length - tokens;
-  const bool cut = work.args.window > 0 && position >= work.args.window;
-  const int32_t first = (cut ? position - work.args.window + 1 : 0) / kAttentionPartition;
+  const int32_t first =
+      first_visible_key(position, work.args.window, work.args.is_chunked) / kAttentionPartition;
   const int32_t range = (length - 1) / kAttentionPartition - first + 1;
   return {.first_token = first_token,
           .first_position = position,

@@ -130,8 +130,7 @@ __device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
                                                  const RowBlock& block,
                                                  int32_t r) {
   const int32_t position = block.first_position + (block.first_row + r) / work.group;
-  const bool cut = work.args.window > 0 && position >= work.args.window;
-  return {cut ? position - work.args.window + 1 : 0, position + 1};
+  return {first_visible_key(position, work.args.window, work.args.is_chunked), position + 1};
 }
 
 // Returns the keys that any row sees; the last row's begin and end last.

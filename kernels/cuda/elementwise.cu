@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kWriters<Codes>, 1)
   const float* const up = (args.up == nullptr ? args.gate : args.up) + row * args.stride;
   const bool wide = is_wide(gate) && is_wide(up);
   write_part<Codes>(args.out, row, piece, [&](int32_t i) {
-    return gated<kFunction>(load_four(gate, i, args.out.k, wide),
-                            load_four(up, i, args.out.k, wide));
+    return gated<kFunction>(
+        load_four(gate, i, args.out.k, wide), load_four(up, i, args.out.k, wide), args.limit);
   });
 }
 

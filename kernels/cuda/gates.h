@@ -10,9 +10,11 @@
 namespace sluice::kernels::cuda {
 
 template <GateFunction kFunction>
-__device__ __forceinline__ float gated(float gate, float up) {
+__device__ __forceinline__ float gated(float gate, float up, float limit) {
   if constexpr (kFunction == GateFunction::kSilu) {
-    return __fmul_rn(silu_of(gate), up);
+    const float bent = silu_of(gate);
+    if (limit <= 0) return __fmul_rn(bent, up);
+    return __fmul_rn(lower_of(limit, bent), higher_of(-limit, lower_of(limit, up)));
   } else if constexpr (kFunction == GateFunction::kGeluTanh) {
     const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
     const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
@@ -33,10 +35,10 @@ __device__ __forceinline__ float gated(float gate, float up) {
 }
 
 template <GateFunction kFunction>
-__device__ __forceinline__ Four gated(const Four& gate, const Four& up) {
+__device__ __forceinline__ Four gated(const Four& gate, const Four& up, float limit) {
   Four four;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) four.v[j] = gated<kFunction>(gate.v[j], up.v[j]);
+  for (int j = 0; j < 4; ++j) four.v[j] = gated<kFunction>(gate.v[j], up.v[j], limit);
   return four;
 }
 

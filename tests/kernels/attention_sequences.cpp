@@ -27,11 +27,11 @@ Sequences::Sequences(const Shape& shape, std::vector<int32_t> lengths, uint64_t 
   }
   const auto tokens = static_cast<size_t>(num_tokens_);
   q_ = random.normals(tokens * static_cast<size_t>(q_width()), 1.5F);
-  k_ = random.normals(tokens * static_cast<size_t>(kv_width()), 1.5F);
-  v_ = random.normals(tokens * static_cast<size_t>(kv_width()));
+  k_ = random.normals(tokens * static_cast<size_t>(k_width()), 1.5F);
+  v_ = random.normals(tokens * static_cast<size_t>(v_width()));
   sinks_ = random.normals(static_cast<size_t>(shape.num_heads), 2);
-  cached_k_ = as_cached(k_);
-  cached_v_ = as_cached(v_);
+  cached_k_ = as_cached(k_, shape.head_dim);
+  cached_v_ = as_cached(v_, shape.value_width());
   // Blocks are in random order, so that nothing depends on neighbours.
   const int32_t longest = *std::max_element(lengths_.begin(), lengths_.end());
   table_stride_ = static_cast<int32_t>(ceil_div(longest, shape.block_size));
@@ -47,12 +47,13 @@ Sequences::Result Sequences::run(const Device& device,
                                  const std::vector<Step>& steps,
                                  int32_t workspace_seq_len) {
   Result result;
-  const size_t cache_bytes =
-      static_cast<size_t>(num_blocks_) * static_cast<size_t>(shape_.num_kv_heads) *
-      static_cast<size_t>(kv_head_bytes(shape_.dtype, shape_.head_dim, shape_.block_size));
-  result.k.assign(cache_bytes, std::byte{0xFF});
-  result.v.assign(cache_bytes, std::byte{0xFF});
-  result.out.assign(static_cast<size_t>(num_tokens_) * static_cast<size_t>(q_width()),
+  const auto cache_bytes = [&](int32_t width) {
+    return static_cast<size_t>(num_blocks_) * static_cast<size_t>(shape_.num_kv_heads) *
+           static_cast<size_t>(kv_head_bytes(shape_.dtype, width, shape_.block_size));
+  };
+  result.k.assign(cache_bytes(shape_.head_dim), std::byte{0xFF});
+  result.v.assign(cache_bytes(shape_.value_width()), std::byte{0xFF});
+  result.out.assign(static_cast<size_t>(num_tokens_) * static_cast<size_t>(out_width()),
                     std::nanf(""));
   std::vector<int32_t> done(lengths_.size(), 0);
   for (const Step& step : steps) run_step(device, step, workspace_seq_len, done, result);
@@ -68,9 +69,10 @@ std::vector<double> Sequences::oracle(int32_t req,
                            const Cached& cached,
                            int32_t j,
                            int32_t kv_head,
+                           int32_t width,
                            int32_t d) {
     const size_t at = index(req, j, kv_head);
-    const auto i = at * static_cast<size_t>(shape_.head_dim) + static_cast<size_t>(d);
+    const auto i = at * static_cast<size_t>(width) + static_cast<size_t>(d);
     if (!from_cache) return static_cast<double>(rows[i]);
     return static_cast<double>(cached.codes[i]) * static_cast<double>(cached.scales[at]);
   };
@@ -82,7 +84,7 @@ std::vector<double> Sequences::oracle(int32_t req,
   for (int32_t j = begin; j <= last_key(req, position); ++j) {
     double score = 0;
     for (int32_t d = 0; d < shape_.head_dim; ++d) {
-      score += double{q[d]} * element(k_, cached_k_, j, kv_head, d);
+      score += double{q[d]} * element(k_, cached_k_, j, kv_head, shape_.head_dim, d);
     }
     score *= static_cast<double>(scale());
     if (shape_.soft_cap != 0) {
@@ -95,12 +97,13 @@ std::vector<double> Sequences::oracle(int32_t req,
   const auto sink = static_cast<double>(sinks_[static_cast<size_t>(head)]);
   if (shape_.sinks) top = std::max(top, sink);
   double total = shape_.sinks ? std::exp(sink - top) : 0;
-  std::vector<double> out(static_cast<size_t>(shape_.head_dim), 0);
+  std::vector<double> out(static_cast<size_t>(shape_.value_width()), 0);
   for (int32_t j = begin; j <= last_key(req, position); ++j) {
     const double p = std::exp(scores[static_cast<size_t>(j - begin)] - top);
     total += p;
     for (size_t d = 0; d < out.size(); ++d) {
-      out[d] += p * element(v_, cached_v_, j, kv_head, static_cast<int32_t>(d));
+      out[d] +=
+          p * element(v_, cached_v_, j, kv_head, shape_.value_width(), static_cast<int32_t>(d));
     }
   }
   for (double& value : out) value /= total;
@@ -113,7 +116,8 @@ std::optional<Sequences::State> Sequences::partition_of(
   const auto dim = static_cast<size_t>(shape_.head_dim);
   const float* q = query(req, position, head);
   State state;
-  state.o.assign(dim, 0.0F);
+  const auto value_dim = static_cast<size_t>(shape_.value_width());
+  state.o.assign(value_dim, 0.0F);
   bool any = false;
   for (int32_t tile = partition; tile < partition + kAttentionPartition; tile += kAttentionTile) {
     const int32_t from = std::max(tile, begin);
@@ -139,8 +143,8 @@ std::optional<Sequences::State> Sequences::partition_of(
       lanes[j % 16] += p;
       const size_t at = index(req, j, kv_head);
       const float weight = p * cached_v_.scales[at];
-      for (size_t d = 0; d < dim; ++d) {
-        state.o[d] = std::fmaf(weight, cached_v_.codes[at * dim + d], state.o[d]);
+      for (size_t d = 0; d < value_dim; ++d) {
+        state.o[d] = std::fmaf(weight, cached_v_.codes[at * value_dim + d], state.o[d]);
       }
     }
     for (int half = 8; half > 0; half /= 2) {
@@ -209,8 +213,8 @@ double Sequences::rounded(float x) const {
   }
 }
 
-Sequences::Cached Sequences::as_cached(const std::vector<float>& rows) const {
-  const auto dim = static_cast<size_t>(shape_.head_dim);
+Sequences::Cached Sequences::as_cached(const std::vector<float>& rows, int32_t width) const {
+  const auto dim = static_cast<size_t>(width);
   Cached cached{.codes = rows, .scales = std::vector<float>(rows.size() / dim, 1.0F)};
   if (!has_kv_scales(shape_.dtype)) {
     for (float& x : cached.codes) x = static_cast<float>(rounded(x));
@@ -239,9 +243,9 @@ Sequences::Batch Sequences::gather(const Step& step, std::vector<int32_t>& done)
       batch.q.insert(
           batch.q.end(), q_.begin() + token * q_width(), q_.begin() + (token + 1) * q_width());
       batch.k.insert(
-          batch.k.end(), k_.begin() + token * kv_width(), k_.begin() + (token + 1) * kv_width());
+          batch.k.end(), k_.begin() + token * k_width(), k_.begin() + (token + 1) * k_width());
       batch.v.insert(
-          batch.v.end(), v_.begin() + token * kv_width(), v_.begin() + (token + 1) * kv_width());
+          batch.v.end(), v_.begin() + token * v_width(), v_.begin() + (token + 1) * v_width());
       batch.positions.push_back(position);
       batch.slots.push_back(int64_t{table[position / shape_.block_size]} * shape_.block_size +
                             position % shape_.block_size);
@@ -250,8 +254,7 @@ Sequences::Batch Sequences::gather(const Step& step, std::vector<int32_t>& done)
     batch.query_start_loc.push_back(static_cast<int32_t>(batch.positions.size()));
     batch.seq_lens.push_back(done[req]);
     // Entries past the sequence and wholly before the window must not be read.
-    const int32_t oldest =
-        shape_.window > 0 ? std::max(0, done[req] - piece.num_tokens - shape_.window + 1) : 0;
+    const int32_t oldest = first_key(done[req] - piece.num_tokens);
     for (int32_t b = 0; b < table_stride_; ++b) {
       const bool used = b * shape_.block_size < done[req] && (b + 1) * shape_.block_size > oldest;
       batch.tables.push_back(used ? table[b] : -1000000);
@@ -271,19 +274,21 @@ std::vector<float> Sequences::attend(const Device& device,
                                  .seq_len = workspace_seq_len > 0 ? workspace_seq_len : longest,
                                  .num_heads = shape_.num_heads,
                                  .num_kv_heads = shape_.num_kv_heads,
-                                 .head_dim = shape_.head_dim,
+                                 .head_dim = std::max(shape_.head_dim, shape_.value_width()),
                                  .num_threads = device.num_threads()});
   std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float), std::nanf(""));
-  std::vector<float> out(batch.q.size(), std::nanf(""));
+  const size_t out_floats =
+      static_cast<size_t>(batch.query_start_loc.back()) * static_cast<size_t>(out_width());
+  std::vector<float> out(out_floats, std::nanf(""));
   // A following step sees each token once, and whole.
-  std::vector<float> followed(batch.q.size(), 0);
+  std::vector<float> followed(out_floats, 0);
   RowSteps then;
   then.add(AddRowsArgs{.x = followed.data(),
-                       .x_stride = q_width(),
+                       .x_stride = out_width(),
                        .y = out.data(),
-                       .y_stride = q_width(),
+                       .y_stride = out_width(),
                        .num_rows = batch.query_start_loc.back(),
-                       .n = static_cast<int32_t>(q_width())});
+                       .n = static_cast<int32_t>(out_width())});
   attention(device.context(),
             {.q = batch.q.data(),
              .q_stride = q_width(),
@@ -296,10 +301,11 @@ std::vector<float> Sequences::attend(const Device& device,
              .scale = scale(),
              .window = shape_.window,
              .sees_behind = shape_.sees_behind,
+             .is_chunked = shape_.is_chunked,
              .soft_cap = shape_.soft_cap,
              .sinks = shape_.sinks ? sinks_.data() : nullptr,
              .out = out.data(),
-             .out_stride = q_width(),
+             .out_stride = out_width(),
              .workspace = std::as_writable_bytes(std::span(workspace)),
              .then = &then});
   EXPECT_EQ(followed, out) << device.name();
@@ -318,14 +324,15 @@ void Sequences::run_step(const Device& device,
                           .num_blocks = num_blocks_,
                           .block_size = shape_.block_size,
                           .num_kv_heads = shape_.num_kv_heads,
-                          .head_dim = shape_.head_dim};
+                          .head_dim = shape_.head_dim,
+                          .value_dim = shape_.value_dim};
   rope_write_kv(device.context(),
                 {.q = batch.q.data(),
                  .q_stride = q_width(),
                  .k = batch.k.data(),
-                 .k_stride = kv_width(),
+                 .k_stride = k_width(),
                  .v = batch.v.data(),
-                 .v_stride = kv_width(),
+                 .v_stride = v_width(),
                  .num_heads = shape_.num_heads,
                  .table = nullptr,
                  .positions = batch.positions,
@@ -335,9 +342,9 @@ void Sequences::run_step(const Device& device,
   for (size_t i = 0; i < step.size(); ++i) {
     const auto req = static_cast<size_t>(step[i].req);
     const int64_t token = first_[req] + done[req] - step[i].num_tokens;
-    std::copy(out.begin() + int64_t{batch.query_start_loc[i]} * q_width(),
-              out.begin() + int64_t{batch.query_start_loc[i + 1]} * q_width(),
-              result.out.begin() + token * q_width());
+    std::copy(out.begin() + int64_t{batch.query_start_loc[i]} * out_width(),
+              out.begin() + int64_t{batch.query_start_loc[i + 1]} * out_width(),
+              result.out.begin() + token * out_width());
   }
 }
 

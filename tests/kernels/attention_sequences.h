@@ -28,12 +28,17 @@ struct Shape {
   float soft_cap = 0;
   bool sinks = false;
   bool sees_behind = false;
+  bool is_chunked = false;
+  int32_t value_dim = 0;  // 0: head_dim
+
+  [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 
   [[nodiscard]] std::string name() const {
     return std::to_string(num_heads) + "/" + std::to_string(num_kv_heads) + " heads of " +
            std::to_string(head_dim) + " " + std::string(to_string(dtype)) + " blocks of " +
            std::to_string(block_size) + " window " + std::to_string(window) +
-           (sees_behind ? ", keys behind" : "");
+           (sees_behind ? ", keys behind" : "") + (is_chunked ? ", chunked" : "") +
+           " values of " + std::to_string(value_width());
   }
 };
 
@@ -52,10 +57,14 @@ class Sequences {
 
   [[nodiscard]] int32_t q_width() const { return shape_.num_heads * shape_.head_dim; }
 
-  [[nodiscard]] int32_t kv_width() const { return shape_.num_kv_heads * shape_.head_dim; }
+  [[nodiscard]] int32_t k_width() const { return shape_.num_kv_heads * shape_.head_dim; }
+
+  [[nodiscard]] int32_t v_width() const { return shape_.num_kv_heads * shape_.value_width(); }
+
+  [[nodiscard]] int32_t out_width() const { return shape_.num_heads * shape_.value_width(); }
 
   struct Result {
-    std::vector<float> out;  // [token of any request][q_width]
+    std::vector<float> out;  // [token of any request][out_width]
     std::vector<std::byte> k;
     std::vector<std::byte> v;
 
@@ -79,7 +88,7 @@ class Sequences {
 
   [[nodiscard]] const float* row_of(const Result& result, int32_t req, int32_t position) const {
     return result.out.data() +
-           int64_t{first_[static_cast<size_t>(req)] + position} * int64_t{q_width()};
+           int64_t{first_[static_cast<size_t>(req)] + position} * int64_t{out_width()};
   }
 
  private:
@@ -100,7 +109,9 @@ class Sequences {
   }
 
   [[nodiscard]] int32_t first_key(int32_t position) const {
-    return shape_.window > 0 ? std::max(0, position - shape_.window + 1) : 0;
+    if (shape_.window == 0) return 0;
+    return shape_.is_chunked ? position - position % shape_.window
+                             : std::max(0, position - shape_.window + 1);
   }
 
   [[nodiscard]] int32_t last_key(int32_t req, int32_t position) const {
@@ -123,7 +134,7 @@ class Sequences {
 
   [[nodiscard]] double rounded(float x) const;
 
-  [[nodiscard]] Cached as_cached(const std::vector<float>& rows) const;
+  [[nodiscard]] Cached as_cached(const std::vector<float>& rows, int32_t width) const;
 
   // Returns the index of a row of one head in K and V.
   [[nodiscard]] size_t index(int32_t req, int32_t position, int32_t kv_head) const {

@@ -37,8 +37,8 @@ void expect_oracle(const Shape& shape,
       for (int32_t head = 0; head < shape.num_heads; ++head) {
         const std::vector<double> wanted =
             sequences.oracle(static_cast<int32_t>(req), position, head, from_cache);
-        for (int32_t d = 0; d < shape.head_dim; ++d) {
-          ASSERT_NEAR(static_cast<double>(got[head * shape.head_dim + d]),
+        for (int32_t d = 0; d < shape.value_width(); ++d) {
+          ASSERT_NEAR(static_cast<double>(got[head * shape.value_width() + d]),
                       wanted[static_cast<size_t>(d)],
                       bound)
               << "length " << lengths[req] << " position " << position << " head " << head
@@ -107,6 +107,37 @@ TEST(Attention, SeesKeysBehindWhereAsked) {
   }
 }
 
+TEST(Attention, ChunksEndAtMultiplesOfTheWindow) {
+  for (const int32_t window : {1, 16, 50, 64, 512, 600}) {
+    expect_oracle({.window = window, .is_chunked = true}, {1, 40, 130, 601, 1100}, kBound);
+  }
+  expect_oracle(
+      {.block_size = 8, .window = 70, .sinks = true, .is_chunked = true}, {141, 700}, kBound);
+}
+
+TEST(Attention, ValuesMayHaveAWidthOfTheirOwn) {
+  const std::vector<int32_t> lengths = {1, 33, 600};
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kF8E4M3}) {
+    for (const int32_t block_size : {4, 16, 32}) {
+      expect_oracle({.head_dim = 48, .dtype = dtype, .block_size = block_size, .value_dim = 32},
+                    lengths,
+                    kBound);
+    }
+    expect_oracle({.num_heads = 4,
+                   .num_kv_heads = 2,
+                   .head_dim = 20,
+                   .dtype = dtype,
+                   .sinks = true,
+                   .value_dim = 36},
+                  lengths,
+                  kBound);
+  }
+  expect_oracle(
+      {.num_heads = 8, .num_kv_heads = 1, .head_dim = 192, .window = 70, .value_dim = 128},
+      {1, 130},
+      kBound);
+}
+
 // Scores of normal K and Q have a deviation of 2, values one of 1. Half a step of int8 moves an
 // output by some hundredths, half a step of e4m3's 3 bits of mantissa by tenths at most.
 TEST(Attention, QuantizedCachesStayNearWhatWasWritten) {
@@ -122,6 +153,9 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
                              Shape{.head_dim = 100, .dtype = DType::kF16, .window = 90},
                              Shape{.dtype = DType::kF16, .window = 40, .sinks = true},
                              Shape{.num_heads = 1, .head_dim = 512},
+                             Shape{.dtype = DType::kF16, .window = 90, .is_chunked = true},
+                             Shape{.head_dim = 40, .value_dim = 24},
+                             Shape{.head_dim = 20, .dtype = DType::kI8, .value_dim = 36},
                              Shape{.dtype = DType::kI8},
                              Shape{.head_dim = 20, .dtype = DType::kI8, .block_size = 8},
                              Shape{.head_dim = 80, .dtype = DType::kF8E4M3, .window = 600},
@@ -138,7 +172,7 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
         if (position >= lengths[static_cast<size_t>(req)]) continue;
         for (int32_t head = 0; head < shape.num_heads; ++head) {
           const std::vector<float> wanted = sequences.tree(req, position, head);
-          const float* got = sequences.row_of(result, req, position) + head * shape.head_dim;
+          const float* got = sequences.row_of(result, req, position) + head * shape.value_width();
           EXPECT_EQ(std::memcmp(got, wanted.data(), wanted.size() * sizeof(float)), 0)
               << "request " << req << " position " << position << " head " << head;
         }
@@ -187,13 +221,25 @@ TEST(Attention, BitsDoNotDependOnInstructionSetThreadsChunkingOrBatch) {
                    {140, 20});
 }
 
+TEST(Attention, ChunksAndValuesOfTheirOwnWidthHaveTheSameBits) {
+  expect_same_bits({.num_heads = 2, .window = 40, .is_chunked = true}, {150, 65});
+  expect_same_bits(
+      {.num_heads = 4, .num_kv_heads = 2, .head_dim = 24, .sinks = true, .value_dim = 16},
+      {97, 40});
+  expect_same_bits(
+      {.num_heads = 2, .head_dim = 20, .dtype = DType::kI8, .block_size = 8, .value_dim = 36},
+      {70, 9});
+}
+
 // Few rows over several partitions are split over threads.
 TEST(Attention, LongContextsHaveTheSameBitsSplitOverThreadsOrNot) {
-  for (const Shape& shape : {Shape{},
-                             Shape{.window = 700, .sinks = true},
-                             Shape{.head_dim = 24},
-                             Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kI8},
-                             Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kF8E4M3}}) {
+  for (const Shape& shape :
+       {Shape{},
+        Shape{.window = 700, .sinks = true},
+        Shape{.head_dim = 24},
+        Shape{.head_dim = 24, .window = 700, .is_chunked = true, .value_dim = 8},
+        Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kI8},
+        Shape{.num_heads = 1, .head_dim = 16, .dtype = DType::kF8E4M3}}) {
     SCOPED_TRACE(shape.name());
     const std::vector<int32_t> lengths = {1300, 530};
     Sequences sequences(shape, lengths, 12);

@@ -33,10 +33,11 @@ struct RequestPlan {
 };
 
 // `rope_dim`: 0 for usual attention.
-int64_t scratch_bytes(int64_t head_dim, int64_t rope_dim) {
+int64_t scratch_bytes(int64_t head_dim, int64_t value_dim, int64_t rope_dim) {
   const int64_t floats =
-      rope_dim > 0 ? cpu::latent_scratch_floats(head_dim, cached_head_dim(rope_dim))
-                   : cpu::attention_scratch_floats(cached_head_dim(head_dim));
+      rope_dim > 0
+          ? cpu::latent_scratch_floats(head_dim, cached_head_dim(rope_dim))
+          : cpu::attention_scratch_floats(cached_head_dim(head_dim), cached_head_dim(value_dim));
   return align_up(floats * 4, kAlignment);
 }
 
@@ -56,7 +57,7 @@ int64_t parts_bytes(int64_t num_tokens) {
 namespace cpu {
 
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim) {
-  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim, rope_dim) +
+  int64_t bytes = limits.num_threads * scratch_bytes(limits.head_dim, limits.head_dim, rope_dim) +
                   plan_bytes(limits.num_reqs) + parts_bytes(limits.num_tokens);
   if (limits.num_threads == 1) return bytes;
   const int64_t group = limits.num_heads / limits.num_kv_heads;
@@ -87,8 +88,8 @@ class AttentionCall {
         latent_(latent),
         num_reqs_(static_cast<int32_t>(args.seq_lens.size())),
         group_(args.num_heads / args.kv.num_kv_heads),
-        head_dim_(cached_head_dim(args.kv.head_dim)),
-        scratch_bytes_(scratch_bytes(args.kv.head_dim, latent.rope_dim)),
+        value_dim_(cached_head_dim(args.kv.value_width())),
+        scratch_bytes_(scratch_bytes(args.kv.head_dim, args.kv.value_width(), latent.rope_dim)),
         plans_(reinterpret_cast<RequestPlan*>(args.workspace.data())) {
     const int64_t threads = ctx.pool->num_threads();
     const int64_t plans = plan_bytes(num_reqs_);
@@ -188,14 +189,15 @@ class AttentionCall {
       const int64_t rows = int64_t{num_tokens(req)} * group_;
       DCHECK(num_tokens(req) <= seq_len);
       plan.partition_begin =
-          first_visible_key(seq_len - num_tokens(req), args_.window) / kAttentionPartition;
+          first_visible_key(seq_len - num_tokens(req), args_.window, args_.is_chunked) /
+          kAttentionPartition;
       plan.num_partitions =
           static_cast<int32_t>(ceil_div(seq_len, kAttentionPartition)) - plan.partition_begin;
       plan.num_tiles = plan.row_blocks * args_.kv.num_kv_heads;
       plan.partials = -1;
       plan.tile_begin = static_cast<int32_t>(num_tiles_);
       plan.merge_begin = static_cast<int32_t>(num_merges_);
-      const int64_t floats = rows * args_.kv.num_kv_heads * plan.num_partitions * (head_dim_ + 2);
+      const int64_t floats = rows * args_.kv.num_kv_heads * plan.num_partitions * (value_dim_ + 2);
       if (want_split && plan.num_partitions > 1 && used_floats + floats <= free_floats) {
         plan.partials = used_floats;
         used_floats += floats;
@@ -213,25 +215,29 @@ class AttentionCall {
     const KvLayerView& kv = args_.kv;
     const int64_t req = &plan - plans_;
     const int64_t rows = int64_t{num_tokens(req)} * group_;
-    const int64_t first_head = int64_t{kv_head} * group_ * kv.head_dim;
-    const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+    const int64_t first_head = int64_t{kv_head} * group_;
+    const int64_t k_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
     const bool is_latent = latent_.rope_dim > 0;
+    const int64_t v_bytes =
+        kv_head_bytes(kv.dtype, is_latent ? latent_.rope_dim : kv.value_width(), kv.block_size);
     float* partials = nullptr;
     if (plan.partials >= 0) {
-      partials = partials_ + plan.partials + kv_head * rows * plan.num_partitions * (head_dim_ + 2);
+      partials =
+          partials_ + plan.partials + kv_head * rows * plan.num_partitions * (value_dim_ + 2);
     }
     const auto row_begin = static_cast<int32_t>(row_block * kAttentionMaxRows);
     return {
-        .q = args_.q + args_.query_start_loc[req] * args_.q_stride + first_head,
+        .q = args_.q + args_.query_start_loc[req] * args_.q_stride + first_head * kv.head_dim,
         .q_stride = args_.q_stride,
         .q_head_stride = is_latent ? latent_.q_head_stride : kv.head_dim,
-        .out = args_.out + args_.query_start_loc[req] * args_.out_stride + first_head,
+        .out = args_.out + args_.query_start_loc[req] * args_.out_stride +
+               first_head * kv.value_width(),
         .out_stride = args_.out_stride,
-        .out_head_stride = is_latent ? latent_.out_head_stride : kv.head_dim,
-        .k = kv.k + kv_head * head_bytes,
-        .v = kv.v + kv_head * head_bytes,
-        .block_bytes = kv.num_kv_heads * head_bytes,
-        .rope_block_bytes = kv_head_bytes(kv.dtype, latent_.rope_dim, kv.block_size),
+        .out_head_stride = is_latent ? latent_.out_head_stride : kv.value_width(),
+        .k = kv.k + kv_head * k_bytes,
+        .v = kv.v + kv_head * v_bytes,
+        .block_bytes = kv.num_kv_heads * k_bytes,
+        .v_block_bytes = kv.num_kv_heads * v_bytes,
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
         .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes_),
@@ -239,9 +245,11 @@ class AttentionCall {
         .dtype = kv.dtype,
         .block_size = kv.block_size,
         .width = kv.head_dim,
+        .value_width = kv.value_width(),
         .rope_dim = latent_.rope_dim,
         .rope_width = static_cast<int32_t>(cached_head_dim(latent_.rope_dim)),
-        .head_dim = static_cast<int32_t>(head_dim_),
+        .head_dim = static_cast<int32_t>(cached_head_dim(kv.head_dim)),
+        .value_dim = static_cast<int32_t>(value_dim_),
         .first_token = args_.query_start_loc[req],
         .group = group_,
         .row_begin = row_begin,
@@ -253,6 +261,7 @@ class AttentionCall {
         .rows_per_request = static_cast<int32_t>(rows),
         .scale = args_.scale,
         .window = args_.window,
+        .is_chunked = args_.is_chunked,
         .soft_cap = args_.soft_cap,
         .keys_behind = args_.sees_behind ? args_.seq_lens[req] : 0,
     };
@@ -262,7 +271,7 @@ class AttentionCall {
   const LatentShape latent_;
   const int32_t num_reqs_;
   const int32_t group_;
-  const int64_t head_dim_;  // cached_head_dim()
+  const int64_t value_dim_;  // cached_head_dim() of V's width
   const int64_t scratch_bytes_;
   RequestPlan* const plans_;
   PartsLeft* parts_left_ = nullptr;

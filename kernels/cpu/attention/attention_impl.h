@@ -19,7 +19,7 @@ constexpr float kLowest = -3.40282347e+38F;
 struct RowStates {
   alignas(64) float m[kAttentionMaxRows];
   alignas(64) float l[kAttentionMaxRows];
-  float* o;  // [row][head_dim]
+  float* o;  // [row][value_dim]
 };
 
 SLUICE_INLINE void reset(RowStates& states, int32_t rows, int32_t head_dim) {
@@ -168,7 +168,7 @@ SLUICE_INLINE void write_row(const QueryBlock& block, int32_t r, float m, float 
              l,
              o,
              block.sinks != nullptr ? block.sinks + head : nullptr,
-             block.width,
+             block.value_width,
              block.out + token * block.out_stride + head * block.out_head_stride);
 }
 
@@ -189,7 +189,7 @@ SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
     const int32_t head = (block.row_begin + r) % block.group;
     const int32_t position = block.first_position + token;
     rows.q[r] = block.q + token * block.q_stride + head * block.q_head_stride;
-    rows.visible[r] = {first_visible_key(position, block.window),
+    rows.visible[r] = {first_visible_key(position, block.window, block.is_chunked),
                        end_of_visible_keys(position, block.window, block.keys_behind)};
     if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
     if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
@@ -208,14 +208,15 @@ SLUICE_INLINE void view_tile(const QueryBlock& block,
   tile->k_stride = block.block_size;
   for (int32_t v = v_begin; v < v_end; ++v) {
     const int32_t key = tile_begin + 16 * v;
-    const int64_t at = block.block_table[key / block.block_size] * block.block_bytes;
+    const int64_t id = block.block_table[key / block.block_size];
     const int32_t slot = key % block.block_size;
-    tile->k[v] = reinterpret_cast<const Element*>(block.k + at) + slot;
-    tile->v[v] = reinterpret_cast<const Element*>(block.v + at) + int64_t{slot} * block.head_dim;
+    tile->k[v] = reinterpret_cast<const Element*>(block.k + id * block.block_bytes) + slot;
+    tile->v[v] = reinterpret_cast<const Element*>(block.v + id * block.v_block_bytes) +
+                 int64_t{slot} * block.value_dim;
   }
 }
 
-// Converts the vectors of a tile to floats: K [vector][head_dim][16], V [vector][16][head_dim].
+// Converts the vectors of a tile to floats: K [vector][head_dim][16], V [vector][16][value_dim].
 template <typename Load>
 [[gnu::noinline]] static void convert_tile(const QueryBlock& block,
                                            int32_t tile_begin,
@@ -225,10 +226,11 @@ template <typename Load>
                                            TileView<float>* tile) {
   using Element = typename Load::Element;
   const int32_t head_dim = block.head_dim;
+  const int32_t value_dim = block.value_dim;
   tile->k_stride = 16;
   for (int32_t v = keys.begin / 16; 16 * v < keys.end; ++v) {
     float* k_tile = k_out + int64_t{v} * 16 * head_dim;
-    float* v_tile = v_out + int64_t{v} * 16 * head_dim;
+    float* v_tile = v_out + int64_t{v} * 16 * value_dim;
     tile->k[v] = k_tile;
     tile->v[v] = v_tile;
     if (block.block_size >= 16) {
@@ -237,7 +239,7 @@ template <typename Load>
       for (int32_t d = 0; d < head_dim; ++d) {
         store(k_tile + 16 * d, Load::load16(cache.k[v] + d * cache.k_stride));
       }
-      for (int32_t i = 0; i < 16 * head_dim; i += 16) {
+      for (int32_t i = 0; i < 16 * value_dim; i += 16) {
         store(v_tile + i, Load::load16(cache.v[v] + i));
       }
       continue;
@@ -248,18 +250,20 @@ template <typename Load>
         continue;
       }
       const int32_t key = tile_begin + 16 * v + j;
-      const int64_t at = block.block_table[key / block.block_size] * block.block_bytes;
+      const int64_t id = block.block_table[key / block.block_size];
       const int32_t slot = key % block.block_size;
-      const auto* k = reinterpret_cast<const Element*>(block.k + at) + slot;
-      const auto* values =
-          reinterpret_cast<const Element*>(block.v + at) + int64_t{slot} * head_dim;
+      const auto* k = reinterpret_cast<const Element*>(block.k + id * block.block_bytes) + slot;
+      const auto* values = reinterpret_cast<const Element*>(block.v + id * block.v_block_bytes) +
+                           int64_t{slot} * value_dim;
       for (int32_t d = 0; d < head_dim; d += 16) {
         Element column[16];
         for (int32_t i = 0; i < 16; ++i) column[i] = k[(d + i) * int64_t{block.block_size}];
         alignas(64) float wide[16];
         store(wide, Load::load16(column));
         for (int32_t i = 0; i < 16; ++i) k_tile[16 * (d + i) + j] = wide[i];
-        store(v_tile + int64_t{j} * head_dim + d, Load::load16(values + d));
+      }
+      for (int32_t d = 0; d < value_dim; d += 16) {
+        store(v_tile + int64_t{j} * value_dim + d, Load::load16(values + d));
       }
     }
   }
@@ -271,7 +275,19 @@ SLUICE_INLINE void load_scales(const QueryBlock& block,
                                int32_t tile_begin,
                                KeyRange keys,
                                TileScales* scales) {
-  const int64_t codes = int64_t{block.block_size} * block.head_dim;  // bytes, before the scales
+  // Bytes before the scales.
+  const int64_t k_codes = int64_t{block.block_size} * block.head_dim;
+  const int64_t v_codes = int64_t{block.block_size} * block.value_dim;
+  const auto k_scales = [&](int32_t key) {
+    const int64_t id = block.block_table[key / block.block_size];
+    return reinterpret_cast<const float*>(block.k + id * block.block_bytes + k_codes) +
+           key % block.block_size;
+  };
+  const auto v_scales = [&](int32_t key) {
+    const int64_t id = block.block_table[key / block.block_size];
+    return reinterpret_cast<const float*>(block.v + id * block.v_block_bytes + v_codes) +
+           key % block.block_size;
+  };
   const V16 unit = broadcast(Load::kScaleUnit);
   for (int32_t v = keys.begin / 16; 16 * v < keys.end; ++v) {
     float* k_out = scales->k + 16 * v;
@@ -281,21 +297,15 @@ SLUICE_INLINE void load_scales(const QueryBlock& block,
       store(v_out, zero());
       for (int32_t j = 0; j < 16; ++j) {
         if (16 * v + j < keys.begin || 16 * v + j >= keys.end) continue;
-        const int32_t key = tile_begin + 16 * v + j;
-        const int64_t at = block.block_table[key / block.block_size] * block.block_bytes + codes;
-        const int32_t slot = key % block.block_size;
-        k_out[j] = reinterpret_cast<const float*>(block.k + at)[slot];
-        v_out[j] = reinterpret_cast<const float*>(block.v + at)[slot];
+        k_out[j] = *k_scales(tile_begin + 16 * v + j);
+        v_out[j] = *v_scales(tile_begin + 16 * v + j);
       }
       store(k_out, mul(load(k_out), unit));
       store(v_out, mul(load(v_out), unit));
       continue;
     }
-    const int32_t key = tile_begin + 16 * v;
-    const int64_t at = block.block_table[key / block.block_size] * block.block_bytes + codes;
-    const int32_t slot = key % block.block_size;
-    store(k_out, mul(load(reinterpret_cast<const float*>(block.k + at) + slot), unit));
-    store(v_out, mul(load(reinterpret_cast<const float*>(block.v + at) + slot), unit));
+    store(k_out, mul(load(k_scales(tile_begin + 16 * v)), unit));
+    store(v_out, mul(load(v_scales(tile_begin + 16 * v)), unit));
   }
 }
 
@@ -337,10 +347,10 @@ SLUICE_INLINE void weigh_tile(const QueryBlock& block,
     weigh_values<Load>(together,
                        tile,
                        ranges + r,
-                       block.head_dim,
+                       block.value_dim,
                        scores + r * kTile,
                        rescale + r,
-                       states.o + int64_t{r} * block.head_dim);
+                       states.o + int64_t{r} * block.value_dim);
   }
 }
 
@@ -372,7 +382,7 @@ SLUICE_INLINE void attend_partition(const QueryBlock& block,
                                     const BlockRows& rows,
                                     int32_t partition,
                                     RowStates& states) {
-  float* k_floats = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
+  float* k_floats = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.value_dim});
   float* v_floats = k_floats + int64_t{kTile} * block.head_dim;
   const bool convert =
       block.block_size < 16 || (block.num_rows > kRowsTogether && !Load::kWidensFast);
@@ -418,48 +428,48 @@ template <typename Load, bool kIsLatent = false>
 SLUICE_INLINE void attend(const QueryBlock& block) {
   const BlockRows rows = block_rows(block);
   if constexpr (kIsLatent) transpose_queries(block, rows.q, LatentScratch(block).queries);
-  const int32_t head_dim = block.head_dim;
+  const int32_t value_dim = block.value_dim;
   RowStates running;
   RowStates merged;
   running.o = block.scratch + kAttentionMaxRows * kTile;
-  merged.o = running.o + int64_t{kAttentionMaxRows} * head_dim;
+  merged.o = running.o + int64_t{kAttentionMaxRows} * value_dim;
   bool started[kAttentionMaxRows] = {};
 
   for (int32_t partition = block.partition_begin; partition < block.partition_end; ++partition) {
     const KeyRange keys = {partition * kPartition, (partition + 1) * kPartition};
     if (rows.first_key >= keys.end || rows.last_key <= keys.begin) continue;
-    reset(running, block.num_rows, head_dim);
+    reset(running, block.num_rows, value_dim);
     attend_partition<Load, kIsLatent>(block, rows, partition, running);
     for (int32_t r = 0; r < block.num_rows; ++r) {
       if (rows.visible[r].begin >= keys.end || rows.visible[r].end <= keys.begin) continue;
-      const float* o = running.o + int64_t{r} * head_dim;
+      const float* o = running.o + int64_t{r} * value_dim;
       if (block.partials != nullptr) {
         const int64_t slot = int64_t{partition - block.partition_base} * block.rows_per_request +
                              block.row_begin + r;
-        float* partial = block.partials + slot * (head_dim + 2);
-        std::memcpy(partial, o, static_cast<size_t>(head_dim) * sizeof(float));
-        partial[head_dim] = running.m[r];
-        partial[head_dim + 1] = running.l[r];
+        float* partial = block.partials + slot * (value_dim + 2);
+        std::memcpy(partial, o, static_cast<size_t>(value_dim) * sizeof(float));
+        partial[value_dim] = running.m[r];
+        partial[value_dim + 1] = running.l[r];
       } else if (started[r]) {
         merge_row(&merged.m[r],
                   &merged.l[r],
-                  merged.o + int64_t{r} * head_dim,
+                  merged.o + int64_t{r} * value_dim,
                   running.m[r],
                   running.l[r],
                   o,
-                  head_dim);
+                  value_dim);
       } else {
         started[r] = true;
         merged.m[r] = running.m[r];
         merged.l[r] = running.l[r];
         std::memcpy(
-            merged.o + int64_t{r} * head_dim, o, static_cast<size_t>(head_dim) * sizeof(float));
+            merged.o + int64_t{r} * value_dim, o, static_cast<size_t>(value_dim) * sizeof(float));
       }
     }
   }
   if (block.partials != nullptr) return;
   for (int32_t r = 0; r < block.num_rows; ++r) {
-    write_row(block, r, merged.m[r], merged.l[r], merged.o + int64_t{r} * head_dim);
+    write_row(block, r, merged.m[r], merged.l[r], merged.o + int64_t{r} * value_dim);
   }
 }
 
@@ -493,25 +503,25 @@ static void attention_block(const QueryBlock& block) {
 // Folds the partials of the rows of `block` left to right and writes their outputs. The first
 // partition of a row is overwritten with the merged state.
 static void attention_merge(const QueryBlock& block) {
-  const int32_t head_dim = block.head_dim;
+  const int32_t value_dim = block.value_dim;
   const BlockRows rows = block_rows(block);
   for (int32_t r = 0; r < block.num_rows; ++r) {
     const int32_t row = block.row_begin + r;
-    const int64_t step = int64_t{block.rows_per_request} * (head_dim + 2);
+    const int64_t step = int64_t{block.rows_per_request} * (value_dim + 2);
     const int32_t first = rows.visible[r].begin / kPartition - block.partition_base;
     const int32_t last = (rows.visible[r].end - 1) / kPartition - block.partition_base;
-    float* merged = block.partials + first * step + int64_t{row} * (head_dim + 2);
+    float* merged = block.partials + first * step + int64_t{row} * (value_dim + 2);
     const float* next = merged + step;
     for (int32_t p = first + 1; p <= last; ++p, next += step) {
-      merge_row(&merged[head_dim],
-                &merged[head_dim + 1],
+      merge_row(&merged[value_dim],
+                &merged[value_dim + 1],
                 merged,
-                next[head_dim],
-                next[head_dim + 1],
+                next[value_dim],
+                next[value_dim + 1],
                 next,
-                head_dim);
+                value_dim);
     }
-    write_row(block, r, merged[head_dim], merged[head_dim + 1], merged);
+    write_row(block, r, merged[value_dim], merged[value_dim + 1], merged);
   }
 }
 

@@ -72,7 +72,7 @@ struct LoadE4M3 {
 };
 
 // One tile as the inner loops read it. Element d of keys [16 v, 16 v + 16) starts at
-// k[v] + d * k_stride; v[v] is [16][head_dim].
+// k[v] + d * k_stride; v[v] is [16][V's head_dim].
 template <typename Element>
 struct TileView {
   const Element* k[kTileVectors];

@@ -62,7 +62,7 @@ SLUICE_INLINE void convert_latents(const QueryBlock& block,
     const int64_t slot = key % block.block_size;
     const auto* latent =
         reinterpret_cast<const Element*>(block.k + id * block.block_bytes) + slot * block.head_dim;
-    const auto* rope = reinterpret_cast<const Element*>(block.v + id * block.rope_block_bytes) +
+    const auto* rope = reinterpret_cast<const Element*>(block.v + id * block.v_block_bytes) +
                        slot * block.rope_width;
     float* const latent_out = scratch.latents + int64_t{j} * block.head_dim;
     float* const rope_out = scratch.ropes + int64_t{j} * block.rope_width;

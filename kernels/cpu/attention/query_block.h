@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/core/types.h"
+#include "kernels/visible_keys.h"
 
 namespace sluice::kernels::cpu {
 
@@ -23,18 +24,20 @@ struct QueryBlock {
   int64_t out_head_stride;
   const std::byte* k;  // K of the KV head in block 0, or latents
   const std::byte* v;  // or the rotated parts of latent attention
-  int64_t block_bytes;         // from one KV block to the next
-  int64_t rope_block_bytes;    // likewise in `v` of latent attention
+  int64_t block_bytes;         // from one block of K to the next
+  int64_t v_block_bytes;       // likewise in `v`
   const int32_t* block_table;  // the request's
   const float* sinks;          // from the group's first head on, or null
-  float* scratch;              // attention_scratch_floats(head_dim), of this worker
-  float* partials;  // [partition - partition_base][row][head_dim + 2], or null: rows are finished
+  float* scratch;              // attention_scratch_floats(), of this worker
+  float* partials;  // [partition - partition_base][row][value_dim + 2], or null: rows are finished
   DType dtype;
   int32_t block_size;
-  int32_t width;        // a head's in q and out
+  int32_t width;        // a head's in q
+  int32_t value_width;  // and in out
   int32_t rope_dim;     // what a query of latent attention has beyond `width`; 0: usual attention
   int32_t rope_width;   // its elements in the cache: cached_head_dim(rope_dim)
-  int32_t head_dim;     // a head's everywhere else: cached_head_dim(width)
+  int32_t head_dim;     // a head's in K: cached_head_dim(width)
+  int32_t value_dim;    // in V and everywhere else: cached_head_dim(value_width)
   int32_t first_token;  // index of the request's first token in the call
   int32_t group;
   int32_t row_begin;
@@ -46,24 +49,20 @@ struct QueryBlock {
   int32_t rows_per_request;  // second extent of `partials`
   float scale;
   int32_t window;
+  bool is_chunked;
   float soft_cap;
   int32_t keys_behind;  // one past the last key where rows see keys behind them; 0: they do not
 };
 
 // Floats for scores, the running partition's output, the merged output, one tile of K and one of V.
-constexpr int64_t attention_scratch_floats(int64_t head_dim) {
-  return kAttentionMaxRows * (64 + 2 * head_dim) + 2 * 64 * head_dim;
+constexpr int64_t attention_scratch_floats(int64_t head_dim, int64_t value_dim) {
+  return kAttentionMaxRows * (64 + 2 * value_dim) + 64 * (head_dim + value_dim);
 }
 
 // Floats of latent attention: scores, outputs, queries, one tile of keys as floats, their scores.
 constexpr int64_t latent_scratch_floats(int64_t latent_dim, int64_t rope_width) {
   const int64_t width = latent_dim + rope_width;
   return kAttentionMaxRows * (64 + 2 * latent_dim + width) + 64 * (width + kAttentionMaxRows);
-}
-
-// Returns the first key that a row at `position` sees.
-[[gnu::always_inline]] constexpr int32_t first_visible_key(int32_t position, int32_t window) {
-  return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 // Returns one past the last key that a row at `position` sees; `keys_behind`: as in QueryBlock.

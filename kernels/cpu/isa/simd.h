@@ -120,6 +120,7 @@ struct SimdTable {
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);
   void (*gate_mul_row)(GateFunction function,
+                       float limit,
                        const float* gate,
                        const float* up,
                        const QuantizedRow& out);

@@ -51,7 +51,10 @@ LinesAhead* ReadAhead::lines(int32_t worker) {
 void ReadAhead::list_runs(int32_t worker, LinesAhead& lines) const {
   const KvLayerView& kv = args_.kv;
   const int32_t group = args_.num_heads / kv.num_kv_heads;
-  const int64_t run_bytes = kv.num_kv_heads * kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  const int64_t k_bytes = kv.num_kv_heads * kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  const int64_t v_bytes =
+      kv.num_kv_heads * kv_head_bytes(kv.dtype, kv.value_width(), kv.block_size);
+  const int64_t run_bytes = std::min(k_bytes, v_bytes);  // the rest of a wider one stays behind
   const auto most =
       static_cast<int32_t>(std::min<int64_t>(LinesAhead::kMostRuns, kMostBytes / run_bytes));
   lines.run = lines.line = lines.num_runs = 0;
@@ -64,11 +67,12 @@ void ReadAhead::list_runs(int32_t worker, LinesAhead& lines) const {
     const int32_t num_tokens = args_.query_start_loc[req + 1] - args_.query_start_loc[req];
     if (num_tokens * group > kAttentionMaxRows) continue;
     const int32_t* const blocks = args_.block_table + i * args_.block_table_stride;
-    const int32_t first = first_visible_key(seq_len - num_tokens, args_.window) / kv.block_size;
+    const int32_t first =
+        first_visible_key(seq_len - num_tokens, args_.window, args_.is_chunked) / kv.block_size;
     const auto end = static_cast<int32_t>(ceil_div(seq_len, kv.block_size));
     for (int32_t b = first; b < end && lines.num_runs + 2 <= most; ++b) {
-      lines.runs[lines.num_runs++] = kv.k + blocks[b] * run_bytes;
-      lines.runs[lines.num_runs++] = kv.v + blocks[b] * run_bytes;
+      lines.runs[lines.num_runs++] = kv.k + blocks[b] * k_bytes;
+      lines.runs[lines.num_runs++] = kv.v + blocks[b] * v_bytes;
     }
   }
 }

@@ -33,6 +33,7 @@ void run_rows(const SimdTable& simd, const GateMulArgs& args, int64_t begin, int
   for (int64_t i = begin; i < end; ++i) {
     const int64_t row = all ? i : args.rows[static_cast<size_t>(i)];
     simd.gate_mul_row(args.function,
+                      args.limit,
                       args.gate + row * args.stride,
                       args.up == nullptr ? nullptr : args.up + row * args.stride,
                       quantized_row(args.out, row));

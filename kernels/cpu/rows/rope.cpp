@@ -144,30 +144,36 @@ void turn_row(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t token)
 void run_rows(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t begin, int64_t end) {
   const KvLayerView& kv = args.kv;
   const auto element = static_cast<int64_t>(dtype_bytes(kv.dtype));
-  const int64_t head_dim = cached_head_dim(kv.head_dim);
-  const int64_t head_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
-  const int64_t block_bytes = kv.num_kv_heads * head_bytes;
+  const int64_t k_dim = cached_head_dim(kv.head_dim);
+  const int64_t v_dim = cached_head_dim(kv.value_width());
+  const int64_t k_bytes = kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
+  const int64_t v_bytes = kv_head_bytes(kv.dtype, kv.value_width(), kv.block_size);
   DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() <= kv.head_dim);
   for (int64_t token = begin; token < end; ++token) {
     const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
     if (slot < 0) continue;
     turn_row(simd, args, token);
-    const int64_t at = slot / kv.block_size * block_bytes;
+    const int64_t first_head = slot / kv.block_size * kv.num_kv_heads;
     const int64_t offset = slot % kv.block_size;
-    const bool scaled = has_kv_scales(kv.dtype);
-    const int64_t scale_at = at + head_dim * kv.block_size + offset * int64_t{sizeof(float)};
+    std::byte* const k_block = kv.k + first_head * k_bytes;
+    std::byte* const v_block = kv.v + first_head * v_bytes;
+    const auto scale_of = [&](std::byte* block, int64_t dim) {
+      const int64_t at = dim * kv.block_size + offset * int64_t{sizeof(float)};
+      return has_kv_scales(kv.dtype) ? reinterpret_cast<float*>(block + at) : nullptr;
+    };
     simd.kv_row({.k = args.k + token * args.k_stride,
                  .v = args.v + token * args.v_stride,
-                 .k_slot = kv.k + at + offset * element,
-                 .v_slot = kv.v + at + offset * head_dim * element,
-                 .k_scale = scaled ? reinterpret_cast<float*>(kv.k + scale_at) : nullptr,
-                 .v_scale = scaled ? reinterpret_cast<float*>(kv.v + scale_at) : nullptr,
-                 .head_bytes = head_bytes,
+                 .k_slot = k_block + offset * element,
+                 .v_slot = v_block + offset * v_dim * element,
+                 .k_scale = scale_of(k_block, k_dim),
+                 .v_scale = scale_of(v_block, v_dim),
+                 .k_head_bytes = k_bytes,
+                 .v_head_bytes = v_bytes,
                  .dtype = kv.dtype,
                  .num_kv_heads = kv.num_kv_heads,
                  .width = kv.head_dim,
-                 .head_dim = static_cast<int32_t>(head_dim),
+                 .value_width = kv.value_width(),
                  .block_size = kv.block_size});
   }
 }

@@ -31,17 +31,18 @@ struct RopeRow {
 
 // One token's K and V and their slot in the cache.
 struct KvRow {
-  const float* k;  // [num_kv_heads][width]
-  const float* v;
+  const float* k;     // [num_kv_heads][width]
+  const float* v;     // [num_kv_heads][value_width]
   std::byte* k_slot;  // element (d, slot) of head 0: the next d is block_size elements on
   std::byte* v_slot;  // row `slot` of head 0
   float* k_scale;     // head 0's at the slot; null: the cache has no scales
   float* v_scale;
-  int64_t head_bytes;  // from one head to the next
+  int64_t k_head_bytes;  // from one head to the next
+  int64_t v_head_bytes;
   DType dtype;
   int32_t num_kv_heads;
-  int32_t width;     // a head's in k and v
-  int32_t head_dim;  // a head's in the slots: cached_head_dim(width)
+  int32_t width;  // a head's in k
+  int32_t value_width;
   int32_t block_size;
 };
 

@@ -59,19 +59,18 @@ static void rope_row(const RopeRow& row) {
 
 template <typename Element, typename Store>
 SLUICE_INLINE void write_kv(const KvRow& row, Store store16) {
-  auto* k_slot = reinterpret_cast<Element*>(row.k_slot);
-  auto* v_slot = reinterpret_cast<Element*>(row.v_slot);
-  const int64_t head_elements = int64_t{row.head_dim} * row.block_size;
   for (int32_t head = 0; head < row.num_kv_heads; ++head) {
     const float* const k = row.k + int64_t{head} * row.width;
-    const float* const v = row.v + int64_t{head} * row.width;
+    const float* const v = row.v + int64_t{head} * row.value_width;
+    auto* const k_slot = reinterpret_cast<Element*>(row.k_slot + head * row.k_head_bytes);
+    auto* const v_slot = reinterpret_cast<Element*>(row.v_slot + head * row.v_head_bytes);
     for (int32_t d = 0; d < row.width; d += 16) {
       Element column[16];
       store16(column, load_up_to(k, d, row.width));
-      for (int32_t i = 0; i < 16; ++i) {
-        k_slot[head * head_elements + (d + i) * int64_t{row.block_size}] = column[i];
-      }
-      store16(v_slot + head * head_elements + d, load_up_to(v, d, row.width));
+      for (int32_t i = 0; i < 16; ++i) k_slot[(d + i) * int64_t{row.block_size}] = column[i];
+    }
+    for (int32_t d = 0; d < row.value_width; d += 16) {
+      store16(v_slot + d, load_up_to(v, d, row.value_width));
     }
   }
 }
@@ -114,17 +113,20 @@ template <typename Codes>
 SLUICE_INLINE void write_kv_codes(const KvRow& row) {
   for (int32_t head = 0; head < row.num_kv_heads; ++head) {
     const float* const k = row.k + int64_t{head} * row.width;
-    const float* const v = row.v + int64_t{head} * row.width;
-    const int64_t at = head * row.head_bytes;
-    auto* const k_slot = reinterpret_cast<int8_t*>(row.k_slot + at);
-    auto* const v_slot = reinterpret_cast<int8_t*>(row.v_slot + at);
-    const float k_factor = code_factor<Codes>(k, row.width, at_offset(row.k_scale, at));
-    const float v_factor = code_factor<Codes>(v, row.width, at_offset(row.v_scale, at));
+    const float* const v = row.v + int64_t{head} * row.value_width;
+    const int64_t k_at = head * row.k_head_bytes;
+    const int64_t v_at = head * row.v_head_bytes;
+    auto* const k_slot = reinterpret_cast<int8_t*>(row.k_slot + k_at);
+    auto* const v_slot = reinterpret_cast<int8_t*>(row.v_slot + v_at);
+    const float k_factor = code_factor<Codes>(k, row.width, at_offset(row.k_scale, k_at));
+    const float v_factor = code_factor<Codes>(v, row.value_width, at_offset(row.v_scale, v_at));
     for (int32_t d = 0; d < row.width; d += 16) {
       int8_t column[16];
       Codes::store16(column, times_factor(k, d, row.width, k_factor));
       for (int32_t i = 0; i < 16; ++i) k_slot[(d + i) * int64_t{row.block_size}] = column[i];
-      Codes::store16(v_slot + d, times_factor(v, d, row.width, v_factor));
+    }
+    for (int32_t d = 0; d < row.value_width; d += 16) {
+      Codes::store16(v_slot + d, times_factor(v, d, row.value_width, v_factor));
     }
   }
 }
@@ -160,11 +162,18 @@ SLUICE_INLINE void gate_mul_with(const float* gate,
 
 // Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0 and up 0.
 static void gate_mul_row(GateFunction function,
+                         float limit,
                          const float* gate,
                          const float* up,
                          const QuantizedRow& out) {
   switch (function) {
     case GateFunction::kSilu:
+      if (limit > 0) {
+        return gate_mul_with(gate, up, out, [limit](V16 g, V16 u) {
+          const V16 most = broadcast(limit);
+          return mul(min(most, silu(g)), max(broadcast(-limit), min(most, u)));
+        });
+      }
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(silu(g), u); });
     case GateFunction::kGeluTanh:
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) {

@@ -505,9 +505,10 @@ TEST(CudaAttention, AWorkspaceThatItDidNotAskForIsLeftAlone) {
 }
 
 TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
-  EXPECT_TRUE(check_attention(DeviceType::kCuda, 256).has_value());
-  EXPECT_TRUE(check_attention(DeviceType::kCpu, 512).has_value());
-  const Expected<void> refused = check_attention(DeviceType::kCuda, 264);
+  EXPECT_TRUE(check_attention(DeviceType::kCuda, 256, 256).has_value());
+  EXPECT_TRUE(check_attention(DeviceType::kCpu, 512, 256).has_value());
+  EXPECT_FALSE(check_attention(DeviceType::kCuda, 192, 128).has_value());
+  const Expected<void> refused = check_attention(DeviceType::kCuda, 264, 264);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_NE(refused.error().message.find("heads of 264, expected at most 256"), std::string::npos);
