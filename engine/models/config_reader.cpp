@@ -30,6 +30,16 @@ Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
   return {};
 }
 
+// The most of any layer, where layers may differ.
+Expected<int32_t> read_heads(const Metadata& metadata, bool may_differ) {
+  constexpr const char* kKey = "attention.head_count";
+  const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
+  if (!may_differ || !listed || listed->empty()) return metadata.get_count(kKey, kMaxHeads);
+  const double most = std::ranges::max(*listed);
+  if (most >= 1 && most <= kMaxHeads) return static_cast<int32_t>(most);
+  return metadata.wrong(kKey, std::to_string(most), "1 to " + std::to_string(kMaxHeads));
+}
+
 // Some GGUF files state a number for each layer, 0 for those without attention.
 Expected<int32_t> read_kv_heads(
     const Metadata& metadata, int32_t num_layers, int32_t num_heads, bool may_differ) {
@@ -56,7 +66,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
     SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
   }
   LayerConfig layer;
-  SLUICE_TRY(layer.num_heads, metadata.get_count("attention.head_count", kMaxHeads));
+  SLUICE_TRY(layer.num_heads, read_heads(metadata, may_differ));
   SLUICE_TRY(layer.num_kv_heads,
              read_kv_heads(metadata, config.num_layers, layer.num_heads, may_differ));
   int32_t value_dim = 0;
@@ -68,14 +78,19 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
     const int32_t usual = config.hidden / layer.num_heads;
     SLUICE_TRY(layer.head_dim, metadata.get_count_or("attention.key_length", 1024, usual));
     SLUICE_TRY(value_dim, metadata.get_count_or("attention.value_length", 1024, layer.head_dim));
+    if (spec.files.has_value_width && checkpoint.kind() != CheckpointKind::kGguf) {
+      SLUICE_TRY(value_dim, metadata.get_count_or("attention.value_length_mla", 1024, value_dim));
+    }
   }
   SLUICE_TRY(config.context_len, metadata.get_count("context_length", kMaxContext));
-  if (layer.num_heads % layer.num_kv_heads != 0) {
+  if (!may_differ && layer.num_heads % layer.num_kv_heads != 0) {
     return metadata.wrong("attention.head_count",
                           std::to_string(layer.num_heads),
                           "a multiple of the KV heads, " + std::to_string(layer.num_kv_heads));
   }
-  if (layer.head_dim == 0 || value_dim != layer.head_dim) {
+  if (spec.files.has_value_width) {
+    layer.value_dim = value_dim;
+  } else if (layer.head_dim == 0 || value_dim != layer.head_dim) {
     return make_error(ErrorCode::kUnsupported,
                       checkpoint.path() + ": head size: found " + std::to_string(layer.head_dim) +
                           " for keys and " + std::to_string(value_dim) +
@@ -320,6 +335,27 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
 }
 
 }  // namespace
+
+Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,
+                                                 const char* key,
+                                                 uint64_t most,
+                                                 const ModelConfig& config) {
+  const Expected<std::vector<double>> listed = metadata.get_numbers(key);
+  if (!listed) return std::vector<int32_t>();
+  if (listed->size() != config.layers.size()) {
+    return metadata.wrong(key,
+                          std::to_string(listed->size()) + " elements",
+                          "one for each of " + std::to_string(config.num_layers) + " layers");
+  }
+  std::vector<int32_t> counts;
+  for (const double number : *listed) {
+    if (!(number >= 1 && number <= static_cast<double>(most) && number == std::floor(number))) {
+      return metadata.wrong(key, std::to_string(number), "1 to " + std::to_string(most));
+    }
+    counts.push_back(static_cast<int32_t>(number));
+  }
+  return counts;
+}
 
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent) {
   if (!metadata.has(key)) return absent;

@@ -7,6 +7,12 @@
 
 namespace sluice {
 
+// Returns a number of each layer, as listed; nothing where the file has no list.
+Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,
+                                                 const char* key,
+                                                 uint64_t most,
+                                                 const ModelConfig& config);
+
 // Reads a cap of logits or scores; `absent` applies to a missing key, 0: no cap.
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);
 

@@ -83,28 +83,6 @@ constexpr std::string_view kHfKeys[] = {"hidden_activation",
 
 bool is_gguf(const Checkpoint& checkpoint) { return checkpoint.kind() == CheckpointKind::kGguf; }
 
-// Returns a number of each layer, as listed; nothing where the file has no list.
-Expected<std::vector<int32_t>> listed_counts(const Metadata& metadata,
-                                             const char* key,
-                                             uint64_t most,
-                                             const ModelConfig& config) {
-  const Expected<std::vector<double>> listed = metadata.get_numbers(key);
-  if (!listed) return std::vector<int32_t>();
-  if (listed->size() != config.layers.size()) {
-    return metadata.wrong(key,
-                          std::to_string(listed->size()) + " elements",
-                          "one for each of " + std::to_string(config.num_layers) + " layers");
-  }
-  std::vector<int32_t> counts;
-  for (const double number : *listed) {
-    if (!(number >= 1 && number <= static_cast<double>(most) && number == std::floor(number))) {
-      return metadata.wrong(key, std::to_string(number), "1 to " + std::to_string(most));
-    }
-    counts.push_back(static_cast<int32_t>(number));
-  }
-  return counts;
-}
-
 // GGUF states the full layers' heads, and the windowed ones' beside them; directories the other way
 // round, unless transformers has written the full layers' by their numbers.
 Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
@@ -129,12 +107,12 @@ Expected<void> read_heads(const Checkpoint& checkpoint, ModelConfig& config) {
             "attention.full_head_count_kv", static_cast<uint64_t>(kMaxHeadDim), full_kv_heads));
   }
   SLUICE_TRY(const std::vector<int32_t> widths,
-             listed_counts(metadata, "attention.layers_key_length", kMaxHeadDim, config));
+             read_layer_counts(metadata, "attention.layers_key_length", kMaxHeadDim, config));
   SLUICE_TRY(const std::vector<int32_t> kv_heads,
-             listed_counts(metadata,
-                           gguf ? "attention.head_count_kv" : "attention.layers_head_count_kv",
-                           static_cast<uint64_t>(config.layers.front().num_heads),
-                           config));
+             read_layer_counts(metadata,
+                               gguf ? "attention.head_count_kv" : "attention.layers_head_count_kv",
+                               static_cast<uint64_t>(config.layers.front().num_heads),
+                               config));
   for (size_t i = 0; i < config.layers.size(); ++i) {
     LayerConfig& layer = config.layers[i];
     const bool is_full = layer.window == 0;
@@ -220,7 +198,7 @@ Expected<void> read_rotations(const Checkpoint& checkpoint, ModelConfig& config)
 Expected<void> read_widths(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(const std::vector<int32_t> listed,
-             listed_counts(metadata, "feed_forward_length", kMaxWidth, config));
+             read_layer_counts(metadata, "feed_forward_length", kMaxWidth, config));
   if (listed.empty()) {
     SLUICE_TRY(config.ffn_hidden, metadata.get_count("feed_forward_length", kMaxWidth));
   } else {

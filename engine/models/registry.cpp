@@ -38,8 +38,10 @@ extern const ModelSpec kHyV3Spec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kLfm2MoeSpec;
+extern const ModelSpec kLlama4Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
+extern const ModelSpec kMimoV2Spec;
 extern const ModelSpec kMinimaxM2Spec;
 extern const ModelSpec kMinistral3Spec;
 extern const ModelSpec kMistralSpec;
@@ -61,6 +63,7 @@ extern const ModelSpec kRobertaSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
+extern const ModelSpec kStep3p5Spec;
 extern const ModelSpec kXlmRobertaSpec;
 
 namespace {
@@ -73,12 +76,12 @@ constexpr std::array kSpecs = {
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
     &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
-    &kLfm2MoeSpec, &kLfm2Spec, &kLlamaSpec, &kMimoSpec,
+    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMistralSpec, &kMixtralSpec,
     &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
     &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,
-    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kXlmRobertaSpec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

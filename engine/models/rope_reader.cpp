@@ -220,4 +220,23 @@ Expected<void> use_local_rope(const Metadata& metadata, double absent_base, Mode
   return {};
 }
 
+Expected<void> read_local_part(const Metadata& metadata, double absent_part, ModelConfig& config) {
+  kernels::RopeParams& local = config.ropes.back();
+  if (metadata.has("rope.dimension_count_swa")) {
+    const auto most = static_cast<uint64_t>(config.layers.front().head_dim);
+    SLUICE_TRY(local.rotary_dim, metadata.get_count("rope.dimension_count_swa", most));
+    if (local.rotary_dim % 2 == 0) return {};
+    return metadata.wrong(
+        "rope.dimension_count_swa", std::to_string(local.rotary_dim), "an even number");
+  }
+  constexpr const char* kKey = "partial_rotary_factor_swa";
+  SLUICE_TRY(const double part, metadata.get_positive_or(kKey, absent_part));
+  const double turned = part * config.layers.front().head_dim;
+  if (part > 1 || turned < 2 || static_cast<int32_t>(turned) % 2 != 0) {
+    return metadata.wrong(kKey, std::to_string(part), "an even part of a head");
+  }
+  local.rotary_dim = static_cast<int32_t>(turned);
+  return {};
+}
+
 }  // namespace sluice

@@ -25,4 +25,8 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
 // scaling of other layers. Call after the windows are read.
 Expected<void> use_local_rope(const Metadata& metadata, double absent_base, ModelConfig& config);
 
+// Sets what part of windowed layers' heads rotates, `absent_part` if the checkpoint says nothing.
+// Call after use_local_rope().
+Expected<void> read_local_part(const Metadata& metadata, double absent_part, ModelConfig& config);
+
 }  // namespace sluice

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/rope_tables.h"
 
+#include <algorithm>
 #include <string>
 
 #include "engine/weights/weight_store.h"
@@ -23,9 +24,13 @@ Expected<void> check_factors(const std::string& name, const std::vector<float>& 
 
 Expected<void> take_rope_factors(WeightStore& weights, ModelConfig& config) {
   if (weights.has("rope_freqs.weight")) {
-    // Where windowed layers have a rotation of their own, it is by its base alone.
+    // Where windowed layers have a rotation of their own, it is by its base alone, and the tensor
+    // has elements for the wider one.
     kernels::RopeParams& rope = config.ropes.front();
-    SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", rope.rotary_dim / 2));
+    const kernels::RopeParams& widest =
+        *std::ranges::max_element(config.ropes, {}, &kernels::RopeParams::rotary_dim);
+    SLUICE_TRY(rope.freq_factors, weights.vector("rope_freqs.weight", widest.rotary_dim / 2));
+    rope.freq_factors.resize(static_cast<size_t>(rope.rotary_dim / 2));
   }
   if (config.long_rope.original_context > 0 && weights.has("rope_factors_long.weight")) {
     const int64_t pairs = config.ropes.front().rotary_dim / 2;

@@ -62,7 +62,13 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("heads", found.num_heads, expected.num_heads);
   differences.check("KV heads", found.num_kv_heads, expected.num_kv_heads);
   differences.check("head size", found.head_dim, expected.head_dim);
+  differences.check("value size", found.value_width(), expected.value_width());
   differences.check("window of a layer", found.window, expected.window);
+  differences.check("chunks of a layer", found.is_chunked, expected.is_chunked);
+  differences.check("norms of a layer's q and k", found.norms_qk, expected.norms_qk);
+  differences.check("limit of experts' gates", found.expert_limit, expected.expert_limit);
+  differences.check("limit of other gates", found.dense_limit, expected.dense_limit);
+  differences.check("sinks of a layer", found.has_sinks, expected.has_sinks);
   differences.check("rotation of a layer", found.rope, expected.rope);
   differences.check("experts of a layer", found.ffn, expected.ffn);
   differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
@@ -84,6 +90,9 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
         "scale of rotated vectors", a.attention_factor, b.attention_factor, kTolerance);
     differences.check_factors("divisor of frequencies", a.freq_factors, b.freq_factors);
     differences.check_near("growth of queries", a.query_scale.beta, b.query_scale.beta, kTolerance);
+    if (a.query_scale.beta != 0) {
+      differences.check("step of queries' growth", a.query_scale.context, b.query_scale.context);
+    }
   }
   differences.check("original context of LongRoPE",
                     found.long_rope.original_context,
@@ -145,6 +154,11 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   differences.check("mean of norms", found.norms_subtract_mean, expected.norms_subtract_mean);
   differences.check("biases of norms", found.norm_bias, expected.norm_bias);
   differences.check("parallel halves", found.parallel_halves, expected.parallel_halves);
+  differences.check("weights of those norms", found.qk_norm_weights, expected.qk_norm_weights);
+  differences.check("gates of heads", found.gates_heads, expected.gates_heads);
+  differences.check_near("scale of values", found.value_scale, expected.value_scale, kTolerance);
+  differences.check(
+      "scale of experts' inputs", found.moe.scales_inputs, expected.moe.scales_inputs);
   differences.check("gate of attention", found.attention_gate, expected.attention_gate);
   differences.check("gate function", found.gate_function, expected.gate_function);
   differences.check("tied embedding", found.tied_embeddings, expected.tied_embeddings);

@@ -90,7 +90,7 @@ class KeyWriter {
       const std::string suffix = layer.window > 0 ? "_swa" : "";
       if (suffixes_.insert(suffix).second) {
         put_uint("attention.key_length" + suffix, layer.head_dim);
-        put_uint("attention.value_length" + suffix, layer.head_dim);
+        put_uint("attention.value_length" + suffix, layer.value_width());
       }
     }
     keys_.put_ints(prefix_ + "feed_forward_length", widths);
@@ -121,14 +121,19 @@ class KeyWriter {
     const auto first = std::ranges::find_if(
         config_.layers, [](const LayerConfig& each) { return each.ffn != FfnKind::kDense; });
     const auto leading = first - config_.layers.begin();
-    if (leading > 0) put_uint("leading_dense_block_count", leading);
+    if (is_own("interleave_moe_layer_step")) {
+      put_uint("interleave_moe_layer_step", leading + 1);
+    } else if (leading > 0) {
+      put_uint("leading_dense_block_count", leading);
+    }
   }
 
   void put_rope() {
     const kernels::RopeParams& rope = config_.ropes.front();
     put_float("rope.freq_base", rope.freq_base);
     put_uint("rope.dimension_count", rope.rotary_dim);
-    if (config_.ropes.size() > 1) put_float("rope.freq_base_swa", config_.ropes[1].freq_base);
+    const bool has_local_rope = config_.ropes.size() > 1 && !is_own("interleave_moe_layer_step");
+    if (has_local_rope) put_float("rope.freq_base_swa", config_.ropes[1].freq_base);
     const std::string type = input_.has("rope.scaling.type")
                                  ? input_.get_string("rope.scaling.type").value_or("none")
                                  : "none";
@@ -143,8 +148,10 @@ class KeyWriter {
       }
     }
     if (type == "longrope") put_float("rope.scaling.attn_factor", rope.attention_factor);
-    if (rope.query_scale.beta != 0) {
-      put_float("attention.temperature_scale", rope.query_scale.beta);
+    const kernels::QueryScale& scale = config_.ropes.back().query_scale;
+    if (scale.beta != 0) put_float("attention.temperature_scale", scale.beta);
+    if (scale.beta != 0 && config_.ropes.size() > 1) {
+      put_uint("attention.temperature_length", scale.context);
     }
     if (type != "yarn") return;
     take_float("rope.scaling.yarn_beta_fast");
@@ -165,6 +172,7 @@ class KeyWriter {
       if (is_own(key)) put_float(std::string(key), value);
     };
     if (config_.attention_scale > 0) put_own("attention.scale", config_.attention_scale);
+    if (config_.value_scale != 1) put_float("attention.value_scale", config_.value_scale);
     put_own("embedding_scale", config_.embedding_scale);
     put_own("residual_scale", config_.residual_scale);
     put_own("logit_scale", 1 / double{config_.logit_scale});

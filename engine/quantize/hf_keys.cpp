@@ -54,14 +54,17 @@ struct Written {
 Json layer_types(const Written& w) {
   Json types = Json::array();
   for (const LayerConfig& layer : w.config.layers) {
-    types.push_back(layer.window > 0 ? "sliding_attention" : "full_attention");
+    types.push_back(layer.window == 0  ? "full_attention"
+                    : layer.is_chunked ? "chunked_attention"
+                                       : "sliding_attention");
   }
   return types;
 }
 
+// Only the first rotation turns anything.
 Json rotated_layers(const Written& w) {
   Json rotated = Json::array();
-  for (const LayerConfig& layer : w.config.layers) rotated.push_back(layer.rope < 0 ? 0 : 1);
+  for (const LayerConfig& layer : w.config.layers) rotated.push_back(layer.rope == 0 ? 1 : 0);
   return rotated;
 }
 
@@ -71,6 +74,34 @@ Json shared_count(const Written& w) { return w.config.moe.shared_hidden / w.conf
 Json leading_dense(const Written& w) {
   const auto first = std::ranges::find(w.config.layers, FfnKind::kExperts, &LayerConfig::ffn);
   return first - w.config.layers.begin();
+}
+
+// Layers with experts, by their numbers.
+Json expert_layers(const Written& w) {
+  Json layers = Json::array();
+  for (int32_t i = 0; i < w.config.num_layers; ++i) {
+    if (w.config.layers[static_cast<size_t>(i)].ffn == FfnKind::kExperts) layers.push_back(i);
+  }
+  return layers;
+}
+
+Json ffn_types(const Written& w) {
+  Json types = Json::array();
+  for (const LayerConfig& layer : w.config.layers) {
+    types.push_back(layer.ffn == FfnKind::kDense ? "dense" : "sparse");
+  }
+  return types;
+}
+
+// The part of a head that makes so many elements, rounded down.
+double part_of(double elements, double whole) {
+  const double part = elements / whole;
+  return std::floor(part * whole) < elements ? std::nextafter(part, 1.0) : part;
+}
+
+// How queries of layers without positions grow.
+const kernels::QueryScale& tuned_scale(const Written& w) {
+  return w.config.ropes.back().query_scale;
 }
 
 // The first windowed layer, or the first full one; the first of all if there is none.
@@ -181,6 +212,18 @@ constexpr OwnKey kOwnKeys[] = {
      [](const Written& w) {
        return Json(dense_width(w.config.layers.back()) > dense_width(w.config.layers.front()));
      }},
+    {"intermediate_size_mlp", [](const Written& w) { return Json(w.config.ffn_hidden); }},
+    {"moe_layers", expert_layers},
+    {"attn_temperature_tuning", [](const Written& w) { return Json(tuned_scale(w).beta != 0); }},
+    {"attn_scale",
+     [](const Written& w) { return Json(shortest(static_cast<float>(tuned_scale(w).beta))); }},
+    {"floor_scale", [](const Written& w) { return Json(tuned_scale(w).context); }},
+    {"v_head_dim", [](const Written& w) { return Json(w.config.layers.front().value_width()); }},
+    {"num_key_value_heads",
+     [](const Written& w) { return Json(layer_of(w.config, false).num_kv_heads); }},
+    {"mlp_layer_types", ffn_types},
+    {"attention_value_scale",
+     [](const Written& w) { return Json(shortest(w.config.value_scale)); }},
     {"enable_moe_block", [](const Written& w) { return Json(w.config.has_experts()); }},
     {"top_k_experts", [](const Written& w) { return Json(w.config.moe.top_k); }},
     {"hidden_size_per_layer_input",
@@ -244,16 +287,17 @@ class ConfigWriter {
     if (!rope.freq_factors.empty()) {
       const auto end = std::ranges::find(rope.freq_factors, kernels::kUnturnedFactor);
       const auto turned = static_cast<double>(end - rope.freq_factors.begin());
-      double part = 2 * turned / rope.rotary_dim;
-      if (std::floor(part * rope.rotary_dim / 2) < turned) part = std::nextafter(part, 1.0);
       full["rope_type"] = "proportional";
-      full["partial_rotary_factor"] = part;
+      full["partial_rotary_factor"] = part_of(turned, rope.rotary_dim / 2.0);
       full["factor"] = shortest(turned > 0 ? rope.freq_factors.front() : 1);
     }
-    json_["rope_parameters"] = {
-        {"full_attention", full},
-        {"sliding_attention",
-         {{"rope_type", "default"}, {"rope_theta", shortest(config_.ropes.back().freq_base)}}}};
+    const kernels::RopeParams& other = config_.ropes.back();
+    Json local = {{"rope_type", "default"}, {"rope_theta", shortest(other.freq_base)}};
+    if (spec_.files.is_partly_rotated) {
+      full["partial_rotary_factor"] = part_of(rope.rotary_dim, layer_of(config_, false).head_dim);
+      local["partial_rotary_factor"] = part_of(other.rotary_dim, layer_of(config_, true).head_dim);
+    }
+    json_["rope_parameters"] = {{"full_attention", full}, {"sliding_attention", local}};
   }
 
   Expected<void> put_rope() {
@@ -356,7 +400,9 @@ class ConfigWriter {
     const auto windowed = std::ranges::find_if(
         config_.layers, [](const LayerConfig& layer) { return layer.window > 0; });
     const bool has_windows = windowed != config_.layers.end();
-    json_["sliding_window"] = has_windows ? Json(windowed->window) : Json(nullptr);
+    const char* const key =
+        has_key("attention_chunk_size") ? "attention_chunk_size" : "sliding_window";
+    json_[key] = has_windows ? Json(windowed->window) : Json(nullptr);
   }
 
   const Checkpoint& checkpoint_;

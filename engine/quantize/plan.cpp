@@ -242,7 +242,7 @@ class Planner {
     }
   }
 
-  // Other programs support no codes but MXFP4 for fused experts.
+  // Other programs support no codes but gpt-oss's MXFP4 for fused experts.
   Expected<std::vector<SourceTensor>> sources_for(const std::vector<TargetScheme*>& schemes) {
     const bool is_apart = std::ranges::any_of(schemes, [](const TargetScheme* scheme) {
       return scheme->kind == TargetKind::kCodes && !is_mxfp4(*scheme);

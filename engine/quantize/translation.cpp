@@ -10,6 +10,7 @@
 #include "engine/models/model.h"
 #include "engine/quantize/config_difference.h"
 #include "engine/quantize/model_keys.h"
+#include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
@@ -137,8 +138,9 @@ uint64_t experts_of(const CheckpointTensor& tensor) {
   return tensor.num_dims > 2 ? tensor.dims[2] : 1;
 }
 
-// Adds a layer's experts as ExpertTensors::kTransposed.
+// Adds a layer's experts as ExpertTensors::kTransposed, or as kTransposedHalves.
 Expected<void> add_fused(const Checkpoint& input,
+                         ExpertTensors kind,
                          const CheckpointTensor& tensor,
                          std::vector<SourceTensor>& out) {
   constexpr std::string_view kGate = "ffn_gate_exps.";
@@ -155,13 +157,17 @@ Expected<void> add_fused(const Checkpoint& input,
                             ": found no up projection of its shape, expected one");
     }
   }
-  SourceTensor source = is_pair ? alternating(tensor, *up) : source_of(tensor);
+  SourceTensor source = !is_pair ? source_of(tensor)
+                        : kind == ExpertTensors::kTransposed
+                            ? alternating(tensor, *up)
+                            : joined(tensor, *up, experts_of(tensor));
+  if (is_pair && kind == ExpertTensors::kTransposedHalves) source.read_names.push_back(up->name);
   std::string_view layer = tensor.name;
   layer.remove_prefix(std::string_view("blk.").size());
   const std::optional<std::string> number = take_number(layer);
-  source.stored_name = "model.layers." + number.value_or("0") + ".mlp.experts." +
-                       (is_pair ? "gate_up_proj" : "down_proj") +
-                       (tensor.name.ends_with(".bias") ? "_bias" : "");
+  source.stored_name =
+      "model.layers." + number.value_or("0") + "." + std::string(fused_expert_place(kind)) +
+      (is_pair ? "gate_up_proj" : "down_proj") + (tensor.name.ends_with(".bias") ? "_bias" : "");
   if (input.kind() == CheckpointKind::kHuggingFace) source.input_name = source.stored_name;
   source.is_fused = true;
   source.num_dims = tensor.name.ends_with(".bias") ? 2 : 3;
@@ -216,8 +222,10 @@ class DirectoryTensors {
   }
 
   Expected<void> add_stack(const CheckpointTensor& tensor) {
-    if (files_.experts == ExpertTensors::kTransposed && experts_ == ExpertLayout::kFused) {
-      return add_fused(input_, tensor, tensors_);
+    const bool is_fused = files_.experts == ExpertTensors::kTransposed ||
+                          files_.experts == ExpertTensors::kTransposedHalves;
+    if (is_fused && experts_ == ExpertLayout::kFused) {
+      return add_fused(input_, files_.experts, tensor, tensors_);
     }
     SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));
     const auto experts = static_cast<uint64_t>(count);

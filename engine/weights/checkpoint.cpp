@@ -54,12 +54,13 @@ uint64_t layer_of(std::string_view name) {
 }
 
 // GGUF counts modules behind the layers, which guess further tokens, as layers. Takes them from the
-// count, and returns it, or the largest number if no module is stated.
+// count and from lists by layer, and returns it, or the largest number if no module is stated.
 uint64_t take_next_token_layers(Metadata& metadata) {
   const Expected<uint64_t> modules = metadata.get_uint_or("nextn_predict_layers", 0);
   const Expected<uint64_t> all = metadata.get_uint("block_count");
   if (!modules || !all || *modules == 0 || *modules >= *all) return UINT64_MAX;
   metadata.set("block_count", "block_count less nextn_predict_layers", *all - *modules);
+  metadata.shorten_lists(*all, *all - *modules);
   return *all - *modules;
 }
 

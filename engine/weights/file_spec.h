@@ -39,6 +39,7 @@ enum class LayerTypes : uint8_t {
   kFull,         // full_attention only
   kAsTheWindow,  // sliding_attention only, if sliding_window is set
   kRecurrent,    // full_attention, linear_attention or conv for each layer
+  kChunked,      // full_attention or chunked_attention for each layer
 };
 
 // How a directory stores a layer's experts.
@@ -47,6 +48,7 @@ enum class ExpertTensors : uint8_t {
   kStacked,       // one tensor with gate rows, then up rows, of each; shared experts likewise
   kStackedAlone,  // the same of experts, while dense halves have their matrices apart
   kTransposed,    // one tensor of gate and up, whose columns are input rows and alternate; biases
+  kTransposedHalves,  // the same without biases, gate's columns before up's; or kApart
 };
 
 struct FileSpec {
@@ -63,6 +65,7 @@ struct FileSpec {
   bool scales_full_layers_only = false;  // windowed layers rotate with a base alone
   // Kinds of layers differ in heads, widths and rotations, all of which the family reads.
   bool has_unlike_layers = false;
+  bool has_value_width = false;  // heads of values may be narrower than those of keys
   // Former names of LongRoPE in this family's rope_scaling.
   std::span<const std::string_view> longrope_names = {};
   std::span<const TensorName> names = {};       // in directories, before those of every family

@@ -7,14 +7,16 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kExperts = "mlp.experts.";
 constexpr uint64_t kBlock = 32;       // weights of one MXFP4 block
 constexpr uint64_t kBlockBytes = 17;  // in GGUF: exponent, then 16 bytes of codes
 
 class Splitter {
  public:
-  Splitter(const std::vector<SafetensorsTensor>& parts, std::string prefix, std::string file)
-      : parts_(parts), prefix_(std::move(prefix)), file_(std::move(file)) {}
+  Splitter(const std::vector<SafetensorsTensor>& parts,
+           ExpertTensors kind,
+           std::string prefix,
+           std::string file)
+      : parts_(parts), kind_(kind), prefix_(std::move(prefix)), file_(std::move(file)) {}
 
   Expected<void> run() {
     for (const std::string stem : {"gate_up_proj", "down_proj"}) {
@@ -25,7 +27,7 @@ class Splitter {
                                  : first == 0 ? "ffn_gate_exps"
                                               : "ffn_up_exps";
         SLUICE_TRY_VOID(weights(stem, name, first, step));
-        SLUICE_TRY_VOID(biases(stem, name, first, step));
+        if (kind_ == ExpertTensors::kTransposed) SLUICE_TRY_VOID(biases(stem, name, first, step));
       }
     }
     return {};
@@ -36,7 +38,7 @@ class Splitter {
  private:
   [[nodiscard]] const SafetensorsTensor* find(const std::string& name) const {
     const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& tensor) {
-      return tensor.name == std::string(kExperts) + name;
+      return tensor.name == std::string(fused_expert_place(kind_)) + name;
     });
     return found == parts_.end() ? nullptr : &*found;
   }
@@ -45,8 +47,8 @@ class Splitter {
                                             const std::string& found,
                                             const std::string& expected) const {
     return make_error(ErrorCode::kDataLoss,
-                      file_ + ": tensor " + prefix_ + std::string(kExperts) + name + ": found " +
-                          found + ", expected " + expected);
+                      file_ + ": tensor " + prefix_ + std::string(fused_expert_place(kind_)) +
+                          name + ": found " + found + ", expected " + expected);
   }
 
   std::byte* add(const std::string& name,
@@ -71,6 +73,7 @@ class Splitter {
     if (const SafetensorsTensor* floats = find(stem); floats != nullptr) {
       return transposed(*floats, stem, name, first, step);
     }
+    if (kind_ == ExpertTensors::kTransposedHalves) return wrong(stem, "nothing", "floats");
     const SafetensorsTensor* codes = find(stem + "_blocks");
     const SafetensorsTensor* scales = find(stem + "_scales");
     if (codes == nullptr || scales == nullptr) {
@@ -79,7 +82,8 @@ class Splitter {
     return mxfp4(*codes, *scales, stem, name, first, step);
   }
 
-  // Transposes floats [experts, columns, rows * step].
+  // Transposes floats [experts, columns, rows * step], of which every step-th row is taken, or a
+  // run.
   Expected<void> transposed(const SafetensorsTensor& source,
                             const std::string& stem,
                             const std::string& name,
@@ -95,10 +99,12 @@ class Splitter {
     const auto size = static_cast<uint64_t>(format_info(*format).block_bytes);
     std::byte* out =
         add(name + ".weight", *format, {experts, rows, columns}, experts * rows * columns * size);
+    const bool alternate = kind_ == ExpertTensors::kTransposed;
     for (uint64_t e = 0; e < experts; ++e) {
       for (uint64_t row = 0; row < rows; ++row) {
+        const uint64_t stored = alternate ? row * step + first : first * rows + row;
         for (uint64_t column = 0; column < columns; ++column) {
-          const uint64_t at = (e * columns + column) * rows * step + row * step + first;
+          const uint64_t at = (e * columns + column) * rows * step + stored;
           std::memcpy(out, source.data.data() + at * size, size);
           out += size;
         }
@@ -167,22 +173,29 @@ class Splitter {
   }
 
   const std::vector<SafetensorsTensor>& parts_;
+  ExpertTensors kind_;
   std::string prefix_;
   std::string file_;
 };
 
 }  // namespace
 
-bool is_fused_expert_tensor(std::string_view name_in_layer) {
-  if (!name_in_layer.starts_with(kExperts)) return false;
-  name_in_layer.remove_prefix(kExperts.size());
+std::string_view fused_expert_place(ExpertTensors kind) {
+  return kind == ExpertTensors::kTransposedHalves ? "feed_forward.experts." : "mlp.experts.";
+}
+
+bool is_fused_expert_tensor(std::string_view name_in_layer, ExpertTensors kind) {
+  const std::string_view place = fused_expert_place(kind);
+  if (!name_in_layer.starts_with(place)) return false;
+  name_in_layer.remove_prefix(place.size());
   return name_in_layer.starts_with("gate_up_proj") || name_in_layer.starts_with("down_proj");
 }
 
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
+                                           ExpertTensors kind,
                                            const std::string& prefix,
                                            const std::string& file_name) {
-  Splitter splitter(parts, prefix, file_name);
+  Splitter splitter(parts, kind, prefix, file_name);
   SLUICE_TRY_VOID(splitter.run());
   return std::move(splitter.result);
 }

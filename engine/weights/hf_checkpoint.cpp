@@ -63,13 +63,13 @@ constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "mod
 
 // Returns "blk.0." for a part of a layer's fused experts, cutting its name to that within the
 // layer; otherwise empty.
-std::string take_fused_layer(std::string& name) {
-  std::string_view rest = name;
+std::string take_fused_layer(std::string& name, ExpertTensors kind) {
+  std::string_view rest = without_prefix(name);
   constexpr std::string_view kLayers = "model.layers.";
   if (!rest.starts_with(kLayers)) return {};
   rest.remove_prefix(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer || !is_fused_expert_tensor(rest)) return {};
+  if (!layer || !is_fused_expert_tensor(rest, kind)) return {};
   name = std::string(rest);
   return "blk." + *layer + ".";
 }
@@ -193,6 +193,7 @@ class HfCheckpoint final : public Checkpoint {
         quantization_(std::move(config.quantization)),
         quantized_(quantization_) {
     file_spec_ = config.spec;
+    if (file_spec_ != nullptr) experts_ = file_spec_->experts;
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
     is_dummy_ = format == LoadFormat::kDummy;
@@ -267,6 +268,7 @@ class HfCheckpoint final : public Checkpoint {
   QuantizedLayers quantized_;
   std::vector<MappedFile> files_;                                // configurations first
   size_t num_configs_ = 0;                                       // config.json and its supplements
+  ExpertTensors experts_ = ExpertTensors::kApart;
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
   std::map<std::string_view, size_t> num_of_parts_;              // tensors of OtherPart, by name
@@ -400,10 +402,9 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
     if (is_quantized) continue;
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
-    const bool may_be_fused =
-        file_spec_ == nullptr || (file_spec_->experts != ExpertTensors::kStacked &&
-                                  file_spec_->experts != ExpertTensors::kStackedAlone);
-    if (const std::string layer = may_be_fused ? take_fused_layer(tensor.name) : "";
+    const bool are_stacked =
+        experts_ == ExpertTensors::kStacked || experts_ == ExpertTensors::kStackedAlone;
+    if (const std::string layer = are_stacked ? "" : take_fused_layer(tensor.name, experts_);
         !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
       continue;
@@ -442,7 +443,7 @@ Expected<void> HfCheckpoint::finish() {
     add_tensor(make_entry(layer, name_in_part(layer.name + ".weight")));
   }
   for (const auto& [layer, parts] : fused_) {
-    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, layer, path_));
+    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, experts_, layer, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
     for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
   }

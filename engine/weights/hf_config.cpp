@@ -26,23 +26,34 @@ constexpr size_t kMaxArray = 1 << 16;
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
-  const char* spellings[5] = {};
+  const char* spellings[6] = {};
 };
 
 constexpr Row kRows[] = {
     {"block_count", {"num_hidden_layers", "n_layer"}},
     {"embedding_length", {"hidden_size", "n_embd"}},
-    {"feed_forward_length", {"block_ff_dim", "intermediate_size", "n_inner"}},
+    {"feed_forward_length",
+     {"block_ff_dim", "intermediate_size_mlp", "intermediate_size", "n_inner"}},
+    {"intermediate_size", {"intermediate_size"}},
     {"attention.head_count", {"num_attention_heads", "n_head"}},
-    {"attention.head_count_kv", {"num_key_value_heads"}},
+    {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
     {"attention.key_length", {"head_dim"}},
     {"context_length", {"max_position_embeddings", "max_trained_positions"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon"}},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}},
-    {"attention.sliding_window", {"sliding_window"}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps", "layernorm_epsilon"}},
+    {"attention.sliding_window", {"sliding_window", "attention_chunk_size"}},
     {"attention.sliding_window_pattern",
-     {"sliding_window_pattern", "_sliding_window_pattern", "global_attn_every_n_layers"}},
+     {"sliding_window_pattern",
+      "_sliding_window_pattern",
+      "global_attn_every_n_layers",
+      "hybrid_layer_pattern"}},
+    {"attention.sliding_window_before", {"sliding_window_size"}},
+    {"attention.head_count_swa", {"swa_num_attention_heads", "num_sliding_attention_heads"}},
+    {"attention.head_count_kv_swa", {"swa_num_key_value_heads"}},
+    {"attention.key_length_swa", {"swa_head_dim"}},
+    {"attention.value_length_swa", {"swa_v_head_dim"}},
+    {"attention.value_scale", {"attention_value_scale"}},
     {"attention.scale", {"attention_multiplier"}},
     {"attention.q_lora_rank", {"q_lora_rank"}},
     {"attention.kv_lora_rank", {"kv_lora_rank"}},
@@ -58,18 +69,29 @@ constexpr Row kRows[] = {
     {"logit_scale", {"logits_scaling"}},
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
     {"expert_used_count",
-     {"num_experts_per_tok", "experts_per_token", "moe_k", "moe_topk", "top_k_experts"}},
+     {"num_experts_per_tok",
+      "experts_per_token",
+      "moe_k",
+      "moe_topk",
+      "top_k_experts",
+      "moe_top_k"}},
     {"expert_feed_forward_length", {"moe_intermediate_size"}},
-    {"expert_weights_norm", {"norm_topk_prob"}},
-    {"expert_weights_scale", {"routed_scaling_factor", "router_scaling_factor", "route_scale"}},
+    {"expert_weights_norm", {"norm_topk_prob", "norm_expert_weight"}},
+    {"expert_weights_scale",
+     {"routed_scaling_factor",
+      "router_scaling_factor",
+      "route_scale",
+      "moe_router_scaling_factor"}},
     {"expert_shared_count", {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts"}},
     {"expert_shared_feed_forward_length",
-     {"shared_expert_intermediate_size", "shared_intermediate_size"}},
+     {"shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim"}},
+    {"swiglu_clamp_exp", {"swiglu_limits"}},
+    {"swiglu_clamp_shexp", {"swiglu_limits_shared"}},
     {"expert_group_count", {"n_group"}},
     {"expert_group_used_count", {"topk_group"}},
     {"leading_dense_block_count",
      {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"}},
-    {"interleave_moe_layer_step", {"moe_layer_interval"}},
+    {"interleave_moe_layer_step", {"moe_layer_interval", "interleave_moe_layer_step"}},
     {"last_moe_layer", {"moe_layer_end_index"}},
     {"attention.qk_norm", {"use_qk_norm"}},
     {"attention.clamp_kqv", {"clip_qkv"}},
@@ -110,10 +132,14 @@ constexpr Row kRows[] = {
     {"has_experts", {"enable_moe_block"}},
     {"embedding_length_per_layer_input", {"hidden_size_per_layer_input"}},
     {"vocab_size_per_layer_input", {"vocab_size_per_layer_input"}},
+    {"attention.temperature_tuning", {"attn_temperature_tuning"}},
+    {"attention.temperature_scale", {"attn_scale"}},
+    {"attention.temperature_length", {"floor_scale"}},
 };
 
 constexpr Row kRopeRows[] = {
     {"rope.freq_base", {"rope_theta", "rotary_emb_base"}},
+    {"rope.freq_base_swa", {"swa_rope_theta"}},
     {"rope.dimension_count", {"rotary_dim", "qk_rope_head_dim"}},
     {"rope.scaling.type", {"rope_type", "type"}},
     {"rope.scaling.factor", {"factor"}},
@@ -132,6 +158,17 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.short_factor", {"short_factor"}},
     {"rope.scaling.long_factor", {"long_factor"}},
     {"partial_rotary_factor", {"partial_rotary_factor"}},
+};
+
+// What windowed layers have otherwise.
+constexpr Row kOtherAttentionRows[] = {
+    {"attention.head_count_swa", {"num_attention_heads"}},
+    {"attention.head_count_kv_swa", {"num_attention_groups"}},
+};
+
+constexpr Row kLocalRopeRows[] = {
+    {"rope.freq_base_swa", {"rope_theta"}},
+    {"partial_rotary_factor_swa", {"partial_rotary_factor"}},
 };
 
 constexpr Row kEagleRows[] = {
@@ -228,14 +265,20 @@ void take_defaults(const Json& config,
   }
 }
 
-// Determines the windowed layers from their types, or from where windows begin.
-void take_layer_types(const Json& config, Metadata& metadata) {
+// Determines the windowed layers from their types, or from where windows begin. `may_go_on`: types
+// of modules behind the layers may follow.
+void take_layer_types(const Json& config, bool may_go_on, Metadata& metadata) {
   std::vector<double> sliding;
   if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
     std::vector<double> recurrent;
     for (const Json& type : *types) {
-      sliding.push_back(type == "sliding_attention" ? 1 : 0);
+      sliding.push_back(type == "sliding_attention" || type == "chunked_attention" ? 1 : 0);
       recurrent.push_back(type == "linear_attention" || type == "conv" ? 1 : 0);
+    }
+    const Expected<uint64_t> layers = metadata.get_uint("block_count");
+    if (may_go_on && layers && *layers < sliding.size()) {
+      sliding.resize(static_cast<size_t>(*layers));
+      recurrent.resize(static_cast<size_t>(*layers));
     }
     metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
     metadata.set("attention.recurrent_layers", "layer_types", std::move(recurrent));
@@ -248,13 +291,81 @@ void take_layer_types(const Json& config, Metadata& metadata) {
   metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
 }
 
-// Determines the layers with experts from their types.
+// Returns 1 for each number below `count` in a list such as "3,4,5"; empty: it is no list.
+std::vector<double> listed_flags(std::string_view text, uint64_t count) {
+  if (count > kMaxArray) return {};
+  std::vector<double> flags(static_cast<size_t>(count));
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
+    if (error != std::errc() || end != item.data() + item.size()) return {};
+    if (number < count) flags[static_cast<size_t>(number)] = 1;
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+  }
+  return flags;
+}
+
+// Determines the layers with experts from their types, or from their numbers.
 void take_ffn_types(const Json& config, Metadata& metadata) {
+  const Json* numbers = member(config, "moe_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (numbers != nullptr && numbers->is_array() && layers && *layers <= kMaxArray) {
+    std::vector<double> listed(static_cast<size_t>(*layers));
+    for (const Json& number : *numbers) {
+      if (number.is_number_unsigned() && number.get<uint64_t>() < *layers) {
+        listed[number.get<size_t>()] = 1;
+      }
+    }
+    metadata.set("expert_layers", "moe_layers", std::move(listed));
+  }
+  if (const Json* text = member(config, "moe_layers_enum"); text && text->is_string() && layers) {
+    metadata.set(
+        "expert_layers", "moe_layers_enum", listed_flags(text->get<std::string>(), *layers));
+  }
+  if (const Json* flags = member(config, "moe_layer_freq"); flags && flags->is_array()) {
+    metadata.set("expert_layers", "moe_layer_freq", value_of(*flags));
+  }
   const Json* types = member(config, "mlp_layer_types");
   if (types == nullptr || !types->is_array()) return;
   std::vector<double> sparse;
   for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
   metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
+}
+
+// Takes rotations that are listed by layer, and equal in all layers of a kind.
+Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
+  struct Listed {
+    const char* spelling;
+    const char* full;
+    const char* local;
+  };
+
+  constexpr Listed kListed[] = {
+      {"rope_theta", "rope.freq_base", "rope.freq_base_swa"},
+      {"partial_rotary_factors", "partial_rotary_factor", "partial_rotary_factor_swa"}};
+  if (const Json* other = member(config, "attention_other_setting"); other && other->is_object()) {
+    take_rows(*other, kOtherAttentionRows, "attention_other_setting.", metadata);
+  }
+  const Expected<std::vector<double>> local = metadata.get_numbers("attention.sliding_layers");
+  for (const Listed& row : kListed) {
+    const Json* list = member(config, row.spelling);
+    if (list == nullptr || !list->is_array() || !local) continue;
+    const std::string found = list->dump().substr(0, 100);
+    for (const double kind : {0.0, 1.0}) {
+      const char* const key = kind == 0 ? row.full : row.local;
+      std::vector<double> values;
+      for (size_t i = 0; i < std::min(list->size(), local->size()); ++i) {
+        const Json& value = (*list)[i];
+        if ((*local)[i] == kind) values.push_back(value.is_number() ? value.get<double>() : 0);
+      }
+      if (values.empty()) continue;
+      metadata.set(key, row.spelling, values.front());
+      if (std::ranges::count(values, values.front()) == std::ssize(values)) continue;
+      return metadata.wrong(key, found, "one number for all layers of a kind");
+    }
+  }
+  return {};
 }
 
 // Makes arrays by layer of what single layers say beside the keys of all. transformers writes it
@@ -271,6 +382,7 @@ Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
 
   constexpr Key kKeys[] = {
       {"head_dim", "attention.key_length", "attention.layers_key_length"},
+      {"num_attention_heads", "attention.head_count", "attention.layers_head_count"},
       {"num_key_value_heads", "attention.head_count_kv", "attention.layers_head_count_kv"}};
   SLUICE_TRY(const int32_t count, metadata.get_count("block_count", 1024));
   std::map<std::string, std::vector<double>> listed;
@@ -281,10 +393,10 @@ Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
   }
   const auto refuse = [&](const std::string& found) {
     metadata.set("per_layer_config", "per_layer_config", found);
-    return metadata.wrong(
-        "per_layer_config",
-        found,
-        "head_dim and num_key_value_heads of layers 0 to " + std::to_string(count - 1));
+    return metadata.wrong("per_layer_config",
+                          found,
+                          "head_dim, num_attention_heads and num_key_value_heads of layers 0 to " +
+                              std::to_string(count - 1));
   };
   if (!layers->is_object()) return refuse("no object");
   for (const auto& [number, values] : layers->items()) {
@@ -329,10 +441,8 @@ void take_rope(const Json& config, Metadata& metadata) {
       take_rows(*full, kRopeRows, place + "full_attention.", metadata);
     }
     const Json* sliding = member(*rope, "sliding_attention");
-    const Json* base = sliding && sliding->is_object() ? member(*sliding, "rope_theta") : nullptr;
-    if (base != nullptr) {
-      metadata.set("rope.freq_base_swa", place + "sliding_attention.rope_theta", value_of(*base));
-    }
+    if (sliding == nullptr || !sliding->is_object()) continue;
+    take_rows(*sliding, kLocalRopeRows, place + "sliding_attention.", metadata);
   }
 }
 
@@ -341,7 +451,8 @@ Expected<void> take_derived(const Json& config,
                             const std::string& model_type,
                             const FileSpec& spec,
                             Metadata& metadata) {
-  if (metadata.has("partial_rotary_factor") && !spec.has_unlike_layers) {
+  const bool is_whole_heads = spec.has_unlike_layers && !spec.is_partly_rotated;
+  if (metadata.has("partial_rotary_factor") && !is_whole_heads) {
     SLUICE_TRY(const double part, metadata.get_positive_or("partial_rotary_factor", 1));
     if (part != 1 && !spec.is_partly_rotated) {
       return metadata.wrong(
@@ -451,11 +562,12 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     take_defaults(config, spec, spec.rope_defaults, result.metadata);
   }
   take_defaults(config, spec, spec.defaults, result.metadata);
-  take_layer_types(config, result.metadata);
+  take_layer_types(config, spec.has_unlike_layers, result.metadata);
   take_ffn_types(config, result.metadata);
   const bool has_window = result.metadata.has("attention.sliding_window");
   if (found == nullptr) return result;  // find_model_spec() refuses it by its name
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
+  if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_listed_rotations(config, result.metadata));
   SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
   if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_layer_overrides(config, result.metadata));
   return result;

@@ -29,6 +29,8 @@ bool is_attention(const Json& type) {
   return type == "full_attention" || type == "sliding_attention" || type == kAttention;
 }
 
+bool is_chunked(const Json& type) { return type == "chunked_attention"; }
+
 bool is_recurrent(const Json& type) { return type == "linear_attention" || type == "conv"; }
 
 constexpr const char* kBidirectional = "use_bidirectional_attention";
@@ -53,7 +55,7 @@ constexpr Required kRequired[] = {
      [](const Json& value) {
        if (!value.is_array()) return false;
        for (const Json& type : value) {
-         if (!is_attention(type) && !is_recurrent(type)) return false;
+         if (!is_attention(type) && !is_recurrent(type) && !is_chunked(type)) return false;
        }
        return true;
      }},
@@ -113,9 +115,16 @@ class Checker {
   Expected<void> check_layer_types(bool has_window) const {
     const char* layer_type = layer_type_of(spec_, has_window);
     const Json* types = stated("layer_types");
-    if (types != nullptr && spec_.layer_types != LayerTypes::kRecurrent &&
-        std::ranges::any_of(*types, is_recurrent)) {
-      return refuse("layer_types", *types, "full_attention or sliding_attention for each layer");
+    const bool are_chunked = spec_.layer_types == LayerTypes::kChunked;
+    const auto is_other = [&](const Json& type) {
+      if (is_recurrent(type)) return spec_.layer_types != LayerTypes::kRecurrent;
+      return type != "full_attention" && type != kAttention && is_chunked(type) != are_chunked;
+    };
+    if (types != nullptr && std::ranges::any_of(*types, is_other)) {
+      return refuse("layer_types",
+                    *types,
+                    std::string("full_attention or ") + (are_chunked ? "chunked" : "sliding") +
+                        "_attention for each layer");
     }
     if (layer_type == nullptr || types == nullptr) return {};
     const auto layers = config_.find("num_hidden_layers");

@@ -33,6 +33,13 @@ void Metadata::set(std::string_view key, std::string place, MetadataValue value)
   entries_.insert_or_assign(std::string(key), Entry{std::move(place), std::move(value)});
 }
 
+void Metadata::shorten_lists(uint64_t from, uint64_t to) {
+  for (auto& [key, entry] : entries_) {
+    auto* const list = std::get_if<std::vector<double>>(&entry.value);
+    if (list != nullptr && list->size() == from) list->resize(static_cast<size_t>(to));
+  }
+}
+
 const Metadata::Entry* Metadata::find(std::string_view key) const {
   const auto found = entries_.find(key);
   return found == entries_.end() ? nullptr : &found->second;

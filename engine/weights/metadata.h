@@ -27,6 +27,9 @@ class Metadata {
 
   [[nodiscard]] bool has(std::string_view key) const { return entries_.contains(key); }
 
+  // Cuts every list of `from` numbers to its first `to`, which are fewer.
+  void shorten_lists(uint64_t from, uint64_t to);
+
   // kDataLoss: absent or of another type. Integers are accepted as floats. An array with equal
   // numbers for each of "block_count" layers is accepted as that number.
   [[nodiscard]] Expected<uint64_t> get_uint(std::string_view key) const;

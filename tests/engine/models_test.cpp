@@ -37,7 +37,7 @@ const std::string kFolder = [] {
 }();
 constexpr double kBound = 1e-4;  // relative to the logits' range
 
-constexpr const char* kLists[] = {"models.json", "latent_models.json"};
+constexpr const char* kLists[] = {"models.json", "latent_models.json", "window_models.json"};
 
 std::vector<GoldenModel> rows() {
   std::vector<GoldenModel> models;
