@@ -357,6 +357,19 @@ Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,
   return counts;
 }
 
+Expected<void> read_dense_width(const Metadata& metadata, ModelConfig& config) {
+  constexpr const char* kKey = "feed_forward_length";
+  SLUICE_TRY(const std::vector<int32_t> listed,
+             read_layer_counts(metadata, kKey, kMaxWidth, config));
+  const auto dense = std::ranges::find(config.layers, FfnKind::kDense, &LayerConfig::ffn);
+  if (listed.empty()) {
+    SLUICE_TRY(config.ffn_hidden, metadata.get_count(kKey, kMaxWidth));
+  } else if (dense != config.layers.end()) {
+    config.ffn_hidden = listed[static_cast<size_t>(dense - config.layers.begin())];
+  }
+  return {};
+}
+
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent) {
   if (!metadata.has(key)) return absent;
   return metadata.get_positive_or(key, absent);

@@ -13,6 +13,10 @@ Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,
                                                  uint64_t most,
                                                  const ModelConfig& config);
 
+// Sets the width of dense halves: of all, or, where a file lists layers, of the first dense one.
+// Call after it is known which layers have experts.
+Expected<void> read_dense_width(const Metadata& metadata, ModelConfig& config);
+
 // Reads a cap of logits or scores; `absent` applies to a missing key, 0: no cap.
 Expected<double> read_soft_cap(const Metadata& metadata, const char* key, double absent);
 

@@ -110,22 +110,12 @@ Expected<void> read_mimo_rotations(const Checkpoint& checkpoint, ModelConfig& co
 
 // GGUF says which layers have experts by what tensors they have.
 Expected<void> read_mimo_ffns(const Checkpoint& checkpoint, ModelConfig& config) {
-  const Metadata& metadata = checkpoint.metadata();
   const bool by_tensors = is_mimo_file(checkpoint) && !checkpoint.is_dummy();
   for (int32_t i = 0; i < config.num_layers && by_tensors; ++i) {
     const bool has_router = checkpoint.has("blk." + std::to_string(i) + ".ffn_gate_inp.weight");
     config.layers[static_cast<size_t>(i)].ffn = has_router ? FfnKind::kExperts : FfnKind::kDense;
   }
-  SLUICE_TRY(const std::vector<int32_t> listed,
-             read_layer_counts(metadata, "feed_forward_length", 1 << 20, config));
-  if (listed.empty()) {
-    SLUICE_TRY(config.ffn_hidden, metadata.get_count("feed_forward_length", 1 << 20));
-    return {};
-  }
-  for (size_t i = config.layers.size(); i-- > 0;) {
-    if (config.layers[i].ffn == FfnKind::kDense) config.ffn_hidden = listed[i];
-  }
-  return {};
+  return read_dense_width(checkpoint.metadata(), config);
 }
 
 Expected<void> configure_mimo_v2(const Checkpoint& checkpoint, ModelConfig& config) {

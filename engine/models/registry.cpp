@@ -14,8 +14,10 @@ extern const ModelSpec kArceeSpec;
 extern const ModelSpec kBertSpec;
 extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
+extern const ModelSpec kCohereSpec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV3Spec;
+extern const ModelSpec kDots1Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
@@ -24,6 +26,7 @@ extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGemma4Spec;
 extern const ModelSpec kGemma4UnifiedSpec;
 extern const ModelSpec kGemmaEmbeddingSpec;
+extern const ModelSpec kGemmaSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGlm4MoeLiteSpec;
@@ -32,6 +35,7 @@ extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGranite4Spec;
 extern const ModelSpec kGraniteMoeSpec;
 extern const ModelSpec kGraniteMoeSharedSpec;
+extern const ModelSpec kHeliumSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
@@ -63,25 +67,26 @@ extern const ModelSpec kRobertaSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
+extern const ModelSpec kStableLmSpec;
 extern const ModelSpec kStep3p5Spec;
 extern const ModelSpec kXlmRobertaSpec;
 
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kDeepseekV2Spec,
-    &kDeepseekV3Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
-    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec,
+    &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
+    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaSpec,
     &kGemmaEmbeddingSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
-    &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec,
+    &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMistralSpec, &kMixtralSpec,
     &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
     &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,
-    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -107,7 +107,7 @@ Expected<void> configure_step3p5(const Checkpoint& checkpoint, ModelConfig& conf
   SLUICE_TRY_VOID(read_step_heads(checkpoint, config));
   SLUICE_TRY_VOID(read_step_rotations(checkpoint, config));
   SLUICE_TRY_VOID(read_step_limits(metadata, config));
-  SLUICE_TRY(config.ffn_hidden, metadata.get_count("feed_forward_length", 1 << 20));
+  SLUICE_TRY_VOID(read_dense_width(metadata, config));
   SLUICE_TRY(config.attention_scale, read_attention_scale(metadata, -1, config));
   config.qk_norm = QkNorm::kHead;
   config.attention_gate = true;

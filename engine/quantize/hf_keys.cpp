@@ -177,6 +177,7 @@ constexpr OwnKey kOwnKeys[] = {
     {"rotary_dim", [](const Written& w) { return Json(w.config.ropes.front().rotary_dim); }},
     {"attention_out_bias", [](const Written& w) { return Json(w.config.attention_out_bias); }},
     {"use_bias", [](const Written& w) { return Json(w.config.qkv_bias); }},
+    {"use_qkv_bias", [](const Written& w) { return Json(w.config.qkv_bias); }},
     {"decoder_sparse_step", [](const Written&) { return Json(1); }},
     {"mlp_only_layers", [](const Written&) { return Json::array(); }},
     {"query_pre_attn_scalar",

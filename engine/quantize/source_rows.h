@@ -46,9 +46,9 @@ struct SourceTensor {
   int32_t heads = 1;               // used if rows are reordered
   float offset = 0;                // added to every weight
   std::vector<float> values = {};  // the contents if there are no pieces
-  // Names given by the output's reader: several if it splits a tensor of alternating rows.
+  // Names given by the output's reader: several if it splits a tensor of gate and up.
   std::vector<std::string> read_names = {};
-  bool is_fused = false;  // experts as in transformers' class for gpt-oss
+  bool is_fused = false;  // experts as in transformers' classes for gpt-oss and Llama 4
 
   [[nodiscard]] TensorRows shape() const;
   // The format of rows that can be copied as stored; none: rows are codes with companions, have

@@ -9,6 +9,7 @@
 
 #include "engine/models/model.h"
 #include "engine/quantize/config_difference.h"
+#include "engine/quantize/expert_sources.h"
 #include "engine/quantize/model_keys.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
@@ -40,53 +41,9 @@ std::optional<ExpertName> expert_name(const std::string& name) {
   return ExpertName{name.substr(0, at + kExperts.size()), std::stoull(*number), std::string(rest)};
 }
 
-// Returns one expert of a stack: rows [n, k] of a matrix, or one row of biases.
-SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
-  SourceTensor source = source_of(stack);
-  const auto rows = source.shape().rows / static_cast<int64_t>(experts);
-  const bool is_bias = stack.name.ends_with(".bias");
-  source.num_dims = is_bias ? 1 : 2;
-  source.dims[1] = is_bias ? 1 : static_cast<uint64_t>(rows);
-  source.dims[2] = 1;
-  source.pieces = {{.tensor = &stack, .first = static_cast<int64_t>(expert) * rows, .count = rows}};
-  const size_t dot = stack.name.rfind('.');
-  source.name = stack.name.substr(0, dot) + "." + std::to_string(expert) + stack.name.substr(dot);
-  source.read_names = {source.name};
-  return source;
-}
-
 bool is_stack(const CheckpointTensor& tensor) {
   return tensor.name.find("_exps.weight") != std::string::npos ||
          tensor.name.find("_exps.bias") != std::string::npos;
-}
-
-// Alternates the rows of gate and up of fused experts, or the elements of their biases.
-SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& up) {
-  SourceTensor source = source_of(gate);
-  source.read_names.push_back(up.name);
-  if (!gate.name.ends_with(".bias")) {
-    source.pieces.push_back(source_of(up).pieces.front());
-    source.order = RowOrder::kAlternating;
-    source.dims[1] *= 2;
-    return source;
-  }
-  const TensorRows shape = source.shape();
-  std::vector<float> values(static_cast<size_t>(2 * shape.rows * shape.width));
-  std::vector<float> row(static_cast<size_t>(shape.width));
-  for (const size_t p : {size_t{0}, size_t{1}}) {
-    const CheckpointTensor& tensor = p == 0 ? gate : up;
-    const int64_t bytes = row_bytes(tensor.format, shape.width);
-    for (int64_t r = 0; r < shape.rows; ++r) {
-      dequantize_row(tensor.format, tensor.data.data() + r * bytes, shape.width, row.data());
-      for (size_t i = 0; i < row.size(); ++i) {
-        values[2 * (static_cast<size_t>(r) * row.size() + i) + p] = row[i];
-      }
-    }
-  }
-  source.dims[0] *= 2;
-  source.pieces.clear();
-  source.values = std::move(values);
-  return source;
 }
 
 // What ExpertTensors::kStacked joins, experts first, and the name of the whole.
@@ -105,37 +62,6 @@ std::optional<std::string> renamed(std::string name, std::string_view from, std:
   const size_t at = name.find(from);
   if (at == std::string::npos) return std::nullopt;
   return name.replace(at, from.size(), to);
-}
-
-// Gate rows, then up rows, of each of `count` experts.
-SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count) {
-  SourceTensor source = source_of(gate);
-  const auto rows = source.shape().rows / static_cast<int64_t>(count);
-  source.pieces.clear();
-  for (uint64_t e = 0; e < count; ++e) {
-    const int64_t first = static_cast<int64_t>(e) * rows;
-    source.pieces.push_back({.tensor = &gate, .first = first, .count = rows});
-    source.pieces.push_back({.tensor = &up, .first = first, .count = rows});
-  }
-  source.dims[1] *= 2;
-  return source;
-}
-
-// The gate (0) or the up rows (1) of such a tensor.
-SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count) {
-  SourceTensor source = source_of(both);
-  const auto rows = source.shape().rows / static_cast<int64_t>(2 * count);
-  source.pieces.clear();
-  for (uint64_t e = 0; e < count; ++e) {
-    source.pieces.push_back(
-        {.tensor = &both, .first = (2 * static_cast<int64_t>(e) + which) * rows, .count = rows});
-  }
-  source.dims[1] /= 2;
-  return source;
-}
-
-uint64_t experts_of(const CheckpointTensor& tensor) {
-  return tensor.num_dims > 2 ? tensor.dims[2] : 1;
 }
 
 // Adds a layer's experts as ExpertTensors::kTransposed, or as kTransposedHalves.
@@ -227,6 +153,7 @@ class DirectoryTensors {
     if (is_fused && experts_ == ExpertLayout::kFused) {
       return add_fused(input_, files_.experts, tensor, tensors_);
     }
+    if (hf_name(tensor.name, files_)) return add_whole(tensor);
     SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));
     const auto experts = static_cast<uint64_t>(count);
     if (source_of(tensor).shape().rows % count != 0) {
@@ -237,6 +164,16 @@ class DirectoryTensors {
     }
     for (uint64_t e = 0; e < experts; ++e) SLUICE_TRY_VOID(add(expert_of(tensor, experts, e)));
     return {};
+  }
+
+  // Adds experts of a family whose directories have them in one tensor, and no name for one of
+  // them.
+  Expected<void> add_whole(const CheckpointTensor& tensor) {
+    if (experts_ == ExpertLayout::kFused) return add(source_of(tensor));
+    return make_error(ErrorCode::kUnsupported,
+                      input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
+                          ": found all experts of a layer, expected a matrix each for this type",
+                      "to");
   }
 
   Expected<void> add(SourceTensor source) {
@@ -577,7 +514,9 @@ std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTen
   if (first == nullptr) return std::nullopt;
   if (tensor.read_names.size() == 1) return source_of(*first);
   const CheckpointTensor* second = written.find(tensor.read_names[1]);
-  return second == nullptr ? std::nullopt : std::optional(alternating(*first, *second));
+  if (second == nullptr) return std::nullopt;
+  const bool has_halves = tensor.order != RowOrder::kAlternating && tensor.values.empty();
+  return has_halves ? joined(*first, *second, experts_of(*first)) : alternating(*first, *second);
 }
 
 Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLayout experts) {

@@ -113,7 +113,7 @@ constexpr Row kRows[] = {
     {"use_sliding_window", {"use_sliding_window"}},
     {"max_window_layers", {"max_window_layers"}},
     {"hidden_act", {"hidden_activation", "hidden_act", "activation_function"}},
-    {"attention_bias", {"attention_bias", "use_bias"}},
+    {"attention_bias", {"attention_bias", "use_bias", "use_qkv_bias"}},
     {"mlp_bias", {"mlp_bias"}},
     {"attention.sees_behind", {"use_bidirectional_attention"}},
     {"attention.causal", {"is_causal"}},

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -101,9 +102,9 @@ struct Pair {
   std::vector<TokenId> tokens;
 };
 
-// Those with recurrent layers, and with kinds of layers of more or fewer heads.
+// Those with recurrent layers, with kinds of layers of more heads, and without a name in GGUF.
 bool is_left_out(const std::string& name) {
-  constexpr std::string_view kFamilies[] = {"qwen3-5", "qwen3-next", "lfm2", "step3p"};
+  constexpr std::string_view kFamilies[] = {"qwen3-5", "qwen3-next", "lfm2", "step3p", "helium"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }
@@ -156,6 +157,38 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
   EXPECT_GT(count, 30U);
 }
 
+// Llama 4's gate and up are halves of one tensor, transposed.
+TEST_F(Translation, HalvesOfFusedExpertsAreWrittenAsTransformersReadsThem) {
+  ASSERT_EQ(convert(kModels + "/llama4-file.gguf", at("llama4"), "f32"), "");
+  const auto tensors = [](const std::string& path) {
+    const std::string bytes = testing::read_whole_file(path + "/model.safetensors");
+    uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof(size));
+    const Json header = Json::parse(bytes.substr(sizeof(size), size));
+    std::map<std::string, Json> shapes;
+    for (const auto& [name, tensor] : header.items()) {
+      if (name != "__metadata__") shapes[name] = tensor["shape"];
+    }
+    return shapes;
+  };
+  EXPECT_EQ(tensors(at("llama4")), tensors(kModels + "/llama4-file"));
+}
+
+// The other layout is refused; the same one keeps experts that have one tensor together.
+TEST_F(Translation, KindsOfLayersWithOtherHeadsStayInTheirLayout) {
+  for (const auto& [input, output] :
+       {std::pair("/step3p5", "output.gguf"), std::pair("/step3p5.gguf", "output")}) {
+    const std::string message = convert(kModels + input, at(output), "f32");
+    EXPECT_NE(message.find("cannot say all of it: "), std::string::npos) << message;
+    EXPECT_FALSE(fs::exists(at(output)));
+  }
+  const std::vector<TokenId> tokens = {3, 9, 4, 17, 5, 21, 8, 33, 40, 12, 6, 7, 11, 60};
+  ASSERT_EQ(convert(kModels + "/step3p5", at("same"), "f32"), "");
+  EXPECT_EQ(logits_of(kModels + "/step3p5", tokens), logits_of(at("same"), tokens));
+  const std::string apart = convert(kModels + "/step3p5", at("apart"), "int8");
+  EXPECT_NE(apart.find("found all experts of a layer"), std::string::npos) << apart;
+}
+
 TEST_F(Translation, RecurrentLayersAreRefusedInEitherLayout) {
   for (const char* input : {"/qwen3-5", "/qwen3-5.gguf", "/lfm2-moe", "/lfm2-moe.gguf"}) {
     const std::string message = convert(kModels + input, at("output"), "f32");
@@ -169,6 +202,7 @@ TEST_F(Translation, RoundTripsGiveTheSameBits) {
   const std::set<std::string> refused = {"afmoe-unscaled",  // files mean a scaled embedding
                                          "llama4",  // a file has a full layer for three others
                                          "llama4-listed",
+                                         "dots1-window",
                                          "mistral-window",
                                          "qwen3-moe-bias",
                                          "qwen3-moe-unnormalized",

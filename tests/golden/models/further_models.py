@@ -9,6 +9,9 @@ GRANITE4 = dict(head_dim=8, layer_types=["full_attention", "full_attention"], nu
                 embedding_multiplier=3.0, attention_multiplier=0.09, residual_multiplier=0.4,
                 logits_scaling=2.0)
 
+STABLELM = dict(num_hidden_layers=3, head_dim=8, layer_norm_eps=1e-3, rope_parameters={
+    "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})
+
 # Rows like those of MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
 FURTHER = {
     # Long enough that queries grow several times.
@@ -43,6 +46,20 @@ FURTHER = {
         num_hidden_layers=3, num_experts=5, moe_topk=[3, 3, 3], intermediate_size=16), "F16"),
     "granite4": ("GraniteMoeHybrid", "granite", dict(GRANITE4, position_embedding_type="rope"), "F16"),
     "granite4-nope": ("GraniteMoeHybrid", None, GRANITE4, "BF16"),
+    "dots1": ("Dots1", "dots1", dict(
+        num_hidden_layers=3, head_dim=24, n_routed_experts=6, num_experts_per_tok=2,
+        moe_intermediate_size=24, n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True,
+        routed_scaling_factor=2.5, sliding_window=None), "F16"),
+    "dots1-window": ("Dots1", None, dict(
+        num_hidden_layers=3, n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size=16,
+        n_shared_experts=1, n_group=4, topk_group=2, sliding_window=9, max_window_layers=1), "BF16"),
+    "gemma": ("Gemma", "gemma", dict(num_hidden_layers=3, head_dim=24, tie_word_embeddings=True), "F16"),
+    "cohere": ("Cohere", "command-r", dict(
+        num_hidden_layers=3, head_dim=8, logit_scale=0.4, layer_norm_eps=1e-3, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0}), "F16"),
+    "stablelm": ("StableLm", "stablelm", dict(STABLELM, use_qkv_bias=True), "F16"),
+    "stablelm-unbiased": ("StableLm", None, STABLELM, "BF16"),
+    "helium": ("Helium", None, dict(num_hidden_layers=3, head_dim=8), "F16"),
 }
 
 
@@ -80,11 +97,11 @@ def plain(config, tensors):
 
 def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
-    if architecture in ("cohere2", "nemotron"):
+    if architecture in ("cohere2", "nemotron", "command-r", "stablelm"):
         writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_eps)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
-    if architecture == "cohere2":
+    if architecture in ("cohere2", "command-r"):
         writer.add_logit_scale(config.logit_scale)
     if architecture == "mistral3":
         writer.add_rope_scaling_yarn_log_mul(config.rope_parameters["mscale_all_dim"])

@@ -356,7 +356,7 @@ def gguf_tensors(architecture, config, tensors):
             head = head.replace(".feed_forward", ".mlp")
             experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
-        if architecture.startswith(("gemma2", "gemma3", "nemotron")) and name.endswith("norm.weight"):
+        if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             array = array + 1
         if architecture in ("llama", "smollm3", "granite", "granitemoe", "mistral3", "arcee"):
             if ".q_proj." in name:
@@ -455,7 +455,7 @@ def add_experts(writer, architecture, config):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if architecture == "granitemoe" and getattr(config, "shared_intermediate_size", 0):
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
-    if architecture == "glm4moe":
+    if architecture in ("glm4moe", "dots1"):
         writer.add_expert_shared_count(config.n_shared_experts)
         writer.add_leading_dense_block_count(getattr(config, "first_k_dense_replace", 0))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
@@ -466,7 +466,7 @@ def add_experts(writer, architecture, config):
     if architecture == "ernie4_5-moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
-    if architecture in ("glm4moe", "minimax-m2", "afmoe", "lfm2moe"):
+    if architecture in ("glm4moe", "minimax-m2", "afmoe", "lfm2moe", "dots1"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command R (Cohere): both halves of a layer read one norm's output, which subtracts the mean;
+// scaled logits. Command R+, whose heads have a norm each, is refused by its tensors.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+
+namespace sluice {
+namespace {
+
+constexpr KeyDefault kCohereDefaults[] = {
+    {"num_attention_heads", 64U},
+    {"max_position_embeddings", 8192U},
+    {"layer_norm_eps", 1e-5},
+    {"logit_scale", 0.0625},
+    {"rope_theta", 500000U},
+};
+
+constexpr std::string_view kCohereHfKeys[] = {"layer_norm_eps", "logit_scale"};
+
+constexpr std::string_view kCohereGgufKeys[] = {"logit_multiplier"};
+
+Expected<void> configure_cohere(const Checkpoint& checkpoint, ModelConfig& config) {
+  config.parallel_halves = true;
+  const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  SLUICE_TRY(const double scale,
+             checkpoint.metadata().get_positive_or(gguf ? "logit_scale" : "logit_multiplier", 1));
+  config.logit_scale = static_cast<float>(scale);
+  return {};
+}
+
+}  // namespace
+
+extern const ModelSpec kCohereSpec;
+const ModelSpec kCohereSpec = {.files = {.gguf = "command-r",
+                                         .model_type = "cohere",
+                                         .class_name = "CohereForCausalLM",
+                                         .defaults = kCohereDefaults,
+                                         .layer_types = LayerTypes::kFull,
+                                         .ties_embedding = true,
+                                         .pairs_rows = true,
+                                         .pairs_rows_in_gguf = true,
+                                         .subtracts_mean = true},
+                               .configure = configure_cohere,
+                               .build = build_decoder,
+                               .hf_keys = kCohereHfKeys,
+                               .gguf_keys = kCohereGgufKeys};
+
+}  // namespace sluice

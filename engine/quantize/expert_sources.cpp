@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/quantize/expert_sources.h"
+
+#include <vector>
+
+namespace sluice {
+
+SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
+  SourceTensor source = source_of(stack);
+  const auto rows = source.shape().rows / static_cast<int64_t>(experts);
+  const bool is_bias = stack.name.ends_with(".bias");
+  source.num_dims = is_bias ? 1 : 2;
+  source.dims[1] = is_bias ? 1 : static_cast<uint64_t>(rows);
+  source.dims[2] = 1;
+  source.pieces = {{.tensor = &stack, .first = static_cast<int64_t>(expert) * rows, .count = rows}};
+  const size_t dot = stack.name.rfind('.');
+  source.name = stack.name.substr(0, dot) + "." + std::to_string(expert) + stack.name.substr(dot);
+  source.read_names = {source.name};
+  return source;
+}
+
+SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& up) {
+  SourceTensor source = source_of(gate);
+  source.read_names.push_back(up.name);
+  if (!gate.name.ends_with(".bias")) {
+    source.pieces.push_back(source_of(up).pieces.front());
+    source.order = RowOrder::kAlternating;
+    source.dims[1] *= 2;
+    return source;
+  }
+  const TensorRows shape = source.shape();
+  std::vector<float> values(static_cast<size_t>(2 * shape.rows * shape.width));
+  std::vector<float> row(static_cast<size_t>(shape.width));
+  for (const size_t p : {size_t{0}, size_t{1}}) {
+    const CheckpointTensor& tensor = p == 0 ? gate : up;
+    const int64_t bytes = row_bytes(tensor.format, shape.width);
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      dequantize_row(tensor.format, tensor.data.data() + r * bytes, shape.width, row.data());
+      for (size_t i = 0; i < row.size(); ++i) {
+        values[2 * (static_cast<size_t>(r) * row.size() + i) + p] = row[i];
+      }
+    }
+  }
+  source.dims[0] *= 2;
+  source.pieces.clear();
+  source.values = std::move(values);
+  return source;
+}
+
+SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count) {
+  SourceTensor source = source_of(gate);
+  const auto rows = source.shape().rows / static_cast<int64_t>(count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    const int64_t first = static_cast<int64_t>(e) * rows;
+    source.pieces.push_back({.tensor = &gate, .first = first, .count = rows});
+    source.pieces.push_back({.tensor = &up, .first = first, .count = rows});
+  }
+  source.dims[1] *= 2;
+  return source;
+}
+
+SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count) {
+  SourceTensor source = source_of(both);
+  const auto rows = source.shape().rows / static_cast<int64_t>(2 * count);
+  source.pieces.clear();
+  for (uint64_t e = 0; e < count; ++e) {
+    source.pieces.push_back(
+        {.tensor = &both, .first = (2 * static_cast<int64_t>(e) + which) * rows, .count = rows});
+  }
+  source.dims[1] /= 2;
+  return source;
+}
+
+uint64_t experts_of(const CheckpointTensor& tensor) {
+  return tensor.num_dims > 2 ? tensor.dims[2] : 1;
+}
+
+}  // namespace sluice

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of experts' tensors as another layout has them. The tensors must outlive the sources.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/quantize/source_rows.h"
+
+namespace sluice {
+
+// Returns one expert of a stack: rows [n, k] of a matrix, or one row of biases.
+SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert);
+
+// Alternates the rows of gate and up of fused experts, or the elements of their biases.
+SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& up);
+
+// Returns gate rows, then up rows, of each of `count` experts.
+SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count);
+
+// Returns the gate (0) or the up rows (1) of such a tensor.
+SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count);
+
+// Returns how many experts a stack has.
+uint64_t experts_of(const CheckpointTensor& tensor);
+
+}  // namespace sluice
