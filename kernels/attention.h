@@ -6,8 +6,8 @@
 // acc)) * scale, soft-capped where asked. Per tile, left to right: m' = max(m, max_j s_j),
 // p_j = exp(s_j - m'), c = exp(m - m'), l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then
 // for j in order o[d] = fma(p_j, v_j[d], o[d]); only keys in [lo(p), hi(p)] take part: lo is the
-// first visible key (visible_keys.h); hi is p, or, where keys behind p are seen too, the last key of
-// the request, or p + window - 1 where that is less.
+// first visible key (visible_keys.h); hi is p, or, where keys behind p are seen too, the last key
+// of the request, or p + window - 1 where that is less.
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
 // right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as

@@ -65,10 +65,13 @@ Expected<void> AttentionMixer::separate_gates(const WeightStore& weights) {
   return {};
 }
 
-// Finds the gate of each column of a head's output.
+// Finds the gate of each column of a head's output. Ranks project all gates: a head's is one row,
+// and shares are whole tiles of them.
 Expected<void> AttentionMixer::share_gates(const WeightStore& weights) {
   SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
-  for (int32_t i = 0; i < out_width(); ++i) gate_columns_.push_back(i / layer_.value_width());
+  for (int32_t i = 0; i < out_width(); ++i) {
+    gate_columns_.push_back(layer_.share.heads.first + i / layer_.value_width());
+  }
   return {};
 }
 
@@ -105,7 +108,7 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const bool has_matrix = config_.attention_gate && !config_.gates_with_queries;
   if (has_matrix && config_.gates_heads) {
     SLUICE_TRY_VOID(share_gates(weights));
-    parts.push_back({prefix + "attn_gate", whole_heads(), false, {}, share.heads});
+    parts.push_back({prefix + "attn_gate", whole_heads(), false, {}, {}});
   } else if (has_matrix) {
     CHECK_EQ(value_dim, head_dim);
     parts.push_back({prefix + "attn_gate", q, false, {}, q_rows});
@@ -166,7 +169,7 @@ AttentionMixer::Buffers AttentionMixer::layout(const StepBounds& bounds, Arena& 
   if (config_.gates_with_queries) {
     buffers.gated_queries = arena.take_floats(tokens * 2 * q_width());
   }
-  if (config_.gates_heads) buffers.head_gates = arena.take_floats(tokens * layer_.num_heads);
+  if (config_.gates_heads) buffers.head_gates = arena.take_floats(tokens * whole_heads());
   if (config_.qk_norm == QkNorm::kRow) {
     buffers.squares = arena.take_floats(tokens * (whole_heads() + whole_kv_heads()));
   }
@@ -342,7 +345,7 @@ void AttentionMixer::select_gates(const ForwardContext& context) const {
   const auto select = [&](const std::vector<int32_t>& columns, float* to, int64_t to_stride) {
     kernels::select_columns(context.exec,
                             {.x = of_heads ? buffers_.head_gates : buffers_.gated_queries,
-                             .x_stride = of_heads ? layer_.num_heads : 2 * q_width(),
+                             .x_stride = of_heads ? whole_heads() : 2 * q_width(),
                              .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                              .columns = columns,
                              .absent = 0,
@@ -368,7 +371,7 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
        {k, stride},
        {v, stride},
        config_.gates_heads  // the gate, if there is one
-           ? ProjectionOutput{buffers_.head_gates, layer_.num_heads}
+           ? ProjectionOutput{buffers_.head_gates, whole_heads()}
            : ProjectionOutput{buffers_.attention + out_width(), attention_stride()}}};
   const auto out = std::span(qkv_out).first(qkv_.weights().size());
   kernels::RowSteps steps;

@@ -38,7 +38,7 @@ class AttentionMixer final : public Mixer {
  private:
   struct Buffers {
     float* gated_queries = nullptr;  // [tokens, heads * 2 * head_dim], as projected
-    float* head_gates = nullptr;     // [tokens, heads], likewise
+    float* head_gates = nullptr;     // [tokens, heads of all ranks], likewise
     float* qkv = nullptr;            // [tokens, heads of q, k and v]
     float* attention = nullptr;      // [tokens, out_width()], with a gate twice as wide: it follows
     float* gated = nullptr;          // [tokens, padded out_width()] unquantized, if ranks share its

@@ -35,6 +35,37 @@ constexpr UnknownKind kUnknownKinds[] = {
     {"enc.blk.", "an encoder"},
 };
 
+// What a family has by the beginning of its name, for a directory without tensors.
+constexpr UnknownKind kUnknownFamilies[] = {
+    {"t5", "an encoder"},
+    {"mt5", "an encoder"},
+    {"umt5", "an encoder"},
+    {"bart", "an encoder"},
+    {"mbart", "an encoder"},
+    {"pegasus", "an encoder"},
+    {"marian", "an encoder"},
+    {"whisper", "an encoder of sound"},
+    {"wav2vec2", "an encoder of sound"},
+    {"clip", "an encoder of images"},
+    {"siglip", "an encoder of images"},
+    {"vit", "an encoder of images"},
+    {"dinov2", "an encoder of images"},
+    {"mamba", "state-space layers"},
+    {"jamba", "state-space layers"},
+    {"zamba", "state-space layers"},
+    {"falcon_mamba", "state-space layers"},
+    {"rwkv", "recurrent time mixing"},
+    {"recurrent_gemma", "recurrent time mixing"},
+    {"gemma3n", "alternating updates"},
+    {"gpt2", "learned positions"},
+    {"gpt_bigcode", "learned positions"},
+    {"opt", "learned positions"},
+    {"bloom", "biases of distance in place of positions"},
+    {"mpt", "biases of distance in place of positions"},
+    {"deepseek_v32", "sparse attention"},
+    {"deepseek_v4", "compressed keys and values"},
+};
+
 std::string listed(const auto& names) {
   std::string text;
   for (const auto& name : names) text += (text.empty() ? "" : ", ") + std::string(name);
@@ -47,6 +78,10 @@ std::string unknown_kinds(const Checkpoint& checkpoint) {
     for (const UnknownKind& kind : kUnknownKinds) {
       if (tensor.name.find(kind.part) != std::string::npos) found.insert(kind.name);
     }
+  }
+  for (const UnknownKind& family : kUnknownFamilies) {
+    const bool begins = checkpoint.architecture().starts_with(family.part);
+    if (begins && found.empty()) found.insert(family.name);
   }
   return listed(found);
 }

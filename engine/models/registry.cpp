@@ -74,8 +74,8 @@ extern const ModelSpec kXlmRobertaSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec,
-    &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
+    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
+    &kDeepseekV2Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
     &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaSpec,
     &kGemmaEmbeddingSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,

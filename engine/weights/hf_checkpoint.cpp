@@ -529,7 +529,10 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
   }
   auto checkpoint =
       std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(files), format, part);
-  if (!checkpoint->is_dummy()) SLUICE_TRY_VOID(checkpoint->read_tensors());
+  if (checkpoint->is_dummy()) return checkpoint;
+  // find_model_spec() refuses an unknown family by its name, whatever its tensors are.
+  Expected<void> read = checkpoint->read_tensors();
+  if (!read && checkpoint->file_spec() != nullptr) return tl::unexpected(std::move(read).error());
   return checkpoint;
 }
 

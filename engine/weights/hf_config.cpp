@@ -527,6 +527,9 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
                   .metadata = Metadata(file_name)};
   const Json* type = member(config, "model_type");
   if (type == nullptr) type = member(root, "model_type");
+  if (type == nullptr && member(root, "_class_name") != nullptr) {
+    return fail("model_type", "nothing, beside the _class_name of a diffusion model", "a string");
+  }
   if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)

@@ -291,6 +291,44 @@ TEST(GgufKeys, AnUnknownFamilyIsRefusedByNameKindAndNeighbours) {
   EXPECT_NE(plain.error().find("architecture zzz is not supported; nearest: "), std::string::npos);
 }
 
+// A directory of which only config.json is there is refused by its family, not for its lack of
+// weights.
+TEST(HfConfig, FamiliesAreRefusedByTheirConfigurationsAlone) {
+  struct Case {
+    const char* config;
+    const char* expected;
+  };
+
+  constexpr Case kCases[] = {
+      {R"({"model_type": "t5"})", "t5 is not supported: it has an encoder; nearest: "},
+      {R"({"model_type": "whisper"})", "whisper is not supported: it has an encoder of sound"},
+      {R"({"model_type": "wav2vec2"})", "wav2vec2 is not supported: it has an encoder of sound"},
+      {R"({"model_type": "bart"})", "bart is not supported: it has an encoder"},
+      {R"({"model_type": "vit"})", "vit is not supported: it has an encoder of images"},
+      {R"({"model_type": "clip", "text_config": {"hidden_size": 8}})",
+       "clip is not supported: it has an encoder of images"},
+      {R"({"model_type": "siglip"})", "siglip is not supported: it has an encoder of images"},
+      {R"({"model_type": "mamba"})", "mamba is not supported: it has state-space layers"},
+      {R"({"model_type": "jamba"})", "jamba is not supported: it has state-space layers"},
+      {R"({"model_type": "rwkv"})", "rwkv is not supported: it has recurrent time mixing"},
+      {R"({"model_type": "gpt2"})", "gpt2 is not supported: it has learned positions"},
+      {R"({"model_type": "opt"})", "opt is not supported: it has learned positions"},
+      {R"({"model_type": "gemma3n", "text_config": {"model_type": "gemma3n_text"}})",
+       "gemma3n_text is not supported: it has alternating updates; nearest: gemma3"},
+      {R"({"model_type": "deepseek_v4"})", "it has compressed keys and values; nearest: deepseek"},
+      {R"({"_class_name": "UNet2DConditionModel"})", "_class_name of a diffusion model"},
+  };
+  for (const Case& each : kCases) {
+    const testing::TemporaryFolder folder;
+    std::ofstream(folder.at("config.json")) << each.config;
+    const auto checkpoint = Checkpoint::open(folder.path());
+    const auto spec = checkpoint ? find_model_spec(**checkpoint)
+                                 : Expected<const ModelSpec*>(tl::unexpected(checkpoint.error()));
+    ASSERT_FALSE(spec.has_value()) << each.config;
+    EXPECT_NE(spec.error().message.find(each.expected), std::string::npos) << spec.error().message;
+  }
+}
+
 // block_count counts modules that guess further tokens; one layer too many would be built.
 TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {
   TinyGguf file("llama");

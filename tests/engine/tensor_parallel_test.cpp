@@ -128,6 +128,13 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"deepseek-v3", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
       {"deepseek-v2-lite", {{"v_head_dim", 64}, {"moe_intermediate_size", 288}}},
       {"glm4-moe-lite", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
+      // Experts scaled at their inputs; narrow values and sinks; gates and numbers of heads.
+      {"llama4", {{"intermediate_size_mlp", 320}}},
+      {"mimo-v2", {{"v_head_dim", 64}, {"moe_intermediate_size", 256}}},
+      {"step3p5",
+       {{"moe_intermediate_size", 256},
+        {"share_expert_dim", 320},
+        {"attention_other_setting", {{"num_attention_heads", 16}, {"num_attention_groups", 4}}}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;
