@@ -39,6 +39,19 @@ void set_limit(decltype(RLIMIT_AS) what, rlim_t value) {
   setrlimit(what, &limit);
 }
 
+// The engine's limits may be raised while it runs, and this process keeps those that it began with.
+// It may use what the engine may by now: otherwise one that began when little was left would refuse
+// grammars for good.
+void follow_engine_limits() {
+  for (const auto what : {RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_AS}) {
+    rlimit of_engine{};
+    rlimit own{};
+    if (prlimit(getppid(), what, nullptr, &of_engine) != 0 || getrlimit(what, &own) != 0) continue;
+    own.rlim_cur = std::min(of_engine.rlim_cur, own.rlim_max);
+    setrlimit(what, &own);
+  }
+}
+
 // A grammar's process loses kNiceStep levels of priority for each kNiceAfterUs of processor time
 // that it has used. Most grammars are compiled before the first step; a hostile one soon has a
 // tenth of a busy processor, and the rest stays with the threads that compute.
@@ -258,6 +271,7 @@ int run_compile_worker() {
   while (const auto request = read_frame(kCompileSocket, kMaxRequest, forever)) {
     const Expected<GrammarSpec> spec = decode_spec(*request);
     if (!spec) return 1;
+    follow_engine_limits();
     const Expected<std::string> result =
         backend ? compile_forked(**backend, *setup, *spec)
                 : Expected<std::string>(tl::unexpected(backend.error()));

@@ -280,6 +280,25 @@ TEST_F(GrammarCompilerTest, WithoutAThreadARequestIsRefused) {
   EXPECT_TRUE(wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1))));
 }
 
+// The process for compiling begins with the engine's limits of that moment, and follows them.
+TEST_F(GrammarCompilerTest, LimitsThatAreLiftedAreLiftedForTheProcess) {
+  for (const auto what : {RLIMIT_NOFILE, RLIMIT_NPROC}) {
+    const auto compiler = make({});
+    rlimit before{};
+    ASSERT_EQ(getrlimit(what, &before), 0);
+    ASSERT_TRUE(wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1))));
+    const std::vector<pid_t> workers = children(getpid());
+    ASSERT_EQ(workers.size(), 1);
+    rlimit low = before;
+    low.rlim_cur = 4;  // as if it had begun when there was little left
+    ASSERT_EQ(prlimit(workers[0], what, &low, nullptr), 0);
+    EXPECT_TRUE(wait(compiler->request(spec_of(GrammarKind::kRegex, "b"), TenantId(1)))) << what;
+    rlimit now{};
+    ASSERT_EQ(prlimit(workers[0], what, nullptr, &now), 0);
+    EXPECT_EQ(now.rlim_cur, before.rlim_cur);
+  }
+}
+
 TEST_F(GrammarCompilerTest, AGrammarWithoutATextIsRefused) {
   const auto compiler = make({});
   const auto grammar =
