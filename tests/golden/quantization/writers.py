@@ -6,10 +6,11 @@
     python writers.py FOLDER [--write]
 
 FOLDER holds the packages' folders (compressed_tensors, modelopt, auto_round, transformers, gptqmodel): unzipped
-wheels, site-packages, or for GPTQModel, which has no wheels, its repository. Nothing of them runs: their sources are
-parsed. --write adds what is new to fields.json, with neither `takes` nor `refuses`; writers_test.cpp of
-tests/engine/weights fails until a person has filled them in. Without --write, exit code 1 says that a field is missing
-in fields.json. A package that is not there is skipped and named.
+wheels, site-packages, or for GPTQModel, which has no wheels, its repository. llmcompressor is none of them: it fills in
+the classes of compressed_tensors. Nothing of them runs: their sources are parsed. --write adds what is new to
+fields.json, with neither `takes` nor `refuses`; writers_test.cpp of tests/engine/weights fails until a person has
+filled them in. Without --write, exit code 1 says that a field is missing in fields.json. A package that is not there is
+skipped and named.
 
 fields.json: for each writer's class `base`, a configuration that is read, `at`, the JSON pointer of the object in it
 that has the fields, and for each field `takes`, values that are read there, and `refuses`, values that are refused by
