@@ -70,7 +70,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
   SLUICE_TRY(layer.num_kv_heads,
              read_kv_heads(metadata, config.num_layers, layer.num_heads, may_differ));
   int32_t value_dim = 0;
-  if (checkpoint.file_spec() != nullptr && checkpoint.file_spec()->has_latents) {
+  if (spec.files.has_latents) {
     SLUICE_TRY(layer.head_dim, read_latent_head_dim(metadata));
     layer.num_kv_heads = 1;
     value_dim = layer.head_dim;

@@ -72,6 +72,8 @@ constexpr TensorName kHfNames[] = {
     {"self_attn.kv_b_proj", "attn_kv_b"},
 };
 
+constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
+
 // The layers in front are dense, and so may all be.
 bool has_experts(const ModelConfig& config) { return config.has(FfnKind::kExperts); }
 
@@ -134,7 +136,8 @@ constexpr ModelSpec spec_of(std::string_view model_type,
                     .pairs_rows_in_gguf = true,
                     .has_latents = true},
           .configure = configure,
-          .build = build_decoder};
+          .build = build_decoder,
+          .gguf_keys = kGgufKeys};
 }
 
 }  // namespace

@@ -77,6 +77,16 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("values that are keys", found.values_are_keys, expected.values_are_keys);
 }
 
+void check_latents(const LatentConfig& found,
+                   const LatentConfig& expected,
+                   Differences& differences) {
+  differences.check("size of compressed queries", found.q_rank, expected.q_rank);
+  differences.check("size of latents", found.kv_rank, expected.kv_rank);
+  differences.check("unrotated size of keys", found.nope_dim, expected.nope_dim);
+  differences.check("size of values", found.value_dim, expected.value_dim);
+  differences.check("epsilon of the norms of latents", found.norm_eps, expected.norm_eps);
+}
+
 void check_rope(const ModelConfig& found, const ModelConfig& expected, Differences& differences) {
   constexpr double kTolerance = 1e-6;
   differences.check("number of rotations", found.ropes.size(), expected.ropes.size());
@@ -145,6 +155,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   Differences differences;
   check_shape(found, expected, differences);
   check_rope(found, expected, differences);
+  check_latents(found.latent, expected.latent, differences);
   for (size_t i = 0; i < std::min(found.layers.size(), expected.layers.size()); ++i) {
     check_layer(found.layers[i], expected.layers[i], differences);
   }

@@ -72,8 +72,20 @@ class KeyWriter {
     if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
     const LayerConfig& layer = config_.layers.front();
     put_uint("attention.head_count_kv", layer.num_kv_heads);
+    if (config_.has_latents()) return put_latents(layer);
     put_uint("attention.key_length", layer.head_dim);
     put_uint("attention.value_length", layer.head_dim);
+  }
+
+  // A head's sizes as attention on latents has them, and as the model does.
+  void put_latents(const LayerConfig& layer) {
+    const LatentConfig& latent = config_.latent;
+    put_uint("attention.key_length", latent.kv_rank + latent.rope_dim);
+    put_uint("attention.value_length", latent.kv_rank);
+    put_uint("attention.key_length_mla", layer.head_dim);
+    put_uint("attention.value_length_mla", latent.value_dim);
+    put_uint("attention.kv_lora_rank", latent.kv_rank);
+    if (latent.q_rank > 0) put_uint("attention.q_lora_rank", latent.q_rank);
   }
 
   // Windowed layers and full ones, and layers that read the K and V of others.
@@ -156,6 +168,10 @@ class KeyWriter {
     if (type != "yarn") return;
     take_float("rope.scaling.yarn_beta_fast");
     take_float("rope.scaling.yarn_beta_slow");
+    if (config_.has_latents()) {
+      const double scale = input_.get_float_or("rope.scaling.mscale_all_dim", 0).value_or(0);
+      return put_float("rope.scaling.yarn_log_multiplier", 0.1 * scale);
+    }
     // An extra factor beyond the one that follows from the stretch.
     const double stretch = input_.get_float_or("rope.scaling.factor", 1).value_or(1);
     const auto usual = static_cast<double>(kernels::yarn_attention_factor(stretch, 1));

@@ -25,6 +25,9 @@ constexpr std::string_view kLinearNames[] = {"attn_q",
                                              "attn_k",
                                              "attn_v",
                                              "attn_qkv",
+                                             "attn_q_a",
+                                             "attn_q_b",
+                                             "attn_kv_a_mqa",
                                              "attn_output",
                                              "ffn_gate",
                                              "ffn_up",
@@ -70,6 +73,12 @@ bool is_linear(const SourceTensor& tensor) {
 bool is_gguf_matrix(const SourceTensor& tensor) {
   return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
          tensor.name.find("norm") == std::string::npos;
+}
+
+// Whether it is a matrix of each head of latent attention, which inputs take unquantized.
+bool is_of_heads(const SourceTensor& tensor) {
+  const std::optional<LayerName> name = layer_name(tensor.name);
+  return name && (name->name == "attn_kv_b" || name->name == "attn_k_b" || name->name == "attn_v_b");
 }
 
 tl::unexpected<Error> wrong(const std::string& message, const std::string& param) {
@@ -301,6 +310,7 @@ class Planner {
   // A conversion to floats of the other kind applies to all matrices.
   [[nodiscard]] bool takes_by_default(const SourceTensor& tensor) const {
     if (scheme_->spelling == Spelling::kMxfp4) return tensor.is_fused;
+    if (scheme_->spelling != Spelling::kNone && is_of_heads(tensor)) return false;
     const bool is_whole = plan_.translation && scheme_->spelling == Spelling::kNone;
     return scheme_->spelling == Spelling::kGguf || is_whole ? is_gguf_matrix(tensor)
                                                             : is_linear(tensor);
@@ -379,12 +389,6 @@ class Planner {
 
 Expected<QuantizePlan> make_quantize_plan(const Checkpoint& checkpoint,
                                           const QuantizeOptions& options) {
-  if (checkpoint.file_spec() != nullptr && checkpoint.file_spec()->has_latents) {
-    return make_error(ErrorCode::kUnsupported,
-                      checkpoint.path() + ": architecture " + checkpoint.architecture() +
-                          ": found latent attention, whose matrices of each head have no spelling "
-                          "here yet: expected a model without it");
-  }
   return Planner(checkpoint, options).run();
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/latent_halves.h"
 #include "quant/format.h"
 #include "quant/plain_rows.h"
 
@@ -82,6 +83,19 @@ SourceRows::Place SourceRows::place_of(int64_t row) const {
   return {piece, pieces[piece].first + row};
 }
 
+const std::byte* SourceRows::stored_row(const Place& place) {
+  const CheckpointTensor& tensor = *tensor_.pieces[place.piece].tensor;
+  const int64_t bytes = row_bytes(tensor.format, tensor_.shape().width);
+  if (!tensor.latent) return tensor.data.data() + place.row * bytes;
+  const auto per_head = static_cast<int64_t>(tensor.dims[1]);
+  const int64_t first = place.row / per_head * per_head;
+  if (head_.piece != place.piece || head_.row != first) {
+    head_rows_ = tensor.latent->rows(first, per_head);
+    head_ = {.piece = place.piece, .row = first};
+  }
+  return head_rows_.data() + (place.row - first) * bytes;
+}
+
 Expected<void> SourceRows::read(int64_t first_row, int64_t num_rows, float* out) {
   const int64_t width = tensor_.shape().width;
   std::vector<double> values(static_cast<size_t>(width));
@@ -96,8 +110,7 @@ Expected<void> SourceRows::read(int64_t first_row, int64_t num_rows, float* out)
         read_f64(first_row + r, 1, values.data());
         std::transform(values.begin(), values.end(), row, [](double x) { return float(x); });
       } else {
-        const int64_t bytes = row_bytes(tensor.format, width);
-        dequantize_row(tensor.format, tensor.data.data() + place.row * bytes, width, row);
+        dequantize_row(tensor.format, stored_row(place), width, row);
         for (int64_t i = 0; i < width && tensor_.offset != 0; ++i) row[i] += tensor_.offset;
       }
     }
@@ -127,20 +140,17 @@ void SourceRows::read_f64(int64_t first_row, int64_t num_rows, double* out) {
       const PlainRows& rows = readers_[place.piece]->read(place.row, 1);
       for (int64_t i = 0; i < width; ++i) row[i] = plain_value(rows, 0, i);
     } else {
-      const int64_t bytes = row_bytes(tensor.format, width);
-      dequantize_row_f64(tensor.format, tensor.data.data() + place.row * bytes, width, row);
+      dequantize_row_f64(tensor.format, stored_row(place), width, row);
     }
     for (int64_t i = 0; i < width && tensor_.offset != 0; ++i) row[i] += double{tensor_.offset};
   }
 }
 
-void SourceRows::copy(int64_t first_row, int64_t num_rows, std::byte* out) const {
+void SourceRows::copy(int64_t first_row, int64_t num_rows, std::byte* out) {
   const int64_t bytes = row_bytes(*tensor_.format(), tensor_.shape().width);
   for (int64_t r = 0; r < num_rows; ++r) {
-    const Place place = place_of(first_row + r);
-    std::memcpy(out + r * bytes,
-                tensor_.pieces[place.piece].tensor->data.data() + place.row * bytes,
-                static_cast<size_t>(bytes));
+    const std::byte* const row = stored_row(place_of(first_row + r));
+    std::memcpy(out + r * bytes, row, static_cast<size_t>(bytes));
   }
 }
 

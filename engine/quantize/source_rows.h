@@ -76,7 +76,7 @@ class SourceRows {
   // Like read(), unrounded.
   void read_f64(int64_t first_row, int64_t num_rows, double* out);
   // Copies the bytes of rows that have a format().
-  void copy(int64_t first_row, int64_t num_rows, std::byte* out) const;
+  void copy(int64_t first_row, int64_t num_rows, std::byte* out);
 
  private:
   struct Place {
@@ -85,10 +85,15 @@ class SourceRows {
   };
 
   [[nodiscard]] Place place_of(int64_t row) const;
+  // The bytes of a row that is no codes, valid until the next call.
+  const std::byte* stored_row(const Place& place);
 
   const std::string& file_;
   const SourceTensor& tensor_;
   std::vector<std::optional<PlainReader>> readers_;  // for pieces that are codes
+  // Rows of one head of a piece that is made of another tensor.
+  std::vector<std::byte> head_rows_;
+  Place head_ = {.piece = 0, .row = -1};
 };
 
 }  // namespace sluice

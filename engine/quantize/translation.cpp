@@ -11,10 +11,12 @@
 #include "engine/quantize/config_difference.h"
 #include "engine/quantize/expert_sources.h"
 #include "engine/quantize/model_keys.h"
+#include "engine/quantize/planned_view.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
+#include "engine/weights/latent_halves.h"
 #include "engine/weights/take_gguf_metadata.h"
 
 namespace sluice {
@@ -101,6 +103,14 @@ Expected<void> add_fused(const Checkpoint& input,
   return {};
 }
 
+// Latent attention's matrix that was split when it was read is written as it was.
+void add_source(const CheckpointTensor& tensor, std::vector<SourceTensor>& sources) {
+  if (!tensor.latent) return sources.push_back(source_of(tensor));
+  if (!tensor.latent->is_key()) return;
+  sources.push_back(source_of(tensor.latent->whole()));
+  sources.back().read_names = {tensor.name};
+}
+
 // Makes a directory's tensors from those under GGUF's names.
 class DirectoryTensors {
  public:
@@ -110,6 +120,8 @@ class DirectoryTensors {
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
       if (is_factors(tensor.name)) continue;
+      if (tensor.latent) add_source(tensor, tensors_);
+      if (tensor.latent) continue;
       SLUICE_TRY(const bool is_done, take_stacked(tensor));
       if (is_done) continue;
       SLUICE_TRY_VOID(is_stack(tensor) ? add_stack(tensor) : add(source_of(tensor)));
@@ -298,35 +310,6 @@ class GgufTensors {
   std::vector<SourceTensor> tensors_;
 };
 
-// The planned output as a reader of its kind would see it.
-class View final : public Checkpoint {
- public:
-  View(std::string path, CheckpointKind kind, std::string architecture, Metadata metadata)
-      : Checkpoint(std::move(path), kind, std::move(architecture)) {
-    metadata_ = std::move(metadata);
-  }
-
-  Expected<void> add(const std::vector<SourceTensor>& tensors) {
-    for (const SourceTensor& source : tensors) {
-      for (const std::string& name : source.read_names) {
-        CheckpointTensor tensor;
-        tensor.name = name;
-        tensor.stored_name = source.stored_name;
-        tensor.num_dims = source.num_dims;
-        std::copy(std::begin(source.dims), std::end(source.dims), std::begin(tensor.dims));
-        add_tensor(std::move(tensor));
-      }
-    }
-    return index_tensors();
-  }
-
-  [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
-
-  [[nodiscard]] Expected<CheckpointText> text() const override { return CheckpointText{}; }
-
-  [[nodiscard]] std::string describe(bool) const override { return {}; }
-};
-
 // Takes factors that a GGUF file stores as tensors, as building the model does.
 Expected<void> take_factors(const std::string& file,
                             const std::vector<SourceTensor>& tensors,
@@ -395,6 +378,13 @@ class Translator {
   [[nodiscard]] const FileSpec& files() const { return spec_->files; }
 
   Expected<ModelConfig> to_directory() {
+    if (config_.has_latents()) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": architecture " + input_.architecture() +
+                            ": found matrices of each head, which a directory has as one and "
+                            "transposed; expected a type of GGUF",
+                        "to");
+    }
     std::vector<SourceTensor> stored;
     for (const CheckpointTensor& tensor : input_.tensors()) stored.push_back(source_of(tensor));
     SLUICE_TRY_VOID(take_factors(input_.path(), stored, config_));
@@ -425,7 +415,7 @@ class Translator {
   Expected<ModelConfig> read_view(CheckpointKind kind,
                                   std::string architecture,
                                   Metadata metadata) const {
-    View view(output_, kind, std::move(architecture), std::move(metadata));
+    PlannedView view(output_, kind, std::move(architecture), std::move(metadata));
     SLUICE_TRY_VOID(view.add(result_.tensors));
     SLUICE_TRY(const ModelSpec* spec, find_model_spec(view));
     return read_model_config(*spec, view);
@@ -452,6 +442,12 @@ class Translator {
     };
     if (tensor.num_dims == 1 && is("norm.weight")) {
       tensor.offset = config_.norm_offset - other.norm_offset;
+    }
+    if (style != other_style && config_.has_latents()) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": rope_interleave: found false, expected true, as files "
+                                        "have rows",
+                        "to");
     }
     if (style == other_style || (!is(".attn_q.") && !is(".attn_k.") && !is(".attn_qkv."))) {
       return {};
@@ -512,6 +508,7 @@ Expected<Translation> translate(const Checkpoint& input,
 std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTensor& tensor) {
   const CheckpointTensor* first = written.find(tensor.read_names.front());
   if (first == nullptr) return std::nullopt;
+  if (first->latent) return source_of(first->latent->whole());
   if (tensor.read_names.size() == 1) return source_of(*first);
   const CheckpointTensor* second = written.find(tensor.read_names[1]);
   if (second == nullptr) return std::nullopt;
@@ -527,7 +524,7 @@ Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLa
     return DirectoryTensors(input, files != nullptr ? *files : kUnknown, experts).run();
   }
   std::vector<SourceTensor> tensors;
-  for (const CheckpointTensor& tensor : input.tensors()) tensors.push_back(source_of(tensor));
+  for (const CheckpointTensor& tensor : input.tensors()) add_source(tensor, tensors);
   return tensors;
 }
 

@@ -209,11 +209,11 @@ Expected<void> Checkpoint::split_latents() {
                             "], expected [" + std::to_string(wanted) + ", " +
                             std::to_string(shape.kv_rank) + "]");
     }
+    const auto whole = std::make_shared<const CheckpointTensor>(tensor);
     for (const bool is_key : {true, false}) {
       CheckpointTensor half = tensor;
       half.name = layer + (is_key ? "attn_k_b.weight" : "attn_v_b.weight");
-      half.latent = std::make_shared<LatentHalf>(
-          LatentWhole{tensor.format, tensor.data, tensor.coded}, shape, is_key);
+      half.latent = std::make_shared<LatentHalf>(whole, shape, is_key);
       half.num_dims = 3;
       std::ranges::copy(half.latent->dims(), half.dims);
       half.dims[3] = 1;

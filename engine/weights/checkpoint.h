@@ -13,30 +13,13 @@
 
 #include "engine/core/status.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/checkpoint_tensor.h"
 #include "engine/weights/file_spec.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/metadata.h"
 #include "quant/format.h"
-#include "quant/scheme.h"
 
 namespace sluice {
-
-class LatentHalf;
-
-struct CheckpointTensor {
-  std::string name;                 // "blk.0.attn_q.weight"
-  std::string stored_name = {};     // in the file; empty: combined from several
-  std::string file = {};            // empty: the checkpoint's path
-  uint32_t num_dims = 0;            // trailing dimensions of 1 do not count
-  uint64_t dims[4] = {1, 1, 1, 1};  // fastest first: dims[0] = K
-  // Format of its rows in the file, or of what kernels read of a matrix of codes.
-  WeightFormat format = WeightFormat::kF32;
-  std::span<const std::byte> data;  // mapped
-  std::shared_ptr<const CodedMatrix> coded =
-      nullptr;  // `data` is its codes; null: rows of floats or blocks
-  // Makes the rows from another tensor's (latent_halves.h), and there is no `data`; null: no.
-  std::shared_ptr<const LatentHalf> latent = nullptr;
-};
 
 // A mapped file of the checkpoint.
 struct CheckpointFile {

@@ -33,8 +33,9 @@ Expected<LatentShape> read_latent_shape(const Metadata& metadata) {
 }
 
 WeightFormat LatentHalf::format() const {
-  const bool is_float = whole_.format == WeightFormat::kF32 || whole_.format == WeightFormat::kF16;
-  return is_float && !whole_.coded ? whole_.format : WeightFormat::kBF16;
+  const WeightFormat stored = whole_->format;
+  const bool is_float = stored == WeightFormat::kF32 || stored == WeightFormat::kF16;
+  return is_float && !whole_->coded ? stored : WeightFormat::kBF16;
 }
 
 std::array<uint64_t, 3> LatentHalf::dims() const {
@@ -48,17 +49,17 @@ std::array<uint64_t, 3> LatentHalf::dims() const {
 std::vector<float> LatentHalf::decode(int64_t first, int64_t count) const {
   const int64_t width = shape_.kv_rank;
   std::vector<float> values(static_cast<size_t>(count * width));
-  if (!whole_.coded) {
-    const int64_t bytes = row_bytes(whole_.format, width);
+  if (!whole_->coded) {
+    const int64_t bytes = row_bytes(whole_->format, width);
     for (int64_t i = 0; i < count; ++i) {
-      dequantize_row(whole_.format,
-                     whole_.data.data() + (first + i) * bytes,
+      dequantize_row(whole_->format,
+                     whole_->data.data() + (first + i) * bytes,
                      width,
                      values.data() + i * width);
     }
     return values;
   }
-  PlainReader reader(*whole_.coded);
+  PlainReader reader(*whole_->coded);
   for (int64_t done = 0; done < count; done += kRowTile) {
     const auto some = static_cast<int32_t>(std::min<int64_t>(kRowTile, count - done));
     const PlainRows& rows = reader.read(first + done, some);

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/weights/checkpoint_tensor.h"
 #include "engine/weights/metadata.h"
 #include "quant/format.h"
-#include "quant/scheme.h"
 
 namespace sluice {
 
@@ -33,17 +33,11 @@ struct LatentShape {
 
 Expected<LatentShape> read_latent_shape(const Metadata& metadata);
 
-// The matrix that the halves come from.
-struct LatentWhole {
-  WeightFormat format = WeightFormat::kF32;
-  std::span<const std::byte> data;
-  std::shared_ptr<const CodedMatrix> coded = nullptr;  // `data` is its codes; null: rows
-};
-
 // One of the two matrices; rows are made when they are read.
 class LatentHalf {
  public:
-  LatentHalf(LatentWhole whole, const LatentShape& shape, bool is_key)
+  // `whole` has rows or codes.
+  LatentHalf(std::shared_ptr<const CheckpointTensor> whole, const LatentShape& shape, bool is_key)
       : whole_(std::move(whole)), shape_(shape), is_key_(is_key) {}
 
   // Returns rows [first, first + count), all of one head, in the format.
@@ -54,13 +48,15 @@ class LatentHalf {
   // [heads][rows of a head][width], the last first.
   [[nodiscard]] std::array<uint64_t, 3> dims() const;
 
-  // The bytes that rows are made of.
-  [[nodiscard]] std::span<const std::byte> data() const { return whole_.data; }
+  [[nodiscard]] bool is_key() const { return is_key_; }
+
+  // The matrix that both come from.
+  [[nodiscard]] const CheckpointTensor& whole() const { return *whole_; }
 
  private:
   [[nodiscard]] std::vector<float> decode(int64_t first, int64_t count) const;
 
-  LatentWhole whole_;
+  std::shared_ptr<const CheckpointTensor> whole_;
   LatentShape shape_;
   bool is_key_;
 };

@@ -32,7 +32,7 @@ std::span<const std::byte> bytes_of_slice(const CheckpointTensor& tensor,
                                           int64_t first,
                                           int64_t n) {
   const int64_t rows = num_rows(tensor);
-  if (tensor.latent) return tensor.latent->data();
+  if (tensor.latent) return tensor.latent->whole().data;
   if (tensor.coded && tensor.coded->is_transposed()) return tensor.data;
   const int64_t bytes = static_cast<int64_t>(tensor.data.size()) / rows;
   return tensor.data.subspan(static_cast<size_t>(first * bytes), static_cast<size_t>(n * bytes));

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/latent_halves.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/quantize_rig.h"
 #include "tests/engine/weights/hf_directory.h"
@@ -153,11 +154,12 @@ std::vector<std::string> models(bool files) {
     const FileSpec* const spec = (*opened)->file_spec();
     // These are not written.
     if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) continue;
-    if (spec != nullptr && spec->has_latents) continue;
     const CheckpointTensor* up = nullptr;
     for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
       if (up == nullptr) up = (*opened)->find(std::string("blk.0.") + stem + ".weight");
     }
+    // Rows that are no whole blocks become F16, which extremes do not fit.
+    if (is_file && up != nullptr && up->dims[0] % kQuantGroup != 0) continue;
     const bool is_joined = up != nullptr && !is_file && up->stored_name.empty();
     if (up == nullptr || is_joined || format_info(up->format).is_integer) continue;
     if (!seen.insert((*opened)->architecture()).second && !is_full()) continue;
@@ -216,6 +218,57 @@ TEST_F(QuantizeServe, MatricesBeyondTheRangeOfScalesAreKept) {
       EXPECT_TRUE(said.starts_with("kept: weights beyond the range of ")) << what << said;
       EXPECT_EQ(tensor("blk.0.ffn_up.weight")["relative_error"], 0.0) << what;
       EXPECT_FALSE(std::string(tensor("blk.1.ffn_up.weight")["scheme"]).starts_with("kept")) << what;
+    }
+  }
+}
+
+TEST_F(QuantizeServe, FilesWithLatentsAnswerAsTheirDecodedWeights) {
+  const std::string input = kData + "/models/engine-latents.gguf";
+  for (const char* scheme : {"Q4_0", "Q4_K_M", "Q6_K", "IQ4_NL", "bf16"}) {
+    EXPECT_TRUE(check(input, scheme, scheme)) << scheme;
+  }
+  quantize({.input = input, .output = {}, .to = "Q4_0", .verify = true}, "kept.gguf");
+  EXPECT_EQ(tensor("blk.0.attn_k_b.weight")["scheme"], "kept");
+  EXPECT_EQ(tensor("blk.0.attn_v_b.weight")["scheme"], "kept");
+  EXPECT_EQ(tensor("blk.0.attn_kv_a_mqa.weight")["scheme"], "Q4_0");
+}
+
+// Latent attention's matrix of all heads stays as it is, and is decoded before it is split if a
+// scheme has it: published checkpoints of several schemes do.
+TEST_F(QuantizeServe, LatentMatricesOfHeadsAreKeptOrDecodedFirst) {
+  const std::string input = kData + "/models/deepseek-v3";
+  constexpr const char* kKvB = "model.layers.1.self_attn.kv_b_proj.weight";
+  quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "kept");
+  EXPECT_EQ(tensor(kKvB)["scheme"], "kept");
+  EXPECT_EQ(tensor("model.layers.1.self_attn.kv_a_proj_with_mqa.weight")["scheme"], "int8");
+  EXPECT_EQ(tensor("model.layers.1.mlp.gate.weight")["scheme"], "kept");
+  for (const char* scheme : {"int8", "fp8-block", "nvfp4", "nvfp4-ct", "int4", "int4-asym"}) {
+    SCOPED_TRACE(scheme);
+    const std::string coded = quantize(
+        {.input = input, .output = {}, .to = scheme, .include = {"kv_b_proj"}, .verify = true},
+        std::string("coded-") + scheme);
+    EXPECT_EQ(tensor(kKvB)["scheme"], scheme);
+    const std::string floats = quantize({.input = coded, .output = {}, .to = "f32"},
+                                        std::string("floats-") + scheme);
+    const auto of_codes = Checkpoint::open(coded);
+    const auto of_floats = Checkpoint::open(floats);
+    ASSERT_TRUE(of_codes.has_value() && of_floats.has_value());
+    for (const char* name : {"blk.1.attn_k_b.weight", "blk.1.attn_v_b.weight"}) {
+      const CheckpointTensor* half = (*of_codes)->find(name);
+      const CheckpointTensor* decoded = (*of_floats)->find(name);
+      ASSERT_TRUE(half != nullptr && decoded != nullptr);
+      ASSERT_EQ(half->format, WeightFormat::kBF16);
+      ASSERT_EQ(decoded->format, WeightFormat::kF32);
+      const auto rows = static_cast<int64_t>(half->dims[1]);
+      const std::vector<std::byte> found = half->latent->rows(0, rows);
+      const std::vector<std::byte> wanted = decoded->latent->rows(0, rows);
+      for (size_t i = 0; i < found.size() / 2; ++i) {
+        uint16_t bits = 0;
+        float value = 0;
+        std::memcpy(&bits, found.data() + 2 * i, sizeof(bits));
+        std::memcpy(&value, wanted.data() + 4 * i, sizeof(value));
+        ASSERT_EQ(bits, float_to_bf16(value)) << name << " " << i;
+      }
     }
   }
 }

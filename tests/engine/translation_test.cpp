@@ -109,9 +109,10 @@ bool is_left_out(const std::string& name) {
                              [&](std::string_view family) { return name.starts_with(family); });
 }
 
-std::vector<Pair> pairs() {
+std::vector<Pair> pairs(const std::vector<std::string>& lists = {"/models.json",
+                                                                 "/window_models.json"}) {
   std::vector<Pair> result;
-  for (const char* list : {"/models.json", "/window_models.json"}) {
+  for (const std::string& list : lists) {
     const Json document = Json::parse(testing::read_whole_file(kModels + list));
     for (const Json& row : document["models"]) {
       if (is_left_out(row["name"])) continue;
@@ -187,6 +188,39 @@ TEST_F(Translation, KindsOfLayersWithOtherHeadsStayInTheirLayout) {
   EXPECT_EQ(logits_of(kModels + "/step3p5", tokens), logits_of(at("same"), tokens));
   const std::string apart = convert(kModels + "/step3p5", at("apart"), "int8");
   EXPECT_NE(apart.find("found all experts of a layer"), std::string::npos) << apart;
+}
+
+// A file has each head's keys, transposed, and values. What it cannot say is refused: another
+// epsilon of latents' norms, factors of rotated vectors, rotated halves, indexers.
+TEST_F(Translation, LatentModelsBecomeFiles) {
+  const std::map<std::string, std::string> refused = {
+      {"deepseek-v3", "scale of rotated vectors"},
+      {"deepseek-v3-halves", "rope_interleave"},
+      {"glm4-moe-lite", "epsilon of the norms of latents"},
+      {"deepseek-v32", "the other layout does not have"},
+      {"glm-moe-dsa", "the other layout does not have"},
+      {"mistral4", "the other layout does not have"}};
+  for (const Pair& pair : pairs({"/latent_models.json"})) {
+    SCOPED_TRACE(pair.name);
+    const std::string output = at(pair.name + ".gguf");
+    const std::string message = convert(kModels + "/" + pair.name, output, "f32");
+    if (const auto why = refused.find(pair.name); why != refused.end()) {
+      EXPECT_NE(message.find(why->second), std::string::npos) << message;
+      EXPECT_FALSE(fs::exists(output));
+      continue;
+    }
+    ASSERT_EQ(message, "");
+    if (!pair.gguf.empty()) {
+      expect_same_values(values_of(output), values_of(kModels + "/" + pair.gguf), 2e-5);
+    }
+    const auto expected = logits_of(kModels + "/" + pair.name, pair.tokens);
+    EXPECT_LT(testing::relative_error(expected, logits_of(output, pair.tokens)), 3e-6);
+    EXPECT_EQ(convert(kModels + "/" + pair.name, at(pair.name + "-q.gguf"), "Q8_0"), "");
+    EXPECT_LT(
+        testing::relative_error(expected, logits_of(at(pair.name + "-q.gguf"), pair.tokens)), 0.2);
+  }
+  const std::string message = convert(kModels + "/deepseek-v2.gguf", at("directory"), "f32");
+  EXPECT_NE(message.find("found matrices of each head"), std::string::npos) << message;
 }
 
 TEST_F(Translation, RecurrentLayersAreRefusedInEitherLayout) {

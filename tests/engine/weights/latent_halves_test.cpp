@@ -104,6 +104,71 @@ TEST_F(LatentHalves, BlocksThatStraddleHeadsAreDecodedFirst) {
   }
 }
 
+// Codes of 4 bits as GPTQ and AWQ store them, the same for eight rows; zero points are 8.
+TEST_F(LatentHalves, QuantizedMatricesAreDecodedFirst) {
+  constexpr int64_t kGroup = 32;
+  const auto code = [](int64_t row, int64_t d) { return (row / 8 * 3 + d) % 16; };
+  const auto scale = [](int64_t row, int64_t group) {
+    return float_to_half(0.3F + 0.01F * static_cast<float>(row % 7 + group));
+  };
+  std::vector<uint32_t> by_columns;  // GPTQ: eight columns of a row in a word
+  for (int64_t d = 0; d < kRank; d += 8) {
+    for (int64_t row = 0; row < kRows; ++row) {
+      uint32_t word = 0;
+      for (int64_t i = 0; i < 8; ++i) word |= static_cast<uint32_t>(code(row, d + i)) << 4 * i;
+      by_columns.push_back(word);
+    }
+  }
+  std::vector<uint32_t> by_rows;  // AWQ: eight rows of a column
+  for (int64_t d = 0; d < kRank; ++d) {
+    for (int64_t row = 0; row < kRows; row += 8) {
+      by_rows.push_back(0x11111111U * static_cast<uint32_t>(code(row, d)));
+    }
+  }
+  std::vector<uint16_t> scales;
+  for (int64_t group = 0; group < kRank / kGroup; ++group) {
+    for (int64_t row = 0; row < kRows; ++row) scales.push_back(scale(row, group));
+  }
+  for (const bool is_awq : {false, true}) {
+    // GPTQ's zero points are one less.
+    const std::vector<uint32_t> zeros(kRank / kGroup * kRows / 8,
+                                      is_awq ? 0x88888888U : 0x77777777U);
+    const std::string stem = kStored.substr(0, kStored.rfind('.') + 1);
+    write("config.json",
+          kConfig + (is_awq ? R"(,"quantization_config":{"quant_method":"awq","bits":4,)"
+                              R"("group_size":32,"zero_point":true,"version":"gemm"}})"
+                            : R"(,"quantization_config":{"quant_method":"gptq","bits":4,)"
+                              R"("group_size":32}})"));
+    write("model.safetensors",
+          SafetensorsBuilder()
+              .add(stem + "qweight",
+                   "I32",
+                   is_awq ? "[160,50]" : "[20,400]",
+                   raw_bytes(is_awq ? by_rows : by_columns))
+              .add(stem + "qzeros", "I32", "[5,50]", raw_bytes(zeros))
+              .add(stem + "scales", "F16", "[5,400]", raw_bytes(scales))
+              .file());
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const auto value = [&](int64_t row, int64_t d) {
+      return rounded(static_cast<float>(code(row, d) - 8) * half_to_float(scale(row, d / kGroup)));
+    };
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const int64_t first = head * (kNope + kValue);
+      const auto keys =
+          rows_of(*(*opened)->find("blk.0.attn_k_b.weight"), head * kRank, kRank);
+      for (int64_t at = 0; at < kRank * kNope; ++at) {
+        ASSERT_EQ(keys[static_cast<size_t>(at)], value(first + at % kNope, at / kNope)) << is_awq;
+      }
+      const auto values =
+          rows_of(*(*opened)->find("blk.0.attn_v_b.weight"), head * kValue, kValue);
+      for (int64_t at = 0; at < kValue * kRank; ++at) {
+        ASSERT_EQ(values[static_cast<size_t>(at)], value(first + kNope + at / kRank, at % kRank));
+      }
+    }
+  }
+}
+
 TEST_F(LatentHalves, AnotherShapeIsRefused) {
   write("config.json", kConfig + "}");
   write("model.safetensors",
