@@ -6,7 +6,9 @@
 // head instead gives other bits, and costs decodes heads * (n + v) * c products for each key.
 //
 // The tree is that of kernels/attention.h with heads of c + r for keys and c for values: a score
-// is one chain over the latent's c elements in order, then over the r rotated ones.
+// is one chain over the latent's c elements in order, then over the r rotated ones. Keys that a
+// sparse layer has not chosen (kernels/latent_index.h) weigh exactly 0, in tiles cut as without a
+// choice: one of all keys gives the bits of dense attention.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +19,7 @@
 #include "engine/core/types.h"
 #include "kernels/attention.h"
 #include "kernels/device.h"
+#include "kernels/latent_index.h"
 #include "kernels/rope.h"
 
 namespace sluice::kernels {
@@ -44,9 +47,9 @@ struct HeadRows {
 };
 
 // For each token: norms the latent (the tree of kernels/norm.h), rotates the key's shared part and
-// the heads' by the table, caches latent and key, and lays the queries out by head. `nope` gets the
-// unrotated n of each head, zeros up to a multiple of 32 behind them; `query` gets the rotated r
-// at column c.
+// the heads' by the table, caches latent and key, and lays the queries out by head, multiplied by
+// the table's factor of their position, if it has any. `nope` gets the unrotated n of each head,
+// zeros up to a multiple of 32 behind them; `query` gets the rotated r at column c.
 struct LatentRowsArgs {
   const float* q;  // [num_tokens, num_heads * (nope_dim + rope_dim)]
   int64_t q_stride;
@@ -74,7 +77,8 @@ struct LatentAttentionArgs {
   std::span<const int32_t> seq_lens;
   const int32_t* block_table;
   int32_t block_table_stride;
-  float scale;
+  float scale;  // positive
+  ChosenKeys chosen = {};          // by token, at least one key of each
   HeadRows out;                    // [num_heads][num_tokens][latent_dim]
   std::span<std::byte> workspace;  // latent_workspace_bytes; 64-byte aligned
 };

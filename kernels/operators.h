@@ -8,6 +8,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kv_blocks.h"
 #include "kernels/latent_attention.h"
+#include "kernels/latent_index.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/partial_sums.h"
@@ -45,5 +46,7 @@
   X(short_conv, ShortConvArgs)              \
   X(delta_rule, DeltaRuleArgs)              \
   X(latent_rows, LatentRowsArgs)            \
+  X(index_rows, IndexRowsArgs)              \
+  X(choose_keys, ChooseKeysArgs)            \
   X(latent_attention, LatentAttentionArgs)  \
   X(join_heads, JoinHeadsArgs)

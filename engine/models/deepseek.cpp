@@ -2,6 +2,7 @@
 // DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash): latent
 // attention; leading dense layers, then experts beside shared ones. V2's router is a softmax whose
 // weights are not normalized, V3's sigmoids with a bias; both choose inside groups of experts.
+// V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "engine/models/latent_config.h"
@@ -63,13 +64,48 @@ constexpr KeyDefault kGlm4MoeLiteDefaults[] = {
     {"first_k_dense_replace", 1U},
 };
 
-constexpr TensorName kHfNames[] = {
-    {"self_attn.q_a_proj", "attn_q_a"},
-    {"self_attn.q_a_layernorm", "attn_q_a_norm"},
-    {"self_attn.q_b_proj", "attn_q_b"},
-    {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
-    {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
-    {"self_attn.kv_b_proj", "attn_kv_b"},
+constexpr KeyDefault kV32Defaults[] = {
+    {"num_attention_heads", 128U},
+    {"max_position_embeddings", 163840U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1536U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+    {"n_routed_experts", 256U},
+    {"n_shared_experts", 1U},
+    {"num_experts_per_tok", 8U},
+    {"moe_intermediate_size", 2048U},
+    {"routed_scaling_factor", 2.5},
+    {"n_group", 8U},
+    {"topk_group", 4U},
+    {"first_k_dense_replace", 3U},
+    {"index_topk", 2048U},
+    {"index_head_dim", 128U},
+    {"index_n_heads", 64U},
+};
+
+constexpr KeyDefault kGlmMoeDsaDefaults[] = {
+    {"num_attention_heads", 64U},
+    {"max_position_embeddings", 202752U},
+    {"rms_norm_eps", 1e-5},
+    {"q_lora_rank", 2048U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 192U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 256U},
+    {"n_routed_experts", 256U},
+    {"n_shared_experts", 1U},
+    {"num_experts_per_tok", 8U},
+    {"moe_intermediate_size", 2048U},
+    {"routed_scaling_factor", 2.5},
+    {"n_group", 1U},
+    {"topk_group", 1U},
+    {"first_k_dense_replace", 3U},
+    {"index_topk", 2048U},
+    {"index_head_dim", 128U},
+    {"index_n_heads", 32U},
 };
 
 constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
@@ -118,7 +154,18 @@ Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   return read_sigmoid_experts(checkpoint, config);
 }
 
-// The four differ in names and defaults; GGUF files of all have one architecture, which V3's reads.
+Expected<void> configure_v32(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(configure_v3(checkpoint, config));
+  return read_indexers(checkpoint, kernels::RopeStyle::kHalves, config);
+}
+
+Expected<void> configure_glm_moe_dsa(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(configure_v3(checkpoint, config));
+  return read_indexers(checkpoint, kernels::RopeStyle::kInterleaved, config);
+}
+
+// The first four differ in names and defaults; GGUF files of all have one architecture, which V3's
+// reads.
 using Configure = Expected<void> (*)(const Checkpoint&, ModelConfig&);
 
 constexpr ModelSpec spec_of(std::string_view model_type,
@@ -131,13 +178,24 @@ constexpr ModelSpec spec_of(std::string_view model_type,
                     .model_type = model_type,
                     .class_name = class_name,
                     .defaults = defaults,
-                    .names = kHfNames,
+                    .names = kLatentNames,
                     .pairs_rows = true,
                     .pairs_rows_in_gguf = true,
                     .has_latents = true},
           .configure = configure,
           .build = build_decoder,
           .gguf_keys = kGgufKeys};
+}
+
+// Their GGUF files are not read.
+constexpr ModelSpec sparse_spec_of(std::string_view model_type,
+                                   std::string_view class_name,
+                                   std::span<const KeyDefault> defaults,
+                                   Configure configure) {
+  ModelSpec spec = spec_of(model_type, class_name, defaults, configure);
+  spec.files.gguf = {};
+  spec.files.has_indexers = true;
+  return spec;
 }
 
 }  // namespace
@@ -158,5 +216,13 @@ const ModelSpec kKimiK2Spec =
 extern const ModelSpec kGlm4MoeLiteSpec;
 const ModelSpec kGlm4MoeLiteSpec =
     spec_of("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kGlm4MoeLiteDefaults, configure_v3);
+
+extern const ModelSpec kDeepseekV32Spec;
+const ModelSpec kDeepseekV32Spec =
+    sparse_spec_of("deepseek_v32", "DeepseekV32ForCausalLM", kV32Defaults, configure_v32);
+
+extern const ModelSpec kGlmMoeDsaSpec;
+const ModelSpec kGlmMoeDsaSpec = sparse_spec_of(
+    "glm_moe_dsa", "GlmMoeDsaForCausalLM", kGlmMoeDsaDefaults, configure_glm_moe_dsa);
 
 }  // namespace sluice

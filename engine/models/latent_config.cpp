@@ -58,4 +58,39 @@ Expected<void> read_latents(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
+Expected<void> read_indexers(const Checkpoint& checkpoint,
+                             kernels::RopeStyle style,
+                             ModelConfig& config) {
+  constexpr uint64_t kMost = 1024;
+  constexpr const char* kLayers = "attention.indexer.layers";
+  const Metadata& metadata = checkpoint.metadata();
+  LatentConfig& latent = config.latent;
+  if (latent.q_rank == 0) return metadata.wrong("attention.q_lora_rank", "nothing", "a number");
+  SLUICE_TRY(latent.index_heads, metadata.get_count("attention.indexer.head_count", kMost));
+  SLUICE_TRY(latent.index_dim, metadata.get_count("attention.indexer.key_length", kMost));
+  SLUICE_TRY(latent.index_top_k, metadata.get_count("attention.indexer.top_k", 1 << 24));
+  latent.index_style = style;
+  if (latent.index_dim % 32 != 0 || latent.index_dim < latent.rope_dim) {
+    return metadata.wrong("attention.indexer.key_length",
+                          std::to_string(latent.index_dim),
+                          "a multiple of 32, at least the rotated " +
+                              std::to_string(latent.rope_dim));
+  }
+  for (LayerConfig& layer : config.layers) layer.key_choice = KeyChoice::kOwn;
+  if (!metadata.has(kLayers)) return {};
+  SLUICE_TRY(const std::vector<double> own, metadata.get_numbers(kLayers));
+  if (own.size() != config.layers.size() || own.front() == 0) {
+    return metadata.wrong(kLayers,
+                          std::to_string(own.size()) + " layers" +
+                              (own.empty() || own.front() != 0 ? "" : ", the first without one"),
+                          "all " + std::to_string(config.num_layers) + ", the first with one");
+  }
+  for (size_t i = 0; i < own.size(); ++i) {
+    if (own[i] == 0) config.layers[i].key_choice = KeyChoice::kEarlier;
+    if (own[i] >= 0) continue;
+    return metadata.wrong(kLayers, "another type for layer " + std::to_string(i), "full or shared");
+  }
+  return {};
+}
+
 }  // namespace sluice

@@ -72,16 +72,24 @@ Expected<void> LatentMixer::load_tensors(const std::string& prefix,
                                     .rows = rows_of(layer_.share.heads, layer_.head_dim)};
   const Projection::Part compressed = {
       .stem = prefix + "attn_q_a", .n = latent_.q_rank, .bias = bias};
-  const std::array<Projection::Part, 2> in = {
-      {is_compressed ? compressed : queries,
-       {.stem = prefix + "attn_kv_a_mqa", .n = latent_.kv_rank + latent_.rope_dim, .bias = bias}}};
+  std::vector<Projection::Part> in = {
+      is_compressed ? compressed : queries,
+      {.stem = prefix + "attn_kv_a_mqa", .n = latent_.kv_rank + latent_.rope_dim, .bias = bias}};
+  std::vector<Projection::Part> from_compressed = {queries};
+  if (has_indexer()) {
+    in.push_back({.stem = prefix + "indexer_k", .n = latent_.index_dim, .floats = true});
+    in.push_back({.stem = prefix + "indexer_proj", .n = latent_.index_heads, .floats = true});
+    from_compressed.push_back(
+        {.stem = prefix + "indexer_q_b", .n = index_width(), .floats = true});
+    SLUICE_TRY_VOID(load_index_norm(prefix + "indexer_k_norm", weights));
+  }
   SLUICE_TRY(in_, Projection::load(weights, in, config_.hidden, bits));
   const auto load_norm = [&](const char* name, int32_t n) -> Expected<DeviceFloats> {
     SLUICE_TRY(std::vector<float> values, weights.vector(prefix + name + ".weight", n));
     return weights.place(std::move(values));
   };
   if (is_compressed) {
-    SLUICE_TRY(compressed_q_, Projection::load(weights, {&queries, 1}, latent_.q_rank, bits));
+    SLUICE_TRY(compressed_q_, Projection::load(weights, from_compressed, latent_.q_rank, bits));
     SLUICE_TRY(q_norm_, load_norm("attn_q_a_norm", latent_.q_rank));
   }
   SLUICE_TRY(kv_norm_, load_norm("attn_kv_a_norm", latent_.kv_rank));
@@ -97,10 +105,42 @@ Expected<void> LatentMixer::load_tensors(const std::string& prefix,
   return {};
 }
 
+Expected<void> LatentMixer::load_index_norm(const std::string& stem, WeightStore& weights) {
+  SLUICE_TRY(std::vector<float> weight, weights.vector(stem + ".weight", latent_.index_dim));
+  index_norm_ = weights.place(std::move(weight));
+  SLUICE_TRY(std::vector<float> bias, weights.vector(stem + ".bias", latent_.index_dim));
+  index_norm_bias_ = weights.place(std::move(bias));
+  return {};
+}
+
 KvGroupSpec LatentMixer::group(DType dtype) const {
-  return {.kind = KvGroupKind::kLatent,
-          .planes = {{.num_heads = 1, .width = latent_.kv_rank, .dtype = dtype},
-                     {.num_heads = 1, .width = latent_.rope_dim, .dtype = dtype}}};
+  const auto plane = [dtype](int32_t width) {
+    return KvPlane{.num_heads = 1, .width = width, .dtype = dtype};
+  };
+  KvGroupSpec group = {.kind = KvGroupKind::kLatent,
+                       .planes = {plane(latent_.kv_rank), plane(latent_.rope_dim)}};
+  if (has_indexer()) group.planes.push_back(plane(latent_.index_dim));
+  return group;
+}
+
+LatentMixer::IndexBuffers LatentMixer::layout_index(const StepBounds& bounds,
+                                                    Arena& arena) const {
+  IndexBuffers index;
+  if (layer_.key_choice == KeyChoice::kAll) return index;
+  const int64_t tokens = bounds.max_tokens;
+  index.chosen.stride = kernels::chosen_words(bounds.max_seq_len);
+  index.chosen.words = reinterpret_cast<uint64_t*>(arena.take_bytes(
+      tokens * index.chosen.stride * static_cast<int64_t>(sizeof(uint64_t))));
+  if (!has_indexer()) return index;
+  index.q = arena.take_floats(tokens * index_width());
+  index.k = arena.take_floats(tokens * latent_.index_dim);
+  index.weights = arena.take_floats(tokens * latent_.index_heads);
+  const int64_t bytes = kernels::choose_keys_workspace_bytes({.seq_len = bounds.max_seq_len,
+                                                              .num_heads = latent_.index_heads,
+                                                              .dim = latent_.index_dim,
+                                                              .num_threads = bounds.num_threads});
+  index.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
+  return index;
 }
 
 LatentMixer::Buffers LatentMixer::layout(const StepBounds& bounds, Arena& arena) const {
@@ -108,6 +148,7 @@ LatentMixer::Buffers LatentMixer::layout(const StepBounds& bounds, Arena& arena)
   const int64_t rows = layer_.num_heads * places(tokens);
   const int64_t nope = align_up(latent_.nope_dim, kQuantGroup);
   Buffers buffers;
+  buffers.index = layout_index(bounds, arena);  // first: other layers read it there
   if (latent_.q_rank > 0) {
     buffers.compressed = arena.take_floats(tokens * latent_.q_rank);
     const std::array<const Projection*, 1> readers = {&compressed_q_};
@@ -156,12 +197,16 @@ void LatentMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch) {
 }
 
 void LatentMixer::project_queries(const ForwardContext& context, const LinearInput& in) const {
+  const bool is_compressed = latent_.q_rank > 0;
   const ProjectionOutput whole = {buffers_.q, q_width()};
-  const ProjectionOutput kv = {buffers_.kv, latent_.kv_rank + latent_.rope_dim};
-  if (latent_.q_rank == 0) {
-    const std::array<ProjectionOutput, 2> out = {whole, kv};
-    return project(context.exec, in_, in, out, kernels::Epilogue::kStore);
-  }
+  const IndexBuffers& index = buffers_.index;
+  const std::array<ProjectionOutput, 4> out = {
+      {is_compressed ? ProjectionOutput{buffers_.compressed, latent_.q_rank} : whole,
+       {buffers_.kv, latent_.kv_rank + latent_.rope_dim},
+       {index.k, latent_.index_dim},
+       {index.weights, latent_.index_heads}}};
+  const auto outputs = std::span(out).first(has_indexer() ? 4 : 2);
+  if (!is_compressed) return project(context.exec, in_, in, outputs, kernels::Epilogue::kStore);
   LinearInput compressed_in = buffers_.compressed_in;
   compressed_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   kernels::RowSteps norm;
@@ -172,9 +217,56 @@ void LatentMixer::project_queries(const ForwardContext& context, const LinearInp
                                   .eps = latent_.norm_eps,
                                   .out = rows});
   });
-  const std::array<ProjectionOutput, 2> out = {{{buffers_.compressed, latent_.q_rank}, kv}};
-  project(context.exec, in_, in, out, kernels::Epilogue::kStore, &norm);
-  project(context.exec, compressed_q_, compressed_in, {&whole, 1}, kernels::Epilogue::kStore);
+  project(context.exec, in_, in, outputs, kernels::Epilogue::kStore, &norm);
+  const std::array<ProjectionOutput, 2> queries = {{whole, {index.q, index_width()}}};
+  project(context.exec,
+          compressed_q_,
+          compressed_in,
+          std::span(queries).first(has_indexer() ? 2 : 1),
+          kernels::Epilogue::kStore);
+}
+
+// Chooses the keys of every token, for this layer and those behind it without an indexer.
+void LatentMixer::choose_keys(const ForwardContext& context,
+                              const LayerCache& cache,
+                              const kernels::RopeTable& rope) const {
+  const ForwardBatch& batch = context.batch;
+  const auto group = static_cast<size_t>(cache.group);
+  const IndexBuffers& index = buffers_.index;
+  const KvPlaneView& plane = cache.planes[2];
+  const kernels::IndexKeyView keys = {.data = plane.data,
+                                      .dtype = plane.shape.dtype,
+                                      .block_size = plane.block_size,
+                                      .dim = plane.shape.width};
+  constexpr float kNormEps = 1e-6F;
+  kernels::index_rows(context.exec,
+                      {.q = index.q,
+                       .q_stride = index_width(),
+                       .k = index.k,
+                       .k_stride = latent_.index_dim,
+                       .num_heads = latent_.index_heads,
+                       .norm_weight = index_norm_.data(),
+                       .norm_bias = index_norm_bias_.data(),
+                       .norm_eps = kNormEps,
+                       .table = &rope,
+                       .style = latent_.index_style,
+                       .positions = batch.positions,
+                       .slot_mapping = batch.slot_mapping[group],
+                       .cache = keys});
+  kernels::choose_keys(context.exec,
+                       {.q = index.q,
+                        .q_stride = index_width(),
+                        .weights = index.weights,
+                        .weights_stride = latent_.index_heads,
+                        .num_heads = latent_.index_heads,
+                        .cache = keys,
+                        .query_start_loc = batch.query_start_loc,
+                        .seq_lens = batch.seq_lens,
+                        .block_table = batch.block_tables[group].data(),
+                        .block_table_stride = batch.block_table_strides[group],
+                        .top_k = latent_.index_top_k,
+                        .out = index.chosen,
+                        .workspace = index.workspace});
 }
 
 void LatentMixer::run_heads(const ForwardContext& context,
@@ -209,6 +301,7 @@ void LatentMixer::attend(const ForwardContext& context, const LayerCache& cache)
        .block_table = batch.block_tables[group].data(),
        .block_table_stride = batch.block_table_strides[group],
        .scale = config_.attention_scale,
+       .chosen = buffers_.index.chosen,
        .out = {buffers_.latent, latent_.kv_rank, head_rows * latent_.kv_rank},
        .workspace = buffers_.workspace});
 }
@@ -244,6 +337,7 @@ void LatentMixer::forward(const ForwardContext& context,
                         .cache = latent_view(cache),
                         .nope = {buffers_.latent, nope, head_rows * nope},
                         .query = {buffers_.query, query_width(), head_rows * query_width()}});
+  if (has_indexer()) choose_keys(context, cache, *rope);
   run_heads(context, keys_, latent_.nope_dim, query_width());
   attend(context, cache);
   run_heads(context, values_, latent_.kv_rank, query_width());

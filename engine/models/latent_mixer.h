@@ -36,6 +36,16 @@ class LatentMixer final : public Mixer {
   void read_ahead(const ForwardContext&, const LayerCache&) const override {}
 
  private:
+  // An indexer's rows. The choice of keys lies at the beginning of the mixers' scratch memory,
+  // where layers without an indexer find what the last one has chosen.
+  struct IndexBuffers {
+    kernels::ChosenKeys chosen;
+    float* q = nullptr;        // [tokens, heads * dim]
+    float* k = nullptr;        // [tokens, dim]
+    float* weights = nullptr;  // [tokens, heads]
+    std::span<std::byte> workspace;
+  };
+
   // Rows by head are [heads][places], places being the tokens up to whole activation blocks.
   struct Buffers {
     float* compressed = nullptr;  // [tokens, q_rank]
@@ -46,6 +56,7 @@ class LatentMixer final : public Mixer {
     kernels::ExpertRows heads;
     LinearInput compressed_in;
     LinearInput out_in;
+    IndexBuffers index;
     RankParts parts;
     std::span<std::byte> workspace;
   };
@@ -64,6 +75,7 @@ class LatentMixer final : public Mixer {
                                     int32_t n,
                                     int32_t k,
                                     WeightStore& weights) const;
+  Expected<void> load_index_norm(const std::string& stem, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_queries(const ForwardContext& context, const LinearInput& in) const;
   // Runs a matrix of each head over its rows x of k, which begin `stride` floats apart.
@@ -71,7 +83,15 @@ class LatentMixer final : public Mixer {
                  const HeadMatrices& heads,
                  int32_t k,
                  int64_t out_stride) const;
+  [[nodiscard]] IndexBuffers layout_index(const StepBounds& bounds, Arena& arena) const;
+  void choose_keys(const ForwardContext& context,
+                   const LayerCache& cache,
+                   const kernels::RopeTable& rope) const;
   void attend(const ForwardContext& context, const LayerCache& cache) const;
+
+  [[nodiscard]] bool has_indexer() const { return layer_.key_choice == KeyChoice::kOwn; }
+
+  [[nodiscard]] int32_t index_width() const { return latent_.index_heads * latent_.index_dim; }
 
   [[nodiscard]] int64_t whole_heads() const {
     return whole_of(layer_.share.heads, layer_.num_heads);
@@ -93,12 +113,14 @@ class LatentMixer final : public Mixer {
   const ModelConfig& config_;
   const LatentConfig& latent_;
   const LayerConfig& layer_;
-  Projection in_;            // compressed or whole queries, then the latent and the shared key
-  Projection compressed_q_;  // from compressed queries; empty: none
+  // Compressed or whole queries, then the latent and the shared key; key and weights of an indexer.
+  Projection in_;
+  Projection compressed_q_;  // from compressed queries, and an indexer's; empty: none
   HeadMatrices keys_;        // [kv_rank, nope] of each head
   HeadMatrices values_;      // [value, kv_rank] of each head
   Projection out_;
   DeviceFloats q_norm_, kv_norm_;
+  DeviceFloats index_norm_, index_norm_bias_;
   Buffers buffers_;
 };
 

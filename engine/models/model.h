@@ -95,6 +95,13 @@ struct HeadConfig {
   std::vector<int32_t> taps;
 };
 
+// Which keys a layer of latent attention reads.
+enum class KeyChoice : uint8_t {
+  kAll,
+  kOwn,      // what its indexer chooses
+  kEarlier,  // what the last layer with an indexer has chosen
+};
+
 // One rank's share of a layer; all of it if nothing is set.
 struct LayerShare {
   Portion heads;
@@ -124,6 +131,7 @@ struct LayerConfig {
   // GateMulArgs::limit of its experts, and of its dense half or shared experts; 0: none.
   float expert_limit = 0;
   float dense_limit = 0;
+  KeyChoice key_choice = KeyChoice::kAll;
   LayerShare share;
 
   [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
@@ -162,6 +170,11 @@ struct LatentConfig {
   int32_t rope_dim = 0;
   int32_t value_dim = 0;
   float norm_eps = 1e-6F;  // of the norms of both latents
+  // The indexer that chooses the keys of a query (kernels/latent_index.h).
+  int32_t index_heads = 0;  // 0: none, all keys are read
+  int32_t index_dim = 0;
+  int32_t index_top_k = 0;
+  kernels::RopeStyle index_style = kernels::RopeStyle::kHalves;
 };
 
 // One rank's share of what is not in layers (rank_share.h).

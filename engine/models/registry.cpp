@@ -16,6 +16,7 @@ extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kCohereSpec;
 extern const ModelSpec kDeepseekV2Spec;
+extern const ModelSpec kDeepseekV32Spec;
 extern const ModelSpec kDeepseekV3Spec;
 extern const ModelSpec kDots1Spec;
 extern const ModelSpec kErnie45Spec;
@@ -30,6 +31,7 @@ extern const ModelSpec kGemmaSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGlm4MoeLiteSpec;
+extern const ModelSpec kGlmMoeDsaSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGranite4Spec;
@@ -75,10 +77,10 @@ namespace {
 
 constexpr std::array kSpecs = {
     &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
-    &kDeepseekV2Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec,
-    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaSpec,
-    &kGemmaEmbeddingSpec,
-    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGptOssSpec,
+    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
+    &kErnie45Spec, &kExaone4Spec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kGemmaEmbeddingSpec, &kGemmaSpec,
+    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlmMoeDsaSpec, &kGptOssSpec,
     &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,

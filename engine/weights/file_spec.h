@@ -81,6 +81,7 @@ struct FileSpec {
   bool may_be_encoder = false;  // where a file says that tokens see those behind them
   bool scales_queries = false;  // by their positions
   bool has_latents = false;     // attention caches one compressed vector a token
+  bool has_indexers = false;    // and layers read the keys that an indexer chooses
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

@@ -59,6 +59,9 @@ constexpr Row kRows[] = {
     {"attention.kv_lora_rank", {"kv_lora_rank"}},
     {"attention.nope_length", {"qk_nope_head_dim"}},
     {"attention.value_length_mla", {"v_head_dim"}},
+    {"attention.indexer.head_count", {"index_n_heads"}},
+    {"attention.indexer.key_length", {"index_head_dim"}},
+    {"attention.indexer.top_k", {"index_topk"}},
     {"rope_interleave", {"rope_interleave"}},
     {"expert_choice_method", {"topk_method"}},
     {"attn_logit_softcapping", {"attn_logit_softcapping"}},
@@ -368,6 +371,41 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   return {};
 }
 
+// Determines the layers with an indexer of their own, from their types or from a rule: 1, or 0 for
+// one that reads an earlier one's choice; -1 for what neither is.
+void take_indexer_types(const Json& config, Metadata& metadata) {
+  static constexpr int64_t kMost = 1 << 20;
+  std::vector<double> own;
+  const auto number = [&config](const char* key, int64_t absent) {
+    const Json* value = member(config, key);
+    const bool is_number = value != nullptr && value->is_number_integer();
+    return is_number ? std::clamp<int64_t>(value->get<int64_t>(), 0, kMost) : absent;
+  };
+  const auto add = [&own](bool is_own, bool is_earlier) {
+    own.push_back(is_own ? 1 : is_earlier ? 0 : -1);
+  };
+  for (const char* key : {"indexer_types", "index_topk_pattern"}) {
+    const Json* types = member(config, key);
+    if (types == nullptr || !own.empty()) continue;
+    if (types->is_string()) {
+      for (const char type : types->get_ref<const std::string&>()) add(type == 'F', type == 'S');
+    }
+    for (size_t i = 0; types->is_array() && i < types->size(); ++i) {
+      add((*types)[i] == "full", (*types)[i] == "shared");
+    }
+  }
+  const int64_t period = number("index_topk_freq", 1);
+  const int64_t offset = number("index_skip_topk_offset", 2);
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (own.empty() && period > 1 && layers && *layers <= kMaxArray) {
+    for (int64_t i = 0; i < static_cast<int64_t>(*layers); ++i) {
+      add(std::max<int64_t>(i - offset + 1, 0) % period == 0, true);
+    }
+  }
+  if (own.empty()) return;
+  metadata.set("attention.indexer.layers", "indexer_types", std::move(own));
+}
+
 // Makes arrays by layer of what single layers say beside the keys of all. transformers writes it
 // whatever keys it has read.
 Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
@@ -567,6 +605,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_defaults(config, spec, spec.defaults, result.metadata);
   take_layer_types(config, spec.has_unlike_layers, result.metadata);
   take_ffn_types(config, result.metadata);
+  take_indexer_types(config, result.metadata);
   const bool has_window = result.metadata.has("attention.sliding_window");
   if (found == nullptr) return result;  // find_model_spec() refuses it by its name
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));

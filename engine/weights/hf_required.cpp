@@ -24,9 +24,11 @@ bool is_false(const Json& value) { return value == false; }
 bool is_object(const Json& value) { return value.is_object(); }
 
 constexpr const char* kAttention = "attention";  // Granite's name of full_attention
+constexpr const char* kIndexed = "indexed_attention";  // DeepSeek V3.2's
 
 bool is_attention(const Json& type) {
-  return type == "full_attention" || type == "sliding_attention" || type == kAttention;
+  return type == "full_attention" || type == "sliding_attention" || type == kAttention ||
+         type == kIndexed;
 }
 
 bool is_chunked(const Json& type) { return type == "chunked_attention"; }
@@ -125,6 +127,10 @@ class Checker {
                     *types,
                     std::string("full_attention or ") + (are_chunked ? "chunked" : "sliding") +
                         "_attention for each layer");
+    }
+    if (types != nullptr && !spec_.has_indexers &&
+        std::ranges::find(*types, kIndexed) != types->end()) {
+      return refuse("layer_types", *types, "no indexed_attention");
     }
     if (layer_type == nullptr || types == nullptr) return {};
     const auto layers = config_.find("num_hidden_layers");

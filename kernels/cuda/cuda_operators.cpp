@@ -376,6 +376,14 @@ void latent_rows(const ExecContext&, const LatentRowsArgs&) {
   SLUICE_UNREACHABLE("cuda latent_rows");
 }
 
+void index_rows(const ExecContext&, const IndexRowsArgs&) {
+  SLUICE_UNREACHABLE("cuda index_rows");
+}
+
+void choose_keys(const ExecContext&, const ChooseKeysArgs&) {
+  SLUICE_UNREACHABLE("cuda choose_keys");
+}
+
 void latent_attention(const ExecContext&, const LatentAttentionArgs&) {
   SLUICE_UNREACHABLE("cuda latent_attention");
 }

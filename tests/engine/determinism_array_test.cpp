@@ -26,6 +26,7 @@
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/shared_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -133,6 +134,7 @@ class Matrix : public ::testing::Test {
 #else
     Config config;
     config.model = model_;
+    if (is_dummy_) config.load_format = "dummy";
 #endif
     config.max_model_len = 512;
     config.kv_cache_memory = int64_t{16} << 20;
@@ -201,6 +203,7 @@ class Matrix : public ::testing::Test {
 
   int64_t room_ = 1;  // more where groups have blocks of different sizes
   std::string model_ = golden_folder() + "/tiny/tiny-llama.gguf";
+  bool is_dummy_ = false;  // `model_` has no weights
   const testing::TemporaryFolder folder_;
   std::vector<ValidRequest> requests_;
   std::map<std::string, int64_t> bytes_per_block_;  // by KV dtype
@@ -298,6 +301,23 @@ TEST_F(Matrix, SoDoLatents) {
   Values values = all_values();
   values[kDtype] = {"bfloat16", "float16", "float32"};
   std::erase(values[kDrafts], "eagle3");
+  const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 24, full ? 60 : 2);
+  EXPECT_GT(num_tokens, full ? 1'000'000U : 6'000U);
+}
+
+// Sparse ones, whose requests are mostly longer than what a query reads, in layers with an indexer
+// and in others.
+TEST_F(Matrix, SoDoChosenLatents) {
+  const bool full = std::getenv("SLUICE_FULL") != nullptr;
+  const testing::TemporaryFolder folder;
+  testing::write_model(folder, "models/glm-moe-dsa", {{"index_topk", 40}});
+  model_ = folder.path();
+  is_dummy_ = true;
+  room_ = 2;
+  Values values = all_values();
+  values[kDtype] = {"bfloat16", "float32"};
+  std::erase(values[kDrafts], "eagle3");
+  std::erase(values[kDrafts], "draft_model");
   const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 24, full ? 60 : 2);
   EXPECT_GT(num_tokens, full ? 1'000'000U : 6'000U);
 }

@@ -408,7 +408,8 @@ TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
   constexpr std::pair<int32_t, int32_t> kRanks[] = {{2, 1}, {1, 2}, {2, 2}, {4, 1}, {2, 4}};
   std::vector<ValidRequest> whole;
   for (int i = 0; i < 3; ++i) whole.push_back(request(i));
-  const bool has_codes = std::string(std::get<1>(GetParam())) != "models/deepseek-v3";
+  const std::string model = std::get<1>(GetParam());
+  const bool has_codes = model != "models/deepseek-v3" && model != "models/glm-moe-dsa";
   for (const char* dtype : {"bfloat16", has_codes ? "int8" : "float32"}) {
     config_.kv_cache_dtype = dtype;
     const std::unique_ptr<Engine> alone = testing::start_engine(config_);
@@ -438,7 +439,8 @@ INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffRanksTest,
                          ::testing::Values(std::make_tuple("tcp", "models/llama"),
                                            std::make_tuple("shm", "models/gemma3"),
-                                           std::make_tuple("tcp", "models/deepseek-v3")));
+                                           std::make_tuple("tcp", "models/deepseek-v3"),
+                                           std::make_tuple("shm", "models/glm-moe-dsa")));
 
 }  // namespace
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include "engine/plan/model_plan.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
+#include "kvcache/store/kv_storage.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -115,17 +116,62 @@ TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   EXPECT_EQ(whole->latent.q_rank, 0);
 }
 
-TEST_F(LatentModels, WhatHasNoLatentFormIsRefusedByName) {
-  // Served without its indexer, it would read more than it was trained to.
-  for (const char* sparse : {"deepseek_v32", "glm_moe_dsa"}) {
-    Json other = deepseek_v3();
-    other["model_type"] = sparse;
-    const auto refused = read(other);
-    ASSERT_FALSE(refused.has_value());
-    EXPECT_NE(refused.error().message.find(std::string(sparse) + " is not supported"),
-              std::string::npos)
-        << refused.error().message;
+// 256 bytes more a token in each layer with an indexer; layers without one have a group of their
+// own.
+TEST_F(LatentModels, IndexersHaveTheirKeysBesideTheLatents) {
+  Json json = deepseek_v3();
+  json["model_type"] = "deepseek_v32";
+  const auto v32 = read(json);
+  ASSERT_TRUE(v32.has_value()) << v32.error().message;
+  EXPECT_EQ(v32->latent.index_heads, 64);
+  EXPECT_EQ(v32->latent.index_top_k, 2048);
+  EXPECT_EQ(v32->latent.index_style, kernels::RopeStyle::kHalves);
+  EXPECT_EQ(v32->ropes.front().style, kernels::RopeStyle::kInterleaved);
+  json["model_type"] = "glm_moe_dsa";
+  json["num_hidden_layers"] = 6;
+  json["index_topk_freq"] = 3;
+  const auto glm = read(json);
+  ASSERT_TRUE(glm.has_value()) << glm.error().message;
+  EXPECT_EQ(glm->latent.index_heads, 32);
+  EXPECT_EQ(glm->latent.index_style, kernels::RopeStyle::kInterleaved);
+  std::string choices;
+  for (const LayerConfig& layer : glm->layers) {
+    choices += layer.key_choice == KeyChoice::kOwn ? 'F' : 'S';
   }
+  EXPECT_EQ(choices, "FFSSFS");
+  WeightStore weights(*checkpoint_, DeviceType::kCpu);
+  const auto model = spec_->build(*glm, {.max_model_len = 16}, weights);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const std::vector<LayerGroup> groups = (*model)->layer_groups(DType::kBF16);
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].layers, (std::vector<int32_t>{0, 1, 4}));
+  EXPECT_EQ(kv_block_bytes(groups[0].spec, 1), 3 * (1152 + 256));
+  EXPECT_EQ(kv_block_bytes(groups[1].spec, 1), 3 * 1152);
+}
+
+TEST_F(LatentModels, WrongIndexersAreRefusedByName) {
+  const auto refusal = [this](const char* key, const Json& value) {
+    Json json = deepseek_v3();
+    json["model_type"] = "glm_moe_dsa";
+    json[key] = value;
+    const auto refused = read(json);
+    EXPECT_FALSE(refused.has_value()) << key;
+    return refused.has_value() ? std::string() : refused.error().message;
+  };
+  EXPECT_NE(refusal("indexer_types", {"shared", "full", "full", "full"}).find("indexer_types"),
+            std::string::npos);
+  EXPECT_NE(refusal("indexer_types", {"full", "full"}).find("2 layers"), std::string::npos);
+  EXPECT_NE(refusal("index_topk_pattern", "FSXS").find("full or shared"), std::string::npos);
+  EXPECT_NE(refusal("index_head_dim", 40).find("index_head_dim"), std::string::npos);
+  EXPECT_NE(refusal("index_topk", 0).find("index_topk"), std::string::npos);
+  EXPECT_NE(refusal("q_lora_rank", nullptr).find("q_lora_rank"), std::string::npos);
+  Json plain = deepseek_v3();
+  plain["layer_types"] = {"indexed_attention", "indexed_attention", "indexed_attention",
+                          "indexed_attention"};
+  EXPECT_FALSE(read(plain).has_value());
+}
+
+TEST_F(LatentModels, WhatHasNoLatentFormIsRefusedByName) {
   Config serve;
   serve.model = golden_folder() + "/models/engine-latents.gguf";
   serve.kv_cache_dtype = "int8";

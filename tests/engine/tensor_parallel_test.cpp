@@ -135,6 +135,8 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
        {{"moe_intermediate_size", 256},
         {"share_expert_dim", 320},
         {"attention_other_setting", {{"num_attention_heads", 16}, {"num_attention_groups", 4}}}}},
+      // Choices of keys, which every rank makes.
+      {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

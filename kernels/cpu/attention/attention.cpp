@@ -78,6 +78,7 @@ struct LatentShape {
   int64_t q_head_stride = 0;
   int64_t out_head_stride = 0;
   int32_t rope_dim = 0;  // 0: usual attention
+  ChosenKeys chosen = {};
 };
 
 // One call: the plans of its requests and the blocks made from them.
@@ -240,6 +241,10 @@ class AttentionCall {
         .v_block_bytes = kv.num_kv_heads * v_bytes,
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
+        .chosen = latent_.chosen.words == nullptr
+                      ? nullptr
+                      : latent_.chosen.words + args_.query_start_loc[req] * latent_.chosen.stride,
+        .chosen_stride = latent_.chosen.stride,
         .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes_),
         .partials = partials,
         .dtype = kv.dtype,
@@ -335,7 +340,8 @@ void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
                     one_head,
                     {.q_head_stride = args.query.head_stride,
                      .out_head_stride = args.out.head_stride,
-                     .rope_dim = cache.rope_dim}));
+                     .rope_dim = cache.rope_dim,
+                     .chosen = args.chosen}));
 }
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {

@@ -1,47 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstring>
 
 #include "engine/core/status.h"
+#include "kernels/cpu/attention/cache_row.h"
 #include "kernels/cpu/cpu_operators.h"
 #include "kernels/cpu/isa/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/latent_attention.h"
-#include "quant/format.h"
 
 namespace sluice::kernels::cpu {
 namespace {
 
 constexpr int64_t kTokensPerClaim = 4;
-
-// Writes n elements of a cache's type, and zeros up to `width`.
-void write_elements(const float* x, int32_t n, int64_t width, DType dtype, std::byte* to) {
-  if (dtype == DType::kF32) {
-    auto* const out = reinterpret_cast<float*>(to);
-    std::copy_n(x, n, out);
-    std::fill(out + n, out + width, 0.0F);
-    return;
-  }
-  auto* const out = reinterpret_cast<uint16_t*>(to);
-  const bool is_half = dtype == DType::kF16;
-  for (int32_t i = 0; i < n; ++i) out[i] = is_half ? float_to_half(x[i]) : float_to_bf16(x[i]);
-  std::fill(out + n, out + width, uint16_t{0});
-}
-
-void cache_row(const LatentKvView& cache, int64_t slot, const float* kv) {
-  const auto write = [&](std::byte* plane, const float* x, int32_t n) {
-    const int64_t width = cached_head_dim(n);
-    const int64_t block = slot / cache.block_size * kv_head_bytes(cache.dtype, n, cache.block_size);
-    const int64_t row = slot % cache.block_size * width;
-    write_elements(x,
-                   n,
-                   width,
-                   cache.dtype,
-                   plane + block + row * static_cast<int64_t>(dtype_bytes(cache.dtype)));
-  };
-  write(cache.latent, kv, cache.latent_dim);
-  write(cache.rope, kv + cache.latent_dim, cache.rope_dim);
-}
 
 void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token) {
   const int32_t latent = args.cache.latent_dim;
@@ -61,7 +31,12 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
               .halves = args.table->style() == RopeStyle::kHalves};
   simd.rope_row(row);
   const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
-  if (slot >= 0) cache_row(args.cache, slot, kv);
+  const LatentKvView& cache = args.cache;
+  if (slot >= 0) {
+    cache_row({cache.latent, cache.dtype, cache.block_size, latent}, slot, kv);
+    cache_row({cache.rope, cache.dtype, cache.block_size, rope}, slot, kv + latent);
+  }
+  const float* const scales = args.table->query_scales();
   const float* q = args.q + token * args.q_stride;
   const int64_t padded = align_up(args.nope_dim, 32);
   for (int32_t head = 0; head < args.num_heads; ++head, q += args.nope_dim + rope) {
@@ -73,6 +48,9 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
     std::copy_n(q + args.nope_dim, rope, turned);
     row.x = turned;
     simd.rope_row(row);
+    if (scales == nullptr) continue;
+    for (int32_t i = 0; i < args.nope_dim; ++i) nope[i] *= scales[position];
+    for (int32_t i = 0; i < rope; ++i) turned[i] *= scales[position];
   }
 }
 

@@ -137,6 +137,16 @@ SLUICE_INLINE void score_latent_keys(const QueryBlock& block,
   for (; key < keys.end; ++key) score_latents<1, kVectors>(block, scratch, key, v);
 }
 
+// A score whose weight is exactly 0, also where no key of a tile is chosen.
+constexpr float kNotChosen = -__builtin_inff();
+
+// The keys of a tile that row r of the block has chosen.
+SLUICE_INLINE uint64_t chosen_in_tile(const QueryBlock& block, int32_t r, int32_t tile_begin) {
+  if (block.chosen == nullptr) return ~uint64_t{0};
+  const int64_t token = (block.row_begin + r) / block.group;
+  return block.chosen[token * block.chosen_stride + tile_begin / kTile];
+}
+
 // Leaves the scores of the keys [begin, end) in out[row][key], and the tile's values in `tile`.
 template <typename Load>
 SLUICE_INLINE void score_latent_tile(const QueryBlock& block,
@@ -155,8 +165,13 @@ SLUICE_INLINE void score_latent_tile(const QueryBlock& block,
     for (; v < vectors; ++v) score_latent_keys<1>(block, scratch, keys, v);
   }
   for (int32_t r = 0; r < block.num_rows; ++r) {
+    const uint64_t chosen = chosen_in_tile(block, r, tile_begin);
     for (int32_t j = keys.begin; j < keys.end; ++j) {
       out[r * kTile + j] = scratch.scores[j * kAttentionMaxRows + r];
+    }
+    if (chosen == ~uint64_t{0}) continue;
+    for (int32_t j = keys.begin; j < keys.end; ++j) {
+      if ((chosen >> j & 1) == 0) out[r * kTile + j] = kNotChosen;
     }
   }
   for (int32_t i = 0; i < kTileVectors; ++i) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/attention/index_block.h"
 #include "kernels/cpu/attention/query_block.h"
 #include "kernels/cpu/rows/rows_block.h"
 #include "kernels/cpu/rows/sampling_block.h"
@@ -116,6 +117,7 @@ struct SimdTable {
   // Attention.
   void (*attention_block)(const QueryBlock& block);
   void (*attention_merge)(const QueryBlock& block);
+  void (*index_block)(const IndexBlock& block);
   // Rows.
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);

@@ -5,6 +5,7 @@
 #include "kernels/cpu/isa/vec16.h"
 // vec16.h comes first: it names the namespace that the kernels live in.
 #include "kernels/cpu/attention/attention_impl.h"
+#include "kernels/cpu/attention/index_impl.h"
 #include "kernels/cpu/isa/linear_simd.h"
 #include "kernels/cpu/isa/simd.h"
 #include "kernels/cpu/rows/quantize_impl.h"
@@ -22,6 +23,7 @@ extern const SimdTable kAvx2Table = {
     .scale_by_weights = SLUICE_ISA::scale_by_weights,
     .attention_block = SLUICE_ISA::attention_block,
     .attention_merge = SLUICE_ISA::attention_merge,
+    .index_block = SLUICE_ISA::index_block,
     .rope_row = SLUICE_ISA::rope_row,
     .kv_row = SLUICE_ISA::kv_row,
     .gate_mul_row = SLUICE_ISA::gate_mul_row,

@@ -28,6 +28,8 @@ EXPERTS = dict(n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size
                n_shared_experts=2, first_k_dense_replace=1)
 V3 = dict(LATENT, **EXPERTS, n_group=4, topk_group=2, routed_scaling_factor=2.5)
 V2 = dict(LATENT, **EXPERTS, routed_scaling_factor=1.7)
+# Fewer keys than most queries see.
+INDEXED = dict(V3, index_topk=48, index_n_heads=6, index_head_dim=32)
 
 
 def yarn(mscale, mscale_all_dim):
@@ -52,6 +54,11 @@ MODELS = {
     # An epsilon that the norms of latents do not have.
     "glm4-moe-lite": ("Glm4MoeLite", None, dict(
         V3, n_group=1, topk_group=1, qk_nope_head_dim=40, v_head_dim=56, rms_norm_eps=1e-2), "BF16", 264),
+    "deepseek-v32": ("DeepseekV32", None, dict(INDEXED, rope_parameters=yarn(1.0, 1.0)), "BF16", 264),
+    # The second layer reads what the first has chosen.
+    "glm-moe-dsa": ("GlmMoeDsa", None, dict(
+        INDEXED, n_group=1, topk_group=1, rms_norm_eps=1e-2,
+        indexer_types=["full", "shared", "full"]), "F32", 264),
 }
 del MODELS["glm4-moe-lite"][2]["first_k_dense_replace"]
 
@@ -163,8 +170,9 @@ def write_engine_model():
 
 
 def main():
-    write_engine_model()
     wanted = sys.argv[1:] or [*MODELS]
+    if not sys.argv[1:]:
+        write_engine_model()
     rows_path = common.HERE / "latent_models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
     rows = {row["name"]: row for row in document.get("models", [])}

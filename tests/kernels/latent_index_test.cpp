@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The indexer of sparse latent attention: its choice against the definition, ties included, on
+// every instruction set, with any threads and in any chunks; and attention on what it has chosen.
+#include "kernels/latent_index.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/latent_attention.h"
+#include "quant/format.h"
+#include "tests/kernels/devices.h"
+
+namespace sluice::kernels {
+namespace {
+
+constexpr int32_t kDim = 32;
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kTopK = 24;
+
+// Two sequences, of which the first is longer than three tiles.
+const std::vector<int32_t> kLengths = {210, 40};
+constexpr int32_t kTokens = 250;
+
+std::vector<float> fold(std::vector<float> lanes) {
+  for (size_t half = lanes.size() / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes;
+}
+
+class Indexed {
+ public:
+  explicit Indexed(int32_t num_heads, bool has_ties) : num_heads_(num_heads) {
+    test::Random random(9);
+    q_ = random.normals(static_cast<size_t>(kTokens * num_heads * kDim));
+    weights_ = random.normals(static_cast<size_t>(kTokens * num_heads));
+    keys_ = random.normals(static_cast<size_t>(kTokens * kDim));
+    // Few different keys: most scores have equals.
+    for (int32_t t = 0; t < kTokens && has_ties; ++t) {
+      std::copy_n(keys_.begin() + t % 5 * kDim, kDim, keys_.begin() + int64_t{t} * kDim);
+    }
+    for (float& key : keys_) key = bf16_to_float(float_to_bf16(key));
+    stride_ = (kLengths.front() + kBlockSize - 1) / kBlockSize;
+    const auto num_blocks = static_cast<int32_t>(kLengths.size()) * stride_;
+    for (int32_t i = num_blocks - 1; i >= 0; --i) table_.push_back(i);
+    cache_.resize(static_cast<size_t>(num_blocks * kBlockSize * kDim));
+    for (size_t req = 0, token = 0; req < kLengths.size(); ++req) {
+      for (int32_t p = 0; p < kLengths[req]; ++p, ++token) {
+        const int32_t block = table_[req * static_cast<size_t>(stride_) +
+                                     static_cast<size_t>(p / kBlockSize)];
+        for (int32_t d = 0; d < kDim; ++d) {
+          const float key = keys_[token * kDim + static_cast<size_t>(d)];
+          cache_[static_cast<size_t>((block * kBlockSize + p % kBlockSize) * kDim + d)] =
+              float_to_bf16(key);
+        }
+      }
+    }
+  }
+
+  // The score of a key, by the definition; both are numbers of all requests' tokens.
+  [[nodiscard]] float score(int32_t token, int32_t key) const {
+    std::vector<float> lanes(16);
+    for (int32_t head = 0; head < num_heads_; ++head) {
+      float product = 0;
+      for (int32_t d = 0; d < kDim; ++d) {
+        product = std::fma(q_[static_cast<size_t>((token * num_heads_ + head) * kDim + d)],
+                           keys_[static_cast<size_t>(key * kDim + d)],
+                           product);
+      }
+      float& lane = lanes[static_cast<size_t>(head % 16)];
+      lane = std::fma(weights_[static_cast<size_t>(token * num_heads_ + head)],
+                      std::max(0.0F, product),
+                      lane);
+    }
+    return fold(lanes).front();
+  }
+
+  [[nodiscard]] std::vector<bool> expected() const {
+    std::vector<bool> chosen;
+    for (size_t req = 0, first = 0; req < kLengths.size(); ++req) {
+      for (int32_t p = 0; p < kLengths[req]; ++p) {
+        std::vector<int32_t> order(static_cast<size_t>(p) + 1);
+        std::iota(order.begin(), order.end(), 0);
+        std::vector<float> scores;
+        for (const int32_t j : order) {
+          const auto begin = static_cast<int32_t>(first);
+          scores.push_back(score(begin + p, begin + j));
+        }
+        std::ranges::stable_sort(order, [&](int32_t a, int32_t b) {
+          return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+        });
+        std::vector<bool> row(static_cast<size_t>(kLengths.front()));
+        for (size_t i = 0; i < order.size() && i < kTopK; ++i) {
+          row[static_cast<size_t>(order[i])] = true;
+        }
+        chosen.insert(chosen.end(), row.begin(), row.end());
+      }
+      first += static_cast<size_t>(kLengths[req]);
+    }
+    return chosen;
+  }
+
+  // Returns the kernel's choice, in chunks of all requests at once.
+  [[nodiscard]] std::vector<bool> run(const Device& device, int32_t chunk) const {
+    std::vector<bool> chosen(static_cast<size_t>(kTokens * kLengths.front()));
+    for (int32_t begin = 0; begin < kLengths.front(); begin += chunk) {
+      run_chunk(device, begin, chunk, chosen);
+    }
+    return chosen;
+  }
+
+ private:
+  void run_chunk(const Device& device,
+                 int32_t begin,
+                 int32_t chunk,
+                 std::vector<bool>& chosen) const {
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> starts = {0};
+    std::vector<int32_t> lens;
+    std::vector<int32_t> tables;
+    std::vector<float> q;
+    std::vector<float> weights;
+    for (size_t req = 0, first = 0; req < kLengths.size(); first += kLengths[req], ++req) {
+      const int32_t end = std::min(begin + chunk, kLengths[req]);
+      if (end <= begin) continue;
+      for (int32_t p = begin; p < end; ++p) tokens.push_back(static_cast<int32_t>(first) + p);
+      starts.push_back(static_cast<int32_t>(tokens.size()));
+      lens.push_back(end);
+      const auto row = table_.begin() + static_cast<int64_t>(req) * stride_;
+      tables.insert(tables.end(), row, row + stride_);
+    }
+    for (const int32_t token : tokens) {
+      const auto from = q_.begin() + int64_t{token} * num_heads_ * kDim;
+      q.insert(q.end(), from, from + num_heads_ * kDim);
+      const auto weight = weights_.begin() + int64_t{token} * num_heads_;
+      weights.insert(weights.end(), weight, weight + num_heads_);
+    }
+    const int64_t stride = chosen_words(kLengths.front());
+    std::vector<uint64_t> words(tokens.size() * static_cast<size_t>(stride), 0);
+    const int64_t bytes = choose_keys_workspace_bytes({.seq_len = kLengths.front(),
+                                                       .num_heads = num_heads_,
+                                                       .dim = kDim,
+                                                       .num_threads = device.num_threads()});
+    std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float) + 16, NAN);
+    choose_keys(device.context(),
+                {.q = q.data(),
+                 .q_stride = num_heads_ * kDim,
+                 .weights = weights.data(),
+                 .weights_stride = num_heads_,
+                 .num_heads = num_heads_,
+                 .cache = {.data = reinterpret_cast<std::byte*>(
+                               const_cast<uint16_t*>(cache_.data())),
+                           .dtype = DType::kBF16,
+                           .block_size = kBlockSize,
+                           .dim = kDim},
+                 .query_start_loc = starts,
+                 .seq_lens = lens,
+                 .block_table = tables.data(),
+                 .block_table_stride = stride_,
+                 .top_k = kTopK,
+                 .out = {words.data(), stride},
+                 .workspace = std::as_writable_bytes(std::span(workspace))
+                                  .first(static_cast<size_t>(bytes))});
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      for (int32_t j = 0; j < kLengths.front(); ++j) {
+        const uint64_t word = words[i * static_cast<size_t>(stride) + static_cast<size_t>(j / 64)];
+        chosen[static_cast<size_t>(tokens[i] * kLengths.front() + j)] = (word >> j % 64 & 1) != 0;
+      }
+    }
+  }
+
+  int32_t num_heads_;
+  int32_t stride_ = 0;
+  std::vector<float> q_, weights_, keys_;
+  std::vector<int32_t> table_;
+  std::vector<uint16_t> cache_;
+};
+
+TEST(LatentIndex, ChoosesTheBestKeysAndOfEqualOnesTheEarlier) {
+  for (const int32_t num_heads : {6, 40}) {
+    for (const bool has_ties : {false, true}) {
+      const Indexed indexed(num_heads, has_ties);
+      const std::vector<bool> expected = indexed.expected();
+      for (const auto& device : test::devices({1, 3})) {
+        for (const int32_t chunk : {1, 50, 4096}) {
+          EXPECT_EQ(indexed.run(*device.device, chunk), expected)
+              << num_heads << (has_ties ? " heads, ties, " : " heads, ") << device.name
+              << ", chunks of " << chunk;
+        }
+      }
+    }
+  }
+}
+
+// One token behind `length` keys of two partitions, with some of them chosen.
+std::vector<float> attend(const Device& device,
+                          int32_t length,
+                          const std::vector<uint64_t>& words,
+                          std::vector<float>& values) {
+  constexpr int32_t kHeads = 5;
+  constexpr int32_t kLatent = 32;
+  constexpr int32_t kRope = 16;
+  test::Random random(4);
+  std::vector<float> query = random.normals(kHeads * (kLatent + kRope));
+  values = random.normals(static_cast<size_t>(length * kLatent));
+  std::vector<float> ropes = random.normals(static_cast<size_t>(length * kRope));
+  std::vector<int32_t> table(static_cast<size_t>((length + kBlockSize - 1) / kBlockSize));
+  std::iota(table.begin(), table.end(), 0);
+  values.resize(table.size() * kBlockSize * kLatent);
+  ropes.resize(table.size() * kBlockSize * kRope);
+  const std::vector<int32_t> starts = {0, 1};
+  const std::vector<int32_t> lens = {length};
+  const int64_t bytes = latent_workspace_bytes({.num_tokens = 1,
+                                                .num_reqs = 1,
+                                                .seq_len = length,
+                                                .num_heads = kHeads,
+                                                .num_kv_heads = 1,
+                                                .head_dim = kLatent,
+                                                .num_threads = device.num_threads()},
+                                               kRope);
+  std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float) + 16, NAN);
+  std::vector<float> out(kHeads * kLatent, NAN);
+  latent_attention(
+      device.context(),
+      {.query = {query.data(), kLatent + kRope, kLatent + kRope},
+       .num_heads = kHeads,
+       .cache = {.latent = reinterpret_cast<std::byte*>(values.data()),
+                 .rope = reinterpret_cast<std::byte*>(ropes.data()),
+                 .dtype = DType::kF32,
+                 .num_blocks = static_cast<int32_t>(table.size()),
+                 .block_size = kBlockSize,
+                 .latent_dim = kLatent,
+                 .rope_dim = kRope},
+       .query_start_loc = starts,
+       .seq_lens = lens,
+       .block_table = table.data(),
+       .block_table_stride = static_cast<int32_t>(table.size()),
+       .scale = 0.1F,
+       .chosen = {words.empty() ? nullptr : const_cast<uint64_t*>(words.data()),
+                  chosen_words(length)},
+       .out = {out.data(), kLatent, kLatent},
+       .workspace =
+           std::as_writable_bytes(std::span(workspace)).first(static_cast<size_t>(bytes))});
+  return out;
+}
+
+TEST(LatentIndex, AChoiceOfAllKeysIsDenseAttention) {
+  for (const int32_t length : {1, 64, 200, 1100}) {
+    std::vector<uint64_t> all(static_cast<size_t>(chosen_words(length)), UINT64_MAX);
+    if (length % 64 != 0) all.back() = (uint64_t{1} << length % 64) - 1;
+    std::vector<float> values;
+    for (const auto& device : test::devices({1, 3})) {
+      EXPECT_EQ(attend(*device.device, length, all, values),
+                attend(*device.device, length, {}, values))
+          << device.name << " " << length;
+    }
+  }
+}
+
+// Tiles and partitions of which nothing is chosen weigh nothing: a single key gives its latent.
+TEST(LatentIndex, KeysThatAreNotChosenWeighNothing) {
+  constexpr int32_t kLength = 1100;
+  for (const int32_t key : {0, 63, 64, 511, 700, 1099}) {
+    std::vector<uint64_t> one(static_cast<size_t>(chosen_words(kLength)), 0);
+    one[static_cast<size_t>(key / 64)] = uint64_t{1} << key % 64;
+    for (const auto& device : test::devices({1, 3})) {
+      std::vector<float> values;
+      const std::vector<float> out = attend(*device.device, kLength, one, values);
+      for (size_t i = 0; i < out.size(); ++i) {
+        ASSERT_EQ(out[i], values[static_cast<size_t>(key) * 32 + i % 32])
+            << device.name << " key " << key << " at " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::kernels
