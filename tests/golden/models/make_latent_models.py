@@ -59,6 +59,10 @@ MODELS = {
     "glm-moe-dsa": ("GlmMoeDsa", None, dict(
         INDEXED, n_group=1, topk_group=1, rms_norm_eps=1e-2,
         indexer_types=["full", "shared", "full"]), "F32", 264),
+    # Queries that grow with their positions, from 64 on.
+    "mistral4": ("Mistral4", None, dict(
+        V3, n_group=1, topk_group=1, routed_scaling_factor=1.3, head_dim=32,
+        rope_parameters=dict(yarn(1.0, 1.0), llama_4_scaling_beta=0.3)), "BF16", 264),
 }
 del MODELS["glm4-moe-lite"][2]["first_k_dense_replace"]
 

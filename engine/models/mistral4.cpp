@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistral 4: latent attention whose queries grow with their positions, and experts beside shared
+// ones, chosen by a softmax inside groups.
+#include "engine/models/config_reader.h"
+#include "engine/models/decoder.h"
+#include "engine/models/latent_config.h"
+
+namespace sluice {
+namespace {
+
+constexpr KeyDefault kMistral4Defaults[] = {
+    {"num_attention_heads", 32U},
+    {"max_position_embeddings", 1048576U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1024U},
+    {"kv_lora_rank", 256U},
+    {"qk_nope_head_dim", 64U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+    {"n_routed_experts", 128U},
+    {"n_shared_experts", 1U},
+    {"num_experts_per_tok", 4U},
+    {"moe_intermediate_size", 2048U},
+    {"routed_scaling_factor", 1.0},
+    {"n_group", 1U},
+    {"topk_group", 1U},
+    {"first_k_dense_replace", 0U},
+};
+
+constexpr KeyDefault kMistral4Rope[] = {
+    {"rope_type", "yarn"},
+    {"rope_theta", 1e4},
+    {"factor", 128U},
+    {"original_max_position_embeddings", 8192U},
+    {"beta_fast", 32U},
+    {"beta_slow", 1U},
+    {"mscale", 1U},
+    {"mscale_all_dim", 1U},
+    {"llama_4_scaling_beta", 0.1},
+};
+
+Expected<void> configure_mistral4(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(read_latents(checkpoint, config));
+  SLUICE_TRY(config.moe.router.normalize,
+             checkpoint.metadata().get_bool_or("expert_weights_norm", true));
+  return {};
+}
+
+}  // namespace
+
+extern const ModelSpec kMistral4Spec;
+const ModelSpec kMistral4Spec = {.files = {.model_type = "mistral4",
+                                           .class_name = "Mistral4ForCausalLM",
+                                           .defaults = kMistral4Defaults,
+                                           .rope_defaults = kMistral4Rope,
+                                           .is_partly_rotated = true,
+                                           .names = kLatentNames,
+                                           .pairs_rows = true,
+                                           .scales_queries = true,
+                                           .has_latents = true},
+                                 .configure = configure_mistral4,
+                                 .build = build_decoder};
+
+}  // namespace sluice
