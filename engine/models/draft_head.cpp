@@ -18,7 +18,7 @@ DraftHead::DraftHead(ModelConfig config, int32_t max_model_len) : config_(std::m
 }
 
 std::vector<LayerGroup> DraftHead::layer_groups(DType dtype) const {
-  LayerGroup layout = {.spec = attention_group(config_.layers.front(), dtype), .layers = {0}};
+  LayerGroup layout = {.spec = mixer_->group(dtype), .layers = {0}};
   layout.spec.num_layers = 1;
   return {layout};
 }
@@ -99,7 +99,8 @@ HeadBuffers DraftHead::layout(const StepBounds& bounds, Arena& arena) const {
       reinterpret_cast<int32_t*>(arena.take_bytes(tokens * static_cast<int64_t>(sizeof(int32_t))));
   buffers.fc_in = input(fc_, bounds.max_tokens);
   buffers.attention_in = input(attention_input(), bounds.max_tokens);
-  buffers.mlp_in = input(*ffn_->input(), bounds.max_tokens);
+  if (ffn_->input() != nullptr) buffers.mlp_in = input(*ffn_->input(), bounds.max_tokens);
+  if (ffn_->reads_plain()) buffers.plain = arena.take_floats(tokens * padded_hidden());
   buffers.logits_in = input(*output_, bounds.max_logits);
   const auto take = [&arena](int64_t bytes) {
     return std::span(arena.take_bytes(bytes), static_cast<size_t>(bytes));
@@ -164,15 +165,29 @@ void DraftHead::add_norm_steps(const float* x,
 void DraftHead::run_layer(const ForwardContext& context, const kernels::RowSteps& then) {
   const ProjectionOutput stream = {buffers_.x, config_.hidden};
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
-  buffers_.mlp_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  buffers_.mlp_in.set_num_rows(num_tokens);
   kernels::RowSteps between;
-  add_norm_steps(buffers_.x, mlp_norm_, *ffn_->input(), buffers_.mlp_in, between);
+  if (const Projection* const next = ffn_->input(); next != nullptr) {
+    add_norm_steps(buffers_.x, mlp_norm_, *next, buffers_.mlp_in, between);
+  }
+  if (ffn_->reads_plain()) {
+    between.add(norm_of(buffers_.x,
+                        mlp_norm_,
+                        {.format = kernels::ActivationFormat::kFloat,
+                         .num_rows = num_tokens,
+                         .k = config_.hidden,
+                         .data = buffers_.plain}));
+  }
   mixer_->forward(context,
                   context.caches[0],
                   ropes_.empty() ? nullptr : &ropes_.front(),
                   buffers_.attention_in,
                   {stream, kernels::Epilogue::kAdd, between});
-  ffn_->forward(context, {.rows = buffers_.mlp_in}, {stream, kernels::Epilogue::kAdd, then});
+  ffn_->forward(
+      context,
+      {.rows = buffers_.mlp_in, .plain = buffers_.plain, .stride = padded_hidden()},
+      {stream, kernels::Epilogue::kAdd, then});
 }
 
 void DraftHead::take_last(const ForwardContext& context,

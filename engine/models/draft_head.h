@@ -26,6 +26,7 @@ struct HeadBuffers {
   LinearInput fc_in;
   LinearInput attention_in;
   LinearInput mlp_in;
+  float* plain = nullptr;  // [tokens, hidden up to a multiple of 32] what experts read beside it
   LinearInput logits_in;
   std::span<std::byte> mixer;  // scratch memory of the halves
   std::span<std::byte> ffn;
@@ -84,6 +85,8 @@ class DraftHead : public Model {
   void take_last(const ForwardContext& context, const float* x, std::span<const int32_t> rows);
   // Computes logits from logits_in.
   void write_logits(const ForwardContext& context, size_t num_rows, float* out) const;
+
+  [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
 
   [[nodiscard]] int64_t width_of_both() const { return 2 * int64_t{config_.hidden}; }
 

@@ -98,21 +98,29 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
                           " is not supported",
                       "speculative-config");
   };
-  if (target.has_latents()) return refuse("latent attention");
-  if (target.has(FfnKind::kExperts)) return refuse("experts");
+  if (target.has(FfnKind::kBoth)) return refuse("experts beside dense halves");
   if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0 ||
       target.norms_subtract_mean || target.parallel_halves) {
     return refuse("norms of this kind");
   }
   if (target.residual_scale != 1) return refuse("scaled halves");
-  const auto layer = std::ranges::find(target.layers, 0, &LayerConfig::window);
-  if (layer == target.layers.end()) return refuse("windows in all layers");
+  // Leading layers may be dense, the module has experts as the last ones.
+  const auto layer = std::find_if(target.layers.rbegin(),
+                                  target.layers.rend(),
+                                  [](const LayerConfig& each) { return each.window == 0; });
+  if (layer == target.layers.rend()) return refuse("windows in all layers");
   ModelConfig config = target;
   config.num_layers = 1;
   config.layers = {*layer};
+  KeyChoice& choice = config.layers.front().key_choice;
+  if (choice == KeyChoice::kEarlier) choice = KeyChoice::kOwn;
   config.tied_embeddings = false;
-  // Rows of q and k are in a directory's order, whatever the target's layout.
-  for (kernels::RopeParams& rope : config.ropes) rope.style = kernels::RopeStyle::kHalves;
+  // The module is a directory's, whatever the target's layout: the order of q's and k's rows, and
+  // the epsilon of latents' norms.
+  for (kernels::RopeParams& rope : config.ropes) {
+    if (!target.has_latents()) rope.style = kernels::RopeStyle::kHalves;
+  }
+  config.latent.norm_eps = LatentConfig().norm_eps;
   config.head = {.target_hidden = target.hidden,
                  .target_vocab = target.vocab_size,
                  .taps = {target.num_layers}};

@@ -82,11 +82,20 @@ Expected<Loaded> load(const std::string& path,
   return loaded;
 }
 
-KvGroupSpec attention_blocks(const ModelConfig& config, int32_t num_layers, int32_t num_blocks) {
-  KvGroupSpec group = attention_group(config.layers.front(), DType::kF32);
-  group.num_layers = num_layers;
+// The group of all layers.
+KvGroupSpec blocks_of(const Model& model, int32_t num_blocks) {
+  KvGroupSpec group = model.layer_groups(DType::kF32).front().spec;
   group.num_blocks = num_blocks;
   return group;
+}
+
+// The configuration of the model that a module in this folder lies behind; the tiny one's if the
+// folder has that shape.
+Expected<ModelConfig> target_of(const std::string& folder, const ModelConfig& tiny) {
+  SLUICE_TRY(const auto checkpoint, Checkpoint::open(folder, LoadFormat::kDummy));
+  SLUICE_TRY(const ModelSpec* const spec, find_model_spec(*checkpoint));
+  if (!spec->files.has_latents) return tiny;
+  return read_model_config(*spec, *checkpoint);
 }
 
 class HeadRig {
@@ -102,13 +111,14 @@ class HeadRig {
     ModelOptions of_head = options;
     of_head.embedding = &rig->target_.model->embedding();
     of_head.output = &rig->target_.model->output();
-    SLUICE_TRY(rig->head_, load(folder, &spec, of_head, rule, rig->target_.model->config()));
+    ModelConfig target = rig->target_.model->config();
+    if (&spec == &kMtpSpec) {
+      SLUICE_TRY(target, target_of(folder, target));
+    }
+    SLUICE_TRY(rig->head_, load(folder, &spec, of_head, rule, target));
     rig->num_states_ = &spec == &kEagle3Spec ? 3 : 1;
-    const ModelConfig& config = rig->model().config();
-    SLUICE_TRY(
-        rig->storage_,
-        KvStorage::create({attention_blocks(config, /*num_layers=*/1, kMaxTokens / kBlockSize)},
-                          kBlockSize));
+    SLUICE_TRY(rig->storage_,
+               KvStorage::create({blocks_of(rig->model(), kMaxTokens / kBlockSize)}, kBlockSize));
     const StepBounds bounds = {.max_tokens = kMaxTokens,
                                .max_seqs = 1,
                                .max_logits = kMaxTokens,
@@ -284,6 +294,13 @@ TEST(Mtp, EqualsPyTorchForAPassAndAChainBehindIt) {
   for (const Golden& golden : modules) expect_equals_pytorch(golden, kMtpSpec, 1);
 }
 
+// A module of DeepSeek-V3, with latents and experts.
+TEST(Mtp, OfLatentsEqualsTransformersForAPassAndAChainBehindIt) {
+  const std::vector<Golden> modules = goldens("latent_mtp.json");
+  ASSERT_EQ(modules.size(), 1U);
+  expect_equals_pytorch(modules[0], kMtpSpec, 1);
+}
+
 TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
   const auto tiny = Checkpoint::open(kTiny);
   ASSERT_TRUE(tiny.has_value());
@@ -303,8 +320,8 @@ TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal_of(kTiny, target, 1).find("found a file"), std::string::npos);
   ModelConfig other = target;
-  for (LayerConfig& layer : other.layers) layer.ffn = FfnKind::kExperts;
-  EXPECT_NE(refusal_of(own, other, 1).find("experts"), std::string::npos);
+  for (LayerConfig& layer : other.layers) layer.ffn = FfnKind::kBoth;
+  EXPECT_NE(refusal_of(own, other, 1).find("experts beside dense halves"), std::string::npos);
   other = target;
   other.norm_placement = NormPlacement::kAround;
   EXPECT_NE(refusal_of(own, other, 1).find("norms of this kind"), std::string::npos);
@@ -459,7 +476,7 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   AlignedBuffer arena = *AlignedBuffer::allocate(model.arena_bytes(bounds), "activations");
   model.bind(bounds, arena.span());
   KvStorage storage = *KvStorage::create(
-      {attention_blocks(model.config(), model.config().num_layers, /*num_blocks=*/1)}, kBlockSize);
+      {blocks_of(model, /*num_blocks=*/1)}, kBlockSize);
   std::vector<LayerCache> caches;
   for (int32_t i = 0; i < model.config().num_layers; ++i) {
     caches.push_back({.group = 0, .planes = storage.planes(0, i)});

@@ -299,22 +299,32 @@ TEST(ModelSpeculation, ModulesBehindTheLayersDraftAndChangeNoAnswer) {
 }
 
 TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
-  const testing::TemporaryFolder folder;
-  testing::write_model(folder, "models/qwen2", {{"model_type", "mimo"}});
-  Config config = tiny_config();
-  config.model = folder.path();
-  config.load_format = "dummy";
-  const std::unique_ptr<Engine> plain = start_engine(config);
-  ASSERT_NE(plain, nullptr);
-  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 6);
-  config.speculative_config =
-      R"({"method": "mimo_mtp", "num_speculative_tokens": 2, "adaptive": false})";
-  const std::unique_ptr<Engine> engine = start_engine(config);
-  ASSERT_NE(engine, nullptr);
-  expect_same(run_alone(*plain, requests), run_together(*engine, requests), "mimo");
-  if (HasFatalFailure()) return;
-  settle(*engine);
-  EXPECT_GT(sum(engine->stats().drafts.num_draft_tokens), 0U);
+  // Plain; with experts; with latents, and with a choice among them, behind a layer without one.
+  const std::pair<const char*, nlohmann::json> models[] = {
+      {"models/qwen2", {{"model_type", "mimo"}}},
+      {"models/glm4-moe", {}},
+      {"models/deepseek-v3", {}},
+      {"models/glm-moe-dsa",
+       {{"indexer_types", {"full", "full", "shared"}}, {"index_topk", 20}}},
+  };
+  for (const auto& [name, changes] : models) {
+    const testing::TemporaryFolder folder;
+    testing::write_model(folder, name, changes);
+    Config config = tiny_config();
+    config.model = folder.path();
+    config.load_format = "dummy";
+    const std::unique_ptr<Engine> plain = start_engine(config);
+    ASSERT_NE(plain, nullptr);
+    const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 6);
+    config.speculative_config =
+        R"({"method": "mtp", "num_speculative_tokens": 2, "adaptive": false})";
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(run_alone(*plain, requests), run_together(*engine, requests), name);
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    EXPECT_GT(sum(engine->stats().drafts.num_draft_tokens), 0U) << name;
+  }
 }
 
 // A head that names no layers needs a deeper target than the tiny one.
