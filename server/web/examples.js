@@ -2,6 +2,8 @@
 // examples MODEL stands for the model that is chosen in the chat.
 
 const MESSAGES = [{ role: "user", content: "Say hello in three languages." }];
+const TEXTS = ["Paris is in France.", "Bread is made of flour."];
+const RANKED = { query: "Where is Paris?", documents: TEXTS };
 const ALIAS = (path) => `The same as ${path}.`;
 
 const EXAMPLES = {
@@ -53,6 +55,39 @@ const EXAMPLES = {
     "Returns the tokens that a request of /v1/completions would have.",
     { model: "MODEL", prompt: "Once upon a time" },
   ],
+  "post /v1/embeddings": [
+    "Makes a vector of each text, if the model is one for that.",
+    { model: "MODEL", input: TEXTS },
+  ],
+  "post /embeddings": [ALIAS("/v1/embeddings"), { model: "MODEL", input: TEXTS }],
+  "post /pooling": [
+    "Returns the numbers that the model's pooling makes of each text.",
+    { model: "MODEL", input: TEXTS },
+  ],
+  "post /v1/rerank": [
+    "Orders documents by how well they answer a query, if the model is one for that.",
+    { model: "MODEL", ...RANKED },
+  ],
+  "post /v2/rerank": [ALIAS("/v1/rerank"), { model: "MODEL", ...RANKED }],
+  "post /rerank": [ALIAS("/v1/rerank"), { model: "MODEL", ...RANKED }],
+  "post /v1/reranking": [ALIAS("/v1/rerank"), { model: "MODEL", ...RANKED }],
+  "post /reranking": [ALIAS("/v1/rerank"), { model: "MODEL", ...RANKED }],
+  "post /v1/score": [
+    "Says how well texts belong together, pair by pair.",
+    { model: "MODEL", text_1: "Where is Paris?", text_2: TEXTS },
+  ],
+  "post /score": [
+    ALIAS("/v1/score"),
+    { model: "MODEL", text_1: "Where is Paris?", text_2: TEXTS },
+  ],
+  "post /classify": [
+    "Returns the probability of each of the model's labels.",
+    { model: "MODEL", input: TEXTS },
+  ],
+  "post /embed": ["Makes a vector of each text, in the form of other servers.", { inputs: TEXTS }],
+  "post /embed_all": ["Makes a vector of each token of each text.", { inputs: TEXTS }],
+  "post /predict": ["Returns the probability of each of the model's labels.", { inputs: TEXTS }],
+  "get /info": ["Describes the model, for clients of servers of embeddings."],
   "post /tokenize": ["Splits a text into tokens.", { model: "MODEL", prompt: "Hello, world" }],
   "post /detokenize": ["Makes a text of tokens.", { model: "MODEL", tokens: [1, 2, 3] }],
   "get /tokenizer_info": ["Describes the tokenizer, if --enable-tokenizer-info-endpoint is set."],

@@ -487,11 +487,11 @@ def check_docs(browser, server):
         server.say("Hello from the model.")
         for node in page.locator("details.operation").all():
             name = node.get_attribute("id")
-            if not name.startswith("post") or "{id}" in name or name.endswith(("ping", "compact", "cancel")):
+            of_other_models = re.search("embed|pooling|rerank|score|classify|predict", name)
+            if not name.startswith("post") or of_other_models or re.search("{id}|(ping|compact|cancel)$", name):
                 continue
             if not node.evaluate("node => node.open"):
                 node.locator("summary").click()
-            expect(node.locator("textarea")).to_have_count(1)
             with page.expect_response(lambda r: r.request.method == "POST") as got:
                 node.get_by_text("Send", exact=True).click()
             assert got.value.status == 200, (name, got.value.status, node.locator(".answer").inner_text())
