@@ -28,6 +28,12 @@ def needs(*modules):
             sys.exit(SKIPPED)
 
 
+def metric_of(text, name):
+    """The sum of the metric's series in what /metrics has answered."""
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.decode().splitlines()
+               if line.startswith(name + "{"))
+
+
 class Server:
     def __init__(self, binary, model, *flags):
         self.process = subprocess.Popen(
@@ -58,8 +64,14 @@ class Server:
             return connection.getresponse().read()
 
     def metric(self, name):
-        lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + "{"))
+        return metric_of(self.get("/metrics"), name)
+
+    def accepts(self):
+        try:
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=60).connect()
+        except ConnectionError:
+            return False
+        return True
 
     def rss(self):
         """Resident bytes that are the process's own, without mapped files."""

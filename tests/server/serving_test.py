@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 
-from server_process import Server, run_checks, wait_until
+from server_process import Server, metric_of, run_checks, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -180,13 +180,15 @@ def check_drain(binary, model):
 
 
 def check_drain_deadline(binary, model):
-    """SIGTERM without time to drain: of a hundred streams those that are cut say so, and the lines
-    of the log count what each has had."""
-    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "0",
+    """SIGTERM with little time to drain: of a hundred streams those that are cut say so. A scrape
+    during the drain counts at least what was sent by then, the lines of the log what each has had."""
+    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "1",
                     "--enable-log-requests")
     body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True,
             "stream": True, "logprobs": 0}
-    ends, sent = [], {}
+    ends, sent, arrived = [], {}, []
+    scraper = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    scraper.connect()  # a draining server accepts no more
 
     def read(begun):
         connection, response = server.post(body)
@@ -195,6 +197,7 @@ def check_drain_deadline(binary, model):
             for raw in response:
                 begun.set()
                 lines.append(raw.decode().strip())
+                arrived.append('"tokens":["' in lines[-1])
             events = [line[6:] for line in lines if line]
             assert events[-1] == "[DONE]", events[-1]
             last = json.loads(events[-2])
@@ -207,7 +210,14 @@ def check_drain_deadline(binary, model):
                     if part["choices"][0]["logprobs"])
 
     threads = begin_streams(server, 100, read)
-    assert server.stop() == 0
+    server.process.send_signal(signal.SIGTERM)
+    wait_until("it accepts no more", lambda: not server.accepts())
+    at_least = sum(arrived)  # events with a token or more
+    scraper.request("GET", "/metrics")
+    with contextlib.closing(scraper):
+        counted = metric_of(scraper.getresponse().read(), "vllm:generation_tokens_total")
+    assert 100 <= at_least <= counted, (at_least, counted)
+    assert server.process.wait(timeout=60) == 0  # another signal would end it at once
     for thread in threads:
         thread.join()
     assert len(ends) == 100 and set(ends) <= {"error", "length"}, (len(ends), set(ends))
