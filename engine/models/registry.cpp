@@ -50,6 +50,7 @@ extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMimoV2Spec;
 extern const ModelSpec kMinimaxM2Spec;
 extern const ModelSpec kMinistral3Spec;
+extern const ModelSpec kMinistralSpec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMistral4Spec;
 extern const ModelSpec kMixtralSpec;
@@ -85,7 +86,8 @@ constexpr std::array kSpecs = {
     &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
-    &kMinimaxM2Spec, &kMinistral3Spec, &kMistral4Spec, &kMistralSpec, &kMixtralSpec,
+    &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
+    &kMixtralSpec,
     &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
     &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,

@@ -104,7 +104,8 @@ struct Pair {
 
 // Those with recurrent layers, with kinds of layers of more heads, and without a name in GGUF.
 bool is_left_out(const std::string& name) {
-  constexpr std::string_view kFamilies[] = {"qwen3-5", "qwen3-next", "lfm2", "step3p", "helium"};
+  constexpr std::string_view kFamilies[] = {
+      "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium", "ministral-"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }

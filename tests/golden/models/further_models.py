@@ -60,6 +60,9 @@ FURTHER = {
     "stablelm": ("StableLm", "stablelm", dict(STABLELM, use_qkv_bias=True), "F16"),
     "stablelm-unbiased": ("StableLm", None, STABLELM, "BF16"),
     "helium": ("Helium", None, dict(num_hidden_layers=3, head_dim=8), "F16"),
+    "ministral-8b": ("Ministral", None, dict(
+        num_hidden_layers=3, head_dim=24, sliding_window=9, layer_types=[
+            "sliding_attention", "full_attention", "sliding_attention"]), "BF16"),
 }
 
 
