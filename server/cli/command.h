@@ -67,6 +67,9 @@ struct Invocation {
   bool print_config = false;   // serve, router, config
   bool markdown = false;       // config
   bool dry_run = false;        // serve, router
+  bool headless = false;       // serve: never node 0
+  std::string dist_init_addr;  // serve; empty: not given
+  std::string nodes_source;    // where the nodes of a model come from; empty: nobody asks
   bool all = false;            // inspect
   std::string report_file;     // fetch; empty: none
   std::string model_name;      // what resolve_model() found the model by; empty: a path was given

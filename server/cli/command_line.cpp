@@ -17,6 +17,7 @@
 #include "server/cli/command_text.h"
 #include "server/cli/help_text.h"
 #include "server/cli/llama_flags.h"
+#include "server/cli/node_settings.h"
 #include "server/cli/quantize_flags.h"
 #include "server/cli/vllm_command_line.h"
 
@@ -179,15 +180,26 @@ void add_bench_command_flags(Subcommand& sub, Invocation& invocation) {
   }
 }
 
+void add_serve_flags(CLI::App& app, Invocation& invocation) {
+  app.add_flag("--dry-run",
+               invocation.dry_run,
+               "Print the memory plan, with drafts also the sizes of steps that are timed as "
+               "they run, and exit");
+  app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
+  app.add_option("--dist-init-addr",
+                 invocation.dist_init_addr,
+                 "--master-addr and --master-port in one, as SGLang has it")
+      ->type_name("HOST:PORT");
+  app.add_flag("--headless",
+               invocation.headless,
+               "Refuse to be node 0: this process serves no requests, as those above node 0 never do");
+}
+
 void add_own_flags(Subcommand& sub, Invocation& invocation) {
   CLI::App& app = *sub.app;
   switch (sub.row->command) {
     case Command::kServe:
-      app.add_flag("--dry-run",
-                   invocation.dry_run,
-                   "Print the memory plan, with drafts also the sizes of steps that are timed as "
-                   "they run, and exit");
-      app.add_flag("--print-config", invocation.print_config, "Print the configuration and exit");
+      add_serve_flags(app, invocation);
       break;
     case Command::kRouter:
       app.add_flag("--dry-run", invocation.dry_run, "Say what would be done and exit");
@@ -347,6 +359,7 @@ Expected<void> check_conflicts(const Subcommand& sub) {
 Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   if (!has_knobs(*sub.row)) return {};
   SLUICE_TRY_VOID(check_conflicts(sub));
+  clear_nodes(config);
   if (sub.config_file->count() > 0) {
     SLUICE_TRY_VOID(apply_yaml(config, sub.config_file->results().back()));
   }
@@ -375,6 +388,28 @@ Expected<void> apply_knobs(const Subcommand& sub, Config& config) {
   return {};
 }
 
+// What is not given of a model's nodes, a launcher may have said; a server alone follows one.
+Expected<void> apply_nodes(const Subcommand& sub, Invocation& invocation) {
+  if (!has_knobs(*sub.row)) return {};
+  if (const std::string& both = invocation.dist_init_addr; !both.empty()) {
+    for (const char* name : {"master-addr", "master-port"}) {
+      const CLI::Option* const other = given_knob(sub, name);
+      if (other == nullptr) continue;
+      return make_error(ErrorCode::kInvalidArgument,
+                        "--dist-init-addr is " + both + " and --" + std::string(name) + " is " +
+                            other->results().back() + "; give one of the two");
+    }
+    SLUICE_TRY_VOID(set_dist_init_addr(invocation.config, both));
+  }
+  const bool serves = sub.row->command == Command::kServe;
+  SLUICE_TRY(invocation.nodes_source,
+             settle_nodes(invocation.config, serves ? process_environment() : Environment()));
+  if (!invocation.headless || invocation.config.node_rank > 0) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--headless: found on node 0, which answers requests, expected --node-rank "
+                    "above 0");
+}
+
 Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
   if (sub.sampling_target == nullptr) return {};
   SamplingParams& sampling = *sub.sampling_target;
@@ -396,6 +431,7 @@ Expected<void> apply_sampling(const Subcommand& sub, Invocation& invocation) {
 
 Expected<void> finish(const Subcommand& sub, Invocation& invocation) {
   SLUICE_TRY_VOID(apply_knobs(sub, invocation.config));
+  SLUICE_TRY_VOID(apply_nodes(sub, invocation));
   if (has_knobs(*sub.row)) invocation.unknown_variables = unknown_environment();
   if (!invocation.unknown_variables.empty() && sub.strict_environment->count() > 0) {
     return make_error(ErrorCode::kInvalidArgument, invocation.unknown_variables.front());

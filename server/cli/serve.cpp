@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 
+#include "engine/core/log.h"
 #include "engine/engine.h"
 #include "engine/inspect.h"
 #include "server/cli/command.h"
@@ -31,6 +32,9 @@ Expected<void> check_nodes(const Config& config) {
 
 Expected<void> run_serve(const Invocation& invocation) {
   const Config& config = invocation.config;
+  if (!invocation.nodes_source.empty()) {
+    log_event(LogLevel::kInfo, "nodes_settled", "reason", invocation.nodes_source);
+  }
   const bool listens = config.node_rank == 0 && !invocation.dry_run && inherited_listener() < 0;
   SLUICE_TRY_VOID(HttpServer::check(config, listens));
   SLUICE_TRY_VOID(check_nodes(config));
