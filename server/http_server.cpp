@@ -264,6 +264,16 @@ Expected<std::unique_ptr<HttpServer>> HttpServer::create(const Config& config,
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
+Expected<std::unique_ptr<HttpServer>> HttpServer::create_for_probes(const Config& config,
+                                                                    Engine& engine) {
+  FileWatch files({config.ssl_certfile, config.ssl_keyfile, config.ssl_ca_certs});
+  SLUICE_TRY(auto front_end, FrontEnd::create(config, engine, probe_routes()));
+  SLUICE_TRY(auto listener, Listener::create(config));
+  auto impl = std::make_unique<Impl>(
+      config, engine, std::move(files), std::move(front_end), std::move(listener));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
 uint16_t HttpServer::port() const { return impl_->listener->port(); }
 
 int HttpServer::listening_descriptor() const { return impl_->listener->descriptor(); }

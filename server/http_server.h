@@ -23,6 +23,9 @@ class HttpServer {
   static Expected<std::unique_ptr<HttpServer>> create(const Config& config,
                                                       Engine& engine,
                                                       int inherited = -1);
+  // Creates a server of probes alone: health, version and metrics, and no port beside HTTP's.
+  static Expected<std::unique_ptr<HttpServer>> create_for_probes(const Config& config,
+                                                                 Engine& engine);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;

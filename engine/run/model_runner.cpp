@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/core/log.h"
+#include "engine/core/node_watch.h"
 #include "engine/models/rank_share.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/stream_ranks.h"
@@ -93,6 +94,7 @@ void ModelRunner::back_first() {
 
 Expected<void> ModelRunner::follow(const Config& asked) {
   SLUICE_TRY(JoinedNodes joined, join_nodes_of(asked));
+  tell_node_stage(NodeStage::kLoading);
   const auto run = [&]() -> Expected<std::unique_ptr<ModelRunner>> {
     SLUICE_TRY(PlannedDevices planned, plan_on_devices(joined.config));
     SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
@@ -109,6 +111,7 @@ Expected<void> ModelRunner::follow(const Config& asked) {
   SLUICE_TRY_VOID(tell_node_0(*joined.group, self.fingerprint_));
   ModelRank& rank = *self.ranks_.front();
   rank.connect(make_stream_rank(*joined.group));
+  tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
                        rank,
                        RankFrameReader({.rank = self.bounds_,

@@ -2,6 +2,7 @@
 #include "server/api/routes.h"
 
 #include <array>
+#include <vector>
 
 #include "server/front/front_end.h"
 #include "server/front/metrics.h"
@@ -72,5 +73,16 @@ static_assert(kRoutes.size() < kMaxRoutes);
 }  // namespace
 
 std::span<const Route> routes() { return kRoutes; }
+
+std::span<const Route> probe_routes() {
+  static const std::vector<Route> probes = [] {
+    std::vector<Route> found;
+    for (const Route& route : kRoutes) {
+      if (route.auth == RouteAuth::kProbe) found.push_back(route);
+    }
+    return found;
+  }();
+  return probes;
+}
 
 }  // namespace sluice

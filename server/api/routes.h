@@ -9,5 +9,7 @@
 namespace sluice {
 
 std::span<const Route> routes();
+// Those that ask how the process is: no model and no key is needed.
+std::span<const Route> probe_routes();
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "engine/inspect.h"
 #include "server/cli/command.h"
+#include "server/cli/follower.h"
 #include "server/cli/listen_lines.h"
 #include "server/cli/signal_watcher.h"
 #include "server/cli/successor.h"
@@ -44,7 +45,7 @@ Expected<void> run_serve(const Invocation& invocation) {
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
-  if (config.node_rank > 0) return run_follower_node(config);
+  if (config.node_rank > 0) return run_follower(config);
   warn_of_exposure(config);
   SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));

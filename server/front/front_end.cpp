@@ -374,6 +374,7 @@ std::shared_ptr<const ServedModel> FrontEnd::served_by(std::shared_ptr<Engine> v
 
 std::string FrontEnd::illness() const {
   if (is_draining()) return "The server is draining.";
+  if (std::string failure = engine.failure(); !failure.empty()) return failure;
   const EngineStats stats = engine.stats();
   if (stats.draining) return "The engine is draining.";
   if (stats.router && stats.router->num_usable == 0) return "No worker is there.";

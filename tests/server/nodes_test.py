@@ -34,7 +34,7 @@ def free_port():
 class Follower:
     def __init__(self, binary, model, rank, size, port, *flags):
         self.process = subprocess.Popen(
-            [binary, "serve", model, "--node-rank", str(rank), "--nnodes", str(size),
+            [binary, "serve", model, "--port", "0", "--node-rank", str(rank), "--nnodes", str(size),
              "--tensor-parallel-size", str(size), "--master-port", str(port), *FLAGS, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.log = []

@@ -35,9 +35,9 @@ def metric_of(text, name):
 
 
 class Server:
-    def __init__(self, binary, model, *flags):
+    def __init__(self, binary, model, *flags, variables=()):
         self.process = subprocess.Popen(
-            [binary, "serve", model, "--port", "0", *flags],
+            [binary, "serve", model, "--port", "0", *flags], env={**os.environ, **dict(variables)},
             stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         atexit.register(self.process.kill)  # whatever fails
         key = flags[flags.index("--api-key") + 1] if "--api-key" in flags else None
