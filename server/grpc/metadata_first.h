@@ -61,7 +61,7 @@ inline grpc::Status malformed() {
 template <typename Response>
 class OneRequestReactor : public OneRequestWire<Response> {
  public:
-  // Takes the message, on gRPC's threads. Not called where none comes.
+  // Takes the message, where place() puts it. Not called where none comes.
   virtual void take(grpc::ByteBuffer& message) = 0;
 
   // Ends a call whose message was not taken.
@@ -70,9 +70,9 @@ class OneRequestReactor : public OneRequestWire<Response> {
   void OnReadDone(bool ok) final {
     if (!ok) return fail({grpc::StatusCode::INTERNAL, "The call has no message to read."});
     try {
-      take(message_);
+      place(message_.Length(), [this] { take_or_fail(); });
     } catch (const std::exception&) {  // for want of memory
-      fail({grpc::StatusCode::UNAVAILABLE, "The server has too little for this call."});
+      fail(too_little());
     }
   }
 
@@ -81,7 +81,22 @@ class OneRequestReactor : public OneRequestWire<Response> {
  protected:
   void read() { this->StartRead(&message_); }
 
+  // Runs the task that takes a message of so many bytes, at once or on another thread.
+  virtual void place(size_t /*message_bytes*/, const std::function<void()>& task) { task(); }
+
  private:
+  static grpc::Status too_little() {
+    return {grpc::StatusCode::UNAVAILABLE, "The server has too little for this call."};
+  }
+
+  void take_or_fail() {
+    try {
+      take(message_);
+    } catch (const std::exception&) {  // for want of memory
+      fail(too_little());
+    }
+  }
+
   grpc::ByteBuffer message_;
 };
 

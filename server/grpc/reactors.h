@@ -17,12 +17,17 @@ namespace sluice {
 template <typename Response, typename Call = GrpcCall>
 class CallReactor final : public OneRequestReactor<Response>, public MessageWriter<Response> {
  public:
-  // Makes the call of a message that has arrived, on gRPC's threads; a status refuses it.
+  // Makes the call of a message that has arrived; a status refuses it.
   using Start = std::function<tl::expected<std::shared_ptr<Call>, grpc::Status>(
       grpc::ByteBuffer& message, CallReactor& reactor)>;
 
-  // `is_stream`: otherwise the one message leaves with the status.
-  CallReactor(bool is_stream, Start start) : is_stream_(is_stream), start_(std::move(start)) {
+  // Runs `start` for a message of so many bytes.
+  using Place = std::function<void(size_t message_bytes, const std::function<void()>& start)>;
+
+  // `is_stream`: otherwise the one message leaves with the status. `place`: empty means on gRPC's
+  // threads.
+  CallReactor(bool is_stream, Start start, Place place = {})
+      : is_stream_(is_stream), start_(std::move(start)), place_(std::move(place)) {
     this->read();
   }
 
@@ -64,8 +69,13 @@ class CallReactor final : public OneRequestReactor<Response>, public MessageWrit
   }
 
  private:
+  void place(size_t message_bytes, const std::function<void()>& start) override {
+    return place_ ? place_(message_bytes, start) : start();
+  }
+
   const bool is_stream_;
   const Start start_;
+  const Place place_;
   std::mutex mutex_;                // a client may leave while its message is taken
   std::shared_ptr<Call> call_;  // also held by its posted work and its generation
   bool is_cancelled_ = false;

@@ -19,6 +19,7 @@
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/worker_check.h"
 #include "server/grpc/worker_codec.h"
+#include "server/http/connection.h"
 #include "server/traces/request_span.h"
 
 namespace sluice {
@@ -270,15 +271,20 @@ WorkerService::WorkerService(FrontEnd& front_end)
   });
   using Reactor = CallReactor<wire::GenerateResponse, WorkerCall>;
   serve_if_allowed<wire::GenerateResponse>("Generate", [this] {
-    return new Reactor(true, [this](grpc::ByteBuffer& message, Reactor& reactor) {
-      return read_call(message, reactor);
-    });
+    return new Reactor(
+        true,
+        [this](grpc::ByteBuffer& message, Reactor& reactor) { return read_call(message, reactor); },
+        [this](size_t message_bytes, const std::function<void()>& start) {
+          if (message_bytes <= kLargeBody) return start();
+          boost::asio::post(reader_, start);
+        });
   });
   serve_if_allowed<wire::State>(
       "GetState", [this] { return new UnreadReactor<wire::State>(state()); });
 }
 
 WorkerService::~WorkerService() {
+  reader_.join();
   work_.reset();
   context_.stop();
   thread_.join();

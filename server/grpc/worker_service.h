@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // sluice.worker.v1.Worker over an engine: the calls, and the thread that feeds them. Calls belong
-// to that thread; gRPC's threads only post to it.
+// to that thread; gRPC's threads only post to it. They read requests too, except large ones, which
+// have a thread of their own: gRPC has few, and they write the streams of all routers.
 #pragma once
 
 #include <worker.pb.h>
@@ -8,6 +9,7 @@
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -82,7 +84,8 @@ class WorkerService final : public MetadataFirstService, public OutputSink {
   // Members below belong to the service's thread.
   std::unordered_map<RequestId, std::shared_ptr<WorkerCall>> by_id_;
   std::unordered_set<std::shared_ptr<WorkerCall>> calls_;  // not finished
-  std::thread thread_;                                     // last: uses the members above
+  std::thread thread_;                                     // uses the members above
+  boost::asio::thread_pool reader_{1};                     // of large messages; last, too
 };
 
 }  // namespace sluice

@@ -4,10 +4,16 @@
 #include <gtest/gtest.h>
 #include <worker.grpc.pb.h>
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "server/front/metrics.h"
 #include "tests/server/grpc_client.h"
@@ -113,6 +119,91 @@ TEST(LargeGrpcMessages, HaveAThreadOfTheirOwn) {
   EXPECT_NE(threads[1], threads[0]);
   EXPECT_EQ(threads[2], threads[1]);
   EXPECT_EQ(threads[3], threads[0]);
+}
+
+// Tells on which threads calls of the worker port are read: each asks for the model there.
+class WatchedEngine final : public FakeEngine {
+ public:
+  const ModelInfo& model() const override {
+    const std::scoped_lock lock(mutex_);
+    if (is_watching_) threads_.push_back(std::this_thread::get_id());
+    return FakeEngine::model();
+  }
+
+  std::vector<std::thread::id> threads_of(const std::function<void()>& calls) {
+    set_watching(true);
+    calls();
+    set_watching(false);
+    return std::exchange(threads_, {});
+  }
+
+ private:
+  void set_watching(bool is_watching) {
+    const std::scoped_lock lock(mutex_);
+    is_watching_ = is_watching;
+  }
+
+  mutable std::mutex mutex_;
+  bool is_watching_ = false;
+  mutable std::vector<std::thread::id> threads_;
+};
+
+// A request that no worker takes, whose prompt is of so many bytes; its status.
+StatusCode generate_on_worker(const GrpcClient& client, size_t bytes) {
+  worker::v1::GenerateRequest request;
+  request.set_fingerprint("another");
+  for (size_t i = 0; i < bytes; ++i) request.mutable_request()->add_prompt(1);
+  grpc::ClientContext context;
+  const auto stub = worker::v1::Worker::NewStub(client.channel);
+  return stub->Generate(&context, request)->Finish().error_code();
+}
+
+// gRPC has few threads, and they write the streams of all routers.
+TEST(LargeGrpcMessages, OfRoutersHaveAThreadOfTheirOwn) {
+  WatchedEngine engine;
+  Config config;
+  config.worker_listen = "127.0.0.1:0";
+  RunningServer server(engine, config);
+  const GrpcClient client(server->worker_port());
+  const auto threads_of = [&](size_t bytes) {
+    return engine.threads_of([&] {
+      std::vector<std::future<StatusCode>> calls;
+      for (int i = 0; i < 8; ++i) {
+        calls.push_back(std::async(
+            std::launch::async, [&client, bytes] { return generate_on_worker(client, bytes); }));
+      }
+      for (auto& call : calls) EXPECT_EQ(call.get(), StatusCode::FAILED_PRECONDITION);
+    });
+  };
+  const auto small = threads_of(1000);
+  const auto large = threads_of(4 << 20);
+  ASSERT_EQ(small.size(), 8U);
+  ASSERT_EQ(large.size(), 8U);
+  for (const auto& thread : large) {
+    EXPECT_EQ(thread, large.front());
+    EXPECT_EQ(std::count(small.begin(), small.end(), thread), 0);
+  }
+}
+
+// A client that leaves while its message is read, or waits to be: the others are served.
+TEST(LargeGrpcMessages, OfRoutersThatLeaveAreForgotten) {
+  FakeEngine engine;
+  Config config;
+  config.worker_listen = "127.0.0.1:0";
+  RunningServer server(engine, config);
+  const GrpcClient client(server->worker_port());
+  const auto stub = worker::v1::Worker::NewStub(client.channel);
+  worker::v1::GenerateRequest request;
+  request.set_fingerprint("another");
+  for (int i = 0; i < 4 << 20; ++i) request.mutable_request()->add_prompt(1);
+  for (int i = 0; i < 16; ++i) {
+    grpc::ClientContext context;
+    const auto reader = stub->Generate(&context, request);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2 * i));
+    context.TryCancel();
+    reader->Finish();
+  }
+  EXPECT_EQ(generate_on_worker(client, 10), StatusCode::FAILED_PRECONDITION);
 }
 
 TEST(LargeGrpcMessages, AreAbortedByName) {

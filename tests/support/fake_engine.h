@@ -22,7 +22,7 @@
 
 namespace sluice {
 
-class FakeEngine final : public Engine {
+class FakeEngine : public Engine {
  public:
   enum class Stepping { kAutomatic, kManual };
 
