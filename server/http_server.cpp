@@ -13,6 +13,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -298,19 +299,27 @@ uint16_t HttpServer::worker_port() const {
   return impl_->worker_server == nullptr ? 0 : impl_->worker_server->port();
 }
 
-void HttpServer::run() {
+Expected<void> HttpServer::run() {
   keep_memory_reserves();
+  Expected<void> started;
   std::vector<std::thread> threads;
+  threads.reserve(impl_->workers.size());
   impl_->workers.front()->post([this] { impl_->accept(); });
-  for (auto& worker : impl_->workers) {
-    threads.emplace_back([&target = *worker] { target.run(); });
+  try {
+    for (auto& worker : impl_->workers) {
+      threads.emplace_back([&target = *worker] { target.run(); });
+    }
+    impl_->wait_for_end();
+  } catch (const std::system_error& error) {
+    started = make_error(ErrorCode::kUnavailable,
+                         std::string("no threads for the server: ") + error.what());
   }
-  impl_->wait_for_end();
   if (impl_->grpc != nullptr) impl_->grpc->shutdown();
   if (impl_->worker_server != nullptr) impl_->worker_server->shutdown();
   impl_->end_requests();
   for (auto& worker : impl_->workers) worker->context().stop();
   for (std::thread& thread : threads) thread.join();
+  return started;
 }
 
 void HttpServer::drain() {

@@ -35,7 +35,8 @@ class HttpServer {
   [[nodiscard]] uint16_t worker_port() const;  // for routers; 0: there is none
 
   // Serves until drained or stopped; called once. On return the engine holds none of its requests.
-  void run();
+  // kUnavailable: the system gives it too few threads.
+  Expected<void> run();
 
   // Any thread, before or during run(). drain(): accepts nothing new, /health says so, and running
   // answers end or are cut at the drain timeout. stop(): ends everything now.

@@ -2,7 +2,9 @@
 // Start and stop of an engine: its thread, which loads the model.
 #include <malloc.h>
 
+#include <exception>
 #include <future>
+#include <string>
 #include <utility>
 
 #include "engine/core/load_watch.h"
@@ -129,7 +131,13 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
   std::promise<Expected<void>> loaded;
   std::future<Expected<void>> result = loaded.get_future();
   engine->thread_ = std::thread([self = engine.get(), &loaded, &groups, &open_peers] {
-    Expected<void> status = self->load(groups, open_peers);
+    Expected<void> status;
+    try {
+      status = self->load(groups, open_peers);
+    } catch (const std::exception& error) {  // for want of memory or threads
+      status = make_error(ErrorCode::kUnavailable,
+                          std::string("the system has too little to start: ") + error.what());
+    }
     const bool ready = status.has_value();
     loaded.set_value(std::move(status));
     if (ready) {

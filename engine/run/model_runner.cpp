@@ -146,7 +146,7 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   devices_ = std::move(planned.devices);
   // Reading vocabularies takes as long as a small model's weights and can use other cores.
   Expected<CheckpointText> text;
-  std::thread text_reader([&] { text = checkpoint_->text(); });
+  std::jthread text_reader([&] { text = checkpoint_->text(); });
   Expected<void> made = allocate_weights(model, config);
   if (made) made = make_ranks(model, config);
   text_reader.join();

@@ -199,10 +199,9 @@ void share_out(int64_t count,
   const auto share = [&](int64_t i) {
     work(i, count * i / num_workers, count * (i + 1) / num_workers);
   };
-  std::vector<std::thread> workers;
+  std::vector<std::jthread> workers;
   for (int64_t i = 1; i < num_workers; ++i) workers.emplace_back(share, i);
   share(0);
-  for (std::thread& worker : workers) worker.join();
 }
 
 Expected<uint64_t> pack_checked(const std::string& where,

@@ -114,10 +114,11 @@ std::optional<uint64_t> find_damage(const PackedParts& parts) {
     }
   };
   const uint64_t most = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxWorkers);
-  std::vector<std::thread> workers;
-  for (uint64_t i = 1; i < std::min(most, sections); ++i) workers.emplace_back(work);
-  work();
-  for (std::thread& worker : workers) worker.join();
+  {
+    std::vector<std::jthread> workers;
+    for (uint64_t i = 1; i < std::min(most, sections); ++i) workers.emplace_back(work);
+    work();
+  }
   return damaged == sections ? std::nullopt : std::optional<uint64_t>(damaged);
 }
 

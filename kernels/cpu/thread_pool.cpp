@@ -59,6 +59,12 @@ void lower_own_priority() {
   if (errno == 0) setpriority(PRIO_PROCESS, tid, std::min(nice + kNiceLevels, 19));
 }
 
+// Ends those that have started.
+void stop(Start start, std::vector<std::thread>& threads) {
+  start.close();
+  for (std::thread& thread : threads) thread.join();
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
@@ -67,18 +73,20 @@ ThreadPool::ThreadPool(int32_t num_threads, Placement placement)
   CHECK_LE(num_threads, kMaxThreads);
   parts_ = std::make_unique<Part[]>(static_cast<size_t>(num_threads));
   threads_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int32_t worker = 1; worker < num_threads; ++worker) {
-    threads_.emplace_back([this, worker] { worker_main(worker); });
+  try {
+    for (int32_t worker = 1; worker < num_threads; ++worker) {
+      threads_.emplace_back([this, worker] { worker_main(worker); });
+    }
+  } catch (...) {
+    stop(Start{epoch_, num_parked_, stop_}, threads_);
+    throw;
   }
 }
 
 // Binding is best effort, here and for workers: the bits are the same wherever a thread runs.
 void ThreadPool::enter() const { bind_thread(placement_.cpus_of(0)); }
 
-ThreadPool::~ThreadPool() {
-  Start{epoch_, num_parked_, stop_}.close();
-  for (std::thread& thread : threads_) thread.join();
-}
+ThreadPool::~ThreadPool() { stop(Start{epoch_, num_parked_, stop_}, threads_); }
 
 void ThreadPool::run(int64_t num_tiles, Claims claims, TileFn fn, void* context) {
   if (num_tiles <= 0) return;

@@ -82,10 +82,10 @@ Expected<void> run_router(const Invocation& invocation) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_ready("routing", engine->model(), config, *server, seconds.count());
   relieve_predecessor();
-  server->run();
+  const Expected<void> served = server->run();
   signals.reset();  // it may call the server until here
   engine->stop();
-  return {};
+  return served;
 }
 
 }  // namespace sluice

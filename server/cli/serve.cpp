@@ -53,12 +53,12 @@ Expected<void> run_serve(const Invocation& invocation) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_ready("serving", engine->model(), config, *server, seconds.count());
   relieve_predecessor();
-  server->run();
+  const Expected<void> served = server->run();
   signals.reset();  // it may call the server until here
   const std::string failure = engine->failure();
   engine->stop();
   if (!failure.empty()) return make_error(ErrorCode::kUnavailable, failure);
-  return {};
+  return served;
 }
 
 }  // namespace sluice

@@ -31,7 +31,7 @@ class RunningServer {
       return;
     }
     server_ = std::move(*server);
-    thread_ = std::thread([this] { server_->run(); });
+    thread_ = std::thread([this] { EXPECT_TRUE(server_->run()); });
   }
 
   ~RunningServer() { stop(); }

@@ -281,6 +281,35 @@ def check_threads_that_lack(binary, model):
         assert set(counted) == {200}, counted
 
 
+def check_a_start_without_threads(binary, model):
+    """A server that gets too few threads ends with an error, whichever of them is missing."""
+    if os.geteuid() != 0:
+        print("   skipped: another user's processes cannot be counted")
+        return
+    uid = str(20000 + (os.getpid() + 1) % 20000)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        for limit in range(1, 24):
+            log = pathlib.Path(folder) / "log"
+            with open(log, "wb") as file, subprocess.Popen(
+                    ["prlimit", f"--nproc={limit}", "setpriv", "--reuid", uid, "--regid", uid,
+                     "--clear-groups", binary, "serve", model, "--port", "0", "--threads", "3",
+                     "--kv-cache-memory", "16M"], stdout=file, stderr=file) as server:
+                wait_until("it serves or ends", lambda: server.poll() is not None or
+                           b"serving " in log.read_bytes())
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    server.wait(0.5)
+                text = log.read_text(encoding="utf-8", errors="replace")
+                if server.returncode is None:
+                    server.send_signal(signal.SIGTERM)
+                    assert server.wait(30) == 0, text
+                    print(f"   serves with {limit} threads")
+                    return
+                if "setpriv" not in text.splitlines()[-1]:
+                    assert server.returncode == 1 and "sluice: " in text, (limit, text)
+    raise AssertionError("it never served")
+
+
 def check_a_half_written_key_is_none(binary, model):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "keys"
