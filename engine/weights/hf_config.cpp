@@ -2,15 +2,14 @@
 #include "engine/weights/hf_config.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_layer_lists.h"
 #include "engine/weights/hf_required.h"
 #include "engine/weights/quant_methods.h"
 
@@ -205,11 +204,6 @@ MetadataValue value_of(const Json& json) {
   return numbers;
 }
 
-const Json* member(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 // Some files list the experts' sizes by layer; equal ones are those of all layers.
 const Json& the_only_value(const Row& row, const Json& value) {
   const bool may_be_listed = std::string_view(row.key).starts_with("expert_");
@@ -225,7 +219,7 @@ void take_rows(const Json& object,
                Metadata& metadata) {
   for (const Row& row : rows) {
     for (const char* spelling : row.spellings) {
-      const Json* found = spelling == nullptr ? nullptr : member(object, spelling);
+      const Json* found = spelling == nullptr ? nullptr : json_field(object, spelling);
       if (found == nullptr) continue;
       metadata.set(row.key, place + spelling, value_of(the_only_value(row, *found)));
       break;
@@ -268,74 +262,6 @@ void take_defaults(const Json& config,
   }
 }
 
-// Determines the windowed layers from their types, or from where windows begin. `may_go_on`: types
-// of modules behind the layers may follow.
-void take_layer_types(const Json& config, bool may_go_on, Metadata& metadata) {
-  std::vector<double> sliding;
-  if (const Json* types = member(config, "layer_types"); types != nullptr && types->is_array()) {
-    std::vector<double> recurrent;
-    for (const Json& type : *types) {
-      sliding.push_back(type == "sliding_attention" || type == "chunked_attention" ? 1 : 0);
-      recurrent.push_back(type == "linear_attention" || type == "conv" ? 1 : 0);
-    }
-    const Expected<uint64_t> layers = metadata.get_uint("block_count");
-    if (may_go_on && layers && *layers < sliding.size()) {
-      sliding.resize(static_cast<size_t>(*layers));
-      recurrent.resize(static_cast<size_t>(*layers));
-    }
-    metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
-    metadata.set("attention.recurrent_layers", "layer_types", std::move(recurrent));
-    return;
-  }
-  const Expected<uint64_t> first = metadata.get_uint("max_window_layers");
-  const Expected<uint64_t> layers = metadata.get_uint("block_count");
-  if (!first || !layers || *layers > kMaxArray) return;
-  for (uint64_t i = 0; i < *layers; ++i) sliding.push_back(i >= *first ? 1 : 0);
-  metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
-}
-
-// Returns 1 for each number below `count` in a list such as "3,4,5"; empty: it is no list.
-std::vector<double> listed_flags(std::string_view text, uint64_t count) {
-  if (count > kMaxArray) return {};
-  std::vector<double> flags(static_cast<size_t>(count));
-  while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find(','));
-    uint64_t number = 0;
-    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
-    if (error != std::errc() || end != item.data() + item.size()) return {};
-    if (number < count) flags[static_cast<size_t>(number)] = 1;
-    text.remove_prefix(std::min(text.size(), item.size() + 1));
-  }
-  return flags;
-}
-
-// Determines the layers with experts from their types, or from their numbers.
-void take_ffn_types(const Json& config, Metadata& metadata) {
-  const Json* numbers = member(config, "moe_layers");
-  const Expected<uint64_t> layers = metadata.get_uint("block_count");
-  if (numbers != nullptr && numbers->is_array() && layers && *layers <= kMaxArray) {
-    std::vector<double> listed(static_cast<size_t>(*layers));
-    for (const Json& number : *numbers) {
-      if (number.is_number_unsigned() && number.get<uint64_t>() < *layers) {
-        listed[number.get<size_t>()] = 1;
-      }
-    }
-    metadata.set("expert_layers", "moe_layers", std::move(listed));
-  }
-  if (const Json* text = member(config, "moe_layers_enum"); text && text->is_string() && layers) {
-    metadata.set(
-        "expert_layers", "moe_layers_enum", listed_flags(text->get<std::string>(), *layers));
-  }
-  if (const Json* flags = member(config, "moe_layer_freq"); flags && flags->is_array()) {
-    metadata.set("expert_layers", "moe_layer_freq", value_of(*flags));
-  }
-  const Json* types = member(config, "mlp_layer_types");
-  if (types == nullptr || !types->is_array()) return;
-  std::vector<double> sparse;
-  for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
-  metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
-}
-
 // Takes rotations that are listed by layer, and equal in all layers of a kind.
 Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   struct Listed {
@@ -347,12 +273,12 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   constexpr Listed kListed[] = {
       {"rope_theta", "rope.freq_base", "rope.freq_base_swa"},
       {"partial_rotary_factors", "partial_rotary_factor", "partial_rotary_factor_swa"}};
-  if (const Json* other = member(config, "attention_other_setting"); other && other->is_object()) {
+  if (const Json* other = json_field(config, "attention_other_setting"); other && other->is_object()) {
     take_rows(*other, kOtherAttentionRows, "attention_other_setting.", metadata);
   }
   const Expected<std::vector<double>> local = metadata.get_numbers("attention.sliding_layers");
   for (const Listed& row : kListed) {
-    const Json* list = member(config, row.spelling);
+    const Json* list = json_field(config, row.spelling);
     if (list == nullptr || !list->is_array() || !local) continue;
     const std::string found = list->dump().substr(0, 100);
     for (const double kind : {0.0, 1.0}) {
@@ -371,93 +297,6 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   return {};
 }
 
-// Determines the layers with an indexer of their own, from their types or from a rule: 1, or 0 for
-// one that reads an earlier one's choice; -1 for what neither is.
-void take_indexer_types(const Json& config, Metadata& metadata) {
-  static constexpr int64_t kMost = 1 << 20;
-  std::vector<double> own;
-  const auto number = [&config](const char* key, int64_t absent) {
-    const Json* value = member(config, key);
-    const bool is_number = value != nullptr && value->is_number_integer();
-    return is_number ? std::clamp<int64_t>(value->get<int64_t>(), 0, kMost) : absent;
-  };
-  const auto add = [&own](bool is_own, bool is_earlier) {
-    own.push_back(is_own ? 1 : is_earlier ? 0 : -1);
-  };
-  for (const char* key : {"indexer_types", "index_topk_pattern"}) {
-    const Json* types = member(config, key);
-    if (types == nullptr || !own.empty()) continue;
-    if (types->is_string()) {
-      for (const char type : types->get_ref<const std::string&>()) add(type == 'F', type == 'S');
-    }
-    for (size_t i = 0; types->is_array() && i < types->size(); ++i) {
-      add((*types)[i] == "full", (*types)[i] == "shared");
-    }
-  }
-  const int64_t period = number("index_topk_freq", 1);
-  const int64_t offset = number("index_skip_topk_offset", 2);
-  const Expected<uint64_t> layers = metadata.get_uint("block_count");
-  if (own.empty() && period > 1 && layers && *layers <= kMaxArray) {
-    for (int64_t i = 0; i < static_cast<int64_t>(*layers); ++i) {
-      add(std::max<int64_t>(i - offset + 1, 0) % period == 0, true);
-    }
-  }
-  if (own.empty()) return;
-  metadata.set("attention.indexer.layers", "indexer_types", std::move(own));
-}
-
-// Makes arrays by layer of what single layers say beside the keys of all. transformers writes it
-// whatever keys it has read.
-Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
-  const Json* layers = member(config, "per_layer_config");
-  if (layers == nullptr) return {};
-
-  struct Key {
-    const char* name;
-    const char* usual;
-    const char* listed;
-  };
-
-  constexpr Key kKeys[] = {
-      {"head_dim", "attention.key_length", "attention.layers_key_length"},
-      {"num_attention_heads", "attention.head_count", "attention.layers_head_count"},
-      {"num_key_value_heads", "attention.head_count_kv", "attention.layers_head_count_kv"}};
-  SLUICE_TRY(const int32_t count, metadata.get_count("block_count", 1024));
-  std::map<std::string, std::vector<double>> listed;
-  for (const Key& key : kKeys) {
-    if (const Expected<double> usual = metadata.get_float(key.usual)) {
-      listed[key.name].assign(static_cast<size_t>(count), *usual);
-    }
-  }
-  const auto refuse = [&](const std::string& found) {
-    metadata.set("per_layer_config", "per_layer_config", found);
-    return metadata.wrong("per_layer_config",
-                          found,
-                          "head_dim, num_attention_heads and num_key_value_heads of layers 0 to " +
-                              std::to_string(count - 1));
-  };
-  if (!layers->is_object()) return refuse("no object");
-  for (const auto& [number, values] : layers->items()) {
-    int32_t layer = -1;
-    std::from_chars(number.data(), number.data() + number.size(), layer);
-    if (layer < 0 || layer >= count || std::to_string(layer) != number || !values.is_object()) {
-      return refuse(sluice::in_quotes(number));
-    }
-    for (const auto& [name, value] : values.items()) {
-      const auto found = listed.find(name);
-      if (found == listed.end() || !value.is_number_unsigned()) {
-        return refuse(sluice::in_quotes(name) + " of layer " + number);
-      }
-      found->second[static_cast<size_t>(layer)] = value.get<double>();
-    }
-  }
-  for (const Key& key : kKeys) {
-    if (!listed.contains(key.name)) continue;
-    metadata.set(key.listed, std::string("per_layer_config.") + key.name, listed[key.name]);
-  }
-  return {};
-}
-
 // Renames LongRoPE's type in early files.
 void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
@@ -467,18 +306,18 @@ void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
 
 void take_rope(const Json& config, Metadata& metadata) {
   take_rows(config, kRopeRows, "", metadata);  // the old spelling is partly at the top level
-  if (const Json* local = member(config, "rope_local_base_freq"); local != nullptr) {
+  if (const Json* local = json_field(config, "rope_local_base_freq"); local != nullptr) {
     metadata.set("rope.freq_base_swa", "rope_local_base_freq", value_of(*local));
   }
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const Json* rope = member(config, name);
+    const Json* rope = json_field(config, name);
     if (rope == nullptr || !rope->is_object()) continue;
     const std::string place = std::string(name) + ".";
     take_rows(*rope, kRopeRows, place, metadata);
-    if (const Json* full = member(*rope, "full_attention"); full && full->is_object()) {
+    if (const Json* full = json_field(*rope, "full_attention"); full && full->is_object()) {
       take_rows(*full, kRopeRows, place + "full_attention.", metadata);
     }
-    const Json* sliding = member(*rope, "sliding_attention");
+    const Json* sliding = json_field(*rope, "sliding_attention");
     if (sliding == nullptr || !sliding->is_object()) continue;
     take_rows(*sliding, kLocalRopeRows, place + "sliding_attention.", metadata);
   }
@@ -507,7 +346,7 @@ Expected<void> take_derived(const Json& config,
                  static_cast<uint64_t>(static_cast<double>(width) * part));
   }
   // The original context, if stated beside max_position_embeddings, decides the factor.
-  if (const Json* original = member(config, "original_max_position_embeddings");
+  if (const Json* original = json_field(config, "original_max_position_embeddings");
       original != nullptr && original->is_number_unsigned()) {
     SLUICE_TRY(const int32_t context, metadata.get_count("context_length", 1 << 27));
     const auto trained = original->get<double>();
@@ -556,16 +395,16 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
         return wrong_file(file_name, field, found, expected);
       };
   SLUICE_TRY(const Json root, parse_object(json, file_name));
-  const Json* nested = member(root, "text_config");
+  const Json* nested = json_field(root, "text_config");
   const Json& config = nested != nullptr && nested->is_object() ? *nested : root;
 
   HfConfig result{.model_type = {},
                   .tied_embeddings = false,
                   .quantization = {},
                   .metadata = Metadata(file_name)};
-  const Json* type = member(config, "model_type");
-  if (type == nullptr) type = member(root, "model_type");
-  if (type == nullptr && member(root, "_class_name") != nullptr) {
+  const Json* type = json_field(config, "model_type");
+  if (type == nullptr) type = json_field(root, "model_type");
+  if (type == nullptr && json_field(root, "_class_name") != nullptr) {
     return fail("model_type", "nothing, beside the _class_name of a diffusion model", "a string");
   }
   if (type == nullptr || !type->is_string()) return fail("model_type", "nothing", "a string");
@@ -581,7 +420,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   for (const Json* object : {&config, &root}) {  // what is said of the whole wins
     // compression_config is the older name.
     for (const char* key : {"quantization_config", "compression_config"}) {
-      const Json* quantization = member(*object, key);
+      const Json* quantization = json_field(*object, key);
       if (quantization == nullptr) continue;
       if (only_quantization != nullptr && *only_quantization != *quantization) {
         return fail(key, "another one than that of another place", "one quantization");
@@ -589,12 +428,12 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
       only_quantization = quantization;
       SLUICE_TRY(result.quantization, read_quantization(*quantization, file_name + ": " + key));
     }
-    if (const Json* tied = member(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
+    if (const Json* tied = json_field(*object, "tie_word_embeddings"); tied && tied->is_boolean()) {
       result.tied_embeddings = tied->get<bool>();
     }
   }
   take_rows(config, kRows, "", result.metadata);
-  if (const Json* eagle = member(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
+  if (const Json* eagle = json_field(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
     take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
   }
   take_rope(config, result.metadata);

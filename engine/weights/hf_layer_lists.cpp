@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/hf_layer_lists.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/gguf_parse.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr size_t kMostLayers = 1 << 16;
+
+// Returns 1 for each number below `count` in a list such as "3,4,5"; empty: it is no list.
+std::vector<double> listed_flags(std::string_view text, uint64_t count) {
+  if (count > kMostLayers) return {};
+  std::vector<double> flags(static_cast<size_t>(count));
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    uint64_t number = 0;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), number);
+    if (error != std::errc() || end != item.data() + item.size()) return {};
+    if (number < count) flags[static_cast<size_t>(number)] = 1;
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+  }
+  return flags;
+}
+
+}  // namespace
+
+void take_layer_types(const Json& config, bool may_go_on, Metadata& metadata) {
+  std::vector<double> sliding;
+  if (const Json* types = json_field(config, "layer_types"); types != nullptr && types->is_array()) {
+    std::vector<double> recurrent;
+    for (const Json& type : *types) {
+      sliding.push_back(type == "sliding_attention" || type == "chunked_attention" ? 1 : 0);
+      recurrent.push_back(type == "linear_attention" || type == "conv" ? 1 : 0);
+    }
+    const Expected<uint64_t> layers = metadata.get_uint("block_count");
+    if (may_go_on && layers && *layers < sliding.size()) {
+      sliding.resize(static_cast<size_t>(*layers));
+      recurrent.resize(static_cast<size_t>(*layers));
+    }
+    metadata.set("attention.sliding_layers", "layer_types", std::move(sliding));
+    metadata.set("attention.recurrent_layers", "layer_types", std::move(recurrent));
+    return;
+  }
+  const Expected<uint64_t> first = metadata.get_uint("max_window_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (!first || !layers || *layers > kMostLayers) return;
+  for (uint64_t i = 0; i < *layers; ++i) sliding.push_back(i >= *first ? 1 : 0);
+  metadata.set("attention.sliding_layers", "max_window_layers", std::move(sliding));
+}
+
+void take_ffn_types(const Json& config, Metadata& metadata) {
+  const Json* numbers = json_field(config, "moe_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (numbers != nullptr && numbers->is_array() && layers && *layers <= kMostLayers) {
+    std::vector<double> listed(static_cast<size_t>(*layers));
+    for (const Json& number : *numbers) {
+      if (number.is_number_unsigned() && number.get<uint64_t>() < *layers) {
+        listed[number.get<size_t>()] = 1;
+      }
+    }
+    metadata.set("expert_layers", "moe_layers", std::move(listed));
+  }
+  if (const Json* text = json_field(config, "moe_layers_enum"); text && text->is_string() && layers) {
+    metadata.set(
+        "expert_layers", "moe_layers_enum", listed_flags(text->get<std::string>(), *layers));
+  }
+  if (const Json* flags = json_field(config, "moe_layer_freq"); flags && flags->is_array()) {
+    std::vector<double> sparse;
+    for (const Json& flag : *flags) sparse.push_back(flag.is_number() ? flag.get<double>() : 0);
+    metadata.set("expert_layers", "moe_layer_freq", std::move(sparse));
+  }
+  const Json* types = json_field(config, "mlp_layer_types");
+  if (types == nullptr || !types->is_array()) return;
+  std::vector<double> sparse;
+  for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
+  metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
+}
+
+void take_indexer_types(const Json& config, Metadata& metadata) {
+  static constexpr int64_t kMost = 1 << 20;
+  std::vector<double> own;
+  const auto number = [&config](const char* key, int64_t absent) {
+    const Json* value = json_field(config, key);
+    const bool is_number = value != nullptr && value->is_number_integer();
+    return is_number ? std::clamp<int64_t>(value->get<int64_t>(), 0, kMost) : absent;
+  };
+  const auto add = [&own](bool is_own, bool is_earlier) {
+    own.push_back(is_own ? 1 : is_earlier ? 0 : -1);
+  };
+  for (const char* key : {"indexer_types", "index_topk_pattern"}) {
+    const Json* types = json_field(config, key);
+    if (types == nullptr || !own.empty()) continue;
+    if (types->is_string()) {
+      for (const char type : types->get_ref<const std::string&>()) add(type == 'F', type == 'S');
+    }
+    for (size_t i = 0; types->is_array() && i < types->size(); ++i) {
+      add((*types)[i] == "full", (*types)[i] == "shared");
+    }
+  }
+  const int64_t period = number("index_topk_freq", 1);
+  const int64_t offset = number("index_skip_topk_offset", 2);
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (own.empty() && period > 1 && layers && *layers <= kMostLayers) {
+    for (int64_t i = 0; i < static_cast<int64_t>(*layers); ++i) {
+      add(std::max<int64_t>(i - offset + 1, 0) % period == 0, true);
+    }
+  }
+  if (own.empty()) return;
+  metadata.set("attention.indexer.layers", "indexer_types", std::move(own));
+}
+
+Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
+  const Json* layers = json_field(config, "per_layer_config");
+  if (layers == nullptr) return {};
+
+  struct Key {
+    const char* name;
+    const char* usual;
+    const char* listed;
+  };
+
+  constexpr Key kKeys[] = {
+      {"head_dim", "attention.key_length", "attention.layers_key_length"},
+      {"num_attention_heads", "attention.head_count", "attention.layers_head_count"},
+      {"num_key_value_heads", "attention.head_count_kv", "attention.layers_head_count_kv"}};
+  SLUICE_TRY(const int32_t count, metadata.get_count("block_count", 1024));
+  std::map<std::string, std::vector<double>> listed;
+  for (const Key& key : kKeys) {
+    if (const Expected<double> usual = metadata.get_float(key.usual)) {
+      listed[key.name].assign(static_cast<size_t>(count), *usual);
+    }
+  }
+  const auto refuse = [&](const std::string& found) {
+    metadata.set("per_layer_config", "per_layer_config", found);
+    return metadata.wrong("per_layer_config",
+                          found,
+                          "head_dim, num_attention_heads and num_key_value_heads of layers 0 to " +
+                              std::to_string(count - 1));
+  };
+  if (!layers->is_object()) return refuse("no object");
+  for (const auto& [number, values] : layers->items()) {
+    int32_t layer = -1;
+    std::from_chars(number.data(), number.data() + number.size(), layer);
+    if (layer < 0 || layer >= count || std::to_string(layer) != number || !values.is_object()) {
+      return refuse(sluice::in_quotes(number));
+    }
+    for (const auto& [name, value] : values.items()) {
+      const auto found = listed.find(name);
+      if (found == listed.end() || !value.is_number_unsigned()) {
+        return refuse(sluice::in_quotes(name) + " of layer " + number);
+      }
+      found->second[static_cast<size_t>(layer)] = value.get<double>();
+    }
+  }
+  for (const Key& key : kKeys) {
+    if (!listed.contains(key.name)) continue;
+    metadata.set(key.listed, std::string("per_layer_config.") + key.name, listed[key.name]);
+  }
+  return {};
+}
+
+}  // namespace sluice
