@@ -251,9 +251,9 @@ struct LinearArgs {
   std::span<const RowGroup> groups;  // all with the same k
   Epilogue epilogue = Epilogue::kStore;
   const RowSteps* then = nullptr;  // run for each row once all groups have it; null: nothing
-  // With fewer than all segments, x holds only their columns, the weights hold all of K or, on a
-  // device, at least those columns (PackedWeight), and out gets the subtree's value, for
-  // kInt8Channel the int32 sum in the bytes of a float. Then there is no bias, and only kStore.
+  // With fewer than all segments, x holds only their columns, the weights hold all of K or at least
+  // those columns (PackedWeight), and out gets the subtree's value, for kInt8Channel the int32 sum
+  // in the bytes of a float. Then there is no bias, and only kStore.
   Segments segments = {};
 };
 

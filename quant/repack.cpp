@@ -344,20 +344,24 @@ void copy_matrix_rows(WeightFormat format,
   }
 }
 
-ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k) {
-  if (has_rows(format) && format != WeightFormat::kE4M3Block) return {begin, end - begin};
+ColumnRange columns_to_store(
+    WeightFormat format, MatrixForm form, int64_t begin, int64_t end, int64_t k) {
+  if (form == MatrixForm::kRows && format != WeightFormat::kE4M3Block) {
+    return {begin, end - begin};
+  }
   const int64_t block = int64_t{packed_layout(format).groups_per_block} * kQuantGroup;
   const int64_t first = begin / block * block;
   return {first, std::min(k, align_up(end, block)) - first};
 }
 
 void cut_columns(WeightFormat format,
+                 MatrixForm form,
                  int64_t k,
                  const ColumnRange& columns,
                  int64_t num_rows,
                  const std::byte* src,
                  std::byte* dst) {
-  const bool rows = has_rows(format);
+  const bool rows = form == MatrixForm::kRows;
   const PackedLayout& layout = packed_layout(format);
   const int64_t head = rows ? 0 : layout.tile_head_bytes();
   const int64_t block = int64_t{layout.groups_per_block} * kQuantGroup;

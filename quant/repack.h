@@ -177,7 +177,7 @@ struct PackedWeight {
   int32_t n = 0;
   int32_t k = 0;
   const std::byte* data = nullptr;  // 64-byte aligned, packed_bytes(format, n, k)
-  // The columns that the rows or tiles of a device's share of a matrix hold.
+  // The columns that the rows or tiles of a rank's share of a matrix hold.
   int32_t first_column = 0;
   int32_t num_columns = 0;  // 0: all of k
 
@@ -233,6 +233,9 @@ void copy_matrix_rows(WeightFormat format,
 
 // --- Shares of K -----------------------------------------------------------------------------
 
+// How a matrix is stored.
+enum class MatrixForm : uint8_t { kTiles, kRows };
+
 struct ColumnRange {
   int64_t first = 0;
   int64_t count = 0;
@@ -240,11 +243,13 @@ struct ColumnRange {
 
 // Returns the columns to store for columns [begin, end), whose borders are groups' or K's: tiles
 // store whole blocks of groups, rows these columns, kE4M3Block whole blocks of 128.
-ColumnRange columns_to_store(WeightFormat format, int64_t begin, int64_t end, int64_t k);
+ColumnRange columns_to_store(
+    WeightFormat format, MatrixForm form, int64_t begin, int64_t end, int64_t k);
 
 // Copies those columns of `num_rows` rows, or of the tiles that the rows fill. `src` has all of K,
-// `dst` only the columns, in the same layout. cut_row_scales() cuts the scales behind rows.
+// `dst` only the columns, in the same form. cut_row_scales() cuts the scales behind rows.
 void cut_columns(WeightFormat format,
+                 MatrixForm form,
                  int64_t k,
                  const ColumnRange& columns,
                  int64_t num_rows,

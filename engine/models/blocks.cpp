@@ -29,7 +29,6 @@ PackedWeight some_rows(PackedWeight weight, const Portion& rows, DeviceType devi
   return weight;
 }
 
-// A device stores only its rank's part of a matrix; CPU ranks share all of it.
 MatrixShare share_of_part(const Portion& rows, const kernels::Segments& segments, int64_t k) {
   MatrixShare share{.first_row = rows.first, .num_rows = rows.whole == 0 ? 0 : rows.count};
   if (segments.are_all()) return share;
@@ -88,21 +87,18 @@ Expected<Projection> Projection::load(WeightStore& weights,
   projection.segments_ = segments;
   projection.device_ = weights.device();
   projection.tap_ = weights.tap();
-  const bool on_device = weights.device() == DeviceType::kCuda;
   for (const Part& part : parts) {
+    const MatrixShare share =
+        weights.keeps_shares() ? share_of_part(part.rows, segments, k) : MatrixShare{};
     SLUICE_TRY(const PackedWeight weight,
-               weights.matrix(part.stem + ".weight",
-                              part.n,
-                              k,
-                              part.slice,
-                              on_device ? share_of_part(part.rows, segments, k) : MatrixShare{}));
+               weights.matrix(part.stem + ".weight", part.n, k, part.slice, share));
     std::vector<float> bias;
     if (part.bias) {
       SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
     }
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
-    projection.weights_.push_back(on_device ? weight
-                                            : some_rows(weight, part.rows, DeviceType::kCpu));
+    projection.weights_.push_back(
+        weights.keeps_shares() ? weight : some_rows(weight, part.rows, DeviceType::kCpu));
     SLUICE_TRY_VOID(projection.add_format(weights, part, activation_bits));
     SLUICE_TRY_VOID(projection.check_borders(weights, part, k));
     if (projection.tap_ != nullptr) projection.stems_.push_back(part.stem);

@@ -57,8 +57,8 @@ class Projection {
     bool floats = false;  // float weights take float rows on every device: equal bits
   };
 
-  // Takes the tensors from the store; on a device only this rank's part of them. With a subset of
-  // the segments, only those columns of k are used.
+  // Takes the tensors from the store, only this rank's part of them where it keeps shares. With a
+  // subset of the segments, only those columns of k are used.
   static Expected<Projection> load(WeightStore& weights,
                                    std::span<const Part> parts,
                                    int64_t k,

@@ -65,6 +65,10 @@ LocalRanks local_ranks(const Config& config) {
   return {.first = 0, .count = config.tensor_parallel_size};
 }
 
+WeightStore::Kept kept_weights(const Config& config) {
+  return config.nnodes > 1 ? WeightStore::Kept::kShare : WeightStore::Kept::kAll;
+}
+
 int32_t max_chosen_rows(const Config& config) {
   constexpr int32_t kMost = 512;  // unless more requests run
   const Expected<SpecConfig> speculation = parse_spec_config(config.speculative_config);
@@ -346,7 +350,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   for (int32_t rank = local.first; rank < local.first + local.count; ++rank) {
     SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
     if (on_device || !names_and_shapes) {
-      names_and_shapes.emplace(*planned.checkpoint, target.device);
+      names_and_shapes.emplace(*planned.checkpoint, target.device, kept_weights(config));
     }
     SLUICE_TRY(shape,
                planned.spec->build(own,

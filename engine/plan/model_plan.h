@@ -21,6 +21,7 @@
 #include "engine/sampling/device_sampling.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/packed_cache.h"
+#include "engine/weights/weight_store.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
 
@@ -52,6 +53,9 @@ struct LocalRanks {
 };
 
 LocalRanks local_ranks(const Config& config);
+
+// What this process keeps of its CPU ranks' weights: all for ranks that share a process.
+WeightStore::Kept kept_weights(const Config& config);
 
 // Compute threads per rank.
 int32_t threads_per_rank(const Config& config, const Placement& placement);

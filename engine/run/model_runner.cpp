@@ -186,13 +186,17 @@ Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config
   using Hashed = WeightStore::Hashed;
   if (plan_.on_device) {
     for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
-      weights_.push_back(std::make_unique<WeightStore>(
-          *checkpoint_, DeviceType::kCuda, rank == 0 ? Hashed::kTensors : Hashed::kShares));
+      weights_.push_back(
+          std::make_unique<WeightStore>(*checkpoint_,
+                                        DeviceType::kCuda,
+                                        WeightStore::Kept::kShare,
+                                        rank == 0 ? Hashed::kTensors : Hashed::kShares));
     }
     return {};
   }
   WeightStore& weights =
-      *weights_.emplace_back(std::make_unique<WeightStore>(*checkpoint_, DeviceType::kCpu));
+      *weights_.emplace_back(std::make_unique<WeightStore>(
+          *checkpoint_, DeviceType::kCpu, kept_weights(config)));
   auto cache = planned.packed.open();
   plan_.weights_mapped = cache.has_value();
   plan_.placement = placement_text(config, placement_, plan_);

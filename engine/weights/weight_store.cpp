@@ -53,46 +53,37 @@ int64_t rows_of(const MatrixShare& share, int64_t n) {
   return share.num_rows == 0 ? n : share.num_rows;
 }
 
-// A matrix of which `share` is kept, without data.
-PackedWeight shared_out(WeightFormat format, int64_t n, int64_t k, const MatrixShare& share) {
-  PackedWeight weight{format, static_cast<int32_t>(rows_of(share, n)), static_cast<int32_t>(k)};
-  CHECK_EQ(share.first_row % kRowTile, 0);
-  CHECK_LE(share.first_row + weight.n, n);
-  if (share.end_column == 0) return weight;
-  const ColumnRange columns = columns_to_store(format, share.first_column, share.end_column, k);
-  weight.first_column = static_cast<int32_t>(columns.first);
-  weight.num_columns = static_cast<int32_t>(columns.count);
-  return weight;
-}
-
-// Bytes of `num_rows` rows on a device, or with all of K; whole tiles for formats without rows.
-int64_t bytes_of_rows(WeightFormat format, int64_t num_rows, int64_t columns) {
-  return has_rows(format) ? num_rows * matrix_row_stride(format, columns)
-                          : ceil_div(num_rows, kRowTile) * packed_tile_bytes(format, columns);
+// Bytes of `num_rows` rows, in whole tiles or without what lies behind the rows.
+int64_t bytes_of_rows(WeightFormat format, MatrixForm form, int64_t num_rows, int64_t columns) {
+  return form == MatrixForm::kRows
+             ? num_rows * matrix_row_stride(format, columns)
+             : ceil_div(num_rows, kRowTile) * packed_tile_bytes(format, columns);
 }
 
 // Stores in pieces what `weight` keeps of rows or tiles with all of K. write(first, count, bytes)
 // makes a piece; `first` is a multiple of kRowTile.
 template <typename Write>
 Expected<void> write_stored(const PackedWeight& weight,
+                            MatrixForm form,
                             int64_t num_rows,
                             std::vector<std::byte>& scratch,
                             std::byte* to,
                             const Write& write) {
   if (weight.num_columns == 0) return write(0, num_rows, to);
   constexpr int64_t kScratchBytes = 8 << 20;
-  const int64_t tile_bytes = bytes_of_rows(weight.format, kRowTile, weight.k);
+  const int64_t tile_bytes = bytes_of_rows(weight.format, form, kRowTile, weight.k);
   const int64_t rows = std::max<int64_t>(1, kScratchBytes / tile_bytes) * kRowTile;
   scratch.resize(static_cast<size_t>(rows / kRowTile * tile_bytes));
   for (int64_t first = 0; first < num_rows; first += rows) {
     const int64_t count = std::min(rows, num_rows - first);
     SLUICE_TRY_VOID(write(first, count, scratch.data()));
     cut_columns(weight.format,
+                form,
                 weight.k,
                 {weight.first_column, weight.num_columns},
                 count,
                 scratch.data(),
-                to + bytes_of_rows(weight.format, first, weight.num_columns));
+                to + bytes_of_rows(weight.format, form, first, weight.num_columns));
   }
   return {};
 }
@@ -105,11 +96,31 @@ uint64_t with_input_scale(const CheckpointTensor& tensor, uint64_t hash) {
 
 }  // namespace
 
+MatrixForm WeightStore::form_of(WeightFormat format) const {
+  const bool rows = device_ == DeviceType::kCuda && has_rows(format);
+  return rows ? MatrixForm::kRows : MatrixForm::kTiles;
+}
+
 int64_t WeightStore::bytes_of(const PackedWeight& weight) const {
-  const bool rows = device_ == DeviceType::kCuda && has_rows(weight.format);
   const int64_t columns = weight.stored_columns();
-  return rows ? matrix_bytes(weight.format, weight.n, columns)
-              : sluice::packed_bytes(weight.format, weight.n, columns);
+  return form_of(weight.format) == MatrixForm::kRows
+             ? matrix_bytes(weight.format, weight.n, columns)
+             : sluice::packed_bytes(weight.format, weight.n, columns);
+}
+
+PackedWeight WeightStore::shared_out(WeightFormat format,
+                                     int64_t n,
+                                     int64_t k,
+                                     const MatrixShare& share) const {
+  PackedWeight weight{format, static_cast<int32_t>(rows_of(share, n)), static_cast<int32_t>(k)};
+  CHECK_EQ(share.first_row % kRowTile, 0);
+  CHECK_LE(share.first_row + weight.n, n);
+  if (share.end_column == 0) return weight;
+  const ColumnRange columns =
+      columns_to_store(format, form_of(format), share.first_column, share.end_column, k);
+  weight.first_column = static_cast<int32_t>(columns.first);
+  weight.num_columns = static_cast<int32_t>(columns.count);
+  return weight;
 }
 
 std::byte* WeightStore::add(const PackedWeight& weight) {
@@ -140,44 +151,46 @@ void WeightStore::fill_random(const std::string& name,
                               const PackedWeight& weight,
                               const MatrixShare& share,
                               std::byte* dst) {
-  const int64_t n = weight.n;
-  const int64_t k = weight.k;
   const RandomTile empty(name, weight, share.first_row / kRowTile);
+  const MatrixForm form = form_of(weight.format);
   // Calls make_tile(tile, index, rows) for tiles [first, first + count).
   const auto make_tiles = [&](int64_t first, int64_t count, const auto& make_tile) {
-    const int64_t workers = num_pack_workers(count * packed_tile_bytes(weight.format, k));
+    const int64_t workers = num_pack_workers(count * packed_tile_bytes(weight.format, weight.k));
     share_out(count, workers, [&](int64_t, int64_t begin, int64_t end) {
       RandomTile tile = empty;
       for (int64_t i = begin; i < end; ++i) make_tile(i, tile.make(first + i), tile);
     });
   };
-  const int64_t tile_bytes = packed_tile_bytes(weight.format, k);
-  if (!upload_) {
-    return make_tiles(0, ceil_div(n, kRowTile), [&](int64_t i, int64_t, const RandomTile& tile) {
-      tile.pack(dst + i * tile_bytes);
-    });
-  }
-  const bool rows = has_rows(weight.format);
-  const int64_t columns = weight.stored_columns();
-  const int64_t stride = rows ? matrix_row_stride(weight.format, columns)
-                              : packed_tile_bytes(weight.format, columns) / kRowTile;
+  const int64_t tile_bytes =
+      bytes_of_rows(weight.format, form, kRowTile, weight.stored_columns());
   const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
     make_tiles(first / kRowTile,
                ceil_div(num_rows, kRowTile),
                [&](int64_t i, int64_t count, const RandomTile& tile) {
                  std::vector<std::byte> scratch;
                  const auto copy = [&](int64_t, int64_t, std::byte* out) -> Expected<void> {
-                   rows ? tile.copy_rows(out) : tile.pack(out);
+                   form == MatrixForm::kRows ? tile.copy_rows(out) : tile.pack(out);
                    return {};
                  };
-                 std::byte* const out = to + i * kRowTile * stride;
-                 CHECK(write_stored(weight, count, scratch, out, copy).has_value());
+                 std::byte* const out = to + i * tile_bytes;
+                 CHECK(write_stored(weight, form, count, scratch, out, copy).has_value());
                });
     return {};
   };
-  const int64_t stored_rows = rows ? n : align_up(n, kRowTile);
-  CHECK(upload_->rows(name, stored_rows, stride, dst, fill).has_value());
-  upload_scales(weight, empty.row_scales(n), dst);
+  CHECK(fill_rows(name, weight, dst, fill).has_value());
+  if (upload_) upload_scales(weight, empty.row_scales(weight.n), dst);
+}
+
+template <typename Fill>
+Expected<void> WeightStore::fill_rows(const std::string& where,
+                                      const PackedWeight& weight,
+                                      std::byte* dst,
+                                      const Fill& fill) {
+  if (!upload_) return fill(0, weight.n, dst);
+  const MatrixForm form = form_of(weight.format);
+  const int64_t tile_bytes = bytes_of_rows(weight.format, form, kRowTile, weight.stored_columns());
+  const int64_t rows = form == MatrixForm::kRows ? weight.n : align_up(weight.n, kRowTile);
+  return upload_->rows(where, rows, tile_bytes / kRowTile, dst, fill);
 }
 
 // Makes BF16, or the configured format for layers' matrices; routers stay floats.
@@ -251,7 +264,7 @@ Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
 
 Expected<PackedWeight> WeightStore::matrix(
     const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share) {
-  CHECK(device_ == DeviceType::kCuda || (share.num_rows == 0 && share.end_column == 0));
+  CHECK(keeps_shares() || (share.num_rows == 0 && share.end_column == 0));
   const std::string place = name + " " + std::to_string(slice.first);
   const auto found = matrices_.find(place);
   if (found != matrices_.end()) return found->second;
@@ -278,7 +291,7 @@ Expected<PackedWeight> WeightStore::take_matrix(
   PackedWeight weight = shared_out(tensor->format, n, k, share);
   const int64_t begin = packed_bytes_;
   std::byte* const dst = add(weight);
-  note_layout(name, weight, slice);
+  note_layout(name, weight, slice, share);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
     note_content(name, with_input_scale(*tensor, cache_->content_hash(num_matrices_ - 1)));
@@ -304,12 +317,7 @@ Expected<uint64_t> WeightStore::pack(const CheckpointTensor& tensor,
   // The file is read once, in the order of the layers: one as large as the memory does not evict
   // what is still to be read.
   advise_needed(source);
-  uint64_t hash = 0;
-  if (upload_) {
-    SLUICE_TRY(hash, upload(tensor, weight, slice.first, n, share, dst));
-  } else {
-    SLUICE_TRY(hash, pack_rows(tensor, slice.first, weight.n, dst));
-  }
+  SLUICE_TRY(const uint64_t hash, store_share(tensor, weight, slice.first, n, share, dst));
   if (checkpoint_.file_bytes() >= kLarge) advise_read(source);
   return hash;
 }
@@ -353,14 +361,15 @@ Expected<uint64_t> WeightStore::hash_others(const CheckpointTensor& tensor,
   return hash;
 }
 
-Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
-                                       const PackedWeight& weight,
-                                       int64_t first,
-                                       int64_t n,
-                                       const MatrixShare& share,
-                                       std::byte* dst) {
+Expected<uint64_t> WeightStore::store_share(const CheckpointTensor& tensor,
+                                            const PackedWeight& weight,
+                                            int64_t first,
+                                            int64_t n,
+                                            const MatrixShare& share,
+                                            std::byte* dst) {
   const std::string where = checkpoint_.place_of(tensor.name);
-  const bool rows = has_rows(weight.format);
+  const MatrixForm form = form_of(weight.format);
+  const bool rows = form == MatrixForm::kRows;
   Magnitude magnitude;
   SLUICE_TRY(uint64_t hash, hash_others(tensor, first, n, share, magnitude));
   std::vector<std::byte> scratch;
@@ -379,19 +388,11 @@ Expected<uint64_t> WeightStore::upload(const CheckpointTensor& tensor,
       hash += part;
       return {};
     };
-    return write_stored(weight, count, scratch, to, write);
+    return write_stored(weight, form, count, scratch, to, write);
   };
-  const int64_t columns = weight.stored_columns();
-  if (!rows) {
-    const int64_t stride = packed_tile_bytes(weight.format, columns) / kRowTile;
-    SLUICE_TRY_VOID(upload_->rows(where, align_up(weight.n, kRowTile), stride, dst, fill));
-    warn_of_magnitude(where, magnitude);
-    return hash;
-  }
-  SLUICE_TRY_VOID(
-      upload_->rows(where, weight.n, matrix_row_stride(weight.format, columns), dst, fill));
+  SLUICE_TRY_VOID(fill_rows(where, weight, dst, fill));
   warn_of_magnitude(where, magnitude);
-  if (tensor.coded) {
+  if (rows && tensor.coded) {
     upload_scales(weight, plain_row_scales(*tensor.coded, first + share.first_row, weight.n), dst);
   }
   return hash;
@@ -445,9 +446,18 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   return std::move(row.values);
 }
 
-void WeightStore::note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice) {
-  const int64_t numbers[] = {
-      static_cast<int64_t>(weight.format), weight.n, weight.k, slice.first, slice.total};
+void WeightStore::note_layout(std::string_view name,
+                              const PackedWeight& weight,
+                              RowSlice slice,
+                              const MatrixShare& share) {
+  const int64_t numbers[] = {static_cast<int64_t>(weight.format),
+                             weight.n,
+                             weight.k,
+                             slice.first,
+                             slice.total,
+                             share.first_row,
+                             weight.first_column,
+                             weight.num_columns};
   layout_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), layout_hash_);
   layout_hash_ = XXH3_64bits_withSeed(numbers, sizeof(numbers), layout_hash_);
   ++num_matrices_;

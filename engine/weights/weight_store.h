@@ -38,7 +38,7 @@ struct RowSlice {
   [[nodiscard]] RowSlice in_rows_of(int64_t n) const { return {first / n, total / n}; }
 };
 
-// One rank's part of a matrix on its device.
+// One rank's part of a matrix.
 struct MatrixShare {
   int64_t first_row = 0;  // a multiple of kRowTile
   int64_t num_rows = 0;   // 0: all
@@ -75,16 +75,27 @@ struct WeightInputs {
 
 class WeightStore {
  public:
-  // The subject of content_hash(). Ranks above 0 need not read other ranks' shares for it.
+  // What is kept of a matrix of which a rank uses a part: on a CPU, the ranks of one process read
+  // the same whole matrices, while one alone has its share. A device has only its share.
+  enum class Kept : uint8_t { kAll, kShare };
+  // The subject of content_hash(). Ranks of one process above 0 need not read others' shares for
+  // it.
   enum class Hashed : uint8_t { kTensors, kShares };
 
   // `device`: the type whose operators read the weights.
   explicit WeightStore(const Checkpoint& checkpoint,
                        DeviceType device = DeviceType::kCpu,
+                       Kept kept = Kept::kAll,
                        Hashed hashed = Hashed::kTensors)
-      : checkpoint_(checkpoint), device_(device), hashed_(hashed) {}
+      : checkpoint_(checkpoint),
+        device_(device),
+        kept_(device == DeviceType::kCpu ? kept : Kept::kShare),
+        hashed_(hashed) {}
 
   [[nodiscard]] DeviceType device() const { return device_; }
+
+  // Whether matrices are only the share that they are asked for with.
+  [[nodiscard]] bool keeps_shares() const { return kept_ == Kept::kShare; }
 
   // Observes the inputs of matrices taken from now on, on a CPU and where they are floats. Null: no
   // observer. It must outlive all users of these matrices.
@@ -140,8 +151,8 @@ class WeightStore {
   [[nodiscard]] WeightInputs inputs_of(std::string_view name) const;
 
   // Returns W[n, k], repacked; repeated requests, as by the ranks of one process, return the same.
-  // On a device with a share, only those rows and columns. kDataLoss: missing, or another shape;
-  // the message has both.
+  // With a share, for a store that keeps shares, only those rows and columns. kDataLoss: missing,
+  // or another shape; the message has both.
   Expected<PackedWeight> matrix(const std::string& name,
                                 int64_t n,
                                 int64_t k,
@@ -166,8 +177,14 @@ class WeightStore {
   Expected<PackedWeight> take_matrix(
       const std::string& name, int64_t n, int64_t k, RowSlice slice, const MatrixShare& share);
   Expected<const CheckpointTensor*> take(const std::string& name);
-  // Bytes of a matrix on the device.
+  [[nodiscard]] MatrixForm form_of(WeightFormat format) const;
+  // Bytes of a matrix where operators read it.
   [[nodiscard]] int64_t bytes_of(const PackedWeight& weight) const;
+  // A matrix of which `share` is kept, without data.
+  [[nodiscard]] PackedWeight shared_out(WeightFormat format,
+                                        int64_t n,
+                                        int64_t k,
+                                        const MatrixShare& share) const;
   // Counts the matrix and returns its address; null without allocate().
   std::byte* add(const PackedWeight& weight);
   Expected<PackedWeight> random_matrix(const std::string& name,
@@ -184,13 +201,20 @@ class WeightStore {
                                int64_t n,
                                std::byte* dst,
                                const MatrixPart& part = {}) const;
-  // Uploads the weight's `share` of the `n` rows from `first` on.
-  Expected<uint64_t> upload(const CheckpointTensor& tensor,
-                            const PackedWeight& weight,
-                            int64_t first,
-                            int64_t n,
-                            const MatrixShare& share,
-                            std::byte* dst);
+  // Packs or uploads the weight's `share` of the `n` rows from `first` on.
+  Expected<uint64_t> store_share(const CheckpointTensor& tensor,
+                                 const PackedWeight& weight,
+                                 int64_t first,
+                                 int64_t n,
+                                 const MatrixShare& share,
+                                 std::byte* dst);
+  // Calls fill(first, count, bytes) for pieces of the weight's rows, `first` being a multiple of
+  // kRowTile, and moves what it wrote to `dst`.
+  template <typename Fill>
+  Expected<void> fill_rows(const std::string& where,
+                           const PackedWeight& weight,
+                           std::byte* dst,
+                           const Fill& fill);
   void upload_scales(const PackedWeight& weight, std::vector<float> scales, std::byte* dst);
   Expected<uint64_t> hash_others(const CheckpointTensor& tensor,
                                  int64_t first,
@@ -198,7 +222,10 @@ class WeightStore {
                                  const MatrixShare& share,
                                  Magnitude& magnitude) const;
   static std::vector<float> random_vector(const std::string& name, int64_t n);
-  void note_layout(std::string_view name, const PackedWeight& weight, RowSlice slice);
+  void note_layout(std::string_view name,
+                   const PackedWeight& weight,
+                   RowSlice slice,
+                   const MatrixShare& share);
   // `n`: rows of the slice.
   Expected<uint64_t> pack(const CheckpointTensor& tensor,
                           const PackedWeight& weight,
@@ -212,6 +239,7 @@ class WeightStore {
   const Checkpoint& checkpoint_;
   const DeviceType device_;
   InputTap* tap_ = nullptr;
+  const Kept kept_;
   const Hashed hashed_;
   kernels::LargestMatrices largest_;
   int64_t packed_bytes_ = 0;

@@ -253,13 +253,11 @@ TEST_P(PackPlain, GroupsPastKAreZeroBytes) {
   }
 }
 
-// Cutting a share of K out of tiles gives what packing its columns alone gives.
-TEST_P(PackPlain, ColumnsAreCutAsPackedAlone) {
-  PlainCase c = GetParam();
-  if (c.group == 0 && has_rows(c.format)) return;
+// Cutting a share of K out of tiles or rows gives what packing its columns alone gives.
+void expect_cut_as_packed_alone(PlainCase c, MatrixForm form) {
   c.k = 1024;
   const OwnRows whole = random_rows(c, 16, 23);
-  const ColumnRange columns = columns_to_store(c.format, 288, 640, c.k);
+  const ColumnRange columns = columns_to_store(c.format, form, 288, 640, c.k);
   ASSERT_LE(columns.first, 288);
   ASSERT_GE(columns.first + columns.count, 640);
   OwnRows some = random_rows(c, 16, 23);
@@ -282,7 +280,7 @@ TEST_P(PackPlain, ColumnsAreCutAsPackedAlone) {
   some.view.scales = scales.data();
   if (c.zeros) some.view.zeros = zeros.data();
   const auto laid_out = [&](const PlainRows& rows) {
-    const bool in_rows = has_rows(c.format);
+    const bool in_rows = form == MatrixForm::kRows;
     const int64_t bytes =
         in_rows ? 16 * matrix_row_stride(c.format, rows.k) : packed_tile_bytes(c.format, rows.k);
     std::vector<std::byte> out(static_cast<size_t>(bytes), std::byte{0xEE});
@@ -295,8 +293,14 @@ TEST_P(PackPlain, ColumnsAreCutAsPackedAlone) {
   };
   const std::vector<std::byte> want = laid_out(some.view);
   std::vector<std::byte> got(want.size(), std::byte{0xDD});
-  cut_columns(c.format, c.k, columns, 16, laid_out(whole.view).data(), got.data());
+  cut_columns(c.format, form, c.k, columns, 16, laid_out(whole.view).data(), got.data());
   EXPECT_EQ(got, want);
+}
+
+TEST_P(PackPlain, ColumnsAreCutAsPackedAlone) {
+  const PlainCase c = GetParam();
+  expect_cut_as_packed_alone(c, MatrixForm::kTiles);
+  if (c.group > 0 && has_rows(c.format)) expect_cut_as_packed_alone(c, MatrixForm::kRows);
 }
 
 TEST(PlainRowsOfDevices, CodesAndScalesLieApart) {
@@ -322,7 +326,7 @@ TEST(PlainRowsOfDevices, CodesAndScalesLieApart) {
   }
   // Columns [256, 512) of 600 have scales 2 and 3.
   std::vector<float> cut(10);
-  const ColumnRange columns = columns_to_store(c.format, 288, 480, c.k);
+  const ColumnRange columns = columns_to_store(c.format, MatrixForm::kRows, 288, 480, c.k);
   ASSERT_EQ(columns.first, 256);
   ASSERT_EQ(columns.count, 256);
   cut_row_scales(c.format, c.k, columns, 5, scales.data(), cut.data());

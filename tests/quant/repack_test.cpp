@@ -254,12 +254,12 @@ TEST(PackInt8Channel, ScalesComeFirstThenCodesMovedUpBy128) {
 }
 
 // Borders inside of blocks widen the share to whole blocks; packing its columns alone is equal.
-void expect_cut_as_packed_alone(WeightFormat format) {
+void expect_cut_as_packed_alone(WeightFormat format, MatrixForm form) {
   constexpr int64_t kN = 21;
   constexpr int64_t kK = 768;
   const std::vector<std::byte> source = random_matrix(format, kN, kK, 12);
   for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 96}, {288, 480}, {672, 768}}) {
-    const ColumnRange columns = columns_to_store(format, begin, end, kK);
+    const ColumnRange columns = columns_to_store(format, form, begin, end, kK);
     ASSERT_LE(columns.first, begin);
     ASSERT_GE(columns.first + columns.count, end);
     ASSERT_LE(columns.count, end - begin + 2 * 256);
@@ -272,10 +272,11 @@ void expect_cut_as_packed_alone(WeightFormat format) {
                   static_cast<size_t>(bytes));
     }
     const auto laid_out = [&](const std::vector<std::byte>& rows, int64_t k) {
+      const bool in_rows = form == MatrixForm::kRows;
       const int64_t size =
-          has_rows(format) ? kN * matrix_row_stride(format, k) : packed_bytes(format, kN, k);
+          in_rows ? kN * matrix_row_stride(format, k) : packed_bytes(format, kN, k);
       std::vector<std::byte> out(static_cast<size_t>(size), std::byte{0xEE});
-      if (has_rows(format)) {
+      if (in_rows) {
         copy_matrix_rows(format, rows.data(), k, 0, kN, out.data());
       } else {
         pack_weight(format, rows.data(), kN, k, 0, 2, out.data());
@@ -284,7 +285,7 @@ void expect_cut_as_packed_alone(WeightFormat format) {
     };
     const std::vector<std::byte> want = laid_out(some, columns.count);
     std::vector<std::byte> got(want.size(), std::byte{0xDD});
-    cut_columns(format, kK, columns, kN, laid_out(source, kK).data(), got.data());
+    cut_columns(format, form, kK, columns, kN, laid_out(source, kK).data(), got.data());
     EXPECT_EQ(got, want) << begin;
   }
 }
@@ -292,7 +293,8 @@ void expect_cut_as_packed_alone(WeightFormat format) {
 TEST(CutColumns, AreThosePackedAlone) {
   for (const FormatInfo& info : format_table()) {
     SCOPED_TRACE(std::string(info.name));
-    expect_cut_as_packed_alone(info.format);
+    expect_cut_as_packed_alone(info.format, MatrixForm::kTiles);
+    if (has_rows(info.format)) expect_cut_as_packed_alone(info.format, MatrixForm::kRows);
   }
 }
 

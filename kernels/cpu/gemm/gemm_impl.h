@@ -282,7 +282,7 @@ SLUICE_INLINE void write_outputs(
 // Returns one past the last group of a segment, both counted from the block's first.
 SLUICE_INLINE int32_t segment_end(const LinearBlock& block, int32_t segment) {
   const int64_t next = block.first_segment + segment + 1;
-  return static_cast<int32_t>(next * block.weight_groups / kSegments) - block.first_group;
+  return static_cast<int32_t>(next * block.weight_groups / kSegments) - block.groups_before;
 }
 
 // Folds segments like a binary counter: pending[l] holds the sum of a finished subtree of 2^l

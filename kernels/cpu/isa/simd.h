@@ -49,7 +49,8 @@ struct LinearBlock {
   int32_t num_rows;        // rows of activations, at most kMostBlockRows
   int32_t num_groups;      // groups of x
   int32_t weight_groups;   // groups of all of K
-  int32_t first_group;     // index in the weight of x's first group
+  int32_t groups_before;   // groups of all of K before x's first
+  int32_t first_group;     // index of x's first group among those that a tile holds
   int32_t first_segment;
   int32_t num_segments;     // 1, 2, 4 or 8
   const std::byte* weight;  // first tile

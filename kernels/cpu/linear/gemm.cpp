@@ -134,12 +134,13 @@ LinearBlock make_block(const ExecContext& ctx,
                        int32_t worker) {
   const RowGroup& group = job.group;
   const PackedWeight& weight = *group.weight;
-  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
+  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
   const int64_t tile = item / job.row_blocks() * piece_tiles;
   const int64_t tiles = std::min(pieces * piece_tiles, job.num_tiles() - tile);
   const int64_t column = tile * kRowTile;
   const int64_t row = item % job.row_blocks() * job.row_block;
   const int64_t rows = std::min<int64_t>(job.row_block, job.x.num_rows - row);
+  const int64_t groups_before = job.segments.first_group(weight.k);
   return {
       .format = weight.format,
       .activation = job.x.format,
@@ -154,7 +155,8 @@ LinearBlock make_block(const ExecContext& ctx,
       .num_rows = static_cast<int32_t>(rows),
       .num_groups = static_cast<int32_t>(ceil_div(job.x.k, kQuantGroup)),
       .weight_groups = static_cast<int32_t>(ceil_div(weight.k, kQuantGroup)),
-      .first_group = static_cast<int32_t>(job.segments.first_group(weight.k)),
+      .groups_before = static_cast<int32_t>(groups_before),
+      .first_group = static_cast<int32_t>(groups_before) - weight.first_column / kQuantGroup,
       .first_segment = job.segments.first,
       .num_segments = job.segments.count,
       .weight = weight.data + tile * tile_bytes,

@@ -21,7 +21,7 @@ void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
   const bool scaled = integers || scales_folded_sums(weight.format);
   const bool has_row_scale = args.x.format == ActivationFormat::kInt8Token ||
                              args.x.format == ActivationFormat::kE4M3Token;
-  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.k);
+  const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
   const auto rows = [&](int64_t begin, int64_t end, int32_t) {
     for (int64_t row = begin; row < end; ++row) {
       std::array<const float*, kSegments> parts{};

@@ -44,14 +44,15 @@ Matrix make_matrix(WeightFormat format, int64_t k, testing::Values values, uint3
 // The part of a matrix that a device has if it takes some of the segments.
 struct CutMatrix {
   CutMatrix(const Matrix& matrix, const Segments& segments) : view(matrix.device) {
+    const MatrixForm form = has_rows(view.format) ? MatrixForm::kRows : MatrixForm::kTiles;
     const ColumnRange columns = columns_to_store(
-        view.format, segments.first_column(view.k), segments.end_column(view.k), view.k);
+        view.format, form, segments.first_column(view.k), segments.end_column(view.k), view.k);
     view.first_column = static_cast<int32_t>(columns.first);
     view.num_columns = static_cast<int32_t>(columns.count);
     bytes = std::make_unique<test::DeviceBytes>(
         has_rows(view.format) ? matrix_bytes(view.format, view.n, columns.count)
                               : packed_bytes(view.format, view.n, columns.count));
-    cut_columns(view.format, view.k, columns, view.n, matrix.device.data, bytes->data());
+    cut_columns(view.format, form, view.k, columns, view.n, matrix.device.data, bytes->data());
     view.data = bytes->data();
   }
 
