@@ -82,7 +82,8 @@ std::vector<Knob> make_worker_knobs() {
           "",
           "auto|cuda_ipc|nccl|shm|tcp",
           "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
-          "Other than auto, both workers need the same."),
+          "Other than auto, both workers need the same. Between nnodes, how parts of results do: "
+          "auto is shm where all share memory, else TCP."),
       bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
                                          "server",
                                          {int64_t{1} << 20, int64_t{64} << 30},

@@ -17,6 +17,12 @@ namespace {
 
 constexpr size_t kMostRanks = 8;
 constexpr size_t kHashBytes = sizeof(uint64_t);
+constexpr size_t kRounds = 2;
+
+// Bytes of a part with its hash, to the next part.
+size_t room_of(size_t part_bytes) {
+  return static_cast<size_t>(align_up(static_cast<int64_t>(part_bytes + kHashBytes), 64));
+}
 
 // Calls fill two sets of buffers in turn, as Communicator promises.
 class StreamRank final : public Communicator {
@@ -39,9 +45,9 @@ class StreamRank final : public Communicator {
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     if (has_failed()) return {};
     ++number_;
-    Round& round = rounds_[number_ % 2];
+    Round& round = rounds_[number_ % kRounds];
     const size_t bytes = part.size() + kHashBytes;
-    const auto room = static_cast<size_t>(align_up(static_cast<int64_t>(bytes), 64));
+    const size_t room = room_of(part.size());
     round.received.resize(room * static_cast<size_t>(size()));
     const auto of = [&](int32_t rank) {
       return std::span(round.received).subspan(static_cast<size_t>(rank) * room, bytes);
@@ -112,11 +118,15 @@ class StreamRank final : public Communicator {
   RankGroup& group_;
   std::vector<int32_t> others_;      // ascending
   std::vector<int32_t> neighbours_;  // ranks with a connection to this one
-  std::array<Round, 2> rounds_;
+  std::array<Round, kRounds> rounds_;
   uint64_t number_ = 0;
 };
 
 }  // namespace
+
+int64_t stream_rank_bytes(int32_t size, int64_t part_bytes) {
+  return static_cast<int64_t>(kRounds * room_of(static_cast<size_t>(part_bytes))) * size;
+}
 
 std::unique_ptr<Communicator> make_stream_rank(RankGroup& group) {
   return std::make_unique<StreamRank>(group);

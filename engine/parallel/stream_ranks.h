@@ -12,6 +12,9 @@ namespace sluice {
 
 class RankGroup;
 
+// Bytes in which such a rank receives parts of at most `part_bytes`.
+int64_t stream_rank_bytes(int32_t size, int64_t part_bytes);
+
 // The endpoint of the group's own rank. The group must outlive it.
 std::unique_ptr<Communicator> make_stream_rank(RankGroup& group);
 

@@ -8,6 +8,7 @@
 
 #include "engine/core/log.h"
 #include "engine/models/rank_share.h"
+#include "engine/parallel/rank_transport.h"
 #include "engine/rank/decode_buckets.h"
 #include "engine/rank/model_rank.h"
 #include "engine/sampling/sampler.h"
@@ -173,6 +174,11 @@ int64_t proposer_bytes(const Config& config, int32_t max_length) {
   return Speculator::max_memory_bytes(*speculation, config.max_num_seqs, max_length);
 }
 
+// Bytes in which a process receives the parts of ranks in others.
+int64_t exchange_bytes(const Config& config, int64_t part_bytes) {
+  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.nnodes, part_bytes);
+}
+
 FixedMemory fixed_memory(const Config& config,
                          const PlannedModel& planned,
                          const RanksMemory& ranks,
@@ -186,7 +192,8 @@ FixedMemory fixed_memory(const Config& config,
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
-                       .arena_bytes = ranks.arena_bytes,
+                       .arena_bytes =
+                           ranks.arena_bytes + exchange_bytes(config, ranks.part_bytes),
                        .logits_bytes = logits_bytes + sampler_bytes,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
                        .host_free_bytes = available_memory_bytes()};
@@ -240,6 +247,9 @@ Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
   };
   if (target.device != DeviceType::kCpu) {
     return refuse("device", "ranks on GPUs share a process");
+  }
+  if (config.kv_transport == "cuda_ipc" || config.kv_transport == "nccl") {
+    return refuse("kv-transport", "ranks on CPUs take auto, shm or tcp");
   }
   if (!config.kv_listen.empty()) {
     return refuse("kv-listen", "another worker's KV reaches one process alone");
@@ -364,7 +374,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
     ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
     add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
     add_heads(ranks.layouts, shape->layer_groups(kv_dtype), add);
-    ranks.part_bytes = std::max(ranks.part_bytes, shape->max_part_bytes(planned.bounds));
+    ranks.part_bytes = std::max(ranks.part_bytes, ModelRank::part_bytes(*shape, planned.bounds));
     planned.largest.add(names_and_shapes->largest());
   }
   SLUICE_TRY_VOID(check_all_used(planned.model, *names_and_shapes));

@@ -78,6 +78,10 @@ int64_t ModelRank::device_bytes(const Bounds& bounds, int64_t part_bytes, int32_
          (num_ranks > 1 ? chosen_bytes(bounds.step) : 0);
 }
 
+int64_t ModelRank::part_bytes(const Model& model, const StepBounds& step) {
+  return std::max(model.max_part_bytes(step), chosen_bytes(step));
+}
+
 int64_t ModelRank::pinned_bytes(const Bounds& bounds) { return DeviceBatch::bytes(bounds.batch); }
 
 Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& device,

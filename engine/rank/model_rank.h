@@ -89,6 +89,9 @@ class ModelRank {
                                                      const Placement& placement,
                                                      const Config& config);
 
+  // Bytes of the largest part that a rank sends in steps within these bounds.
+  static int64_t part_bytes(const Model& model, const StepBounds& step);
+
   // Called once before the first job, if there are several ranks.
   void connect(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);

@@ -9,7 +9,7 @@
 #include "engine/core/node_watch.h"
 #include "engine/models/rank_share.h"
 #include "engine/parallel/rank_group.h"
-#include "engine/parallel/stream_ranks.h"
+#include "engine/parallel/rank_transport.h"
 #include "engine/plan/fingerprint.h"
 #include "engine/rank/followers.h"
 #include "engine/rank/process_links.h"
@@ -60,7 +60,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
     if (runner->group_) runner->group_->fail(loaded.error().message);
     return tl::unexpected(loaded.error());
   }
-  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes() : runner->connect(connect));
+  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes(config) : runner->connect(connect));
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
@@ -110,7 +110,7 @@ Expected<void> ModelRunner::follow(const Config& asked) {
   ModelRunner& self = **runner;
   SLUICE_TRY_VOID(tell_node_0(*joined.group, self.fingerprint_));
   ModelRank& rank = *self.ranks_.front();
-  rank.connect(make_stream_rank(*joined.group));
+  SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config));
   tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
                        rank,
@@ -119,9 +119,18 @@ Expected<void> ModelRunner::follow(const Config& asked) {
                                         .groups = self.plan_.kv_groups}));
 }
 
-Expected<void> ModelRunner::join_nodes() {
+Expected<void> ModelRunner::join_nodes(const Config& config) {
   SLUICE_TRY_VOID(hear_nodes(*group_, fingerprint_));
-  ranks_.front()->connect(make_stream_rank(*group_));
+  return connect_nodes(*group_, config);
+}
+
+Expected<void> ModelRunner::connect_nodes(RankGroup& group, const Config& config) {
+  ModelRank& rank = *ranks_.front();
+  SLUICE_TRY(auto communicator,
+             connect_processes(group,
+                               config.kv_transport,
+                               ModelRank::part_bytes(rank.model(), bounds_.step)));
+  rank.connect(std::move(communicator));
   return {};
 }
 

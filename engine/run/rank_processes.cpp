@@ -18,6 +18,7 @@ using nlohmann::json;
 constexpr std::array kEqualKnobs = {"activation-bits",
                                     "block-size",
                                     "kv-cache-dtype",
+                                    "kv-transport",
                                     "load-format",
                                     "max-num-batched-tokens",
                                     "max-num-seqs",

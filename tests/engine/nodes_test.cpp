@@ -65,7 +65,8 @@ int32_t free_port() {
   return (*listener)->port();
 }
 
-Run run_on_nodes(Config config, int32_t size) {
+Run run_on_nodes(Config config, int32_t size, const std::string& transport) {
+  config.kv_transport = transport;
   config.master_port = free_port();
   config.nnodes = config.tensor_parallel_size = size;
   std::vector<std::future<Expected<void>>> followers;
@@ -88,11 +89,14 @@ void expect_same_on(const std::vector<int32_t>& sizes,
   const Run expected = run_on_one(config);
   ASSERT_EQ(expected.answers.size(), requests().size()) << what;
   for (const int32_t size : sizes) {
-    const Run actual = run_on_nodes(config, size);
-    testing::expect_same(
-        expected.answers, actual.answers, what + " on " + std::to_string(size) + " nodes");
-    EXPECT_EQ(actual.key, expected.key) << what;
-    if (::testing::Test::HasFailure()) return;
+    for (const char* const transport : {"shm", "tcp"}) {
+      const Run actual = run_on_nodes(config, size, transport);
+      testing::expect_same(expected.answers,
+                           actual.answers,
+                           what + " on " + std::to_string(size) + " nodes over " + transport);
+      EXPECT_EQ(actual.key, expected.key) << what;
+      if (::testing::Test::HasFailure()) return;
+    }
   }
 }
 

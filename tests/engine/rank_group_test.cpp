@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "engine/parallel/group_handshake.h"
+#include "engine/parallel/rank_transport.h"
+#include "engine/parallel/shared_ranks.h"
 #include "engine/parallel/stream_ranks.h"
 
 namespace sluice {
@@ -73,35 +75,142 @@ uint32_t word(int32_t rank, size_t round, size_t i) {
   return static_cast<uint32_t>(rank * 7919 + static_cast<int32_t>(round * 104729 + i));
 }
 
-// Parts of all sizes, from nothing to more than the buffers of a connection; two buffers in turn.
-TEST(StreamRanks, EveryRankSeesEveryPartOfEachRound) {
-  constexpr size_t kWords[] = {1, 0, 77, 3 << 20, 5, 4096, 1 << 18, 1};
-  for (const int32_t size : {2, 3, 4}) {
-    const auto groups = group_of(size);
-    std::atomic<int> wrong = 0;
-    on_each(size, [&](int32_t rank) {
-      const auto own = make_stream_rank(*groups[static_cast<size_t>(rank)]);
-      std::array<std::vector<uint32_t>, 2> buffers;
-      for (size_t round = 0; round < std::size(kWords); ++round) {
-        std::vector<uint32_t>& mine = buffers[round % 2];
-        mine.resize(kWords[round]);
-        for (size_t i = 0; i < mine.size(); ++i) mine[i] = word(rank, round, i);
-        const auto parts = own->all_gather(std::as_bytes(std::span(mine)));
-        if (parts.size() != static_cast<size_t>(size)) {
-          ++wrong;
-          return;
-        }
-        for (int32_t other = 0; other < size; ++other) {
-          for (size_t i = 0; i < kWords[round]; i += 1 + kWords[round] / 1000) {
-            uint32_t found = 0;
-            std::memcpy(&found, parts[static_cast<size_t>(other)] + i * 4, 4);
-            if (found != word(other, round, i)) ++wrong;
-          }
-        }
+constexpr size_t kMostWords = 3 << 20;
+
+// Gathers parts of all sizes, from nothing to more than the buffers of a connection, from two
+// buffers in turn; a rank that the round's number picks comes late. Returns how many words differ.
+int wrong_words(Communicator& own) {
+  constexpr size_t kWords[] = {1, 0, 77, kMostWords, 5, 4096, 1 << 18, 1};
+  int wrong = 0;
+  std::array<std::vector<uint32_t>, 2> buffers;
+  for (size_t round = 0; round < std::size(kWords); ++round) {
+    if (static_cast<int32_t>(round) % own.size() == own.rank()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    std::vector<uint32_t>& mine = buffers[round % 2];
+    mine.resize(kWords[round]);
+    for (size_t i = 0; i < mine.size(); ++i) mine[i] = word(own.rank(), round, i);
+    const auto parts = own.all_gather(std::as_bytes(std::span(mine)));
+    if (parts.size() != static_cast<size_t>(own.size())) return 1;
+    for (int32_t other = 0; other < own.size(); ++other) {
+      for (size_t i = 0; i < kWords[round]; i += 1 + kWords[round] / 1000) {
+        uint32_t found = 0;
+        std::memcpy(&found, parts[static_cast<size_t>(other)] + i * 4, 4);
+        if (found != word(other, round, i)) ++wrong;
       }
-    });
-    EXPECT_EQ(wrong, 0) << size;
+    }
   }
+  return wrong;
+}
+
+std::unique_ptr<Communicator> connect(RankGroup& group, const std::string& transport) {
+  auto made = connect_processes(group, transport, kMostWords * 4);
+  CHECK(made.has_value());
+  return std::move(*made);
+}
+
+TEST(ProcessRanks, EveryRankSeesEveryPartOfEachRound) {
+  for (const char* const transport : {"tcp", "shm", "auto"}) {
+    for (const int32_t size : {2, 3, 4}) {
+      const auto groups = group_of(size);
+      std::atomic<int> wrong = 0;
+      on_each(size, [&](int32_t rank) {
+        const auto own = connect(*groups[static_cast<size_t>(rank)], transport);
+        wrong += wrong_words(*own);
+      });
+      EXPECT_EQ(wrong, 0) << transport << " " << size;
+    }
+  }
+}
+
+// Rank 1 as it is on another machine: the ticket is of no use there.
+void decline_memory(RankGroup& group) {
+  SharedSegment::Ticket ticket;
+  uint32_t answer = 0;
+  EXPECT_TRUE(group.receive(0, std::as_writable_bytes(std::span(&ticket, 1))));
+  EXPECT_GT(ticket.bytes, 0U);
+  EXPECT_TRUE(group.send(0, std::as_bytes(std::span(&answer, 1))));
+  if (!group.receive(0, std::as_writable_bytes(std::span(&answer, 1)))) return;
+  EXPECT_EQ(answer, 0U);
+}
+
+TEST(ProcessRanks, OneWithoutTheMemoryOfRank0LetsAllUseTcp) {
+  const auto groups = group_of(3);
+  std::atomic<int> wrong = 0;
+  on_each(3, [&](int32_t rank) {
+    RankGroup& group = *groups[static_cast<size_t>(rank)];
+    if (rank == 1) decline_memory(group);
+    const auto own = rank == 1 ? make_stream_rank(group) : connect(group, "auto");
+    wrong += wrong_words(*own);
+  });
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(ProcessRanks, MemoryThatIsInsistedOnIsRefusedWithTheRankThatLacksIt) {
+  const auto groups = group_of(2);
+  std::thread far([&] { decline_memory(*groups[1]); });
+  const auto made = connect_processes(*groups[0], "shm", 4096);
+  far.join();
+  ASSERT_FALSE(made.has_value());
+  EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(made.error().message.find("rank 1 shares no memory with rank 0"), std::string::npos)
+      << made.error().message;
+  EXPECT_EQ(groups[0]->why(), made.error().message);
+}
+
+TEST(SharedSegment, GoesToWhoHasTheToken) {
+  const auto soon = [] { return Clock::now() + std::chrono::seconds(2); };
+  const auto made = SharedSegment::make(8192);
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  SharedSegment::Ticket forged = (*made)->ticket();
+  forged.token.fill(0);
+  const auto stranger = SharedSegment::knock(forged);
+  const auto door = SharedSegment::knock((*made)->ticket());
+  ASSERT_TRUE(stranger.has_value() && door.has_value());
+  ASSERT_TRUE((*made)->hand_over(soon()).has_value());
+  EXPECT_FALSE(SharedSegment::take(**stranger, forged, Clock::now()).has_value());
+  const auto taken = SharedSegment::take(**door, (*made)->ticket(), soon());
+  ASSERT_TRUE(taken.has_value()) << taken.error().message;
+  (*made)->bytes()[8191] = std::byte{7};
+  EXPECT_EQ((*taken)->bytes()[8191], std::byte{7});
+  // Nobody comes, and one who expects another size.
+  EXPECT_FALSE((*made)->hand_over(Clock::now()).has_value());
+  SharedSegment::Ticket larger = (*made)->ticket();
+  larger.bytes = 16384;
+  const auto other = SharedSegment::knock(larger);
+  ASSERT_TRUE(other.has_value() && (*made)->hand_over(soon()).has_value());
+  EXPECT_FALSE(SharedSegment::take(**other, larger, soon()).has_value());
+  SharedSegment::Ticket nowhere = larger;
+  nowhere.name.fill(0);
+  EXPECT_FALSE(SharedSegment::knock(nowhere).has_value());
+}
+
+// What a rank finds in memory that another wrote wrongly ends the group, not the process.
+TEST(SharedRanks, APartOfAnotherExchangeFailsTheGroup) {
+  const auto groups = group_of(2);
+  std::vector<uint32_t> words(16);
+  std::thread other([&] {
+    const auto own = connect(*groups[1], "shm");
+    (void)own->all_gather(std::as_bytes(std::span(words).first(8)));
+  });
+  const auto own = connect(*groups[0], "shm");
+  EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(words))).empty());
+  other.join();
+  EXPECT_NE(groups[0]->why().find("of another exchange"), std::string::npos) << groups[0]->why();
+}
+
+// A rank that sleeps on another's part wakes when the group has failed.
+TEST(SharedRanks, AFollowerThatIsGoneFailsAllWithItsName) {
+  auto groups = group_of(3);
+  const auto begun = Clock::now();
+  on_each(3, [&](int32_t rank) {
+    const auto own = connect(*groups[static_cast<size_t>(rank)], "shm");
+    if (rank == 1) return groups[1].reset();  // without an end, as if it were killed
+    const uint32_t part = 0;
+    EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(&part, 1))).empty());
+  });
+  EXPECT_NE(groups[0]->why().find("rank 1 at 127.0.0.1:"), std::string::npos) << groups[0]->why();
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
 }
 
 TEST(RankGroup, AFollowerThatIsGoneFailsAllWithItsName) {

@@ -6,20 +6,27 @@ process, its link or its settings are not what the others need.
 usage: nodes_test.py BINARY MODEL [--seeds N]
     --seeds  how many faults of links are drawn
 """
+import atexit
 import concurrent.futures
 import json
+import math
 import os
+import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 from fault_proxy import Plan, Proxy
-from server_process import Server
+from server_process import Server, rss_of, wait_until
 
 FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
+WEIGHTS = "weights, repacked"  # a row of the plan
 SECRET = ["--worker-secret", "a secret of this test"]
 PROMPTS = ["Hello there", "1 2 3 4 5 6 7 8 9 10 11 12", "The quick brown fox jumps over the lazy dog " * 8,
            "x"]
@@ -48,13 +55,14 @@ class Follower:
 
 
 class Nodes:
-    """A model over `size` processes; `dialled`: the port that followers dial."""
+    """A model over `size` processes; `dialled`: the port that followers dial; `follower`: the program
+    that they are, if not `binary`."""
 
-    def __init__(self, binary, model, size, flags=(), dialled=None):
+    def __init__(self, binary, model, size, flags=(), dialled=None, follower=None):
         self.port = free_port()
         spread = ["--nnodes", str(size), "--tensor-parallel-size", str(size)]
         self.followers = [
-            Follower(binary, model, rank, size, dialled(self.port) if dialled else self.port,
+            Follower(follower or binary, model, rank, size, dialled(self.port) if dialled else self.port,
                      *SECRET, *flags)
             for rank in range(1, size)]
         self.leader = Server(binary, model, *spread, "--master-port", str(self.port), *FLAGS, *SECRET,
@@ -81,11 +89,12 @@ def answers(server):
 
 
 def check_bits(binary, model, expected):
-    variants = [(2, []), (2, ["--activation-bits", "32"]),
-                (2, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
-                (2, ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'])]
-    for size, flags in variants:
-        nodes = Nodes(binary, model, size, flags)
+    variants = [("auto", 2, []), ("tcp", 2, ["--activation-bits", "32"]),
+                ("shm", 2, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
+                ("tcp", 2, ["--speculative-config",
+                            '{"method": "ngram", "num_speculative_tokens": 3}'])]
+    for transport, size, flags in variants:
+        nodes = Nodes(binary, model, size, [*flags, "--kv-transport", transport])
         try:
             if flags:
                 one = Server(binary, model, *FLAGS, *flags)
@@ -94,14 +103,150 @@ def check_bits(binary, model, expected):
             else:
                 wanted = expected
             assert all(status == 200 for status, *_ in wanted), wanted
-            assert answers(nodes.leader) == wanted, (size, flags)
+            assert answers(nodes.leader) == wanted, (transport, size, flags)
+            by = "TCP" if transport == "tcp" else "shared memory"
+            assert any("ranks_connected" in line and by in line for line in nodes.leader.log), \
+                nodes.leader.log
             assert nodes.leader.stop() == 0
             for follower in nodes.followers:
                 code, log = follower.end()
                 assert code == 0, (code, log)
         finally:
             nodes.kill()
-        print(f"ok {size} processes {flags}", flush=True)
+        print(f"ok {size} processes over {transport} {flags}", flush=True)
+
+
+def write_large_model(folder):
+    """A model whose weights are most of a process's memory: 12 layers of BF16, 84 MiB."""
+    golden = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "golden")
+    with open(os.path.join(golden, "models/llama/config.json")) as file:
+        config = json.load(file)
+    hidden, ffn, heads, kv_heads, width, layers, vocab = 512, 2048, 8, 2, 64, 12, 451
+    config.update(hidden_size=hidden, intermediate_size=ffn, num_attention_heads=heads,
+                  num_key_value_heads=kv_heads, head_dim=width, num_hidden_layers=layers,
+                  vocab_size=vocab, max_position_embeddings=512, tie_word_embeddings=False)
+    with open(os.path.join(folder, "config.json"), "w") as file:
+        json.dump(config, file)
+    shutil.copy(os.path.join(golden, "tokenizer/json/qwen.json"), os.path.join(folder, "tokenizer.json"))
+    shapes = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,),
+              "lm_head.weight": (vocab, hidden)}
+    for layer in range(layers):
+        for name, shape in {"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
+                            "self_attn.q_proj": (heads * width, hidden),
+                            "self_attn.k_proj": (kv_heads * width, hidden),
+                            "self_attn.v_proj": (kv_heads * width, hidden),
+                            "self_attn.o_proj": (hidden, heads * width),
+                            "mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden),
+                            "mlp.down_proj": (hidden, ffn)}.items():
+            shapes[f"model.layers.{layer}.{name}.weight"] = shape
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    random_bytes = random.Random(7)
+    # The high bytes become those of numbers of either sign between 1/128 and 1/32.
+    high = bytes(0x3C | (i & 0x80) for i in range(256))
+    with open(os.path.join(folder, "model.safetensors"), "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            data = bytearray(random_bytes.randbytes(2 * math.prod(shape)))
+            data[1::2] = data[1::2].translate(high)
+            file.write(data)
+
+
+def planned(binary, model, *flags):
+    """The plan's rows in bytes, by name."""
+    done = subprocess.run([binary, "serve", model, *FLAGS, *flags, "--dry-run"], capture_output=True,
+                          text=True, check=True, timeout=60)
+    return {name: int(size) for name, size in re.findall(r"^  (\S.*?) +(\d+) bytes", done.stdout, re.MULTILINE)}
+
+
+class MemoryGroup:
+    """A control group with a limit of memory, for one process."""
+
+    def __init__(self, name, limit):
+        with open("/proc/self/cgroup") as file:
+            own = {fields[1]: fields[2] for fields in (line.strip().split(":", 2) for line in file)}
+        if "memory" in own:
+            parent, limits = "/sys/fs/cgroup/memory" + own["memory"], "memory.limit_in_bytes"
+        else:
+            parent, limits = "/sys/fs/cgroup" + own.get("", "/"), "memory.max"
+        self.folder = os.path.join(parent, f"sluice-nodes-{os.getpid()}-{name}")
+        os.mkdir(self.folder)
+        atexit.register(self.remove)
+        with open(os.path.join(self.folder, limits), "w") as file:
+            file.write(str(limit))
+
+    def command(self, folder, binary):
+        """A program that runs the binary in this group."""
+        path = os.path.join(folder, os.path.basename(self.folder))
+        with open(path, "w") as file:
+            file.write(f'#!/bin/sh\necho $$ > {self.folder}/cgroup.procs || exit 9\nexec {binary} "$@"\n')
+        os.chmod(path, 0o755)
+        return path
+
+    def remove(self):
+        for _ in range(100):  # a process that has ended is in it for a moment
+            try:
+                return os.rmdir(self.folder)
+            except OSError:
+                time.sleep(0.05)
+
+
+def packed_files(folder):
+    return [name for name in os.listdir(folder) if not name.endswith(".partial")]
+
+
+def check_share(binary):
+    """A process holds its rank's weights: a model that is too large for one is served by two."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_large_model(folder)
+        flags = ["--max-model-len", "256", "--max-num-batched-tokens", "64"]
+        one = Server(binary, folder, *FLAGS, *flags)
+        whole = planned(binary, folder, *flags)
+        expected = answers(one)
+        whole_rss = one.rss()
+        assert one.stop() == 0
+        spread = [*flags, "--nnodes", "2", "--tensor-parallel-size", "2"]
+        shares = [planned(binary, folder, *spread, "--node-rank", str(rank)) for rank in (0, 1)]
+        for share in shares:
+            assert 0.5 <= share[WEIGHTS] / whole[WEIGHTS] < 0.52, (whole, shares)
+        cache = os.path.join(folder, "packed")
+        for packs in (True, False):
+            nodes = Nodes(binary, folder, 2, [*flags, "--packed-weights-cache", cache])
+            try:
+                assert answers(nodes.leader) == expected
+                if packs:
+                    for process in (nodes.leader.process, nodes.followers[0].process):
+                        saved = whole_rss - rss_of(process.pid)
+                        assert saved > 0.45 * whole[WEIGHTS], (process.args, saved)
+                    wait_until("each node packs its share", lambda: len(packed_files(cache)) == 2)
+                else:
+                    log = "".join(nodes.leader.log)
+                    assert "mapped from the packed weights cache" in log, log
+                assert nodes.leader.stop() == 0
+            finally:
+                nodes.kill()
+        print(f"ok shares: {[share['weights'] for share in shares]} of {whole['weights']} MiB", flush=True)
+
+        limit = int((whole["total"] - 0.25 * whole[WEIGHTS]) * 2**20) + (40 << 20)
+        try:
+            groups = [MemoryGroup(name, limit) for name in ("leader", "follower")]
+        except OSError as error:
+            print(f"ok share in limited memory: left out, no control groups here: {error}")
+            return
+        lead, follow = (group.command(folder, binary) for group in groups)
+        done = subprocess.run([lead, "serve", folder, "--port", "0", *FLAGS, *flags],
+                              capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 1 and "memory plan" in done.stderr, done
+        nodes = Nodes(lead, folder, 2, flags, follower=follow)
+        try:
+            assert answers(nodes.leader) == expected
+            assert nodes.leader.stop() == 0
+        finally:
+            nodes.kill()
+        print(f"ok two processes of {limit} bytes each serve what one of them refuses", flush=True)
 
 
 def stream_until_the_end(server, started):
@@ -123,9 +268,9 @@ def stream_until_the_end(server, started):
     return text, error
 
 
-def check_lost(binary, model, victim, how, words):
+def check_lost(binary, model, transport, victim, how, words):
     """A process is lost while an answer is streamed: the others end soon, and say why."""
-    nodes = Nodes(binary, model, 2)
+    nodes = Nodes(binary, model, 2, ["--kv-transport", transport])
     try:
         started = threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -144,7 +289,8 @@ def check_lost(binary, model, victim, how, words):
             if victim == "follower":
                 assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
             processes[victim].kill()
-        print(f"ok {victim} lost by {how.name}: the other ends after {seconds:.1f} s", flush=True)
+        print(f"ok {victim} lost by {how.name} over {transport}: the other ends after {seconds:.1f} s",
+              flush=True)
     finally:
         nodes.kill()
 
@@ -177,6 +323,8 @@ def check_refusals(binary, model):
             (["--node-rank", "1"], "--node-rank: found 1, expected less than --nnodes, 1", 2),
             (["--nnodes", "2", "--tensor-parallel-size", "2", "--kv-listen", "127.0.0.1:0"],
              "--nnodes: found more than 1 with --kv-listen", 1),
+            (["--nnodes", "2", "--tensor-parallel-size", "2", "--kv-transport", "nccl"],
+             "--nnodes: found more than 1 with --kv-transport: ranks on CPUs take", 1),
             (["--nnodes", "2", "--tensor-parallel-size", "2", "--master-addr", "0.0.0.0"],
              "--master-addr: found 0.0.0.0 without --worker-secret", 2)]:
         done = subprocess.run([binary, "serve", model, *flags, "--dry-run"], capture_output=True,
@@ -198,7 +346,8 @@ def check_links(binary, model, seeds, expected):
             return proxies[-1].port
 
         try:
-            nodes = Nodes(binary, model, 2, ["--rank-init-timeout", "10"], dialled)
+            nodes = Nodes(binary, model, 2, ["--rank-init-timeout", "10", "--kv-transport", "tcp"],
+                          dialled)
         except AssertionError as error:
             assert "no server" in str(error), error
             ends["failed"] += 1
@@ -232,11 +381,13 @@ def main():
     expected = answers(one)
     assert one.stop() == 0
     check_bits(binary, model, expected)
-    check_lost(binary, model, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
-    check_lost(binary, model, "follower", signal.SIGSTOP, "has been silent for 5 s")
-    check_lost(binary, model, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
+    for transport in ("shm", "tcp"):
+        check_lost(binary, model, transport, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
+        check_lost(binary, model, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
+    check_lost(binary, model, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
     check_refusals(binary, model)
     check_links(binary, model, seeds, expected)
+    check_share(binary)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,13 @@ def metric_of(text, name):
                if line.startswith(name + "{"))
 
 
+def rss_of(pid):
+    """Resident bytes that are the process's own, without mapped files."""
+    with open(f"/proc/{pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    return int(fields["RssAnon"].split()[0]) * 1024
+
+
 class Server:
     def __init__(self, binary, model, *flags, variables=()):
         self.process = subprocess.Popen(
@@ -74,10 +81,7 @@ class Server:
         return True
 
     def rss(self):
-        """Resident bytes that are the process's own, without mapped files."""
-        with open(f"/proc/{self.process.pid}/status") as status:
-            fields = dict(line.split(":", 1) for line in status)
-        return int(fields["RssAnon"].split()[0]) * 1024
+        return rss_of(self.process.pid)
 
     def post(self, body, path="/v1/completions"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)

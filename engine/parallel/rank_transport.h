@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses what carries the parts of the ranks of a group: memory that they share, or the
+// connections on which they met.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/core/status.h"
+#include "engine/parallel/parallel.h"
+
+namespace sluice {
+
+class RankGroup;
+
+// Bytes that a rank takes for parts of at most `part_bytes`, whatever carries them.
+int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
+
+// Every rank of the group calls it once, with equal values, when it sends nothing else; rank 0 may
+// call it earlier. `transport`: auto, shm or tcp (--kv-transport). The group must outlive the
+// result, which has failed if the group has. kUnavailable: the group has failed. kUnsupported: shm,
+// but a rank shares no memory with rank 0.
+Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,
+                                                          const std::string& transport,
+                                                          int64_t part_bytes);
+
+}  // namespace sluice

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/parallel/shared_ranks.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <ctime>
+#include <string>
+
+#include "engine/core/types.h"
+#include "engine/parallel/rank_group.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kMostRanks = 8;
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kSlots = 2;  // of a rank, used in turn
+// A part usually comes within the time that sleeping would take.
+constexpr auto kSpin = std::chrono::microseconds(50);
+// How soon a sleeper sees that the group has failed.
+constexpr long kNapNs = 20'000'000;
+
+// What a rank tells the others, in memory of them all.
+struct alignas(128) Sign {
+  std::atomic<uint32_t> number;    // of its latest part; futex
+  std::atomic<uint32_t> sleepers;  // ranks that sleep on it, or have died doing so
+  std::array<std::atomic<uint64_t>, kSlots> bytes;  // of its part in each slot
+};
+
+static_assert(std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(Sign) * kMostRanks <= kPageBytes);
+
+int64_t slot_bytes(int64_t part_bytes) { return align_up(part_bytes, kPageBytes); }
+
+// Between processes: not FUTEX_PRIVATE_FLAG.
+void nap(const std::atomic<uint32_t>& word, uint32_t seen) {
+  const timespec most = {.tv_sec = 0, .tv_nsec = kNapNs};
+  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &most, nullptr, 0);
+}
+
+void wake_all(const std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+class SharedRank final : public Communicator {
+ public:
+  SharedRank(RankGroup& group, std::unique_ptr<SharedSegment> segment, int64_t part_bytes)
+      : group_(group), segment_(std::move(segment)), slot_bytes_(slot_bytes(part_bytes)) {
+    CHECK_LE(shared_rank_bytes(size(), part_bytes),
+             static_cast<int64_t>(segment_->bytes().size()));
+  }
+
+  [[nodiscard]] int32_t rank() const override { return group_.rank(); }
+
+  [[nodiscard]] int32_t size() const override { return group_.size(); }
+
+  // A rank writes to a slot again when all have begun the call after that in which they read it.
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    if (has_failed()) return {};
+    CHECK_LE(static_cast<int64_t>(part.size()), slot_bytes_);
+    ++number_;
+    const size_t slot = number_ % kSlots;
+    Sign& own = sign(rank());
+    if (!part.empty()) std::memcpy(slot_of(rank(), slot), part.data(), part.size());
+    own.bytes[slot].store(part.size(), std::memory_order_relaxed);
+    own.number.store(number_, std::memory_order_seq_cst);
+    // Either this rank sees the sleeper, or that sees the number.
+    if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all(own.number);
+    for (int32_t other = 0; other < size(); ++other) {
+      if (other != rank() && !await(other, slot, part.size())) return {};
+      parts_[static_cast<size_t>(other)] = slot_of(other, slot);
+    }
+    return std::span(parts_).first(static_cast<size_t>(size()));
+  }
+
+  void fail() override { group_.fail("this rank failed"); }
+
+  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+
+ private:
+  [[nodiscard]] Sign& sign(int32_t rank) const {
+    return reinterpret_cast<Sign*>(segment_->bytes().data())[rank];
+  }
+
+  [[nodiscard]] std::byte* slot_of(int32_t rank, size_t slot) const {
+    const int64_t index = rank * kSlots + static_cast<int64_t>(slot);
+    return segment_->bytes().data() + kPageBytes + index * slot_bytes_;
+  }
+
+  // Whether a rank whose number is `seen` has written its part of the current call.
+  [[nodiscard]] bool is_there(uint32_t seen) const {
+    return static_cast<int32_t>(seen - number_) >= 0;
+  }
+
+  bool await(int32_t other, size_t slot, size_t bytes) {
+    Sign& from = sign(other);
+    uint32_t seen = from.number.load(std::memory_order_acquire);
+    const auto begun = Clock::now();
+    while (!is_there(seen) && Clock::now() - begun < kSpin) {
+      pause();
+      seen = from.number.load(std::memory_order_acquire);
+    }
+    while (!is_there(seen)) {
+      if (has_failed()) return false;
+      if (Clock::now() - begun > RankGroup::kExchange) {
+        group_.fail("rank " + std::to_string(other) + ": no part of a result within " +
+                    std::to_string(RankGroup::kExchange.count()) + " s");
+        return false;
+      }
+      from.sleepers.fetch_add(1, std::memory_order_seq_cst);
+      seen = from.number.load(std::memory_order_seq_cst);
+      if (!is_there(seen)) nap(from.number, seen);
+      from.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+      seen = from.number.load(std::memory_order_acquire);
+    }
+    const bool is_near = seen - number_ <= 1;
+    if (is_near && from.bytes[slot].load(std::memory_order_relaxed) == bytes) return true;
+    group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
+                std::to_string(number_) + " is of another exchange");
+    return false;
+  }
+
+  RankGroup& group_;
+  const std::unique_ptr<SharedSegment> segment_;
+  const int64_t slot_bytes_;
+  std::array<const std::byte*, kMostRanks> parts_{};
+  uint32_t number_ = 0;  // of calls; wraps
+};
+
+}  // namespace
+
+int64_t shared_rank_bytes(int32_t size, int64_t part_bytes) {
+  return kPageBytes + size * kSlots * slot_bytes(part_bytes);
+}
+
+std::unique_ptr<Communicator> make_shared_rank(RankGroup& group,
+                                               std::unique_ptr<SharedSegment> segment,
+                                               int64_t part_bytes) {
+  return std::make_unique<SharedRank>(group, std::move(segment), part_bytes);
+}
+
+}  // namespace sluice

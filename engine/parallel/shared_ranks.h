@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How CPU ranks in processes of one machine exchange results: each writes its part into memory that
+// all map and reads the others' where they are. A rank waits on its peers' numbers of calls: for
+// some microseconds on a core, then asleep, until the group fails or the exchange takes too long.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/parallel/parallel.h"
+#include "engine/parallel/shared_segment.h"
+
+namespace sluice {
+
+class RankGroup;
+
+// Bytes of a segment for parts of at most `part_bytes`.
+int64_t shared_rank_bytes(int32_t size, int64_t part_bytes);
+
+// The endpoint of the group's own rank on such a segment, equal on all ranks. The group must
+// outlive it.
+std::unique_ptr<Communicator> make_shared_rank(RankGroup& group,
+                                               std::unique_ptr<SharedSegment> segment,
+                                               int64_t part_bytes);
+
+}  // namespace sluice
