@@ -31,9 +31,11 @@ Expected<void> send_value(RankGroup& group, int32_t rank, const Value& value) {
 }
 
 template <typename Value>
-Expected<Value> receive_value(RankGroup& group, int32_t rank) {
+Expected<Value> receive_value(RankGroup& group,
+                              int32_t rank,
+                              std::chrono::seconds within = RankGroup::kExchange) {
   Value value{};
-  if (group.receive(rank, std::as_writable_bytes(std::span(&value, 1)))) return value;
+  if (group.receive(rank, std::as_writable_bytes(std::span(&value, 1)), within)) return value;
   return failed(group);
 }
 
@@ -42,8 +44,7 @@ Expected<bool> offer(RankGroup& group, int32_t rank, SharedSegment& segment) {
   SLUICE_TRY_VOID(send_value(group, rank, segment.ticket()));
   SLUICE_TRY(const Answer comes, receive_value<Answer>(group, rank));
   if (comes != Answer::kYes) return false;
-  const Expected<void> given =
-      segment.hand_over(std::chrono::steady_clock::now() + kHandOver);
+  const Expected<void> given = segment.hand_over(std::chrono::steady_clock::now() + kHandOver);
   SLUICE_TRY(const Answer has_it, receive_value<Answer>(group, rank));
   return given && has_it == Answer::kYes;
 }
@@ -71,15 +72,17 @@ Expected<Segment> share_memory(RankGroup& group, size_t bytes, std::string& why)
 
 // A follower: takes the segment that rank 0 offers; null if not all have it.
 Expected<Segment> take_memory(RankGroup& group, size_t bytes) {
-  SLUICE_TRY(const auto ticket, receive_value<SharedSegment::Ticket>(group, 0));
+  // Rank 0 waits for all to load: the connection for life bounds this.
+  SLUICE_TRY(const auto ticket,
+             receive_value<SharedSegment::Ticket>(group, 0, std::chrono::hours(24)));
   Segment segment;
   if (ticket.bytes != 0) {
     Expected<std::unique_ptr<GroupSocket>> door = make_error(ErrorCode::kDataLoss, "its size");
     if (ticket.bytes == bytes) door = SharedSegment::knock(ticket);
     SLUICE_TRY_VOID(send_value(group, 0, door ? Answer::kYes : Answer::kNo));
     if (door) {
-      Expected<Segment> taken = SharedSegment::take(
-          **door, ticket, std::chrono::steady_clock::now() + kHandOver);
+      Expected<Segment> taken =
+          SharedSegment::take(**door, ticket, std::chrono::steady_clock::now() + kHandOver);
       if (taken) segment = std::move(*taken);
       SLUICE_TRY_VOID(send_value(group, 0, segment ? Answer::kYes : Answer::kNo));
     }
@@ -107,10 +110,10 @@ Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,
   if (!segment && transport == "shm") {
     // A follower learns the reason from rank 0, which fails the group.
     if (group.rank() == 0) group.fail("--kv-transport shm: " + why);
-    return make_error(ErrorCode::kUnsupported,
-                      "--kv-transport shm: " +
-                          (why.empty() ? "not all ranks share memory with rank 0" : why),
-                      "kv-transport");
+    return make_error(
+        ErrorCode::kUnsupported,
+        "--kv-transport shm: " + (why.empty() ? "not all ranks share memory with rank 0" : why),
+        "kv-transport");
   }
   log_event(LogLevel::kInfo,
             "ranks_connected",

@@ -17,8 +17,8 @@ class RankGroup;
 // Bytes that a rank takes for parts of at most `part_bytes`, whatever carries them.
 int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
 
-// Every rank of the group calls it once, with equal values, when it sends nothing else; rank 0 may
-// call it earlier. `transport`: auto, shm or tcp (--kv-transport). The group must outlive the
+// Every rank of the group calls it once, with equal values, when it has loaded and before it sends
+// anything else. `transport`: auto, shm or tcp (--kv-transport). The group must outlive the
 // result, which has failed if the group has. kUnavailable: the group has failed. kUnsupported: shm,
 // but a rank shares no memory with rank 0.
 Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,

@@ -30,8 +30,8 @@ constexpr long kNapNs = 20'000'000;
 
 // What a rank tells the others, in memory of them all.
 struct alignas(128) Sign {
-  std::atomic<uint32_t> number;    // of its latest part; futex
-  std::atomic<uint32_t> sleepers;  // ranks that sleep on it, or have died doing so
+  std::atomic<uint32_t> number;                     // of its latest part; futex
+  std::atomic<uint32_t> sleepers;                   // ranks that sleep on it, or have died doing so
   std::array<std::atomic<uint64_t>, kSlots> bytes;  // of its part in each slot
 };
 
@@ -61,8 +61,7 @@ class SharedRank final : public Communicator {
  public:
   SharedRank(RankGroup& group, std::unique_ptr<SharedSegment> segment, int64_t part_bytes)
       : group_(group), segment_(std::move(segment)), slot_bytes_(slot_bytes(part_bytes)) {
-    CHECK_LE(shared_rank_bytes(size(), part_bytes),
-             static_cast<int64_t>(segment_->bytes().size()));
+    CHECK_LE(shared_rank_bytes(size(), part_bytes), static_cast<int64_t>(segment_->bytes().size()));
   }
 
   [[nodiscard]] int32_t rank() const override { return group_.rank(); }

@@ -177,8 +177,8 @@ Expected<std::unique_ptr<GroupSocket>> SharedSegment::knock(const Ticket& ticket
   if (!is_same_user(fd)) {
     return make_error(ErrorCode::kUnavailable, "shared memory: its maker is another user");
   }
-  SLUICE_TRY_VOID(door->send(std::as_bytes(std::span(ticket.token)),
-                             Clock::now() + std::chrono::seconds(1)));
+  SLUICE_TRY_VOID(
+      door->send(std::as_bytes(std::span(ticket.token)), Clock::now() + std::chrono::seconds(1)));
   return door;
 }
 

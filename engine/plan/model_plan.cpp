@@ -192,8 +192,7 @@ FixedMemory fixed_memory(const Config& config,
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
-                       .arena_bytes =
-                           ranks.arena_bytes + exchange_bytes(config, ranks.part_bytes),
+                       .arena_bytes = ranks.arena_bytes + exchange_bytes(config, ranks.part_bytes),
                        .logits_bytes = logits_bytes + sampler_bytes,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
                        .host_free_bytes = available_memory_bytes()};

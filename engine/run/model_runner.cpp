@@ -127,9 +127,8 @@ Expected<void> ModelRunner::join_nodes(const Config& config) {
 Expected<void> ModelRunner::connect_nodes(RankGroup& group, const Config& config) {
   ModelRank& rank = *ranks_.front();
   SLUICE_TRY(auto communicator,
-             connect_processes(group,
-                               config.kv_transport,
-                               ModelRank::part_bytes(rank.model(), bounds_.step)));
+             connect_processes(
+                 group, config.kv_transport, ModelRank::part_bytes(rank.model(), bounds_.step)));
   rank.connect(std::move(communicator));
   return {};
 }
@@ -203,9 +202,8 @@ Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config
     }
     return {};
   }
-  WeightStore& weights =
-      *weights_.emplace_back(std::make_unique<WeightStore>(
-          *checkpoint_, DeviceType::kCpu, kept_weights(config)));
+  WeightStore& weights = *weights_.emplace_back(
+      std::make_unique<WeightStore>(*checkpoint_, DeviceType::kCpu, kept_weights(config)));
   auto cache = planned.packed.open();
   plan_.weights_mapped = cache.has_value();
   plan_.placement = placement_text(config, placement_, plan_);

@@ -72,7 +72,8 @@ Expected<void> write_stored(const PackedWeight& weight,
   if (weight.num_columns == 0) return write(0, num_rows, to);
   constexpr int64_t kScratchBytes = 8 << 20;
   const int64_t tile_bytes = bytes_of_rows(weight.format, form, kRowTile, weight.k);
-  const int64_t rows = std::max<int64_t>(1, kScratchBytes / tile_bytes) * kRowTile;
+  const int64_t rows = std::min(align_up(num_rows, kRowTile),
+                                std::max<int64_t>(1, kScratchBytes / tile_bytes) * kRowTile);
   scratch.resize(static_cast<size_t>(rows / kRowTile * tile_bytes));
   for (int64_t first = 0; first < num_rows; first += rows) {
     const int64_t count = std::min(rows, num_rows - first);
@@ -161,8 +162,7 @@ void WeightStore::fill_random(const std::string& name,
       for (int64_t i = begin; i < end; ++i) make_tile(i, tile.make(first + i), tile);
     });
   };
-  const int64_t tile_bytes =
-      bytes_of_rows(weight.format, form, kRowTile, weight.stored_columns());
+  const int64_t tile_bytes = bytes_of_rows(weight.format, form, kRowTile, weight.stored_columns());
   const auto fill = [&](int64_t first, int64_t num_rows, std::byte* to) -> Expected<void> {
     make_tiles(first / kRowTile,
                ceil_div(num_rows, kRowTile),
