@@ -8,6 +8,7 @@
 #include <span>
 
 #include "engine/core/version.h"
+#include "kvcache/store/kv_storage.h"
 
 namespace sluice {
 namespace {
