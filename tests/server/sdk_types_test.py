@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers and events of every kind against the clients' own types: sdk_types_test.py BINARY MODEL.
 
-Text, log-probabilities, tools, reasoning, cut answers and usage, streamed and not, and errors, of a
-model that says what it is told. Runs where SLUICE_TEST_PYTHON has the packages `openai` and `anthropic`.
+Text, log-probabilities, tools, reasoning, cut answers and usage, streamed and not, refusals, and
+errors in the middle of streams, of a model that says what it is told. Runs where SLUICE_TEST_PYTHON has the packages `openai` and `anthropic`.
 """
 import json
 import pathlib
 import sys
 import tempfile
+import threading
 
 from server_process import Server, needs, run_checks
 
@@ -115,6 +116,27 @@ ERRORS = {
     "message, no length": (400, MESSAGES, {"messages": asks("text")}),
     "message, thread": (400, *message("text", thread={"id": "t"})),
     "message, unknown model": (404, *message("text", model="nobody")),
+    "chat, no schema": (400, *chat("json", response_format={"type": "json_schema"})),
+    "response, hosted tool": (400, *response("text", tool_choice={"type": "mcp"})),
+    "message, hosted block": (400, *message("text", tools=[{"type": "bash_20250124"}])),
+    "response, background": (400, *response("text", background=True)),
+}
+
+# Of a model with a template that shows the text.
+TOO_LONG = {
+    "chat, too long": (400, CHAT, {"messages": [{"role": "user", "content": "A " * 9000}]}),
+    "text, too long": (400, TEXTS, {"prompt": "A " * 9000}),
+    "response, too long": (400, RESPONSES, {"input": "A " * 9000}),
+    "message, too long": (400, MESSAGES, {"messages": [{"role": "user", "content": "A " * 9000}],
+                                          "max_tokens": 5}),
+}
+
+# What takes long enough to be cut, of any model.
+LONG = {
+    CHAT: {"messages": [{"role": "user", "content": "a"}], "ignore_eos": True},
+    TEXTS: {"prompt": "a", "max_tokens": 400, "ignore_eos": True},
+    RESPONSES: {"input": "a", "temperature": 2},
+    MESSAGES: {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, "temperature": 2},
 }
 
 
@@ -140,19 +162,69 @@ def check_case(server, path, body):
     return found
 
 
+def refusal_faults(server, cases):
+    found = []
+    for name, (status, path, body) in cases.items():
+        value = json.loads(answer_of(server, path, body, status))
+        found += [f"{name}: {fault}" for fault in sdk_types.error_faults(path, value)]
+    return found
+
+
 def check_all(server):
     found = []
     for name, (path, body) in CASES.items():
         found += [f"{name}: {fault}" for fault in dict.fromkeys(check_case(server, path, body))]
-    for name, (status, path, body) in ERRORS.items():
-        value = json.loads(answer_of(server, path, body, status))
-        found += [f"{name}: {fault}" for fault in sdk_types.error_faults(path, value)]
+    found += refusal_faults(server, ERRORS)
     count = json.loads(answer_of(server, MESSAGES + "/count_tokens", {"messages": asks("text")}))
     found += sdk_types.faults(MESSAGES + "/count_tokens", count, is_event=False)
     assert not found, "\n".join(["answers that the clients' types refuse:", *found])
 
 
+def is_error(event):
+    return "error" in event or event.get("type") == "response.failed"
+
+
+def read_events(server, path, begun, events):
+    connection, got = server.post({**LONG[path], "stream": True}, path)
+    for raw in got:
+        begun.set()
+        line = raw.decode().strip()
+        if line.startswith("data: ") and line != "data: [DONE]":
+            events.append((path, json.loads(line[6:])))
+    connection.close()
+
+
+def event_faults(path, event):
+    if event.get("type") == "ping":  # the client skips it
+        return []
+    if "error" in event and event.get("type", "error") == "error":
+        return sdk_types.error_faults(path, event)
+    return sdk_types.faults(path, event, is_event=True)
+
+
+def check_cut_streams(binary, model):
+    """A server that ends at once says so in each stream."""
+    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "0")
+    refused = refusal_faults(server, TOO_LONG)
+    assert not refused, refused
+    events, threads, begun = [], [], []
+    for path in [*LONG] * 25:
+        begun.append(threading.Event())
+        threads.append(threading.Thread(target=read_events, args=(server, path, begun[-1], events)))
+        threads[-1].start()
+    for one in begun:
+        one.wait(30)
+    assert server.stop() == 0
+    for thread in threads:
+        thread.join()
+    found = dict.fromkeys(fault for path, event in events for fault in event_faults(path, event))
+    assert not found, "\n".join(["events that the clients' types refuse:", *found])
+    cut = {path for path, event in events if is_error(event)}
+    assert cut == set(LONG), f"the streams are meant to be long: {cut}"
+
+
 def main():
+    check_cut_streams(sys.argv[1], sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         model = pathlib.Path(folder) / "scripted.gguf"
         write_model(model, SCRIPTS)
