@@ -179,7 +179,7 @@ bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   const int32_t num_cached =
       kv_.acquire_prefix(request.id, tokens, request.extras, PrefixUse::kTransfer);
   kv_.free(request.id);
-  num_queried_ += static_cast<uint64_t>(num_tokens - num_cached);
+  if (!held.is_preempted) num_queried_ += static_cast<uint64_t>(num_tokens - num_cached);
   held.chain = new_chain(request.extras);
   held.next_copied = num_cached / block_size_;
   held.next_asked = held.next_copied;
@@ -283,7 +283,9 @@ bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const int32_t count =
       kv_.insert(request.tokens, request.extras, blocks, arrived_groups_, inserted_);
   copy_in(inserted_, piece);
-  num_restored_ += static_cast<uint64_t>(count) * static_cast<uint64_t>(block_size_);
+  if (!held.is_preempted) {
+    num_restored_ += static_cast<uint64_t>(count) * static_cast<uint64_t>(block_size_);
+  }
   held.next_copied += count;
   return count == blocks.count;
 }
