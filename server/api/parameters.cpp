@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/core/config.h"
+#include "server/api/known_members.h"
 #include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 
@@ -26,6 +27,8 @@ bool is_integer(const Json& v) { return v.is_number_integer(); }
 bool is_object(const Json& v) { return v.is_object(); }
 
 bool is_one(const Json& v) { return v.is_number() && v.get<double>() == 1; }
+
+bool is_unlimited(const Json& v) { return v == -1; }
 
 bool is_bool(const Json& v) { return v.is_boolean(); }
 
@@ -54,6 +57,7 @@ struct Neutral {
 constexpr Neutral kNever = {never, {}};
 constexpr Neutral kNullOnly = {never, {}, /*empty_asks=*/true};
 constexpr Neutral kOne = {is_one, R"("const":1)"};
+constexpr Neutral kUnlimited = {is_unlimited, R"("const":-1)"};
 constexpr Neutral kAnyBool = {is_bool, R"("type":"boolean")"};
 constexpr Neutral kTrue = {is_true, R"("const":true)", /*empty_asks=*/true, /*false_asks=*/true};
 constexpr Neutral kFalse = {never, R"("const":false)"};
@@ -196,12 +200,6 @@ constexpr Parameter ignored(std::string_view name,
   return {name, endpoints, Disposition::kIgnored, shape.holds, shape.schema, {}};
 }
 
-// Those of `parameter` alone are members of its objects.
-constexpr Parameter with_members(Parameter parameter, std::string_view members) {
-  parameter.members = members;
-  return parameter;
-}
-
 constexpr Parameter neutral(std::string_view name,
                             const Neutral& value,
                             Endpoint endpoints = Endpoint::kBoth) {
@@ -262,8 +260,7 @@ constexpr std::array kParameters = {
     implemented("n", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("best_of", kAtLeastOne, Endpoint::kBoth, {&Config::max_n, "maximum"}),
     implemented("stream", kBool),
-    with_members(implemented("stream_options", kStreamOptions),
-                 "include_usage,continuous_usage_stats,include_obfuscation,"),
+    implemented("stream_options", kStreamOptions),
     implemented("add_generation_prompt", kBool, Endpoint::kChatOrTokenize),
     implemented("continue_final_message", kBool, Endpoint::kChatOrTokenize),
     implemented("chat_template_kwargs", kObject, Endpoint::kChatOrTokenize),
@@ -272,9 +269,8 @@ constexpr std::array kParameters = {
     // Other servers' switches of the same thing.
     implemented("enable_thinking", kBool, Endpoint::kChatOrTokenize),
     implemented("thinking", kSwitch, Endpoint::kChatOrTokenize),
-    with_members(implemented("reasoning", kReasoningSwitch, Endpoint::kChatOrTokenize),
-                 "enabled,effort,exclude,"),
-    implemented("thinking_token_budget", kCount, Endpoint::kChat),
+    implemented("reasoning", kReasoningSwitch, Endpoint::kChatOrTokenize),
+    implemented("thinking_token_budget", R"("type":"integer","minimum":-1)", Endpoint::kChat),
     implemented("tools", kTools, Endpoint::kChatOrTokenize),
     implemented("tool_choice", kToolChoice, Endpoint::kChatOrTokenize),
     implemented("parallel_tool_calls", kBool, Endpoint::kChat),
@@ -287,17 +283,15 @@ constexpr std::array kParameters = {
     implemented("priority", R"("type":"integer","minimum":-2147483648,"maximum":2147483647)"),
     implemented("max_queue_wait_ms", kAtLeastOne),
     implemented("speculative", kBool),
-    with_members(implemented("prediction", kPrediction), "type,content,"),
+    implemented("prediction", kPrediction),
     implemented("cache_salt",
                 R"("type":"string","minLength":1,"maxLength":128,"pattern":"^[^@/\\\\\u0000]+$")"),
     implemented("prompt_cache_retention", R"("enum":["in_memory","in-memory","24h"])"),
     implemented(
         "documents", R"("type":"array","items":{"type":"object"})", Endpoint::kChatOrTokenize),
 
-    with_members(implemented("response_format", kResponseFormat), "type,json_schema,schema,"),
-    with_members(implemented("structured_outputs", kStructuredOutputs),
-                 "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
-                 "disable_additional_properties,whitespace_pattern,"),
+    implemented("response_format", kResponseFormat),
+    implemented("structured_outputs", kStructuredOutputs),
 
     ignored("user", kTextShape),
     ignored("safety_identifier", kTextShape),
@@ -339,6 +333,9 @@ constexpr std::array kParameters = {
     neutral("logprob_token_ids", kNever),
     neutral("spaces_between_special_tokens", kAnyBool),
     neutral("return_prompt_text", kNever),
+    neutral("return_token_offsets", kNever),
+    neutral("return_assistant_tokens_mask", kNever, Endpoint::kChat),
+    neutral("thinking_token_budget", kUnlimited, Endpoint::kCompletion),
     implemented("kv_transfer_params", kObject, Endpoint::kOpenAi),
     implemented("bootstrap_host", kTextOrList, Endpoint::kOpenAi),
     implemented("bootstrap_port", kPortOrList, Endpoint::kOpenAi),
@@ -441,25 +438,9 @@ const Parameter* find_parameter(std::string_view name, Endpoint endpoint) {
   return nullptr;
 }
 
-bool has_member(const Parameter& parameter, const std::string& member) {
-  for (std::string_view rest = parameter.members; !rest.empty();) {
-    const size_t comma = rest.find(',');
-    if (rest.substr(0, comma) == member) return true;
-    rest.remove_prefix(comma + 1);
-  }
-  return false;
-}
-
-Expected<void> check_members(const Parameter& parameter, Json& value, IgnoredArguments& ignored) {
-  for (auto item = value.begin(); item != value.end();) {
-    if (has_member(parameter, item.key())) {
-      ++item;
-      continue;
-    }
-    SLUICE_TRY_VOID(ignored.add(std::string(parameter.name) + "." + item.key()));
-    item = value.erase(item);
-  }
-  return {};
+bool is_nothing(const Parameter& parameter, const Json& value) {
+  if (parameter.false_asks && value == false) return false;
+  return parameter.empty_asks ? is_null_or_false(value) : asks_nothing(value);
 }
 
 }  // namespace
@@ -469,20 +450,6 @@ std::span<const Parameter> request_parameters() { return kParameters; }
 std::span<const Parameter> parameters_of(Endpoint endpoint) {
   return endpoint >= Endpoint::kEmbeddings ? pooling_parameters() : request_parameters();
 }
-
-bool asks_nothing(const Json& value) {
-  if (value.is_object()) return std::ranges::all_of(value, asks_nothing);
-  return is_null_or_false(value) || (value.is_array() && value.empty());
-}
-
-namespace {
-
-bool is_nothing(const Parameter& parameter, const Json& value) {
-  if (parameter.false_asks && value == false) return false;
-  return parameter.empty_asks ? is_null_or_false(value) : asks_nothing(value);
-}
-
-}  // namespace
 
 Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
   for (auto item = body.begin(); item != body.end();) {
@@ -494,9 +461,6 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
       continue;
     }
     Json& value = *item;
-    if (!parameter->members.empty() && value.is_object()) {
-      SLUICE_TRY_VOID(check_members(*parameter, value, ignored));
-    }
     if (parameter->disposition == Disposition::kIgnored && !value.is_null() &&
         !parameter->is_neutral(value)) {
       return make_error(ErrorCode::kInvalidArgument,
@@ -517,7 +481,7 @@ Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments&
     }
     item = body.erase(item);
   }
-  return {};
+  return leave_out_unknown_members(body, endpoint, ignored);
 }
 
 }  // namespace sluice

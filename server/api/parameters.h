@@ -9,32 +9,12 @@
 #include <string_view>
 
 #include "engine/core/status.h"
+#include "server/api/endpoint.h"
 
 namespace sluice {
 
 struct Config;
 class IgnoredArguments;
-
-enum class Endpoint : uint16_t {
-  kChat = 1,
-  kCompletion = 2,
-  kBoth = 3,  // kChat, kCompletion
-  kTokenize = 4,
-  kChatOrTokenize = 5,
-  kBothOrTokenize = 7,
-  kDetokenize = 8,
-  kMessages = 16,   // Anthropic's Messages and its token count
-  kResponses = 32,  // OpenAI's Responses
-  kMessagesOrResponses = 48,
-  kOpenAi = 35,  // kBoth, kResponses
-  kAny = 63,
-  // Those of vectors and scores, whose rows are in pooling_parameters.cpp.
-  kEmbeddings = 64,  // OpenAI's, vLLM's /pooling
-  kRerank = 128,     // Jina's, Cohere's and TEI's
-  kScore = 256,
-  kClassify = 512,
-  kTei = 1024,  // TEI's other endpoints
-};
 
 enum class Disposition : uint8_t {
   kImplemented,
@@ -58,8 +38,6 @@ struct Parameter {
   // sampling_fields() that row's rule.
   std::string_view schema;
   ParameterLimit limit;
-  // Known members of a value that is an object, each followed by a comma. Empty: any.
-  std::string_view members = {};
   // kNeutralOnly: an empty list or object asks for something, such as the JSON schema {}; only null
   // and false do not.
   bool empty_asks = false;
@@ -78,13 +56,9 @@ std::span<const Parameter> pooling_parameters();
 // Returns the one of these that has the endpoint's rows.
 std::span<const Parameter> parameters_of(Endpoint endpoint);
 
-// Tells whether the value asks for nothing: null, false, an empty list, an object with such members
-// only.
-bool asks_nothing(const nlohmann::ordered_json& value);
-
 // Removes from `body` what changes no answer: neutral values, and names that `endpoint` does not
-// know, including members of known objects; it adds those names to `ignored`, which may refuse
-// them. kUnsupported: a value that is not offered and would change the answer.
+// know, including members of known objects (known_members.h); it adds those names to `ignored`,
+// which may refuse them. kUnsupported: a value that is not offered and would change the answer.
 Expected<void> check_parameters(nlohmann::ordered_json& body,
                                 Endpoint endpoint,
                                 IgnoredArguments& ignored);

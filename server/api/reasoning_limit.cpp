@@ -48,8 +48,8 @@ Expected<ReasoningLimit> read_reasoning_limit(const ValidationContext& context,
                                               const nlohmann::ordered_json& body,
                                               std::string_view prompt_tail) {
   SLUICE_TRY(const auto max_tokens,
-             read_integer(body, kName, 0, std::numeric_limits<int32_t>::max()));
-  if (!max_tokens) return ReasoningLimit{};
+             read_integer(body, kName, -1, std::numeric_limits<int32_t>::max()));
+  if (!max_tokens || *max_tokens < 0) return ReasoningLimit{};  // -1: no limit
   const OutputFamilies* families = context.families;
   if (families == nullptr || families->reasoning == nullptr) {
     return unsupported("for a model whose reasoning is not known; --reasoning-parser names it.");

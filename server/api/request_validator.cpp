@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/api/known_members.h"
 #include "server/api/prediction_tokens.h"
 #include "server/api/reasoning_limit.h"
 #include "server/api/token_rules.h"

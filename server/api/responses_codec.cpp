@@ -161,6 +161,23 @@ void Conversation::push_call(const std::string& id, const std::string& name, Jso
                    {"function", {{"name", name}, {"arguments", std::move(arguments)}}}});
 }
 
+// What each command of a shell call has written, and its end where that says something.
+std::string shell_text(const Json& outputs) {
+  std::string text;
+  for (const Json& output : outputs) {
+    text += string_member(output, "stdout") + string_member(output, "stderr");
+    const Json* outcome = output.is_object() ? find_field(output, "outcome") : nullptr;
+    if (outcome == nullptr) continue;
+    const Json* code = outcome->is_object() ? find_field(*outcome, "exit_code") : nullptr;
+    if (string_member(*outcome, "type") == "timeout") {
+      text += "\n[timed out]\n";
+    } else if (code != nullptr && *code != 0) {
+      text += "\n[exit code " + show_value(*code) + "]\n";
+    }
+  }
+  return text;
+}
+
 Expected<void> Conversation::add_output(const Json& item, const std::string& place) {
   // A local shell's output has its call's name under `id`.
   std::string id = string_member(item, "call_id");
@@ -173,7 +190,10 @@ Expected<void> Conversation::add_output(const Json& item, const std::string& pla
     return invalid(place + " must have call_id and output.", "input");
   }
   end_turn();
-  messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", *output}});
+  const bool is_shell = output->is_array() && item["type"] == "shell_call_output";
+  messages_.push_back({{"role", "tool"},
+                       {"tool_call_id", id},
+                       {"content", is_shell ? Json(shell_text(*output)) : *output}});
   return {};
 }
 

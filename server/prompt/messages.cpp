@@ -179,6 +179,11 @@ Expected<Json> normal_message(const Json& given,
   if (role == nullptr || !role->is_string() || is_empty(*role)) {
     return invalid(place + ".role must be a string that is not empty.");
   }
+  if (const Json* audio = find_field(given, "audio"); audio != nullptr && !is_empty(*audio)) {
+    return make_error(ErrorCode::kUnsupported,
+                      place + ".audio is not supported; send the answer's text.",
+                      "messages");
+  }
   SLUICE_TRY(Json content, normal_content(given, place));
   SLUICE_TRY(Json older_calls, older_call(given, place, rules));
   const Json* reasoning = find_reasoning(given);

@@ -180,6 +180,34 @@ TEST_F(Parameters, WhatIsNotKnownIsLeftOutNamedAndCounted) {
             std::string::npos);
 }
 
+TEST_F(Parameters, WhatIsNotKnownInsideAnObjectIsNamedByItsPath) {
+  const auto named = [&](const char* path, const char* body) {
+    const HttpReply reply = post(path, Json::parse(body));
+    EXPECT_EQ(reply.status, 200) << path << body << reply.body;
+    return reply.header("x-sluice-ignored-arguments");
+  };
+  EXPECT_EQ(named(kChatPath,
+                  R"({"messages":[{"role":"user","content":[{"type":"text","text":"Hi","x":1}],)"
+                  R"("of_the_template":1}],"reasoning":{"x":1},"stream_options":{"x":1},)"
+                  R"("stream":true,"response_format":{"type":"json_schema","json_schema":)"
+                  R"({"name":"n","schema":{"type":"object","properties":{"x":{}}},"foo":1}}})"),
+            "messages.content.x, reasoning.x, stream_options.x, "
+            "response_format.json_schema.foo");
+  EXPECT_EQ(named("/v1/messages",
+                  R"({"max_tokens":5,"metadata":{"x":1},"thinking":{"type":"disabled","x":1},)"
+                  R"("output_config":{"effort":"low","task_budget":{"total":9}},"messages":)"
+                  R"([{"role":"user","content":[{"type":"text","text":"Hi","x":1},)"
+                  R"({"type":"document","source":{"type":"text","data":"a","x":1},)"
+                  R"("citations":{"enabled":true}}],"y":1}]})"),
+            "thinking.x, output_config.task_budget, messages.content.x, "
+            "messages.content.source.x, messages.content.citations, messages.y");
+  EXPECT_EQ(named("/v1/responses",
+                  R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a","x":1}]},)"
+                  R"({"type":"reasoning","id":"r","summary":[],"x":1}],"metadata":{"x":"1"},)"
+                  R"("text":{"format":{"type":"text"},"x":1}})"),
+            "input.content.x, input.x, text.x");
+}
+
 // The error names a field that the API has, and output tokens only where the request asks for them.
 TEST_F(Parameters, ErrorsOfTheContextSpeakOfWhatWasSent) {
   const std::string text(600, 'x');
@@ -336,6 +364,9 @@ TEST(UnknownArguments, AreRefusedWhereThatIsAskedFor) {
     EXPECT_EQ(reply.status, 400) << path;
     EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "log_metrics") << path;
   }
+  client.post(kChatPath, chat_body(R"(,"prediction":{"type":"content","content":"a","x":1})"));
+  const HttpReply nested = client.read_reply();
+  EXPECT_EQ(Json::parse(nested.body)["error"]["param"], "prediction.x") << nested.body;
   client.get("/openapi.json");
   const Json document = Json::parse(client.read_reply().body);
   for (const char* name : {"ChatCompletionRequest", "CompletionRequest", "TokenizeRequest"}) {

@@ -122,7 +122,7 @@ ERRORS = {
     "response, background": (400, *response("text", background=True)),
 }
 
-# Of a model with a template that shows the text.
+# Refused by a model with a template that shows the text.
 TOO_LONG = {
     "chat, too long": (400, CHAT, {"messages": [{"role": "user", "content": "A " * 9000}]}),
     "text, too long": (400, TEXTS, {"prompt": "A " * 9000}),
