@@ -237,7 +237,7 @@ def check_descriptors_that_lack(binary, model):
 def check_threads_that_lack(binary, model):
     """`ulimit -u` near use. Root is exempt, so another user runs the server."""
     is_root = os.geteuid() == 0
-    uid = str(20000 + os.getpid() % 20000)  # nobody else's
+    uid = str(20000 + os.getpid() % 20000)  # not that of other users
     user = ["setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"] if is_root else []
     can_run = subprocess.run([*user, binary, "--version"], check=False, capture_output=True)
     if can_run.returncode != 0:
