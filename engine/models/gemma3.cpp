@@ -8,6 +8,7 @@
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "engine/models/rope_reader.h"
+#include "engine/weights/weight_store.h"
 
 namespace sluice {
 namespace {

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mistral 4: latent attention whose queries grow with their positions, and experts beside shared
 // ones, chosen by a softmax inside groups.
+#include <algorithm>
+#include <array>
+#include <iterator>
+
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "engine/models/latent_config.h"
@@ -26,6 +30,15 @@ constexpr KeyDefault kMistral4Defaults[] = {
     {"topk_group", 1U},
     {"first_k_dense_replace", 0U},
 };
+
+// The latents' names, and those of the experts, which are stacked.
+constexpr auto kMistral4Names = [] {
+  constexpr TensorName kStacked[] = {{"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+                                     {"mlp.experts.down_proj", "ffn_down_exps.weight"}};
+  std::array<TensorName, std::size(kLatentNames) + std::size(kStacked)> names{};
+  std::ranges::copy(kStacked, std::ranges::copy(kLatentNames, names.begin()).out);
+  return names;
+}();
 
 constexpr KeyDefault kMistral4Rope[] = {
     {"rope_type", "yarn"},
@@ -54,7 +67,8 @@ const ModelSpec kMistral4Spec = {.files = {.model_type = "mistral4",
                                            .defaults = kMistral4Defaults,
                                            .rope_defaults = kMistral4Rope,
                                            .is_partly_rotated = true,
-                                           .names = kLatentNames,
+                                           .names = kMistral4Names,
+                                           .experts = ExpertTensors::kStackedAlone,
                                            .pairs_rows = true,
                                            .scales_queries = true,
                                            .has_latents = true},

@@ -29,7 +29,7 @@ EXPERTS = dict(n_routed_experts=12, num_experts_per_tok=3, moe_intermediate_size
 V3 = dict(LATENT, **EXPERTS, n_group=4, topk_group=2, routed_scaling_factor=2.5)
 V2 = dict(LATENT, **EXPERTS, routed_scaling_factor=1.7)
 # Fewer keys than most queries see.
-INDEXED = dict(V3, index_topk=48, index_n_heads=6, index_head_dim=32)
+INDEXED = dict(V3, index_topk=48, index_n_heads=14, index_head_dim=32)
 
 
 def yarn(mscale, mscale_all_dim):
