@@ -253,8 +253,11 @@ class Planner {
 
   // Other programs support no codes but gpt-oss's MXFP4 for fused experts.
   Expected<std::vector<SourceTensor>> sources_for(const std::vector<TargetScheme*>& schemes) {
-    const bool is_apart = std::ranges::any_of(schemes, [](const TargetScheme* scheme) {
-      return scheme->kind == TargetKind::kCodes && !is_mxfp4(*scheme);
+    const FileSpec* const files = checkpoint_.file_spec();
+    const bool are_halves =
+        files != nullptr && files->experts == ExpertTensors::kTransposedHalves;
+    const bool is_apart = std::ranges::any_of(schemes, [are_halves](const TargetScheme* scheme) {
+      return scheme->kind == TargetKind::kCodes && (are_halves || !is_mxfp4(*scheme));
     });
     const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
     if (plan_.kind == checkpoint_.kind()) return sources_of(checkpoint_, experts);

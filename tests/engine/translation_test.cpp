@@ -201,8 +201,9 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
       {"deepseek-v32", "the other layout does not have"},
       {"glm-moe-dsa", "the other layout does not have"},
       {"mistral4", "the other layout does not have"}};
-  for (const Pair& pair : pairs({"/latent_models.json"})) {
+  for (Pair pair : pairs({"/latent_models.json"})) {
     SCOPED_TRACE(pair.name);
+    pair.tokens.resize(60);
     const std::string output = at(pair.name + ".gguf");
     const std::string message = convert(kModels + "/" + pair.name, output, "f32");
     if (const auto why = refused.find(pair.name); why != refused.end()) {
