@@ -47,6 +47,8 @@ void run_step(const ExecContext& ctx, const HeadSquaresArgs& args) { head_square
 
 void run_step(const ExecContext& ctx, const JoinedNormArgs& args) { joined_norm(ctx, args); }
 
+void run_step(const ExecContext& ctx, const GatedNormArgs& args) { gated_norm(ctx, args); }
+
 void run_step(const ExecContext& ctx, const AddRowsArgs& args) { add_rows(ctx, args); }
 
 void run_step(const ExecContext& ctx, const ScaleRowsArgs& args) { scale_rows(ctx, args); }

@@ -45,6 +45,8 @@
   X(scatter_kv_blocks, KvBlocksArgs)        \
   X(short_conv, ShortConvArgs)              \
   X(delta_rule, DeltaRuleArgs)              \
+  X(mamba2, Mamba2Args)                     \
+  X(gated_norm, GatedNormArgs)              \
   X(latent_rows, LatentRowsArgs)            \
   X(index_rows, IndexRowsArgs)              \
   X(choose_keys, ChooseKeysArgs)            \

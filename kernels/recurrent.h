@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that keep a state instead of every token: the short convolution and the gated delta rule.
-// Both are defined token by token in float32, so chunks, batches, prefix hits and threads change no
-// bit. The CPU backend alone has them: a loader refuses such layers elsewhere (check_recurrent).
+// Layers that keep a state instead of every token: the short convolution, the gated delta rule and
+// Mamba-2. All are defined token by token in float32, so chunks, batches, prefix hits and threads
+// change no bit. The CPU backend alone has them: a loader refuses such layers elsewhere
+// (check_recurrent).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace sluice::kernels {
 
 inline constexpr int32_t kMaxConvTaps = 8;
-inline constexpr int32_t kMaxStateKeys = 256;  // of a head of the delta rule
+inline constexpr int32_t kMaxStateKeys = 256;  // of a head: the rows of its state
 
 // kUnsupported, with the reason, where the device has no such operators.
 Expected<void> check_recurrent(DeviceType device);
@@ -87,5 +88,55 @@ struct DeltaRuleArgs {
 };
 
 void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args);
+
+// Mamba-2, for each head h of group g = h / (num_heads / num_groups). Per token:
+//   t = min(max(softplus(dt + dt_bias), min_step), max_step);  decay = exp(rate * t)
+//   S[n][p] = fma(B[n], t * x[p], decay * S[n][p])
+//   out[p] = fma(skip, x[p], sum_n C[n] * S[n][p])
+// with softplus and the tree of sums as in the delta rule. The steps are clamped in prompts and
+// answers alike. The state is [num_heads][state_dim][head_dim].
+struct Mamba2Args {
+  const float* x;  // [num_rows, num_heads * head_dim]
+  const float* b;  // [num_rows, num_groups * state_dim]
+  const float* c;
+  int64_t row_stride;  // of these three
+  float* dt;           // [num_rows, num_heads]; overwritten by t
+  float* decay;        // [num_rows, num_heads]; written
+  int64_t step_stride;   // of these two
+  const float* rate;     // [num_heads], negative
+  const float* dt_bias;  // [num_heads]
+  const float* skip;     // [num_heads]
+  float min_step;
+  float max_step;  // may be infinite
+  int32_t num_rows;
+  int32_t num_heads;  // a multiple of the groups
+  int32_t num_groups;
+  int32_t state_dim;  // a multiple of 16, at most kMaxStateKeys
+  int32_t head_dim;   // a multiple of 16
+  float* out;  // [num_rows, num_heads * head_dim]
+  int64_t out_stride;
+  StateTable state;
+};
+
+void mamba2(const ExecContext& ctx, const Mamba2Args& args);
+
+// The norm of RmsNormArgs (kernels/norm.h) over each of `num_groups` parts of a row of x, in place,
+// and the gate g / (1 + exp(-g)): before the norm, which is then that of the products, or behind
+// it. Rows of x have room for their width rounded up to 32; what is beyond the width is
+// overwritten.
+struct GatedNormArgs {
+  float* x;  // [num_rows, num_groups * n]
+  int64_t x_stride;
+  const float* gate;  // [num_rows, num_groups * n]
+  int64_t gate_stride;
+  int32_t num_rows;
+  int32_t num_groups;
+  int32_t n;
+  const float* weight;  // [num_groups * n]; null: no norm, the gate alone
+  float eps;
+  bool norm_first = false;
+};
+
+void gated_norm(const ExecContext& ctx, const GatedNormArgs& args);
 
 }  // namespace sluice::kernels

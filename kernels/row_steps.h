@@ -13,6 +13,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
+#include "kernels/recurrent.h"
 #include "kernels/rope.h"
 
 namespace sluice::kernels {
@@ -20,6 +21,7 @@ namespace sluice::kernels {
 using RowStep = std::variant<HeadNormArgs,
                              HeadSquaresArgs,
                              JoinedNormArgs,
+                             GatedNormArgs,
                              AddRowsArgs,
                              ScaleRowsArgs,
                              RmsNormArgs,

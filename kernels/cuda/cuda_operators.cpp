@@ -371,6 +371,12 @@ void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
   SLUICE_UNREACHABLE("cuda delta_rule");
 }
 
+void mamba2(const ExecContext&, const Mamba2Args&) { SLUICE_UNREACHABLE("cuda mamba2"); }
+
+void gated_norm(const ExecContext&, const GatedNormArgs&) {
+  SLUICE_UNREACHABLE("cuda gated_norm");
+}
+
 // Refused when the model was loaded (check_latent_attention).
 void latent_rows(const ExecContext&, const LatentRowsArgs&) {
   SLUICE_UNREACHABLE("cuda latent_rows");

@@ -342,5 +342,198 @@ TEST(DeltaRule, RequestsOfAStepDoNotSeeEachOther) {
   }
 }
 
+// --- Mamba-2 -------------------------------------------------------------------------------------
+
+constexpr int32_t kHeads = 18;  // more than 16, in pairs by group
+constexpr int32_t kGroups = 9;
+constexpr int32_t kStateDim = 48;
+constexpr int32_t kHeadDim = 32;
+constexpr int32_t kInner = kHeads * kHeadDim;
+constexpr int32_t kMambaWidth = kInner + 2 * kGroups * kStateDim;
+constexpr int64_t kMambaFloats = int64_t{kHeads} * kStateDim * kHeadDim;
+
+struct Mamba {
+  std::vector<float> xbc, dt, rate, dt_bias, skip;
+  float min_step = 0.3F;  // both limits are met
+  float max_step = 1.4F;
+
+  Mamba() {
+    Random random(12);
+    xbc = random.normals(kTokens * kMambaWidth);
+    dt = random.normals(kTokens * kHeads);
+    dt_bias = random.normals(kHeads);
+    skip = random.normals(kHeads);
+    for (int32_t i = 0; i < kHeads; ++i) rate.push_back(-0.1F - random.uniform());
+  }
+
+  std::vector<float> run(const ExecContext& ctx,
+                         const std::vector<int32_t>& ends,
+                         Blocks& blocks) const {
+    std::vector<float> out(kTokens * kInner);
+    std::vector<float> steps = dt;  // overwritten
+    std::vector<float> decay(dt.size());
+    for_steps(ends, blocks, [&](int32_t begin, const StateTable& state) {
+      const float* const at = xbc.data() + int64_t{begin} * kMambaWidth;
+      mamba2(ctx,
+             {.x = at,
+              .b = at + kInner,
+              .c = at + kInner + kGroups * kStateDim,
+              .row_stride = kMambaWidth,
+              .dt = steps.data() + begin * kHeads,
+              .decay = decay.data() + begin * kHeads,
+              .step_stride = kHeads,
+              .rate = rate.data(),
+              .dt_bias = dt_bias.data(),
+              .skip = skip.data(),
+              .min_step = min_step,
+              .max_step = max_step,
+              .num_rows = state.seq_lens[0] - begin,
+              .num_heads = kHeads,
+              .num_groups = kGroups,
+              .state_dim = kStateDim,
+              .head_dim = kHeadDim,
+              .out = out.data() + int64_t{begin} * kInner,
+              .out_stride = kInner,
+              .state = state});
+    });
+    return out;
+  }
+
+  // The definition in double, by libm.
+  [[nodiscard]] std::vector<double> exact() const {
+    std::vector<double> out(kTokens * kInner);
+    for (int32_t h = 0; h < kHeads; ++h) {
+      std::vector<double> state(kStateDim * kHeadDim);
+      for (int32_t t = 0; t < kTokens; ++t) advance(t, h, state, out);
+    }
+    return out;
+  }
+
+  void advance(int32_t t, int32_t h, std::vector<double>& state, std::vector<double>& out) const {
+    const auto head = static_cast<size_t>(h);
+    const float* const x = xbc.data() + t * kMambaWidth + h * kHeadDim;
+    const int32_t group = h / (kHeads / kGroups);
+    const float* const b = xbc.data() + t * kMambaWidth + kInner + group * kStateDim;
+    const float* const c = b + kGroups * kStateDim;
+    const double raw = double{dt[static_cast<size_t>(t * kHeads + h)]} + dt_bias[head];
+    const double step =
+        std::clamp(std::log1p(std::exp(raw)), double{min_step}, double{max_step});
+    const double decay = std::exp(rate[head] * step);
+    for (int32_t p = 0; p < kHeadDim; ++p) {
+      double y = double{skip[head]} * x[p];
+      for (int32_t n = 0; n < kStateDim; ++n) {
+        double& s = state[static_cast<size_t>(n * kHeadDim + p)];
+        s = decay * s + step * x[p] * b[n];
+        y += c[n] * s;
+      }
+      out[static_cast<size_t>(t * kInner + h * kHeadDim + p)] = y;
+    }
+  }
+};
+
+TEST(Mamba2, IsTheRecurrenceOfEachHeadWithItsGroup) {
+  const auto device = test::make_device("scalar", 1);
+  const Mamba mamba;
+  Blocks blocks(std::vector<int32_t>(10, 0), kMambaFloats);
+  const std::vector<float> out = mamba.run(device->context(), {kTokens}, blocks);
+  const std::vector<double> exact = mamba.exact();
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_NEAR(out[i], exact[i], 2e-5 * (1 + std::abs(exact[i]))) << i;
+  }
+}
+
+TEST(Mamba2, ChunksThreadsAndInstructionSetsChangeNoBit) {
+  const Mamba mamba;
+  Blocks one(std::vector<int32_t>(10, 0), kMambaFloats);
+  const auto scalar = test::make_device("scalar", 1);
+  const std::vector<float> expected = mamba.run(scalar->context(), {kTokens}, one);
+  for (const auto& device : test::devices({1, 2})) {
+    for (const auto& ends : kChunks) {
+      Blocks blocks({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, kMambaFloats);
+      const std::vector<float> out = mamba.run(device.device->context(), ends, blocks);
+      ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0) << device.name;
+      ASSERT_EQ(blocks.block(3), one.block(0)) << device.name;
+    }
+  }
+}
+
+TEST(Mamba2, ASnapshotHasTheBitsOfTheRunningState) {
+  const Mamba mamba;
+  const auto device = test::make_device("scalar", 1);
+  const std::vector<int32_t> table = {0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  Blocks blocks(table, kMambaFloats);
+  const std::vector<float> whole = mamba.run(device->context(), {kTokens}, blocks);
+  Blocks cut(table, kMambaFloats);
+  EXPECT_EQ(mamba.run(device->context(), {8, kTokens}, cut), whole);
+  EXPECT_EQ(blocks.block(0), cut.block(0));
+  EXPECT_EQ(blocks.block(1), cut.block(1));
+  EXPECT_NE(blocks.block(0), blocks.block(1));
+}
+
+// --- Gated norm ----------------------------------------------------------------------------------
+
+// In double: the gate before or behind the norm of each group, or alone.
+std::vector<double> gated(const std::vector<float>& x,
+                          const std::vector<float>& gate,
+                          const std::vector<float>& weight,
+                          int32_t groups,
+                          bool norm_first) {
+  std::vector<double> y(x.begin(), x.end());
+  const auto silu = [&](size_t i) { return gate[i] / (1 + std::exp(-double{gate[i]})); };
+  for (size_t i = 0; i < y.size() && !norm_first; ++i) y[i] *= silu(i);
+  const size_t width = weight.size();
+  const size_t n = width / static_cast<size_t>(std::max(groups, 1));
+  for (size_t first = 0; first < y.size() && width > 0; first += n) {
+    double sum = 0;
+    for (size_t i = first; i < first + n; ++i) sum += y[i] * y[i];
+    const double r = 1 / std::sqrt(sum / static_cast<double>(n) + 1e-5);
+    for (size_t i = first; i < first + n; ++i) y[i] *= r * weight[i % width];
+  }
+  for (size_t i = 0; i < y.size() && norm_first; ++i) y[i] *= silu(i);
+  return y;
+}
+
+TEST(GatedNorm, GatesBeforeOrBehindTheNormOfEachGroup) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kNormed = 3 * 40;  // groups that are no whole vectors
+  constexpr int32_t kStride = 128;
+  Random random(13);
+  const std::vector<float> x = random.normals(kRows * kNormed);
+  const std::vector<float> gate = random.normals(kRows * kNormed);
+  const std::vector<float> weight = random.normals(kNormed);
+  for (const int32_t groups : {0, 1, 3}) {  // 0: without a norm
+    for (const bool norm_first : {false, true}) {
+      const bool has_norm = groups > 0;
+      if (!has_norm && norm_first) continue;
+      const std::vector<double> exact =
+          gated(x, gate, has_norm ? weight : std::vector<float>(), groups, norm_first);
+      std::vector<float> first;
+      for (const auto& device : test::devices({1, 2})) {
+        std::vector<float> y(kRows * kStride);
+        for (int32_t row = 0; row < kRows; ++row) {
+          std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
+        }
+        gated_norm(device.device->context(),
+                   {.x = y.data(),
+                    .x_stride = kStride,
+                    .gate = gate.data(),
+                    .gate_stride = kNormed,
+                    .num_rows = kRows,
+                    .num_groups = std::max(groups, 1),
+                    .n = kNormed / std::max(groups, 1),
+                    .weight = has_norm ? weight.data() : nullptr,
+                    .eps = 1e-5F,
+                    .norm_first = norm_first});
+        if (first.empty()) first = y;
+        ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
+        for (int32_t i = 0; i < kRows * kNormed; ++i) {
+          const int32_t at = i / kNormed * kStride + i % kNormed;
+          ASSERT_NEAR(y[static_cast<size_t>(at)], exact[static_cast<size_t>(i)], 3e-6) << groups;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice::kernels

@@ -7,6 +7,7 @@
 #include "engine/core/status.h"
 #include "kernels/cpu/cpu_operators.h"
 #include "kernels/cpu/recurrent/recurrent_block.h"
+#include "kernels/cpu/rows/row_operators.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace sluice::kernels::cpu {
@@ -150,6 +151,42 @@ void run_delta(const RecurrentTable& simd,
           [&](float* state) { put_columns(columns, args.key_dim, state + place, args.value_dim); });
 }
 
+// Sixteen columns, from `column` on, of head `head`.
+void run_mamba(const RecurrentTable& simd,
+               const Mamba2Args& args,
+               int64_t request,
+               int64_t head,
+               int64_t column) {
+  alignas(64) float columns[kMaxStateKeys * kLanes];
+  const int64_t of_group = head / (args.num_heads / args.num_groups) * args.state_dim;
+  const int64_t value = head * args.head_dim + column;
+  const int64_t place = head * args.state_dim * args.head_dim + column;
+  StateWalk(args.state, request)
+      .walk(
+          [&](const float* state) {
+            const float* const from = state == nullptr ? nullptr : state + place;
+            take_columns(from, args.head_dim, args.state_dim, columns);
+          },
+          [&](int64_t row, int32_t num_rows) {
+            simd.mamba_block({.x = args.x + row * args.row_stride + value,
+                              .b = args.b + row * args.row_stride + of_group,
+                              .c = args.c + row * args.row_stride + of_group,
+                              .row_stride = args.row_stride,
+                              .step = args.dt + row * args.step_stride + head,
+                              .decay = args.decay + row * args.step_stride + head,
+                              .step_stride = args.step_stride,
+                              .skip = args.skip[head],
+                              .out = args.out + row * args.out_stride + value,
+                              .out_stride = args.out_stride,
+                              .num_rows = num_rows,
+                              .state_dim = args.state_dim,
+                              .state = columns});
+          },
+          [&](float* state) {
+            put_columns(columns, args.state_dim, state + place, args.head_dim);
+          });
+}
+
 }  // namespace
 
 void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
@@ -189,6 +226,58 @@ void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
     const int64_t rest = i % of_request;
     run_delta(simd, args, i / of_request, rest / pieces, rest % pieces * kLanes);
   });
+}
+
+void mamba2(const ExecContext& ctx, const Mamba2Args& args) {
+  DCHECK(args.state_dim % kLanes == 0 && args.state_dim <= kMaxStateKeys);
+  DCHECK(args.head_dim % kLanes == 0 && args.num_heads % args.num_groups == 0);
+  const RecurrentTable& simd = table_of(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows, [&](int64_t row, int32_t) {
+    simd.mamba_row({.dt = args.dt + row * args.step_stride,
+                    .decay = args.decay + row * args.step_stride,
+                    .rate = args.rate,
+                    .dt_bias = args.dt_bias,
+                    .min_step = args.min_step,
+                    .max_step = args.max_step,
+                    .num_heads = args.num_heads});
+  });
+  const int64_t pieces = args.head_dim / kLanes;
+  const int64_t of_request = args.num_heads * pieces;
+  ctx.pool->parallel_for(num_requests(args.state) * of_request, [&](int64_t i, int32_t) {
+    const int64_t rest = i % of_request;
+    run_mamba(simd, args, i / of_request, rest / pieces, rest % pieces * kLanes);
+  });
+}
+
+void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, int64_t end) {
+  const int32_t width = args.num_groups * args.n;
+  DCHECK(args.x_stride >= align_up(width, kQuantGroup));
+  const bool gate_first = !args.norm_first || args.weight == nullptr;
+  const auto multiply = [&](float* x, int64_t row) {
+    const Activations in_place = {
+        .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
+    const float* const gate = args.gate + row * args.gate_stride;
+    simd.gate_mul_row(GateFunction::kSilu, gate, x, quantized_row(in_place, 0));
+  };
+  for (int64_t row = begin; row < end; ++row) {
+    float* const x = args.x + row * args.x_stride;
+    if (gate_first) multiply(x, row);
+    for (int32_t group = 0; args.weight != nullptr && group < args.num_groups; ++group) {
+      const int64_t first = int64_t{group} * args.n;
+      const RowNorm norm = {.weight = args.weight + first,
+                            .bias = nullptr,
+                            .eps = args.eps,
+                            .subtracts_mean = false};
+      simd.norm_in_place(x + first, norm, args.n);
+    }
+    if (!gate_first) multiply(x, row);
+  }
+}
+
+void gated_norm(const ExecContext& ctx, const GatedNormArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows,
+                         [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });
 }
 
 }  // namespace sluice::kernels::cpu

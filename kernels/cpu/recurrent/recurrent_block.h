@@ -55,10 +55,40 @@ struct DeltaBlock {
   float* state;  // [key_dim][16]
 };
 
+// The steps of one row of Mamba-2 before its recurrence.
+struct MambaRow {
+  float* dt;
+  float* decay;
+  const float* rate;
+  const float* dt_bias;
+  float min_step;
+  float max_step;
+  int32_t num_heads;
+};
+
+// Sixteen columns of a head's state over rows of one request that share a block.
+struct MambaBlock {
+  const float* x;
+  const float* b;
+  const float* c;
+  int64_t row_stride;
+  const float* step;
+  const float* decay;
+  int64_t step_stride;
+  float skip;
+  float* out;
+  int64_t out_stride;
+  int32_t num_rows;
+  int32_t state_dim;
+  float* state;  // [state_dim][16]
+};
+
 struct RecurrentTable {
   void (*conv_block)(const ConvBlock& block);
   void (*delta_row)(const DeltaRow& row);
   void (*delta_block)(const DeltaBlock& block);
+  void (*mamba_row)(const MambaRow& row);
+  void (*mamba_block)(const MambaBlock& block);
 };
 
 extern const RecurrentTable kScalarRecurrent;

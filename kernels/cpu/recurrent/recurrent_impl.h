@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The short convolution, the gated delta rule and gates, for recurrent_<isa>.cpp.
+// The short convolution, the gated delta rule, Mamba-2 and gates, for recurrent_<isa>.cpp.
 #pragma once
 
 #include "kernels/cpu/isa/math16.h"
@@ -115,6 +115,31 @@ static void delta_block(const DeltaBlock& block) {
           return fma(broadcast(k[i]), d, s);
         });
     store(block.out + row * block.out_stride, o);
+  }
+}
+
+static void mamba_row(const MambaRow& row) {
+  for (int32_t head = 0; head < row.num_heads; head += 16) {
+    const int32_t count = row.num_heads - head < 16 ? row.num_heads - head : 16;
+    const V16 x = add(load_partial(row.dt + head, count), load_partial(row.dt_bias + head, count));
+    const V16 step = min(broadcast(row.max_step), max(broadcast(row.min_step), softplus(x)));
+    store_partial(row.dt + head, step, count);
+    store_partial(row.decay + head, exp(mul(load_partial(row.rate + head, count), step)), count);
+  }
+}
+
+static void mamba_block(const MambaBlock& block) {
+  for (int32_t row = 0; row < block.num_rows; ++row) {
+    const float* const b = block.b + row * block.row_stride;
+    const float* const c = block.c + row * block.row_stride;
+    const V16 x = load(block.x + row * block.row_stride);
+    const V16 decay = broadcast(block.decay[row * block.step_stride]);
+    const V16 u = mul(broadcast(block.step[row * block.step_stride]), x);
+    const V16 y = update_and_sum(
+        c, block.state, block.state_dim, [&](int32_t n, V16 s) __attribute__((always_inline)) {
+          return fma(broadcast(b[n]), u, mul(decay, s));
+        });
+    store(block.out + row * block.out_stride, fma(broadcast(block.skip), x, y));
   }
 }
 

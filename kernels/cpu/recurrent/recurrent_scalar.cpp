@@ -12,6 +12,8 @@ extern const RecurrentTable kScalarRecurrent = {
     .conv_block = SLUICE_ISA::conv_block,
     .delta_row = SLUICE_ISA::delta_row,
     .delta_block = SLUICE_ISA::delta_block,
+    .mamba_row = SLUICE_ISA::mamba_row,
+    .mamba_block = SLUICE_ISA::mamba_block,
 };
 
 }  // namespace sluice::kernels::cpu
