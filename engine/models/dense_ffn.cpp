@@ -39,12 +39,16 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_shared(const ModelConfig& con
                                                           WeightStore& weights) {
   const LayerConfig& row = config.layers[static_cast<size_t>(layer)];
   const std::string prefix = "blk." + std::to_string(layer) + ".";
-  const std::string gate = prefix + "ffn_gate_shexp";
-  const std::string up = prefix + "ffn_up_shexp";
+  // Directories of Granite 4 call them as dense halves.
+  const bool is_named_dense = weights.has(prefix + "ffn_down.weight") &&
+                              !weights.has(prefix + "ffn_down_shexp.weight");
+  const char* const suffix = is_named_dense ? "" : "_shexp";
+  const std::string gate = prefix + "ffn_gate" + suffix;
+  const std::string up = prefix + "ffn_up" + suffix;
   return load_pair(config,
                    {.gate = gate,
                     .up = up,
-                    .down = prefix + "ffn_down_shexp",
+                    .down = prefix + "ffn_down" + suffix,
                     .width = row.shared_hidden,
                     .columns = row.share.shared,
                     .is_fused = weights.has(up + ".weight") && !weights.has(gate + ".weight"),

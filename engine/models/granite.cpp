@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Granite 3: Llama with multipliers for embedding, scores, residual and logits; and the same with
-// experts in every layer, in some models beside a shared one. Granite 4 without recurrent layers is
-// the first of these under the hybrids' names.
+// experts in every layer, in some models beside a shared one. Granite 4: either of these, with
+// Mamba-2 in place of attention in most layers of most models.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/recurrent_layers.h"
 
 namespace sluice {
 namespace {
@@ -36,14 +37,37 @@ constexpr KeyDefault kGranite4Defaults[] = {
     {"rms_norm_eps", 1e-6},
     {"attention_multiplier", 1U},
     {"num_local_experts", 8U},
+    {"num_experts_per_tok", 2U},
     {"shared_intermediate_size", 1024U},
+    {"mamba_n_heads", 128U},
+    {"mamba_n_groups", 1U},
+    {"mamba_d_state", 256U},
+    {"mamba_d_conv", 4U},
 };
 
-constexpr RequiredNumber kGranite4Required[] = {{"num_local_experts", 0}};
-
 constexpr TensorName kGranite4Names[] = {
+    {"block_sparse_moe.router.layer", "ffn_gate_inp"},
+    {"block_sparse_moe.input_linear", "ffn_gate_up_exps"},
+    {"block_sparse_moe.output_linear", "ffn_down_exps"},
+    {"mamba.in_proj", "mamba_in"},
+    {"mamba.conv1d", "mamba_conv"},
+    {"mamba.A_log", "mamba_log_rate.weight"},
+    {"mamba.D", "mamba_skip.weight"},
+    {"mamba.dt_bias", "mamba_dt.bias"},
+    {"mamba.norm", "mamba_norm"},
+    {"mamba.out_proj", "mamba_out"},
     {"shared_mlp.input_linear", "ffn_up"},
     {"shared_mlp.output_linear", "ffn_down"},
+};
+
+constexpr TensorName kGranite4GgufNames[] = {
+    {"ssm_in", "mamba_in"},
+    {"ssm_conv1d", "mamba_conv"},
+    {"ssm_a", "mamba_rate"},
+    {"ssm_d", "mamba_skip.weight"},
+    {"ssm_dt", "mamba_dt"},
+    {"ssm_norm", "mamba_norm"},
+    {"ssm_out", "mamba_out"},
 };
 
 constexpr TensorName kGraniteMoeNames[] = {
@@ -97,14 +121,20 @@ Expected<void> configure_granite_moe(const Checkpoint& checkpoint, ModelConfig& 
 Expected<void> configure_granite4(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY_VOID(configure_granite(checkpoint, config));
-  SLUICE_TRY(config.ffn_hidden, metadata.get_count("expert_shared_feed_forward_length", 1 << 20));
-  const Expected<std::string> positions = metadata.get_string("position_embedding_type");
-  if (!positions && metadata.has("position_embedding_type")) {
-    return tl::unexpected(positions.error());
+  SLUICE_TRY(
+      config.ffn_hidden,
+      metadata.get_count_or("expert_shared_feed_forward_length", 1 << 20, config.ffn_hidden));
+  if (checkpoint.kind() != CheckpointKind::kGguf) {
+    const Expected<std::string> positions = metadata.get_string("position_embedding_type");
+    if (!positions && metadata.has("position_embedding_type")) {
+      return tl::unexpected(positions.error());
+    }
+    const bool rotates = positions && *positions == "rope";
+    for (LayerConfig& layer : config.layers) layer.rope = rotates ? 0 : -1;
   }
-  const bool rotates = positions && *positions == "rope";
-  for (LayerConfig& layer : config.layers) layer.rope = rotates ? 0 : -1;
-  return {};
+  SLUICE_TRY_VOID(read_recurrent_layers(checkpoint, MixerKind::kMamba2, 1, config));
+  if (!config.is_recurrent()) return {};
+  return read_mamba(checkpoint, config);
 }
 
 bool is_granite_moe_shared(const ModelConfig& config) { return config.moe.shared_hidden > 0; }
@@ -159,13 +189,22 @@ const ModelSpec kGranite4Spec = {.files = {.gguf = "granite",
                                            .model_type = "granitemoehybrid",
                                            .class_name = "GraniteMoeHybridForCausalLM",
                                            .defaults = kGranite4Defaults,
-                                           .required = kGranite4Required,
-                                           .layer_types = LayerTypes::kFull,
+                                           .layer_types = LayerTypes::kRecurrent,
                                            .names = kGranite4Names,
                                            .experts = ExpertTensors::kStacked,
                                            .pairs_rows_in_gguf = true},
                                  .configure = configure_granite4,
                                  .build = build_decoder,
                                  .gguf_keys = kGraniteGgufKeys};
+
+// Files of Granite 4 with Mamba-2; others are Granite 3's.
+extern const ModelSpec kGraniteHybridSpec;
+const ModelSpec kGraniteHybridSpec = {.files = {.gguf = "granitehybrid",
+                                                .layer_types = LayerTypes::kRecurrent,
+                                                .gguf_names = kGranite4GgufNames,
+                                                .pairs_rows_in_gguf = true},
+                                      .configure = configure_granite4,
+                                      .build = build_decoder,
+                                      .gguf_keys = kGraniteGgufKeys};
 
 }  // namespace sluice

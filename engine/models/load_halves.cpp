@@ -7,6 +7,7 @@
 #include "engine/models/dense_ffn.h"
 #include "engine/models/experts.h"
 #include "engine/models/latent_mixer.h"
+#include "engine/models/mamba_mixer.h"
 #include "engine/models/short_conv_mixer.h"
 
 namespace sluice {
@@ -22,6 +23,8 @@ Expected<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& config,
       return DeltaMixer::load(config, layer, activation_bits, weights);
     case MixerKind::kShortConv:
       return ShortConvMixer::load(config, layer, activation_bits, weights);
+    case MixerKind::kMamba2:
+      return MambaMixer::load(config, layer, activation_bits, weights);
     case MixerKind::kLatent:
       return LatentMixer::load(config, layer, activation_bits, weights);
   }

@@ -44,18 +44,17 @@ Expected<void> MambaMixer::load_vectors(const std::string& prefix, WeightStore& 
   // GGUF has the rate itself.
   const bool has_rate = weights.has(prefix + "mamba_rate");
   const std::string rate_name = prefix + (has_rate ? "mamba_rate" : "mamba_log_rate.weight");
-  SLUICE_TRY(std::vector<float> rate, load_column(weights, rate_name, heads));
+  SLUICE_TRY(std::vector<float> rate, weights.flat(rate_name, heads));
   for (float& value : rate) {
     if (!has_rate) value = static_cast<float>(-std::exp(static_cast<double>(value)));
   }
   rate_ = weights.place(std::move(rate));
   SLUICE_TRY(std::vector<float> dt_bias, weights.vector(prefix + "mamba_dt.bias", heads));
   dt_bias_ = weights.place(std::move(dt_bias));
-  SLUICE_TRY(std::vector<float> skip, load_column(weights, prefix + "mamba_skip.weight", heads));
+  SLUICE_TRY(std::vector<float> skip, weights.flat(prefix + "mamba_skip.weight", heads));
   skip_ = weights.place(std::move(skip));
   // GGUF has a row of the norm for each group.
-  SLUICE_TRY(std::vector<float> norm,
-             load_rows(weights, prefix + "mamba_norm.weight", mamba_.num_groups, inner()));
+  SLUICE_TRY(std::vector<float> norm, weights.flat(prefix + "mamba_norm.weight", inner()));
   norm_ = weights.place(std::move(norm));
   return {};
 }

@@ -36,8 +36,8 @@ class MambaMixer final : public Mixer {
   void read_ahead(const ForwardContext&, const LayerCache&) const override {}
 
  private:
-  // A row is [z | x | B | C | dt | decay | output]: the output's gates, what is convolved, the steps
-  // of each head and what they make of its state, and what the recurrence gives.
+  // A row is [z | x | B | C | dt | decay | output]: the output's gates, what is convolved, the
+  // steps of each head and what they make of its state, and what the recurrence gives.
   struct Buffers {
     float* rows = nullptr;
     LinearInput out_in;

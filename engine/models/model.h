@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,7 @@ enum class MixerKind : uint8_t {
   kAttention,
   kDelta,      // the gated delta rule (kernels/recurrent.h)
   kShortConv,  // a short convolution between two gates
+  kMamba2,     // Mamba-2 (kernels/recurrent.h)
   kLatent,     // attention on one compressed vector a token (kernels/latent_attention.h)
 };
 
@@ -162,6 +164,17 @@ struct DeltaConfig {
   bool has_tiled_heads = false;
 };
 
+// Layers of Mamba-2, equal in a model.
+struct MambaConfig {
+  int32_t num_heads = 0;   // a multiple of the groups
+  int32_t num_groups = 0;  // of heads with one B and C, and of the output's norm
+  int32_t head_dim = 0;
+  int32_t state_dim = 0;
+  // Limits of the steps.
+  float min_step = 0;
+  float max_step = std::numeric_limits<float>::infinity();
+};
+
 // Layers of latent attention, equal in a model.
 struct LatentConfig {
   int32_t q_rank = 0;  // width of compressed queries; 0: queries are projected at once
@@ -211,8 +224,9 @@ struct ModelConfig {
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;
+  MambaConfig mamba;
   LatentConfig latent;
-  int32_t conv_taps = 0;         // of delta layers and short convolutions
+  int32_t conv_taps = 0;        // of delta layers, Mamba-2 and short convolutions
   bool tied_embeddings = true;  // the output layer is the embedding
   bool qkv_bias = false;
   bool attention_out_bias = false;
@@ -257,7 +271,8 @@ struct ModelConfig {
   // Whether a layer keeps a state instead of every token.
   [[nodiscard]] bool is_recurrent() const {
     return std::ranges::any_of(layers, [](const LayerConfig& layer) {
-      return layer.mixer == MixerKind::kDelta || layer.mixer == MixerKind::kShortConv;
+      return layer.mixer == MixerKind::kDelta || layer.mixer == MixerKind::kShortConv ||
+             layer.mixer == MixerKind::kMamba2;
     });
   }
 

@@ -94,4 +94,56 @@ Expected<void> read_delta(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
+namespace {
+
+// The width of a head: as stated, or a share of all heads' width, which GGUF and some directories
+// state, or of `ssm.expand` times the model's.
+Expected<int32_t> read_mamba_head(const Metadata& metadata, const ModelConfig& config) {
+  constexpr const char* kHead = "ssm.value_head_size";
+  const Expected<std::string> automatic = metadata.get_string(kHead);
+  if (metadata.has(kHead) && !(automatic && *automatic == "auto")) {
+    return metadata.get_count(kHead, 1 << 14);
+  }
+  constexpr const char* kInner = "ssm.inner_size";
+  SLUICE_TRY(const int32_t times, metadata.get_count_or("ssm.expand", 64, 2));
+  SLUICE_TRY(const int32_t inner,
+             metadata.get_count_or(kInner, 1 << 20, int32_t{times} * config.hidden));
+  if (inner % config.mamba.num_heads == 0) return inner / config.mamba.num_heads;
+  return metadata.wrong(kInner,
+                        std::to_string(inner),
+                        "a multiple of " + std::to_string(config.mamba.num_heads) + " heads");
+}
+
+// Infinity is no number of JSON: a file spells it as null, text or an object.
+Expected<void> read_step_limits(const Metadata& metadata, MambaConfig& mamba) {
+  constexpr const char* kLimits = "ssm.step_limits";
+  const Expected<std::vector<double>> limits = metadata.get_numbers(kLimits);
+  if (!limits) return {};
+  if (limits->size() != 2 || !((*limits)[0] >= 0) || !((*limits)[1] > (*limits)[0])) {
+    return metadata.wrong(
+        kLimits, std::to_string(limits->size()) + " elements", "the least and the largest step");
+  }
+  mamba.min_step = static_cast<float>((*limits)[0]);
+  mamba.max_step = static_cast<float>((*limits)[1]);
+  return {};
+}
+
+}  // namespace
+
+Expected<void> read_mamba(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr uint64_t kMostHeads = 1024;
+  const Metadata& metadata = checkpoint.metadata();
+  MambaConfig& mamba = config.mamba;
+  SLUICE_TRY(mamba.state_dim, metadata.get_count("ssm.state_size", kernels::kMaxStateKeys));
+  SLUICE_TRY(mamba.num_groups, metadata.get_count("ssm.group_count", kMostHeads));
+  SLUICE_TRY(mamba.num_heads, metadata.get_count("ssm.time_step_rank", kMostHeads));
+  if (mamba.num_heads % mamba.num_groups != 0) {
+    return metadata.wrong("ssm.time_step_rank",
+                          std::to_string(mamba.num_heads),
+                          "a multiple of the groups, " + std::to_string(mamba.num_groups));
+  }
+  SLUICE_TRY(mamba.head_dim, read_mamba_head(metadata, config));
+  return read_step_limits(metadata, mamba);
+}
+
 }  // namespace sluice

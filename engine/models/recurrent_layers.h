@@ -15,6 +15,10 @@ Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
                                      int32_t usual_interval,
                                      ModelConfig& config);
 
+// Reads the sizes of Mamba-2 layers and the limits of their steps. kDataLoss: sizes that no such
+// layer has.
+Expected<void> read_mamba(const Checkpoint& checkpoint, ModelConfig& config);
+
 // Reads the sizes of delta layers. kDataLoss: sizes that no such layer has.
 Expected<void> read_delta(const Checkpoint& checkpoint, ModelConfig& config);
 

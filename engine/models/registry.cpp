@@ -11,6 +11,7 @@ namespace sluice {
 
 extern const ModelSpec kAfmoeSpec;
 extern const ModelSpec kArceeSpec;
+extern const ModelSpec kBambaSpec;
 extern const ModelSpec kBertSpec;
 extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
@@ -35,6 +36,7 @@ extern const ModelSpec kGlmMoeDsaSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGranite4Spec;
+extern const ModelSpec kGraniteHybridSpec;
 extern const ModelSpec kGraniteMoeSpec;
 extern const ModelSpec kGraniteMoeSharedSpec;
 extern const ModelSpec kHeliumSpec;
@@ -78,12 +80,13 @@ extern const ModelSpec kXlmRobertaSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
+    &kAfmoeSpec, &kArceeSpec, &kBambaSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
     &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
     &kErnie45Spec, &kExaone4Spec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
     &kGemmaEmbeddingSpec, &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlmMoeDsaSpec, &kGptOssSpec,
-    &kGranite4Spec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
+    &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec,
+    &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,

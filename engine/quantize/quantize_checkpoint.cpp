@@ -365,6 +365,13 @@ class Quantizer {
 
 }  // namespace
 
+bool has_recurrent_layers(const Checkpoint& checkpoint) {
+  const FileSpec* const spec = checkpoint.file_spec();
+  if (spec == nullptr || spec->layer_types != LayerTypes::kRecurrent) return false;
+  const auto listed = checkpoint.metadata().get_numbers("attention.recurrent_layers");
+  return !listed || std::ranges::any_of(*listed, [](double layer) { return layer != 0; });
+}
+
 Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
   while (options.output.size() > 1 && options.output.ends_with('/')) options.output.pop_back();
   std::error_code error;
@@ -385,8 +392,7 @@ Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
                       "target-bits");
   }
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.input));
-  const FileSpec* const spec = checkpoint->file_spec();
-  if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) {
+  if (has_recurrent_layers(*checkpoint)) {
     return make_error(ErrorCode::kUnsupported,
                       options.input + ": architecture " + checkpoint->architecture() +
                           ": found recurrent layers, which are not written; expected attention "

@@ -12,6 +12,7 @@
 
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_required.h"
 
 namespace sluice {
 namespace {
@@ -43,7 +44,7 @@ void take_layer_types(const Json& config, bool may_go_on, Metadata& metadata) {
     std::vector<double> recurrent;
     for (const Json& type : *types) {
       sliding.push_back(type == "sliding_attention" || type == "chunked_attention" ? 1 : 0);
-      recurrent.push_back(type == "linear_attention" || type == "conv" ? 1 : 0);
+      recurrent.push_back(is_recurrent_type(type) ? 1 : 0);
     }
     const Expected<uint64_t> layers = metadata.get_uint("block_count");
     if (may_go_on && layers && *layers < sliding.size()) {

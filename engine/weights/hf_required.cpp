@@ -33,8 +33,6 @@ bool is_attention(const Json& type) {
 
 bool is_chunked(const Json& type) { return type == "chunked_attention"; }
 
-bool is_recurrent(const Json& type) { return type == "linear_attention" || type == "conv"; }
-
 constexpr const char* kBidirectional = "use_bidirectional_attention";
 
 constexpr Required kRequired[] = {
@@ -57,7 +55,7 @@ constexpr Required kRequired[] = {
      [](const Json& value) {
        if (!value.is_array()) return false;
        for (const Json& type : value) {
-         if (!is_attention(type) && !is_recurrent(type) && !is_chunked(type)) return false;
+         if (!is_attention(type) && !is_recurrent_type(type) && !is_chunked(type)) return false;
        }
        return true;
      }},
@@ -119,7 +117,7 @@ class Checker {
     const Json* types = stated("layer_types");
     const bool are_chunked = spec_.layer_types == LayerTypes::kChunked;
     const auto is_other = [&](const Json& type) {
-      if (is_recurrent(type)) return spec_.layer_types != LayerTypes::kRecurrent;
+      if (is_recurrent_type(type)) return spec_.layer_types != LayerTypes::kRecurrent;
       return type != "full_attention" && type != kAttention && is_chunked(type) != are_chunked;
     };
     if (types != nullptr && std::ranges::any_of(*types, is_other)) {
@@ -168,6 +166,10 @@ class Checker {
 };
 
 }  // namespace
+
+bool is_recurrent_type(const nlohmann::json& type) {
+  return type == "linear_attention" || type == "conv" || type == "mamba";  // Granite's name
+}
 
 Expected<void> check_required(const Json& config,
                               const FileSpec& spec,

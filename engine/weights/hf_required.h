@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+// Whether a layer of this type, of layer_types, keeps a state.
+bool is_recurrent_type(const nlohmann::json& type);
+
 // kUnsupported: a key asks for what no model of this family implements. `has_window`: the model has
 // a sliding window, stated or implied.
 Expected<void> check_required(const nlohmann::json& config,

@@ -446,6 +446,19 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   return std::move(row.values);
 }
 
+Expected<std::vector<float>> WeightStore::flat(const std::string& name, int64_t n) {
+  const CheckpointTensor* const tensor = checkpoint_.find(name);
+  const bool is_flat = tensor == nullptr || tensor->num_dims == 1 || tensor->coded;
+  const auto width = is_flat ? n : static_cast<int64_t>(tensor->dims[0]);
+  if (width < 1 || n % width != 0 || n == width) return vector(name, n);
+  std::vector<float> values;
+  for (int64_t row = 0; row < n / width; ++row) {
+    SLUICE_TRY(const std::vector<float> part, vector(name, width, {row, n / width}));
+    values.insert(values.end(), part.begin(), part.end());
+  }
+  return values;
+}
+
 void WeightStore::note_layout(std::string_view name,
                               const PackedWeight& weight,
                               RowSlice slice,

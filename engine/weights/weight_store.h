@@ -162,6 +162,9 @@ class WeightStore {
   // dimensions.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
+  // Returns n decoded floats of a tensor of any shape with as many elements, in their order.
+  Expected<std::vector<float>> flat(const std::string& name, int64_t n);
+
   // Puts the values where operators read them.
   DeviceFloats place(std::vector<float> values);
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/quantize/quantize_checkpoint.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/latent_halves.h"
 #include "engine/weights/safetensors.h"
@@ -151,9 +152,8 @@ std::vector<std::string> models(bool files) {
     if (is_file != files || (!is_file && !fs::exists(path + "/config.json"))) continue;
     const auto opened = Checkpoint::open(path);
     if (!opened) continue;
-    const FileSpec* const spec = (*opened)->file_spec();
     // These are not written.
-    if (spec != nullptr && spec->layer_types == LayerTypes::kRecurrent) continue;
+    if (has_recurrent_layers(**opened)) continue;
     const CheckpointTensor* up = nullptr;
     for (const char* stem : {"ffn_up", "ffn_up_exps.1", "ffn_up_exps"}) {
       if (up == nullptr) up = (*opened)->find(std::string("blk.0.") + stem + ".weight");

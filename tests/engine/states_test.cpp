@@ -106,7 +106,10 @@ class States : public ::testing::TestWithParam<std::string> {
     return config;
   }
 
-  static int64_t few_bytes() { return GetParam() == "engine-conv" ? 120'000 : 300'000; }
+  static int64_t few_bytes() {
+    if (GetParam() == "engine-mamba") return 160'000;
+    return GetParam() == "engine-conv" ? 120'000 : 300'000;
+  }
 
   static void warm_up(Engine& engine,
                       const std::string& prefix,
@@ -249,8 +252,9 @@ TEST_P(States, APredictionChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          States,
-                         ::testing::Values("engine-delta", "engine-conv"),
+                         ::testing::Values("engine-delta", "engine-conv", "engine-mamba"),
                          [](const auto& info) {
+                           if (info.param == "engine-mamba") return "Mamba2";
                            return info.param == "engine-delta" ? "Delta" : "ShortConv";
                          });
 

@@ -105,7 +105,8 @@ struct Pair {
 // Those with recurrent layers, with kinds of layers of more heads, and without a name in GGUF.
 bool is_left_out(const std::string& name) {
   constexpr std::string_view kFamilies[] = {
-      "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium", "ministral-"};
+      "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium",
+      "ministral-", "granite-hybrid", "bamba"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }
@@ -226,7 +227,7 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
 }
 
 TEST_F(Translation, RecurrentLayersAreRefusedInEitherLayout) {
-  for (const char* input : {"/qwen3-5", "/qwen3-5.gguf", "/lfm2-moe", "/lfm2-moe.gguf"}) {
+  for (const char* input : {"/qwen3-5", "/qwen3-5.gguf", "/lfm2-moe", "/lfm2-moe.gguf", "/bamba", "/granite-hybrid.gguf"}) {
     const std::string message = convert(kModels + input, at("output"), "f32");
     EXPECT_NE(message.find("recurrent layers"), std::string::npos) << message;
     EXPECT_FALSE(fs::exists(at("output")));

@@ -116,6 +116,11 @@ TEST(HfConfig, GraniteCallsFullAttentionByAShorterName) {
       "num_hidden_layers":2,"layer_types":["attention","attention"]})";
   const std::vector<double> full = {0, 0};
   EXPECT_EQ(*config_of(kAll).metadata.get_numbers("attention.sliding_layers"), full);
+  EXPECT_EQ(*config_of(kAll).metadata.get_numbers("attention.recurrent_layers"), full);
+  const char* const kMixed =
+      R"({"model_type":"granitemoehybrid","layer_types":["mamba","attention"]})";
+  const std::vector<double> mixed = {1, 0};
+  EXPECT_EQ(*config_of(kMixed).metadata.get_numbers("attention.recurrent_layers"), mixed);
 }
 
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
@@ -146,11 +151,8 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"dense layers",
        R"({"model_type":"qwen3_moe","mlp_only_layers":[0,3]})",
        "mlp_only_layers: found [0,3], expected no layers"},
-      {"experts of a hybrid",
-       R"({"model_type":"granitemoehybrid","num_local_experts":8})",
-       "num_local_experts: found 8, expected 0"},
       {"recurrent layers",
-       R"({"model_type":"granitemoehybrid","layer_types":["mamba","attention"]})",
+       R"({"model_type":"granitemoe","layer_types":["mamba","attention"]})",
        "layer_types: found [\"mamba\",\"attention\"], expected full_attention"},
       {"other clamp",
        R"({"model_type":"gpt_oss","swiglu_limit":5.5})",

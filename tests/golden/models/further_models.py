@@ -79,13 +79,13 @@ def engines(common):
 
 
 def ffn_width(config):
-    is_shared = config.model_type == "granitemoehybrid"
+    is_shared = config.model_type == "granitemoehybrid" and not config.num_local_experts
     return config.shared_intermediate_size if is_shared else config.intermediate_size
 
 
 def plain(config, tensors):
     """Granite 4's only feed-forward half under the names of Granite 3."""
-    if config.model_type != "granitemoehybrid":
+    if config.model_type != "granitemoehybrid" or config.num_local_experts:
         return tensors
     result = {}
     for name, tensor in tensors.items():

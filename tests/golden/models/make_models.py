@@ -358,7 +358,7 @@ def gguf_tensors(architecture, config, tensors):
             continue
         if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             array = array + 1
-        if architecture in ("llama", "smollm3", "granite", "granitemoe", "mistral3", "arcee"):
+        if architecture in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee"):
             if ".q_proj." in name:
                 array = permute(array, config.num_attention_heads)
             if ".k_proj." in name:
@@ -453,7 +453,7 @@ def add_experts(writer, architecture, config):
     writer.add_expert_feed_forward_length(width)
     if architecture in ("qwen2moe", "qwen35moe", "qwen3next"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
-    if architecture == "granitemoe" and getattr(config, "shared_intermediate_size", 0):
+    if architecture in ("granitemoe", "granitehybrid") and getattr(config, "shared_intermediate_size", 0):
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
     if architecture in ("glm4moe", "dots1"):
         writer.add_expert_shared_count(config.n_shared_experts)
@@ -476,6 +476,9 @@ def add_tensors(writer, arrays, kind):
             writer.add_tensor(name, array, raw_dtype=Kind.MXFP4)
             continue
         array = np.ascontiguousarray(array, np.float32)
+        if recurrent.stays_exact(name):
+            writer.add_tensor(name, array)
+            continue
         if array.ndim >= 2 and kind == "F16" and not name.endswith(".bias"):
             array = array.astype(np.float16)
         if array.ndim >= 2 and kind == "Q8_0" and "conv1d" not in name and "shortconv.conv" not in name:
@@ -507,7 +510,7 @@ def write_gguf(path, architecture, config, arrays, kind):
     if architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
-    if architecture in ("granite", "granitemoe"):
+    if architecture in ("granite", "granitemoe") or config.model_type == "granitemoehybrid":
         writer.add_attention_scale(config.attention_multiplier)
         writer.add_embedding_scale(config.embedding_multiplier)
         writer.add_residual_scale(config.residual_multiplier)

@@ -16,6 +16,13 @@ DELTA = dict(num_hidden_layers=4, linear_key_head_dim=16, linear_value_head_dim=
 LFM2 = dict(num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=8,
             tie_word_embeddings=True)
 
+# Layers of Mamba-2: groups of heads, and prompts of many chunks of transformers' other form.
+MAMBA = dict(mamba_n_heads=4, mamba_d_head=16, mamba_n_groups=2, mamba_d_state=32, mamba_d_conv=3,
+             mamba_expand=2, mamba_chunk_size=8, num_hidden_layers=3)
+HYBRID = dict(MAMBA, layer_types=["linear_attention", "full_attention", "linear_attention"], head_dim=8,
+              embedding_multiplier=3.0, attention_multiplier=0.09, residual_multiplier=0.4,
+              logits_scaling=2.0, intermediate_size=24, shared_intermediate_size=40)
+
 # Rows of make_models.MODELS.
 MODELS = {
     # Recurrent layers: prompts longer than a chunk of transformers' other form.
@@ -37,6 +44,14 @@ MODELS = {
     "lfm2-moe": ("Lfm2Moe", "lfm2moe", dict(
         LFM2, num_dense_layers=1, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16,
         routed_scaling_factor=1.5), "F16"),
+    "granite-hybrid": ("GraniteMoeHybrid", "granitehybrid", dict(
+        HYBRID, num_local_experts=6, num_experts_per_tok=2), "F16"),
+    "granite-hybrid-dense": ("GraniteMoeHybrid", "granitehybrid", dict(
+        HYBRID, num_local_experts=0, mamba_n_groups=1, tie_word_embeddings=True), "BF16"),
+    "bamba": ("Bamba", None, dict(
+        MAMBA, attn_layer_indices=[1], intermediate_size=40, mamba_proj_bias=True), "F16"),
+    "bamba-limits": ("Bamba", None, dict(
+        MAMBA, attn_layer_indices=[2], mamba_conv_bias=False, time_step_limit=(0.4, 1.1)), "BF16"),
 }
 
 
@@ -49,21 +64,38 @@ def engine_models(common):
             moe_intermediate_size=32, shared_expert_intermediate_size=32)),
         ("engine-conv", "Lfm2", "lfm2", dict(
             common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=8,
-            intermediate_size=64, block_auto_adjust_ff_dim=False)))
+            intermediate_size=64, block_auto_adjust_ff_dim=False)),
+        ("engine-mamba", "GraniteMoeHybrid", "granitehybrid", dict(
+            common, **HYBRID, num_local_experts=6, num_experts_per_tok=2) | dict(
+                intermediate_size=32, shared_intermediate_size=64)))
 
 
 def is_recurrent(config):
     return bool({"linear_attention", "conv"} & set(getattr(config, "layer_types", None) or []))
 
 
+def has_mamba(config):
+    return is_recurrent(config) and hasattr(config, "mamba_d_state")
+
+
+def only_chunks_clamp(config):
+    """Whether transformers' form in chunks has limits of the steps that its other one leaves out."""
+    limits = getattr(config, "time_step_limit", None)
+    return limits is not None and tuple(limits) != (0.0, float("inf"))
+
+
 def token_by_token(name, model, tokens, in_chunks):
     """The logits of the recurrent form; transformers' other one, in chunks, has other roundings."""
     rows, cache = [], None
-    for token in tokens:
-        out = model(torch.tensor([[token]]), cache=cache, use_cache=True)
+    for place, token in enumerate(tokens):
+        # Bamba's class counts positions by its first layer, which counts none.
+        out = model(torch.tensor([[token]]), cache=cache, use_cache=True,
+                    position_ids=torch.tensor([[place]]))
         cache = out.cache
         rows.append(out.logits[0, 0].float().numpy())
     logits = np.stack(rows)
+    if only_chunks_clamp(model.config):
+        return in_chunks
     difference = np.abs(logits - in_chunks).max() / (logits.max() - logits.min())
     print(f"{name}: its two forms differ by {difference:.2g} of the range", flush=True)
     return logits
@@ -72,7 +104,7 @@ def token_by_token(name, model, tokens, in_chunks):
 def centres_norm(config, name):
     """Whether 1 is added to the weights of this norm."""
     types = getattr(config, "layer_types", None) or []
-    return "linear_attention" in types and "linear_attn" not in name
+    return "linear_attention" in types and not has_mamba(config) and "linear_attn" not in name
 
 
 def publish(folder, config, tensors):
@@ -168,6 +200,8 @@ def converted(architecture, config, name, array, result):
             delta_tensor(result, architecture, config, name, array)
             return None
         return array + 1 if name.endswith("norm.weight") else array
+    if architecture == "granitehybrid":
+        return mamba_tensor(result, config, layer, name, array)
     if not architecture.startswith("lfm2"):
         return array
     if name == "model.embedding_norm.weight":
@@ -179,8 +213,39 @@ def converted(architecture, config, name, array, result):
     return array[:, 0] if name.endswith("conv.conv.weight") else array
 
 
+def mamba_tensor(result, config, layer, name, array):
+    part = name.split("mamba.")[-1]
+    if ".shared_mlp." in name:  # with experts; without, plain() has renamed it
+        half = array.shape[0] // 2
+        if "output_linear" in name:
+            result[layer + "ffn_down_shexp.weight"] = array
+        else:
+            result[layer + "ffn_gate_shexp.weight"] = array[:half]
+            result[layer + "ffn_up_shexp.weight"] = array[half:]
+    elif part == name:
+        return array
+    elif part == "A_log":
+        result[layer + "ssm_a"] = -np.exp(array).reshape(-1, 1)
+    elif part == "D":
+        result[layer + "ssm_d"] = array.reshape(-1, 1)
+    elif part == "dt_bias":
+        result[layer + "ssm_dt.bias"] = array
+    elif part == "norm.weight":
+        result[layer + "ssm_norm.weight"] = array.reshape(config.mamba_n_groups, -1)
+    else:
+        stem, suffix = part.split(".")
+        stem = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "out_proj": "ssm_out"}[stem]
+        result[layer + f"{stem}.{suffix}"] = array[:, 0] if array.ndim == 3 else array
+    return None
+
+
+def stays_exact(name):
+    """Vectors that GGUF files have in two dimensions."""
+    return name.endswith(("ssm_a", "ssm_d", "ssm_norm.weight"))
+
+
 def kv_heads(architecture, config):
-    if not architecture.startswith("lfm2"):
+    if architecture != "granitehybrid" and not architecture.startswith("lfm2"):
         return config.num_key_value_heads
     return [config.num_key_value_heads if t == "full_attention" else 0 for t in config.layer_types]
 
@@ -194,6 +259,13 @@ def add_keys(writer, architecture, config):
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
         writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
         writer.add_uint32(f"{architecture}.full_attention_interval", 4)
+    if architecture == "granitehybrid":
+        writer.add_ssm_conv_kernel(config.mamba_d_conv)
+        writer.add_ssm_state_size(config.mamba_d_state)
+        writer.add_ssm_group_count(config.mamba_n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_n_heads)
+        writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+        writer.add_rope_scaling_finetuned(False)
     if architecture.startswith("lfm2"):
         writer.add_shortconv_l_cache(config.conv_L_cache)
     if architecture == "lfm2moe":
