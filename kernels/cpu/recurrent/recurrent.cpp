@@ -257,7 +257,7 @@ void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, i
     const Activations in_place = {
         .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
     const float* const gate = args.gate + row * args.gate_stride;
-    simd.gate_mul_row(GateFunction::kSilu, gate, x, quantized_row(in_place, 0));
+    simd.gate_mul_row(GateFunction::kSilu, 0.0F, gate, x, quantized_row(in_place, 0));
   };
   for (int64_t row = begin; row < end; ++row) {
     float* const x = args.x + row * args.x_stride;
