@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr KeyDefault kDefaults[] = {
+constexpr KeyDefault kBambaDefaults[] = {
     {"num_attention_heads", 32U},
     {"num_key_value_heads", 8U},
     {"max_position_embeddings", 262144U},
@@ -20,7 +20,7 @@ constexpr KeyDefault kDefaults[] = {
     {"mamba_d_conv", 4U},
 };
 
-constexpr TensorName kNames[] = {
+constexpr TensorName kBambaNames[] = {
     {"model.final_layernorm.weight", "output_norm.weight"},
     {"pre_ff_layernorm", "ffn_norm"},
     {"feed_forward.gate_proj", "ffn_gate"},
@@ -45,10 +45,10 @@ Expected<void> configure_bamba(const Checkpoint& checkpoint, ModelConfig& config
 extern const ModelSpec kBambaSpec;
 const ModelSpec kBambaSpec = {.files = {.model_type = "bamba",
                                         .class_name = "BambaForCausalLM",
-                                        .defaults = kDefaults,
+                                        .defaults = kBambaDefaults,
                                         .layer_types = LayerTypes::kRecurrent,
                                         .is_partly_rotated = true,
-                                        .names = kNames},
+                                        .names = kBambaNames},
                               .configure = configure_bamba,
                               .build = build_decoder};
 

@@ -8,7 +8,7 @@ namespace {
 
 // Defaults of transformers' class. Texts longer than those that it was trained on need other
 // rotations, which its authors' code computes anew for each length.
-constexpr KeyDefault kDefaults[] = {
+constexpr KeyDefault kNomicDefaults[] = {
     {"num_attention_heads", 12U},
     {"max_position_embeddings", 2048U},
     {"layer_norm_eps", 1e-12},
@@ -17,7 +17,7 @@ constexpr KeyDefault kDefaults[] = {
 };
 
 // transformers' names, and those of the authors' code.
-constexpr TensorName kNames[] = {
+constexpr TensorName kNomicNames[] = {
     {"model.embeddings.word_embeddings.weight", "token_embd.weight"},
     {"model.embeddings.token_type_embeddings.weight", "token_types.weight"},
     {"model.embeddings.LayerNorm.weight", "token_embd_norm.weight"},
@@ -46,8 +46,8 @@ extern const ModelSpec kNomicBertSpec;
 const ModelSpec kNomicBertSpec = {.files = {.gguf = "nomic-bert",
                                             .model_type = "nomic_bert",
                                             .class_name = "NomicBertModel",
-                                            .defaults = kDefaults,
-                                            .names = kNames,
+                                            .defaults = kNomicDefaults,
+                                            .names = kNomicNames,
                                             .subtracts_mean = true,
                                             .is_encoder = true},
                                   .configure = configure,
