@@ -87,7 +87,8 @@ TEST(ReasoningLimit, WhatCannotBeKeptIsRefused) {
   // Text that other tokens may spell as well.
   EXPECT_NE(refusal({"qwen3", {}}, 9).find("qwen3"), std::string::npos);
   EXPECT_NE(refusal({"granite", {}}, 9).find("granite"), std::string::npos);
-  EXPECT_NE(refusal({"qwen3", {"<think>", "</think>"}}, -1), "");
+  EXPECT_EQ(refusal({"qwen3", {"<think>", "</think>"}}, -1), "");  // no limit
+  EXPECT_NE(refusal({"qwen3", {"<think>", "</think>"}}, -2), "");
   EXPECT_NE(refusal({"qwen3", {"<think>", "</think>"}}, "many"), "");
 }
 
