@@ -191,16 +191,16 @@ TEST_F(Parameters, WhatIsNotKnownInsideAnObjectIsNamedByItsPath) {
                   R"("of_the_template":1}],"reasoning":{"x":1},"stream_options":{"x":1},)"
                   R"("stream":true,"response_format":{"type":"json_schema","json_schema":)"
                   R"({"name":"n","schema":{"type":"object","properties":{"x":{}}},"foo":1}}})"),
-            "messages.content.x, reasoning.x, stream_options.x, "
-            "response_format.json_schema.foo");
+            "messages.content.x, reasoning.x, response_format.json_schema.foo, "
+            "stream_options.x");
   EXPECT_EQ(named("/v1/messages",
                   R"({"max_tokens":5,"metadata":{"x":1},"thinking":{"type":"disabled","x":1},)"
                   R"("output_config":{"effort":"low","task_budget":{"total":9}},"messages":)"
                   R"([{"role":"user","content":[{"type":"text","text":"Hi","x":1},)"
                   R"({"type":"document","source":{"type":"text","data":"a","x":1},)"
                   R"("citations":{"enabled":true}}],"y":1}]})"),
-            "thinking.x, output_config.task_budget, messages.content.x, "
-            "messages.content.source.x, messages.content.citations, messages.y");
+            "messages.content.x, messages.content.citations, messages.content.source.x, "
+            "messages.y, output_config.task_budget, thinking.x");
   EXPECT_EQ(named("/v1/responses",
                   R"({"input":[{"role":"user","content":[{"type":"input_text","text":"a","x":1}]},)"
                   R"({"type":"reasoning","id":"r","summary":[],"x":1}],"metadata":{"x":"1"},)"
