@@ -120,10 +120,9 @@ struct Mamba2Args {
 
 void mamba2(const ExecContext& ctx, const Mamba2Args& args);
 
-// The norm of RmsNormArgs (kernels/norm.h) over each of `num_groups` parts of a row of x, in place,
-// and the gate g / (1 + exp(-g)): before the norm, which is then that of the products, or behind
-// it. Rows of x have room for their width rounded up to 32; what is beyond the width is
-// overwritten.
+// The gate g / (1 + exp(-g)) times a row of x, then the norm of RmsNormArgs (kernels/norm.h) over
+// each of `num_groups` parts of the products, in place. Rows of x have room for their width rounded
+// up to 32; what is beyond the width is overwritten.
 struct GatedNormArgs {
   float* x;  // [num_rows, num_groups * n]
   int64_t x_stride;
@@ -132,9 +131,8 @@ struct GatedNormArgs {
   int32_t num_rows;
   int32_t num_groups;
   int32_t n;
-  const float* weight;  // [num_groups * n]; null: no norm, the gate alone
+  const float* weight;  // [num_groups * n]
   float eps;
-  bool norm_first = false;
 };
 
 void gated_norm(const ExecContext& ctx, const GatedNormArgs& args);

@@ -2,7 +2,8 @@
 // Functions that the attention kernels share: which rows a block has, which keys they see, and how
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
-// prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else.
+// prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else. No GPU
+// has run chunked windows.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run
-// sigmoid gates, rows of e4m3, static scales or embeddings of FP8, NVFP4, INT4, INT8 per 32 yet.
+// sigmoid gates, GELU by erf, limits of gates, rows of e4m3, static scales or embeddings of FP8,
+// NVFP4, INT4, INT8 per 32 yet.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate functions of kernels/elementwise.h with the CPU's bits.
+// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu or limits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,54 +11,20 @@
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/rope_scaling.h"
+#include "tests/support/edited_model.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
-#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
+using testing::EditedModel;
 using testing::ModelHarness;
-using testing::read_whole_file;
+using testing::read_model_config_at;
 
 const std::string kFolder = golden_folder() + "/models/";
-
-Expected<ModelConfig> config_of(const std::string& path) {
-  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
-  SLUICE_TRY(const ModelSpec* spec, find_model_spec(*checkpoint));
-  return read_model_config(*spec, *checkpoint);
-}
-
-// A copy of a golden directory whose config.json is changed.
-class Changed {
- public:
-  explicit Changed(const std::string& name) : source_(kFolder + name) {
-    json = Json::parse(read_whole_file(source_ + "/config.json"));
-  }
-
-  // The configuration of the text model.
-  Json& text() { return json.contains("text_config") ? json["text_config"] : json; }
-
-  std::string path() {
-    std::ofstream(folder_.at("config.json")) << json.dump();
-    std::ofstream(folder_.at("model.safetensors"), std::ios::binary)
-        << read_whole_file(source_ + "/model.safetensors");
-    return folder_.path();
-  }
-
-  std::string error() {
-    const auto config = config_of(path());
-    return config ? "" : config.error().message;
-  }
-
-  Json json;
-
- private:
-  std::string source_;
-  testing::TemporaryFolder folder_;
-};
 
 std::vector<int32_t> kv_sources(const ModelConfig& config) {
   std::vector<int32_t> sources;
@@ -97,8 +62,8 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
 
 TEST(Gemma4, DirectoriesAndFilesSayTheSame) {
   for (const std::string name : {"gemma4", "gemma4-shared", "gemma4-moe", "gemma4-all"}) {
-    const auto directory = config_of(kFolder + name);
-    const auto file = config_of(kFolder + name + ".gguf");
+    const auto directory = read_model_config_at(kFolder + name);
+    const auto file = read_model_config_at(kFolder + name + ".gguf");
     ASSERT_TRUE(directory.has_value()) << directory.error().message;
     ASSERT_TRUE(file.has_value()) << file.error().message;
     SCOPED_TRACE(name);
@@ -107,7 +72,7 @@ TEST(Gemma4, DirectoriesAndFilesSayTheSame) {
 }
 
 TEST(Gemma4, FullLayersHaveHeadsOfTheirOwn) {
-  const auto config = config_of(kFolder + "gemma4");
+  const auto config = read_model_config_at(kFolder + "gemma4");
   ASSERT_TRUE(config.has_value());
   for (const LayerConfig& layer : config->layers) {
     const bool is_full = layer.window == 0;
@@ -122,15 +87,15 @@ TEST(Gemma4, FullLayersHaveHeadsOfTheirOwn) {
 
 // As transformers writes them: {"1": {"head_dim": 24, ...}}.
 TEST(Gemma4, LayersMaySayTheirHeadsByNumber) {
-  Changed changed("gemma4");
-  const auto published = config_of(kFolder + "gemma4");
+  EditedModel changed("gemma4");
+  const auto published = read_model_config_at(kFolder + "gemma4");
   Json& text = changed.text();
   text.erase("global_head_dim");
   text.erase("num_global_key_value_heads");
   for (const char* layer : {"1", "4"}) {
     text["per_layer_config"][layer] = {{"head_dim", 24}, {"num_key_value_heads", 1}};
   }
-  const auto written = config_of(changed.path());
+  const auto written = read_model_config_at(changed.path());
   ASSERT_TRUE(written.has_value()) << written.error().message;
   expect_equal(*written, *published);
   for (const Json& wrong : {Json{{"5", {{"head_dim", 24}}}},
@@ -147,7 +112,7 @@ TEST(Gemma4, LayersMaySayTheirHeadsByNumber) {
 
 // The exponent is over the whole head; only pairs behind the part do not turn.
 TEST(Gemma4, ProportionalRotationIsOverWholeHeads) {
-  const auto config = config_of(kFolder + "gemma4");
+  const auto config = read_model_config_at(kFolder + "gemma4");
   ASSERT_TRUE(config.has_value());
   const kernels::RopeParams& full = config->ropes[0];
   EXPECT_EQ(full.rotary_dim, 24);
@@ -160,9 +125,9 @@ TEST(Gemma4, ProportionalRotationIsOverWholeHeads) {
   EXPECT_EQ(config->ropes[1].rotary_dim, 16);
   EXPECT_EQ(config->ropes[1].freq_base, 1e4F);
   EXPECT_TRUE(config->ropes[1].freq_factors.empty());
-  Changed changed("gemma4");
+  EditedModel changed("gemma4");
   changed.text().erase("rope_parameters");  // the class has these
-  const auto usual = config_of(changed.path());
+  const auto usual = read_model_config_at(changed.path());
   ASSERT_TRUE(usual.has_value()) << usual.error().message;
   EXPECT_EQ(usual->ropes[0].freq_factors, full.freq_factors);
   EXPECT_EQ(usual->ropes[0].freq_base, 1e6F);
@@ -170,15 +135,15 @@ TEST(Gemma4, ProportionalRotationIsOverWholeHeads) {
 }
 
 TEST(Gemma4, TheLastLayersReadTheLastOfTheirKind) {
-  Changed changed("gemma4-shared");
-  const auto config = config_of(changed.path());
+  EditedModel changed("gemma4-shared");
+  const auto config = read_model_config_at(changed.path());
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(kv_sources(*config), (std::vector<int32_t>{-1, -1, -1, -1, 2, 2, 3, 3}));
   for (const LayerConfig& layer : config->layers) {
     EXPECT_EQ(layer.ffn_hidden, layer.kv_from >= 0 ? 80 : 40);
   }
   changed.text()["use_double_wide_mlp"] = false;
-  const auto narrow = config_of(changed.path());
+  const auto narrow = read_model_config_at(changed.path());
   ASSERT_TRUE(narrow.has_value());
   EXPECT_EQ(narrow->layers.back().ffn_hidden, 40);
   for (const int shared : {7, 8, 9}) {  // 7: no full layer is left
@@ -209,19 +174,19 @@ TEST(Gemma4, SharedLayersAddNothingToTheCache) {
 
 // The class makes the last layer a full one; experts need enable_moe_block.
 TEST(Gemma4, DirectoriesAreReadAsTheirClassReadsThem) {
-  Changed changed("gemma4-moe");
+  EditedModel changed("gemma4-moe");
   changed.text()["enable_moe_block"] = false;
-  const auto dense = config_of(changed.path());
+  const auto dense = read_model_config_at(changed.path());
   ASSERT_TRUE(dense.has_value()) << dense.error().message;
   EXPECT_EQ(dense->layers.front().ffn, FfnKind::kDense);
   EXPECT_EQ(dense->moe.num_experts, 0);
   changed.text()["enable_moe_block"] = true;
   changed.text()["num_experts"] = nullptr;
   EXPECT_NE(changed.error().find("found no experts"), std::string::npos) << changed.error();
-  Changed last("gemma4");
+  EditedModel last("gemma4");
   last.text()["layer_types"][4] = "sliding_attention";
   last.text()["use_bidirectional_attention"] = "vision";  // no matter to text
-  const auto config = config_of(last.path());
+  const auto config = read_model_config_at(last.path());
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(config->layers.back().window, 0);
   last.text()["use_bidirectional_attention"] = "all";
@@ -229,7 +194,7 @@ TEST(Gemma4, DirectoriesAreReadAsTheirClassReadsThem) {
 }
 
 TEST(Gemma4, ATableWithFewerRowsThanTokensIsRefused) {
-  Changed changed("gemma4-shared");
+  EditedModel changed("gemma4-shared");
   changed.text()["vocab_size_per_layer_input"] = 70;
   EXPECT_NE(changed.error().find("vocab_size_per_layer_input: found 70, expected at least"),
             std::string::npos)
@@ -256,7 +221,7 @@ TEST(Gemma4, EveryKeyMatters) {
       {"/hidden_activation", "silu"},
   };
   for (const auto& [place, value] : changes) {
-    Changed changed("gemma4");
+    EditedModel changed("gemma4");
     changed.text()[Json::json_pointer(place)] = value;
     EXPECT_NE(logits(changed.path()), usual) << place;
   }

@@ -4,7 +4,6 @@
 // here each key that a reader could ignore changes them.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -13,51 +12,20 @@
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/rope_scaling.h"
+#include "tests/support/edited_model.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
-#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
+using testing::EditedModel;
 using testing::ModelHarness;
-using testing::read_whole_file;
+using testing::read_model_config_at;
 
 const std::string kModels = golden_folder() + "/models/";
-
-Expected<ModelConfig> read_config(const std::string& path) {
-  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(path));
-  SLUICE_TRY(const ModelSpec* spec, find_model_spec(*checkpoint));
-  return read_model_config(*spec, *checkpoint);
-}
-
-// A copy of a golden directory whose config.json is changed.
-class Edited {
- public:
-  explicit Edited(const std::string& name) : source_(kModels + name) {
-    json = Json::parse(read_whole_file(source_ + "/config.json"));
-  }
-
-  std::string path() {
-    std::ofstream(folder_.at("config.json")) << json.dump();
-    std::ofstream(folder_.at("model.safetensors"), std::ios::binary)
-        << read_whole_file(source_ + "/model.safetensors");
-    return folder_.path();
-  }
-
-  std::string error() {
-    const auto config = read_config(path());
-    return config ? "" : config.error().message;
-  }
-
-  Json json;
-
- private:
-  std::string source_;
-  testing::TemporaryFolder folder_;
-};
 
 std::vector<float> logits_of(const std::string& path) {
   std::vector<TokenId> tokens;
@@ -72,7 +40,7 @@ using Changes = std::vector<std::pair<const char*, Json>>;
 void expect_each_matters(const std::string& name, const Changes& changes) {
   const std::vector<float> usual = logits_of(kModels + name);
   for (const auto& [place, value] : changes) {
-    Edited edited(name);
+    EditedModel edited(name);
     edited.json[Json::json_pointer(place)] = value;
     EXPECT_NE(logits_of(edited.path()), usual) << name << ' ' << place;
   }
@@ -88,7 +56,7 @@ std::vector<Value> of_layers(const ModelConfig& config, Value LayerConfig::*fiel
 using Ints = std::vector<int32_t>;
 
 TEST(Llama4, LayersWithPositionsSeeTheirChunk) {
-  const auto config = read_config(kModels + "llama4");
+  const auto config = read_model_config_at(kModels + "llama4");
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(of_layers(*config, &LayerConfig::window), (Ints{11, 11, 0, 11, 11}));
   EXPECT_EQ(of_layers(*config, &LayerConfig::rope), (Ints{0, 0, 1, 0, 0}));
@@ -106,21 +74,21 @@ TEST(Llama4, LayersWithPositionsSeeTheirChunk) {
 
 // Two widths: of dense halves, and of experts and the shared one.
 TEST(Llama4, ExpertsAreInEveryNthLayerOrAsListed) {
-  const auto config = read_config(kModels + "llama4");
+  const auto config = read_model_config_at(kModels + "llama4");
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(of_layers(*config, &LayerConfig::ffn_hidden), (Ints{56, 24, 56, 24, 56}));
   EXPECT_EQ(of_layers(*config, &LayerConfig::shared_hidden), (Ints{0, 24, 0, 24, 0}));
   EXPECT_TRUE(config->moe.scales_inputs);
   EXPECT_FALSE(config->moe.router.normalize);
-  Edited edited("llama4");
+  EditedModel edited("llama4");
   edited.json.erase("moe_layers");
-  const auto counted = read_config(edited.path());
+  const auto counted = read_model_config_at(edited.path());
   ASSERT_TRUE(counted.has_value()) << counted.error().message;
   EXPECT_EQ(of_layers(*counted, &LayerConfig::ffn), of_layers(*config, &LayerConfig::ffn));
 }
 
 TEST(Llama4, FilesImplyWhatTheyDoNotSay) {
-  const auto config = read_config(kModels + "llama4-file.gguf");
+  const auto config = read_model_config_at(kModels + "llama4-file.gguf");
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(of_layers(*config, &LayerConfig::window), (Ints{8192, 8192, 8192, 0}));
   EXPECT_EQ(of_layers(*config, &LayerConfig::rope), (Ints{0, 0, 0, 1}));
@@ -131,19 +99,19 @@ TEST(Llama4, FilesImplyWhatTheyDoNotSay) {
 }
 
 TEST(Llama4, WhatItsLayersCannotBeIsRefused) {
-  Edited two("llama4");
+  EditedModel two("llama4");
   two.json["num_experts_per_tok"] = 2;
   EXPECT_NE(two.error().find("num_experts_per_tok: found 2, expected 1"), std::string::npos)
       << two.error();
-  Edited sliding("llama4");
+  EditedModel sliding("llama4");
   sliding.json["layer_types"][0] = "sliding_attention";
   EXPECT_NE(sliding.error().find("expected full_attention or chunked_attention"), std::string::npos)
       << sliding.error();
-  Edited chunked("exaone4");
+  EditedModel chunked("exaone4");
   chunked.json["layer_types"][0] = "chunked_attention";
   EXPECT_NE(chunked.error().find("expected full_attention or sliding_attention"), std::string::npos)
       << chunked.error();
-  Edited few("llama4");
+  EditedModel few("llama4");
   few.json["no_rope_layers"] = {1, 0};
   EXPECT_NE(few.error().find("no_rope_layers: found 2 elements"), std::string::npos) << few.error();
 }
@@ -162,9 +130,9 @@ TEST(Llama4, EveryKeyMatters) {
 }
 
 TEST(MimoV2, PublishedKeysSayWhatTransformersWrites) {
-  const auto written = read_config(kModels + "mimo-v2");
-  const auto published = read_config(kModels + "mimo-v2-published");
-  const auto file = read_config(kModels + "mimo-v2.gguf");
+  const auto written = read_model_config_at(kModels + "mimo-v2");
+  const auto published = read_model_config_at(kModels + "mimo-v2-published");
+  const auto file = read_model_config_at(kModels + "mimo-v2.gguf");
   ASSERT_TRUE(written.has_value()) << written.error().message;
   ASSERT_TRUE(published.has_value()) << published.error().message;
   ASSERT_TRUE(file.has_value()) << file.error().message;
@@ -203,7 +171,7 @@ TEST(MimoV2, ValuesTakeTheirOwnRoomInTheCache) {
 
 TEST(MimoV2, OtherHeadsOfWindowedLayersAreRefused) {
   for (const char* key : {"swa_num_attention_heads", "swa_head_dim", "swa_v_head_dim"}) {
-    Edited edited("mimo-v2-published");
+    EditedModel edited("mimo-v2-published");
     edited.json[key] = 4;
     EXPECT_NE(edited.error().find(std::string(key) + ": found 4"), std::string::npos)
         << edited.error();
@@ -223,9 +191,9 @@ TEST(MimoV2, EveryKeyMatters) {
 }
 
 TEST(Step3p5, PublishedKeysSayWhatTransformersWrites) {
-  const auto published = read_config(kModels + "step3p5");
-  const auto written = read_config(kModels + "step3p7");
-  const auto file = read_config(kModels + "step3p5.gguf");
+  const auto published = read_model_config_at(kModels + "step3p5");
+  const auto written = read_model_config_at(kModels + "step3p7");
+  const auto file = read_model_config_at(kModels + "step3p5.gguf");
   ASSERT_TRUE(published.has_value()) << published.error().message;
   ASSERT_TRUE(written.has_value()) << written.error().message;
   ASSERT_TRUE(file.has_value()) << file.error().message;
@@ -254,7 +222,7 @@ TEST(Step3p5, PublishedKeysSayWhatTransformersWrites) {
 }
 
 TEST(Step3p5, RotationsAreEqualInAllLayersOfAKind) {
-  Edited edited("step3p5");
+  EditedModel edited("step3p5");
   edited.json["rope_theta"][3] = 7.0;
   EXPECT_NE(edited.error().find("expected one number for all layers of a kind"), std::string::npos)
       << edited.error();

@@ -472,28 +472,25 @@ TEST(Mamba2, ASnapshotHasTheBitsOfTheRunningState) {
 
 // --- Gated norm ----------------------------------------------------------------------------------
 
-// In double: the gate before or behind the norm of each group, or alone.
+// In double: the gate, then the norm of each group.
 std::vector<double> gated(const std::vector<float>& x,
                           const std::vector<float>& gate,
                           const std::vector<float>& weight,
-                          int32_t groups,
-                          bool norm_first) {
+                          int32_t groups) {
   std::vector<double> y(x.begin(), x.end());
-  const auto silu = [&](size_t i) { return gate[i] / (1 + std::exp(-double{gate[i]})); };
-  for (size_t i = 0; i < y.size() && !norm_first; ++i) y[i] *= silu(i);
+  for (size_t i = 0; i < y.size(); ++i) y[i] *= gate[i] / (1 + std::exp(-double{gate[i]}));
   const size_t width = weight.size();
-  const size_t n = width / static_cast<size_t>(std::max(groups, 1));
-  for (size_t first = 0; first < y.size() && width > 0; first += n) {
+  const size_t n = width / static_cast<size_t>(groups);
+  for (size_t first = 0; first < y.size(); first += n) {
     double sum = 0;
     for (size_t i = first; i < first + n; ++i) sum += y[i] * y[i];
     const double r = 1 / std::sqrt(sum / static_cast<double>(n) + 1e-5);
     for (size_t i = first; i < first + n; ++i) y[i] *= r * weight[i % width];
   }
-  for (size_t i = 0; i < y.size() && norm_first; ++i) y[i] *= silu(i);
   return y;
 }
 
-TEST(GatedNorm, GatesBeforeOrBehindTheNormOfEachGroup) {
+TEST(GatedNorm, GatesAndThenNormsEachGroup) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kNormed = 3 * 40;  // groups that are no whole vectors
   constexpr int32_t kStride = 128;
@@ -501,35 +498,29 @@ TEST(GatedNorm, GatesBeforeOrBehindTheNormOfEachGroup) {
   const std::vector<float> x = random.normals(kRows * kNormed);
   const std::vector<float> gate = random.normals(kRows * kNormed);
   const std::vector<float> weight = random.normals(kNormed);
-  for (const int32_t groups : {0, 1, 3}) {  // 0: without a norm
-    for (const bool norm_first : {false, true}) {
-      const bool has_norm = groups > 0;
-      if (!has_norm && norm_first) continue;
-      const std::vector<double> exact =
-          gated(x, gate, has_norm ? weight : std::vector<float>(), groups, norm_first);
-      std::vector<float> first;
-      for (const auto& device : test::devices({1, 2})) {
-        std::vector<float> y(kRows * kStride);
-        for (int32_t row = 0; row < kRows; ++row) {
-          std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
-        }
-        gated_norm(device.device->context(),
-                   {.x = y.data(),
-                    .x_stride = kStride,
-                    .gate = gate.data(),
-                    .gate_stride = kNormed,
-                    .num_rows = kRows,
-                    .num_groups = std::max(groups, 1),
-                    .n = kNormed / std::max(groups, 1),
-                    .weight = has_norm ? weight.data() : nullptr,
-                    .eps = 1e-5F,
-                    .norm_first = norm_first});
-        if (first.empty()) first = y;
-        ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
-        for (int32_t i = 0; i < kRows * kNormed; ++i) {
-          const int32_t at = i / kNormed * kStride + i % kNormed;
-          ASSERT_NEAR(y[static_cast<size_t>(at)], exact[static_cast<size_t>(i)], 3e-6) << groups;
-        }
+  for (const int32_t groups : {1, 3}) {
+    const std::vector<double> exact = gated(x, gate, weight, groups);
+    std::vector<float> first;
+    for (const auto& device : test::devices({1, 2})) {
+      std::vector<float> y(kRows * kStride);
+      for (int32_t row = 0; row < kRows; ++row) {
+        std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
+      }
+      gated_norm(device.device->context(),
+                 {.x = y.data(),
+                  .x_stride = kStride,
+                  .gate = gate.data(),
+                  .gate_stride = kNormed,
+                  .num_rows = kRows,
+                  .num_groups = groups,
+                  .n = kNormed / groups,
+                  .weight = weight.data(),
+                  .eps = 1e-5F});
+      if (first.empty()) first = y;
+      ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
+      for (int32_t i = 0; i < kRows * kNormed; ++i) {
+        const int32_t at = i / kNormed * kStride + i % kNormed;
+        ASSERT_NEAR(y[static_cast<size_t>(at)], exact[static_cast<size_t>(i)], 3e-6) << groups;
       }
     }
   }

@@ -252,17 +252,13 @@ void mamba2(const ExecContext& ctx, const Mamba2Args& args) {
 void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, int64_t end) {
   const int32_t width = args.num_groups * args.n;
   DCHECK(args.x_stride >= align_up(width, kQuantGroup));
-  const bool gate_first = !args.norm_first || args.weight == nullptr;
-  const auto multiply = [&](float* x, int64_t row) {
-    const Activations in_place = {
-        .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
-    const float* const gate = args.gate + row * args.gate_stride;
-    simd.gate_mul_row(GateFunction::kSilu, 0.0F, gate, x, quantized_row(in_place, 0));
-  };
   for (int64_t row = begin; row < end; ++row) {
     float* const x = args.x + row * args.x_stride;
-    if (gate_first) multiply(x, row);
-    for (int32_t group = 0; args.weight != nullptr && group < args.num_groups; ++group) {
+    const float* const gate = args.gate + row * args.gate_stride;
+    const Activations in_place = {
+        .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
+    simd.gate_mul_row(GateFunction::kSilu, 0.0F, gate, x, quantized_row(in_place, 0));
+    for (int32_t group = 0; group < args.num_groups; ++group) {
       const int64_t first = int64_t{group} * args.n;
       const RowNorm norm = {.weight = args.weight + first,
                             .bias = nullptr,
@@ -270,7 +266,6 @@ void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, i
                             .subtracts_mean = false};
       simd.norm_in_place(x + first, norm, args.n);
     }
-    if (!gate_first) multiply(x, row);
   }
 }
 

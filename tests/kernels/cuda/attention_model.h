@@ -123,7 +123,9 @@ class AttentionModel {
     const int32_t tokens =
         args_.query_start_loc[row.request + 1] - args_.query_start_loc[row.request];
     const int32_t position = args_.seq_lens[row.request] - tokens + row.token;
-    const int32_t first = args_.window > 0 ? position - args_.window + 1 : 0;
+    const int32_t first = args_.window <= 0  ? 0
+                          : args_.is_chunked ? position / args_.window * args_.window
+                                             : position - args_.window + 1;
     return {std::max(first, 0), position + 1};
   }
 

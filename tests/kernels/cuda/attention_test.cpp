@@ -32,6 +32,7 @@ struct Case {
   int32_t head_dim = 16;
   int32_t block_size = 16;
   int32_t window = 0;
+  bool is_chunked = false;
   float soft_cap = 0;
   bool sinks = false;
   std::vector<Request> requests = {};
@@ -208,7 +209,7 @@ class Step {
   void forget(size_t r) {
     const Request& request = c_.requests[r];
     const int32_t position = request.seq_len - request.num_tokens;
-    const int32_t first = c_.window > 0 ? std::max(position - c_.window + 1, 0) : 0;
+    const int32_t first = first_visible_key(position, c_.window, c_.is_chunked);
     const int64_t width = cached_head_dim(c_.head_dim);
     const auto bytes = static_cast<int64_t>(dtype_bytes(c_.dtype));
     for (int32_t key = 0; key < first; ++key) {
@@ -244,6 +245,7 @@ class Step {
             .block_table_stride = stride_,
             .scale = 1.0F / std::sqrt(static_cast<float>(c_.head_dim)),
             .window = c_.window,
+            .is_chunked = c_.is_chunked,
             .soft_cap = c_.soft_cap,
             .sinks = c_.sinks ? sinks_.data() : nullptr,
             .out = out.data(),
@@ -333,6 +335,20 @@ TEST(CudaAttention, AWindowStartsAtTheSameKeyAsOnTheCpu) {
              .requests = {{window, 1}, {window + 1, 1}, {1025, 1}}});
     }
     check({.dtype = dtype, .num_heads = 2, .window = 9, .requests = {{516, 11}, {30, 30}}});
+  }
+}
+
+// One token, prompts over the border of two chunks, and chunks beyond a partition.
+TEST(CudaAttention, AChunkStartsAtTheSameKeyAsOnTheCpu) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    for (const int32_t window : {48, 520}) {
+      SCOPED_TRACE(window);
+      check({.dtype = dtype,
+             .num_heads = 2,
+             .window = window,
+             .is_chunked = true,
+             .requests = {{window, 1}, {window + 1, 1}, {2 * window + 7, 20}, {30, 30}}});
+    }
   }
 }
 

@@ -95,7 +95,8 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
                                       GateFunction::kGeluTanh,
                                       GateFunction::kClampedSwiglu,
                                       GateFunction::kSigmoid,
-                                      GateFunction::kSquaredRelu}) {
+                                      GateFunction::kSquaredRelu,
+                                      GateFunction::kGelu}) {
     for (const int32_t n : {33, 300}) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
@@ -119,6 +120,15 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
   }
   const std::vector<int32_t> rows = {2, 0};
   const std::vector<float> gate = random.normals(3 * 64);
+  test::expect_rows_equal(
+      3,
+      64,
+      [&](const Activations& out) {
+        return GateMulArgs{
+            .gate = gate.data(), .up = gate.data(), .stride = 64, .limit = 0.5F, .out = out};
+      },
+      gate_mul,
+      cuda::launch_gate_mul);
   test::expect_rows_equal(
       3,
       64,
