@@ -158,7 +158,8 @@ class WorkerCall final : public std::enable_shared_from_this<WorkerCall> {
     status_ = status;
     has_pending_ = false;
     if (is_queued_) leave_queue();
-    if (id_) service_.front_end_.engine.abort(*id_);
+    // A call that is cancelled while it writes comes here for both.
+    if (id_ && !std::exchange(is_aborted_, true)) service_.front_end_.engine.abort(*id_);
   }
 
   void pump() {
@@ -251,6 +252,7 @@ class WorkerCall final : public std::enable_shared_from_this<WorkerCall> {
   bool has_pending_ = false;
   bool is_writing_ = false;
   bool is_finished_ = false;
+  bool is_aborted_ = false;  // the engine was told
   std::optional<grpc::Status> status_;  // to be sent when nothing is pending
 };
 
