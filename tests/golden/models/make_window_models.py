@@ -124,6 +124,7 @@ def add_step_keys(writer, config):
     writer.add_expert_shared_feed_forward_length(config.share_expert_dim)
     writer.add_leading_dense_block_count(config.mlp_layer_types.index("sparse"))
     add_windows(writer, config, windowed, S)
+    writer.add_expert_weights_norm(True)
     add_router(writer, config, config.moe_router_scaling_factor)
 
 
