@@ -64,7 +64,7 @@ void short_conv(const ExecContext& ctx, const ShortConvArgs& args);
 //   S[i][j] = decay * S[i][j];  m[j] = sum_i k'[i] * S[i][j];  d[j] = beta * (v[j] - m[j])
 //   S[i][j] = fma(k'[i], d[j], S[i][j]);  out[j] = sum_i q'[i] * S[i][j]
 // with exp and log of this library. Sums over i have 16 lanes: lane l takes i = l, l + 16, ... by
-// fma in order; lanes fold by halves. The state is [num_value_heads][key_dim][value_dim].
+// fma in order; lanes fold by halves. The state is [num_value_heads][value_dim / 16][key_dim][16].
 struct DeltaRuleArgs {
   float* q;  // [num_rows, num_key_heads * key_dim]; overwritten, as k, b and a are
   float* k;
@@ -94,7 +94,7 @@ void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args);
 //   S[n][p] = fma(B[n], t * x[p], decay * S[n][p])
 //   out[p] = fma(skip, x[p], sum_n C[n] * S[n][p])
 // with softplus and the tree of sums as in the delta rule. The steps are clamped in prompts and
-// answers alike. The state is [num_heads][state_dim][head_dim].
+// answers alike. The state is [num_heads][head_dim / 16][state_dim][16].
 struct Mamba2Args {
   const float* x;  // [num_rows, num_heads * head_dim]
   const float* b;  // [num_rows, num_groups * state_dim]

@@ -127,12 +127,12 @@ void run_delta(const RecurrentTable& simd,
   alignas(64) float columns[kMaxStateKeys * kLanes];
   const int64_t key = int64_t{args.key_heads[static_cast<size_t>(head)]} * args.key_dim;
   const int64_t value = head * args.value_dim + column;
-  const int64_t place = head * args.key_dim * args.value_dim + column;
+  const int64_t place = (head * args.value_dim + column) * args.key_dim;
   StateWalk(args.state, request)
       .walk(
           [&](const float* state) {
             const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, args.value_dim, args.key_dim, columns);
+            take_columns(from, kLanes, args.key_dim, columns);
           },
           [&](int64_t row, int32_t num_rows) {
             simd.delta_block({.q = args.q + row * args.qkv_stride + key,
@@ -148,7 +148,7 @@ void run_delta(const RecurrentTable& simd,
                               .key_dim = args.key_dim,
                               .state = columns});
           },
-          [&](float* state) { put_columns(columns, args.key_dim, state + place, args.value_dim); });
+          [&](float* state) { put_columns(columns, args.key_dim, state + place, kLanes); });
 }
 
 // Sixteen columns, from `column` on, of head `head`.
@@ -160,12 +160,12 @@ void run_mamba(const RecurrentTable& simd,
   alignas(64) float columns[kMaxStateKeys * kLanes];
   const int64_t of_group = head / (args.num_heads / args.num_groups) * args.state_dim;
   const int64_t value = head * args.head_dim + column;
-  const int64_t place = head * args.state_dim * args.head_dim + column;
+  const int64_t place = (head * args.head_dim + column) * args.state_dim;
   StateWalk(args.state, request)
       .walk(
           [&](const float* state) {
             const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, args.head_dim, args.state_dim, columns);
+            take_columns(from, kLanes, args.state_dim, columns);
           },
           [&](int64_t row, int32_t num_rows) {
             simd.mamba_block({.x = args.x + row * args.row_stride + value,
@@ -183,7 +183,7 @@ void run_mamba(const RecurrentTable& simd,
                               .state = columns});
           },
           [&](float* state) {
-            put_columns(columns, args.state_dim, state + place, args.head_dim);
+            put_columns(columns, args.state_dim, state + place, kLanes);
           });
 }
 
