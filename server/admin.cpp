@@ -228,6 +228,7 @@ void handle_metrics(FrontEnd& front_end, Exchange exchange) {
                                 .program = program,
                                 .handoff_fallbacks = front_end.handoff_fallbacks,
                                 .num_ignored_arguments = front_end.num_ignored_arguments.load(),
+                                .num_lost = front_end.num_lost.load(),
                                 .traces = front_end.tracer.counts()},
                                is_open ? MetricsForm::kOpenMetrics : MetricsForm::kText);
   front_end.respond(exchange, std::move(response));

@@ -157,7 +157,6 @@ struct RouterStats {
   int64_t num_parked = 0;          // requests without a worker
   uint64_t num_retries = 0;        // after a worker's error
   uint64_t num_continuations = 0;  // requests moved to another worker
-  uint64_t num_lost = 0;           // requests that ended for lack of a worker
   uint64_t num_late_outputs = 0;   // outputs of attempts that no longer count
   uint64_t num_handoffs = 0;       // prompts sent to a prefill worker
   uint64_t prefix_queries = 0;     // tokens of requests that got a worker

@@ -68,7 +68,8 @@ class Answer {
 
   // One of these three is the last call. `returned`: the choices to answer with, in order.
   virtual void finish(std::span<const size_t> returned, const Usage& usage) = 0;
-  virtual void fail(const Error& error) = 0;
+  // Returns false if the request is read again, by another answer.
+  virtual bool fail(const Error& error) = 0;
   virtual void client_left() = 0;
 };
 

@@ -110,7 +110,8 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (output.finish_reason == FinishReason::kError) {
     Error error{output.error_code, output.error, output.error_param, {}};
     error.retry_after_s = output.retry_after_s;
-    return fail(error);
+    if (tell_error(error)) front_end_.note_lost(error);
+    return;
   }
   if (output.finish_reason == FinishReason::kAbort) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
@@ -269,11 +270,14 @@ Usage Generation::usage() const {
 }
 
 void Generation::fail(const Error& error) {
-  if (done_) return;
+  if (!done_) tell_error(error);
+}
+
+bool Generation::tell_error(const Error& error) {
   abort_open_choices(FinishReason::kError);
   span_.set_error(error);
   end();
-  answer_->fail(error);
+  return answer_->fail(error);
 }
 
 void Generation::abort() {

@@ -108,7 +108,7 @@ HttpHeaders HttpAnswer::headers() const {
 }
 
 // Sends the error as a status while nothing is sent, as an event later.
-void HttpAnswer::fail(const Error& error) {
+bool HttpAnswer::fail(const Error& error) {
   if (again_ && error.code == ErrorCode::kUnavailable && front_end_.has_left(*request_->served)) {
     log_event(LogLevel::kInfo,
               "request_moved",
@@ -118,15 +118,20 @@ void HttpAnswer::fail(const Error& error) {
               request_->served->engine.model().system_fingerprint);
     exchange_.finish_reasons.clear();
     const auto again = std::move(again_);  // may release this answer
-    return again(std::move(exchange_));
+    again(std::move(exchange_));
+    return false;
   }
   again_ = nullptr;
   note_end(to_string(FinishReason::kError));
-  if (!streaming_) return front_end_.fail(exchange_, error);
-  events_.clear();
-  format_->append_error(error, events_);
-  write_last_events();
-  front_end_.log_request(exchange_, http_status(error.code));
+  if (streaming_) {
+    events_.clear();
+    format_->append_error(error, events_);
+    write_last_events();
+    front_end_.log_request(exchange_, http_status(error.code));
+  } else {
+    front_end_.fail(exchange_, error);
+  }
+  return true;
 }
 
 void HttpAnswer::client_left() {

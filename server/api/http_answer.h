@@ -37,7 +37,7 @@ class HttpAnswer final : public Answer {
   void tell(const ChoiceNews& news, const Usage& usage) override;
   void flush() override;
   void finish(std::span<const size_t> returned, const Usage& usage) override;
-  void fail(const Error& error) override;
+  bool fail(const Error& error) override;
   void client_left() override;
 
  private:

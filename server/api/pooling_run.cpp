@@ -128,6 +128,7 @@ void PoolingRun::accept(size_t index, const TokenOutput& output) {
     Error error{output.error_code, output.error, output.error_param, {}};
     if (answer_.vectors.size() > 1) error.message += " (text " + std::to_string(index) + ")";
     error.retry_after_s = output.retry_after_s;
+    front_end_.note_lost(error);
     return fail(error);
   }
   if (output.finish_reason == FinishReason::kAbort) {

@@ -98,6 +98,12 @@ class FrontEnd {
   // minute, so that nothing is computed twice in silence. Any thread.
   void note_fallbacks(const FallbackCounts& fallbacks);
 
+  // Counts a request that ends with an error of the engine, if that is the want of a worker and the
+  // request is not read again for another version. Any thread.
+  void note_lost(const Error& error) {
+    if (error.code == ErrorCode::kUnavailable) num_lost.fetch_add(1, std::memory_order_relaxed);
+  }
+
   // Returns what one request is checked against, and takes a seed for it. Any thread.
   ValidationContext validation_context(std::shared_ptr<const ServedModel> served,
                                        uint64_t tenant_salt,
@@ -176,6 +182,7 @@ class FrontEnd {
   RequestHistograms request_histograms;
   FallbackCounters handoff_fallbacks;
   std::atomic<uint64_t> num_ignored_arguments{0};
+  std::atomic<uint64_t> num_lost{0};
 
  private:
   // Returns a seed for a request without one: a function of the configured seed and a counter.

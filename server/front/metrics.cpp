@@ -270,7 +270,7 @@ void add_versions(Families& out, const RouterStats& router) {
           [](const FingerprintStats& version) { return version.share; });
 }
 
-void add_router(Families& out, const RouterStats& router) {
+void add_router(Families& out, const RouterStats& router, uint64_t num_lost) {
   out.gauge("sluice:router_usable_workers",
             "Workers that may get a request now.",
             static_cast<double>(router.num_usable));
@@ -285,7 +285,7 @@ void add_router(Families& out, const RouterStats& router) {
               static_cast<double>(router.num_continuations));
   out.counter("sluice:router_lost_requests_total",
               "Requests that ended with an error for want of a worker.",
-              static_cast<double>(router.num_lost));
+              static_cast<double>(num_lost));
   out.counter("sluice:router_late_outputs_total",
               "Outputs that were dropped because another worker had the request.",
               static_cast<double>(router.num_late_outputs));
@@ -481,7 +481,7 @@ std::string metrics_text(const MetricSources& sources, MetricsForm form) {
   add_drafts(families, stats.drafts);
   add_grammars(families, stats.grammars);
   if (stats.router) {
-    add_router(families, *stats.router);
+    add_router(families, *stats.router, sources.num_lost);
     add_versions(families, *stats.router);
   }
   add_http(families, sources.http, sources.routes);

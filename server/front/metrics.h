@@ -145,6 +145,7 @@ struct MetricSources {
   const ProgramInfo& program;
   const FallbackCounters& handoff_fallbacks;
   uint64_t num_ignored_arguments = 0;
+  uint64_t num_lost = 0;  // requests that ended for want of a router's worker
   TracerCounts traces = {};
 };
 

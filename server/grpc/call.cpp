@@ -121,8 +121,12 @@ void GrpcCall::run() {
       std::make_shared<Generation>(front_end_, shared_from_this(), std::move(*request));
   generation_ = generation;
   trace_ = generation->trace();
-  if (const auto started = start(generation); !started) return fail(started.error());
-  generation->start();
+  const auto started = start(generation);
+  if (started) {
+    generation->start();
+  } else {
+    fail(started.error());
+  }
 }
 
 // A request that was not let in has a span all the same.
@@ -178,11 +182,12 @@ void GrpcCall::finish(std::span<const size_t> returned, const Usage& usage) {
   pump();
 }
 
-void GrpcCall::fail(const Error& error) {
-  if (move_on(error)) return;
+bool GrpcCall::fail(const Error& error) {
+  if (move_on(error)) return false;
   if (generation_ != nullptr && !status_) note_end(to_string(FinishReason::kError));
   set_status(error);
   pump();
+  return true;
 }
 
 // Reads the request again for the version that requests go to now, if its own has no worker any

@@ -57,7 +57,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   void flush() final;
   void finish(std::span<const size_t> returned, const Usage& usage) final;
-  void fail(const Error& error) final;
+  bool fail(const Error& error) final;
   void client_left() final;
 
  protected:

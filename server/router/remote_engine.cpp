@@ -402,12 +402,6 @@ void RemoteEngine::fail(Stream& stream, const Error& error) {
   output.error_code = error.code;
   output.error_param = error.param;
   output.retry_after_s = error.retry_after_s;
-  // A request without a token whose version has left is read again for another one.
-  const bool may_move = stream.ledger.num_tokens() == 0 && has_left(*stream.version);
-  if (error.code == ErrorCode::kUnavailable && !may_move) {
-    const std::scoped_lock lock(stats_mutex_);
-    ++stats_.router->num_lost;
-  }
   const auto kept = streams_.at(stream.id);
   if (stream.parked_at != Time{}) --num_parked_;
   leave_worker(stream);

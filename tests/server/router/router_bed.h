@@ -145,6 +145,21 @@ inline void step_until(std::vector<TestWorker*> workers,
   }
 }
 
+// Returns the value of a metric that the server tells once; -1: it does not tell it.
+inline double metric_of(const RunningServer& server, const std::string& name) {
+  HttpClient client(server.port());
+  client.get("/metrics");
+  const std::string body = client.read_reply().body;
+  const size_t line = body.find('\n' + name + '{');
+  if (line == std::string::npos) return -1;
+  return std::stod(body.substr(body.find("} ", line) + 2));
+}
+
+// Requests that the server's router has ended for want of a worker.
+inline double num_lost(const RunningServer& server) {
+  return metric_of(server, "sluice:router_lost_requests_total");
+}
+
 inline std::string text_of(const Collected& collected) {
   std::string text;
   for (const TokenId id : collected.tokens) text += static_cast<char>(id);
