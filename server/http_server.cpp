@@ -322,6 +322,21 @@ Expected<void> HttpServer::run() {
   return started;
 }
 
+void HttpServer::log_totals() const {
+  const EngineStats stats = impl_->engine.stats();
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - impl_->front_end->start;
+  LogLine line(LogLevel::kInfo, "served");
+  line.add("seconds", seconds.count());
+  line.add("prompt_tokens", stats.prompt_tokens).add("generation_tokens", stats.generation_tokens);
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
+    line.add("finished_" + std::string(to_string(reason)),
+             impl_->front_end->finish_counters.value(reason));
+  }
+  line.emit();
+}
+
 void HttpServer::drain() {
   impl_->front_end->start_draining();
   impl_->engine.drain();

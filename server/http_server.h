@@ -38,6 +38,10 @@ class HttpServer {
   // kUnavailable: the system gives it too few threads.
   Expected<void> run();
 
+  // Logs what the server has done since its start, under the names of /metrics: what came after the
+  // last scrape is found nowhere else. Called after run() and the engine's stop().
+  void log_totals() const;
+
   // Any thread, before or during run(). drain(): accepts nothing new, /health says so, and running
   // answers end or are cut at the drain timeout. stop(): ends everything now.
   void drain();

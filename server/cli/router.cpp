@@ -85,6 +85,7 @@ Expected<void> run_router(const Invocation& invocation) {
   const Expected<void> served = server->run();
   signals.reset();  // it may call the server until here
   engine->stop();
+  server->log_totals();
   return served;
 }
 

@@ -57,6 +57,7 @@ Expected<void> run_serve(const Invocation& invocation) {
   signals.reset();  // it may call the server until here
   const std::string failure = engine->failure();
   engine->stop();
+  server->log_totals();
   if (!failure.empty()) return make_error(ErrorCode::kUnavailable, failure);
   return served;
 }

@@ -179,9 +179,17 @@ def check_drain(binary, model):
     assert len(answers) == 100 and all(len(logprobs) == tokens for _, logprobs in answers)
 
 
+def last_totals(server):
+    """The numbers of the line that ends an ended server's log."""
+    wait_until("its last line", lambda: any(" served " in line for line in server.log))
+    line = next(line for line in server.log if " served " in line)
+    return {name: float(value) for name, value in re.findall(r" ([a-z_]+)=([0-9.]+)", line)}
+
+
 def check_drain_deadline(binary, model):
     """SIGTERM with little time to drain: of a hundred streams those that are cut say so. A scrape
-    during the drain counts at least what was sent by then, the lines of the log what each has had."""
+    during the drain counts at least what was sent by then, the lines of the log what each has had,
+    and the last one what all have had, which no scrape sees."""
     server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "1",
                     "--enable-log-requests")
     body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True,
@@ -222,6 +230,14 @@ def check_drain_deadline(binary, model):
         thread.join()
     assert len(ends) == 100 and set(ends) <= {"error", "length"}, (len(ends), set(ends))
     assert "error" in ends, "the streams are meant to be long"
+    totals = last_totals(server)
+    assert totals["prompt_tokens"] == 800, totals
+    assert totals["finished_error"] == ends.count("error"), (totals, ends)
+    assert totals["finished_length"] == ends.count("length"), (totals, ends)
+    assert totals["finished_abort"] == 0, totals
+    told = sum(int(count) for line in server.log for count in re.findall(r" output_tokens=(\d+)", line))
+    assert counted <= totals["generation_tokens"], (counted, totals)
+    assert told <= totals["generation_tokens"] <= told + 100 * 64, (told, totals)
     for name, count in sent.items():
         line = next(line for line in server.log if f"request id={name} " in line)
         counted = int(re.search(r" output_tokens=(\d+)", line).group(1))
