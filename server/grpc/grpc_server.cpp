@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/grpc_server.h"
 
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
@@ -11,6 +10,7 @@
 
 #include "server/front/front_end.h"
 #include "server/grpc/counted_port.h"
+#include "server/grpc/health_service.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/sluice_service.h"
@@ -36,8 +36,8 @@ struct GrpcServer::Impl {
   RpcContext rpc;
   std::unique_ptr<grpc::Service> vllm = make_vllm_service(rpc);
   std::unique_ptr<grpc::Service> sluice = make_sluice_service(rpc);
+  HealthService health{rpc};
   std::unique_ptr<CountedPort> port;
-  bool is_healthy = false;
   bool is_shut_down = false;
   std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
 };
@@ -63,6 +63,7 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
     impl->port->add_to(builder, server_credentials(config));
     builder.RegisterService(impl->vllm.get());
     builder.RegisterService(impl->sluice.get());
+    builder.RegisterService(&impl->health);
     impl->server = builder.BuildAndStart();
   }
   if (impl->server == nullptr) {
@@ -82,17 +83,13 @@ uint16_t GrpcServer::port() const { return impl_->port->port(); }
 
 void GrpcServer::refresh_health() {
   const bool is_healthy = impl_->rpc.front_end.illness().empty();
-  if (is_healthy == impl_->is_healthy) return;
-  impl_->is_healthy = is_healthy;
-  auto& health = *impl_->server->GetHealthCheckService();
-  for (const std::string_view service : {std::string_view(), kVllmService, kSluiceService}) {
-    health.SetServingStatus(std::string(service), is_healthy);
-  }
+  if (is_healthy != impl_->health.is_serving()) impl_->health.set_serving(is_healthy);
 }
 
 void GrpcServer::shutdown() {
   if (std::exchange(impl_->is_shut_down, true)) return;
   impl_->port->stop();
+  impl_->health.end_watches();
   impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
   impl_->server->Wait();
 }

@@ -16,6 +16,7 @@
 #include <exception>
 #include <forward_list>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +56,15 @@ bool parse(grpc::ByteBuffer& bytes, Message& message) {
 
 inline grpc::Status malformed() {
   return {grpc::StatusCode::INVALID_ARGUMENT, "The message is not of this method's type."};
+}
+
+// Bytes of a message that asks something of the server and of which no prompt is a part.
+inline constexpr size_t kMostQuestionBytes = 4096;
+
+inline grpc::Status too_long(size_t bytes) {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+          "The message has " + std::to_string(bytes) + " bytes, the most are " +
+              std::to_string(kMostQuestionBytes) + " for this method."};
 }
 
 // A call whose client sends one message; deletes itself.
@@ -123,9 +133,13 @@ class AnswerReactor final : public OneRequestReactor<Response> {
   // Is called with the message and calls finish(), then or later.
   using Answer = std::function<void(const Request&, AnswerReactor&)>;
 
-  explicit AnswerReactor(Answer answer) : answer_(std::move(answer)) { this->read(); }
+  explicit AnswerReactor(Answer answer, size_t most_bytes = std::numeric_limits<size_t>::max())
+      : answer_(std::move(answer)), most_bytes_(most_bytes) {
+    this->read();
+  }
 
   void take(grpc::ByteBuffer& message) override {
+    if (message.Length() > most_bytes_) return this->Finish(too_long(message.Length()));
     Request request;
     if (!parse(message, request)) return this->Finish(malformed());
     answer_(request, *this);
@@ -141,6 +155,7 @@ class AnswerReactor final : public OneRequestReactor<Response> {
 
  private:
   const Answer answer_;
+  const size_t most_bytes_;
   Response response_;
 };
 

@@ -2,16 +2,13 @@
 #include "server/grpc/server_settings.h"
 
 #include <grpc/support/log.h>
-#include <grpcpp/ext/health_check_service_server_builder_option.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/server_builder.h>
-#include <health.pb.h>
 
 #include <array>
 #include <mutex>
@@ -55,9 +52,6 @@ void set_up_grpc() {
   static std::once_flag once;
   std::call_once(once, [] {
     gpr_set_log_function(log_of_grpc);
-    grpc::EnableDefaultHealthCheckService(true);
-    // Keeps the linker from leaving the descriptor out, which reflection finds by name.
-    grpc::health::v1::HealthCheckRequest::descriptor();
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });
 }
@@ -110,8 +104,7 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 1);
 }
 
-void leave_out_open_services(grpc::ServerBuilder& builder) {
-  builder.SetOption(std::make_unique<grpc::HealthCheckServiceServerBuilderOption>(nullptr));
+void leave_out_reflection(grpc::ServerBuilder& builder) {
   builder.SetOption(std::make_unique<WithoutPlugins>());
 }
 

@@ -416,23 +416,30 @@ class VllmService final : public MetadataFirstService {
     return response;
   }
 
-  // Open to all, but the message counts.
+  // Open to all. The message counts, but is not read where the call has no key.
   OneRequestWire<engine::GetLoadsResponse>* get_loads(grpc::CallbackServerContext& context) {
-    echo_request_id(context);
+    constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
+    if (!rpc_.admit(context)) return rpc_.tell(context, kMethod, loads());
     using Reactor = AnswerReactor<engine::GetLoadsRequest, engine::GetLoadsResponse>;
-    return new Reactor([this](const engine::GetLoadsRequest& request, Reactor& reactor) {
-      constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
-      if (request.has_dp_rank() && request.dp_rank() != 0) {
-        return reactor.finish(rpc_.refusal(
-            kMethod, Error{ErrorCode::kInvalidArgument, "dp_rank must be 0.", "dp_rank", {}}));
-      }
-      engine::GetLoadsResponse& response = reactor.response();
-      response.set_timestamp(utc_text(static_cast<int64_t>(std::time(nullptr))));
-      response.set_version(std::string(version()));
-      response.set_dp_rank_count(1);
-      fill_load(*response.add_loads());
-      reactor.finish(rpc_.count(kMethod, grpc::Status::OK));
-    });
+    return new Reactor(
+        [this](const engine::GetLoadsRequest& request, Reactor& reactor) {
+          if (request.has_dp_rank() && request.dp_rank() != 0) {
+            return reactor.finish(rpc_.refusal(
+                kMethod, Error{ErrorCode::kInvalidArgument, "dp_rank must be 0.", "dp_rank", {}}));
+          }
+          reactor.response() = loads();
+          reactor.finish(rpc_.count(kMethod, grpc::Status::OK));
+        },
+        kMostQuestionBytes);
+  }
+
+  [[nodiscard]] engine::GetLoadsResponse loads() const {
+    engine::GetLoadsResponse response;
+    response.set_timestamp(utc_text(static_cast<int64_t>(std::time(nullptr))));
+    response.set_version(std::string(version()));
+    response.set_dp_rank_count(1);
+    fill_load(*response.add_loads());
+    return response;
   }
 
   void fill_load(engine::SchedulerLoad& load) const {

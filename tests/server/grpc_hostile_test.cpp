@@ -2,6 +2,7 @@
 // What gRPC clients without a key, and those with large messages, may take of the others.
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
+#include <health.grpc.pb.h>
 #include <worker.grpc.pb.h>
 
 #include <algorithm>
@@ -65,6 +66,33 @@ TEST(GrpcMetadata, RefusesWhoHasNoKey) {
     }
   }
   EXPECT_EQ(num_closed, 2 * (kGrpcMethods.size() - 4));
+}
+
+// The server does not wait for the message of such a call, so it holds no memory.
+TEST(GrpcMetadata, AnswersOpenQuestionsOfThoseWithoutAKey) {
+  FakeEngine engine;
+  Config config = grpc_config();
+  config.api_key = {"secret"};
+  RunningServer server(engine, config);
+  const GrpcClient client(server->grpc_port());
+  for (const char* path : {"/grpc.health.v1.Health/Check",
+                           "/vllm.grpc.engine.VllmEngine/HealthCheck",
+                           "/vllm.grpc.engine.VllmEngine/GetServerInfo",
+                           "/vllm.grpc.engine.VllmEngine/GetLoads"}) {
+    for (const char* key : {"", "other"}) {
+      EXPECT_EQ(SilentCall(client.channel, path, key).code(), StatusCode::OK) << path;
+    }
+  }
+  const auto health = grpc::health::v1::Health::NewStub(client.channel);
+  for (const char* key : {"", "secret"}) {
+    grpc::ClientContext context;
+    if (*key != '\0') context.AddMetadata("authorization", std::string("Bearer ") + key);
+    grpc::health::v1::HealthCheckRequest request;
+    grpc::health::v1::HealthCheckResponse response;
+    request.set_service("another");
+    EXPECT_EQ(health->Check(&context, request, &response).error_code(),
+              *key == '\0' ? StatusCode::OK : StatusCode::NOT_FOUND);
+  }
 }
 
 TEST(GrpcMetadata, RefusesWhoHasNoSecretOfAWorker) {
@@ -231,6 +259,37 @@ TEST(LargeGrpcMessages, AreAbortedByName) {
   EXPECT_EQ(last.complete().finish_reason(), "abort");
 }
 
+// Sends so many bytes of a field that the method does not know.
+StatusCode ask(const GrpcClient& client, const std::string& path, size_t bytes) {
+  std::string text = "\x7a";  // field 15, of a length
+  for (size_t left = bytes; left > 0; left >>= 7) {
+    text += static_cast<char>((left & 0x7F) | (left > 0x7F ? 0x80 : 0));
+  }
+  const grpc::Slice slice(text + std::string(bytes, 'x'));
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::ClientContext context;
+  std::promise<grpc::Status> end;
+  grpc::GenericStub(client.channel)
+      .UnaryCall(&context, path, {}, &request, &response, [&](const grpc::Status& status) {
+        end.set_value(status);
+      });
+  return end.get_future().get().error_code();
+}
+
+TEST(GrpcMessages, OfQuestionsAreShort) {
+  FakeEngine engine;
+  RunningServer server(engine, grpc_config());
+  const GrpcClient client(server->grpc_port());
+  for (const char* path :
+       {"/vllm.grpc.engine.VllmEngine/GetLoads", "/grpc.health.v1.Health/Check"}) {
+    EXPECT_EQ(ask(client, path, 4000), StatusCode::OK) << path;
+    EXPECT_EQ(ask(client, path, 5000), StatusCode::RESOURCE_EXHAUSTED) << path;
+    EXPECT_EQ(ask(client, path, 1 << 20), StatusCode::RESOURCE_EXHAUSTED) << path;
+  }
+  EXPECT_EQ(ask(client, "/grpc.health.v1.Health/Watch", 5000), StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST(GrpcMessages, ThatAreNoneAreRefused) {
   FakeEngine engine;
   RunningServer server(engine, grpc_config());
@@ -239,6 +298,7 @@ TEST(GrpcMessages, ThatAreNoneAreRefused) {
   for (const char* path : {"/sluice.v1.Sluice/Chat",
                            "/sluice.v1.Sluice/ListModels",
                            "/vllm.grpc.engine.VllmEngine/Abort",
+                           "/grpc.health.v1.Health/Check",
                            "/vllm.grpc.engine.VllmEngine/GetLoads"}) {
     grpc::ClientContext context;
     const grpc::Slice bytes("\xff\xff\xff");

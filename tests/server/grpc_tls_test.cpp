@@ -3,11 +3,14 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
+#include <health.grpc.pb.h>
 
+#include <array>
 #include <fstream>
 #include <future>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "tests/server/grpc_client.h"
 #include "tests/support/certificate.h"
@@ -122,6 +125,49 @@ int health_of(const std::shared_ptr<grpc::Channel>& channel, const std::string& 
   grpc::Slice whole;
   if (!response.DumpToSingleSlice(&whole).ok() || whole.size() != 2) return -1;
   return whole.begin()[1];
+}
+
+TEST(GrpcHealth, TellsThoseWhoWatchOfEachChangeAndEndsWithTheServer) {
+  using grpc::health::v1::HealthCheckResponse;
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  Config config = grpc_config();
+  config.unhealthy_after_s = 1;
+  RunningServer server(engine, config);
+  const GrpcClient client(server->grpc_port());
+  const auto stub = grpc::health::v1::Health::NewStub(client.channel);
+  const auto watch = [&stub](grpc::ClientContext& context, const char* service) {
+    grpc::health::v1::HealthCheckRequest request;
+    request.set_service(service);
+    return stub->Watch(&context, request);
+  };
+  const auto next = [](auto& reader) {
+    HealthCheckResponse response;
+    return reader->Read(&response) ? static_cast<int>(response.status()) : -1;
+  };
+  std::array<grpc::ClientContext, 4> contexts;
+  auto whole = watch(contexts[0], "");
+  auto named = watch(contexts[1], "sluice.v1.Sluice");
+  auto unknown = watch(contexts[2], "another");
+  EXPECT_EQ(next(whole), HealthCheckResponse::SERVING);
+  EXPECT_EQ(next(named), HealthCheckResponse::SERVING);
+  EXPECT_EQ(next(unknown), HealthCheckResponse::SERVICE_UNKNOWN);
+  auto left = watch(contexts[3], "");
+  contexts[3].TryCancel();
+  EXPECT_EQ(left->Finish().error_code(), StatusCode::CANCELLED);
+  EngineStats stuck;
+  stuck.step_started_ns = 1;
+  engine.set_stats(stuck);
+  EXPECT_EQ(next(whole), HealthCheckResponse::NOT_SERVING);
+  EXPECT_EQ(next(named), HealthCheckResponse::NOT_SERVING);
+  engine.set_stats({});
+  EXPECT_EQ(next(whole), HealthCheckResponse::SERVING);
+  std::thread ending([&server] { server.stop(); });
+  for (auto* reader : {&whole, &named, &unknown}) {
+    while (next(*reader) != -1) {
+    }
+    EXPECT_EQ((*reader)->Finish().error_code(), StatusCode::CANCELLED);
+  }
+  ending.join();
 }
 
 TEST(GrpcHealth, FollowsTheServersHealthAndItsDrain) {
