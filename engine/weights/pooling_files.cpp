@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -46,6 +47,15 @@ std::string text_of(const Json& object, std::string_view name) {
 bool is_true(const Json& object, std::string_view name) {
   const Json* const value = member(object, name);
   return value != nullptr && value->is_boolean() && value->get<bool>();
+}
+
+// No value: none is named, or none that a token can have.
+std::optional<TokenId> token_of(const Json& object, std::string_view name) {
+  const Json* const value = member(object, name);
+  const std::optional<int64_t> whole =
+      value == nullptr ? std::nullopt : json_whole_number(*value);
+  if (!whole || *whole < 0 || *whole > std::numeric_limits<TokenId>::max()) return std::nullopt;
+  return static_cast<TokenId>(*whole);
 }
 
 struct PoolingName {
@@ -115,13 +125,12 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
   }
   if (name == "LogitScore") {
     SLUICE_TRY(const Json json, read_json_file(file));
-    const Json* const yes = member(json, "true_token_id");
-    const Json* const no = member(json, "false_token_id");
-    if (yes == nullptr || no == nullptr || !yes->is_number_unsigned() ||
-        !no->is_number_unsigned()) {
-      return wrong_in_file(file, "true_token_id, false_token_id", "no numbers", "two token ids");
+    const std::optional<TokenId> yes = token_of(json, "true_token_id");
+    const std::optional<TokenId> no = token_of(json, "false_token_id");
+    if (!yes || !no) {
+      return wrong_in_file(file, "true_token_id, false_token_id", "no tokens", "two token ids");
     }
-    modules.yes_and_no = {yes->get<TokenId>(), no->get<TokenId>()};
+    modules.yes_and_no = {*yes, *no};
     return {};
   }
   return wrong_in_file(folder + "/modules.json",

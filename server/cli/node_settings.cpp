@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <type_traits>
@@ -71,6 +72,12 @@ class Variables {
     return Named<int32_t>{.value = value, .name = name};
   }
 
+  [[nodiscard]] Expected<Named<int32_t>> port(const char* name) const {
+    SLUICE_TRY(Named<int32_t> found, number(name, name));
+    if (found.value >= 1 && found.value <= UINT16_MAX) return found;
+    return wrong(text_of(found) + ", expected a port, 1 to 65535", "master-port");
+  }
+
   [[nodiscard]] Expected<std::optional<Claim>> claim(const char* size, const char* rank) const {
     if (!has(size)) return std::optional<Claim>();
     Claim claim;
@@ -119,7 +126,8 @@ Expected<std::optional<Claim>> of_slurm(const Variables& variables) {
   }
   SLUICE_TRY(const std::string list, variables.text("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS"));
   claim->address = {.value = first_host(list), .name = "SLURM_STEP_NODELIST"};
-  return claim;
+  if (!claim->address->value.empty()) return claim;
+  return wrong("SLURM_STEP_NODELIST: found " + list + ", expected names of nodes", "master-addr");
 }
 
 // mpirun says nothing of hosts; people hand MASTER_ADDR on with -x.
@@ -134,7 +142,7 @@ Expected<std::optional<Claim>> of_open_mpi(const Variables& variables) {
     claim->address = {.value = kLoopback, .name = "OMPI_COMM_WORLD_LOCAL_SIZE"};
   }
   if (variables.has("MASTER_PORT")) {
-    SLUICE_TRY(claim->port, variables.number("MASTER_PORT", "MASTER_PORT"));
+    SLUICE_TRY(claim->port, variables.port("MASTER_PORT"));
   }
   return claim;
 }
@@ -150,7 +158,7 @@ Expected<std::optional<Claim>> of_torchrun(const Variables& variables) {
   // torchrun's own agent may listen at that port.
   const std::string* const agent = variables.find("TORCHELASTIC_USE_AGENT_STORE");
   if (agent != nullptr && *agent == "True") return claim;
-  SLUICE_TRY(claim->port, variables.number("MASTER_PORT", "MASTER_PORT"));
+  SLUICE_TRY(claim->port, variables.port("MASTER_PORT"));
   return claim;
 }
 

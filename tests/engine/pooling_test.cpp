@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -151,6 +153,30 @@ TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   PoolingParams raw;
   raw.activates = false;
   expect_close(run(config, requests_of(expected, raw)), expected["logits"]);
+}
+
+// modules.json may name the tokens of a score. An id that no token can have is no other token's.
+TEST(PooledEngine, TokensOfAScoreAreTokens) {
+  const testing::TemporaryFolder copy;
+  std::filesystem::copy(folder("qwen3-mean"), copy.path());
+  std::filesystem::create_directory(copy.at("1_LogitScore"));
+  std::ofstream(copy.at("modules.json"))
+      << R"([{"type":"a.Transformer","path":""},{"type":"a.LogitScore","path":"1_LogitScore"}])";
+  const auto start = [&copy](const std::string& ids) {
+    std::ofstream(copy.at("1_LogitScore/config.json")) << ids;
+    Config config = config_of("qwen3-mean");
+    config.model = copy.path();
+    return create_engine(config);
+  };
+  const auto made = start(R"({"true_token_id":7,"false_token_id":9})");
+  ASSERT_TRUE(made.has_value()) << made.error().message;
+  EXPECT_EQ((*made)->model().pooling->label_tokens, (std::vector<TokenId>{9, 7}));
+  for (const char* id : {"4294967303", "-1", "1.5", "\"7\"", "9223372036854775815"}) {
+    const auto refused = start(R"({"false_token_id":9,"true_token_id":)" + std::string(id) + "}");
+    ASSERT_FALSE(refused.has_value()) << id;
+    EXPECT_NE(refused.error().message.find("true_token_id"), std::string::npos)
+        << refused.error().message;
+  }
 }
 
 // One text alone, then beside the others, in chunks, over threads, instruction sets and hits. An

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files by which sentence-transformers says how a model pools: a refusal is one line that names
+// a file, and what is taken has vectors of a width, tokens of the vocabulary, and layers that fit
+// each other.
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/pooling_files.h"
+#include "tests/fuzz/target.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+
+class EmptyCheckpoint final : public sluice::Checkpoint {
+ public:
+  explicit EmptyCheckpoint(const std::string& folder)
+      : Checkpoint(folder, sluice::CheckpointKind::kHuggingFace, "fuzz") {}
+
+  [[nodiscard]] std::vector<sluice::CheckpointFile> files() const override { return {}; }
+
+  [[nodiscard]] sluice::Expected<sluice::CheckpointText> text() const override {
+    return sluice::CheckpointText();
+  }
+
+  [[nodiscard]] std::string describe(bool) const override { return {}; }
+};
+
+constexpr std::string_view kBetween = "\n---\n";
+constexpr const char* kFiles[] = {"modules.json",
+                                  "config.json",
+                                  "1_Pooling/config.json",
+                                  "2_Dense/config.json",
+                                  "2_Dense/model.safetensors",
+                                  "sentence_bert_config.json"};
+
+void write_files(const fs::path& folder, std::string_view text) {
+  for (const char* name : kFiles) {
+    const size_t end = text.find(kBetween);
+    const std::string_view part = text.substr(0, end);
+    fs::remove(folder / name);
+    if (!part.empty()) std::ofstream(folder / name, std::ios::binary) << part;
+    text.remove_prefix(end == text.npos ? text.size() : end + kBetween.size());
+  }
+}
+
+}  // namespace
+
+// The first byte: what the model is, and what is asked of it; the rest: the files.
+static int one_input(const uint8_t* data, size_t size) {
+  static const fs::path folder = [] {
+    fs::path path = fs::temp_directory_path() / ("pooling_files_fuzz-" + std::to_string(getpid()));
+    for (const char* name : kFiles) fs::create_directories((path / name).parent_path());
+    return path;
+  }();
+  if (size == 0) return 0;
+  write_files(folder, {reinterpret_cast<const char*>(data + 1), size - 1});
+  constexpr const char* kConverts[] = {"auto", "embed", "classify", "auto"};
+  sluice::Config config;
+  config.convert = kConverts[data[0] & 3];
+  const sluice::PooledModel model = {.hidden = 4,
+                                     .num_labels = (data[0] >> 2) & 3,
+                                     .max_model_len = 64,
+                                     .is_encoder = (data[0] & 16) != 0,
+                                     .lacks_output = (data[0] & 32) != 0,
+                                     .has_segments = false};
+  const sluice::ByteTokenizer tokenizer;
+  const EmptyCheckpoint checkpoint(folder.string());
+  const auto read = sluice::read_pooling(config, checkpoint, tokenizer, model);
+  if (!read) {
+    CHECK(!read.error().message.empty());
+    CHECK_EQ(read.error().message.find('\n'), std::string::npos);
+    return 0;
+  }
+  if (!*read) return 0;
+  const sluice::PoolingInfo& info = (*read)->info;
+  CHECK_GT(info.width, 0);
+  CHECK(info.max_tokens >= 1 && info.max_tokens <= 64);
+  if (info.is_classifier) CHECK_EQ(info.labels.size(), static_cast<size_t>(info.width));
+  for (const sluice::TokenId id : info.label_tokens) CHECK(id >= 0 && id < tokenizer.vocab_size());
+  for (const int32_t width : info.matryoshka_dimensions) CHECK(width >= 1 && width <= info.width);
+  int32_t width = model.hidden;
+  for (const sluice::PooledLayer& layer : (*read)->layers) {
+    CHECK_EQ(layer.in, width);
+    width = layer.out;
+    CHECK_EQ(layer.weight.size(), static_cast<size_t>(layer.in) * static_cast<size_t>(width));
+  }
+  return 0;
+}
+
+const sluice::fuzz::Target target("pooling_files_fuzz", one_input);
