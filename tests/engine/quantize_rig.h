@@ -29,13 +29,16 @@ inline constexpr WeightFormat kHalf[] = {WeightFormat::kF16};
 inline constexpr const char* kCodeSchemes[] = {
     "int8", "fp8", "fp8-tensor", "fp8-block", "nvfp4", "nvfp4-ct", "mxfp4", "int4", "int4-asym"};
 inline constexpr const char* kGgufSchemes[] = {"Q2_K",
+                                               "Q3_K_S",
                                                "Q3_K_M",
+                                               "Q3_K_L",
                                                "Q4_0",
                                                "Q4_1",
                                                "Q4_K_S",
                                                "Q4_K_M",
                                                "Q5_0",
                                                "Q5_1",
+                                               "Q5_K_S",
                                                "Q5_K_M",
                                                "Q6_K",
                                                "Q8_0",

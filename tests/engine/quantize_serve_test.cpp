@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
@@ -15,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/config.h"
+#include "engine/engine.h"
 #include "engine/quantize/quantize_checkpoint.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/latent_halves.h"
@@ -23,6 +26,7 @@
 #include "tests/engine/weights/hf_directory.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/same_bits.h"
 
 namespace sluice::testing {
 namespace {
@@ -98,9 +102,16 @@ class QuantizeServe : public Quantize {
     return copy;
   }
 
-  // Quantizes, then compares what is served with its own floats. Returns whether it was quantized:
-  // an input that a scheme cannot have is refused by name before anything is written.
-  bool check(const std::string& input, const std::string& scheme, const std::string& what) {
+  // What a model at a path answers at so many activation bits.
+  using Answers = std::function<std::vector<float>(
+      const std::string& path, int32_t activation_bits, const std::string& what)>;
+
+  // Quantizes, then compares what is served with its own floats. Returns why an input that a scheme
+  // cannot have was refused, which is before anything was written; empty: it was quantized.
+  std::string refusal(const std::string& input,
+                      const std::string& scheme,
+                      const std::string& what,
+                      const Answers& answers = logits_of) {
     const bool is_file = input.ends_with(".gguf");
     const std::string output = at(is_file ? "out.gguf" : "out");
     const std::string floats = at(is_file ? "floats.gguf" : "floats");
@@ -110,21 +121,26 @@ class QuantizeServe : public Quantize {
         quantize_model({.input = input, .output = output, .to = scheme, .verify = true});
     if (!written) {
       EXPECT_NE(written.error().code, ErrorCode::kDataLoss) << what << written.error().message;
-      return false;
+      EXPECT_FALSE(fs::exists(output)) << what;
+      return written.error().message;
     }
     const auto decoded =
         quantize_model({.input = output, .output = floats, .to = "f32", .verify = true});
     EXPECT_TRUE(decoded.has_value()) << what << decoded.error().message;
-    if (!decoded) return true;
-    const std::vector<float> expected = logits_of(floats, 32, what);
+    if (!decoded) return {};
+    const std::vector<float> expected = answers(floats, 32, what);
     // Rows of INT8 matrices are int8 at any activation bits, and one may outweigh the others.
-    const std::vector<float> answer = logits_of(output, 32, what);
+    const std::vector<float> answer = answers(output, 32, what);
     EXPECT_TRUE(std::isfinite(answer.front())) << what;
     if (scheme != "int8") {
       EXPECT_LT(relative_error(expected, answer), 1e-3) << what;
     }
-    EXPECT_TRUE(std::isfinite(logits_of(output, 8, what).front())) << what;
-    return true;
+    EXPECT_TRUE(std::isfinite(answers(output, 8, what).front())) << what;
+    return {};
+  }
+
+  bool check(const std::string& input, const std::string& scheme, const std::string& what) {
+    return refusal(input, scheme, what).empty();
   }
 
   static std::vector<float> logits_of(const std::string& path,
@@ -138,18 +154,24 @@ class QuantizeServe : public Quantize {
   }
 };
 
+// All models of a folder of goldens.
+std::set<std::string> models_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kData + "/" + folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".gguf") || fs::exists(entry.path() / "config.json")) names.insert(name);
+  }
+  return names;
+}
+
 // Directories, or files, of one model for each architecture in the golden list; of a variant all.
 std::vector<std::string> models(bool files) {
   std::vector<std::string> names;
   std::set<std::string> seen;
-  std::set<std::string> sorted;
-  for (const auto& entry : fs::directory_iterator(kData + "/models")) {
-    sorted.insert(entry.path().filename().string());
-  }
-  for (const std::string& name : sorted) {
+  for (const std::string& name : models_in("models")) {
     const bool is_file = name.ends_with(".gguf");
     const std::string path = kData + "/models/" + name;
-    if (is_file != files || (!is_file && !fs::exists(path + "/config.json"))) continue;
+    if (is_file != files) continue;
     const auto opened = Checkpoint::open(path);
     if (!opened) continue;
     // These are not written.
@@ -206,6 +228,80 @@ TEST_F(QuantizeServe, FilesAnswerAsTheirDecodedWeights) {
                            name + " " + scheme + " " + extreme.name + ": ");
             });
 }
+
+// The vectors of the golden's texts.
+std::vector<float> vectors_of(const std::string& path,
+                              int32_t activation_bits,
+                              const Json& ids,
+                              const std::string& what) {
+  Config config;
+  config.model = path;
+  config.kv_cache_memory = int64_t{16} << 20;
+  config.kv_cache_dtype = "float32";
+  config.activation_bits = activation_bits;
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  std::vector<float> vectors;
+  if (engine == nullptr) return {0};
+  std::vector<ValidRequest> requests(ids.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    requests[i].prompt = ids[i].get<std::vector<TokenId>>();
+    requests[i].sampling.max_tokens = 1;
+    requests[i].pooling.emplace();
+  }
+  for (const Collected& answer : run_together(*engine, requests)) {
+    EXPECT_EQ(answer.finish_reason, FinishReason::kStop) << what << answer.error;
+    vectors.insert(vectors.end(), answer.pooled.begin(), answer.pooled.end());
+  }
+  return vectors;
+}
+
+// Returns the part of an error by which a model is refused in every scheme; empty: in none.
+std::string_view refused_by(const std::string& name, const Checkpoint& checkpoint) {
+  if (has_recurrent_layers(checkpoint)) return "found recurrent layers, which are not written";
+  const bool is_joined = !name.ends_with(".gguf") && name.starts_with("step3p");
+  return is_joined ? "found all experts of a layer, expected a matrix each" : "";
+}
+
+class EveryModel : public QuantizeServe, public ::testing::WithParamInterface<const char*> {};
+
+// Whatever family comes later is here too. At a commit each has the scheme that its turn draws.
+TEST_P(EveryModel, IsWrittenAndServedOrRefusedByName) {
+  constexpr std::string_view kNothing = "every tensor is kept";  // widths that no groups divide
+  const std::string folder = GetParam();
+  size_t turn = 0;
+  std::map<std::string, size_t> ends;
+  for (const std::string& name : models_in(folder)) {
+    const std::string path = kData + "/" + folder + "/" + name;
+    const bool is_file = name.ends_with(".gguf");
+    const std::span<const char* const> schemes =
+        is_file ? std::span<const char* const>(kGgufSchemes) : kCodeSchemes;
+    Answers answers = logits_of;
+    if (folder == "embeddings") {
+      const Json golden = Json::parse(read_file(path.substr(0, path.find(".gguf")) + ".json"));
+      answers = [ids = golden["ids"]](const auto& model, int32_t bits, const auto& what) {
+        return vectors_of(model, bits, ids, what);
+      };
+    }
+    const auto checkpoint = Checkpoint::open(path);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const std::string_view expected = refused_by(name, **checkpoint);
+    ++turn;
+    for (size_t i = 0; i < schemes.size(); ++i) {
+      if (!is_full() && i != turn % schemes.size()) continue;
+      const std::string what = name + " " + schemes[i] + ": ";
+      const std::string refused = refusal(path, schemes[i], what, answers);
+      const bool is_nothing = refused.find(kNothing) != std::string::npos;
+      ++ends[refused.empty() ? "written" : is_nothing ? "nothing to write" : "refused"];
+      if (is_nothing) continue;
+      EXPECT_EQ(refused.empty(), expected.empty()) << what << refused;
+      EXPECT_NE(refused.find(expected), std::string::npos) << what << refused;
+    }
+  }
+  for (const auto& [end, count] : ends) std::printf("%zu %s\n", count, end.c_str());
+  EXPECT_GT(ends["written"], 3 * (ends["refused"] + ends["nothing to write"]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, EveryModel, ::testing::Values("models", "embeddings"));
 
 // The weights of a matrix beyond the range of a type's scales stay floats, and the report says so.
 TEST_F(QuantizeServe, MatricesBeyondTheRangeOfScalesAreKept) {
