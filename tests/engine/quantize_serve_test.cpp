@@ -239,6 +239,7 @@ std::vector<float> vectors_of(const std::string& path,
   config.kv_cache_memory = int64_t{16} << 20;
   config.kv_cache_dtype = "float32";
   config.activation_bits = activation_bits;
+  if (what.starts_with("qwen3-rerank")) config.convert = "classify";  // no file of it says so
   const std::unique_ptr<Engine> engine = start_engine(config);
   std::vector<float> vectors;
   if (engine == nullptr) return {0};
