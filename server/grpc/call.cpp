@@ -153,6 +153,7 @@ void GrpcCall::cancel_generation() {
 }
 
 void GrpcCall::flush() {
+  if (pending_bytes_ == 0) return;  // an answer in one piece has not begun: it may still move
   if (pending_bytes_ <= static_cast<size_t>(front_end_.config.max_stream_buffer_bytes)) {
     return pump();
   }

@@ -34,6 +34,7 @@ class SilentCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
     if (!key.empty()) context_.AddMetadata("authorization", "Bearer " + key);
     context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
     stub_.PrepareBidiStreamingCall(&context_, path, {}, this);
+    StartRead(&answer_);  // the status comes behind it
     StartCall();
   }
 
@@ -44,6 +45,7 @@ class SilentCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
  private:
   grpc::GenericStub stub_;
   grpc::ClientContext context_;
+  grpc::ByteBuffer answer_;
   std::promise<grpc::Status> end_;
 };
 
