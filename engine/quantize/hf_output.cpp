@@ -11,6 +11,7 @@
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/tokenizer_output.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/json_file.h"
 #include "engine/weights/mapped_file.h"
 
 namespace sluice {
@@ -193,11 +194,21 @@ bool is_taken_over(const std::filesystem::directory_entry& entry) {
          extension == ".model" || extension == ".tiktoken" || name.starts_with("LICENSE");
 }
 
-Expected<void> copy_folder(const std::string& input, const std::string& output) {
+// Whether a file of a module of sentence-transformers is copied, which has weights of its own.
+bool is_of_module(const std::filesystem::directory_entry& entry) {
+  std::error_code error;
+  return entry.is_regular_file(error);
+}
+
+using IsCopied = bool (*)(const std::filesystem::directory_entry&);
+
+Expected<void> copy_folder(const std::string& input,
+                           const std::string& output,
+                           IsCopied is_copied) {
   std::error_code error;
   std::filesystem::directory_iterator files(input, error);
   for (; !error && files != std::filesystem::directory_iterator(); files.increment(error)) {
-    if (!is_taken_over(*files)) continue;
+    if (!is_copied(*files)) continue;
     const std::filesystem::path& path = files->path();
     std::filesystem::copy_file(path, output / path.filename(), error);
     if (error) {
@@ -208,16 +219,38 @@ Expected<void> copy_folder(const std::string& input, const std::string& output) 
   return make_error(ErrorCode::kInvalidArgument, input + ": list: " + error.message());
 }
 
-Expected<void> copy_files(const std::string& input, const std::string& output) {
-  SLUICE_TRY_VOID(copy_folder(input, output));
-  constexpr const char* kTemplates = "/additional_chat_templates";
+// Copies the folder of that name in `input`, if there is one.
+Expected<void> copy_inner_folder(const std::string& input,
+                                 const std::string& output,
+                                 const std::string& name,
+                                 IsCopied is_copied) {
   std::error_code error;
-  if (!std::filesystem::is_directory(input + kTemplates, error)) return {};
-  if (std::filesystem::create_directory(output + kTemplates, error); error) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      output + kTemplates + ": create: " + error.message());
+  const std::string inner = input + "/" + name;
+  const std::string made = output + "/" + name;
+  if (!std::filesystem::is_directory(inner, error)) return {};
+  if (std::filesystem::create_directory(made, error); error) {
+    return make_error(ErrorCode::kInvalidArgument, made + ": create: " + error.message());
   }
-  return copy_folder(input + kTemplates, output + kTemplates);
+  return copy_folder(inner, made, is_copied);
+}
+
+// Copies the folders that modules.json names, without which the model does not pool as it says.
+Expected<void> copy_modules(const std::string& input, const std::string& output) {
+  SLUICE_TRY(const nlohmann::json modules, read_json_file(input + "/modules.json"));
+  for (const auto& module : modules) {
+    const auto path = module.is_object() ? module.value("path", nlohmann::json()) : module;
+    if (!path.is_string()) continue;
+    const auto& name = path.get_ref<const std::string&>();
+    const bool is_name = !name.empty() && name != "." && name != ".." && name.find('/') == name.npos;
+    if (is_name) SLUICE_TRY_VOID(copy_inner_folder(input, output, name, is_of_module));
+  }
+  return {};
+}
+
+Expected<void> copy_files(const std::string& input, const std::string& output) {
+  SLUICE_TRY_VOID(copy_folder(input, output, is_taken_over));
+  SLUICE_TRY_VOID(copy_inner_folder(input, output, "additional_chat_templates", is_taken_over));
+  return copy_modules(input, output);
 }
 
 Expected<Json> input_config(const std::string& input) {
