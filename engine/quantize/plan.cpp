@@ -314,6 +314,9 @@ class Planner {
   [[nodiscard]] bool takes_by_default(const SourceTensor& tensor) const {
     if (scheme_->spelling == Spelling::kMxfp4) return tensor.is_fused;
     if (scheme_->spelling != Spelling::kNone && is_of_heads(tensor)) return false;
+    // No codes have one tensor for all experts of a layer: a stack of them is kept.
+    const bool is_stack = !tensor.stored_name.ends_with(".weight");
+    if (scheme_->kind == TargetKind::kCodes && is_stack) return false;
     const bool is_whole = plan_.translation && scheme_->spelling == Spelling::kNone;
     return scheme_->spelling == Spelling::kGguf || is_whole ? is_gguf_matrix(tensor)
                                                             : is_linear(tensor);

@@ -265,12 +265,14 @@ std::string_view refused_by(const std::string& name, const Checkpoint& checkpoin
 
 class EveryModel : public QuantizeServe, public ::testing::WithParamInterface<const char*> {};
 
-// Whatever family comes later is here too. At a commit each has the scheme that its turn draws.
+// Whatever family comes later is here too. At a commit the first of each has the scheme that its
+// turn draws.
 TEST_P(EveryModel, IsWrittenAndServedOrRefusedByName) {
   constexpr std::string_view kNothing = "every tensor is kept";  // widths that no groups divide
   const std::string folder = GetParam();
   size_t turn = 0;
   std::map<std::string, size_t> ends;
+  std::set<std::string> seen;
   for (const std::string& name : models_in(folder)) {
     const std::string path = kData + "/" + folder + "/" + name;
     const bool is_file = name.ends_with(".gguf");
@@ -286,6 +288,8 @@ TEST_P(EveryModel, IsWrittenAndServedOrRefusedByName) {
     const auto checkpoint = Checkpoint::open(path);
     ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
     const std::string_view expected = refused_by(name, **checkpoint);
+    const bool is_first = seen.insert((*checkpoint)->architecture() + (is_file ? " file" : "")).second;
+    if (!is_full() && !is_first) continue;
     ++turn;
     for (size_t i = 0; i < schemes.size(); ++i) {
       if (!is_full() && i != turn % schemes.size()) continue;
