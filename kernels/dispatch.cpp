@@ -47,7 +47,9 @@ void run_step(const ExecContext& ctx, const HeadSquaresArgs& args) { head_square
 
 void run_step(const ExecContext& ctx, const JoinedNormArgs& args) { joined_norm(ctx, args); }
 
-void run_step(const ExecContext& ctx, const GatedNormArgs& args) { gated_norm(ctx, args); }
+void run_step(const ExecContext& ctx, const GatedSquaresArgs& args) { gated_squares(ctx, args); }
+
+void run_step(const ExecContext& ctx, const GroupNormArgs& args) { group_norm(ctx, args); }
 
 void run_step(const ExecContext& ctx, const AddRowsArgs& args) { add_rows(ctx, args); }
 

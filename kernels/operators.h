@@ -46,7 +46,8 @@
   X(short_conv, ShortConvArgs)              \
   X(delta_rule, DeltaRuleArgs)              \
   X(mamba2, Mamba2Args)                     \
-  X(gated_norm, GatedNormArgs)              \
+  X(gated_squares, GatedSquaresArgs)        \
+  X(group_norm, GroupNormArgs)              \
   X(latent_rows, LatentRowsArgs)            \
   X(index_rows, IndexRowsArgs)              \
   X(choose_keys, ChooseKeysArgs)            \

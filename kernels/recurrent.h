@@ -11,9 +11,11 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/device.h"
+#include "kernels/gemm.h"
 
 namespace sluice::kernels {
 
+inline constexpr int32_t kStateLanes = 16;  // channels side by side in states of convolutions
 inline constexpr int32_t kMaxConvTaps = 8;
 inline constexpr int32_t kMaxStateKeys = 256;  // of a head: the rows of its state
 
@@ -39,7 +41,7 @@ struct StateTable {
 // Depthwise causal convolution over time. For channel c and token t, with in = x, or in = gate_in *
 // x: y = bias[c] (0 without one); y = fma(weight[i][c], in[t - taps + 1 + i][c], y) for i = 0 to
 // taps - 1, the newest last; then y / (1 + exp(-y)) if `silu`, then gate_out * y if there is one.
-// The state is in[t - taps + 2 .. t], oldest first: [taps - 1][n].
+// The state is in[t - taps + 2 .. t], oldest first: [n / 16][taps - 1][16].
 struct ShortConvArgs {
   const float* x;  // [num_rows, n]
   const float* gate_in = nullptr;
@@ -73,8 +75,8 @@ struct DeltaRuleArgs {
   float* b;  // [num_rows, num_value_heads]
   float* a;
   int64_t gate_stride;
-  const float* rate;     // [num_value_heads], negative
-  const float* dt_bias;  // [num_value_heads]
+  const float* rate;                   // [num_value_heads], negative
+  const float* dt_bias;                // [num_value_heads]
   std::span<const int32_t> key_heads;  // [num_value_heads], in host memory
   int32_t num_rows;
   int32_t num_key_heads;
@@ -99,9 +101,9 @@ struct Mamba2Args {
   const float* x;  // [num_rows, num_heads * head_dim]
   const float* b;  // [num_rows, num_groups * state_dim]
   const float* c;
-  int64_t row_stride;  // of these three
-  float* dt;           // [num_rows, num_heads]; overwritten by t
-  float* decay;        // [num_rows, num_heads]; written
+  int64_t row_stride;    // of these three
+  float* dt;             // [num_rows, num_heads]; overwritten by t
+  float* decay;          // [num_rows, num_heads]; written
   int64_t step_stride;   // of these two
   const float* rate;     // [num_heads], negative
   const float* dt_bias;  // [num_heads]
@@ -113,28 +115,50 @@ struct Mamba2Args {
   int32_t num_groups;
   int32_t state_dim;  // a multiple of 16, at most kMaxStateKeys
   int32_t head_dim;   // a multiple of 16
-  float* out;  // [num_rows, num_heads * head_dim]
+  float* out;         // [num_rows, num_heads * head_dim]
   int64_t out_stride;
   StateTable state;
 };
 
 void mamba2(const ExecContext& ctx, const Mamba2Args& args);
 
-// The gate g / (1 + exp(-g)) times a row of x, then the norm of RmsNormArgs (kernels/norm.h) over
-// each of `num_groups` parts of the products, in place. Rows of x have room for their width rounded
-// up to 32; what is beyond the width is overwritten.
-struct GatedNormArgs {
-  float* x;  // [num_rows, num_groups * n]
+// The gate g / (1 + exp(-g)) times a row of x, in place, and the sums of squares of its heads, each
+// by the tree of RmsNormArgs (kernels/norm.h): sums[row, first + h] of `whole` columns, zeros in
+// the others, which are other ranks' heads. Rows of x have room for their width rounded up to 32;
+// what is beyond the width is overwritten.
+struct GatedSquaresArgs {
+  float* x;  // [num_rows, num_heads * n]
   int64_t x_stride;
-  const float* gate;  // [num_rows, num_groups * n]
+  const float* gate;  // [num_rows, num_heads * n]
   int64_t gate_stride;
   int32_t num_rows;
-  int32_t num_groups;
+  int32_t num_heads;
   int32_t n;
-  const float* weight;  // [num_groups * n]
+  float* sums;  // [num_rows, whole]
+  int32_t first;
+  int32_t whole;
+};
+
+void gated_squares(const ExecContext& ctx, const GatedSquaresArgs& args);
+
+// The norm of each group of heads, in place over those of this rank: x[i] = (x[i] * r) * weight[i],
+// r = 1 / sqrt(S / (heads of a group * n) + eps). S adds the sums of the group's heads in order,
+// each the largest of the parts' by its bits.
+struct GroupNormArgs {
+  float* x;  // [num_rows, num_heads * n]
+  int64_t x_stride;
+  int32_t num_rows;
+  int32_t num_heads;
+  int32_t n;
+  const float* parts[kSegments];  // each [num_rows, whole] by gated_squares(), of every rank
+  int32_t num_parts;
+  int32_t first;  // of this rank's heads
+  int32_t whole;  // heads, a multiple of the groups
+  int32_t num_groups;
+  const float* weight;  // [num_heads * n]
   float eps;
 };
 
-void gated_norm(const ExecContext& ctx, const GatedNormArgs& args);
+void group_norm(const ExecContext& ctx, const GroupNormArgs& args);
 
 }  // namespace sluice::kernels

@@ -92,13 +92,17 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const std::string fused = prefix + "attn_qkv";
   const int64_t total = q + k + v;
   const bool bias = config_.qkv_bias;
-  const int64_t q_part = config_.gates_with_queries ? 2 * q : q;
+  const int32_t parts_of_q = config_.gates_with_queries ? 2 : 1;
   if (config_.gates_with_queries) SLUICE_TRY_VOID(separate_gates(weights));
   using Parts = std::vector<Projection::Part>;
   Parts parts = config_.fused_qkv ? Parts{{fused, q, false, {0, total}, q_rows},
                                           {fused, k, false, {q, total}, k_rows},
                                           {fused, v, false, {q + k, total}, v_rows}}
-                                  : Parts{{prefix + "attn_q", q_part, bias, {}, q_rows},
+                                  : Parts{{prefix + "attn_q",
+                                           parts_of_q * q,
+                                           bias,
+                                           {},
+                                           rows_of(share.heads, parts_of_q * head_dim)},
                                           {prefix + "attn_k", k, bias, {}, k_rows},
                                           {prefix + "attn_v", v, bias, {}, v_rows}};
   if (layer_.kv_from >= 0 || layer_.values_are_keys) {

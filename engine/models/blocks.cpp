@@ -94,7 +94,7 @@ Expected<Projection> Projection::load(WeightStore& weights,
                weights.matrix(part.stem + ".weight", part.n, k, part.slice, share));
     std::vector<float> bias;
     if (part.bias) {
-      SLUICE_TRY(bias, weights.vector(part.stem + ".bias", part.n, part.slice.in_rows_of(part.n)));
+      SLUICE_TRY(bias, weights.bias(part.stem + ".bias", part.n, part.slice));
     }
     projection.biases_.push_back(weights.place(some_of(std::move(bias), part.rows)));
     projection.weights_.push_back(
@@ -214,7 +214,7 @@ void project(const kernels::ExecContext& exec,
              std::span<const ProjectionOutput> outputs,
              kernels::Epilogue epilogue,
              const kernels::RowSteps* then) {
-  constexpr size_t kMaxParts = 4;
+  constexpr size_t kMaxParts = 6;
   const std::span<const PackedWeight> weights = projection.weights();
   DCHECK(weights.size() == outputs.size() && weights.size() <= kMaxParts);
   int last = kNumActivationFormats - 1;  // the format that is multiplied last

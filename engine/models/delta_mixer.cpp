@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
+#include "engine/models/dense_ffn.h"
 #include "engine/models/state_rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
@@ -11,6 +13,19 @@
 namespace sluice {
 
 // --- Loading ---------------------------------------------------------------------------------
+
+DeltaMixer::DeltaMixer(const ModelConfig& config, const LayerShare& share)
+    : config_(config),
+      delta_(config.delta),
+      value_heads_(own_or_all(share.heads, config.delta.num_value_heads)),
+      key_heads_(own_or_all(share.kv_heads, config.delta.num_key_heads)) {
+  const int32_t group = delta_.num_value_heads / delta_.num_key_heads;
+  for (int32_t i = 0; i < value_heads_.count; ++i) {
+    const int32_t head = value_heads_.first + i;
+    const int32_t key = delta_.has_tiled_heads ? head % delta_.num_key_heads : head / group;
+    key_of_value_.push_back(key - key_heads_.first);
+  }
+}
 
 Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
                                                   int32_t layer,
@@ -21,15 +36,15 @@ Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
   SLUICE_TRY_VOID(check_lanes(weights, "key heads of delta layers", delta.key_dim));
   SLUICE_TRY_VOID(check_lanes(weights, "value heads of delta layers", delta.value_dim));
   const std::string prefix = "blk." + std::to_string(layer) + ".";
-  std::unique_ptr<DeltaMixer> mixer(new DeltaMixer(config));
+  std::unique_ptr<DeltaMixer> mixer(
+      new DeltaMixer(config, config.layers[static_cast<size_t>(layer)].share));
   SLUICE_TRY_VOID(mixer->load_input(prefix, activation_bits, weights));
+  SLUICE_TRY_VOID(mixer->load_conv_weights(prefix, weights));
   SLUICE_TRY_VOID(mixer->load_vectors(prefix, weights));
   const std::array<Projection::Part, 1> out = {{{prefix + "delta_out", config.hidden}}};
-  SLUICE_TRY(mixer->out_, Projection::load(weights, out, mixer->values(), activation_bits));
-  const int32_t group = delta.num_value_heads / delta.num_key_heads;
-  for (int32_t head = 0; head < delta.num_value_heads; ++head) {
-    mixer->key_heads_.push_back(delta.has_tiled_heads ? head % delta.num_key_heads : head / group);
-  }
+  const int64_t width = int64_t{delta.num_value_heads} * delta.value_dim;
+  SLUICE_TRY(mixer->out_,
+             Projection::load(weights, out, width, activation_bits, config.share.segments));
   return mixer;
 }
 
@@ -38,15 +53,25 @@ Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
 Expected<void> DeltaMixer::load_input(const std::string& prefix,
                                       int32_t bits,
                                       WeightStore& weights) {
-  const bool joins_gates = weights.has(prefix + "delta_qkvz.weight");
+  // Only files whose heads are in groups join q, k, v and z.
+  const bool joins_gates = !delta_.has_tiled_heads && weights.has(prefix + "delta_qkvz.weight");
   const bool joins_betas = weights.has(prefix + "delta_ba.weight");
   const int32_t heads = delta_.num_value_heads;
+  const int64_t q = int64_t{delta_.num_key_heads} * delta_.key_dim;
+  const int64_t v = int64_t{heads} * delta_.value_dim;
+  const int64_t all = 2 * (q + v);  // rows of q, k, v and z
+  const Portion q_rows = rows_of(key_heads_, delta_.key_dim);
+  const Portion v_rows = rows_of(value_heads_, delta_.value_dim);
   std::vector<Projection::Part> parts;
   if (joins_gates) {
-    parts.push_back({prefix + "delta_qkvz", channels() + values()});
+    const auto of_key_head = static_cast<int32_t>(all / delta_.num_key_heads);
+    parts.push_back({prefix + "delta_qkvz", all, false, {}, rows_of(key_heads_, of_key_head)});
   } else {
-    parts.push_back({prefix + "delta_qkv", channels()});
-    parts.push_back({prefix + "delta_gate", values()});
+    const std::string joined = prefix + "delta_qkv";
+    parts.push_back({joined, q, false, {0, 2 * q + v}, q_rows});
+    parts.push_back({joined, q, false, {q, 2 * q + v}, q_rows});
+    parts.push_back({joined, v, false, {2 * q, 2 * q + v}, v_rows});
+    parts.push_back({prefix + "delta_gate", v, false, {}, v_rows});
   }
   if (joins_betas) {
     parts.push_back({prefix + "delta_ba", 2 * heads});
@@ -54,57 +79,72 @@ Expected<void> DeltaMixer::load_input(const std::string& prefix,
     parts.push_back({prefix + "delta_beta", heads});
     parts.push_back({prefix + "delta_alpha", heads});
   }
-  if (joins_gates || joins_betas) add_columns_by_key_head(joins_gates, joins_betas);
   SLUICE_TRY(in_, Projection::load(weights, parts, config_.hidden, bits));
+  for (const PackedWeight& weight : in_.weights()) stored_ += weight.n;
+  if (joins_gates || joins_betas) add_columns_by_key_head(joins_gates, joins_betas);
   return {};
 }
 
 // A joined matrix has, for each key head, its rows of q, k, v and z, or of b and a.
 void DeltaMixer::add_columns_by_key_head(bool joins_gates, bool joins_betas) {
   const int32_t key = delta_.key_dim;
+  const int32_t value = delta_.value_dim;
   const int32_t group = delta_.num_value_heads / delta_.num_key_heads;
-  const int32_t value = group * delta_.value_dim;
-  // Appends `width` columns of each key head from `first` on, of `of_head` in all, behind `begin`.
-  const auto append = [this](int32_t begin, int32_t of_head, int32_t first, int32_t width) {
-    for (int32_t head = 0; head < delta_.num_key_heads; ++head) {
-      for (int32_t i = 0; i < width; ++i) {
-        columns_.push_back(begin + head * of_head + first + i);
-      }
-    }
+  const auto append = [this](int32_t first, int32_t width) {
+    for (int32_t i = 0; i < width; ++i) columns_.push_back(first + i);
   };
   if (joins_gates) {
-    const int32_t of_head = 2 * (key + value);
-    append(0, of_head, 0, key);
-    append(0, of_head, key, key);
-    append(0, of_head, 2 * key, value);
-    append(0, of_head, 2 * key + value, value);
+    const int32_t of_head = 2 * (key + group * value);
+    const auto append_keys = [&](int32_t first) {
+      for (int32_t i = 0; i < key_heads_.count; ++i) append(i * of_head + first, key);
+    };
+    const auto append_values = [&](int32_t first) {
+      for (int32_t i = 0; i < value_heads_.count; ++i) {
+        const int32_t in_group = (value_heads_.first + i) % group;
+        append(key_of_value_[static_cast<size_t>(i)] * of_head + first + in_group * value, value);
+      }
+    };
+    append_keys(0);
+    append_keys(key);
+    append_values(2 * key);
+    append_values(2 * key + group * value);
   } else {
-    for (int32_t i = 0; i < channels() + values(); ++i) columns_.push_back(i);
+    append(0, channels() + values());
   }
-  const int32_t begin = channels() + values();
+  const int32_t begin = stored_ - 2 * delta_.num_value_heads;
   if (joins_betas) {
-    append(begin, 2 * group, 0, group);
-    append(begin, 2 * group, group, group);
+    for (const int32_t first : {0, group}) {
+      for (int32_t head = 0; head < delta_.num_key_heads; ++head) {
+        append(begin + head * 2 * group + first, group);
+      }
+    }
   } else {
-    for (int32_t i = begin; i < projected(); ++i) columns_.push_back(i);
+    append(begin, 2 * delta_.num_value_heads);
   }
+}
+
+Expected<void> DeltaMixer::load_conv_weights(const std::string& prefix, WeightStore& weights) {
+  const int32_t q = delta_.num_key_heads * delta_.key_dim;
+  const int32_t v = delta_.num_value_heads * delta_.value_dim;
+  SLUICE_TRY(const std::vector<float> whole,
+             load_conv(weights, prefix + "delta_conv.weight", 2 * q + v, config_.conv_taps));
+  const Portion q_rows = rows_of(key_heads_, delta_.key_dim);
+  const std::array<std::pair<int32_t, Portion>, 3> parts = {
+      {{0, q_rows}, {q, q_rows}, {2 * q, rows_of(value_heads_, delta_.value_dim)}}};
+  conv_ = weights.place(columns_of_rows(whole, 2 * q + v, parts));
+  return {};
 }
 
 Expected<void> DeltaMixer::load_vectors(const std::string& prefix, WeightStore& weights) {
   const int32_t heads = delta_.num_value_heads;
-  SLUICE_TRY(std::vector<float> conv,
-             load_conv(weights, prefix + "delta_conv.weight", channels(), config_.conv_taps));
-  conv_ = weights.place(std::move(conv));
   // GGUF has the rate itself.
-  const std::string stored = prefix + "delta_rate";
-  if (weights.has(stored)) {
-    SLUICE_TRY(std::vector<float> rate, weights.vector(stored, heads));
-    rate_ = weights.place(std::move(rate));
-  } else {
-    SLUICE_TRY(std::vector<float> rate, weights.vector(prefix + "delta_log_rate.weight", heads));
-    for (float& value : rate) value = static_cast<float>(-std::exp(static_cast<double>(value)));
-    rate_ = weights.place(std::move(rate));
+  const bool has_rate = weights.has(prefix + "delta_rate");
+  const std::string rate_name = prefix + (has_rate ? "delta_rate" : "delta_log_rate.weight");
+  SLUICE_TRY(std::vector<float> rate, weights.vector(rate_name, heads));
+  for (float& value : rate) {
+    if (!has_rate) value = static_cast<float>(-std::exp(static_cast<double>(value)));
   }
+  rate_ = weights.place(std::move(rate));
   SLUICE_TRY(std::vector<float> dt_bias, weights.vector(prefix + "delta_dt.bias", heads));
   dt_bias_ = weights.place(std::move(dt_bias));
   SLUICE_TRY(std::vector<float> norm,
@@ -116,11 +156,8 @@ Expected<void> DeltaMixer::load_vectors(const std::string& prefix, WeightStore& 
 // --- Memory ----------------------------------------------------------------------------------
 
 KvGroupSpec DeltaMixer::group(DType) const {
-  return state_group({{.num_heads = 1,
-                       .width = (config_.conv_taps - 1) * channels(),
-                       .dtype = DType::kF32,
-                       .per = KvPlane::Per::kEntry},
-                      {.num_heads = delta_.num_value_heads,
+  return state_group({conv_plane(channels(), config_.conv_taps),
+                      {.num_heads = value_heads_.count,
                        .width = delta_.key_dim * delta_.value_dim,
                        .dtype = DType::kF32,
                        .per = KvPlane::Per::kEntry}});
@@ -130,9 +167,13 @@ DeltaMixer::Buffers DeltaMixer::layout(const StepBounds& bounds, Arena& arena) c
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
   buffers.rows = arena.take_floats(tokens * stride());
-  if (!columns_.empty()) buffers.stored = arena.take_floats(tokens * projected());
+  if (!columns_.empty()) buffers.stored = arena.take_floats(tokens * stored_);
+  if (has_shared_scales(out_)) {
+    buffers.gated = arena.take_floats(tokens * align_up(values(), kQuantGroup));
+  }
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
+  buffers.parts = RankParts(config_, tokens, arena);
   return buffers;
 }
 
@@ -151,23 +192,19 @@ void DeltaMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch) {
 
 void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& in) const {
   float* const first = columns_.empty() ? buffers_.rows : buffers_.stored;
-  const int64_t row_stride = columns_.empty() ? stride() : projected();
-  std::array<ProjectionOutput, 4> outputs{};
+  const int64_t row_stride = columns_.empty() ? stride() : stored_;
+  std::array<ProjectionOutput, 6> outputs{};
   const size_t num_parts = in_.weights().size();
   int64_t column = 0;
   for (size_t i = 0; i < num_parts; ++i) {
     outputs[i] = {first + column, row_stride};
     column += in_.weight(i).n;
   }
-  project(context.exec,
-          in_,
-          in,
-          std::span(outputs).first(num_parts),
-          kernels::Epilogue::kStore);
+  project(context.exec, in_, in, std::span(outputs).first(num_parts), kernels::Epilogue::kStore);
   if (columns_.empty()) return;
   kernels::select_columns(context.exec,
                           {.x = buffers_.stored,
-                           .x_stride = projected(),
+                           .x_stride = stored_,
                            .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                            .columns = columns_,
                            .absent = 0,
@@ -177,7 +214,7 @@ void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& 
 
 void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cache) const {
   float* const q = buffers_.rows;
-  float* const b = q + channels() + values();
+  float* const b = q + channels() + values() + value_heads_.first;
   kernels::short_conv(context.exec,
                       {.x = q,
                        .x_stride = stride(),
@@ -196,11 +233,11 @@ void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cach
                        .b = b,
                        .a = b + delta_.num_value_heads,
                        .gate_stride = stride(),
-                       .rate = rate_.data(),
-                       .dt_bias = dt_bias_.data(),
-                       .key_heads = key_heads_,
+                       .rate = rate_.data() + value_heads_.first,
+                       .dt_bias = dt_bias_.data() + value_heads_.first,
+                       .key_heads = key_of_value_,
                        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                       .num_key_heads = delta_.num_key_heads,
+                       .num_key_heads = key_heads_.count,
                        .key_dim = delta_.key_dim,
                        .value_dim = delta_.value_dim,
                        .scale = 1.0F / std::sqrt(static_cast<float>(delta_.key_dim)),
@@ -209,14 +246,8 @@ void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cach
                        .state = state_table(context.batch, cache, 1)});
 }
 
-void DeltaMixer::forward(const ForwardContext& context,
-                         const LayerCache& cache,
-                         const kernels::RopeTable*,
-                         const LinearInput& in,
-                         const HalfOutput& out) const {
+void DeltaMixer::run_output(const ForwardContext& context, const HalfOutput& out) const {
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
-  project_rows(context, in);
-  run_delta(context, cache);
   LinearInput out_in = buffers_.out_in;
   out_in.set_num_rows(num_rows);
   float* const output = buffers_.rows + projected();
@@ -224,16 +255,33 @@ void DeltaMixer::forward(const ForwardContext& context,
   steps.add(kernels::HeadNormArgs{.x = output,
                                   .x_stride = stride(),
                                   .num_rows = num_rows,
-                                  .num_heads = delta_.num_value_heads,
+                                  .num_heads = value_heads_.count,
                                   .n = delta_.value_dim,
                                   .weight = norm_.data(),
                                   .eps = config_.norm_eps});
+  const bool shared_scales = has_shared_scales(out_);
   out_in.fill_for(out_, [&](const kernels::Activations& rows) {
-    steps.add(kernels::GateMulArgs{
-        .gate = buffers_.rows + channels(), .up = output, .stride = stride(), .out = rows});
+    steps.add(kernels::GateMulArgs{.gate = buffers_.rows + channels(),
+                                   .up = output,
+                                   .stride = stride(),
+                                   .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
   });
   kernels::run_row_steps(context.exec, steps);
-  project(context.exec, out_, out_in, {&out.rows, 1}, out.epilogue, &out.then);
+  if (shared_scales) {
+    const int64_t width = align_up(values(), kQuantGroup);
+    quantize_with_shared_scales(context, out_, out_in, buffers_.parts, buffers_.gated, width);
+  }
+  project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
+}
+
+void DeltaMixer::forward(const ForwardContext& context,
+                         const LayerCache& cache,
+                         const kernels::RopeTable*,
+                         const LinearInput& in,
+                         const HalfOutput& out) const {
+  project_rows(context, in);
+  run_delta(context, cache);
+  run_output(context, out);
 }
 
 }  // namespace sluice

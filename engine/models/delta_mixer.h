@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/models/halves.h"
+#include "engine/models/rank_share.h"
 
 namespace sluice {
 
@@ -38,25 +39,30 @@ class DeltaMixer final : public Mixer {
 
  private:
   // A row is [q | k | v | z | b | a | output]: what is convolved, the output's gates, the gates of
-  // each head, and what the delta rule gives.
+  // each head, and what the delta rule gives. A rank has its own heads, and b and a of all: a
+  // head's is one row of the matrix, and shares are whole tiles of them.
   struct Buffers {
     float* rows = nullptr;
     float* stored = nullptr;  // rows in the file's order, if that is another
+    float* gated = nullptr;   // the output as floats, before ranks know its scale
     LinearInput out_in;
+    RankParts parts;
   };
 
-  explicit DeltaMixer(const ModelConfig& config) : config_(config), delta_(config.delta) {}
+  DeltaMixer(const ModelConfig& config, const LayerShare& share);
 
   Expected<void> load_input(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
   void add_columns_by_key_head(bool joins_gates, bool joins_betas);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_rows(const ForwardContext& context, const LinearInput& in) const;
   void run_delta(const ForwardContext& context, const LayerCache& cache) const;
+  void run_output(const ForwardContext& context, const HalfOutput& out) const;
 
-  [[nodiscard]] int32_t keys() const { return delta_.num_key_heads * delta_.key_dim; }
+  [[nodiscard]] int32_t keys() const { return key_heads_.count * delta_.key_dim; }
 
-  [[nodiscard]] int32_t values() const { return delta_.num_value_heads * delta_.value_dim; }
+  [[nodiscard]] int32_t values() const { return value_heads_.count * delta_.value_dim; }
 
   [[nodiscard]] int32_t channels() const { return 2 * keys() + values(); }
 
@@ -69,12 +75,15 @@ class DeltaMixer final : public Mixer {
 
   const ModelConfig& config_;
   const DeltaConfig& delta_;
+  const Portion value_heads_;  // this rank's
+  const Portion key_heads_;    // those that they read
   Projection in_;
   Projection out_;
   DeviceFloats conv_;  // [taps][channels]
   DeviceFloats rate_, dt_bias_, norm_;
-  std::vector<int32_t> key_heads_;  // by value head
-  std::vector<int32_t> columns_;    // of the stored row, by column; empty: the same
+  std::vector<int32_t> key_of_value_;  // by value head, both counted among this rank's
+  std::vector<int32_t> columns_;       // of the stored row, by column; empty: the same
+  int32_t stored_ = 0;                 // columns of a stored row
   Buffers buffers_;
 };
 

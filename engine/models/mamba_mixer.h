@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/models/halves.h"
+#include "engine/models/rank_share.h"
 
 namespace sluice {
 
@@ -37,28 +38,36 @@ class MambaMixer final : public Mixer {
 
  private:
   // A row is [z | x | B | C | dt | decay | output]: the output's gates, what is convolved, the
-  // steps of each head and what they make of its state, and what the recurrence gives.
+  // steps of each head and what they make of its state, and what the recurrence gives. A rank has
+  // its own heads and their groups, and dt of all: a head's is one row of the matrix, and shares
+  // are whole tiles of them.
   struct Buffers {
     float* rows = nullptr;
+    float* sums = nullptr;  // of squares: [tokens, all heads]
     LinearInput out_in;
+    RankParts parts;
   };
 
-  explicit MambaMixer(const ModelConfig& config) : config_(config), mamba_(config.mamba) {}
+  MambaMixer(const ModelConfig& config, const LayerShare& share);
 
+  Expected<void> load_projections(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
+  void project_rows(const ForwardContext& context, const LinearInput& in) const;
   void run_mamba(const ForwardContext& context, const LayerCache& cache) const;
+  bool run_norm(const ForwardContext& context, const LinearInput& out_in) const;
 
-  [[nodiscard]] int32_t inner() const { return mamba_.num_heads * mamba_.head_dim; }
+  [[nodiscard]] int32_t inner() const { return heads_.count * mamba_.head_dim; }
 
-  [[nodiscard]] int32_t channels() const {
-    return inner() + 2 * mamba_.num_groups * mamba_.state_dim;
-  }
+  [[nodiscard]] int32_t of_groups() const { return groups_.count * mamba_.state_dim; }
+
+  [[nodiscard]] int32_t channels() const { return inner() + 2 * of_groups(); }
 
   [[nodiscard]] int32_t projected() const { return inner() + channels() + mamba_.num_heads; }
 
   // The output's place in a row, and a row, whose end the gate may overwrite.
-  [[nodiscard]] int64_t output_column() const { return projected() + mamba_.num_heads; }
+  [[nodiscard]] int64_t output_column() const { return projected() + heads_.count; }
 
   [[nodiscard]] int64_t stride() const {
     return output_column() + align_up(int64_t{inner()}, kQuantGroup);
@@ -66,6 +75,9 @@ class MambaMixer final : public Mixer {
 
   const ModelConfig& config_;
   const MambaConfig& mamba_;
+  const Portion heads_;     // this rank's
+  const Portion groups_;    // those of its heads
+  const bool joins_norms_;  // a group's heads may lie on several ranks
   Projection in_;
   Projection out_;
   DeviceFloats conv_;       // [taps][channels]

@@ -106,8 +106,9 @@ enum class KeyChoice : uint8_t {
 
 // One rank's share of a layer; all of it if nothing is set.
 struct LayerShare {
-  Portion heads;
-  Portion kv_heads;
+  Portion heads;     // of attention or Mamba-2, value heads of delta layers, channels of short
+                     // convolutions
+  Portion kv_heads;  // those that they read: also key heads, or groups of Mamba-2
   Portion ffn;     // columns of the dense half, or of each expert
   Portion shared;  // columns of the shared experts
 };

@@ -22,20 +22,24 @@ Portion columns_of(const kernels::Segments& segments, int64_t k) {
           .whole = static_cast<int32_t>(k)};
 }
 
-// The heads that give the rank's columns of the output projection's input, to which each gives
-// `width`.
-Expected<Portion> share_heads(const LayerConfig& whole,
-                              int32_t width,
-                              const kernels::Segments& segments,
-                              int32_t size) {
-  const Portion columns = columns_of(segments, int64_t{whole.num_heads} * width);
-  if (columns.count == 0 || columns.first % width != 0 || columns.count % width != 0) {
+// Heads, named by `what`, each of which gives `width` columns of the output projection's input.
+struct Heads {
+  const char* what;
+  int32_t count;
+  int32_t width;
+};
+
+// The heads that give the rank's columns.
+Expected<Portion> share_heads(const Heads& whole, const kernels::Segments& segments, int32_t size) {
+  const Portion columns = columns_of(segments, int64_t{whole.count} * whole.width);
+  if (columns.count == 0 || columns.first % whole.width != 0 || columns.count % whole.width != 0) {
     return refused(size,
-                   "found " + std::to_string(whole.num_heads) + " attention heads of " +
-                       std::to_string(width) + ", expected whole heads on each rank");
+                   "found " + std::to_string(whole.count) + " " + whole.what + " of " +
+                       std::to_string(whole.width) + ", expected whole heads on each rank");
   }
-  return Portion{
-      .first = columns.first / width, .count = columns.count / width, .whole = whole.num_heads};
+  return Portion{.first = columns.first / whole.width,
+                 .count = columns.count / whole.width,
+                 .whole = whole.count};
 }
 
 // Queries of latent attention may be wider than what heads give.
@@ -75,24 +79,103 @@ Expected<Portion> share_columns(int32_t width, const kernels::Segments& segments
                      std::to_string(kQuantGroup) + " on each rank");
 }
 
-Expected<LayerConfig> share_of_layer(const LayerConfig& whole,
-                                     int32_t head_width,
-                                     const kernels::Segments& segments,
-                                     int32_t size) {
-  LayerConfig own = whole;
-  LayerShare& share = own.share;
-  SLUICE_TRY(share.heads, share_heads(whole, head_width, segments, size));
-  SLUICE_TRY_VOID(check_query_rows(whole, share.heads, size));
-  SLUICE_TRY(share.kv_heads, share_kv_heads(whole, share.heads, size));
-  SLUICE_TRY(share.ffn, share_columns(whole.ffn_hidden, segments, size));
-  own.num_heads = share.heads.count;
-  own.num_kv_heads = share.kv_heads.count;
-  own.ffn_hidden = share.ffn.count;
-  if (whole.shared_hidden > 0) {
-    SLUICE_TRY(share.shared, share_columns(whole.shared_hidden, segments, size));
-    own.shared_hidden = share.shared.count;
+// What belongs to a group of heads, such as their keys: of `num_groups`, those that heads read.
+Portion groups_of(const Portion& heads, int32_t num_groups) {
+  const int32_t group = heads.whole / num_groups;
+  const int32_t first = heads.first / group;
+  return {.first = first,
+          .count = (heads.first + heads.count - 1) / group - first + 1,
+          .whole = num_groups};
+}
+
+// Kernels take whole groups, or heads of a single one.
+Expected<void> check_groups(const LayerShare& share, int32_t size) {
+  const int32_t group = share.heads.whole / share.kv_heads.whole;
+  const bool are_whole = share.heads.first % group == 0 && share.heads.count % group == 0;
+  if (are_whole || share.kv_heads.count == 1) return {};
+  return refused(size,
+                 "found " + std::to_string(share.heads.whole) + " heads of Mamba-2 layers in " +
+                     std::to_string(share.kv_heads.whole) +
+                     " groups, expected whole groups or heads of one on each rank");
+}
+
+// The key heads of a rank's value heads, which are a range unless their order is llama.cpp's.
+Portion share_key_heads(const DeltaConfig& delta, const Portion& values) {
+  if (!delta.has_tiled_heads) return groups_of(values, delta.num_key_heads);
+  const int32_t first = values.first % delta.num_key_heads;
+  if (first + values.count <= delta.num_key_heads) {
+    return {.first = first, .count = values.count, .whole = delta.num_key_heads};
   }
-  return own;
+  return {.first = 0, .count = delta.num_key_heads, .whole = delta.num_key_heads};
+}
+
+// The attention heads of a layer, and the KV heads that they read.
+Expected<void> share_attention(const ModelConfig& model,
+                               const kernels::Segments& segments,
+                               int32_t size,
+                               LayerConfig& layer) {
+  const bool is_latent = layer.mixer == MixerKind::kLatent;
+  const Heads heads = {.what = "attention heads",
+                       .count = layer.num_heads,
+                       .width = is_latent ? model.latent.value_dim : layer.value_width()};
+  const LayerConfig whole = layer;
+  SLUICE_TRY(layer.share.heads, share_heads(heads, segments, size));
+  SLUICE_TRY_VOID(check_query_rows(whole, layer.share.heads, size));
+  SLUICE_TRY(layer.share.kv_heads, share_kv_heads(whole, layer.share.heads, size));
+  layer.num_heads = layer.share.heads.count;
+  layer.num_kv_heads = layer.share.kv_heads.count;
+  return {};
+}
+
+Expected<void> share_mixer(const ModelConfig& model,
+                           const kernels::Segments& segments,
+                           int32_t size,
+                           LayerConfig& layer) {
+  LayerShare& share = layer.share;
+  switch (layer.mixer) {
+    case MixerKind::kAttention:
+    case MixerKind::kLatent:
+      return share_attention(model, segments, size, layer);
+    case MixerKind::kDelta: {
+      const DeltaConfig& delta = model.delta;
+      SLUICE_TRY(
+          share.heads,
+          share_heads({"value heads of delta layers", delta.num_value_heads, delta.value_dim},
+                      segments,
+                      size));
+      share.kv_heads = share_key_heads(delta, share.heads);
+      return {};
+    }
+    case MixerKind::kShortConv: {
+      SLUICE_TRY(share.heads,
+                 share_heads({"channels of short convolutions", model.hidden, 1}, segments, size));
+      return {};
+    }
+    case MixerKind::kMamba2: {
+      const MambaConfig& mamba = model.mamba;
+      SLUICE_TRY(share.heads,
+                 share_heads(
+                     {"heads of Mamba-2 layers", mamba.num_heads, mamba.head_dim}, segments, size));
+      share.kv_heads = groups_of(share.heads, mamba.num_groups);
+      return check_groups(share, size);
+    }
+  }
+  SLUICE_UNREACHABLE("a kind of mixer");
+}
+
+Expected<void> share_layer(const ModelConfig& model,
+                           const kernels::Segments& segments,
+                           int32_t size,
+                           LayerConfig& layer) {
+  SLUICE_TRY_VOID(share_mixer(model, segments, size, layer));
+  LayerShare& share = layer.share;
+  SLUICE_TRY(share.ffn, share_columns(layer.ffn_hidden, segments, size));
+  layer.ffn_hidden = share.ffn.count;
+  if (layer.shared_hidden > 0) {
+    SLUICE_TRY(share.shared, share_columns(layer.shared_hidden, segments, size));
+    layer.shared_hidden = share.shared.count;
+  }
+  return {};
 }
 
 }  // namespace
@@ -102,18 +185,13 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   if (size != 2 && size != 4 && size != kernels::kSegments) {
     return refused(size, "expected 1, 2, 4 or 8");
   }
-  if (whole.is_recurrent()) {
-    return refused(size, "found recurrent layers, whose states have no shares: expected 1");
-  }
   ModelConfig own = whole;
   RankShare& share = own.share;
   share.rank = rank;
   share.size = size;
   share.segments = {.first = rank * kernels::kSegments / size, .count = kernels::kSegments / size};
   for (LayerConfig& layer : own.layers) {
-    const bool is_latent = layer.mixer == MixerKind::kLatent;
-    const int32_t head_width = is_latent ? whole.latent.value_dim : layer.value_width();
-    SLUICE_TRY(layer, share_of_layer(layer, head_width, share.segments, size));
+    SLUICE_TRY_VOID(share_layer(whole, share.segments, size, layer));
   }
   share.vocab = vocab_share(whole.vocab_size, rank, size);
   if (share.vocab.count == 0) {

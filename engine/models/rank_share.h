@@ -30,6 +30,11 @@ inline int64_t whole_of(const Portion& portion, int32_t own) {
   return portion.whole > 0 ? portion.whole : own;
 }
 
+// A rank's portion, which without other ranks is all of `count` things.
+inline Portion own_or_all(const Portion& portion, int32_t count) {
+  return portion.whole > 0 ? portion : Portion{.first = 0, .count = count, .whole = count};
+}
+
 // A rank's contribution at the end of a half layer; consecutive halves use different ones.
 struct RankParts {
   RankParts() = default;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/models/halves.h"
+#include "engine/models/rank_share.h"
 
 namespace sluice {
 
@@ -36,19 +37,23 @@ class ShortConvMixer final : public Mixer {
 
  private:
   struct Buffers {
-    float* rows = nullptr;    // [tokens, 3 * hidden]
-    float* output = nullptr;  // [tokens, hidden]
+    float* rows = nullptr;    // [tokens, 3 * channels]
+    float* output = nullptr;  // [tokens, channels]
     LinearInput out_in;
+    RankParts parts;
   };
 
-  explicit ShortConvMixer(const ModelConfig& config) : config_(config) {}
+  ShortConvMixer(const ModelConfig& config, const LayerShare& share)
+      : config_(config), channels_(own_or_all(share.heads, config.hidden)) {}
 
+  Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
 
   const ModelConfig& config_;
+  const Portion channels_;  // this rank's
   Projection in_;
   Projection out_;
-  DeviceFloats conv_;  // [taps][hidden]
+  DeviceFloats conv_;  // [taps][channels]
   DeviceFloats bias_;  // empty: none
   Buffers buffers_;
 };

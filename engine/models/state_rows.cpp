@@ -16,6 +16,26 @@ kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cac
           .tokens_per_entry = view.block_size};
 }
 
+KvPlane conv_plane(int32_t channels, int32_t taps) {
+  return {.num_heads = channels / kernels::kStateLanes,
+          .width = (taps - 1) * kernels::kStateLanes,
+          .dtype = DType::kF32,
+          .per = KvPlane::Per::kEntry};
+}
+
+std::vector<float> columns_of_rows(std::span<const float> rows,
+                                   int32_t width,
+                                   std::span<const std::pair<int32_t, Portion>> portions) {
+  std::vector<float> own;
+  for (size_t row = 0; row < rows.size(); row += static_cast<size_t>(width)) {
+    for (const auto& [first, portion] : portions) {
+      const auto begin = rows.begin() + static_cast<ptrdiff_t>(row) + first + portion.first;
+      own.insert(own.end(), begin, begin + portion.count);
+    }
+  }
+  return own;
+}
+
 Expected<std::vector<float>> load_conv(WeightStore& weights,
                                        const std::string& name,
                                        int32_t channels,
@@ -33,11 +53,10 @@ Expected<std::vector<float>> load_conv(WeightStore& weights,
 }
 
 Expected<void> check_lanes(const WeightStore& weights, const std::string& what, int32_t found) {
-  constexpr int32_t kLanes = 16;
-  if (found > 0 && found % kLanes == 0) return {};
+  if (found > 0 && found % kernels::kStateLanes == 0) return {};
   return make_error(ErrorCode::kUnsupported,
                     weights.path() + ": " + what + ": found " + std::to_string(found) +
-                        ", expected a multiple of " + std::to_string(kLanes));
+                        ", expected a multiple of " + std::to_string(kernels::kStateLanes));
 }
 
 }  // namespace sluice

@@ -446,6 +446,16 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   return std::move(row.values);
 }
 
+Expected<std::vector<float>> WeightStore::bias(const std::string& name, int64_t n, RowSlice slice) {
+  const CheckpointTensor* const tensor = checkpoint_.find(name);
+  if (slice.total == 0 || tensor == nullptr || tensor->num_dims > 1) {
+    return vector(name, n, slice.in_rows_of(n));
+  }
+  SLUICE_TRY(const std::vector<float> whole, vector(name, slice.total));
+  const auto begin = whole.begin() + slice.first;
+  return std::vector<float>(begin, begin + n);
+}
+
 Expected<std::vector<float>> WeightStore::flat(const std::string& name, int64_t n) {
   const CheckpointTensor* const tensor = checkpoint_.find(name);
   const bool is_flat = tensor == nullptr || tensor->num_dims == 1 || tensor->coded;

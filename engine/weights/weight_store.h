@@ -162,6 +162,10 @@ class WeightStore {
   // dimensions.
   Expected<std::vector<float>> vector(const std::string& name, int64_t n, RowSlice slice = {});
 
+  // Returns those of a bias that belong to n rows of a matrix: of a tensor in one dimension, or of
+  // one with a row for each n.
+  Expected<std::vector<float>> bias(const std::string& name, int64_t n, RowSlice slice);
+
   // Returns n decoded floats of a tensor of any shape with as many elements, in their order.
   Expected<std::vector<float>> flat(const std::string& name, int64_t n);
 

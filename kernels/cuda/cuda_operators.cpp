@@ -373,8 +373,12 @@ void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
 
 void mamba2(const ExecContext&, const Mamba2Args&) { SLUICE_UNREACHABLE("cuda mamba2"); }
 
-void gated_norm(const ExecContext&, const GatedNormArgs&) {
-  SLUICE_UNREACHABLE("cuda gated_norm");
+void gated_squares(const ExecContext&, const GatedSquaresArgs&) {
+  SLUICE_UNREACHABLE("cuda gated_squares");
+}
+
+void group_norm(const ExecContext&, const GroupNormArgs&) {
+  SLUICE_UNREACHABLE("cuda group_norm");
 }
 
 // Refused when the model was loaded (check_latent_attention).

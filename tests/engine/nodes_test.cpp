@@ -101,7 +101,7 @@ void expect_same_on(const std::vector<int32_t>& sizes,
 }
 
 // Variants: plain; windows and norms around; norms of all heads as one; experts; halves beside each
-// other; latents.
+// other; latents; states.
 TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
   const std::pair<const char*, nlohmann::json> models[] = {
       {"models/llama", {}},
@@ -110,11 +110,15 @@ TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
       {"models/qwen3-moe", {{"moe_intermediate_size", 288}}},
       {"models/cohere2", {}},
       {"models/deepseek-v3", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}}},
+      {"models/qwen3-5", {{"linear_num_key_heads", 4}, {"linear_num_value_heads", 8}}},
+      {"models/bamba", {{"mamba_n_heads", 8}, {"mamba_expand", 2}, {"mamba_n_groups", 1}}},
+      {"models/lfm2", {{"hidden_size", 128}, {"block_auto_adjust_ff_dim", false}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;
     write_model(folder, name, changes);
     Config config = base_config(folder.path());
+    config.kv_cache_memory = int64_t{16} << 20;
     config.load_format = "dummy";
     expect_same_on({2, 4}, config, name);
     if (HasFailure()) return;

@@ -146,6 +146,48 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
   }
 }
 
+// Delta layers whose ranks share key heads or cross their groups, with separate and with joined
+// matrices; short convolutions; Mamba-2; states in chunks and found again.
+TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
+  const nlohmann::json wide = {{"moe_intermediate_size", 288},
+                               {"shared_expert_intermediate_size", 320}};
+  const auto heads = [&](int keys, int values, int value_dim) {
+    nlohmann::json changes = wide;
+    changes["linear_num_key_heads"] = keys;
+    changes["linear_num_value_heads"] = values;
+    changes["linear_value_head_dim"] = value_dim;
+    return changes;
+  };
+  const auto mamba = [](int count, int head_dim, int groups) {
+    return nlohmann::json{{"mamba_n_heads", count},
+                          {"mamba_d_head", head_dim},
+                          {"mamba_n_groups", groups},
+                          {"mamba_expand", count * head_dim / 64},
+                          {"shared_intermediate_size", 320}};
+  };
+  const std::pair<const char*, nlohmann::json> models[] = {
+      {"qwen3-5", heads(4, 16, 16)},
+      {"qwen3-5-equal-heads", heads(8, 8, 32)},
+      {"qwen3-next", heads(6, 12, 32)},
+      {"lfm2", {{"hidden_size", 256}, {"block_auto_adjust_ff_dim", false}}},
+      {"lfm2-bias", {{"hidden_size", 256}}},
+      // Groups that ranks share, whose norms they join; whole groups; sums of unequal shares.
+      {"granite-hybrid", mamba(16, 16, 2)},
+      {"granite-hybrid-dense", mamba(12, 32, 1)},
+      {"bamba", mamba(8, 32, 8)},
+      {"bamba-limits", mamba(8, 64, 4)},
+  };
+  for (const auto& [name, changes] : models) {
+    const TemporaryFolder folder;
+    write_model(folder, std::string("models/") + name, changes);
+    Config config = dummy_config(folder);
+    config.kv_cache_memory = int64_t{16} << 20;
+    config.max_num_batched_tokens = 32;
+    expect_same_on({2, 4, 8}, config, name);
+    if (HasFailure()) return;
+  }
+}
+
 // Six heads: two ranks have one each, two have two, and each rank needs part of a KV head.
 TEST(TensorParallel, UnequalSharesGiveTheBitsOfOneRank) {
   const TemporaryFolder folder;

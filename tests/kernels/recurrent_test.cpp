@@ -416,8 +416,7 @@ struct Mamba {
     const float* const b = xbc.data() + t * kMambaWidth + kInner + group * kStateDim;
     const float* const c = b + kGroups * kStateDim;
     const double raw = double{dt[static_cast<size_t>(t * kHeads + h)]} + dt_bias[head];
-    const double step =
-        std::clamp(std::log1p(std::exp(raw)), double{min_step}, double{max_step});
+    const double step = std::clamp(std::log1p(std::exp(raw)), double{min_step}, double{max_step});
     const double decay = std::exp(rate[head] * step);
     for (int32_t p = 0; p < kHeadDim; ++p) {
       double y = double{skip[head]} * x[p];
@@ -492,7 +491,9 @@ std::vector<double> gated(const std::vector<float>& x,
 
 TEST(GatedNorm, GatesAndThenNormsEachGroup) {
   constexpr int32_t kRows = 3;
-  constexpr int32_t kNormed = 3 * 40;  // groups that are no whole vectors
+  constexpr int32_t kHeads = 3;
+  constexpr int32_t kHead = 32;
+  constexpr int32_t kNormed = kHeads * kHead;
   constexpr int32_t kStride = 128;
   Random random(13);
   const std::vector<float> x = random.normals(kRows * kNormed);
@@ -506,16 +507,38 @@ TEST(GatedNorm, GatesAndThenNormsEachGroup) {
       for (int32_t row = 0; row < kRows; ++row) {
         std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
       }
-      gated_norm(device.device->context(),
-                 {.x = y.data(),
-                  .x_stride = kStride,
-                  .gate = gate.data(),
-                  .gate_stride = kNormed,
-                  .num_rows = kRows,
-                  .num_groups = groups,
-                  .n = kNormed / groups,
-                  .weight = weight.data(),
-                  .eps = 1e-5F});
+      // Two ranks' heads, which join a group's norm.
+      std::vector<std::vector<float>> sums(2, std::vector<float>(kRows * kHeads));
+      const std::array<std::pair<int32_t, int32_t>, 2> ranks = {{{0, 2}, {2, 1}}};
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const auto [begin, count] = ranks[rank];
+        gated_squares(device.device->context(),
+                      {.x = y.data() + begin * kHead,
+                       .x_stride = kStride,
+                       .gate = gate.data() + begin * kHead,
+                       .gate_stride = kNormed,
+                       .num_rows = kRows,
+                       .num_heads = count,
+                       .n = kHead,
+                       .sums = sums[rank].data(),
+                       .first = begin,
+                       .whole = kHeads});
+      }
+      for (const auto& [begin, count] : ranks) {
+        group_norm(device.device->context(),
+                   {.x = y.data() + begin * kHead,
+                    .x_stride = kStride,
+                    .num_rows = kRows,
+                    .num_heads = count,
+                    .n = kHead,
+                    .parts = {sums[0].data(), sums[1].data()},
+                    .num_parts = 2,
+                    .first = begin,
+                    .whole = kHeads,
+                    .num_groups = groups,
+                    .weight = weight.data() + begin * kHead,
+                    .eps = 1e-5F});
+      }
       if (first.empty()) first = y;
       ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
       for (int32_t i = 0; i < kRows * kNormed; ++i) {

@@ -2,6 +2,8 @@
 #include "kernels/recurrent.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "engine/core/status.h"
@@ -13,7 +15,7 @@
 namespace sluice::kernels::cpu {
 namespace {
 
-constexpr int32_t kLanes = 16;
+constexpr int32_t kLanes = kStateLanes;
 
 const RecurrentTable& table_of(Isa isa) {
   switch (isa) {
@@ -95,27 +97,32 @@ void put_columns(const float* from, int32_t count, float* to, int64_t stride) {
 void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t request, int64_t c) {
   alignas(64) float window[kMaxConvTaps * kLanes];
   const auto at = [c](const float* x) { return x == nullptr ? nullptr : x + c; };
+  const int32_t before = args.taps - 1;
+  const int64_t place = c * before;
   StateWalk(args.state, request)
-      .walk([&](const float* state) { take_columns(at(state), args.n, args.taps - 1, window); },
-            [&](int64_t row, int32_t num_rows) {
-              const auto of_row = [&](const float* x) {
-                return x == nullptr ? nullptr : x + row * args.x_stride + c;
-              };
-              simd.conv_block({.x = of_row(args.x),
-                               .gate_in = of_row(args.gate_in),
-                               .gate_out = of_row(args.gate_out),
-                               .x_stride = args.x_stride,
-                               .out = args.out + row * args.out_stride + c,
-                               .out_stride = args.out_stride,
-                               .num_rows = num_rows,
-                               .taps = args.taps,
-                               .weight = args.weight + c,
-                               .bias = at(args.bias),
-                               .n = args.n,
-                               .silu = args.silu,
-                               .window = window});
-            },
-            [&](float* state) { put_columns(window, args.taps - 1, state + c, args.n); });
+      .walk(
+          [&](const float* state) {
+            take_columns(state == nullptr ? nullptr : state + place, kLanes, before, window);
+          },
+          [&](int64_t row, int32_t num_rows) {
+            const auto of_row = [&](const float* x) {
+              return x == nullptr ? nullptr : x + row * args.x_stride + c;
+            };
+            simd.conv_block({.x = of_row(args.x),
+                             .gate_in = of_row(args.gate_in),
+                             .gate_out = of_row(args.gate_out),
+                             .x_stride = args.x_stride,
+                             .out = args.out + row * args.out_stride + c,
+                             .out_stride = args.out_stride,
+                             .num_rows = num_rows,
+                             .taps = args.taps,
+                             .weight = args.weight + c,
+                             .bias = at(args.bias),
+                             .n = args.n,
+                             .silu = args.silu,
+                             .window = window});
+          },
+          [&](float* state) { put_columns(window, before, state + place, kLanes); });
 }
 
 // Sixteen columns, from `column` on, of value head `head`.
@@ -193,13 +200,12 @@ void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
   DCHECK(args.n % kLanes == 0 && args.taps >= 2 && args.taps <= kMaxConvTaps);
   const RecurrentTable& simd = table_of(ctx.isa);
   const int64_t pieces = args.n / kLanes;
-  ctx.pool->parallel_for_chunked(num_requests(args.state) * pieces,
-                                 {.chunk = 4},
-                                 [&](int64_t begin, int64_t end, int32_t) {
-                                   for (int64_t i = begin; i < end; ++i) {
-                                     convolve(simd, args, i / pieces, i % pieces * kLanes);
-                                   }
-                                 });
+  ctx.pool->parallel_for_chunked(
+      num_requests(args.state) * pieces, {.chunk = 4}, [&](int64_t begin, int64_t end, int32_t) {
+        for (int64_t i = begin; i < end; ++i) {
+          convolve(simd, args, i / pieces, i % pieces * kLanes);
+        }
+      });
 }
 
 void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
@@ -249,27 +255,66 @@ void mamba2(const ExecContext& ctx, const Mamba2Args& args) {
   });
 }
 
-void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, int64_t end) {
-  const int32_t width = args.num_groups * args.n;
+void run_rows(const SimdTable& simd, const GatedSquaresArgs& args, int64_t begin, int64_t end) {
+  const int32_t width = args.num_heads * args.n;
   DCHECK(args.x_stride >= align_up(width, kQuantGroup));
+  DCHECK(args.first + args.num_heads <= args.whole);
   for (int64_t row = begin; row < end; ++row) {
     float* const x = args.x + row * args.x_stride;
-    const float* const gate = args.gate + row * args.gate_stride;
+    float* const sums = args.sums + row * args.whole;
     const Activations in_place = {
         .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
+    const float* const gate = args.gate + row * args.gate_stride;
     simd.gate_mul_row(GateFunction::kSilu, 0.0F, gate, x, quantized_row(in_place, 0));
-    for (int32_t group = 0; group < args.num_groups; ++group) {
-      const int64_t first = int64_t{group} * args.n;
-      const RowNorm norm = {.weight = args.weight + first,
-                            .bias = nullptr,
-                            .eps = args.eps,
-                            .subtracts_mean = false};
-      simd.norm_in_place(x + first, norm, args.n);
+    std::fill_n(sums, args.whole, 0.0F);
+    for (int32_t head = 0; head < args.num_heads; ++head) {
+      sums[args.first + head] = simd.sum_of_squares(x + int64_t{head} * args.n, args.n);
     }
   }
 }
 
-void gated_norm(const ExecContext& ctx, const GatedNormArgs& args) {
+void gated_squares(const ExecContext& ctx, const GatedSquaresArgs& args) {
+  const SimdTable& simd = simd_table(ctx.isa);
+  ctx.pool->parallel_for(args.num_rows,
+                         [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });
+}
+
+namespace {
+
+// The factor of a row's heads in one group.
+float norm_of_group(const GroupNormArgs& args, int64_t row, int32_t group) {
+  const int32_t heads = args.whole / args.num_groups;
+  float sum = 0;
+  for (int32_t head = group * heads; head < (group + 1) * heads; ++head) {
+    uint32_t largest = 0;
+    for (int32_t part = 0; part < args.num_parts; ++part) {
+      largest =
+          std::max(largest, std::bit_cast<uint32_t>(args.parts[part][row * args.whole + head]));
+    }
+    sum += std::bit_cast<float>(largest);
+  }
+  return 1.0F / std::sqrt(sum / static_cast<float>(heads * args.n) + args.eps);
+}
+
+}  // namespace
+
+void run_rows(const SimdTable& simd, const GroupNormArgs& args, int64_t begin, int64_t end) {
+  const int32_t heads = args.whole / args.num_groups;
+  for (int64_t row = begin; row < end; ++row) {
+    for (int32_t head = 0; head < args.num_heads;) {
+      const int32_t group = (args.first + head) / heads;
+      const int32_t next = std::min(args.num_heads, (group + 1) * heads - args.first);
+      const int64_t column = int64_t{head} * args.n;
+      simd.scale_by_weights(args.x + row * args.x_stride + column,
+                            args.weight + column,
+                            norm_of_group(args, row, group),
+                            (next - head) * args.n);
+      head = next;
+    }
+  }
+}
+
+void group_norm(const ExecContext& ctx, const GroupNormArgs& args) {
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for(args.num_rows,
                          [&](int64_t row, int32_t) { run_rows(simd, args, row, row + 1); });

@@ -19,7 +19,7 @@ struct ConvBlock {
   int32_t taps;
   const float* weight;  // [taps][stride n]
   const float* bias;    // or null
-  int64_t n;            // channels of a row of weights and of the state
+  int64_t n;            // channels of a row of weights
   bool silu;
   float* window;  // [(taps - 1) * 16]: read and left by the call
 };

@@ -13,7 +13,8 @@ namespace sluice::kernels::cpu {
 void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const HeadSquaresArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const JoinedNormArgs& args, int64_t begin, int64_t end);
-void run_rows(const SimdTable& simd, const GatedNormArgs& args, int64_t begin, int64_t end);
+void run_rows(const SimdTable& simd, const GatedSquaresArgs& args, int64_t begin, int64_t end);
+void run_rows(const SimdTable& simd, const GroupNormArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const AddRowsArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const ScaleRowsArgs& args, int64_t begin, int64_t end);
 void run_rows(const SimdTable& simd, const RmsNormArgs& args, int64_t begin, int64_t end);

@@ -56,18 +56,20 @@ MODELS = {
 
 
 def engine_models(common):
-    """Rows of make_models.write_engine_models()."""
+    """Rows of make_models.write_engine_models(): wide enough for four ranks, of which some share key heads,
+    groups and KV heads."""
     return (
         ("engine-delta", "Qwen3_5MoeText", "qwen35moe", dict(
-            common, num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4,
-            linear_key_head_dim=32, linear_value_head_dim=16, num_experts=6, num_experts_per_tok=2,
-            moe_intermediate_size=32, shared_expert_intermediate_size=32)),
+            common, num_hidden_layers=4, linear_num_key_heads=4, linear_num_value_heads=8,
+            linear_key_head_dim=32, linear_value_head_dim=16, head_dim=32, num_experts=4,
+            num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128)),
         ("engine-conv", "Lfm2", "lfm2", dict(
-            common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=8,
-            intermediate_size=64, block_auto_adjust_ff_dim=False)),
+            common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=32,
+            hidden_size=128, intermediate_size=128, block_auto_adjust_ff_dim=False)),
         ("engine-mamba", "GraniteMoeHybrid", "granitehybrid", dict(
-            common, **HYBRID, num_local_experts=6, num_experts_per_tok=2) | dict(
-                intermediate_size=32, shared_intermediate_size=64)))
+            common, **HYBRID, num_local_experts=4, num_experts_per_tok=2) | dict(
+                mamba_n_heads=8, mamba_expand=4, head_dim=32, intermediate_size=128,
+                shared_intermediate_size=128)))
 
 
 def is_recurrent(config):
